@@ -1,0 +1,190 @@
+"""Arrays: which library one belongs to, where it lives, and the random bits of dropout.
+
+The mathematics in ``ops`` is written once. It asks ``get_array_module(x)`` for the library that x
+belongs to (NumPy or CuPy) and calls that library's functions, so the same lines run on a CPU and on
+a GPU. Nothing else in the package needs to know which of the two it is.
+"""
+
+import math
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import threadpoolctl
+
+from minibert.errors import UserError
+
+Array = Any  # numpy.ndarray or cupy.ndarray: the two share no base class
+
+FLOAT_DTYPES = ("float32", "float64")
+
+
+def get_array_module(array: Array) -> ModuleType:
+    """The library that ``array`` belongs to: ``numpy``, ``cupy``, or whatever the array itself names.
+
+    Raises TypeError for anything that is not an array (a list, a float, None).
+    """
+    if isinstance(array, np.ndarray | np.generic):
+        return np
+    if type(array).__module__.split(".")[0] == "cupy":
+        import cupy
+
+        return cupy
+    if hasattr(array, "__array_namespace__"):
+        return array.__array_namespace__()
+    raise TypeError(f"expected a NumPy or CuPy array, got {type(array).__name__}")
+
+
+def erf(x: Array) -> Array:
+    """The error function 2/√π ∫₀ˣ exp(−t²) dt, elementwise; it lives beside each library, not in it."""
+    xp = get_array_module(x)
+    if xp is np:
+        from scipy import special
+    elif xp.__name__ == "cupy":
+        from cupyx.scipy import special
+    else:
+        special = xp.special
+    return special.erf(x)
+
+
+def to_numpy(array: Array) -> np.ndarray:
+    """A NumPy array with the same values, copied from the GPU if they are there."""
+    if isinstance(array, np.ndarray | np.generic):
+        return np.asarray(array)
+    if hasattr(array, "get"):  # CuPy's transfer to the host, which it never does unasked
+        return array.get()
+    raise TypeError(f"expected a NumPy or CuPy array, got {type(array).__name__}")
+
+
+# -- Devices --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Device:
+    """A place for arrays: its name ("cpu", "cuda:0") and the library that computes there."""
+
+    name: str
+    xp: ModuleType
+
+    def asarray(self, array: Any, dtype: str | None = None) -> Array:
+        """``array`` (NumPy, list, or already here) as an array of this device, copied only if needed."""
+        xp = self.xp
+        if not isinstance(array, xp.ndarray):
+            array = np.asarray(array, dtype=dtype)
+        return xp.asarray(array, dtype=dtype)
+
+
+def resolve_device(name: "str | Device") -> Device:
+    """The device called ``name``: "cpu", "cuda", "cuda:1", or "auto" (the first GPU, else the CPU).
+
+    Raises UserError if the name is none of these, or if that GPU cannot be used, with the remedy.
+    """
+    if isinstance(name, Device):
+        return name
+    if name == "cpu":
+        return Device("cpu", np)
+    if name == "auto":
+        return resolve_device("cuda" if _count_gpus()[0] else "cpu")
+    kind, _, index = name.partition(":")
+    if kind != "cuda" or not (index.isdecimal() or name == "cuda"):
+        raise UserError(f"unknown device {name!r}; expected auto, cpu, cuda or cuda:N")
+    count, problem = _count_gpus()
+    if problem:
+        raise UserError(f"device {name!r} cannot be used: {problem}")
+    if int(index or 0) >= count:
+        raise UserError(f"device {name!r} is not there: this machine has {count} GPU(s), numbered from 0")
+    import cupy
+
+    cupy.cuda.Device(int(index or 0)).use()
+    return Device(f"cuda:{int(index or 0)}", cupy)
+
+
+def _count_gpus() -> tuple[int, str]:
+    """How many GPUs CuPy can use, and if none, why and what to do."""
+    try:
+        import cupy
+    except ImportError:
+        return 0, (
+            "CuPy is not installed; from the checkout run  pip install -e '.[cuda12]'  "
+            "(or  '.[cuda13]'  for a CUDA 13 driver; nvidia-smi shows which)"
+        )
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return 0, f"CuPy is installed but finds no usable GPU ({error}); check nvidia-smi, or use --device cpu"
+    return count, "" if count else "CuPy is installed but this machine has no NVIDIA GPU; use --device cpu"
+
+
+def check_float_dtype(name: str) -> str:
+    """``name`` if it is a precision we compute in. Raises UserError otherwise."""
+    if name not in FLOAT_DTYPES:
+        raise UserError(f"unknown dtype {name!r}; expected one of {', '.join(FLOAT_DTYPES)}")
+    return name
+
+
+# -- Threads --------------------------------------------------------------------------------------
+
+_blas_limit: Any = None
+
+
+def set_threads(count: int) -> None:
+    """Let the matrix products of the CPU use ``count`` threads, from now on in this process."""
+    global _blas_limit
+    if count < 1:
+        raise UserError(f"threads must be at least 1, got {count}")
+    _blas_limit = threadpoolctl.threadpool_limits(limits=count, user_api="blas")
+
+
+def get_threads() -> int:
+    """How many threads the matrix products of the CPU use now."""
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    return max((pool["num_threads"] for pool in pools), default=1)
+
+
+# -- Random bits for dropout ------------------------------------------------------------------------
+#
+# Dropout has no state. Its bits are a pure function of where they are used, so a layer can be
+# recomputed, a gradient checked numerically, and a CPU run compared with a GPU run; nothing is stored.
+
+BITS = 16  # random bits an element: a probability is met to within 2⁻¹⁷
+
+DropoutKey = tuple[int, int]  # two 32-bit words
+
+
+def dropout_key(seed: int, step: int, micro_batch: int, replica: int, site: int) -> DropoutKey:
+    """The key of one dropout in one forward pass: 64 bits mixed from everything that tells it apart.
+
+    ``site`` numbers the places in the model where dropout is applied; the others say which training
+    run, step, piece of an accumulated batch, and device.
+    """
+    first, second = 0x9E3779B9, 0x85EBCA6B
+    for word in (seed, seed >> 32, step, micro_batch, replica, site):
+        first = _mix((first ^ word) & 0xFFFFFFFF)
+        second = _mix((second + word) & 0xFFFFFFFF)
+    return first, second
+
+
+def random_bits(xp: ModuleType, key: DropoutKey, shape: tuple[int, ...]) -> Array:
+    """Uniform random 16-bit integers (uint16), a pure function of the key and each element's index.
+
+    Element i takes half of the 32-bit word number i // 2. A word is its number mixed with both halves
+    of the key, so that different keys give unrelated sequences and not shifts of the same one.
+    """
+    count = math.prod(shape)
+    words = xp.arange((count + 1) // 2, dtype=xp.uint32)
+    words = _mix(_mix(words ^ key[0]) + key[1])
+    return words.view(xp.uint16)[:count].reshape(shape)
+
+
+def _mix(word: Any) -> Any:
+    """Scramble 32 bits: a bijection in which every input bit flips each output bit half the time.
+
+    For an int below 2³² or an array of uint32. The constants are those of ``lowbias32`` (Chris
+    Wellons, "Prospecting for hash functions", 2018).
+    """
+    word = word ^ (word >> 16)
+    word = (word * 0x7FEB352D) & 0xFFFFFFFF
+    word = word ^ (word >> 15)
+    word = (word * 0x846CA68B) & 0xFFFFFFFF
+    return word ^ (word >> 16)

@@ -1,0 +1,122 @@
+"""Files that are either wholly there or not there at all."""
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from minibert.errors import UserError
+
+
+@contextmanager
+def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears at ``path`` only once it is complete and on the disk.
+
+    The bytes go to a temporary neighbour first, which is renamed over ``path`` at the end; after an
+    error nothing is left behind. Raises UserError if the disk is full or the place not writable.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with _explain_write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """Give a temporary folder to fill, which becomes ``path`` only once the block has ended well.
+
+    An existing folder at ``path`` is replaced. After an error nothing new is left behind. Raises
+    UserError if the disk is full or the place not writable.
+    """
+    path = Path(path)
+    with _explain_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+    try:
+        with _explain_write_errors(path):
+            yield temporary
+            temporary.chmod(0o755)  # mkdtemp makes it private
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    _sync(file)
+            if path.exists():
+                shutil.rmtree(path)
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write ``text`` as UTF-8, atomically."""
+    with atomic_file(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, atomically."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_text(path: str | Path, what: str = "file") -> str:
+    """Read a UTF-8 text file. Raises UserError, naming the file, if it is missing or not UTF-8."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such {what}; check the path") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: expected a {what}, found a folder") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); convert it to UTF-8 first") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot read this {what} ({error.strerror})") from None
+
+
+def read_json(path: str | Path, what: str = "file") -> Any:
+    """Read a JSON file. Raises UserError, naming the file, if it is missing or damaged."""
+    text = read_text(path, what)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: this {what} is not valid JSON ({error}); restore or remake it") from None
+
+
+@contextmanager
+def _explain_write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise UserError(f"{path}: no space left on the device; free some or choose another folder") from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR):
+            raise UserError(f"{path}: cannot write here ({error.strerror}); choose another folder") from error
+        raise
+
+
+def _sync(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    """Make a rename durable. Windows cannot open a folder, and needs no such thing."""
+    if os.name == "posix":
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
