@@ -112,7 +112,10 @@ def _count_gpus() -> tuple[int, str]:
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        return 0, f"CuPy is installed but finds no usable GPU ({error}); check nvidia-smi, or use --device cpu"
+        return (
+            0,
+            f"CuPy is installed but finds no usable GPU ({error}); check nvidia-smi, or use --device cpu",
+        )
     return count, "" if count else "CuPy is installed but this machine has no NVIDIA GPU; use --device cpu"
 
 

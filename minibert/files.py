@@ -101,7 +101,9 @@ def _explain_write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise UserError(f"{path}: no space left on the device; free some or choose another folder") from error
+            raise UserError(
+                f"{path}: no space left on the device; free some or choose another folder"
+            ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR):
             raise UserError(f"{path}: cannot write here ({error.strerror}); choose another folder") from error
         raise

@@ -1,0 +1,72 @@
+"""The mathematics of BERT: every operation a forward and a backward, side by side.
+
+Start with ``linear.py``; each file stands alone. The names below are what ``nn`` and ``bert`` call.
+Those that go through ``replaceable`` are the same functions as in their files, except that a kernel
+takes over where one is registered (``table.py``).
+
+The letters in shapes: B batch · S sequence length · H hidden size · A heads · D = H/A · F feed-forward
+size · V vocabulary · L layers · P predicted positions.
+"""
+
+from minibert.ops import composites, optimise
+from minibert.ops import cross_entropy as _cross_entropy
+from minibert.ops import layer_norm as _layer_norm
+from minibert.ops import linear as _linear
+from minibert.ops.activations import ACTIVATIONS, tanh, tanh_backward
+from minibert.ops.attention import attention_bias, split_heads
+from minibert.ops.embedding import embedding, embedding_backward
+from minibert.ops.softmax import softmax
+from minibert.ops.table import TABLE, reference_only, register, replaceable, replaceable_pair
+
+linear, linear_backward = replaceable_pair(_linear.linear, _linear.linear_backward)
+layer_norm, layer_norm_backward = replaceable_pair(_layer_norm.layer_norm, _layer_norm.layer_norm_backward)
+cross_entropy, cross_entropy_backward = replaceable_pair(
+    _cross_entropy.cross_entropy, _cross_entropy.cross_entropy_backward
+)
+embed, embed_backward = replaceable_pair(composites.embed, composites.embed_backward)
+linear_activation, linear_activation_backward = replaceable_pair(
+    composites.linear_activation, composites.linear_activation_backward
+)
+dropout_residual_norm, dropout_residual_norm_backward = replaceable_pair(
+    composites.dropout_residual_norm, composites.dropout_residual_norm_backward
+)
+packed_attention, packed_attention_backward = replaceable_pair(
+    composites.packed_attention, composites.packed_attention_backward
+)
+masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
+    composites.masked_lm_loss, composites.masked_lm_loss_backward
+)
+global_norm = replaceable(optimise.global_norm)
+adamw_update = replaceable(optimise.adamw_update)
+
+__all__ = [
+    "ACTIVATIONS",
+    "TABLE",
+    "adamw_update",
+    "attention_bias",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "dropout_residual_norm",
+    "dropout_residual_norm_backward",
+    "embed",
+    "embed_backward",
+    "embedding",
+    "embedding_backward",
+    "global_norm",
+    "layer_norm",
+    "layer_norm_backward",
+    "linear",
+    "linear_activation",
+    "linear_activation_backward",
+    "linear_backward",
+    "masked_lm_loss",
+    "masked_lm_loss_backward",
+    "packed_attention",
+    "packed_attention_backward",
+    "reference_only",
+    "register",
+    "softmax",
+    "split_heads",
+    "tanh",
+    "tanh_backward",
+]

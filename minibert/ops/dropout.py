@@ -1,0 +1,41 @@
+"""Inverted dropout (Srivastava et al., 2014) whose random choice is a pure function of a key."""
+
+from types import ModuleType
+
+from minibert.arrays import BITS, Array, DropoutKey, get_array_module, random_bits
+
+Cache = tuple
+
+
+def dropout_mask(
+    xp: ModuleType, shape: tuple[int, ...], dtype: str, probability: float, key: DropoutKey
+) -> Array:
+    """What dropout multiplies with: 0 with the given probability, else 1 / (1 − probability).
+
+    The probability is met to the nearest multiple of 2⁻¹⁶, and the scale is that of the probability
+    really used, so that the expected value is exactly 1.
+    """
+    threshold = round(probability * 2**BITS)
+    keep = random_bits(xp, key, shape) >= threshold
+    return keep.astype(dtype) * (2**BITS / (2**BITS - threshold))
+
+
+def dropout(x: Array, probability: float, key: DropoutKey | None) -> tuple[Array, Cache]:
+    """y = x · m, where each element of m is 0 with the given probability and 1 / (1 − probability) otherwise.
+
+    x and y have any one shape. The factor keeps the expected value, so nothing needs doing at
+    evaluation: ``key=None`` says that dropout is off. The key makes m a pure function: the same key
+    gives the same m, so the backward makes it again instead of remembering it.
+    """
+    if key is None or probability == 0.0:
+        return x, (0.0, None)
+    mask = dropout_mask(get_array_module(x), x.shape, x.dtype, probability, key)
+    return x * mask, (probability, key)
+
+
+def dropout_backward(dout: Array, cache: Cache) -> Array:
+    """Derivative of :func:`dropout`: forward y = x · m with m constant, so dx = dout · m."""
+    probability, key = cache
+    if key is None:
+        return dout
+    return dout * dropout_mask(get_array_module(dout), dout.shape, dout.dtype, probability, key)

@@ -1,0 +1,43 @@
+"""What the optimiser computes, over one flat buffer of parameters."""
+
+from minibert.arrays import Array, get_array_module
+
+
+def global_norm(grad: Array) -> Array:
+    """√Σ g²: the length of the gradient of all parameters together. grad 1-D → a 0-d array."""
+    xp = get_array_module(grad)
+    return xp.sqrt((grad * grad).sum())
+
+
+def adamw_update(
+    value: Array,
+    grad: Array,
+    mean: Array,
+    variance: Array,
+    lr: Array | float,
+    clip: Array | float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    mean_correction: Array | float = 1.0,
+    variance_correction: Array | float = 1.0,
+) -> None:
+    """One step of Adam with decoupled weight decay (Loshchilov and Hutter, 2019), in place.
+
+        g = clip · grad
+        m = β₁ m + (1 − β₁) g,   v = β₂ v + (1 − β₂) g²
+        value −= lr · ((m / c₁) / (√(v / c₂) + ε) + λ · value)
+
+    value, grad, mean m and variance v are 1-D and of one length; lr, clip and the corrections are
+    numbers or 0-d arrays of the same dtype. c₁ = c₂ = 1 is google-research/bert's optimiser, which
+    leaves Adam's bias correction out; Adam itself has c₁ = 1 − β₁ᵗ and c₂ = 1 − β₂ᵗ at step t.
+    """
+    xp = get_array_module(value)
+    grad = grad * clip
+    mean *= beta1
+    mean += (1.0 - beta1) * grad
+    variance *= beta2
+    variance += (1.0 - beta2) * grad * grad
+    direction = (mean / mean_correction) / (xp.sqrt(variance / variance_correction) + eps)
+    value -= lr * (direction + weight_decay * value)
