@@ -56,7 +56,7 @@ def relu(x: Array) -> tuple[Array, Cache]:
 
 
 def relu_backward(dout: Array, cache: Cache) -> Array:
-    """Derivative of :func:`relu`: dout where x was positive, 0 elsewhere (also at x = 0, as PyTorch has it)."""
+    """Derivative of :func:`relu`: dout where x > 0, else 0 (also at x = 0, as PyTorch has it)."""
     (x,) = cache
     return dout * (x > 0)
 

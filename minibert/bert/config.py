@@ -1,0 +1,130 @@
+"""What a BERT is made of: the numbers that fix its shape."""
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minibert.errors import UserError
+from minibert.files import read_json, write_json
+from minibert.ops import ACTIVATIONS
+
+# (layers L, hidden size H) of the released models; heads are H/64 and the feed-forward size is 4H.
+_NAMED = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512)}
+_NAMED |= {"base": (12, 768), "large": (24, 1024)}
+_RELEASED = {f"L{layers}-H{hidden}": (layers, hidden) for layers in range(2, 13, 2) for hidden in (128, 256, 512, 768)}
+PRESETS: dict[str, tuple[int, int]] = _NAMED | _RELEASED
+
+
+@dataclass
+class BertConfig:
+    """The configuration of a BERT, under Hugging Face's names; the defaults are BERT-base, uncased.
+
+    ``hidden_act`` is "gelu" (the erf form, as in transformers), "gelu_new" (the tanh form, as in
+    google-research/bert), "relu" or "tanh". ``initializer`` is "truncated_normal" (google-research/bert)
+    or "normal" (transformers). ``loss_denominator_epsilon`` is added to the number of masked words that
+    the masked-LM loss is divided by (1e-5 in google-research/bert, 0 in transformers). With ``is_decoder``
+    a token sees only itself and those to its left.
+
+    Raises UserError if a size is not positive or the sizes do not fit each other.
+    """
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
+    initializer: str = "truncated_normal"
+    loss_denominator_epsilon: float = 0.0
+    is_decoder: bool = False
+
+    def __post_init__(self) -> None:
+        for name in _SIZES:
+            size = getattr(self, name)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise UserError(f"{name} must be a whole number of at least 1, got {size!r}")
+        if self.hidden_size % self.num_attention_heads:
+            raise UserError(
+                f"hidden_size {self.hidden_size} is not divisible by num_attention_heads "
+                f"{self.num_attention_heads}; each head gets an equal share of the hidden size"
+            )
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise UserError(f"{name} must be at least 0 and below 1, got {getattr(self, name)!r}")
+        _check_choice("hidden_act", self.hidden_act, ACTIVATIONS)
+        _check_choice("initializer", self.initializer, ("truncated_normal", "normal"))
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> "BertConfig":
+        """The configuration of a released size: "tiny" … "large", or "L4-H256" and the like.
+
+        Any field can be given another value by its name. Raises UserError for an unknown name.
+        """
+        _check_choice("preset", name, PRESETS)
+        layers, hidden = PRESETS[name]
+        sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": 4 * hidden}
+        sizes["num_attention_heads"] = overrides.get("hidden_size", hidden) // 64 or 1
+        if "hidden_size" in overrides:
+            sizes["intermediate_size"] = 4 * overrides["hidden_size"]
+        return cls.from_dict(sizes | overrides)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
+        """A configuration from its fields. Raises UserError for a field that it does not have."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in values:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                raise UserError(f"unknown model setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        return cls(**values)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> "BertConfig":
+        """The configuration in ``folder/config.json``; what it says beyond our fields is left aside.
+
+        Raises UserError if the file is missing or damaged, or describes something that is not a BERT.
+        """
+        path = Path(folder) / "config.json"
+        values = read_json(path, "model configuration")
+        if not isinstance(values, dict) or values.get("model_type", "bert") != "bert":
+            raise UserError(f"{path}: not the configuration of a BERT (model_type should be 'bert')")
+        if values.get("position_embedding_type", "absolute") != "absolute":
+            raise UserError(f"{path}: only absolute position embeddings are known here")
+        known = {field.name for field in dataclasses.fields(cls)}
+        try:
+            return cls(**{name: value for name, value in values.items() if name in known})
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write ``folder/config.json`` as Hugging Face reads it."""
+        write_json(Path(folder) / "config.json", {"model_type": "bert", **self.to_dict()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields and their values."""
+        return dataclasses.asdict(self)
+
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+
+
+def _check_choice(what: str, value: Any, choices: Any) -> None:
+    if value not in choices:
+        raise UserError(f"unknown {what} {value!r}; expected one of {', '.join(choices)}")

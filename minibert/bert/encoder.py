@@ -1,0 +1,212 @@
+"""The transformer encoder: L layers of attention and feed-forward (Devlin et al., 2019, section 3).
+
+    attention.self      every token gathers from all others
+    attention.output    project, dropout, add to what came in, normalise
+    intermediate        to F features, GELU
+    output              back to H, dropout, add, normalise
+
+The attributes are named so that the parameters get Hugging Face's names.
+"""
+
+from collections.abc import Callable
+
+from minibert import ops
+from minibert.arrays import Array, get_array_module
+from minibert.bert.config import BertConfig
+from minibert.nn import Dropout, LayerNorm, Linear, Module, Packed
+
+
+class BertSelfAttention(Module):
+    """softmax(Q Kᵀ/√D + bias) V for A heads, with Q, K and V three linear maps of the same hidden states.
+
+    The three weights are neighbours in memory: ``qkv_weight`` (3H, H) makes all of Q, K, V in one product.
+    """
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        self.query = Linear(config.hidden_size, config.hidden_size)
+        self.key = Linear(config.hidden_size, config.hidden_size)
+        self.value = Linear(config.hidden_size, config.hidden_size)
+        self.qkv_weight = Packed([self.query.weight, self.key.weight, self.value.weight])
+        self.qkv_bias = Packed([self.query.bias, self.key.bias, self.value.bias])
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
+
+    def forward(self, hidden: Array, bias: Array) -> tuple[Array, list]:
+        """hidden (B, S, H), bias (B, 1, 1 or S, S) → context (B, S, H)."""
+        qkv, projection_cache = ops.linear(hidden, self.qkv_weight.value, self.qkv_bias.value)  # (B, S, 3H)
+        context, attention_cache = ops.packed_attention(
+            qkv, bias, self.num_heads, self.dropout.probability, self.dropout.key()
+        )
+        return context, [projection_cache, attention_cache]
+
+    def backward(self, dout: Array, cache: list) -> Array:
+        """dout (B, S, H) → dhidden (B, S, H)."""
+        dqkv = ops.packed_attention_backward(dout, cache.pop())
+        dhidden, dweight, dbias = ops.linear_backward(dqkv, cache.pop())
+        self.qkv_weight.add_grad(dweight)
+        self.qkv_bias.add_grad(dbias)
+        return dhidden
+
+    def probabilities(self, hidden: Array, bias: Array) -> Array:
+        """The attention map softmax(Q Kᵀ/√D + bias), before dropout. hidden (B, S, H) → (B, A, S, S)."""
+        qkv, _ = ops.linear(hidden, self.qkv_weight.value, self.qkv_bias.value)
+        return ops.attention_probabilities(qkv, bias, self.num_heads)
+
+
+class BertResidualOutput(Module):
+    """LayerNorm(residual + dropout(x Wᵀ + b)): the end of both halves of a layer ("post-LN")."""
+
+    def __init__(self, in_features: int, config: BertConfig):
+        super().__init__()
+        self.dense = Linear(in_features, config.hidden_size)
+        self.LayerNorm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x: Array, residual: Array) -> tuple[Array, list]:
+        """x (B, S, in_features), residual (B, S, H) → y (B, S, H)."""
+        projected, dense_cache = self.dense.forward(x)  # (B, S, H)
+        y, norm_cache = ops.dropout_residual_norm(
+            projected,
+            residual,
+            self.LayerNorm.weight.value,
+            self.LayerNorm.bias.value,
+            self.LayerNorm.eps,
+            self.dropout.probability,
+            self.dropout.key(),
+        )
+        return y, [dense_cache, norm_cache]
+
+    def backward(self, dout: Array, cache: list) -> tuple[Array, Array]:
+        """dout (B, S, H) → dx (B, S, in_features), dresidual (B, S, H)."""
+        dprojected, dresidual, dweight, dbias = ops.dropout_residual_norm_backward(dout, cache.pop())
+        self.LayerNorm.weight.add_grad(dweight)
+        self.LayerNorm.bias.add_grad(dbias)
+        return self.dense.backward(dprojected, cache.pop()), dresidual
+
+
+class BertAttention(Module):
+    """Self-attention, then its residual output."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.self = BertSelfAttention(config)
+        self.output = BertResidualOutput(config.hidden_size, config)
+
+    def forward(self, hidden: Array, bias: Array) -> tuple[Array, list]:
+        """hidden (B, S, H), bias (B, 1, 1 or S, S) → y (B, S, H)."""
+        context, self_cache = self.self.forward(hidden, bias)
+        y, output_cache = self.output.forward(context, hidden)
+        return y, [self_cache, output_cache]
+
+    def backward(self, dout: Array, cache: list) -> Array:
+        """dout (B, S, H) → dhidden (B, S, H).
+
+        forward: hidden went two ways, through the attention and along the residual; the two
+        derivatives add up.
+        """
+        dcontext, dresidual = self.output.backward(dout, cache.pop())
+        return self.self.backward(dcontext, cache.pop()) + dresidual
+
+
+class BertIntermediate(Module):
+    """f(x Wᵀ + b) with F outputs and f the configuration's ``hidden_act``."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.intermediate_size)
+        self.activation = config.hidden_act
+
+    def forward(self, hidden: Array) -> tuple[Array, tuple]:
+        """hidden (B, S, H) → y (B, S, F)."""
+        return ops.linear_activation(
+            hidden, self.dense.weight.value, self.dense.bias.value, self.activation
+        )
+
+    def backward(self, dout: Array, cache: tuple) -> Array:
+        """dout (B, S, F) → dhidden (B, S, H)."""
+        dhidden, dweight, dbias = ops.linear_activation_backward(dout, cache)
+        self.dense.weight.add_grad(dweight)
+        self.dense.bias.add_grad(dbias)
+        return dhidden
+
+
+class BertLayer(Module):
+    """One layer: attention, then the feed-forward network on every token by itself."""
+
+    is_block = True
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.attention = BertAttention(config)
+        self.intermediate = BertIntermediate(config)
+        self.output = BertResidualOutput(config.intermediate_size, config)
+
+    def forward(self, hidden: Array, bias: Array) -> tuple[Array, list]:
+        """hidden (B, S, H), bias (B, 1, 1 or S, S) → y (B, S, H)."""
+        attended, attention_cache = self.attention.forward(hidden, bias)
+        wide, intermediate_cache = self.intermediate.forward(attended)  # (B, S, F)
+        y, output_cache = self.output.forward(wide, attended)
+        return y, [attention_cache, intermediate_cache, output_cache]
+
+    def backward(self, dout: Array, cache: list) -> Array:
+        """dout (B, S, H) → dhidden (B, S, H)."""
+        dwide, dresidual = self.output.backward(dout, cache.pop())
+        dattended = self.intermediate.backward(dwide, cache.pop()) + dresidual
+        return self.attention.backward(dattended, cache.pop())
+
+
+class BertEncoder(Module):
+    """L layers, one after the other."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.layer = [BertLayer(config) for _ in range(config.num_hidden_layers)]
+
+    def forward(
+        self, hidden: Array, bias: Array, watch: Callable[[BertLayer, Array], None] | None = None
+    ) -> tuple[Array, list]:
+        """hidden (B, S, H), bias (B, 1, 1 or S, S) → y (B, S, H).
+
+        ``watch(layer, hidden)`` is called with each layer and what goes into it.
+        """
+        cache = []
+        for layer in self.layer:
+            if watch is not None:
+                watch(layer, hidden)
+            hidden, layer_cache = layer.forward(hidden, bias)
+            cache.append(layer_cache)
+        return hidden, cache
+
+    def backward(self, dout: Array, cache: list) -> Array:
+        """dout (B, S, H) → dhidden (B, S, H)."""
+        for layer in reversed(self.layer):
+            dout = layer.backward(dout, cache.pop())
+        return dout
+
+
+class BertPooler(Module):
+    """tanh(h[CLS] Wᵀ + b): one vector for the whole input, made from its first token."""
+
+    is_block = True
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden: Array) -> tuple[Array, tuple]:
+        """hidden (B, S, H) → pooled (B, H)."""
+        pooled, cache = ops.linear_activation(
+            hidden[:, 0], self.dense.weight.value, self.dense.bias.value, "tanh"
+        )
+        return pooled, (cache, hidden.shape)
+
+    def backward(self, dout: Array, cache: tuple) -> Array:
+        """dout (B, H) → dhidden (B, S, H), zero except at the first token."""
+        cache, shape = cache
+        dfirst, dweight, dbias = ops.linear_activation_backward(dout, cache)
+        self.dense.weight.add_grad(dweight)
+        self.dense.bias.add_grad(dbias)
+        dhidden = get_array_module(dout).zeros(shape, dtype=dout.dtype)
+        dhidden[:, 0] = dfirst
+        return dhidden

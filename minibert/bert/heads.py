@@ -1,0 +1,96 @@
+"""What BERT is pre-trained with: a guess for each masked word, and whether B really follows A."""
+
+from minibert import ops
+from minibert.arrays import Array
+from minibert.bert.config import BertConfig
+from minibert.nn import LayerNorm, Linear, Module, Parameter
+
+
+class BertPredictionHeadTransform(Module):
+    """LayerNorm(f(x Wᵀ + b)): the last step before the hidden state is compared with every word."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.LayerNorm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.activation = config.hidden_act
+
+    def forward(self, hidden: Array) -> tuple[Array, list]:
+        """hidden (N, H) → y (N, H)."""
+        dense = self.dense
+        active, dense_cache = ops.linear_activation(
+            hidden, dense.weight.value, dense.bias.value, self.activation
+        )
+        y, norm_cache = self.LayerNorm.forward(active)
+        return y, [dense_cache, norm_cache]
+
+    def backward(self, dout: Array, cache: list) -> Array:
+        """dout (N, H) → dhidden (N, H)."""
+        dactive = self.LayerNorm.backward(dout, cache.pop())
+        dhidden, dweight, dbias = ops.linear_activation_backward(dactive, cache.pop())
+        self.dense.weight.add_grad(dweight)
+        self.dense.bias.add_grad(dbias)
+        return dhidden
+
+
+class BertLMPredictionHead(Module):
+    """The masked-word head: gather the predicted positions, transform them, score every word.
+
+    The decoder's matrix *is* the table of word embeddings: one parameter with two users, whose
+    gradient is the sum of what both contribute. The bias is the head's own.
+    """
+
+    def __init__(self, config: BertConfig, word_weight: Parameter):
+        super().__init__()
+        self.transform = BertPredictionHeadTransform(config)
+        self.bias = Parameter((config.vocab_size,), init="zeros", decay=False)
+        self._decoder_weight = word_weight
+        self._loss_epsilon = config.loss_denominator_epsilon
+
+    def logits(self, hidden: Array, positions: Array | None = None) -> Array:
+        """Scores of every word: hidden (B, S, H) → (B, S, V), or (N, V) at N flat positions b·S + s."""
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        shape = hidden.shape[:-1] if positions is None else positions.shape
+        transformed, _ = self.transform.forward(rows if positions is None else rows[positions])
+        logits, _ = ops.linear(transformed, self._decoder_weight.value, self.bias.value)
+        return logits.reshape(*shape, -1)
+
+    def forward(
+        self, hidden: Array, positions: Array, labels: Array, weights: Array, denominator: float
+    ) -> tuple[Array, list]:
+        """The masked-LM loss Σ weight · (−log p(label)) / denominator, a 0-d array, in nats.
+
+        hidden (B, S, H), positions (N,) = b·S + s, labels and weights (N,).
+        """
+        rows = hidden.reshape(-1, hidden.shape[-1])  # (B·S, H)
+        gathered, gather_cache = ops.embedding(positions, rows)  # (N, H): a look-up like any other
+        transformed, transform_cache = self.transform.forward(gathered)  # (N, H)
+        loss, loss_cache = ops.masked_lm_loss(
+            transformed,
+            self._decoder_weight.value,
+            self.bias.value,
+            labels,
+            weights,
+            denominator + self._loss_epsilon,
+        )
+        return loss, [hidden.shape, gather_cache, transform_cache, loss_cache]
+
+    def backward(self, dloss: Array | float, cache: list) -> Array:
+        """dloss, a scalar → dhidden (B, S, H), zero at positions that were not predicted."""
+        dtransformed, dweight, dbias = ops.masked_lm_loss_backward(dloss, cache.pop())
+        self._decoder_weight.add_grad(dweight)
+        self.bias.add_grad(dbias)
+        dgathered = self.transform.backward(dtransformed, cache.pop())
+        drows = ops.embedding_backward(dgathered, cache.pop())  # (B·S, H)
+        return drows.reshape(cache.pop())
+
+
+class NextSentenceHead(Linear):
+    """Two scores from the pooled vector: B really follows A (class 0), or B is random (class 1)."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__(config.hidden_size, 2)
+
+    def loss(self, logits: Array, labels: Array, weights: Array, denominator: float) -> tuple[Array, tuple]:
+        """The cross-entropy of logits (B, 2) against labels (B,), a 0-d array, in nats."""
+        return ops.cross_entropy(logits, labels, weights, denominator)

@@ -1,0 +1,124 @@
+"""Module: a tree of parameters, with names that follow from the attributes."""
+
+from collections.abc import Iterator
+
+from minibert.arrays import Device, check_float_dtype, resolve_device
+from minibert.nn.parameter import Packed, Parameter, ParameterBuffers, Piece
+
+
+class Module:
+    """Something with parameters, made of modules. It has two methods of its own:
+
+        y, cache = module.forward(x, …)          dx = module.backward(dout, cache)
+
+    The cache is returned and never kept on ``self``, so a module can be used twice before its
+    backwards run. ``backward`` adds to the parameters' ``grad`` and returns the derivative of the
+    input. A cache made of several others is a list, and the backward pops them off its end, so that
+    the memory of each is free as soon as it has been used.
+    """
+
+    is_block = False  # a block's parameters lie together in the buffer, matrices first
+    training = True
+
+    def __init__(self) -> None:
+        self.buffers: ParameterBuffers | None = None
+
+    # -- The tree -------------------------------------------------------------------------------
+
+    def children(self) -> Iterator[tuple[str, "Module"]]:
+        """The modules directly inside this one, by name; those in a list are numbered."""
+        for name, attribute in vars(self).items():
+            if isinstance(attribute, Module):
+                yield name, attribute
+            elif isinstance(attribute, list):
+                yield from ((f"{name}.{i}", child) for i, child in enumerate(attribute))
+
+    def modules(self) -> Iterator["Module"]:
+        """This module and all inside it."""
+        yield self
+        for _, child in self.children():
+            yield from child.modules()
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """Every parameter once, by its dotted name; a tied one by the first of its names."""
+        seen = set()
+        for name, parameter in self._all_parameters(""):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield name, parameter
+
+    def _all_parameters(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
+        for name, attribute in vars(self).items():
+            if isinstance(attribute, Parameter):
+                yield prefix + name, attribute
+        for name, child in self.children():
+            yield from child._all_parameters(f"{prefix}{name}.")
+
+    # -- Storage --------------------------------------------------------------------------------
+
+    def allocate(self, device: str | Device = "cpu", dtype: str = "float32") -> None:
+        """Give all parameters their place in one new flat buffer. Only the root of a tree does this.
+
+        Values that the parameters already have are kept, so a head can be added to a trained encoder.
+        """
+        self.device = resolve_device(device)
+        self.dtype = check_float_dtype(dtype)
+        for name, parameter in self.named_parameters():
+            parameter.name = name
+        self.buffers = ParameterBuffers(_unique(self._pieces()), self.device, dtype)
+
+    def _pieces(self) -> list[Piece]:
+        """The parameters in the order of the buffer: block by block, and within a block by kind."""
+        own = list(vars(self).values())
+        packed = [attribute for attribute in own if isinstance(attribute, Packed)]
+        pieces = packed + [attribute for attribute in own if isinstance(attribute, Parameter)]
+        for _, child in self.children():
+            pieces += child._pieces()
+        return sorted(pieces, key=_kind) if self.is_block else pieces
+
+    # -- Modes ----------------------------------------------------------------------------------
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        self.buffers.zero_grad()
+
+    def train(self) -> None:
+        """From now on dropout is on."""
+        for module in self.modules():
+            module.training = True
+
+    def eval(self) -> None:
+        """From now on dropout is off."""
+        for module in self.modules():
+            module.training = False
+
+    def set_dropout_stream(self, seed: int, step: int, micro_batch: int = 0, replica: int = 0) -> None:
+        """Choose the random bits of every dropout: those of this step of this training run.
+
+        Until it is called again, every forward drops the same elements.
+        """
+        sites = (module for module in self.modules() if hasattr(module, "set_stream"))
+        for site, module in enumerate(sites):
+            module.set_stream(seed, step, micro_batch, replica, site)
+
+
+def _kind(piece: Piece) -> int:
+    """Packed matrices, other matrices, packed vectors, the rest: what is decayed comes before what is not."""
+    is_vector = len(piece.shape) == 1
+    return 2 * is_vector + (not isinstance(piece, Packed))
+
+
+def _unique(pieces: list[Piece]) -> list[Piece]:
+    """Each parameter once: where it is packed if it is, else where it was first met."""
+    seen: set[int] = set()
+    for piece in pieces:
+        if isinstance(piece, Packed):
+            seen.update(id(parameter) for parameter in piece.parameters)
+    unique = []
+    for piece in pieces:
+        if isinstance(piece, Packed):
+            unique.append(piece)
+        elif id(piece) not in seen:
+            seen.add(id(piece))
+            unique.append(piece)
+    return unique
