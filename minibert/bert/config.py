@@ -13,7 +13,9 @@ from minibert.ops import ACTIVATIONS
 # (layers L, hidden size H) of the released models; heads are H/64 and the feed-forward size is 4H.
 _NAMED = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512)}
 _NAMED |= {"base": (12, 768), "large": (24, 1024)}
-_RELEASED = {f"L{layers}-H{hidden}": (layers, hidden) for layers in range(2, 13, 2) for hidden in (128, 256, 512, 768)}
+_RELEASED = {
+    f"L{layers}-H{hidden}": (layers, hidden) for layers in range(2, 13, 2) for hidden in (128, 256, 512, 768)
+}
 PRESETS: dict[str, tuple[int, int]] = _NAMED | _RELEASED
 
 
@@ -84,7 +86,9 @@ class BertConfig:
         for name in values:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
-                raise UserError(f"unknown model setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+                raise UserError(
+                    f"unknown model setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+                )
         return cls(**values)
 
     @classmethod

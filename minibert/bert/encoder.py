@@ -119,9 +119,7 @@ class BertIntermediate(Module):
 
     def forward(self, hidden: Array) -> tuple[Array, tuple]:
         """hidden (B, S, H) → y (B, S, F)."""
-        return ops.linear_activation(
-            hidden, self.dense.weight.value, self.dense.bias.value, self.activation
-        )
+        return ops.linear_activation(hidden, self.dense.weight.value, self.dense.bias.value, self.activation)
 
     def backward(self, dout: Array, cache: tuple) -> Array:
         """dout (B, S, F) → dhidden (B, S, H)."""

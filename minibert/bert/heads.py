@@ -91,6 +91,15 @@ class NextSentenceHead(Linear):
     def __init__(self, config: BertConfig):
         super().__init__(config.hidden_size, 2)
 
-    def loss(self, logits: Array, labels: Array, weights: Array, denominator: float) -> tuple[Array, tuple]:
-        """The cross-entropy of logits (B, 2) against labels (B,), a 0-d array, in nats."""
-        return ops.cross_entropy(logits, labels, weights, denominator)
+
+class BertPreTrainingHeads(Module):
+    """Both heads, or one of them; the other is None."""
+
+    is_block = True
+
+    def __init__(
+        self, config: BertConfig, word_weight: Parameter, masked_lm: bool = True, next_sentence: bool = True
+    ):
+        super().__init__()
+        self.predictions = BertLMPredictionHead(config, word_weight) if masked_lm else None
+        self.seq_relationship = NextSentenceHead(config) if next_sentence else None

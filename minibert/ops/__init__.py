@@ -14,6 +14,7 @@ from minibert.ops import layer_norm as _layer_norm
 from minibert.ops import linear as _linear
 from minibert.ops.activations import ACTIVATIONS, tanh, tanh_backward
 from minibert.ops.attention import attention_bias, split_heads
+from minibert.ops.composites import attention_probabilities
 from minibert.ops.embedding import embedding, embedding_backward
 from minibert.ops.softmax import softmax
 from minibert.ops.table import TABLE, reference_only, register, replaceable, replaceable_pair
@@ -44,6 +45,7 @@ __all__ = [
     "TABLE",
     "adamw_update",
     "attention_bias",
+    "attention_probabilities",
     "cross_entropy",
     "cross_entropy_backward",
     "dropout_residual_norm",

@@ -42,6 +42,11 @@ def merge_heads(x: Array) -> Array:
     return x.transpose(0, 2, 1, 3).reshape(batch, length, num_heads * size)
 
 
+def attention_scores(q: Array, k: Array, bias: Array) -> Array:
+    """scores = q kᵀ / √D + bias: how well each key matches each query. q, k (B, A, S, D) → (B, A, S, S)."""
+    return (q @ k.transpose(0, 1, 3, 2)) * (1.0 / math.sqrt(q.shape[-1])) + bias
+
+
 def attention(
     q: Array, k: Array, v: Array, bias: Array, probability: float, key: DropoutKey | None
 ) -> tuple[Array, Cache]:
@@ -53,9 +58,7 @@ def attention(
     independent unit-variance numbers have variance D; the division makes it 1, so that the softmax
     neither saturates nor stops learning as D grows.
     """
-    scale = 1.0 / math.sqrt(q.shape[-1])
-    scores = (q @ k.transpose(0, 1, 3, 2)) * scale + bias  # (B, A, S, S)
-    p, softmax_cache = softmax(scores)  # (B, A, S, S)
+    p, softmax_cache = softmax(attention_scores(q, k, bias))  # (B, A, S, S)
     dropped, dropout_cache = dropout(p, probability, key)
     return dropped @ v, (q, k, v, dropped, softmax_cache, dropout_cache)
 

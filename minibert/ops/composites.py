@@ -6,12 +6,13 @@ any of them as a whole (see ``table.py``).
 
 from minibert.arrays import Array, DropoutKey, get_array_module
 from minibert.ops.activations import ACTIVATIONS
-from minibert.ops.attention import attention, attention_backward, merge_heads, split_heads
+from minibert.ops.attention import attention, attention_backward, attention_scores, merge_heads, split_heads
 from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
 from minibert.ops.dropout import dropout, dropout_backward
 from minibert.ops.embedding import embedding, embedding_backward
 from minibert.ops.layer_norm import layer_norm, layer_norm_backward
 from minibert.ops.linear import linear, linear_backward
+from minibert.ops.softmax import softmax
 
 Cache = tuple
 
@@ -110,8 +111,7 @@ def packed_attention(
 
     qkv (B, S, 3H), bias (B, 1, 1 or S, S) from ``attention_bias`` → y (B, S, H).
     """
-    hidden = qkv.shape[-1] // 3
-    q, k, v = (split_heads(qkv[..., i * hidden : (i + 1) * hidden], num_heads) for i in range(3))
+    q, k, v = _split_qkv(qkv, num_heads)
     y, cache = attention(q, k, v, bias, probability, key)
     return merge_heads(y), (cache, num_heads)
 
@@ -122,6 +122,22 @@ def packed_attention_backward(dout: Array, cache: Cache) -> Array:
     xp = get_array_module(dout)
     gradients = attention_backward(split_heads(dout, num_heads), attention_cache)
     return xp.concatenate([merge_heads(gradient) for gradient in gradients], axis=-1)
+
+
+def attention_probabilities(qkv: Array, bias: Array, num_heads: int) -> Array:
+    """The attention map softmax(q kᵀ/√D + bias), before dropout, for looking at.
+
+    qkv (B, S, 3H), bias (B, 1, 1 or S, S) → (B, A, S, S), each row summing to 1.
+    """
+    q, k, _ = _split_qkv(qkv, num_heads)
+    p, _ = softmax(attention_scores(q, k, bias))
+    return p
+
+
+def _split_qkv(qkv: Array, num_heads: int) -> list[Array]:
+    """(B, S, 3H) → q, k, v, each (B, A, S, D)."""
+    hidden = qkv.shape[-1] // 3
+    return [split_heads(qkv[..., i * hidden : (i + 1) * hidden], num_heads) for i in range(3)]
 
 
 def masked_lm_loss(

@@ -1,0 +1,281 @@
+"""The models: an encoder, and the heads that it is pre-trained with."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minibert import ops
+from minibert.arrays import Array, Device
+from minibert.bert.config import BertConfig
+from minibert.bert.embeddings import BertEmbeddings
+from minibert.bert.encoder import BertEncoder, BertPooler
+from minibert.bert.heads import BertPreTrainingHeads
+from minibert.bert.inputs import EncoderInputs, encoder_inputs, masked_lm_targets, next_sentence_targets
+from minibert.bert.pretrained import load_parameters, save_parameters
+from minibert.nn import Module, initialise
+
+
+@dataclass
+class BertOutput:
+    """What a model computed; None where it was not asked for or cannot know. Arrays are on the device.
+
+    ``loss``, ``mlm_loss`` and ``nsp_loss`` are 0-d arrays, in nats.
+    """
+
+    loss: Array | None = None
+    mlm_loss: Array | None = None
+    nsp_loss: Array | None = None
+    prediction_logits: Array | None = None  # (N, V) at the labelled positions, or (B, S, V) without labels
+    seq_relationship_logits: Array | None = None  # (B, 2)
+    last_hidden_state: Array | None = None  # (B, S, H)
+    pooler_output: Array | None = None  # (B, H)
+    hidden_states: list[Array] | None = None  # L + 1 of (B, S, H): the embeddings, then each layer's output
+    attentions: list[Array] | None = None  # L of (B, A, S, S), before dropout
+
+
+class PretrainedModel(Module):
+    """A model that stands on its own: it has a configuration, owns its parameters, and can be saved.
+
+    ``device`` is "cpu", "cuda", "cuda:1" or "auto", ``dtype`` "float32" or "float64". The parameters
+    start as ``config.initializer`` says, from ``seed``. A new model is in training mode (dropout on).
+    """
+
+    config: BertConfig
+
+    def _become_root(self, device: str | Device, dtype: str, seed: int) -> None:
+        """Allocate all parameters and give them their first values."""
+        config = self.config
+        self.allocate(device, dtype)
+        initialise(self, seed, config.initializer_range, config.initializer == "truncated_normal")
+
+    @classmethod
+    def from_pretrained(
+        cls, folder: str | Path, device: str | Device = "cpu", dtype: str = "float32"
+    ) -> "PretrainedModel":
+        """The model saved in a folder (``config.json``, ``model.safetensors``), in evaluation mode.
+
+        Raises UserError if a file is missing or damaged, or a tensor is missing or of another shape.
+        """
+        model = cls(BertConfig.from_pretrained(folder), device=device, dtype=dtype)
+        load_parameters(model, folder)
+        model.eval()
+        return model
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write ``config.json`` and ``model.safetensors`` (Hugging Face's tensor names) into a folder."""
+        save_parameters(self, folder)
+        self.config.save_pretrained(folder)
+
+
+class BertModel(PretrainedModel):
+    """The encoder: embeddings, L layers, and the pooler unless ``add_pooling_layer`` is False.
+
+    With ``device=None`` it is part of a larger model, which will allocate its parameters.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        *,
+        device: str | Device | None = "cpu",
+        dtype: str = "float32",
+        seed: int = 0,
+        add_pooling_layer: bool = True,
+    ):
+        super().__init__()
+        self.config = config
+        self.embeddings = BertEmbeddings(config)
+        self.encoder = BertEncoder(config)
+        self.pooler = BertPooler(config) if add_pooling_layer else None
+        if device is not None:
+            self._become_root(device, dtype, seed)
+
+    def forward(
+        self,
+        input_ids: Any,
+        token_type_ids: Any = None,
+        attention_mask: Any = None,
+        return_hidden_states: bool = False,
+        return_attentions: bool = False,
+    ) -> tuple[BertOutput, list]:
+        """input_ids, token_type_ids, attention_mask (B, S), on the host → outputs, cache.
+
+        Raises UserError for a batch that does not fit the model (see ``encoder_inputs``).
+        """
+        inputs = encoder_inputs(self.config, self.device, input_ids, token_type_ids, attention_mask)
+        return self.encode(inputs, self.dtype, return_hidden_states, return_attentions)
+
+    def encode(
+        self,
+        inputs: EncoderInputs,
+        dtype: str,
+        return_hidden_states: bool = False,
+        return_attentions: bool = False,
+    ) -> tuple[BertOutput, list]:
+        """The same for inputs that have been checked and are on the device."""
+        bias = ops.attention_bias(inputs.attention_mask, dtype, self.config.is_decoder)  # (B, 1, 1 or S, S)
+        states, attentions = [], []
+
+        def watch(layer, hidden):
+            if return_hidden_states:
+                states.append(hidden)
+            if return_attentions:
+                attentions.append(layer.attention.self.probabilities(hidden, bias))
+
+        hidden, embeddings_cache = self.embeddings.forward(inputs.input_ids, inputs.token_type_ids)
+        hidden, encoder_cache = self.encoder.forward(hidden, bias, watch)  # (B, S, H)
+        pooled, pooler_cache = self.pooler.forward(hidden) if self.pooler else (None, None)
+        output = BertOutput(
+            last_hidden_state=hidden,
+            pooler_output=pooled,
+            hidden_states=[*states, hidden] if return_hidden_states else None,
+            attentions=attentions if return_attentions else None,
+        )
+        return output, [embeddings_cache, encoder_cache, pooler_cache]
+
+    def backward(
+        self,
+        cache: list,
+        dlast_hidden_state: Array | None = None,
+        dpooler_output: Array | None = None,
+    ) -> None:
+        """Add to all gradients, from those of the two outputs; one that is None was not used in the loss.
+
+        dlast_hidden_state (B, S, H), dpooler_output (B, H). The cache is used up. Raises ValueError if
+        both are None.
+        """
+        pooler_cache = cache.pop()
+        dhidden = dlast_hidden_state
+        if dpooler_output is not None:
+            dfrom_pooler = self.pooler.backward(dpooler_output, pooler_cache)
+            dhidden = dfrom_pooler if dhidden is None else dhidden + dfrom_pooler
+        if dhidden is None:
+            raise ValueError("backward needs dlast_hidden_state, dpooler_output or both")
+        dembedded = self.encoder.backward(dhidden, cache.pop())
+        self.embeddings.backward(dembedded, cache.pop())
+        if self.buffers is not None:
+            self.buffers.settle_grad()
+
+
+class BertForPreTraining(PretrainedModel):
+    """BERT with both of its pre-training heads. loss = masked-LM loss + next-sentence loss."""
+
+    masked_lm = True
+    next_sentence = True
+
+    def __init__(
+        self,
+        config: BertConfig,
+        *,
+        device: str | Device = "cpu",
+        dtype: str = "float32",
+        seed: int = 0,
+    ):
+        super().__init__()
+        self.config = config
+        self.bert = BertModel(config, device=None, add_pooling_layer=self.next_sentence)
+        word_weight = self.bert.embeddings.word_embeddings.weight
+        self.cls = BertPreTrainingHeads(config, word_weight, self.masked_lm, self.next_sentence)
+        self._become_root(device, dtype, seed)
+
+    def forward(
+        self,
+        input_ids: Any,
+        token_type_ids: Any = None,
+        attention_mask: Any = None,
+        labels: Any = None,
+        next_sentence_label: Any = None,
+        mlm_denominator: float | None = None,
+        nsp_denominator: float | None = None,
+        return_logits: bool = True,
+        return_hidden_states: bool = False,
+        return_attentions: bool = False,
+    ) -> tuple[BertOutput, list]:
+        """A batch on the host → outputs, cache. Without labels there is no loss, and no backward.
+
+        input_ids, token_type_ids, attention_mask, labels (B, S), labels −100 where nothing is predicted;
+        next_sentence_label (B,), 0 = really next, 1 = random. The losses are sums over the labels
+        divided by the denominators, which default to the number of labels in this batch. For
+        micro-batches that make up one batch pass the numbers of the whole: their losses and gradients
+        then add up to those of the one large batch.
+
+        Raises UserError for a batch that does not fit the model.
+        """
+        inputs = encoder_inputs(self.config, self.device, input_ids, token_type_ids, attention_mask)
+        output, encoder_cache = self.bert.encode(inputs, self.dtype, return_hidden_states, return_attentions)
+        predictions_cache = relationship_cache = None
+        if self.masked_lm:
+            predictions_cache = self._predict(output, inputs, labels, mlm_denominator, return_logits)
+        if self.next_sentence:
+            relationship_cache = self._relate(output, next_sentence_label, nsp_denominator)
+        losses = [loss for loss in (output.mlm_loss, output.nsp_loss) if loss is not None]
+        output.loss = sum(losses[1:], start=losses[0]) if losses else None
+        return output, [encoder_cache, relationship_cache, predictions_cache]
+
+    def _predict(
+        self,
+        output: BertOutput,
+        inputs: EncoderInputs,
+        labels: Any,
+        denominator: float | None,
+        with_logits: bool,
+    ) -> list | None:
+        """Fill in the masked-LM loss and logits; the cache is None without labels."""
+        head, hidden = self.cls.predictions, output.last_hidden_state
+        if labels is None:
+            output.prediction_logits = head.logits(hidden) if with_logits else None
+            return None
+        targets = masked_lm_targets(self.config, self.device, self.dtype, labels, inputs.input_ids.shape)
+        if denominator is None:
+            denominator = len(targets.counted)
+        output.mlm_loss, cache = head.forward(
+            hidden, targets.positions, targets.labels, targets.weights, denominator or 1
+        )
+        if with_logits:
+            counted = self.device.asarray(targets.counted)
+            output.prediction_logits = head.logits(hidden, targets.positions[counted])
+        return cache
+
+    def _relate(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
+        """Fill in the next-sentence logits and loss; the cache is None without labels."""
+        head, pooled = self.cls.seq_relationship, output.pooler_output
+        output.seq_relationship_logits, linear_cache = head.forward(pooled)  # (B, 2)
+        if labels is None:
+            return None
+        targets = next_sentence_targets(self.device, self.dtype, labels, pooled.shape[0])
+        if denominator is None:
+            denominator = len(targets.counted)
+        output.nsp_loss, loss_cache = ops.cross_entropy(
+            output.seq_relationship_logits, targets.labels, targets.weights, denominator or 1
+        )
+        return [linear_cache, loss_cache]
+
+    def backward(self, cache: list, scale: float = 1.0) -> None:
+        """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up.
+
+        Raises ValueError if the forward had no labels.
+        """
+        dhidden = dpooled = None
+        predictions_cache = cache.pop()
+        if predictions_cache is not None:
+            dhidden = self.cls.predictions.backward(scale, predictions_cache)
+        relationship_cache = cache.pop()
+        if relationship_cache is not None:
+            dlogits = ops.cross_entropy_backward(scale, relationship_cache.pop())
+            dpooled = self.cls.seq_relationship.backward(dlogits, relationship_cache.pop())
+        if dhidden is None and dpooled is None:
+            raise ValueError("backward without a loss: give labels or next_sentence_label to forward")
+        self.bert.backward(cache.pop(), dhidden, dpooled)
+        self.buffers.settle_grad()
+
+
+class BertForMaskedLM(BertForPreTraining):
+    """BERT with the masked-word head alone; no pooler."""
+
+    next_sentence = False
+
+
+class BertForNextSentencePrediction(BertForPreTraining):
+    """BERT with the next-sentence head alone."""
+
+    masked_lm = False
