@@ -1,0 +1,214 @@
+"""Batches: instances written out as padded arrays, in an endless stream whose place can be saved."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from minibert.data.instances import InstanceSettings, make_instances
+from minibert.data.masking import choose_positions, mask_tokens
+from minibert.data.prepared import Documents
+from minibert.data.randomness import generator, scalar_generator
+from minibert.errors import UserError
+
+# Instances are made for so many tokens of shuffled documents at a time, then shuffled among themselves:
+# some 10,000 instances of 128 tokens, 25 MB, a third of a second.
+BLOCK_TOKENS = 1 << 20
+
+Batch = dict[str, np.ndarray]
+
+
+class Vocabulary(Protocol):
+    """What is asked of a tokenizer here."""
+
+    vocab_size: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    continues_word: np.ndarray  # (V,) bool: the token starts with "##"
+
+
+class BatchStream:
+    """An endless stream of batches, the same for the same arguments.
+
+    ``next(stream)`` gives host arrays, all of B = ``batch_size`` rows: input_ids, token_type_ids,
+    attention_mask, labels, each (B, S) int32, where labels are −100 where nothing is predicted; and,
+    with next-sentence prediction, next_sentence_label (B,) int32: 0 if B follows A, 1 if it is random.
+
+    Each pass over the documents shuffles them and goes through them in blocks of about a million
+    tokens, whose instances are shuffled in turn, so that memory stays bounded. A block is a pure
+    function of (seed, pass, block); with "fixed" masking, of the pass modulo ``dupe_factor``.
+
+    Raises UserError if there are too few documents.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        tokenizer: Vocabulary,
+        settings: InstanceSettings,
+        batch_size: int,
+        seed: int = 0,
+    ):
+        _check_documents(documents, settings, "train on")
+        if batch_size < 1:
+            raise UserError(f"the batch size must be at least 1, got {batch_size}")
+        self.documents, self.tokenizer, self.settings = documents, tokenizer, settings
+        self.batch_size, self.seed = batch_size, seed
+        self.restore({"pass": 0, "block": 0, "row": 0})
+
+    def state(self) -> dict[str, int]:
+        """Where the stream stands: the pass, the block in it, the row in that (JSON can hold it)."""
+        return {"pass": self._pass, "block": self._block, "row": self._row}
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Go to where a stream with the same arguments stood; the batches from there are bit-identical."""
+        self._pass, self._block, self._row = state["pass"], state["block"], state["row"]
+        self._plan = self._plan_pass()
+        self._rows = self._make_block()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        pieces, missing = [], self.batch_size
+        while missing:
+            piece = {name: rows[self._row : self._row + missing] for name, rows in self._rows.items()}
+            taken = len(piece["input_ids"])
+            if taken:
+                pieces.append(piece)
+                self._row += taken
+                missing -= taken
+            else:
+                self._next_block()
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+    def _next_block(self) -> None:
+        self._block, self._row = self._block + 1, 0
+        if self._block == len(self._plan):
+            self._pass, self._block = self._pass + 1, 0
+            self._plan = self._plan_pass()
+        self._rows = self._make_block()
+
+    @property
+    def _pass_key(self) -> int:
+        return self._pass % self.settings.dupe_factor if self.settings.masking == "fixed" else self._pass
+
+    def _plan_pass(self) -> list[np.ndarray]:
+        return _plan_pass(self.documents, generator("documents", self.seed, self._pass_key))
+
+    def _make_block(self) -> Batch:
+        key = (self.seed, self._pass_key, self._block)
+        return _make_block(
+            self.documents, self._plan[self._block], self.tokenizer, self.settings, "training", key
+        )
+
+
+def held_out_batches(
+    documents: Documents,
+    tokenizer: Vocabulary,
+    settings: InstanceSettings,
+    batch_size: int,
+    seed: int = 0,
+    limit: int | None = None,
+) -> Iterator[Batch]:
+    """At most ``limit`` batches of instances, the same whenever asked, each document at most once.
+
+    Like those of ``BatchStream``, except that the last one may be smaller.
+    Raises UserError if there are too few documents.
+    """
+    _check_documents(documents, settings, "evaluate on")
+    plan = _plan_pass(documents, generator("held-out documents", seed))
+    made = 0
+    for block, chosen in enumerate(plan):
+        rows = _make_block(documents, chosen, tokenizer, settings, "held-out", (seed, block))
+        for start in range(0, len(rows["input_ids"]), batch_size):
+            if made == limit:
+                return
+            yield {name: array[start : start + batch_size] for name, array in rows.items()}
+            made += 1
+
+
+def write_instances(
+    instances: np.ndarray, documents: Documents, tokenizer: Vocabulary, settings: InstanceSettings
+) -> Batch:
+    """Instances (n, 5) as unmasked rows: [CLS] A [SEP] B [SEP], types 0 and 1, padded to S.
+
+    Returns input_ids, token_type_ids, attention_mask, each (n, S) int32, and next_sentence_label (n,).
+    """
+    a_start, a_stop, b_start, b_stop, is_random = instances.T[:, :, None]  # each (n, 1)
+    a_sep = 1 + a_stop - a_start  # the position of the first [SEP], (n, 1)
+    last_sep = a_sep + (1 + b_stop - b_start if settings.next_sentence else 0)
+    position = np.arange(settings.max_seq_length)  # (S,)
+    in_a = (position > 0) & (position < a_sep)
+    in_b = (position > a_sep) & (position < last_sep)
+    source = np.where(in_a, a_start + position - 1, np.where(in_b, b_start + position - a_sep - 1, 0))
+    input_ids = np.where(in_a | in_b, documents.tokens[source].astype(np.int32), np.int32(tokenizer.pad_id))
+    input_ids[:, 0] = tokenizer.cls_id
+    input_ids[(position == a_sep) | (position == last_sep)] = tokenizer.sep_id
+    attended = position <= last_sep
+    rows = {
+        "input_ids": input_ids,
+        "token_type_ids": ((position > a_sep) & attended).astype(np.int32),
+        "attention_mask": attended.astype(np.int32),
+    }
+    if settings.next_sentence:
+        rows["next_sentence_label"] = is_random[:, 0].astype(np.int32)
+    return rows
+
+
+def _plan_pass(documents: Documents, rng: np.random.Generator) -> list[np.ndarray]:
+    """The documents (indices) in random order, cut into blocks of about BLOCK_TOKENS tokens."""
+    order = rng.permutation(len(documents))
+    before = np.cumsum(documents.lengths()[order]) - documents.lengths()[order]
+    cuts = np.flatnonzero(np.diff(before // BLOCK_TOKENS)) + 1
+    return np.split(order, cuts)
+
+
+def _make_block(
+    documents: Documents,
+    chosen: np.ndarray,
+    tokenizer: Vocabulary,
+    settings: InstanceSettings,
+    purpose: str,
+    key: tuple[int, ...],
+) -> Batch:
+    """All instances of the chosen documents as masked rows, in random order."""
+    instances = make_instances(documents, chosen, settings, scalar_generator(f"{purpose} pairs", *key))
+    generator(f"{purpose} order", *key).shuffle(instances)
+    rows = write_instances(instances, documents, tokenizer, settings)
+
+    rng = generator(f"{purpose} masking", *key)
+    input_ids, attended = rows["input_ids"], rows["attention_mask"].astype(bool)
+    candidates = attended & (input_ids != tokenizer.cls_id) & (input_ids != tokenizer.sep_id)
+    word_starts = _word_starts(input_ids, candidates, tokenizer, settings)
+    positions = choose_positions(
+        candidates, attended.sum(1), word_starts, settings.masked_lm_prob, settings.max_predictions, rng
+    )
+    rows["input_ids"], rows["labels"] = mask_tokens(
+        input_ids, positions, tokenizer.mask_id, tokenizer.vocab_size, rng
+    )
+    return rows
+
+
+def _word_starts(
+    input_ids: np.ndarray, candidates: np.ndarray, tokenizer: Vocabulary, settings: InstanceSettings
+) -> np.ndarray:
+    """Where a word begins, (n, S) bool; a segment's first piece begins one, even if cut off from its own."""
+    if not settings.whole_word_masking:
+        return candidates
+    starts = ~tokenizer.continues_word[input_ids]
+    starts[:, 1:] |= ~candidates[:, :-1]
+    return starts & candidates
+
+
+def _check_documents(documents: Documents, settings: InstanceSettings, purpose: str) -> None:
+    needed = 2 if settings.next_sentence else 1
+    if len(documents) < needed:
+        raise UserError(
+            f"{len(documents)} document(s) to {purpose}, but next-sentence prediction needs {needed}: "
+            "give more documents (files, or texts between blank lines), or switch it off"
+            if settings.next_sentence
+            else f"no document to {purpose}; give more text"
+        )

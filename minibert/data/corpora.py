@@ -1,0 +1,331 @@
+"""Texts to train on: the embedded corpus, or files of a person's own."""
+
+import glob
+import gzip
+import hashlib
+import itertools
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from minibert.data.embedded import embedded_documents, embedded_sources
+from minibert.data.sentences import ends_like_a_sentence, split_sentences
+from minibert.errors import UserError
+
+LAYOUTS = ("auto", "sentences", "paragraphs", "wrapped")
+
+SUFFIXES = (".txt", ".jsonl", ".gz")  # what is taken from a folder, besides WikiExtractor's wiki_00
+SAMPLE_LINES = 1000  # how many lines of a text file decide about its layout
+MAX_DOCUMENT_CHARACTERS = 8_000_000  # a longer text is cut into several documents, to bound the memory
+
+
+@dataclass(frozen=True)
+class RawDocument:
+    """A document before its sentences are cut.
+
+    ``paragraphs`` hold several sentences each if ``split`` is set, otherwise they are sentences.
+    ``position`` says how far into the corpus the document ends, in the unit of ``Corpus.size``.
+    """
+
+    paragraphs: list[str]
+    split: bool
+    position: int
+
+    def sentences(self) -> list[str]:
+        """The document's sentences, without empty ones."""
+        if self.split:
+            return [sentence for paragraph in self.paragraphs for sentence in split_sentences(paragraph)]
+        return [line for line in (" ".join(line.split()) for line in self.paragraphs) if line]
+
+
+class Corpus:
+    """Documents in a fixed order. Iterating gives each as a list of its sentences, without keeping any."""
+
+    name: str
+    size: int  # in ``unit``s, for progress bars
+    unit: str
+
+    def raw_documents(self) -> Iterator[RawDocument]:
+        """The documents before their sentences are cut, which is left to whoever has several cores."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """A hash (SHA-256, hexadecimal) of everything that the documents are made from."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """One line about the corpus: what it is, its size, its hash."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for document in self.raw_documents():
+            if sentences := document.sentences():
+                yield sentences
+
+
+def open_corpus(paths: Sequence[str | Path] | None = None, layout: str = "auto") -> Corpus:
+    """The corpus of the given files, folders and globs, or the embedded corpus if there are none.
+
+    Files may be plain text (``.txt``), ``.jsonl`` (one object with a "text", or one string, a line:
+    a document), or WikiExtractor's output (``<doc …>`` … ``</doc>``), each also compressed (``.gz``).
+    A folder gives, in the order of their names, all ``.txt``, ``.jsonl``, ``.gz`` and ``wiki_…`` files
+    in it and below it; its hidden files are left out.
+
+    ``layout`` says what a line of plain text is:
+      * "sentences": a sentence; blank lines separate documents;
+      * "paragraphs": a paragraph; the file is one document;
+      * "wrapped": a piece of a paragraph that goes on in the next line, up to a blank or an indented
+        line; the file is one document;
+      * "auto": judge each file by its first 1,000 lines that are not blank: "sentences" if at least
+        80 % of them are exactly one sentence, else "paragraphs" if at least half of them end like a
+        sentence, else "wrapped".
+    A text beyond 8 million characters is cut into several documents.
+
+    Raises UserError if a path leads nowhere, or to an empty or unreadable file; what is wrong inside a
+    file (binary, not UTF-8, damaged) is raised, with the file's name, when it is read.
+    """
+    if layout not in LAYOUTS:
+        raise UserError(f"unknown text layout {layout!r}; expected one of {', '.join(LAYOUTS)}")
+    if not paths:
+        return EmbeddedCorpus()
+    return FileCorpus([str(path) for path in paths], layout)
+
+
+class EmbeddedCorpus(Corpus):
+    """The English documentation that comes with Python and with the packages we depend on."""
+
+    name = "embedded"
+    unit = "doc"
+
+    def __init__(self):
+        self.documents = embedded_documents()
+        self.size = len(self.documents)
+
+    def raw_documents(self) -> Iterator[RawDocument]:
+        for index, sentences in enumerate(self.documents):
+            yield RawDocument(sentences, split=False, position=index + 1)
+
+    def fingerprint(self) -> str:
+        text = "\n\n".join("\n".join(sentences) for sentences in self.documents)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def describe(self) -> str:
+        sentences = sum(len(document) for document in self.documents)
+        characters = sum(len(sentence) for document in self.documents for sentence in document)
+        return (
+            f"embedded corpus: documentation of {', '.join(embedded_sources())}; {self.size:,} documents, "
+            f"{sentences:,} sentences, {characters / 1e6:.1f} MB, sha256 {self.fingerprint()[:16]}"
+        )
+
+
+class FileCorpus(Corpus):
+    """Text files of a person's own; see ``open_corpus``."""
+
+    unit = "B"
+
+    def __init__(self, paths: Sequence[str], layout: str = "auto"):
+        self.name = " ".join(paths)
+        self.layout = layout
+        self.files = _find_files(paths)
+        self._sizes = [_check_readable(file) for file in self.files]
+        self.size = sum(self._sizes)
+
+    def raw_documents(self) -> Iterator[RawDocument]:
+        behind = 0
+        for file, size in zip(self.files, self._sizes, strict=True):
+            yield from _read_file(file, self.layout, behind)
+            behind += size
+
+    def fingerprint(self) -> str:
+        total = hashlib.sha256(self.layout.encode())
+        for path in self.files:
+            with open(path, "rb") as file:
+                total.update(hashlib.file_digest(file, "sha256").digest())
+        return total.hexdigest()
+
+    def describe(self) -> str:
+        return (
+            f"corpus {self.name}: {len(self.files):,} file(s), {self.size / 1e6:.1f} MB, "
+            f"sha256 {self.fingerprint()[:16]}"
+        )
+
+
+# -- Finding files --------------------------------------------------------------------------------
+
+
+def _find_files(paths: Sequence[str]) -> list[Path]:
+    """The files behind names, folders and globs, each once, in the order given and then by name."""
+    files: dict[Path, None] = {}
+    for path in paths:
+        if Path(path).is_dir():
+            found = [file for file in sorted(Path(path).rglob("*")) if _belongs_to_corpus(file, Path(path))]
+            if not found:
+                raise UserError(f"{path}: this folder holds no {', '.join(SUFFIXES)} or wiki_… file to train on")
+        elif Path(path).exists():
+            found = [Path(path)]
+        elif glob.has_magic(path):
+            found = [Path(file) for file in sorted(glob.glob(path, recursive=True)) if Path(file).is_file()]
+            if not found:
+                raise UserError(f"{path}: no file matches this pattern; check it")
+        else:
+            raise UserError(f"{path}: no such file or folder; check the path of the corpus")
+        files.update(dict.fromkeys(found))
+    return list(files)
+
+
+def _belongs_to_corpus(file: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+    known = file.suffix in SUFFIXES or re.fullmatch(r"wiki_\d+", file.name)
+    return file.is_file() and bool(known) and not hidden
+
+
+def _check_readable(file: Path) -> int:
+    """The file's size in bytes. Raises UserError if it cannot be read or cannot be text."""
+    if file.name.endswith((".tar.gz", ".tgz", ".tar", ".zip")):
+        raise UserError(f"{file}: an archive; unpack it first and give the folder with its text files")
+    try:
+        with open(file, "rb") as stream:
+            if not stream.read(1):
+                raise UserError(f"{file}: the file is empty; remove it or give another one")
+    except OSError as error:
+        raise UserError(f"{file}: cannot read this file ({error.strerror})") from None
+    return file.stat().st_size
+
+
+# -- Reading files ----------------------------------------------------------------------------------
+
+
+def _read_file(path: Path, layout: str, behind: int) -> Iterator[RawDocument]:
+    """The documents of one file; ``behind`` counts the bytes of the corpus before it."""
+    with open(path, "rb") as raw:
+        stream = gzip.open(raw) if path.suffix == ".gz" else raw
+        lines = _decoded_lines(stream, path)
+        sample = list(itertools.islice((line for line in lines if line.strip()), 1))
+        first = sample[0] if sample else ""
+        lines = itertools.chain(sample, lines)
+        if path.name.removesuffix(".gz").endswith(".jsonl") or first.startswith('{"'):
+            documents, split = _jsonl_documents(lines, path), True
+        elif first.startswith("<doc "):
+            documents, split = _wikiextractor_documents(lines), True
+        else:
+            layout, lines = _judge_layout(lines, layout)
+            documents, split = _TEXT_READERS[layout](lines), layout != "sentences"
+        for paragraphs in documents:
+            yield RawDocument(paragraphs, split, behind + raw.tell())
+
+
+def _decoded_lines(stream: BinaryIO, path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, without line ends (LF or CRLF) and without a byte order mark."""
+    number = 0
+    try:
+        for number, line in enumerate(stream, start=1):
+            if b"\0" in line:
+                raise UserError(f"{path}: line {number} holds zero bytes: a binary or UTF-16 file; give UTF-8 text")
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            yield line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}: line {number} is not UTF-8 text (byte {error.object[error.start]:#04x} at {error.start}); "
+            "convert the file to UTF-8 first, for instance with iconv"
+        ) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: damaged gzip file ({error}); fetch or compress it again") from None
+
+
+def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}: line {number} is not valid JSON ({error.msg}); repair or drop it") from None
+        text = value.get("text") if isinstance(value, dict) else value
+        if not isinstance(text, str):
+            raise UserError(f'{path}: line {number} should be an object with a string "text", or a string')
+        yield text.split("\n")
+
+
+def _wikiextractor_documents(lines: Iterable[str]) -> Iterator[list[str]]:
+    """The articles between ``<doc …>`` and ``</doc>``, one paragraph a line, without the title line."""
+    article: list[str] = []
+    for line in lines:
+        if line.startswith("<doc "):
+            article, title = [], re.search(r'title="(.*)"', line)
+            skipped = title[1] if title else None
+        elif line.startswith("</doc>"):
+            yield article
+            article = []
+        elif not article and line == skipped:
+            skipped = None
+        elif line.strip():
+            article.append(line)
+    if article:
+        yield article
+
+
+def _sentence_lines(lines: Iterable[str]) -> Iterator[list[str]]:
+    document: list[str] = []
+    for line in lines:
+        if line.strip():
+            document.append(line)
+        elif document:
+            yield document
+            document = []
+    if document:
+        yield document
+
+
+def _paragraph_lines(lines: Iterable[str]) -> Iterator[list[str]]:
+    document: list[str] = []
+    characters = 0
+    for line in lines:
+        document.append(line)
+        characters += len(line)
+        if characters >= MAX_DOCUMENT_CHARACTERS:
+            yield document
+            document, characters = [], 0
+    if document:
+        yield document
+
+
+def _wrapped_lines(lines: Iterable[str]) -> Iterator[list[str]]:
+    return _paragraph_lines(_unwrap(lines))
+
+
+def _unwrap(lines: Iterable[str]) -> Iterator[str]:
+    """Join the lines of a paragraph; a blank line ends one, an indented line begins one."""
+    paragraph: list[str] = []
+    for line in lines:
+        if paragraph and (not line.strip() or line[0].isspace()):
+            yield " ".join(paragraph)
+            paragraph = []
+        if line.strip():
+            paragraph.append(line)
+    if paragraph:
+        yield " ".join(paragraph)
+
+
+_TEXT_READERS = {"sentences": _sentence_lines, "paragraphs": _paragraph_lines, "wrapped": _wrapped_lines}
+
+
+def _judge_layout(lines: Iterator[str], layout: str) -> tuple[str, Iterator[str]]:
+    """What a line of this file is (see ``open_corpus``), and the lines again from the first."""
+    if layout != "auto":
+        return layout, lines
+    head = list(itertools.islice(lines, 2 * SAMPLE_LINES))
+    sample = [line for line in head if line.strip()][:SAMPLE_LINES]
+    complete = [line for line in sample if ends_like_a_sentence(line)]
+    single = sum(len(split_sentences(line)) == 1 for line in complete)
+    if single >= 0.8 * len(sample):
+        layout = "sentences"
+    elif len(complete) >= 0.5 * len(sample):
+        layout = "paragraphs"
+    else:
+        layout = "wrapped"
+    return layout, itertools.chain(head, lines)

@@ -1,0 +1,150 @@
+"""Pre-training instances: pairs of segments, as in the original's create_pretraining_data.py.
+
+A segment is a run of consecutive tokens, also after truncation, which shortens it at its ends only. So
+an instance is five integers: (a_start, a_stop, b_start, b_stop, is_random) into the token array.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from minibert.data.prepared import Documents
+from minibert.errors import UserError
+
+MASKING = ("dynamic", "fixed")
+
+
+@dataclass(frozen=True)
+class InstanceSettings:
+    """How instances are made. The defaults are the original's, except for dynamic masking.
+
+    max_seq_length: tokens of an instance with [CLS] and [SEP]s; every batch is padded to it (S).
+    max_predictions: at most so many masked positions an instance (P).
+    masked_lm_prob: share of the tokens that are masked.
+    short_seq_prob: share of the documents, in each pass, whose instances aim at a random shorter length.
+    whole_word_masking: mask all pieces of a word or none.
+    next_sentence: pairs [CLS] A [SEP] B [SEP]; otherwise one segment, [CLS] A [SEP].
+    masking: "dynamic" draws new pairs and masks in every pass over the documents (the habit since
+        RoBERTa); "fixed" repeats itself after ``dupe_factor`` passes (the original).
+    """
+
+    max_seq_length: int = 128
+    max_predictions: int = 20
+    masked_lm_prob: float = 0.15
+    short_seq_prob: float = 0.1
+    whole_word_masking: bool = False
+    next_sentence: bool = True
+    masking: str = "dynamic"
+    dupe_factor: int = 10
+
+    def __post_init__(self):
+        if self.max_num_tokens < 2:
+            raise UserError(
+                f"max_seq_length {self.max_seq_length} leaves no room for text beside "
+                f"{self.specials} special tokens; give at least {self.specials + 2}"
+            )
+        if self.max_predictions < 1 or self.dupe_factor < 1:
+            raise UserError("max_predictions and dupe_factor must be at least 1")
+        if not 0 < self.masked_lm_prob <= 1 or not 0 <= self.short_seq_prob <= 1:
+            raise UserError("masked_lm_prob must lie in (0, 1], short_seq_prob in [0, 1]")
+        if self.masking not in MASKING:
+            raise UserError(f"unknown masking {self.masking!r}; expected one of {', '.join(MASKING)}")
+
+    @property
+    def specials(self) -> int:
+        """Special tokens in an instance: [CLS] and a [SEP] after each segment."""
+        return 3 if self.next_sentence else 2
+
+    @property
+    def max_num_tokens(self) -> int:
+        """The room for text in an instance."""
+        return self.max_seq_length - self.specials
+
+
+def make_instances(
+    documents: Documents, chosen: np.ndarray, settings: InstanceSettings, rng: Random
+) -> np.ndarray:
+    """The instances of the ``chosen`` documents (indices), in the documents' order: (n, 5) int64.
+
+    Source: create_instances_from_document in google-research/bert. The target length is drawn once a
+    document, as there. Without next-sentence prediction a segment is the whole run of sentences, so
+    that no instance crosses documents ("DOC-SENTENCES" in Liu et al. 2019, RoBERTa).
+    """
+    of_document = _pairs_of_document if settings.next_sentence else _segments_of_document
+    rows = [row for index in chosen.tolist() for row in of_document(documents, index, settings, rng)]
+    return np.array(rows, dtype=np.int64).reshape(-1, 5)
+
+
+def _pairs_of_document(documents: Documents, index: int, settings: InstanceSettings, rng: Random):
+    bounds = documents.sentence_bounds(index)  # sentence i is tokens[bounds[i] : bounds[i + 1]]
+    sentences = len(bounds) - 1
+    target = _target_length(settings, rng)
+    first = 0
+    while first < sentences:
+        last = _chunk_end(bounds, first, target)
+        a_end = first + (rng.randint(1, last - first - 1) if last - first >= 2 else 1)
+        a_start, a_stop = bounds[first], bounds[a_end]
+        is_random = last - first == 1 or rng.random() < 0.5
+        if is_random:
+            b_start, b_stop = _random_segment(documents, index, target - (a_stop - a_start), rng)
+            first = a_end  # the sentences that B would have taken are put back
+        else:
+            b_start, b_stop = bounds[a_end], bounds[last]
+            first = last
+        a, b = _truncate_pair(a_start, a_stop, b_start, b_stop, settings.max_num_tokens, rng)
+        yield *a, *b, int(is_random)
+
+
+def _segments_of_document(documents: Documents, index: int, settings: InstanceSettings, rng: Random):
+    bounds = documents.sentence_bounds(index)
+    target = _target_length(settings, rng)
+    first = 0
+    while first < len(bounds) - 1:
+        last = _chunk_end(bounds, first, target)
+        start, stop = bounds[first], bounds[last]
+        yield *_shorten(start, stop, max(0, stop - start - settings.max_num_tokens), rng), stop, stop, 0
+        first = last
+
+
+def _target_length(settings: InstanceSettings, rng: Random) -> int:
+    if rng.random() < settings.short_seq_prob:
+        return rng.randint(2, settings.max_num_tokens)
+    return settings.max_num_tokens
+
+
+def _chunk_end(bounds: list[int], first: int, target: int) -> int:
+    """The sentence before which a chunk from ``first`` ends: it has reached the target, or all are taken."""
+    last = first + 1
+    while last < len(bounds) - 1 and bounds[last] - bounds[first] < target:
+        last += 1
+    return last
+
+
+def _random_segment(documents: Documents, index: int, target: int, rng: Random) -> tuple[int, int]:
+    """From a random sentence of another document, up to the target or the document's end.
+
+    Ten tries for another document; then, as in the original, the last one drawn is taken.
+    """
+    for _ in range(10):
+        other = rng.randrange(len(documents))
+        if other != index:
+            break
+    bounds = documents.sentence_bounds(other)
+    start = rng.randrange(len(bounds) - 1)
+    return bounds[start], bounds[_chunk_end(bounds, start, target)]
+
+
+def _truncate_pair(a_start: int, a_stop: int, b_start: int, b_stop: int, room: int, rng: Random):
+    """Shorten the longer segment (B, if they are equal), token by token, until both fit into ``room``."""
+    a, b = a_stop - a_start, b_stop - b_start
+    excess = max(0, a + b - room)
+    uneven = min(excess, abs(a - b))  # taken from the longer one, until they are equal
+    from_a = (uneven if a > b else 0) + (excess - uneven) // 2  # then from B and A in turn
+    return _shorten(a_start, a_stop, from_a, rng), _shorten(b_start, b_stop, excess - from_a, rng)
+
+
+def _shorten(start: int, stop: int, count: int, rng: Random) -> tuple[int, int]:
+    """Drop ``count`` tokens, each at the front or at the back with probability ½."""
+    front = rng.getrandbits(count).bit_count() if count else 0  # Binomial(count, ½)
+    return start + front, stop - (count - front)

@@ -1,0 +1,322 @@
+"""Corpora turned into token arrays on disk, which training maps into memory.
+
+A prepared folder holds
+  tokens.bin           the ids of all tokens, one after the other: uint16 if V ≤ 65,536, else int32
+  sentence_starts.bin  int64: where each sentence begins in the tokens, and behind the last the end
+  document_starts.bin  int64: where each document begins in the sentences, and behind the last the end
+  meta.json            the sizes, and what it was made from
+"""
+
+import hashlib
+import itertools
+import json
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from tqdm import tqdm
+
+from minibert.data.corpora import Corpus, RawDocument
+from minibert.data.randomness import generator
+from minibert.errors import UserError
+from minibert.files import atomic_folder, read_json, write_json
+
+FORMAT = 1
+PIECE_CHARACTERS = 1_000_000  # documents go to the workers in pieces of about this size
+
+
+class SupportsTokenIds(Protocol):
+    """What is asked of a tokenizer here."""
+
+    tokens: list[str]
+    vocab_size: int
+
+    def token_ids_batch(self, texts: list[str]) -> list[list[int]]:
+        """The token ids of each text."""
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Some documents of a prepared corpus, by their numbers ``chosen`` (M,), ascending.
+
+    tokens (T,): the ids of the whole corpus; sentence_starts (N + 1,): into the tokens;
+    document_starts (corpus documents + 1,): into the sentences.
+    """
+
+    tokens: np.ndarray
+    sentence_starts: np.ndarray
+    document_starts: np.ndarray
+    chosen: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def sentence_bounds(self, index: int) -> list[int]:
+        """Where in the tokens each sentence of the index-th document begins, and at last where it ends."""
+        document = self.chosen[index]
+        first, stop = self.document_starts[document], self.document_starts[document + 1]
+        return self.sentence_starts[first : stop + 1].tolist()
+
+    def token_ranges(self) -> np.ndarray:
+        """Where each document begins and ends in the tokens: (M, 2) int64."""
+        sentences = np.stack([self.document_starts[self.chosen], self.document_starts[self.chosen + 1]], axis=1)
+        return self.sentence_starts[sentences]
+
+    def lengths(self) -> np.ndarray:
+        """How many tokens each document has: (M,) int64."""
+        starts, stops = self.token_ranges().T
+        return stops - starts
+
+    def token_counts(self, vocab_size: int) -> np.ndarray:
+        """How often each token stands in these documents: (V,) int64."""
+        starts, stops = self.token_ranges().T
+        gaps = np.flatnonzero(starts[1:] != stops[:-1]) + 1  # neighbours are counted in one run
+        counts = np.zeros(vocab_size, dtype=np.int64)
+        for run in np.split(np.arange(len(self)), gaps):
+            for start in range(starts[run[0]], stops[run[-1]], 1 << 22):
+                piece = self.tokens[start : min(start + (1 << 22), stops[run[-1]])]
+                counts += np.bincount(piece, minlength=vocab_size)
+        return counts
+
+
+@dataclass(frozen=True)
+class PreparedCorpus:
+    """A prepared folder, its arrays mapped into memory, and its documents in two parts.
+
+    ``reused`` tells whether ``prepare_corpus`` found the folder ready.
+    """
+
+    folder: Path
+    train: Documents
+    held_out: Documents
+    reused: bool = False
+
+    @classmethod
+    def open(cls, folder: str | Path, *, held_out: float = 0.05, seed: int = 0) -> "PreparedCorpus":
+        """Map a folder written by ``prepare_corpus``, with a share ``held_out`` of the documents set apart.
+
+        Which ones is a pure function of (seed, number of documents): round(held_out · documents) of
+        them, but two at least if that leaves two to train on, chosen at random. The text on disk is the
+        same for every seed and share.
+
+        Raises UserError if the folder is missing or damaged, or the share is not between 0 and 1.
+        """
+        folder = Path(folder)
+        meta = read_json(folder / "meta.json", "prepared corpus")
+        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+            raise UserError(f"{folder / 'meta.json'}: not a prepared corpus of this version; prepare it anew")
+        documents = meta["documents"]
+        tokens = _map(folder / "tokens.bin", meta["dtype"], meta["tokens"])
+        sentence_starts = _map(folder / "sentence_starts.bin", "int64", meta["sentences"] + 1)
+        document_starts = np.array(_map(folder / "document_starts.bin", "int64", documents + 1))
+        parts = [
+            Documents(tokens, sentence_starts, document_starts, chosen)
+            for chosen in split_documents(documents, held_out, seed)
+        ]
+        return cls(folder, *parts)
+
+    def describe(self) -> str:
+        """One line with the sizes of both parts."""
+        sizes = [
+            f"{int(part.lengths().sum()):,} tokens in {len(part):,} documents"
+            for part in (self.train, self.held_out)
+        ]
+        how = "reused from" if self.reused else "written to"
+        return f"prepared corpus: {sizes[0]} to train on, {sizes[1]} held out; {how} {self.folder}"
+
+
+def split_documents(documents: int, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the documents to train on and of those held out, both ascending.
+
+    See ``PreparedCorpus.open``. Raises UserError if the share is not between 0 and 1.
+    """
+    if not 0 < held_out < 1:
+        raise UserError(f"the share of held-out documents must lie between 0 and 1, got {held_out}")
+    least = 2 if documents >= 4 else 1
+    count = min(max(least, round(held_out * documents)), documents - least)
+    order = generator("held-out split", seed).permutation(documents)
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def prepare_corpus(
+    corpus: Corpus,
+    tokenizer: SupportsTokenIds,
+    folder: str | Path,
+    *,
+    held_out: float = 0.05,
+    seed: int = 0,
+    processes: int | None = None,
+    progress: bool = False,
+) -> PreparedCorpus:
+    """Tokenise a corpus into ``folder``, unless that already holds this corpus by this tokenizer.
+
+    Streams: the memory needed depends on neither the corpus nor (beyond a few documents each) the number
+    of ``processes`` (default: all cores), and neither does the outcome. The folder appears only once it
+    is complete; what an earlier run prepared there from something else is replaced, while any other
+    folder that is not empty is refused. ``held_out`` and ``seed``: see ``PreparedCorpus.open``.
+
+    Raises UserError for an empty corpus, one of a single document, and what reading it raises.
+    """
+    folder = Path(folder)
+    source = {
+        "corpus": corpus.name,
+        "corpus_sha256": corpus.fingerprint(),
+        "tokenizer_sha256": _tokenizer_fingerprint(tokenizer),
+        "dtype": "uint16" if tokenizer.vocab_size <= 1 << 16 else "int32",
+    }
+    if _is_prepared_from(folder, source):
+        prepared = PreparedCorpus.open(folder, held_out=held_out, seed=seed)
+        return replace(prepared, reused=True)
+    if folder.exists() and not (folder / "meta.json").is_file() and any(folder.iterdir()):
+        raise UserError(f"{folder}: this folder is not empty and holds no prepared corpus; choose another")
+    with atomic_folder(folder) as unfinished:
+        sizes = _write_arrays(corpus, tokenizer, unfinished, source["dtype"], processes, progress)
+        _check_document_count(corpus.name, sizes["documents"])
+        write_json(unfinished / "meta.json", {"format": FORMAT, **source, **sizes})
+    return PreparedCorpus.open(folder, held_out=held_out, seed=seed)
+
+
+def _check_document_count(name: str, documents: int) -> None:
+    if documents == 0:
+        raise UserError(f"{name}: no text in this corpus; give files with sentences in them")
+    if documents == 1:
+        raise UserError(
+            f"{name}: a corpus of one document, but one is needed to train on and another to hold out (and "
+            "next-sentence prediction needs two of each); give several files, or one sentence a line with "
+            "blank lines between documents"
+        )
+
+
+def _is_prepared_from(folder: Path, source: dict[str, str]) -> bool:
+    try:
+        meta = read_json(folder / "meta.json")
+    except UserError:  # missing or damaged: to be made
+        return False
+    return isinstance(meta, dict) and meta | {"format": FORMAT, **source} == meta
+
+
+def _tokenizer_fingerprint(tokenizer: SupportsTokenIds) -> str:
+    """A hash of the vocabulary and of how its tokenizer treats case, accents, scripts and marks."""
+    probe = "Ça, the naïve CAFÉ — 東京 ΟΔΟΣ [MASK] don't e-mail\u200b x\u0301 " + "a" * 150
+    behaviour = json.dumps([tokenizer.tokens, tokenizer.token_ids_batch([probe])])
+    return hashlib.sha256(behaviour.encode()).hexdigest()
+
+
+def _map(path: Path, dtype: str, count: int) -> np.ndarray:
+    expected = np.dtype(dtype).itemsize * count
+    size = path.stat().st_size if path.is_file() else 0
+    if size != expected:
+        raise UserError(
+            f"{path}: damaged: {size:,} bytes, expected {expected:,}; delete the folder and prepare the corpus anew"
+        )
+    return np.memmap(path, dtype=dtype, mode="r", shape=(count,)) if count else np.empty(0, dtype)
+
+
+# -- Writing ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some consecutive documents in tokens; documents and sentences without tokens are left out."""
+
+    tokens: np.ndarray  # ids
+    sentence_lengths: np.ndarray  # int64, in tokens
+    document_lengths: np.ndarray  # int64, in sentences
+    position: int  # how far into the corpus it ends
+
+
+def _write_arrays(
+    corpus: Corpus,
+    tokenizer: SupportsTokenIds,
+    folder: Path,
+    dtype: str,
+    processes: int | None,
+    progress: bool,
+) -> dict[str, int]:
+    """Write the three arrays piece by piece; return how many tokens, sentences and documents there are."""
+    sizes = {"tokens": 0, "sentences": 0, "documents": 0}
+    pieces = _ordered_map(_cut(corpus.raw_documents()), tokenizer, dtype, processes or os.cpu_count() or 1)
+    with (
+        open(folder / "tokens.bin", "wb") as tokens,
+        open(folder / "sentence_starts.bin", "wb") as sentence_starts,
+        open(folder / "document_starts.bin", "wb") as document_starts,
+        tqdm(
+            total=corpus.size, unit=corpus.unit, unit_scale=True, desc="preparing", disable=not progress
+        ) as bar,
+    ):
+        for piece in pieces:
+            piece.tokens.tofile(tokens)
+            (sizes["tokens"] + np.cumsum(piece.sentence_lengths) - piece.sentence_lengths).tofile(sentence_starts)
+            (sizes["sentences"] + np.cumsum(piece.document_lengths) - piece.document_lengths).tofile(
+                document_starts
+            )
+            sizes["tokens"] += len(piece.tokens)
+            sizes["sentences"] += len(piece.sentence_lengths)
+            sizes["documents"] += len(piece.document_lengths)
+            bar.update(piece.position - bar.n)
+        np.array([sizes["tokens"]], dtype=np.int64).tofile(sentence_starts)
+        np.array([sizes["sentences"]], dtype=np.int64).tofile(document_starts)
+    return sizes
+
+
+def _cut(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
+    """Gather documents into lists of about PIECE_CHARACTERS."""
+    gathered, characters = [], 0
+    for document in documents:
+        gathered.append(document)
+        characters += sum(map(len, document.paragraphs))
+        if characters >= PIECE_CHARACTERS:
+            yield gathered
+            gathered, characters = [], 0
+    if gathered:
+        yield gathered
+
+
+def _ordered_map(
+    pieces: Iterator[list[RawDocument]], tokenizer: SupportsTokenIds, dtype: str, processes: int
+) -> Iterator[_Piece]:
+    """Tokenise the pieces in ``processes`` processes, in order, with a bounded number of them under way."""
+    if processes == 1:
+        yield from (_tokenise(piece, tokenizer, dtype) for piece in pieces)
+        return
+    with ProcessPoolExecutor(processes, initializer=_start_worker, initargs=(tokenizer, dtype)) as pool:
+        under_way = deque(pool.submit(_work, piece) for piece in itertools.islice(pieces, 2 * processes))
+        while under_way:
+            done = under_way.popleft().result()
+            under_way.extend(pool.submit(_work, piece) for piece in itertools.islice(pieces, 1))
+            yield done
+
+
+_worker_state: tuple[SupportsTokenIds, str]  # set once in each worker process
+
+
+def _start_worker(tokenizer: SupportsTokenIds, dtype: str) -> None:
+    global _worker_state
+    _worker_state = tokenizer, dtype
+
+
+def _work(documents: list[RawDocument]) -> _Piece:
+    return _tokenise(documents, *_worker_state)
+
+
+def _tokenise(documents: list[RawDocument], tokenizer: SupportsTokenIds, dtype: str) -> _Piece:
+    ids: list[int] = []
+    sentence_lengths: list[int] = []
+    document_lengths: list[int] = []
+    for document in documents:
+        sentences = [sentence for sentence in tokenizer.token_ids_batch(document.sentences()) if sentence]
+        if sentences:
+            ids.extend(itertools.chain.from_iterable(sentences))
+            sentence_lengths.extend(map(len, sentences))
+            document_lengths.append(len(sentences))
+    return _Piece(
+        np.array(ids, dtype=dtype),
+        np.array(sentence_lengths, dtype=np.int64),
+        np.array(document_lengths, dtype=np.int64),
+        documents[-1].position,
+    )
