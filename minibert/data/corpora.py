@@ -3,6 +3,7 @@
 import glob
 import gzip
 import hashlib
+import html
 import itertools
 import json
 import re
@@ -164,7 +165,9 @@ def _find_files(paths: Sequence[str]) -> list[Path]:
         if Path(path).is_dir():
             found = [file for file in sorted(Path(path).rglob("*")) if _belongs_to_corpus(file, Path(path))]
             if not found:
-                raise UserError(f"{path}: this folder holds no {', '.join(SUFFIXES)} or wiki_… file to train on")
+                raise UserError(
+                    f"{path}: this folder holds no {', '.join(SUFFIXES)} or wiki_… file to train on"
+                )
         elif Path(path).exists():
             found = [Path(path)]
         elif glob.has_magic(path):
@@ -201,12 +204,10 @@ def _check_readable(file: Path) -> int:
 
 def _read_file(path: Path, layout: str, behind: int) -> Iterator[RawDocument]:
     """The documents of one file; ``behind`` counts the bytes of the corpus before it."""
-    with open(path, "rb") as raw:
-        stream = gzip.open(raw) if path.suffix == ".gz" else raw
+    with open(path, "rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as stream:
         lines = _decoded_lines(stream, path)
-        sample = list(itertools.islice((line for line in lines if line.strip()), 1))
-        first = sample[0] if sample else ""
-        lines = itertools.chain(sample, lines)
+        first = next((line for line in lines if line.strip()), "")
+        lines = itertools.chain([first], lines)
         if path.name.removesuffix(".gz").endswith(".jsonl") or first.startswith('{"'):
             documents, split = _jsonl_documents(lines, path), True
         elif first.startswith("<doc "):
@@ -224,14 +225,16 @@ def _decoded_lines(stream: BinaryIO, path: Path) -> Iterator[str]:
     try:
         for number, line in enumerate(stream, start=1):
             if b"\0" in line:
-                raise UserError(f"{path}: line {number} holds zero bytes: a binary or UTF-16 file; give UTF-8 text")
+                raise UserError(
+                    f"{path}: line {number} holds zero bytes: a binary or UTF-16 file; give UTF-8 text"
+                )
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             yield line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path}: line {number} is not UTF-8 text (byte {error.object[error.start]:#04x} at {error.start}); "
-            "convert the file to UTF-8 first, for instance with iconv"
+            f"{path}: line {number} is not UTF-8 text (byte {error.object[error.start]:#04x} at column "
+            f"{error.start}); convert the file to UTF-8 first, for instance with iconv"
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: damaged gzip file ({error}); fetch or compress it again") from None
@@ -244,7 +247,9 @@ def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
         try:
             value = json.loads(line)
         except json.JSONDecodeError as error:
-            raise UserError(f"{path}: line {number} is not valid JSON ({error.msg}); repair or drop it") from None
+            raise UserError(
+                f"{path}: line {number} is not valid JSON ({error.msg}); repair or drop it"
+            ) from None
         text = value.get("text") if isinstance(value, dict) else value
         if not isinstance(text, str):
             raise UserError(f'{path}: line {number} should be an object with a string "text", or a string')
@@ -254,18 +259,17 @@ def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
 def _wikiextractor_documents(lines: Iterable[str]) -> Iterator[list[str]]:
     """The articles between ``<doc …>`` and ``</doc>``, one paragraph a line, without the title line."""
     article: list[str] = []
+    title = ""
     for line in lines:
         if line.startswith("<doc "):
-            article, title = [], re.search(r'title="(.*)"', line)
-            skipped = title[1] if title else None
+            match = re.search(r'title="(.*?)"', line)
+            article, title = [], html.unescape(match[1]) if match else ""
         elif line.startswith("</doc>"):
             yield article
             article = []
-        elif not article and line == skipped:
-            skipped = None
-        elif line.strip():
+        elif line.strip() and (article or line != title):
             article.append(line)
-    if article:
+    if article:  # the file breaks off
         yield article
 
 

@@ -97,10 +97,15 @@ def _docstrings(module: Path) -> list[str]:
 def _docstrings_below(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         yield ast.get_docstring(node, clean=False) or ""
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        if getattr(node.value.func, "id", "") == "add_newdoc":  # documents an object written in C
-            leaves = (leaf.value for leaf in ast.walk(node) if isinstance(leaf, ast.Constant))
-            yield from (leaf for leaf in leaves if isinstance(leaf, str))
+    elif _adds_documentation(node):
+        leaves = (leaf.value for leaf in ast.walk(node) if isinstance(leaf, ast.Constant))
+        yield from (leaf for leaf in leaves if isinstance(leaf, str))
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt | ast.ExceptHandler):
             yield from _docstrings_below(child)
+
+
+def _adds_documentation(node: ast.AST) -> bool:
+    """Whether this is a call ``add_newdoc("name", "documentation")``, for an object written in C."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "add_newdoc"

@@ -64,7 +64,9 @@ class Documents:
 
     def token_ranges(self) -> np.ndarray:
         """Where each document begins and ends in the tokens: (M, 2) int64."""
-        sentences = np.stack([self.document_starts[self.chosen], self.document_starts[self.chosen + 1]], axis=1)
+        sentences = np.stack(
+            [self.document_starts[self.chosen], self.document_starts[self.chosen + 1]], axis=1
+        )
         return self.sentence_starts[sentences]
 
     def lengths(self) -> np.ndarray:
@@ -212,7 +214,8 @@ def _map(path: Path, dtype: str, count: int) -> np.ndarray:
     size = path.stat().st_size if path.is_file() else 0
     if size != expected:
         raise UserError(
-            f"{path}: damaged: {size:,} bytes, expected {expected:,}; delete the folder and prepare the corpus anew"
+            f"{path}: damaged: {size:,} bytes, expected {expected:,}; delete the folder {path.parent} and "
+            "prepare the corpus anew"
         )
     return np.memmap(path, dtype=dtype, mode="r", shape=(count,)) if count else np.empty(0, dtype)
 
@@ -251,7 +254,9 @@ def _write_arrays(
     ):
         for piece in pieces:
             piece.tokens.tofile(tokens)
-            (sizes["tokens"] + np.cumsum(piece.sentence_lengths) - piece.sentence_lengths).tofile(sentence_starts)
+            (sizes["tokens"] + np.cumsum(piece.sentence_lengths) - piece.sentence_lengths).tofile(
+                sentence_starts
+            )
             (sizes["sentences"] + np.cumsum(piece.document_lengths) - piece.document_lengths).tofile(
                 document_starts
             )

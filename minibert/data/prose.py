@@ -87,13 +87,19 @@ def _finish(pending: list[str]) -> Iterator[str]:
 # -- Inline markup --------------------------------------------------------------------------------------
 
 _MARKUP = [
-    (re.compile(r":[\w:+-]*math:`[^`]*`"), "\\\\"),  # a mark by which the sentence is rejected
-    (re.compile(r":[\w:+.-]+:`~?!?([^`<]*?)(?: *<[^`]*>)?`"), r"\1"),  # :func:`name`, :ref:`text <target>`
+    (re.compile(r":[\w:+-]*math:`[^`]*`"), "\\\\"),  # a backslash, by which the sentence is rejected
+    (re.compile(r":[\w:+.-]+:`[~!.]*([^`<]*?)(?: *<[^`]*>)?`"), r"\1"),  # :func:`name`, :ref:`text <target>`
     (re.compile(r"`([^`<]+?) *<[^`]*>`_{0,2}"), r"\1"),  # `text <url>`_
-    (re.compile(r"``?([^`]*)``?_{0,2}"), r"\1"),
+    (re.compile(r"``?[~!.]*([^`]*)``?_{0,2}"), r"\1"),
     (re.compile(r"\*\*([^*\s][^*]*)\*\*|(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])"), r"\1\2"),  # bold, emphasis
-    (re.compile(r" ?\[(?:\d+|[A-Z]\w+\d+)\]_"), ""),  # footnotes
-    (re.compile(r"\s*\((?:see )?\[\d+\]_?\)"), ""),
+    (re.compile(r"\s*\((?:see |e\.g\. )?\[\w+\]_?(?:, \[\w+\]_?)*\)"), ""),  # footnote marks in brackets
+    (
+        re.compile(r"\b(?:and|by|from|in|of|on|or|see|to|with) \[\w+\]_", re.IGNORECASE),
+        "\\\\",
+    ),  # "as in [1]_"
+    (re.compile(r",? ?\[\w+\]_"), ""),
+    (re.compile(r"(\w)\(\)"), r"\1"),  # a function's name
+    (re.compile(r"::$"), ":"),
     (re.compile(r"\s+([.,;:!?])(?=\s|$)"), r"\1"),
     (re.compile(r" -{2,3} |(?<=\w)-{2,3}(?=\w)"), " – "),
 ]
@@ -109,13 +115,18 @@ def without_markup(paragraph: str) -> str:
 # -- Prose or not -------------------------------------------------------------------------------------
 
 _BEGINS = re.compile(r"[\"'“‘(]?[A-Z]")
-_ENDS = re.compile(r"[.!?][\"'”’)]*$")
+_ENDS = re.compile(r"[.!?:][\"'”’)]*$")
 _FORBIDDEN = re.compile(r"[=<>{}\\^|@#~$%`]|::|\.\.|->|[\[(] *[\])]\S|\w\(\w*\w\)|https?:")
-_PLAIN_WORD = re.compile(r"[(\"'“‘]*(?:[A-Za-z]?[a-z]+|[A-Z]+s?)(?:[-'’/](?:[A-Za-z]?[a-z]+|[A-Z]+))*[)\"'”’.,;:!?]*")
+_PLAIN_WORD = re.compile(
+    r"[(\"'“‘]*(?:[A-Za-z]?[a-z]+|[A-Z]+s?)(?:[-'’/](?:[A-Za-z]?[a-z]+|[A-Z]+))*[)\"'”’.,;:!?]*"
+)
 _COMMON = frozenset(
-    """the a an of to in is are be was were been it its this that these those for with as by on at from or and
+    re.findall(
+        r"\w+",
+        """the a an of to in is are be was were been it its this that these those for with as by on at from or and
     not if when which who what can may will would should must has have had do does no any all each than then
-    there their they you your we into but only also such used use using one two""".split()
+    there their they you your we into but only also such used use using one two""",
+    )
 )
 
 
@@ -123,7 +134,7 @@ def is_prose(sentence: str) -> bool:
     """Whether a sentence reads as English: it begins and ends like one, and consists of plain words.
 
     At least four words and at most a hundred, three quarters of them plain (letters, not identifiers or
-    numbers), a fifth of them from the commonest English words; brackets and quotes closed; no characters
+    numbers), an eighth of them from the commonest English words; brackets and quotes closed; no characters
     of code.
     """
     words = sentence.split()
@@ -133,7 +144,7 @@ def is_prose(sentence: str) -> bool:
         return False
     plain = [word for word in words if _PLAIN_WORD.fullmatch(word)]
     common = sum(word.strip("(\"'.,;:!?)").lower() in _COMMON for word in plain)
-    return len(plain) >= 0.75 * len(words) and common >= max(1, 0.2 * len(words))
+    return len(plain) >= 0.75 * len(words) and common >= max(1, 0.12 * len(words))
 
 
 def prose_sentences(text: str) -> list[str]:
