@@ -63,9 +63,14 @@ class BatchStream:
         return {"pass": self._pass, "block": self._block, "row": self._row}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Go to where a stream with the same arguments stood; the batches from there are bit-identical."""
+        """Go to where a stream with the same arguments stood; the batches from there are bit-identical.
+
+        Raises UserError if the documents have no such place.
+        """
         self._pass, self._block, self._row = state["pass"], state["block"], state["row"]
         self._plan = self._plan_pass()
+        if self._block >= len(self._plan):
+            raise UserError(f"the saved place {state} lies beyond these documents: the corpus has changed")
         self._rows = self._make_block()
 
     def __iter__(self) -> Iterator[Batch]:

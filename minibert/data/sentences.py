@@ -15,9 +15,9 @@ _OPENING = "\"'“‘«([*_"
 _ABBREVIATIONS = frozenset(
     re.findall(
         r"\S+",
-        """mr mrs ms dr prof rev hon st mt ft messrs mme mlle gen col capt lt sgt maj cmdr adm gov sen rep pres
-    sr jr p no nos vol vols ch chap sec fig figs eq eqs ref refs pp ed eds ca cf viz al approx resp incl esp
-    vs e.g i.e jan feb mar apr jun jul aug sep sept oct nov dec inc ltd co corp""",
+        """mr mrs ms dr prof rev hon st mt ft messrs mme mlle gen col capt lt sgt maj cmdr adm gov sen rep
+    pres sr jr p no nos vol vols ch chap sec fig figs eq eqs ref refs pp ed eds ca cf viz al approx resp incl
+    esp vs e.g i.e jan feb mar apr jun jul aug sep sept oct nov dec inc ltd co corp""",
     )
 )
 # After initials ("in the U.S. The ...") only these words are taken for the beginning of a sentence.
