@@ -1,8 +1,42 @@
-"""What all tests share."""
+"""What all tests share: the devices that they run on, and the real data beside the checkout."""
 
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
+import strict
+
+from minibert.arrays import Device, resolve_device
+from minibert.errors import UserError
+
+LIBRARIES = ("numpy", "strict", "cupy")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--library", choices=LIBRARIES, help="run the device tests on this array library only")
+
+
+@pytest.fixture(scope="session", params=LIBRARIES)
+def device(request: pytest.FixtureRequest) -> Device:
+    """Where arrays live: NumPy, the strict wrapper that stands in for CuPy, and CuPy if there is a GPU."""
+    only = request.config.getoption("--library")
+    if only not in (None, request.param):
+        pytest.skip(f"--library {only}")
+    if request.param == "numpy":
+        return Device("cpu", np)
+    if request.param == "strict":
+        return Device("strict", strict.xp)
+    try:
+        return resolve_device("cuda")
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def xp(device: Device) -> ModuleType:
+    """The array library of ``device``."""
+    return device.xp
 
 
 @pytest.fixture(scope="session")
