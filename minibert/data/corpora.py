@@ -23,6 +23,8 @@ SUFFIXES = (".txt", ".jsonl", ".gz")  # what is taken from a folder, besides Wik
 SAMPLE_LINES = 1000  # how many lines of a text file decide about its layout
 MAX_DOCUMENT_CHARACTERS = 8_000_000  # a longer text is cut into several documents, to bound the memory
 
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell what UTF-8 cannot
+
 
 @dataclass(frozen=True)
 class RawDocument:
@@ -253,6 +255,10 @@ def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
         text = value.get("text") if isinstance(value, dict) else value
         if not isinstance(text, str):
             raise UserError(f'{path}: line {number} should be an object with a string "text", or a string')
+        if _LONE_SURROGATE.search(text):
+            raise UserError(
+                f"{path}: line {number} holds half a surrogate pair (\\ud800 … \\udfff); repair or drop it"
+            )
         yield text.split("\n")
 
 

@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import json
 import os
+import signal
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -253,20 +254,20 @@ def _write_arrays(
         ) as bar,
     ):
         for piece in pieces:
-            piece.tokens.tofile(tokens)
-            (sizes["tokens"] + np.cumsum(piece.sentence_lengths) - piece.sentence_lengths).tofile(
-                sentence_starts
-            )
-            (sizes["sentences"] + np.cumsum(piece.document_lengths) - piece.document_lengths).tofile(
-                document_starts
-            )
+            tokens.write(piece.tokens)
+            sentence_starts.write(sizes["tokens"] + _starts(piece.sentence_lengths))
+            document_starts.write(sizes["sentences"] + _starts(piece.document_lengths))
             sizes["tokens"] += len(piece.tokens)
             sizes["sentences"] += len(piece.sentence_lengths)
             sizes["documents"] += len(piece.document_lengths)
             bar.update(piece.position - bar.n)
-        np.array([sizes["tokens"]], dtype=np.int64).tofile(sentence_starts)
-        np.array([sizes["sentences"]], dtype=np.int64).tofile(document_starts)
+        sentence_starts.write(np.int64(sizes["tokens"]))
+        document_starts.write(np.int64(sizes["sentences"]))
     return sizes
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    return np.cumsum(lengths) - lengths
 
 
 def _cut(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
@@ -303,6 +304,7 @@ _worker_state: tuple[SupportsTokenIds, str]  # set once in each worker process
 def _start_worker(tokenizer: SupportsTokenIds, dtype: str) -> None:
     global _worker_state
     _worker_state = tokenizer, dtype
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends its workers
 
 
 def _work(documents: list[RawDocument]) -> _Piece:

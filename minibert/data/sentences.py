@@ -34,8 +34,9 @@ def split_sentences(paragraph: str) -> list[str]:
     """The sentences of a paragraph, each with its white space (line breaks too) reduced to single spaces.
 
     The rule: a sentence ends at ``.``, ``!``, ``?`` or ``…`` (with the quotes or brackets that close
-    behind it) before white space, unless a lower-case letter follows, or the full stop belongs to an
-    abbreviation ("Mr.", "e.g.") or to initials ("J. Smith") that no common sentence opener follows.
+    behind it) before white space, unless a lower-case letter or another full stop follows, or this one
+    belongs to an abbreviation ("Mr.", "e.g.") or to initials ("J. Smith") that no common sentence opener
+    follows.
     """
     paragraph = " ".join(paragraph.split())
     sentences, start = [], 0
@@ -55,7 +56,7 @@ def ends_like_a_sentence(line: str) -> bool:
 
 def _is_boundary(text: str, start: int, match: re.Match) -> bool:
     following = text[match.end() : match.end() + 24].lstrip(_OPENING)
-    if following[:1].islower():
+    if following[:1].islower() or following.startswith((".", "…")):  # ". . ." goes on
         return False
     if not match[0].startswith(". "):
         return True
