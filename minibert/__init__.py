@@ -1,0 +1,24 @@
+"""minibert: BERT from scratch in NumPy and CuPy, with every backward pass written by hand."""
+
+from minibert import kernels  # noqa: F401  (enters the kernels in the table of ``ops``)
+from minibert.bert import (
+    PRESETS,
+    BertConfig,
+    BertForMaskedLM,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertModel,
+)
+from minibert.errors import UserError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PRESETS",
+    "BertConfig",
+    "BertForMaskedLM",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "BertModel",
+    "UserError",
+]

@@ -6,6 +6,8 @@ a GPU. Nothing else in the package needs to know which of the two it is.
 """
 
 import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -128,21 +130,52 @@ def check_float_dtype(name: str) -> str:
 
 # -- Threads --------------------------------------------------------------------------------------
 
-_blas_limit: Any = None
+_blas_limit: Any = None  # holds the limit in force
+_threads: int | None = None
 
 
 def set_threads(count: int) -> None:
-    """Let the matrix products of the CPU use ``count`` threads, from now on in this process."""
-    global _blas_limit
+    """Let the CPU compute with ``count`` threads, from now on in this process.
+
+    Raises UserError if that is less than one.
+    """
+    global _blas_limit, _threads
     if count < 1:
         raise UserError(f"threads must be at least 1, got {count}")
     _blas_limit = threadpoolctl.threadpool_limits(limits=count, user_api="blas")
+    _threads = count
 
 
 def get_threads() -> int:
-    """How many threads the matrix products of the CPU use now."""
-    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
-    return max((pool["num_threads"] for pool in pools), default=1)
+    """How many threads the CPU computes with: what was set, else as many as BLAS has chosen."""
+    global _threads
+    if _threads is None:
+        pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+        _threads = max((pool["num_threads"] for pool in pools), default=1)
+    return _threads
+
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def run_blocks(function: Callable[[slice], None], rows: int, block: int) -> None:
+    """Call ``function(slice)`` for consecutive blocks of rows, shared among as many threads as BLAS has.
+
+    NumPy releases the interpreter's lock inside its loops, so the blocks really run side by side.
+    Which rows make a block depends on the two numbers only, never on the threads, so the results are
+    the same bits whatever their number, as long as no two blocks write to the same place.
+    """
+    global _pool
+    blocks = [slice(start, min(start + block, rows)) for start in range(0, rows, block)]
+    workers = min(get_threads(), len(blocks))
+    if workers <= 1:
+        for each in blocks:
+            function(each)
+        return
+    if _pool is None or _pool._max_workers < workers:
+        _pool = ThreadPoolExecutor(workers, thread_name_prefix="minibert")
+    for _ in _pool.map(function, blocks):
+        pass
 
 
 # -- Random bits for dropout ------------------------------------------------------------------------
@@ -168,14 +201,15 @@ def dropout_key(seed: int, step: int, micro_batch: int, replica: int, site: int)
     return first, second
 
 
-def random_bits(xp: ModuleType, key: DropoutKey, shape: tuple[int, ...]) -> Array:
+def random_bits(xp: ModuleType, key: DropoutKey, shape: tuple[int, ...], first: int = 0) -> Array:
     """Uniform random 16-bit integers (uint16), a pure function of the key and each element's index.
 
     Element i takes half of the 32-bit word number i // 2. A word is its number mixed with both halves
-    of the key, so that different keys give unrelated sequences and not shifts of the same one.
+    of the key, so that different keys give unrelated sequences and not shifts of the same one. The
+    elements are those from number ``first`` on, which must be even.
     """
     count = math.prod(shape)
-    words = xp.arange((count + 1) // 2, dtype=xp.uint32)
+    words = xp.arange(first // 2, (first + count + 1) // 2, dtype=xp.uint32)
     words = _mix(_mix(words ^ key[0]) + key[1])
     return words.view(xp.uint16)[:count].reshape(shape)
 

@@ -8,15 +8,21 @@ Cache = tuple
 
 
 def dropout_mask(
-    xp: ModuleType, shape: tuple[int, ...], dtype: str, probability: float, key: DropoutKey
+    xp: ModuleType,
+    shape: tuple[int, ...],
+    dtype: str,
+    probability: float,
+    key: DropoutKey,
+    first: int = 0,
 ) -> Array:
     """What dropout multiplies with: 0 with the given probability, else 1 / (1 − probability).
 
     The probability is met to the nearest multiple of 2⁻¹⁶, and the scale is that of the probability
-    really used, so that the expected value is exactly 1.
+    really used, so that the expected value is exactly 1. ``first`` is the number of the first element,
+    for a part of a larger mask; it must be even.
     """
     threshold = round(probability * 2**BITS)
-    keep = random_bits(xp, key, shape) >= threshold
+    keep = random_bits(xp, key, shape, first) >= threshold
     return keep.astype(dtype) * (2**BITS / (2**BITS - threshold))
 
 

@@ -1,0 +1,151 @@
+"""Every kernel in the table computes what its reference does: outputs and gradients, over random shapes."""
+
+import numpy as np
+import pytest
+import threadpoolctl
+from scipy.special import ndtr
+
+import minibert  # noqa: F401  (registers the kernels)
+from minibert import ops
+from minibert.arrays import dropout_key, get_threads, set_threads
+from minibert.ops.activations import gelu, gelu_backward
+
+BOUND = {"float32": 2e-6}  # relative error by norm against the reference in float64
+
+
+def _sizes(rng):
+    """A batch shape (B, S) and feature sizes K, N that are no powers of two; several blocks of work."""
+    return (
+        int(rng.integers(2, 5)),
+        int(rng.integers(100, 700)),
+        int(rng.integers(3, 90)),
+        int(rng.integers(3, 200)),
+    )
+
+
+def _linear_activation(rng, activation):
+    batch, length, inputs, outputs = _sizes(rng)
+    x, weight = rng.standard_normal((batch, length, inputs)), rng.standard_normal((outputs, inputs))
+    return x, weight / np.sqrt(inputs), rng.standard_normal(outputs), activation
+
+
+def _dropout_residual_norm(rng, probability):
+    batch, length, size, _ = _sizes(rng)
+    x, residual = rng.standard_normal((2, batch, length, size))
+    weight, bias = rng.standard_normal((2, size))
+    return x, residual, weight, bias, 1e-12, probability, dropout_key(7, 1, 0, 0, 3)
+
+
+def _masked_lm_loss(rng):
+    rows, vocabulary, _, size = _sizes(rng)[1], 1501, 0, 48
+    hidden, weight = (
+        rng.standard_normal((rows, size)),
+        rng.standard_normal((vocabulary, size)) / np.sqrt(size),
+    )
+    labels = rng.integers(0, vocabulary, rows)
+    label_weights = (rng.random(rows) < 0.9).astype(np.float64)
+    return hidden, weight, rng.standard_normal(vocabulary), labels, label_weights, float(label_weights.sum())
+
+
+CASES = {
+    "linear_activation": [
+        lambda rng: _linear_activation(rng, "gelu"),
+        lambda rng: _linear_activation(rng, "gelu_new"),
+        lambda rng: _linear_activation(rng, "relu"),
+    ],
+    "dropout_residual_norm": [
+        lambda rng: _dropout_residual_norm(rng, 0.1),
+        lambda rng: _dropout_residual_norm(rng, 0.0),
+    ],
+    "masked_lm_loss": [_masked_lm_loss],
+}
+
+REGISTERED = [
+    (name, library, dtype, case)
+    for name, entry in ops.TABLE.items()
+    for library, dtype in entry.kernels
+    for case in range(len(CASES.get(name, [None])))
+]
+
+
+def _cast(arguments, dtype):
+    """Floating arrays to ``dtype``; everything else as it is."""
+    return [a.astype(dtype) if isinstance(a, np.ndarray) and a.dtype.kind == "f" else a for a in arguments]
+
+
+def _relative_error(got, expected):
+    return np.linalg.norm(got.astype(np.float64) - expected) / np.linalg.norm(expected)
+
+
+def _tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+@pytest.mark.parametrize(("name", "library", "dtype", "case"), REGISTERED)
+@pytest.mark.parametrize("seed", range(3))
+def test_kernel_equals_reference(name, library, dtype, case, seed):
+    assert name in CASES, f"add a case for the kernel of {name!r}"
+    if library == "cupy":
+        pytest.skip("needs a GPU")
+    rng = np.random.default_rng(seed)
+    arguments = _cast(CASES[name][case](rng), dtype)
+    entry = ops.TABLE[name]
+    kernel = entry.kernels[library, dtype]
+    y, cache = kernel.forward(*arguments)
+    expected, expected_cache = entry.reference.forward(*_cast(arguments, np.float64))
+    assert y.dtype == dtype
+    assert y.shape == expected.shape
+    assert _relative_error(y, expected) < BOUND[dtype]
+
+    dout = 1.7 if y.ndim == 0 else rng.standard_normal(y.shape).astype(dtype)
+    dout64 = dout if y.ndim == 0 else dout.astype(np.float64)
+    gradients = _tuple(kernel.backward(dout, cache))
+    references = _tuple(entry.reference.backward(dout64, expected_cache))
+    assert len(gradients) == len(references)
+    for gradient, reference in zip(gradients, references, strict=True):
+        assert gradient.dtype == dtype
+        assert gradient.shape == reference.shape
+        assert _relative_error(gradient, reference) < BOUND[dtype]
+
+
+def test_there_are_kernels_to_test():
+    assert REGISTERED
+
+
+@pytest.fixture
+def restore_threads():
+    before = get_threads()
+    yield
+    set_threads(before)
+
+
+@pytest.mark.parametrize("name", ["linear_activation", "dropout_residual_norm", "masked_lm_loss"])
+def test_same_bits_whatever_the_threads(name, restore_threads):
+    arguments = _cast(CASES[name][0](np.random.default_rng(5)), np.float32)
+    kernel = ops.TABLE[name].kernels["numpy", "float32"]
+    results = []
+    for threads in (1, 2):
+        set_threads(threads)
+        # The matrix products inside are BLAS's, whose bits may depend on its threads: leave them one.
+        with threadpoolctl.threadpool_limits(1, user_api="blas"):
+            y, cache = kernel.forward(*arguments)
+            results.append((y, *kernel.backward(np.ones_like(y) if y.ndim else 1.0, cache)))
+    for one, two in zip(*results, strict=True):
+        assert np.array_equal(one, two)
+
+
+def test_gelu_kernel_is_accurate_for_every_float():
+    x = np.linspace(-15, 15, 200_001, dtype=np.float32)[:, None]
+    kernel = ops.TABLE["linear_activation"].kernels["numpy", "float32"]
+    identity, zero = np.ones((1, 1), np.float32), np.zeros(1, np.float32)
+    y, cache = kernel.forward(x, identity, zero, "gelu")
+    derivative = kernel.backward(np.ones_like(y), cache)[0]
+    x64 = x.astype(np.float64)
+    expected, expected_cache = gelu(x64)
+    expected_derivative = gelu_backward(np.ones_like(x64), expected_cache)
+    assert np.abs(y - expected).max() < 5e-7
+    assert np.abs(derivative - expected_derivative).max() < 5e-7
+    # Relative to the result too, where ½ (1 + erf) in float32 has no correct digit left.
+    tail = np.abs(x) < 5
+    exact = x64 * ndtr(x64)
+    assert (np.abs(y - exact)[tail] <= 1.5e-6 * np.abs(exact)[tail]).all()
