@@ -1,0 +1,187 @@
+"""Learning a WordPiece vocabulary: the most frequent pair of neighbouring tokens becomes a token, again and again.
+
+Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units" (the merges),
+in the form of the WordPieceTrainer of Hugging Face's tokenizers, which is how BERT vocabularies are made
+today; the program behind the original vocabularies was never published.
+"""
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from tqdm import tqdm
+
+from minibert.errors import UserError
+from minibert.text.normalise import Normaliser, chunks
+from minibert.text.wordpiece import CONTINUATION
+
+# Words under merging are strings of symbols: token number i is the character chr(FIRST_SYMBOL + i). Python's
+# own string methods then find and replace pairs. There is room for a million tokens above the surrogates.
+FIRST_SYMBOL = 0xE000
+
+
+def count_words(
+    texts: Iterable[str], normaliser: Normaliser, *, max_words: int = 500_000, progress: bool = False
+) -> Counter[str]:
+    """Count the normalised words of a stream of texts in bounded memory.
+
+    Never holds more than ``max_words`` different words for long: beyond that, words seen only once so far
+    are forgotten, next time those seen at most twice, and so on.
+    """
+    words: Counter[str] = Counter()
+    raw: Counter[str] = Counter()  # of chunks, so that each different one is normalised only once
+    rarest = 0
+    for text in tqdm(texts, desc="counting words", unit=" texts", disable=not progress):
+        raw.update(chunks(text))
+        if len(raw) > max_words:
+            _add_words(words, raw, normaliser)
+            while len(words) > max_words:
+                rarest += 1
+                words = Counter({word: count for word, count in words.items() if count > rarest})
+    _add_words(words, raw, normaliser)
+    return words
+
+
+def _add_words(words: Counter[str], raw: Counter[str], normaliser: Normaliser) -> None:
+    """Move the counts of chunks over to their words."""
+    for chunk, count in raw.items():
+        for word in normaliser.words(chunk):
+            words[word] += count
+    raw.clear()
+
+
+def learn_vocabulary(
+    word_counts: Mapping[str, int],
+    vocab_size: int,
+    special_tokens: Iterable[str],
+    *,
+    alphabet_limit: int = 1000,
+    min_frequency: int = 2,
+    progress: bool = False,
+) -> list[str]:
+    """Learn up to ``vocab_size`` tokens: the special tokens, the alphabet, then the merges in their order.
+
+    The alphabet is the ``alphabet_limit`` most frequent characters, as they start a word ("a") and, where
+    they do, as they continue one ("##a"). Words with other characters are left out. Each merge takes the
+    most frequent pair of neighbours; of equally frequent ones the first by the text of its left, then its
+    right token. Merging ends early when no pair is left that occurs ``min_frequency`` times.
+
+    Raises UserError if there are no words, or if special tokens and alphabet alone exceed ``vocab_size``.
+    """
+    if not word_counts:
+        raise UserError("there is no word in the texts to learn a vocabulary from; give a corpus with text")
+    alphabet = _alphabet(word_counts, alphabet_limit)
+    words = {word: count for word, count in word_counts.items() if alphabet.issuperset(word)}
+    continuing = {char for word in words for char in word[1:]}
+    tokens = [*special_tokens, *sorted(alphabet), *(CONTINUATION + char for char in sorted(continuing))]
+    if len(tokens) > vocab_size:
+        raise UserError(
+            f"vocab_size {vocab_size} is too small: the special tokens and the alphabet alone take {len(tokens)}; "
+            "ask for more tokens or set a lower alphabet_limit"
+        )
+    with tqdm(
+        total=vocab_size, initial=len(tokens), desc="merging", unit=" tokens", disable=not progress
+    ) as bar:
+        merges = _Merges(words, tokens)
+        while len(tokens) < vocab_size:
+            pair, count = merges.most_frequent()
+            if count < max(min_frequency, 1):
+                break
+            bar.update(merges.merge(pair))
+    return tokens
+
+
+def _alphabet(word_counts: Mapping[str, int], limit: int) -> set[str]:
+    """The most frequent characters; of equally frequent ones the first in Unicode's order."""
+    counts: Counter[str] = Counter()
+    for word, count in word_counts.items():
+        for char in word:
+            counts[char] += count
+    return set(sorted(counts, key=lambda char: (-counts[char], char))[:limit])
+
+
+class _Merges:
+    """The words as strings of symbols, and how often each pair of neighbouring symbols occurs in them.
+
+    Kept up to date merge by merge: only words that hold the merged pair are looked at, and in them only
+    the pairs that the merge touches. ``heap`` may hold outdated counts; they are put right when they come up.
+    """
+
+    def __init__(self, word_counts: Mapping[str, int], tokens: list[str]) -> None:
+        self.tokens = tokens  # shared with the caller, grows with every merge
+        self.symbols = {token: chr(FIRST_SYMBOL + i) for i, token in enumerate(tokens)}
+        first = {ord(token): symbol for token, symbol in self.symbols.items() if len(token) == 1}
+        later = {
+            ord(token[2]): symbol
+            for token, symbol in self.symbols.items()
+            if len(token) == 3 and token.startswith(CONTINUATION)
+        }
+        self.words = [word[0].translate(first) + word[1:].translate(later) for word in word_counts]
+        self.word_counts = list(word_counts.values())
+        self.counts: defaultdict[str, int] = defaultdict(int)  # pair (two symbols) → occurrences
+        self.where: defaultdict[str, list[int]] = defaultdict(list)  # pair → words that hold it, or once did
+        for index, (word, count) in enumerate(zip(self.words, self.word_counts, strict=True)):
+            for pair in _pairs(word):
+                self.counts[pair] += count
+                self.where[pair].append(index)
+        self.heap = [self._entry(pair) for pair in self.counts]
+        heapq.heapify(self.heap)
+
+    def most_frequent(self) -> tuple[str, int]:
+        """The next pair to merge and its count; an empty pair when there is none."""
+        while self.heap:
+            negative_count, _, _, pair = self.heap[0]
+            count = self.counts.get(pair, 0)
+            if count == -negative_count:
+                return pair, count
+            if count > 0:
+                heapq.heapreplace(self.heap, self._entry(pair))
+            else:
+                heapq.heappop(self.heap)
+        return "", 0
+
+    def merge(self, pair: str) -> int:
+        """Replace the pair by one symbol in all words. Returns how many tokens were added (a text is one token)."""
+        left, right = map(self._token, pair)
+        token = left + right.removeprefix(CONTINUATION)
+        added = token not in self.symbols
+        if added:
+            self.symbols[token] = chr(FIRST_SYMBOL + len(self.tokens))
+            self.tokens.append(token)
+        merged = self.symbols[token]
+
+        changes: defaultdict[str, int] = defaultdict(int)
+        for index in self.where.pop(pair):
+            word = self.words[index]
+            begin = word.find(pair)
+            if begin < 0:  # an outdated entry
+                continue
+            before = word[max(begin - 1, 0) : word.rfind(pair) + 3]  # with a neighbour on either side
+            after = before.replace(pair, merged)
+            self.words[index] = word.replace(pair, merged)
+            count = self.word_counts[index]
+            for old in _pairs(before):
+                changes[old] -= count
+            for new in _pairs(after):
+                changes[new] += count
+                if merged in new:
+                    self.where[new].append(index)
+        for changed, change in changes.items():
+            self.counts[changed] += change
+            if change > 0:
+                heapq.heappush(self.heap, self._entry(changed))
+            elif self.counts[changed] == 0:
+                del self.counts[changed]
+        return int(added)
+
+    def _token(self, symbol: str) -> str:
+        return self.tokens[ord(symbol) - FIRST_SYMBOL]
+
+    def _entry(self, pair: str) -> tuple[int, str, str, str]:
+        """Sorts as a heap wants it: the highest count first, then by the texts of the two tokens."""
+        left, right = map(self._token, pair)
+        return -self.counts[pair], left, right, pair
+
+
+def _pairs(word: str) -> list[str]:
+    return [word[i : i + 2] for i in range(len(word) - 1)]

@@ -1,0 +1,189 @@
+"""From text to words: cleaning, Chinese characters, accents, lower case, punctuation.
+
+Everything here works on single characters, whatever stands beside them, so that each step is one
+``str.translate`` with a table that is filled as characters turn up.
+
+Source: BasicTokenizer in google-research/bert, tokenization.py, and BertNormalizer and
+BertPreTokenizer in Hugging Face's tokenizers, which differ from it; see `Normaliser`.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from minibert.errors import UserError
+from minibert.text import unicode_tables
+
+# Blocks of Chinese characters (not Japanese kana, not Korean Hangul): each character is a word.
+CJK = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B920-2CEAF F900-FAFF 2F800-2FA1F"
+ORIGINAL_CJK = CJK.replace("2B920", "2B820")  # transformers has 2B920 here, by a slip of the pen
+
+ASCII_PUNCTUATION = frozenset(
+    "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+)  # wider than category P: $ + < = > ^ ` | ~
+
+# Python takes \x0b, \x0c, \x1c-\x1f and \x85 for whitespace; BERT drops them as control characters.
+_CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
+
+
+def chunks(text: str) -> list[str]:
+    """Split at whitespace, before anything else: the words of a text are those of its chunks, one after another.
+
+    A printable text has no whitespace but the space, so that Python's own (fast) split agrees with BERT's.
+    """
+    return text.split() if text.isprintable() else _CHUNK.findall(text)
+
+
+class Memo(dict):
+    """A dictionary that computes a missing value with ``compute(key)`` and starts afresh when ``limit`` is reached."""
+
+    def __init__(self, compute: Callable[[Any], Any], limit: int) -> None:
+        super().__init__()
+        self.compute = compute
+        self.limit = limit
+
+    def __missing__(self, key: Any) -> Any:
+        if len(self) >= self.limit:
+            self.clear()
+        value = self[key] = self.compute(key)
+        return value
+
+    def __reduce__(self) -> tuple:
+        return Memo, (self.compute, self.limit)  # a copy or a worker process fills its own
+
+
+def code_points(text: str) -> tuple[range, ...]:
+    """The ranges that a text such as ``"2028-2029 3000"`` (hexadecimal) describes."""
+    bounds = (run.split("-") for run in text.split())
+    return tuple(range(int(run[0], 16), int(run[-1], 16) + 1) for run in bounds)
+
+
+def within(code: int, ranges: tuple[range, ...]) -> bool:
+    """Whether one of the ranges holds ``code``."""
+    return any(code in run for run in ranges)
+
+
+class CharacterRules:
+    """What a single character is. ``original=True``: by this Python's Unicode data, as google-bert does.
+
+    Otherwise as transformers: private-use characters (Co) are dropped as well, and the tables are frozen,
+    so that tokens do not depend on the Python: `unicode_tables` holds the exceptions.
+    """
+
+    def __init__(self, original: bool = False) -> None:
+        def exceptions(text: str) -> tuple[range, ...]:
+            return () if original else code_points(text)
+
+        self.dropped = ("Cc", "Cf") if original else ("Cc", "Cf", "Co")
+        self.kept = exceptions(unicode_tables.KEPT)
+        self.line_separators = "" if original else "\u2028\u2029"
+        self.cjk = code_points(ORIGINAL_CJK if original else CJK)
+        self.marks = exceptions(unicode_tables.MARKS)
+        self.not_marks = exceptions(unicode_tables.NOT_MARKS)
+        self.punctuation = exceptions(unicode_tables.PUNCTUATION)
+        self.not_punctuation = exceptions(unicode_tables.NOT_PUNCTUATION)
+        self.not_lowered = exceptions(unicode_tables.NOT_LOWERED)
+        pairs = [] if original else [pair.split("-") for pair in unicode_tables.LOWERED.split()]
+        self.lowered = {int(capital, 16): chr(int(small, 16)) for capital, small in pairs}
+        self.not_decomposed = (
+            ""
+            if original
+            else "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in exceptions(unicode_tables.NOT_DECOMPOSED))
+        )
+
+    def is_space(self, code: int) -> bool:
+        char = chr(code)
+        return char in " \t\n\r" or char in self.line_separators or unicodedata.category(char) == "Zs"
+
+    def is_dropped(self, code: int) -> bool:
+        return code in (0, 0xFFFD) or (
+            not within(code, self.kept) and unicodedata.category(chr(code)) in self.dropped
+        )
+
+    def is_mark(self, code: int) -> bool:
+        """A combining mark without width, such as an accent."""
+        return within(code, self.marks) or (
+            not within(code, self.not_marks) and unicodedata.category(chr(code)) == "Mn"
+        )
+
+    def is_punctuation(self, code: int) -> bool:
+        if code < 128:
+            return chr(code) in ASCII_PUNCTUATION
+        if within(code, self.punctuation):
+            return True
+        return not within(code, self.not_punctuation) and unicodedata.category(chr(code))[0] == "P"
+
+    def lower(self, code: int) -> str:
+        return chr(code) if within(code, self.not_lowered) else self.lowered.get(code) or chr(code).lower()
+
+
+class Normaliser:
+    """Splits a text into words the way BERT does.
+
+    1. NUL, U+FFFD, controls, formats and private-use characters are dropped; whitespace becomes a space.
+    2. ``split_cjk``: spaces are put around each Chinese character.
+    3. ``strip_accents`` (``None``: when lower-casing): canonical decomposition (NFD), then marks (Mn) are dropped.
+    4. ``lowercase``: character by character ("ΟΔΟΣ" → "οδοσ").
+    5. Each punctuation character becomes a word of its own; the others end at spaces.
+
+    Defaults do as current transformers. ``original_characters=True`` does as google-bert: Unicode data of
+    the running Python, category Co kept, lower case by ``str.lower`` of the whole word ("ΟΔΟΣ" → "οδος").
+
+    Raises UserError for lone surrogates, which are no characters and which no vocabulary could hold.
+    """
+
+    def __init__(
+        self,
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_cjk: bool = True,
+        original_characters: bool = False,
+    ) -> None:
+        self.strip_accents = lowercase if strip_accents is None else strip_accents
+        self.lower_whole_words = lowercase and original_characters
+        rules = CharacterRules(original_characters)
+        self._not_decomposed = re.compile(f"([{rules.not_decomposed}])") if rules.not_decomposed else None
+        clean = partial(_clean, rules=rules, split_cjk=split_cjk)
+        finish = partial(
+            _finish, rules=rules, strip=self.strip_accents, lowercase=lowercase and not original_characters
+        )
+        self._clean = Memo(clean, limit=65_536)
+        self._finish = Memo(finish, limit=65_536)
+
+    def words(self, text: str) -> list[str]:
+        """The words of ``text``, normalised, in their order."""
+        text = text.translate(self._clean)
+        if self.lower_whole_words:
+            text = text.lower()
+        if self.strip_accents and not text.isascii():
+            text = self._decompose(text)
+        return text.translate(self._finish).split()
+
+    def _decompose(self, text: str) -> str:
+        """NFD, but characters that the frozen tables do not know stay as they are, and where they are."""
+        if self._not_decomposed is None:
+            return unicodedata.normalize("NFD", text)
+        parts = self._not_decomposed.split(text)  # every second part is such a character
+        return "".join(part if i % 2 else unicodedata.normalize("NFD", part) for i, part in enumerate(parts))
+
+
+def _clean(code: int, rules: CharacterRules, split_cjk: bool) -> str:
+    if 0xD800 <= code < 0xE000:
+        raise UserError(
+            f"text holds the lone surrogate U+{code:04X}, which is no character; decode the text as UTF-8 or UTF-16"
+        )
+    if rules.is_space(code):
+        return " "
+    if rules.is_dropped(code):
+        return ""
+    return f" {chr(code)} " if split_cjk and within(code, rules.cjk) else chr(code)
+
+
+def _finish(code: int, rules: CharacterRules, strip: bool, lowercase: bool) -> str:
+    if strip and rules.is_mark(code):
+        return ""
+    chars = rules.lower(code) if lowercase else chr(code)
+    return "".join(f" {char} " if rules.is_punctuation(ord(char)) else char for char in chars)

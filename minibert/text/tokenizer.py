@@ -1,0 +1,416 @@
+"""BertTokenizer: text to token ids and back, with the names and the behaviour of Hugging Face's."""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.errors import UserError
+from minibert.files import read_json, read_text, write_json, write_text
+from minibert.text.learn import count_words, learn_vocabulary
+from minibert.text.normalise import Memo, Normaliser, chunks
+from minibert.text.wordpiece import CONTINUATION, WordPiece
+
+SPECIAL_TOKENS = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+
+# Our options and their names in tokenizer_config.json; the last three are our own, others ignore them.
+CONFIG_KEYS = {
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "split_cjk": "tokenize_chinese_chars",
+    "model_max_length": "model_max_length",
+    "max_characters_per_word": "max_characters_per_word",
+    "protect_special_tokens": "protect_special_tokens",
+    "original_characters": "original_characters",
+}
+
+# Written without a space before them when decoding.
+_GLUED = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
+
+
+class BertTokenizer:
+    """WordPiece tokenizer of BERT.
+
+    Args:
+        vocab: the tokens; a token's id is its place. Must hold [PAD], [UNK], [CLS], [SEP], [MASK].
+        lowercase, strip_accents, split_cjk, original_characters: see `Normaliser`.
+        max_characters_per_word: a longer word is [UNK]. 100 in transformers, 200 in google-bert.
+        protect_special_tokens: "[MASK]" written in a text is the token [MASK] (transformers), or
+            a bracket, a word, a bracket (google-bert).
+        model_max_length: what ``truncation=True`` and ``padding="max_length"`` mean without a max_length.
+
+    The defaults give the ids of current transformers. The original's behaviour is
+    ``BertTokenizer(vocab, **BertTokenizer.ORIGINAL)``.
+
+    Ids are remembered for every chunk of text between two spaces, up to `CACHED_CHUNKS` of them, so that
+    most text costs one dictionary look-up a chunk. A tokenizer can be pickled (worker processes); its
+    memory stays behind.
+    """
+
+    ORIGINAL = dict(max_characters_per_word=200, protect_special_tokens=False, original_characters=True)
+    CACHED_CHUNKS = 2**18
+
+    def __init__(
+        self,
+        vocab: Sequence[str],
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_cjk: bool = True,
+        max_characters_per_word: int = 100,
+        protect_special_tokens: bool = True,
+        original_characters: bool = False,
+        model_max_length: int | None = None,
+    ) -> None:
+        self.tokens = list(vocab)
+        self.vocab = {token: i for i, token in enumerate(self.tokens)}
+        _check_vocabulary(self.tokens, self.vocab)
+        self.lowercase = lowercase
+        self.strip_accents = strip_accents
+        self.split_cjk = split_cjk
+        self.max_characters_per_word = max_characters_per_word
+        self.protect_special_tokens = protect_special_tokens
+        self.original_characters = original_characters
+        self.model_max_length = model_max_length
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
+            self.vocab.__getitem__, SPECIAL_TOKENS.values()
+        )
+        self.continues_word = np.array([token.startswith(CONTINUATION) for token in self.tokens])  # (V,)
+
+        self._normaliser = Normaliser(
+            lowercase=lowercase,
+            strip_accents=strip_accents,
+            split_cjk=split_cjk,
+            original_characters=original_characters,
+        )
+        self._wordpiece = WordPiece(self.tokens, self.unk_id, max_characters_per_word)
+        protected = (
+            map(re.escape, SPECIAL_TOKENS.values()) if protect_special_tokens else ["(?!)"]
+        )  # never matches
+        self._special = re.compile("|".join(protected))
+        self._chunk_ids = Memo(self._compute_chunk_ids, limit=self.CACHED_CHUNKS)
+
+    # ---------------------------------------------------------------- making, reading, writing
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocab_size: int = 8192,
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_cjk: bool = True,
+        alphabet_limit: int = 1000,
+        min_frequency: int = 2,
+        max_words: int = 500_000,
+        progress: bool = False,
+    ) -> "BertTokenizer":
+        """Learn a vocabulary from a stream of texts; see `learn_vocabulary` and `count_words`.
+
+        The same texts in the same order always give the same vocabulary. It has fewer than ``vocab_size``
+        tokens if the texts do not yield more. ``progress`` shows two bars on stderr.
+        """
+        options = dict(lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
+        if vocab_size < len(SPECIAL_TOKENS):
+            raise UserError(
+                f"vocab_size {vocab_size} is smaller than the {len(SPECIAL_TOKENS)} special tokens; ask for thousands"
+            )
+        counts = count_words(texts, Normaliser(**options), max_words=max_words, progress=progress)
+        tokens = learn_vocabulary(
+            counts,
+            vocab_size,
+            SPECIAL_TOKENS.values(),
+            alphabet_limit=alphabet_limit,
+            min_frequency=min_frequency,
+            progress=progress,
+        )
+        return cls(tokens, **options)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **options: Any) -> "BertTokenizer":
+        """Read a tokenizer from a folder in Hugging Face's layout, or from a bare vocabulary file.
+
+        Of the folder: ``vocab.txt`` (or else the vocabulary in ``tokenizer.json``, which is all that
+        recent versions of transformers write) and the options in ``tokenizer_config.json``.
+        ``options`` override what the files say. Raises UserError, naming the file, if one is missing,
+        damaged, not UTF-8, or of another kind than BERT's.
+        """
+        folder = Path(folder)
+        if folder.is_file():
+            return cls._from_tokens(_read_vocab(folder), folder, options)
+        if not folder.exists():
+            raise UserError(f"{folder}: no such folder or vocabulary file; check the path")
+        vocab_file, json_file = folder / "vocab.txt", folder / "tokenizer.json"
+        if not vocab_file.exists() and json_file.exists():
+            tokens, found = _read_tokenizer_json(json_file)
+            vocab_file = json_file
+        else:
+            tokens, found = _read_vocab(vocab_file), {}
+        config_file = folder / "tokenizer_config.json"
+        if config_file.exists():
+            found |= _read_config(config_file)
+        return cls._from_tokens(tokens, vocab_file, found | options)
+
+    @classmethod
+    def _from_tokens(cls, tokens: list[str], file: Path, options: dict[str, Any]) -> "BertTokenizer":
+        try:
+            return cls(tokens, **options)
+        except UserError as error:
+            raise UserError(f"{file}: {error}") from None
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write ``vocab.txt``, ``tokenizer_config.json`` and ``special_tokens_map.json`` into a folder."""
+        folder = Path(folder)
+        config = {"tokenizer_class": "BertTokenizer"}
+        config |= {key: getattr(self, name) for name, key in CONFIG_KEYS.items()}
+        if self.model_max_length is None:
+            del config["model_max_length"]
+        write_text(folder / "vocab.txt", "".join(token + "\n" for token in self.tokens))
+        write_json(folder / "tokenizer_config.json", config | SPECIAL_TOKENS)
+        write_json(folder / "special_tokens_map.json", SPECIAL_TOKENS)
+
+    # ---------------------------------------------------------------- text to ids
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.tokens)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def tokenize(self, text: str) -> list[str]:
+        """The tokens of a text, without [CLS] and [SEP]."""
+        return [self.tokens[i] for i in self.token_ids(text)]
+
+    def token_ids(self, text: str) -> list[int]:
+        """The token ids of a text, without [CLS] and [SEP]. Raises UserError for lone surrogates."""
+        if not isinstance(text, str):
+            raise UserError(f"a text must be a str, not {type(text).__name__}")
+        return list(chain.from_iterable(map(self._chunk_ids.__getitem__, chunks(text))))
+
+    def token_ids_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`token_ids` of many texts."""
+        return [self.token_ids(text) for text in texts]
+
+    def _compute_chunk_ids(self, chunk: str) -> tuple[int, ...]:
+        """Ids of a piece of text without whitespace."""
+        ids: list[int] = []
+        start = 0
+        for match in self._special.finditer(chunk):
+            ids += self._words_ids(chunk[start : match.start()])
+            ids.append(self.vocab[match[0]])
+            start = match.end()
+        ids += self._words_ids(chunk[start:])
+        return tuple(ids)
+
+    def _words_ids(self, text: str) -> Iterable[int]:
+        return chain.from_iterable(map(self._wordpiece.ids, self._normaliser.words(text)))
+
+    def __call__(
+        self,
+        text: str | Sequence[str],
+        text_pair: str | Sequence[str] | None = None,
+        max_length: int | None = None,
+        padding: bool | str = False,
+        truncation: bool | str | None = None,
+    ) -> dict[str, list]:
+        """Model inputs: [CLS] text [SEP], or [CLS] text [SEP] text_pair [SEP].
+
+        Args:
+            text, text_pair: one text each, or equally many.
+            max_length: in tokens, special ones included.
+            padding: ``True`` or ``"longest"`` (of this batch), ``"max_length"``, or ``False``.
+            truncation: ``True`` or ``"longest_first"`` (shorten the longer of the two, of equal ones the
+                first), ``"only_first"``, ``"only_second"``, or ``False``. ``None`` truncates if a max_length
+                is given without padding, as transformers does.
+
+        Returns ``input_ids``, ``token_type_ids`` (0 up to the first [SEP], 1 after it) and
+        ``attention_mask`` (0 on padding): lists of ints for one text, lists of lists (B, S) for several.
+        """
+        pairs = _text_pairs(text, text_pair)
+        if truncation is None:
+            truncation = max_length is not None and padding is False
+        if max_length is None:
+            max_length = self.model_max_length
+        _check_choices(max_length, padding, truncation)
+
+        input_ids, token_type_ids = [], []
+        for pair in pairs:
+            pieces = [self.token_ids(piece) for piece in pair]
+            if truncation and max_length is not None:
+                pieces = _truncate(pieces, max_length, truncation)
+            pieces[0].insert(0, self.cls_id)
+            for piece in pieces:
+                piece.append(self.sep_id)
+            input_ids.append(list(chain.from_iterable(pieces)))
+            token_type_ids.append([kind for kind, piece in enumerate(pieces) for _ in piece])
+
+        lengths = [len(ids) for ids in input_ids]
+        width = {False: 0, "max_length": max_length}.get(padding, max(lengths, default=0))
+        encoded = {
+            "input_ids": [ids + [self.pad_id] * (width - len(ids)) for ids in input_ids],
+            "token_type_ids": [kinds + [0] * (width - len(kinds)) for kinds in token_type_ids],
+            "attention_mask": [[1] * length + [0] * (width - length) for length in lengths],
+        }
+        return {key: rows[0] for key, rows in encoded.items()} if isinstance(text, str) else encoded
+
+    # ---------------------------------------------------------------- ids to text
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """Text of token ids: pieces of a word joined, words separated by spaces, none before . , ! and ?.
+
+        What the tokenizer took away (spaces, capitals, accents) does not come back. Raises UserError for
+        ids outside the vocabulary.
+        """
+        special = (
+            {self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id} if skip_special_tokens else ()
+        )
+        parts: list[str] = []
+        for i in map(int, ids):
+            if not 0 <= i < len(self.tokens):
+                raise UserError(f"token id {i} is outside the vocabulary of {len(self.tokens)} tokens")
+            if i in special:
+                continue
+            token = self.tokens[i]
+            if parts and token.startswith(CONTINUATION):
+                token = token.removeprefix(CONTINUATION)
+            elif parts and not token.startswith(_GLUED):
+                token = " " + token
+            parts.append(token)
+        return "".join(parts)
+
+
+def _text_pairs(text: str | Sequence[str], text_pair: str | Sequence[str] | None) -> list[tuple[str, ...]]:
+    """One tuple of one or two texts for each row of the batch."""
+    if isinstance(text, str):
+        if text_pair is not None and not isinstance(text_pair, str):
+            raise UserError("text is one text, so text_pair must be one text too, not several")
+        return [(text,) if text_pair is None else (text, text_pair)]
+    if text_pair is None:
+        return [(first,) for first in text]
+    if isinstance(text_pair, str) or len(text) != len(text_pair):
+        count = 1 if isinstance(text_pair, str) else len(text_pair)
+        raise UserError(f"text and text_pair must be equally many: got {len(text)} and {count}")
+    return list(zip(text, text_pair, strict=True))
+
+
+def _check_choices(max_length: int | None, padding: bool | str, truncation: bool | str) -> None:
+    if padding not in (False, True, "longest", "max_length"):
+        raise UserError(f"padding must be True, False, 'longest' or 'max_length', not {padding!r}")
+    if truncation not in (False, True, "longest_first", "only_first", "only_second"):
+        raise UserError(
+            f"truncation must be True, False, 'longest_first', 'only_first' or 'only_second', not {truncation!r}"
+        )
+    if padding == "max_length" and max_length is None:
+        raise UserError("padding='max_length' needs a max_length")
+
+
+def _truncate(pieces: list[list[int]], max_length: int, strategy: bool | str) -> list[list[int]]:
+    """Cut the ends of one or two sequences so that, with [CLS] and [SEP], they fit into ``max_length``."""
+    room = max_length - 1 - len(pieces)
+    if room < 0:
+        raise UserError(
+            f"max_length {max_length} leaves no room for the special tokens; give at least {1 + len(pieces)}"
+        )
+    lengths = [len(piece) for piece in pieces]
+    excess = sum(lengths) - room
+    if excess <= 0:
+        return pieces
+    if strategy in ("only_first", "only_second"):
+        which = 0 if strategy == "only_first" else 1
+        if which >= len(pieces) or lengths[which] <= excess:
+            raise UserError(
+                f"truncation={strategy!r} cannot remove {excess} tokens there; use 'longest_first'"
+            )
+        lengths[which] -= excess
+    elif len(pieces) == 1:
+        lengths = [room]
+    else:
+        shorter, longer = sorted(lengths)
+        longer = max(shorter, room - shorter)  # shorten the longer one as far as the length of the shorter,
+        if shorter + longer > room:  # then both alike
+            shorter, longer = room // 2, room - room // 2
+        lengths = [longer, shorter] if lengths[0] > lengths[1] else [shorter, longer]
+    return [piece[:length] for piece, length in zip(pieces, lengths, strict=True)]
+
+
+def _check_vocabulary(tokens: list[str], vocab: dict[str, int]) -> None:
+    missing = [token for token in SPECIAL_TOKENS.values() if token not in vocab]
+    if missing:
+        raise UserError(
+            f"the vocabulary of {len(tokens)} tokens lacks {' '.join(missing)}; a BERT vocabulary has one token a line"
+        )
+    if len(vocab) < len(tokens):
+        first, again = next((i, vocab[token]) for i, token in enumerate(tokens) if vocab[token] != i)
+        raise UserError(
+            f"the vocabulary has the token {tokens[again]!r} twice (lines {first + 1} and {again + 1}); remove one"
+        )
+
+
+def _read_vocab(path: Path) -> list[str]:
+    """One token a line; only a line feed ends a line, for other separators may be part of tokens."""
+    lines = read_text(path, "vocabulary file").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
+    """Tokens and options of a ``tokenizer.json``, the one file in which Hugging Face's tokenizers keep everything."""
+    content = read_json(path, "tokenizer file")
+    try:
+        model, normaliser = content["model"], content["normalizer"]
+        if model["type"] != "WordPiece" or normaliser["type"] != "BertNormalizer":
+            raise UserError(
+                f"{path}: expected a WordPiece model with a BertNormalizer, as BERT has; use another folder"
+            )
+        tokens = sorted(model["vocab"], key=model["vocab"].get)
+        if [model["vocab"][token] for token in tokens] != list(range(len(tokens))):
+            raise UserError(f"{path}: its token ids must be 0, 1, 2, … without gaps")
+        _check_added_tokens(path, [entry["content"] for entry in content["added_tokens"]])
+        return tokens, {
+            "lowercase": normaliser["lowercase"],
+            "strip_accents": normaliser["strip_accents"],
+            "split_cjk": normaliser["handle_chinese_chars"],
+            "max_characters_per_word": model["max_input_chars_per_word"],
+        }
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(
+            f"{path}: not a tokenizer.json of Hugging Face's tokenizers; restore or remake it"
+        ) from None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Our options from a ``tokenizer_config.json``."""
+    config = read_json(path, "tokenizer configuration")
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: expected a JSON object; restore or remake it")
+    for name, token in SPECIAL_TOKENS.items():
+        found = config.get(name, token)
+        if isinstance(found, dict):  # older versions of transformers wrote {"content": "[CLS]", …}
+            found = found.get("content")
+        if found != token:
+            raise UserError(f"{path}: {name} is {found!r}, but BERT's is {token!r}; use a BERT tokenizer")
+    _check_added_tokens(
+        path, [entry.get("content") for entry in config.get("added_tokens_decoder", {}).values()]
+    )
+    options = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
+    if (options.get("model_max_length") or 0) > 1e9:  # transformers writes 1e30 for "no limit"
+        del options["model_max_length"]
+    return options
+
+
+def _check_added_tokens(path: Path, added: list[str]) -> None:
+    extra = set(added) - set(SPECIAL_TOKENS.values())
+    if extra:
+        raise UserError(
+            f"{path}: added tokens beside the vocabulary are not supported: {' '.join(sorted(extra))}"
+        )

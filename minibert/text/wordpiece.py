@@ -1,0 +1,45 @@
+"""From a word to pieces of the vocabulary: greedy longest match first."""
+
+from collections.abc import Sequence
+
+CONTINUATION = "##"  # marks a token that continues a word
+
+
+class WordPiece:
+    """Cuts words into tokens: always the longest that fits, from left to right.
+
+    "unaffable" → un ##aff ##able. Where no token fits, or in a word of more than
+    ``max_characters_per_word`` characters, the *whole word* is the unknown token.
+
+    Source: WordpieceTokenizer in google-research/bert, tokenization.py (200 characters there).
+    """
+
+    def __init__(self, tokens: Sequence[str], unk_id: int, max_characters_per_word: int = 100) -> None:
+        self.unknown = (unk_id,)
+        self.max_characters_per_word = max_characters_per_word
+        self._starts = {token: i for i, token in enumerate(tokens)}
+        self._continues = {
+            token.removeprefix(CONTINUATION): i
+            for i, token in enumerate(tokens)
+            if token.startswith(CONTINUATION)
+        }
+        self._longest = max(map(len, tokens))
+
+    def ids(self, word: str) -> tuple[int, ...]:
+        """Token ids of one word."""
+        if len(word) > self.max_characters_per_word:
+            return self.unknown
+        if word in self._starts:
+            return (self._starts[word],)
+        ids = []
+        start, vocab = 0, self._starts
+        while start < len(word):
+            for end in range(min(len(word), start + self._longest), start, -1):
+                piece = vocab.get(word[start:end])
+                if piece is not None:
+                    break
+            else:
+                return self.unknown
+            ids.append(piece)
+            start, vocab = end, self._continues
+        return tuple(ids)
