@@ -4,6 +4,7 @@ A segment is a run of consecutive tokens, also after truncation, which shortens 
 an instance is five integers: (a_start, a_stop, b_start, b_stop, is_random) into the token array.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
@@ -76,7 +77,9 @@ def make_instances(
     return np.array(rows, dtype=np.int64).reshape(-1, 5)
 
 
-def _pairs_of_document(documents: Documents, index: int, settings: InstanceSettings, rng: Random):
+def _pairs_of_document(
+    documents: Documents, index: int, settings: InstanceSettings, rng: Random
+) -> Iterator[tuple[int, ...]]:
     bounds = documents.sentence_bounds(index)  # sentence i is tokens[bounds[i] : bounds[i + 1]]
     sentences = len(bounds) - 1
     target = _target_length(settings, rng)
@@ -96,7 +99,9 @@ def _pairs_of_document(documents: Documents, index: int, settings: InstanceSetti
         yield *a, *b, int(is_random)
 
 
-def _segments_of_document(documents: Documents, index: int, settings: InstanceSettings, rng: Random):
+def _segments_of_document(
+    documents: Documents, index: int, settings: InstanceSettings, rng: Random
+) -> Iterator[tuple[int, ...]]:
     bounds = documents.sentence_bounds(index)
     target = _target_length(settings, rng)
     first = 0
@@ -135,7 +140,9 @@ def _random_segment(documents: Documents, index: int, target: int, rng: Random) 
     return bounds[start], bounds[_chunk_end(bounds, start, target)]
 
 
-def _truncate_pair(a_start: int, a_stop: int, b_start: int, b_stop: int, room: int, rng: Random):
+def _truncate_pair(
+    a_start: int, a_stop: int, b_start: int, b_stop: int, room: int, rng: Random
+) -> tuple[tuple[int, int], tuple[int, int]]:
     """Shorten the longer segment (B, if they are equal), token by token, until both fit into ``room``."""
     a, b = a_stop - a_start, b_stop - b_start
     excess = max(0, a + b - room)

@@ -121,12 +121,9 @@ _PLAIN_WORD = re.compile(
     r"[(\"'“‘]*(?:[A-Za-z]?[a-z]+|[A-Z]+s?)(?:[-'’/](?:[A-Za-z]?[a-z]+|[A-Z]+))*[)\"'”’.,;:!?]*"
 )
 _COMMON = frozenset(
-    re.findall(
-        r"\w+",
-        """the a an of to in is are be was were been it its this that these those for with as by on at from or
+    """the a an of to in is are be was were been it its this that these those for with as by on at from or
     and not if when which who what can may will would should must has have had do does no any all each than
-    then there their they you your we into but only also such used use using one two""",
-    )
+    then there their they you your we into but only also such used use using one two""".split()
 )
 
 

@@ -13,20 +13,14 @@ _OPENING = "\"'“‘«([*_"
 
 # Words whose full stop belongs to them, compared in lower case.
 _ABBREVIATIONS = frozenset(
-    re.findall(
-        r"\S+",
-        """mr mrs ms dr prof rev hon st mt ft messrs mme mlle gen col capt lt sgt maj cmdr adm gov sen rep
+    """mr mrs ms dr prof rev hon st mt ft messrs mme mlle gen col capt lt sgt maj cmdr adm gov sen rep
     pres sr jr p no nos vol vols ch chap sec fig figs eq eqs ref refs pp ed eds ca cf viz al approx resp incl
-    esp vs e.g i.e jan feb mar apr jun jul aug sep sept oct nov dec inc ltd co corp""",
-    )
+    esp vs e.g i.e jan feb mar apr jun jul aug sep sept oct nov dec inc ltd co corp""".split()
 )
 # After initials ("in the U.S. The ...") only these words are taken for the beginning of a sentence.
 _STARTERS = frozenset(
-    re.findall(
-        r"\w+",
-        """the a an in on at it its he she they we this that these those there his her their our if when while
-    after before as but and for however since although both all some many most""",
-    )
+    """the a an in on at it its he she they we this that these those there his her their our if when while
+    after before as but and for however since although both all some many most""".split()
 )
 
 
