@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,33 +32,36 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
             os.replace(temporary, path)
             _sync_folder(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # after an error there may be no such folder
+            temporary.unlink()
 
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Give a temporary folder to fill, which becomes ``path`` only once the block has ended well.
 
-    An existing folder at ``path`` is replaced. After an error nothing new is left behind. Raises
-    UserError if the disk is full or the place not writable.
+    An existing folder at ``path`` is replaced: it is moved aside, and deleted when the new one stands in
+    its place. After an error nothing new is left behind. Raises UserError if the disk is full or the
+    place not writable.
     """
     path = Path(path)
     with _explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+        workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
     try:
         with _explain_write_errors(path):
-            yield temporary
-            temporary.chmod(0o755)  # mkdtemp makes it private
-            for file in temporary.rglob("*"):
+            new = workshop / "new"
+            new.mkdir()
+            yield new
+            for file in new.rglob("*"):
                 if file.is_file():
                     _sync(file)
-            if path.exists():
-                shutil.rmtree(path)
-            os.replace(temporary, path)
+            if path.is_dir():
+                os.replace(path, workshop / "old")
+            os.replace(new, path)
             _sync_folder(path.parent)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(workshop, ignore_errors=True)
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -91,8 +94,12 @@ def read_json(path: str | Path, what: str = "file") -> Any:
     text = read_text(path, what)
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise UserError(f"{path}: this {what} is not valid JSON ({error}); restore or remake it") from None
+
+
+# EEXIST: a file stands where a folder is needed.
+_NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
 @contextmanager
@@ -104,7 +111,7 @@ def _explain_write_errors(path: Path) -> Iterator[None]:
             raise UserError(
                 f"{path}: no space left on the device; free some or choose another folder"
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR):
+        if error.errno in _NOT_WRITABLE:
             raise UserError(f"{path}: cannot write here ({error.strerror}); choose another folder") from error
         raise
 

@@ -1,0 +1,237 @@
+"""A file or folder is there whole or not at all, and what goes wrong is told in one line."""
+
+import errno
+import json
+import os
+import shutil
+
+import pytest
+
+from minibert.errors import UserError
+from minibert.files import atomic_file, atomic_folder, read_json, read_text, write_json, write_text
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """A disk that takes the bytes but cannot keep them: what a delayed ENOSPC looks like."""
+
+    def fsync(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+# -- One file ---------------------------------------------------------------------------------------
+
+
+def test_file_appears_only_when_it_is_complete(tmp_path):
+    path = tmp_path / "new" / "folder" / "a.bin"
+    with atomic_file(path) as file:
+        file.write(b"first half, ")
+        file.flush()
+        assert not path.exists()
+        file.write(b"second half")
+    assert path.read_bytes() == b"first half, second half"
+    assert names(path.parent) == ["a.bin"]
+
+
+def test_file_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"a longer old content")
+    with atomic_file(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_bytes() == b"a longer old content"
+    assert path.read_bytes() == b"new"
+    assert names(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize("stop", [RuntimeError, KeyboardInterrupt])
+def test_file_after_an_error_is_the_old_one(tmp_path, stop):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(stop), atomic_file(path) as file:
+        file.write(b"half of the n")
+        raise stop
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["a.bin"]
+
+
+def test_file_on_a_full_disk(tmp_path, full_disk):
+    path = tmp_path / "a.bin"
+    with pytest.raises(UserError, match=r"a\.bin: no space left on the device"), atomic_file(path) as file:
+        file.write(b"lost")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, which Linux has")
+def test_file_on_a_device_that_is_really_full(tmp_path):
+    """The same error raised by the system itself, in the middle of writing."""
+    with pytest.raises(UserError, match="no space left"), atomic_file(tmp_path / "a.bin") as file:
+        with open("/dev/full", "wb", buffering=0) as full:
+            os.dup2(full.fileno(), file.fileno())
+        file.write(bytes(1 << 20))
+    assert names(tmp_path) == []
+
+
+def test_file_below_another_file(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    for path in (tmp_path / "file" / "a.bin", tmp_path / "file" / "folder" / "a.bin"):
+        with pytest.raises(UserError, match=r"a\.bin: cannot write here"), atomic_file(path) as file:
+            file.write(b"nowhere")
+    assert names(tmp_path) == ["file"]
+
+
+def test_file_in_the_place_of_a_folder(tmp_path):
+    path = tmp_path / "folder"
+    path.mkdir()
+    with pytest.raises(UserError, match="folder: cannot write here"), atomic_file(path) as file:
+        file.write(b"nowhere")
+    assert names(tmp_path) == ["folder"]
+
+
+def test_other_errors_keep_their_type(tmp_path):
+    """What is not the person's doing is a defect, and must not be dressed up as a mistake."""
+    with pytest.raises(OSError) as caught, atomic_file(tmp_path / "a.bin"):
+        raise OSError(errno.EIO, "broken")
+    assert not isinstance(caught.value, UserError)
+
+
+# -- A folder ---------------------------------------------------------------------------------------
+
+
+def test_folder_appears_only_when_it_is_complete(tmp_path):
+    path = tmp_path / "new" / "checkpoint"
+    with atomic_folder(path) as folder:
+        (folder / "a").write_text("a")
+        (folder / "inner").mkdir()
+        (folder / "inner" / "b").write_text("b")
+        assert not path.exists()
+    assert names(path.parent) == ["checkpoint"]
+    assert names(path) == ["a", "inner"]
+    assert (path / "inner" / "b").read_text() == "b"
+
+
+def test_folder_can_be_read_like_any_other(tmp_path):
+    """Temporary folders are private to their owner; the finished one is not."""
+    with atomic_folder(tmp_path / "checkpoint") as folder:
+        (folder / "a").write_text("a")
+    (tmp_path / "usual").mkdir()
+    assert (tmp_path / "checkpoint").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_folder_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "checkpoint"
+    path.mkdir()
+    (path / "only in the old one").write_text("x")
+    with atomic_folder(path) as folder:
+        (folder / "new").write_text("y")
+        assert names(path) == ["only in the old one"]
+    assert names(path) == ["new"]
+    assert names(tmp_path) == ["checkpoint"]
+
+
+def test_folder_after_an_error_is_the_old_one(tmp_path):
+    path = tmp_path / "checkpoint"
+    path.mkdir()
+    (path / "old").write_text("x")
+    with pytest.raises(KeyboardInterrupt), atomic_folder(path) as folder:
+        (folder / "new").write_text("half")
+        raise KeyboardInterrupt
+    assert names(path) == ["old"]
+    assert names(tmp_path) == ["checkpoint"]
+
+
+def test_folder_is_whole_even_while_the_old_one_is_deleted(tmp_path, monkeypatch):
+    """Deleting takes many steps; whenever it breaks off, no half-empty folder may bear the real name."""
+    path = tmp_path / "checkpoint"
+    path.mkdir()
+    (path / "a").write_text("old")
+    delete = shutil.rmtree
+    seen = []
+
+    def watch(*args, **kwargs):
+        seen.append((path / "a").read_text() if path.exists() else "absent")
+        delete(*args, **kwargs)
+
+    monkeypatch.setattr(shutil, "rmtree", watch)
+    with atomic_folder(path) as folder:
+        (folder / "a").write_text("new")
+    assert seen and set(seen) == {"new"}
+
+
+def test_folder_on_a_full_disk(tmp_path, full_disk):
+    path = tmp_path / "checkpoint"
+    path.mkdir()
+    (path / "old").write_text("x")
+    with pytest.raises(UserError, match="checkpoint: no space left"), atomic_folder(path) as folder:
+        (folder / "new").write_text("y")
+    assert names(path) == ["old"]
+    assert names(tmp_path) == ["checkpoint"]
+
+
+def test_folder_in_the_place_of_a_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("precious")
+    with pytest.raises(UserError, match="file: cannot write here"), atomic_folder(path) as folder:
+        (folder / "a").write_text("new")
+    assert path.read_text() == "precious"
+    assert names(tmp_path) == ["file"]
+
+
+def test_folder_below_a_file(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(UserError, match="cannot write here"), atomic_folder(tmp_path / "file" / "checkpoint"):
+        pass
+    assert names(tmp_path) == ["file"]
+
+
+# -- Text and JSON ----------------------------------------------------------------------------------
+
+
+def test_text_round_trip(tmp_path):
+    text = "Πάντα ῥεῖ\r\n\t🙂\n"
+    write_text(tmp_path / "a.txt", text)
+    assert (tmp_path / "a.txt").read_bytes() == text.encode("utf-8")
+
+
+def test_json_round_trip(tmp_path):
+    value = {"a": [1, 2.5, None, True], "ß": {"b": "\u2028"}}
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json") == value
+    assert "ß" in (tmp_path / "a.json").read_text(encoding="utf-8"), "for people to read"
+
+
+def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    write_json(tmp_path / "a.json", {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"a": object()})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_read_errors_name_the_file_and_the_kind(tmp_path):
+    (tmp_path / "binary").write_bytes(b"abc\xff\xfe")
+    (tmp_path / "file").write_text("x")
+    cases = {
+        tmp_path / "none.txt": "none.txt: no such vocabulary",
+        tmp_path: "expected a vocabulary, found a folder",
+        tmp_path / "binary": r"binary: not UTF-8 text \(byte 3\)",
+        tmp_path / "file" / "below": "below: cannot read this vocabulary",
+    }
+    for path, message in cases.items():
+        with pytest.raises(UserError, match=message):
+            read_text(path, "vocabulary")
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": 1', "[1, 2}", "nonsense", "[" * 100_000])
+def test_damaged_json(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    message = r"a\.json: this model configuration is not valid JSON .*restore"
+    with pytest.raises(UserError, match=message) as caught:
+        read_json(tmp_path / "a.json", "model configuration")
+    assert "\n" not in str(caught.value)
