@@ -1,0 +1,163 @@
+"""Files of a person's own, in all their formats, and what is said about bad ones."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from minibert.data import corpora, open_corpus
+from minibert.errors import UserError
+
+TWO_DOCUMENTS = "It rained.\nWe stayed in.\n\n\nIt cleared up.\nWe went out.\n"
+SENTENCES = [["It rained.", "We stayed in."], ["It cleared up.", "We went out."]]
+WIKI = (
+    '<doc id="1" url="u" title="Rain &amp; Sun">\nRain & Sun\n\nIt rained. We stayed in.\n</doc>\n'
+    '<doc id="2" url="u" title="Empty">\nEmpty\n</doc>\n'
+    '<doc id="3" url="u" title="Sun">\nSun\n\nIt cleared up.\nWe went out.\n</doc>\n'
+)
+JSONL = '{"text": "It rained. We stayed in."}\n\n"It cleared up.\\nWe went out."\n'
+WRAPPED = (
+    "It was a dark night and the rain fell in\ntorrents. We stayed in the house\nall day and did not go\n"
+    " Then, when the morning\ncame, it cleared. We went out\nto see\n\nthe garden.\n"
+)
+WRAPPED_SENTENCES = [
+    "It was a dark night and the rain fell in torrents.",
+    "We stayed in the house all day and did not go",
+    "Then, when the morning came, it cleared.",
+    "We went out to see",
+    "the garden.",
+]
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = text.encode() if isinstance(text, str) else text
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", TWO_DOCUMENTS),
+        ("a.txt", b"\xef\xbb\xbf" + TWO_DOCUMENTS.replace("\n", "\r\n").encode()),  # as Windows writes it
+        ("a.txt.gz", TWO_DOCUMENTS),
+        ("a.jsonl", JSONL),
+        ("a.jsonl.gz", JSONL),
+        ("wiki_00", WIKI),
+        ("wiki_00.gz", WIKI),
+        ("wiki_01", "\n".join(json.dumps({"id": i, "text": " ".join(s)}) for i, s in enumerate(SENTENCES))),
+    ],
+)
+def test_every_format_gives_the_same_documents(tmp_path, name, text):
+    assert list(open_corpus([write(tmp_path / name, text)])) == SENTENCES
+
+
+def test_folders_and_globs(tmp_path):
+    for name in ["b/wiki_00", "b/wiki_01.gz", "a.txt", "c.md", ".hidden.txt", ".git/d.txt", "e.jsonl"]:
+        write(tmp_path / name, {"wiki": WIKI, "e.js": JSONL}.get(Path(name).name[:4], TWO_DOCUMENTS))
+    corpus = open_corpus([tmp_path])
+    assert [file.name for file in corpus.files] == ["a.txt", "wiki_00", "wiki_01.gz", "e.jsonl"]
+    assert list(corpus) == SENTENCES * 4
+    assert list(corpus) == SENTENCES * 4  # a second time
+    assert len(open_corpus([f"{tmp_path}/**/wiki_*"]).files) == 2
+    assert len(open_corpus([tmp_path / "a.txt", tmp_path / "c.md", f"{tmp_path}/a.*"]).files) == 2
+
+
+def test_positions_rise_to_the_size(tmp_path):
+    for number in range(3):
+        write(tmp_path / f"{number}.txt", TWO_DOCUMENTS * 2000)
+    corpus = open_corpus([tmp_path])
+    positions = [document.position for document in corpus.raw_documents()]
+    assert positions == sorted(positions)
+    assert positions[-1] == corpus.size == sum(file.stat().st_size for file in tmp_path.iterdir())
+
+
+def test_layouts_of_plain_text(tmp_path):
+    paragraphs = "It was dark. The rain fell.\nWe stayed in. We read.\n\nIt cleared up. We went out.\n"
+    whole = [
+        ["It was dark.", "The rain fell.", "We stayed in.", "We read.", "It cleared up.", "We went out."]
+    ]
+    assert list(open_corpus([write(tmp_path / "p.txt", paragraphs)])) == whole
+    assert list(open_corpus([write(tmp_path / "w.txt", WRAPPED)])) == [WRAPPED_SENTENCES]
+    assert list(open_corpus([write(tmp_path / "s.txt", TWO_DOCUMENTS)])) == SENTENCES
+
+
+def test_the_layout_can_be_said(tmp_path):
+    file = write(tmp_path / "a.txt", "One. Two\nthree. Four.\n\nFive.\n")
+    assert list(open_corpus([file], layout="sentences")) == [["One. Two", "three. Four."], ["Five."]]
+    assert list(open_corpus([file], layout="paragraphs")) == [["One.", "Two", "three.", "Four.", "Five."]]
+    assert list(open_corpus([file], layout="wrapped")) == [["One.", "Two three.", "Four.", "Five."]]
+    with pytest.raises(UserError, match="layout 'words'; expected one of auto, sentences"):
+        open_corpus([file], layout="words")
+
+
+@pytest.mark.parametrize("layout", ["paragraphs", "wrapped"])
+def test_an_endless_text_is_cut_into_documents(tmp_path, monkeypatch, layout):
+    monkeypatch.setattr(corpora, "MAX_DOCUMENT_CHARACTERS", 100)
+    file = write(tmp_path / "a.txt", "This is a sentence of it.\n\n" * 50)
+    documents = list(open_corpus([file], layout=layout))
+    assert sum(map(len, documents)) == 50
+    assert max(map(len, documents)) <= 6
+
+
+def test_the_fingerprint_follows_the_content_and_not_the_name(tmp_path):
+    first = open_corpus([write(tmp_path / "a.txt", TWO_DOCUMENTS)])
+    second = open_corpus([write(tmp_path / "b.txt", TWO_DOCUMENTS)])
+    third = open_corpus([write(tmp_path / "c.txt", TWO_DOCUMENTS + "!")])
+    assert first.fingerprint() == second.fingerprint() != third.fingerprint()
+    assert open_corpus([tmp_path / "a.txt"], layout="wrapped").fingerprint() != first.fingerprint()
+    assert first.fingerprint()[:16] in first.describe()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"", "file is empty"),
+        ("a.txt", b"It rained.\nna\xefve\n", "line 2 is not UTF-8 text .byte 0xef at column 2.*iconv"),
+        ("a.txt", b"\x7fELF\x00\x01\x02", "line 1 holds zero bytes: a binary or UTF-16 file"),
+        ("a.txt", "It rained.".encode("utf-16"), "not UTF-8|zero bytes"),
+        ("a.jsonl", b'{"text": "It rained."}\n{"text":', "line 2 is not valid JSON"),
+        ("a.jsonl", b'{"body": "It rained."}', 'line 1 should be an object with a string "text"'),
+        ("a.jsonl", b'{"text": "\\ud800"}', "line 1 holds half a surrogate pair"),
+        ("a.tar.gz", b"anything", "an archive; unpack it first"),
+    ],
+)
+def test_a_bad_file_is_named_with_the_remedy(tmp_path, name, content, message):
+    file = write(tmp_path / name, content)
+    with pytest.raises(UserError, match=message) as caught:
+        list(open_corpus([file]))
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:-20], lambda whole: b"no gzip", lambda whole: whole[:30] * 2]
+)
+def test_a_damaged_gzip_file_is_named(tmp_path, damage):
+    file = write(tmp_path / "a.txt.gz", TWO_DOCUMENTS * 100)
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(UserError, match="damaged gzip file") as caught:
+        list(open_corpus([file]))
+    assert str(caught.value).startswith(f"{file}: ")
+
+
+def test_paths_that_lead_nowhere(tmp_path):
+    for path, message in [
+        ("none.txt", "no such file"),
+        ("*.txt", "no file matches"),
+        ("", "this folder holds no"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            open_corpus([f"{tmp_path}/{path}"])
+
+
+def test_every_article_of_a_wikipedia_shard_is_read(shared_data):
+    corpus = open_corpus([shared_data / "wikipedia_en"])
+    with gzip.open(corpus.files[0], "rt", encoding="utf-8") as file:
+        articles = sum(line.startswith("<doc ") for line in file)
+    assert len(corpus.files) == 8
+    assert (
+        sum(1 for document in corpora.FileCorpus([str(corpus.files[0])]).raw_documents()) == articles > 1000
+    )

@@ -1,0 +1,188 @@
+"""Sentence pairs, as the original makes them."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from minibert.data import InstanceSettings
+from minibert.data.instances import _truncate_pair, make_instances
+from minibert.errors import UserError
+
+ROOM = 61  # text tokens in an instance of 64
+
+
+def settings(**options) -> InstanceSettings:
+    return InstanceSettings(max_seq_length=ROOM + 3, **options)
+
+
+def random_lengths(documents: int, seed: int = 0) -> list[list[int]]:
+    rng = Random(seed)
+    return [[rng.randint(1, 40) for _ in range(rng.randint(1, 30))] for _ in range(documents)]
+
+
+def assert_close(successes: int, trials: int, p: float) -> None:
+    """A share of independent trials within 4.5 standard deviations: one failure in 150,000 fair runs."""
+    assert abs(successes - trials * p) <= 4.5 * np.sqrt(trials * p * (1 - p)), (successes / trials, p)
+
+
+def test_every_instance_is_two_runs_within_documents(make_documents):
+    documents = make_documents(random_lengths(300))
+    instances = make_instances(documents, np.arange(300), settings(), Random(1))
+    a_start, a_stop, b_start, b_stop, is_random = instances.T
+    assert (a_start < a_stop).all() and (b_start < b_stop).all()
+    assert (a_stop - a_start + b_stop - b_start <= ROOM).all()
+    starts = documents.token_ranges()[:, 0]
+    a_document, b_document = np.searchsorted(starts, [a_start, b_start], side="right") - 1
+    assert (a_document == np.searchsorted(starts, a_stop, side="left") - 1).all()
+    assert (b_document == np.searchsorted(starts, b_stop, side="left") - 1).all()
+    assert ((a_document == b_document) == (is_random == 0)).all()
+    assert (b_start >= a_stop)[is_random == 0].all()
+
+
+def test_sentences_that_a_random_b_left_over_are_put_back(make_documents):
+    """With sentences of one token nothing is cut off, so a document is its As and following Bs."""
+    documents = make_documents([[1] * 500, [1] * 333, [1] * 7])
+    for seed in range(20):
+        for document in range(3):
+            instances = make_instances(documents, np.array([document]), settings(), Random(seed))
+            position, stop = documents.token_ranges()[document]
+            for number, (a_start, a_stop, b_start, b_stop, is_random) in enumerate(instances.tolist()):
+                assert a_start == position
+                position = a_stop if is_random else b_stop
+                assert is_random or b_start == a_stop
+                if number == len(instances) - 1:
+                    assert position == stop
+
+
+def test_share_of_random_next(make_documents):
+    documents = make_documents([[1] * 100 for _ in range(400)])
+    instances = np.concatenate(
+        [
+            make_instances(documents, np.arange(400), settings(short_seq_prob=0), Random(seed))
+            for seed in range(20)
+        ]
+    )
+    # A chunk of one sentence, at a document's end, always gets a random B; all others by a fair coin.
+    at_end = (instances[:, 1] % 100 == 0) & (instances[:, 1] - instances[:, 0] == 1) & (instances[:, 4] == 1)
+    others = instances[~at_end]
+    assert_close((others[:, 4] == 1).sum(), len(others), 0.5)
+
+
+def test_a_single_sentence_always_gets_a_random_b(make_documents):
+    documents = make_documents([[30]] * 50)
+    instances = make_instances(documents, np.arange(50), settings(), Random(0))
+    assert (instances[:, 4] == 1).all() and len(instances) == 50
+
+
+def test_targets_are_short_with_the_given_probability_and_uniform(make_documents):
+    """The first chunk of a long document of one-token sentences is exactly as long as its target."""
+    n = 20_000
+    documents = make_documents([[1] * 200, [1] * 200])
+    rng = Random(0)
+    firsts = np.array([make_instances(documents, np.array([0]), settings(), rng)[0] for _ in range(n // 20)])
+    lengths = firsts[:, 1] - firsts[:, 0] + firsts[:, 3] - firsts[:, 2]
+    # A random B may hit its document's end: only pairs that really follow tell the target.
+    lengths = lengths[firsts[:, 4] == 0]
+    assert_close((lengths < ROOM).sum(), len(lengths), 0.1 * (ROOM - 2) / (ROOM - 1))
+
+    always = settings(short_seq_prob=1.0)
+    firsts = np.array([make_instances(documents, np.array([0]), always, rng)[0] for _ in range(n // 5)])
+    firsts = firsts[firsts[:, 4] == 0]
+    counts = np.bincount(firsts[:, 3] - firsts[:, 0], minlength=ROOM + 1)
+    assert counts[:2].sum() == 0
+    assert abs(counts[2:] - len(firsts) / (ROOM - 1)).max() < 4.5 * np.sqrt(len(firsts) / (ROOM - 1))
+
+
+def test_where_a_ends_is_uniform(make_documents):
+    documents = make_documents([[1] * 11, [1] * 11])
+    exact = InstanceSettings(max_seq_length=11 + 3, short_seq_prob=0)
+    rng = Random(3)
+    firsts = np.array([make_instances(documents, np.array([0]), exact, rng)[0] for _ in range(4000)])
+    counts = np.bincount(firsts[:, 1] - firsts[:, 0])[1:]
+    assert len(counts) == 10
+    assert abs(counts - 400).max() < 4.5 * np.sqrt(4000 * 0.1 * 0.9)
+
+
+def test_the_random_b_starts_at_any_sentence_of_any_other_document(make_documents):
+    documents = make_documents([[1] * 4] * 6)
+    rng = Random(4)
+    starts = []
+    for _ in range(4000):
+        instances = make_instances(documents, np.array([2]), settings(), rng)
+        starts.extend(instances[instances[:, 4] == 1, 2].tolist())
+    counts = np.bincount(starts, minlength=24)
+    assert counts[8:12].sum() <= 1  # ten tries fail once in 6¹⁰ times
+    others = np.delete(counts, range(8, 12))
+    assert abs(others - len(starts) / 20).max() < 4.5 * np.sqrt(len(starts) / 20)
+
+
+def test_ten_tries_and_then_the_last_document_drawn(make_documents):
+    """Two documents: the original gives up once in 2¹⁰ times, and takes the same document as random."""
+    documents = make_documents([[1] * 400, [1] * 400])
+    rng = Random(5)
+    small = InstanceSettings(max_seq_length=8)
+    b_starts = np.concatenate(
+        [
+            instances[instances[:, 4] == 1, 2]
+            for instances in (make_instances(documents, np.array([0]), small, rng) for _ in range(300))
+        ]
+    )
+    same = (b_starts < 400).sum()
+    assert len(b_starts) > 10_000
+    assert same > 0 and abs(same - len(b_starts) / 1024) < 4.5 * np.sqrt(len(b_starts) / 1024)
+
+
+@pytest.mark.parametrize(
+    "lengths", [(90, 10), (10, 90), (50, 50), (70, 60), (60, 71), (30, 31), (30, 30), (1, 200)]
+)
+def test_truncation_takes_from_the_longer_as_token_by_token(lengths):
+    a, b = lengths
+    while a + b > ROOM:
+        if a > b:
+            a -= 1
+        else:
+            b -= 1
+    (a_start, a_stop), (b_start, b_stop) = _truncate_pair(
+        0, lengths[0], 500, 500 + lengths[1], ROOM, Random(0)
+    )
+    assert (a_stop - a_start, b_stop - b_start) == (a, b)
+    assert a_start >= 0 and a_stop <= lengths[0] and b_start >= 500 and b_stop <= 500 + lengths[1]
+
+
+def test_truncation_at_front_and_back_alike():
+    rng = Random(6)
+    fronts = sum(_truncate_pair(0, 100, 500, 530, ROOM, rng)[0][0] for _ in range(1000))
+    assert_close(fronts, 1000 * (130 - ROOM), 0.5)
+
+
+def test_without_next_sentence_prediction_a_segment_is_a_run_of_sentences(make_documents):
+    documents = make_documents([[1] * 200, [10] * 3])
+    single = InstanceSettings(max_seq_length=64, next_sentence=False, short_seq_prob=0)
+    instances = make_instances(documents, np.arange(2), single, Random(0))
+    assert instances[:, :2].tolist() == [[0, 62], [62, 124], [124, 186], [186, 200], [200, 230]]
+    assert (instances[:, 2] == instances[:, 3]).all() and (instances[:, 4] == 0).all()
+
+
+def test_without_next_sentence_prediction_long_sentences_are_cut(make_documents):
+    documents = make_documents([[500]])
+    single = InstanceSettings(max_seq_length=64, next_sentence=False)
+    (a_start, a_stop, *_) = make_instances(documents, np.arange(1), single, Random(0))[0]
+    assert a_stop - a_start == 62 and a_start >= 0 and a_stop <= 500
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_seq_length": 4}, "max_seq_length 4 leaves no room.*at least 5"),
+        ({"max_seq_length": 3, "next_sentence": False}, "at least 4"),
+        ({"masking": "static"}, "unknown masking 'static'; expected one of dynamic, fixed"),
+        ({"masked_lm_prob": 0.0}, "masked_lm_prob"),
+        ({"short_seq_prob": 1.1}, "short_seq_prob"),
+        ({"max_predictions": 0}, "max_predictions"),
+        ({"dupe_factor": 0}, "dupe_factor"),
+    ],
+)
+def test_settings_that_make_no_sense(options, message):
+    with pytest.raises(UserError, match=message):
+        InstanceSettings(**options)

@@ -1,0 +1,192 @@
+"""Corpora turned into token arrays on disk."""
+
+import itertools
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from minibert.data import PreparedCorpus, open_corpus, prepare_corpus, prepared
+from minibert.data.corpora import RawDocument
+from minibert.data.prepared import split_documents
+from minibert.errors import UserError
+from minibert.text import BertTokenizer
+
+WORDS = "the old house stood at the end of a lane and nobody had lived in it for many years".split()
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Two hundred documents, of one sentence a line."""
+    rng = np.random.default_rng(0)
+    documents = [
+        "".join(
+            " ".join(rng.permutation(WORDS)[: rng.integers(2, 12)]) + ".\n" for _ in range(rng.integers(1, 9))
+        )
+        for _ in range(200)
+    ]
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n".join(documents))
+    return open_corpus([path])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def all_documents(ready: PreparedCorpus) -> list[list[list[int]]]:
+    """The token ids of both parts, in the corpus's order."""
+    found = {}
+    for part in (ready.train, ready.held_out):
+        for index, document in enumerate(part.chosen.tolist()):
+            bounds = part.sentence_bounds(index)
+            found[document] = [part.tokens[a:b].tolist() for a, b in itertools.pairwise(bounds)]
+    return [found[document] for document in sorted(found)]
+
+
+def test_the_arrays_hold_what_the_tokenizer_gives(corpus, tokenizer, tmp_path):
+    ready = prepare_corpus(corpus, tokenizer, tmp_path / "out", processes=1)
+    assert all_documents(ready) == [tokenizer.token_ids_batch(document) for document in corpus]
+    assert ready.train.tokens.dtype == np.uint16
+    assert not ready.reused and "written to" in ready.describe()
+
+
+def test_any_number_of_processes_gives_the_same_bytes(corpus, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(prepared, "PIECE_CHARACTERS", 500)
+    for processes in (1, 2, 3):
+        prepare_corpus(corpus, tokenizer, tmp_path / str(processes), processes=processes)
+    first = contents(tmp_path / "1")
+    assert set(first) == {"tokens.bin", "sentence_starts.bin", "document_starts.bin", "meta.json"}
+    assert first == contents(tmp_path / "2") == contents(tmp_path / "3")
+
+
+def test_a_second_run_reuses_the_folder_and_says_so(corpus, tokenizer, tmp_path, monkeypatch):
+    prepare_corpus(corpus, tokenizer, tmp_path / "out", processes=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared, "_write_arrays", None)  # would fail
+        again = prepare_corpus(corpus, tokenizer, tmp_path / "out", held_out=0.2, seed=9)
+    assert again.reused and "reused from" in again.describe()
+    assert len(again.held_out) == 40
+
+
+def test_another_corpus_or_tokenizer_is_prepared_anew(corpus, tokenizer, tmp_path):
+    out = tmp_path / "out"
+    prepare_corpus(corpus, tokenizer, out, processes=1)
+    cased = BertTokenizer(tokenizer.tokens, lowercase=False)
+    assert not prepare_corpus(corpus, cased, out, processes=1).reused
+    assert prepare_corpus(corpus, cased, out, processes=1).reused
+    corpus.files[0].write_text("One more.\n\nAnd another.\n")
+    changed = prepare_corpus(open_corpus([corpus.files[0]]), cased, out, processes=1)
+    assert not changed.reused and len(changed.train) + len(changed.held_out) == 2
+
+
+def test_held_out_documents_never_leak(corpus, tokenizer, tmp_path):
+    ready = prepare_corpus(corpus, tokenizer, tmp_path / "out", held_out=0.1, seed=4, processes=1)
+    assert len(ready.held_out) == 20
+    assert sorted([*ready.train.chosen, *ready.held_out.chosen]) == list(range(200))
+    train, held_out = (
+        {token for start, stop in part.token_ranges() for token in range(start, stop)}
+        for part in (ready.train, ready.held_out)
+    )
+    assert not train & held_out and len(train | held_out) == len(ready.train.tokens)
+
+
+def test_the_split_is_a_function_of_seed_and_number():
+    first, second = split_documents(100, 0.05, 1), split_documents(100, 0.05, 1)
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not np.array_equal(split_documents(100, 0.05, 2)[1], first[1])
+    sizes = {n: len(split_documents(n, 0.05, 0)[1]) for n in (2, 3, 4, 39, 60, 1000)}
+    assert sizes == {2: 1, 3: 1, 4: 2, 39: 2, 60: 3, 1000: 50}
+    assert len(split_documents(10, 0.99, 0)[0]) == 2
+    for share in (0.0, 1.0, -1.0):
+        with pytest.raises(UserError, match="between 0 and 1"):
+            split_documents(10, share, 0)
+
+
+def test_token_counts_are_those_of_the_part(corpus, tokenizer, tmp_path):
+    ready = prepare_corpus(corpus, tokenizer, tmp_path / "out", held_out=0.3, processes=1)
+    for part in (ready.train, ready.held_out):
+        ids = np.concatenate([part.tokens[start:stop] for start, stop in part.token_ranges()])
+        assert part.token_counts(tokenizer.vocab_size).tolist() == np.bincount(ids, minlength=150).tolist()
+        assert part.lengths().sum() == len(ids)
+
+
+def test_large_vocabularies_take_wider_ids(corpus, tmp_path):
+    wide = SimpleNamespace(
+        tokens=["x"] * 70_000, vocab_size=70_000, token_ids_batch=lambda texts: [[69_999] for _ in texts]
+    )
+    ready = prepare_corpus(corpus, wide, tmp_path / "out", processes=1)
+    assert ready.train.tokens.dtype == np.int32 and set(ready.train.tokens.tolist()) == {69_999}
+
+
+def test_sentences_and_documents_without_tokens_are_left_out(tmp_path, tokenizer):
+    path = tmp_path / "corpus.txt"
+    path.write_text("The house.\n\n\u200b\n\nThe lane.\n\u200b\nThe end.\n")
+    ready = prepare_corpus(open_corpus([path], layout="sentences"), tokenizer, tmp_path / "out", processes=1)
+    assert [len(document) for document in all_documents(ready)] == [1, 2]
+
+
+def test_few_pieces_are_under_way_at_a_time(tokenizer):
+    """Memory is bounded by what has been read and not yet written."""
+    read = 0
+
+    def pieces():
+        nonlocal read
+        for position in range(40):
+            read += 1
+            yield [RawDocument(["The old house."], False, position)]
+
+    for done, piece in enumerate(prepared._ordered_map(pieces(), tokenizer, "uint16", processes=2)):
+        assert piece.position == done
+        assert read <= done + 1 + 4
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"The house. The lane.\n", "a corpus of one document"),
+        (b"\n \n", "no text in this corpus"),
+        (b"The house.\n\nThe l\xe4ne.\n", "line 3 is not UTF-8"),
+    ],
+)
+def test_a_bad_corpus_leaves_nothing_behind(tmp_path, tokenizer, text, message, processes):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(text)
+    with pytest.raises(UserError, match=message) as caught:
+        prepare_corpus(open_corpus([path]), tokenizer, tmp_path / "out", processes=processes)
+    assert str(path) in str(caught.value)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_of_something_else_is_not_touched(corpus, tokenizer, tmp_path):
+    precious = tmp_path / "precious" / "thesis.tex"
+    precious.parent.mkdir()
+    precious.write_text("x")
+    with pytest.raises(UserError, match="not empty and holds no prepared corpus"):
+        prepare_corpus(corpus, tokenizer, precious.parent, processes=1)
+    assert precious.read_text() == "x"
+
+
+def test_a_damaged_folder_is_told_from_a_missing_one(corpus, tokenizer, tmp_path):
+    out = tmp_path / "out"
+    prepare_corpus(corpus, tokenizer, out, processes=1)
+    (out / "tokens.bin").write_bytes(b"x" * 10)
+    with pytest.raises(UserError, match=r"tokens.bin: damaged: 10 bytes, expected [\d,]+; delete the folder"):
+        PreparedCorpus.open(out)
+    meta = json.loads((out / "meta.json").read_text())
+    (out / "meta.json").write_text(json.dumps(meta | {"format": 0}))
+    with pytest.raises(UserError, match="not a prepared corpus of this version"):
+        PreparedCorpus.open(out)
+    with pytest.raises(UserError, match="no such prepared corpus"):
+        PreparedCorpus.open(tmp_path / "none")
+
+
+def test_progress_goes_to_stderr_only_when_asked(corpus, tokenizer, tmp_path, capsys):
+    prepare_corpus(corpus, tokenizer, tmp_path / "quiet", processes=1)
+    assert capsys.readouterr() == ("", "")
+    prepare_corpus(corpus, tokenizer, tmp_path / "loud", processes=1, progress=True)
+    printed = capsys.readouterr()
+    assert printed.out == "" and "preparing: 100%" in printed.err
