@@ -139,11 +139,11 @@ def set_threads(count: int) -> None:
 
     Raises UserError if that is less than one.
     """
-    global _blas_limit, _threads
+    global _blas_limit, _threads, _pool
     if count < 1:
         raise UserError(f"threads must be at least 1, got {count}")
     _blas_limit = threadpoolctl.threadpool_limits(limits=count, user_api="blas")
-    _threads = count
+    _threads, _pool = count, None
 
 
 def get_threads() -> int:
@@ -167,13 +167,12 @@ def run_blocks(function: Callable[[slice], None], rows: int, block: int) -> None
     """
     global _pool
     blocks = [slice(start, min(start + block, rows)) for start in range(0, rows, block)]
-    workers = min(get_threads(), len(blocks))
-    if workers <= 1:
+    if get_threads() == 1 or len(blocks) == 1:
         for each in blocks:
             function(each)
         return
-    if _pool is None or _pool._max_workers < workers:
-        _pool = ThreadPoolExecutor(workers, thread_name_prefix="minibert")
+    if _pool is None:
+        _pool = ThreadPoolExecutor(get_threads(), thread_name_prefix="minibert")
     for _ in _pool.map(function, blocks):
         pass
 
@@ -196,6 +195,7 @@ def dropout_key(seed: int, step: int, micro_batch: int, replica: int, site: int)
     """
     first, second = 0x9E3779B9, 0x85EBCA6B
     for word in (seed, seed >> 32, step, micro_batch, replica, site):
+        word = int(word)  # a NumPy integer would give the key, and then the bits, another dtype
         first = _mix((first ^ word) & 0xFFFFFFFF)
         second = _mix((second + word) & 0xFFFFFFFF)
     return first, second
