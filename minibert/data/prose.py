@@ -99,6 +99,7 @@ _MARKUP = [
     ),  # "as in [1]_"
     (re.compile(r",? ?\[\w+\]_"), ""),
     (re.compile(r"(\w)\(\)"), r"\1"),  # a function's name
+    (re.compile(r"(?<=[.!?])::$"), ""),
     (re.compile(r"::$"), ":"),
     (re.compile(r"\s+([.,;:!?])(?=\s|$)"), r"\1"),
     (re.compile(r" -{2,3} |(?<=\w)-{2,3}(?=\w)"), " – "),

@@ -114,6 +114,8 @@ def test_paragraphs_of_fields_lose_their_marks():
         ("See :class:`~numpy.ndarray` and :ref:`the notes <notes>`.", "See numpy.ndarray and the notes."),
         ("Call ``run()`` on *this* or **that** [3]_.", "Call run on this or that."),
         ("Read `the manual <https://x.org>`_ -- slowly.", "Read the manual – slowly."),
+        ("It goes like this::", "It goes like this:"),
+        ("It runs.::", "It runs."),
         ("It was found early ([Smith2010]_, [2]_).", "It was found early."),
     ],
 )
