@@ -1,11 +1,10 @@
 # The everyday commands. Each sets up .venv by itself when it is missing or out of date.
 #
-#     make train RUN=runs/mine ARGS="--steps 5000"    other folder, other flags of `minibert pretrain`
-#     make test ARGS="tests/ops -x"                   flags of pytest
-#     make train PYTHON=python3.13                    the Python that .venv is made of (≥ 3.11)
+#     make train ARGS="--name mine --steps 5000"      flags of `minibert pretrain`
+#     make test ARGS="tests/ops -x"                     flags of pytest
+#     make train PYTHON=python3.13                      the Python that .venv is made of (≥ 3.11)
 
 VENV   := .venv
-RUN    ?= runs/tiny
 PYTHON ?=
 ARGS   ?=
 
@@ -20,8 +19,8 @@ USABLE  := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-train: $(READY)  ## pre-train a tiny BERT into runs/tiny (an earlier one there is replaced)
-	$(BIN)/python -m minibert pretrain --output $(RUN) --overwrite $(ARGS)
+train: $(READY)  ## pre-train a tiny BERT into runs/tiny (an earlier run there is replaced)
+	$(BIN)/python -m minibert pretrain --overwrite $(ARGS)
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest $(ARGS)

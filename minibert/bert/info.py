@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from minibert.bert.config import BertConfig
+from minibert.errors import UserError
 
 BYTES = {"float32": 4, "float64": 8}
 
@@ -107,7 +108,15 @@ def step_cost(
     Bytes: parameters, their gradients, Adam's two moments, and the activations that the caches of the
     reference operations hold from forward to backward; see ``_activation_count``. What an operation
     needs only while it runs comes on top.
+
+    Raises UserError if a number is below 1 or the sequences are longer than the model's positions.
     """
+    if min(batch_size, length, predictions) < 1:
+        raise UserError(f"expected sizes of at least 1, got {batch_size}, {length} and {predictions}")
+    if length > config.max_position_embeddings:
+        raise UserError(
+            f"sequences of {length} tokens, but the model has only {config.max_position_embeddings} positions"
+        )
     layers, hidden = config.num_hidden_layers, config.hidden_size
     tokens, predicted = batch_size * length, batch_size * predictions
     layer = tokens * (4 * hidden**2 + 2 * hidden * config.intermediate_size) + 2 * tokens * length * hidden
@@ -131,8 +140,8 @@ _ACTIVATION_CACHE = {"gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "relu": 1
 def _activation_count(config: BertConfig, batch_size: int, length: int, predictions: int) -> int:
     """How many numbers the caches of one training forward hold, each array counted once.
 
-    N = B·S tokens, M = B·P predicted positions. LayerNorm keeps its normalised input and 1/σ, a linear
-    map its input, attention its probabilities before and after dropout.
+    LayerNorm keeps its normalised input and 1/σ, a linear map its input, attention q, k, v and its
+    probabilities before and after dropout, a loss its log-probabilities and the weight of each label.
     """
     tokens, predicted = batch_size * length, batch_size * predictions
     hidden, held = config.hidden_size, _ACTIVATION_CACHE[config.hidden_act]
@@ -144,7 +153,7 @@ def _activation_count(config: BertConfig, batch_size: int, length: int, predicti
     layer = tokens * (3 * hidden + hidden + 2 * norm + wide * config.intermediate_size)  # qkv, context, …
     layer += maps * batch_size * config.num_attention_heads * length**2
     pooler = batch_size * hidden
-    heads = predicted * (hidden + held * hidden + norm + config.vocab_size) + 2 * batch_size
+    heads = predicted * (hidden + held * hidden + norm + config.vocab_size + 1) + 3 * batch_size
     return embeddings + config.num_hidden_layers * layer + pooler + heads
 
 

@@ -1,0 +1,355 @@
+"""The commands: ``minibert pretrain | fill-mask | tokenizer | prepare | info | gradcheck``.
+
+Each reads its flags, calls one function of the package and prints what comes back. A person's mistake
+(``UserError``) is told in one line on stderr, with exit code 2 and no traceback; Ctrl-C exits with 130.
+"""
+
+import argparse
+import difflib
+import functools
+import itertools
+import os
+import re
+import sys
+import tomllib
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import Field, fields
+from pathlib import Path
+from types import NoneType
+from typing import Any, NoReturn
+
+from minibert import __version__
+from minibert.arrays import resolve_device, set_threads
+from minibert.bert import PRESETS, BertConfig, BertForMaskedLM
+from minibert.bert.info import describe_parameters, describe_step
+from minibert.data import open_corpus
+from minibert.errors import UserError
+from minibert.files import read_text
+from minibert.gradcheck import operation_cases, report
+from minibert.tasks import fill_mask, prepare, pretrain
+from minibert.text import BertTokenizer
+from minibert.train.settings import PretrainSettings, check_names, read_settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (default: the process's own); return the exit code."""
+    try:
+        flags = parse(arguments)
+        code = flags.run(flags) or 0
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"minibert: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("minibert: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read our output, head for instance, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code
+
+
+# -- Flags ------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, but a wrong flag is a UserError like every other mistake, and names the nearest right one."""
+
+    def __init__(self, **options: Any):
+        layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
+        super().__init__(**options, allow_abbrev=False, formatter_class=layout)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list]:
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            known = re.findall(r"--[a-z0-9-]+", self.format_help())
+            nearest = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.75)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"see  {self.prog} --help"
+            raise UserError(f"unknown argument {unknown[0]!r}; {hint}")
+        return namespace, unknown
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message.removeprefix('argument ')}; see  {self.prog} --help")
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The values of a command line; ``run`` among them is the function of the command.
+
+    Raises UserError for a wrong flag.
+    """
+    parser = _Parser(
+        prog="minibert",
+        description="BERT from scratch in NumPy and CuPy. Every command tells more with --help.",
+        epilog=_examples(
+            "minibert pretrain",
+            'minibert fill-mask "this function returns the [MASK] of a list ."',
+            "minibert info --preset base",
+        ),
+    )
+    parser.add_argument("--version", action="version", version=f"minibert {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add in (_add_pretrain, _add_fill_mask, _add_tokenizer, _add_prepare, _add_info, _add_gradcheck):
+        add(commands)
+    return parser.parse_args(arguments)
+
+
+def _add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], about: str, *examples: str
+) -> _Parser:
+    parser = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+    parser.epilog = _examples(*examples)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _examples(*lines: str) -> str:
+    return "\n".join(["for example:", *(f"  {line}" for line in lines)])
+
+
+def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads for the CPU's matrix products")
+
+
+def _add_setting_flags(parser: argparse.ArgumentParser, names: Collection[str] | None = None) -> None:
+    """A flag for each field of PretrainSettings (or for those named), and --config for a file of them.
+
+    Only flags that are given get a value, so that the others do not hide what the file says.
+    """
+    parser.usage = f"{parser.prog} [--config FILE] [flags]"
+    parser.add_argument("--config", metavar="FILE", help="settings as TOML or JSON; flags go before them")
+    types = typing.get_type_hints(PretrainSettings)
+    sections: dict[str, Any] = {}
+    for f in fields(PretrainSettings):
+        if names is None or f.name in names:
+            group = f.metadata["group"]
+            if group not in sections:
+                sections[group] = parser.add_argument_group(group.lower())
+            flag = "--" + f.name.replace("_", "-")
+            sections[group].add_argument(flag, default=argparse.SUPPRESS, **_flag_options(f, types[f.name]))
+
+
+def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
+    """How argparse reads and explains one setting. Limits and choices are checked by the settings."""
+    help = f.metadata["help"].replace("%", "%%")
+    if "choices" in f.metadata:
+        help += f": {', '.join(f.metadata['choices'])}"
+    if f.default not in (None, ()):
+        default = {True: "yes", False: "no"}[f.default] if isinstance(f.default, bool) else f.default
+        help += f" (default: {default})"
+    (kind,) = set(typing.get_args(annotation) or [annotation]) - {
+        NoneType,
+        ...,
+    }  # X of X | None, tuple[X, ...]
+    if kind is bool:
+        return {"help": help, "action": argparse.BooleanOptionalAction}
+    if typing.get_origin(annotation) is tuple:
+        return {"help": help, "nargs": "+", "metavar": "PATH"}
+    return {"help": help, "type": kind}
+
+
+def _settings(flags: argparse.Namespace) -> PretrainSettings:
+    """The settings of a command line: its flags, then its --config file, then the defaults."""
+    given = {f.name: getattr(flags, f.name) for f in fields(PretrainSettings) if hasattr(flags, f.name)}
+    return PretrainSettings.from_dict((_read_config(flags.config) if flags.config else {}) | given)
+
+
+def _read_config(path: str) -> Mapping[str, Any]:
+    if not path.endswith(".toml"):
+        return read_settings(path)
+    try:
+        values = tomllib.loads(read_text(path, "settings file"))
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: this settings file is not valid TOML ({error})") from None
+    check_names(values, path)
+    return values
+
+
+# -- Commands ---------------------------------------------------------------------------------------
+
+
+def _add_pretrain(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "pretrain",
+        _pretrain,
+        "train a BERT from nothing on real text",
+        "minibert pretrain",
+        "minibert pretrain --corpus books/*.txt --name books --steps 20000",
+        "minibert pretrain --config runs/books/config.json --resume",
+    )
+    _add_setting_flags(parser)
+
+
+def _pretrain(flags: argparse.Namespace) -> None:
+    pretrain(_settings(flags))
+
+
+def _add_fill_mask(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "fill-mask",
+        _fill_mask,
+        "guess the words behind [MASK]",
+        'minibert fill-mask "this function returns the [MASK] of a list ."',
+        'minibert fill-mask --model runs/books/final --top-k 3 "it was a [MASK] and [MASK] night ."',
+    )
+    parser.add_argument("text", help="a text with one [MASK] or several")
+    parser.add_argument("--model", metavar="FOLDER", help="a model (default: the newest runs/*/final)")
+    parser.add_argument("--top-k", type=int, default=5, metavar="N", help="guesses (default: %(default)s)")
+    _add_machine_flags(parser)
+
+
+def _fill_mask(flags: argparse.Namespace) -> None:
+    if flags.threads is not None:
+        set_threads(flags.threads)
+    folder = flags.model or _newest_model()
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    model = BertForMaskedLM.from_pretrained(folder, device=flags.device)
+    print(f"model: {folder}")
+    for guesses in fill_mask(model, tokenizer, flags.text, top_k=flags.top_k):
+        print("[MASK]")
+        for token, probability in guesses:
+            print(f"  {probability:7.2%}  {token}")
+
+
+def _newest_model() -> str:
+    """The folder of the model that was finished last. Raises UserError if there is none."""
+    models = sorted(Path("runs").glob("*/final"), key=lambda folder: folder.stat().st_mtime)
+    if not models:
+        raise UserError("no model in runs/*/final; make one with  minibert pretrain,  or name one's folder")
+    return str(models[-1])
+
+
+def _add_tokenizer(commands: Any) -> None:
+    about = "learn a vocabulary, or turn text into token ids and back"
+    parser = commands.add_parser("tokenizer", help=about, description=about[0].upper() + about[1:] + ".")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    train = _add_command(
+        actions,
+        "train",
+        _tokenizer_train,
+        "learn a WordPiece vocabulary from text",
+        "minibert tokenizer train --corpus books/*.txt --vocab-size 8192 --output vocabulary",
+    )
+    train.add_argument("--output", required=True, metavar="FOLDER", help="where vocab.txt and the rest go")
+    train.add_argument("--corpus", nargs="+", default=[], metavar="PATH", help="text files, folders or globs")
+    train.add_argument(
+        "--vocab-size", type=int, default=8192, metavar="N", help="tokens (default: %(default)s)"
+    )
+    train.add_argument(
+        "--lowercase", action=argparse.BooleanOptionalAction, default=True, help="fold the case"
+    )
+
+    encode = _add_command(
+        actions,
+        "encode",
+        _tokenizer_encode,
+        "print the tokens and token ids of a text",
+        'minibert tokenizer encode --tokenizer vocabulary "Hello, world!"',
+    )
+    encode.add_argument("text", nargs="+", help="a text, or two that make a pair")
+
+    decode = _add_command(
+        actions,
+        "decode",
+        _tokenizer_decode,
+        "print the text behind token ids",
+        "minibert tokenizer decode --tokenizer vocabulary 2 731 4 3",
+    )
+    decode.add_argument("ids", nargs="+", type=int, metavar="ID", help="token ids")
+    decode.add_argument("--skip-special-tokens", action="store_true", help="leave out [CLS], [SEP], [PAD] …")
+    for parser in (encode, decode):
+        parser.add_argument(
+            "--tokenizer", metavar="FOLDER", help="(default: that of the newest runs/*/final)"
+        )
+
+
+def _tokenizer_train(flags: argparse.Namespace) -> None:
+    output = Path(flags.output)
+    if (output / "vocab.txt").exists():
+        raise UserError(f"{output / 'vocab.txt'}: there is a vocabulary already; choose another --output")
+    corpus = open_corpus(flags.corpus)
+    print(corpus.describe())
+    sentences = itertools.chain.from_iterable(corpus)
+    tokenizer = BertTokenizer.train(
+        sentences, flags.vocab_size, lowercase=flags.lowercase, progress=sys.stderr.isatty()
+    )
+    tokenizer.save_pretrained(output)
+    print(f"{len(tokenizer):,} tokens written to {output}")
+
+
+def _tokenizer_encode(flags: argparse.Namespace) -> None:
+    if len(flags.text) > 2:
+        raise UserError(f"expected a text or a pair of texts, got {len(flags.text)}; quote texts with spaces")
+    tokenizer = BertTokenizer.from_pretrained(flags.tokenizer or _newest_model())
+    ids = tokenizer(*flags.text)["input_ids"]
+    print(" ".join(tokenizer.tokens[id] for id in ids))
+    print(" ".join(map(str, ids)))
+
+
+def _tokenizer_decode(flags: argparse.Namespace) -> None:
+    tokenizer = BertTokenizer.from_pretrained(flags.tokenizer or _newest_model())
+    print(tokenizer.decode(flags.ids, skip_special_tokens=flags.skip_special_tokens))
+
+
+def _add_prepare(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "prepare",
+        _prepare,
+        "turn a corpus into token arrays on disk, which pretrain then finds ready",
+        "minibert prepare --corpus wikipedia/ --vocab-size 30000",
+    )
+    names = ("corpus", "tokenizer", "vocab_size", "lowercase", "prepared", "processes")
+    _add_setting_flags(parser, names)
+
+
+def _prepare(flags: argparse.Namespace) -> None:
+    prepare(_settings(flags))
+
+
+def _add_info(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "info",
+        _info,
+        "show a model's parameters matrix by matrix, and what a training step costs",
+        "minibert info --preset base",
+        "minibert info runs/tiny/final --batch-size 64",
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "folder", nargs="?", metavar="FOLDER", help="a pretrained folder, instead of --preset"
+    )
+    source.add_argument("--preset", metavar="NAME", help=f"{', '.join(PRESETS)} (default: base)")
+    for flag, default, what in (
+        ("--batch-size", 32, "sequences in a step"),
+        ("--max-seq-length", 128, "tokens in a sequence"),
+        ("--max-predictions", 20, "tokens to predict in a sequence"),
+    ):
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{what} (default: {default})")
+
+
+def _info(flags: argparse.Namespace) -> None:
+    preset = flags.preset or "base"
+    config = BertConfig.from_pretrained(flags.folder) if flags.folder else BertConfig.preset(preset)
+    step = describe_step(config, flags.batch_size, flags.max_seq_length, flags.max_predictions)
+    print(flags.folder or preset, describe_parameters(config), step, sep="\n\n")
+
+
+def _add_gradcheck(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "gradcheck",
+        _gradcheck,
+        "compare every hand-written derivative with a numeric one",
+        "minibert gradcheck",
+    )
+    _add_machine_flags(parser)
+
+
+def _gradcheck(flags: argparse.Namespace) -> int:
+    return 0 if report(operation_cases(resolve_device(flags.device))) else 1

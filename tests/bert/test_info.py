@@ -1,0 +1,78 @@
+"""What ``info`` works out from the configuration, held against real models and real caches."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from minibert.bert import BertConfig, BertForPreTraining
+from minibert.bert.info import parameter_table, step_cost
+from minibert.ops import reference_only
+
+SMALL = BertConfig(
+    vocab_size=50,
+    hidden_size=12,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=20,
+    max_position_embeddings=16,
+)
+B, S, P = 3, 10, 4
+
+
+def encoder_size(preset: str) -> int:
+    return sum(m.count for m in parameter_table(BertConfig.preset(preset)) if m.part != "heads")
+
+
+def test_the_released_sizes():
+    assert encoder_size("base") == 109_482_240
+    assert encoder_size("large") == 335_141_888
+    assert sum(matrix.count for matrix in parameter_table(BertConfig.preset("base"))) == 110_106_428
+
+
+def test_the_table_lists_the_parameters_of_the_model():
+    model = BertForPreTraining(SMALL)
+    expected = {name: parameter.shape for name, parameter in model.named_parameters()}
+    assert {matrix.name: matrix.shape for matrix in parameter_table(SMALL)} == expected
+
+
+def training_forward(config: BertConfig) -> tuple[BertForPreTraining, list]:
+    """A model and the cache of one forward, with P labels in every sequence."""
+    rng = np.random.default_rng(0)
+    model = BertForPreTraining(config)
+    labels = np.full((B, S), -100)
+    labels[:, 1 : 1 + P] = rng.integers(config.vocab_size, size=(B, P))
+    ids = rng.integers(config.vocab_size, size=(B, S))
+    with reference_only():
+        _, cache = model.forward(ids, labels=labels, next_sentence_label=[0, 1, 0], return_logits=False)
+    return model, cache
+
+
+def held_bytes(cache: object, parameters: np.ndarray) -> int:
+    """Bytes of all floating-point arrays in a nest of caches, each once, whatever views it has."""
+    owners = {}
+
+    def visit(item):
+        if isinstance(item, list | tuple):
+            for part in item:
+                visit(part)
+        elif dataclasses.is_dataclass(item):
+            visit([getattr(item, field.name) for field in dataclasses.fields(item)])
+        elif isinstance(item, np.ndarray) and item.dtype.kind == "f":
+            owner = item
+            while owner.base is not None:
+                owner = owner.base
+            owners[id(owner)] = owner
+
+    visit(cache)
+    return sum(owner.nbytes for owner in owners.values() if owner is not parameters)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "tanh"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_activations_are_those_that_the_caches_hold(activation, dropout):
+    config = dataclasses.replace(
+        SMALL, hidden_act=activation, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+    )
+    model, cache = training_forward(config)
+    assert held_bytes(cache, model.buffers.value) == step_cost(config, B, S, P).activation_bytes

@@ -1,0 +1,314 @@
+"""The commands as a person meets them: what they print, and what they say when something is wrong."""
+
+import errno
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minibert.cli import main
+
+SENTENCES = [
+    "The river rose in the night and took the bridge away.",
+    "Nobody in the village had seen such a flood before.",
+    "In the morning the children went down to look at it.",
+    "An old boat lay upside down in the middle of the road.",
+]
+SMALL = "--layers 1 --hidden 16 --heads 2 --steps 3 --batch-size 2 --max-seq-length 32 --vocab-size 120"
+SMALL += " --eval-batches 1 --eval-every 2 --save-every 2 --device cpu --processes 1 --threads 1"
+
+
+def write_corpus(path: Path, documents: int = 8) -> Path:
+    text = "\n\n".join(
+        "\n".join(SENTENCES[i % 4 :] + SENTENCES[: i % 4] + [f"Day {i}."]) for i in range(documents)
+    )
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which ``minibert pretrain`` has made runs/small and prepared/ from corpus.txt."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_corpus(folder / "corpus.txt")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        assert main(["pretrain", "--name", "small", "--corpus", "corpus.txt", *SMALL.split()]) == 0
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def workplace(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that folder to do damage in, as the current directory."""
+    folder = shutil.copytree(trained, tmp_path / "workplace")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file but the vocabularies kept for reuse, which are complete whatever fails after them."""
+    files = (
+        path for path in folder.rglob("*") if path.is_file() and "prepared/vocabulary-" not in path.as_posix()
+    )
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+# -- What goes right --------------------------------------------------------------------------------
+
+
+def test_pretrain_leaves_what_it_promises(trained):
+    run = trained / "runs" / "small"
+    assert {"config.json", "metrics.jsonl", "loss.png", "final"} <= {path.name for path in run.iterdir()}
+    assert (run / "final" / "model.safetensors").is_file()
+
+
+def test_fill_mask_takes_the_newest_model_and_says_which(workplace, capsys):
+    assert main(["fill-mask", "the [MASK] of the [MASK] .", "--top-k", "3", "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"model: {Path('runs/small/final')}"
+    assert [line for line in lines[1:] if not line.startswith(" ")] == ["[MASK]", "[MASK]"]
+    assert len(lines) == 1 + 2 * (1 + 3)
+
+
+def test_tokenizer_encodes_and_decodes(workplace, capsys):
+    assert main(["tokenizer", "encode", "The river", "the night"]) == 0
+    tokens, ids = capsys.readouterr().out.splitlines()
+    assert tokens.split()[0] == "[CLS]" and tokens.split().count("[SEP]") == 2
+    assert main(["tokenizer", "decode", *ids.split(), "--skip-special-tokens"]) == 0
+    assert capsys.readouterr().out == "the river the night\n"
+
+
+def test_tokenizer_learns_a_vocabulary(workplace, capsys):
+    assert main("tokenizer train --corpus corpus.txt --vocab-size 100 --output vocabulary".split()) == 0
+    vocabulary = Path("vocabulary/vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert f"{len(vocabulary)} tokens written to vocabulary" in capsys.readouterr().out
+    assert vocabulary[0] == "[PAD]" and len(vocabulary) <= 100
+
+
+def test_prepare_is_what_pretrain_would_do(workplace, capsys):
+    shutil.rmtree("prepared")
+    assert main("prepare --corpus corpus.txt --vocab-size 120 --processes 1".split()) == 0
+    prepared = contents(Path("prepared"))
+    assert main(["pretrain", "--name", "again", "--corpus", "corpus.txt", *SMALL.split()]) == 0
+    assert contents(Path("prepared")) == prepared
+
+
+def test_info_counts_bert_base(capsys):
+    assert main(["info", "--preset", "base"]) == 0
+    printed = capsys.readouterr().out
+    assert "= the encoder (BertModel)" in printed and "109,482,240" in printed
+    assert "bert.encoder.layer.0.attention.self.query.weight" in printed and "768 × 768" in printed
+    assert "GFLOP" in printed and "MiB" in printed
+
+
+def test_info_reads_a_pretrained_folder(workplace, capsys):
+    assert main(["info", "runs/small/final", "--max-seq-length", "32"]) == 0
+    assert "3 × 16" not in capsys.readouterr().out
+
+
+def test_flags_go_before_the_config_file(workplace, capsys):
+    Path("mine.toml").write_text('name = "from-file"\nsteps = 2\ncorpus = ["corpus.txt"]\n', encoding="utf-8")
+    assert main(["pretrain", "--config", "mine.toml", *SMALL.split()]) == 0
+    config = json.loads(Path("runs/from-file/config.json").read_text(encoding="utf-8"))
+    assert config["steps"] == 3 and config["corpus"] == ["corpus.txt"]
+    assert "steps=3" in capsys.readouterr().out
+
+
+# -- What goes wrong --------------------------------------------------------------------------------
+
+
+def damage(pattern: str, content: bytes) -> Callable[[], None]:
+    """Overwrite the last file that matches."""
+    return lambda: sorted(Path().glob(pattern))[-1].write_bytes(content)
+
+
+def write(name: str, content: bytes) -> Callable[[], object]:
+    return lambda: Path(name).write_bytes(content)
+
+
+def edit_config(**changes: object) -> Callable[[], None]:
+    def edit():
+        path = Path("runs/small/final/config.json")
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return edit
+
+
+NOTHING = write("unrelated.txt", b"")
+PRETRAIN = f"pretrain {SMALL} --name other --corpus"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+GZIP = b"\x1f\x8b\x08\x00" + b"\0" * 20
+
+MISTAKES = {
+    # what is made first, the command line, what the message has to say
+    "no such corpus": (NOTHING, f"{PRETRAIN} nowhere.txt", ["nowhere.txt", "no such"]),
+    "no match": (NOTHING, f"{PRETRAIN} no*.where", ["no*.where", "no file matches"]),
+    "empty corpus": (write("e.txt", b""), f"{PRETRAIN} e.txt", ["e.txt", "empty"]),
+    "blank corpus": (write("e.txt", b"\n \n"), f"{PRETRAIN} e.txt", ["e.txt", "no text"]),
+    "one document": (write("o.txt", b"A day.\nA night.\n"), f"{PRETRAIN} o.txt", ["o.txt", "one document"]),
+    "not UTF-8": (write("l.txt", b"caf\xe9\n\nb.\n"), f"{PRETRAIN} l.txt", ["l.txt", "UTF-8"]),
+    "binary": (write("b.txt", b"a\0b" * 99), f"{PRETRAIN} b.txt", ["b.txt", "binary"]),
+    "damaged gzip": (write("g.txt.gz", GZIP), f"{PRETRAIN} g.txt.gz", ["g.txt.gz", "damaged"]),
+    "vocabulary too small": (NOTHING, f"{PRETRAIN} corpus.txt --vocab-size 7", ["vocab_size 7"]),
+    "vocabulary without special tokens": (
+        damage("runs/small/final/vocab.txt", b"the\nof\n"),
+        "tokenizer encode hello",
+        ["vocab.txt", "[PAD]"],
+    ),
+    "vocabulary with duplicates": (
+        lambda: Path("runs/small/final/vocab.txt").write_text("\n".join([*SPECIALS, "the", "the", ""])),
+        "tokenizer encode hello",
+        ["vocab.txt", "'the'"],
+    ),
+    "vocabulary of another size": (
+        lambda: Path("runs/small/final/vocab.txt").write_text("\n".join([*SPECIALS, "the", ""])),
+        "fill-mask [MASK]",
+        ["vocab"],
+    ),
+    "too long for the positions": (
+        NOTHING,
+        f"{PRETRAIN} corpus.txt --positions 16",
+        ["max_seq_length", "32", "16 positions"],
+    ),
+    "text too long for the positions": (
+        NOTHING,
+        f"fill-mask '{'night ' * 600}[MASK]'",
+        ["512 positions"],
+    ),
+    "no mask": (NOTHING, "fill-mask hello", ["[MASK]"]),
+    "id outside the vocabulary": (NOTHING, "tokenizer decode 5 99999", ["99999"]),
+    "hidden size and heads": (NOTHING, f"{PRETRAIN} corpus.txt --hidden 18 --heads 4", ["18", "4"]),
+    "no such model": (NOTHING, "fill-mask [MASK] --model nowhere", ["nowhere"]),
+    "damaged model": (damage("runs/small/final/model.*", b"1"), "fill-mask [MASK]", ["model.safetensors"]),
+    "model of another shape": (
+        edit_config(hidden_size=32),
+        "fill-mask [MASK]",
+        ["model.safetensors", "shape"],
+    ),
+    "damaged configuration": (
+        damage("runs/small/final/config.json", b"{"),
+        "fill-mask [MASK]",
+        ["config.json", "JSON"],
+    ),
+    "a run in the way": (
+        NOTHING,
+        f"pretrain {SMALL} --name small --corpus corpus.txt",
+        ["--overwrite", "--resume"],
+    ),
+    "nothing to resume": (NOTHING, f"{PRETRAIN} corpus.txt --resume", ["other"]),
+    "resumed with other settings": (
+        NOTHING,
+        f"pretrain {SMALL} --name small --corpus corpus.txt --resume --batch-size 3",
+        ["batch_size"],
+    ),
+    "damaged checkpoint": (
+        damage("runs/small/checkpoint-*/*.safetensors", b"1"),
+        f"pretrain {SMALL} --name small --corpus corpus.txt --resume",
+        ["checkpoint-", ".safetensors"],
+    ),
+    "unknown key": (
+        write("c.toml", b"stepz = 3\n"),
+        "pretrain --config c.toml",
+        ["c.toml", "'stepz'", "did you mean 'steps'"],
+    ),
+    "broken settings": (write("c.toml", b"steps ="), "pretrain --config c.toml", ["c.toml", "TOML"]),
+    "broken JSON settings": (write("c.json", b"{"), "pretrain --config c.json", ["c.json", "JSON"]),
+    "setting of the wrong type": (
+        write("c.toml", b'steps = "3"'),
+        "pretrain --config c.toml",
+        ["steps", "'3'"],
+    ),
+    "no settings file": (NOTHING, "pretrain --config c.toml", ["c.toml"]),
+    "setting out of its limits": (NOTHING, f"{PRETRAIN} corpus.txt --batch-size 0", ["batch_size", "0"]),
+    "unknown flag": (NOTHING, "pretrain --stpes 3", ["--stpes", "did you mean --steps?"]),
+    "wrong value": (NOTHING, "pretrain --steps many", ["--steps", "many"]),
+    "unknown command": (NOTHING, "pretain", ["pretain", "pretrain"]),
+    "no command": (NOTHING, "", ["minibert --help"]),
+    "unknown device": (NOTHING, "fill-mask [MASK] --device tpu", ["tpu", "cuda"]),
+    "unknown preset": (NOTHING, "info --preset tyni", ["tyni", "tiny"]),
+    "sequence longer than a preset's": (NOTHING, "info --max-seq-length 513", ["513", "512"]),
+    "no sequences": (NOTHING, "info --batch-size 0", ["0"]),
+    "vocabulary in the way": (
+        NOTHING,
+        "tokenizer train --corpus corpus.txt --output runs/small/final",
+        ["runs/small/final", "already"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("prepare", "line", "said"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_told_in_one_line_and_leaves_nothing_behind(prepare, line, said, workplace, capsys):
+    prepare()
+    before = contents(workplace)
+    capsys.readouterr()
+    assert main(shlex.split(line)) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1 and errors[0].startswith("minibert: error: ")
+    for words in said:
+        assert words in errors[0]
+    assert contents(workplace) == before
+
+
+def test_a_full_disk_leaves_nothing_behind(workplace, capsys, monkeypatch):
+    def no_space(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = contents(workplace)
+    monkeypatch.setattr(os, "fsync", no_space)
+    assert main("tokenizer train --corpus corpus.txt --vocab-size 100 --output vocabulary".split()) == 2
+    assert "no space left" in capsys.readouterr().err
+    assert contents(workplace) == before
+
+
+# -- The process --------------------------------------------------------------------------------------
+
+
+def run_process(*arguments: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "minibert", *arguments], capture_output=True, text=True, timeout=120, **options
+    )
+
+
+def test_exit_code_and_message_reach_the_shell():
+    result = run_process("info", "--preset", "tyni")
+    assert result.returncode == 2
+    assert result.stdout == "" and result.stderr.startswith("minibert: error: unknown preset 'tyni'")
+
+
+def test_cuda_without_cupy_says_how_to_install_it(monkeypatch, workplace, capsys):
+    monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails from here on
+    assert main(["fill-mask", "[MASK]", "--device", "cuda"]) == 2
+    assert "pip install -e '.[cuda12]'" in capsys.readouterr().err
+
+
+def test_ctrl_c_exits_with_130(monkeypatch, capsys):
+    def interrupt(config, *arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("minibert.cli.describe_step", interrupt)
+    assert main(["info"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell's pipe")
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = f"{sys.executable} -m minibert info --preset large | head -n 1"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
+    assert result.stderr == ""
+
+
+def test_help_has_an_example_for_every_command(capsys):
+    for command in ("pretrain", "fill-mask", "tokenizer train", "prepare", "info", "gradcheck"):
+        with pytest.raises(SystemExit) as exit:
+            main([*command.split(), "--help"])
+        assert exit.value.code == 0
+        assert f"for example:\n  minibert {command}" in capsys.readouterr().out

@@ -1,0 +1,51 @@
+"""What is written about the package agrees with what the package is."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.match(r"[\w-]+", requirement)[0] for requirement in requirements}
+
+
+def third_party_imports(folder: Path) -> set[str]:
+    """The top-level modules that the files below a folder import and that neither Python nor we provide."""
+    found = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add(node.module.split(".")[0])
+    return found - set(sys.stdlib_module_names) - {"minibert"}
+
+
+def test_the_package_imports_what_it_requires_and_nothing_else():
+    assert third_party_imports(ROOT / "minibert") == names(PROJECT["dependencies"]) | {"cupy", "cupyx"}
+
+
+def test_each_cuda_version_has_its_extra():
+    extras = PROJECT["optional-dependencies"]
+    assert names(extras["cuda12"]) == {"cupy-cuda12x"}
+    assert names(extras["cuda13"]) == {"cupy-cuda13x"}
+
+
+def test_nobody_is_sent_to_somebody_elses_package():
+    assert PROJECT["name"] == "minibert-from-scratch"
+    for folder in ("minibert", "tests", "notebooks", "benchmarks", "."):
+        paths = (ROOT / folder).iterdir() if folder == "." else (ROOT / folder).rglob("*")
+        for path in paths:
+            if path.suffix in (".py", ".md", ".toml", ".txt", ".ipynb") or path.name == "Makefile":
+                text = path.read_text(encoding="utf-8")
+                assert not re.search(r"pip3? install [^\n]*(?<![\w./-])minibert(?![\w-])", text), path
+
+
+def test_requirements_is_the_list_in_pyproject_and_no_second_one():
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if not line.startswith("#")] == ["-e .[dev]"]
