@@ -17,11 +17,11 @@ def dropout_mask(
 ) -> Array:
     """What dropout multiplies with: 0 with the given probability, else 1 / (1 − probability).
 
-    The probability is met to the nearest multiple of 2⁻¹⁶, and the scale is that of the probability
-    really used, so that the expected value is exactly 1. ``first`` is the number of the first element,
-    for a part of a larger mask; it must be even.
+    The probability is met to the nearest multiple of 2⁻¹⁶ below 1, and the scale is that of the
+    probability really used, so that the expected value is exactly 1. ``first`` is the number of the first
+    element, for a part of a larger mask; it must be even.
     """
-    threshold = round(probability * 2**BITS)
+    threshold = min(round(probability * 2**BITS), 2**BITS - 1)
     keep = random_bits(xp, key, shape, first) >= threshold
     return keep.astype(dtype) * (2**BITS / (2**BITS - threshold))
 

@@ -65,9 +65,9 @@ def replaceable_pair(forward: Callable, backward: Callable) -> tuple[Callable, C
     TABLE[name] = Entry(Implementation(forward, backward))
 
     @functools.wraps(forward)
-    def choose_forward(x, *arguments):
+    def choose_forward(x, *arguments, **keywords):
         implementation = _choose(name, x)
-        y, cache = implementation.forward(x, *arguments)
+        y, cache = implementation.forward(x, *arguments, **keywords)
         return y, (implementation, cache)
 
     @functools.wraps(backward)
@@ -84,7 +84,7 @@ def replaceable(function: Callable) -> Callable:
     TABLE[name] = Entry(Implementation(function))
 
     @functools.wraps(function)
-    def choose(x, *arguments):
-        return _choose(name, x).forward(x, *arguments)
+    def choose(x, *arguments, **keywords):
+        return _choose(name, x).forward(x, *arguments, **keywords)
 
     return choose

@@ -1,0 +1,88 @@
+import math
+
+import numpy as np
+import pytest
+
+from minibert.arrays import to_numpy
+from minibert.ops.optimise import adamw_update, global_norm
+
+SETTINGS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.01}
+
+
+def adamw_of_one_number(value, gradients, rate, clip, bias_correction):
+    """The algorithm for a single parameter, in plain Python, straight from the paper."""
+    mean = variance = 0.0
+    for t, gradient in enumerate(gradients, start=1):
+        gradient *= clip
+        mean = 0.9 * mean + 0.1 * gradient
+        variance = 0.999 * variance + 0.001 * gradient**2
+        c1, c2 = (1 - 0.9**t, 1 - 0.999**t) if bias_correction else (1.0, 1.0)
+        value -= rate * (mean / c1 / (math.sqrt(variance / c2) + 1e-6) + 0.01 * value)
+    return value, mean, variance
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_three_steps(draw, bias_correction):
+    start, gradients = draw(50), [draw(50) for _ in range(3)]
+    value, mean, variance = start * 1.0, start * 0.0, start * 0.0
+    for t, gradient in enumerate(gradients, start=1):
+        corrections = (1 - 0.9**t, 1 - 0.999**t) if bias_correction else ()
+        adamw_update(value, gradient, mean, variance, 0.01, 0.5, *SETTINGS.values(), *corrections)
+    for i in range(50):
+        history = [float(gradient[i]) for gradient in gradients]
+        expected = adamw_of_one_number(float(start[i]), history, 0.01, 0.5, bias_correction)
+        actual = [float(array[i]) for array in (value, mean, variance)]
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+def test_updates_slices_in_place_and_nothing_else(draw):
+    value, grad, mean, variance = draw(10), draw(10), draw(10) * 0.0, draw(10) * 0.0
+    before = to_numpy(value).copy(), to_numpy(grad).copy()
+    here = slice(3, 7)
+    adamw_update(value[here], grad[here], mean[here], variance[here], 0.1, 1.0, **SETTINGS)
+    changed = to_numpy(value) != before[0]
+    assert changed.tolist() == [3 <= i < 7 for i in range(10)]
+    for moment in (mean, variance):
+        assert (to_numpy(moment) != 0).tolist() == changed.tolist()
+    np.testing.assert_array_equal(to_numpy(grad), before[1])
+
+
+def test_decay_is_decoupled_from_the_gradient(draw):
+    """Without a gradient a step only shrinks the parameters, by lr · λ."""
+    value, zero = draw(5), draw(5) * 0.0
+    before = to_numpy(value).copy()
+    adamw_update(value, zero, zero * 1.0, zero * 1.0, 0.1, 1.0, **SETTINGS)
+    np.testing.assert_allclose(to_numpy(value), before * (1 - 0.1 * 0.01), rtol=1e-14)
+
+
+def test_zero_stays_zero(device):
+    """The gaps between parameters in the flat buffer: value, gradient and moments 0."""
+    arrays = [device.asarray(np.zeros(4), "float32") for _ in range(4)]
+    for _ in range(3):
+        adamw_update(*arrays, 0.1, 1.0, **SETTINGS)
+    assert not any(to_numpy(array).any() for array in arrays)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_scalars_may_be_arrays_of_the_device(device, draw, dtype):
+    """Learning rate, clip and corrections change from step to step, and may be kept on the device."""
+    value, grad = draw(20, dtype=dtype), draw(20, dtype=dtype)
+    scalars = {"lr": 0.01, "clip": 0.7, "mean_correction": 0.1, "variance_correction": 0.001}
+    results = []
+    for wrap in (float, lambda number: device.asarray(number, dtype=dtype)):
+        state = [value * 1, grad, value * 0, value * 0]
+        adamw_update(*state, **SETTINGS, **{name: wrap(number) for name, number in scalars.items()})
+        assert {array.dtype.name for array in state} == {dtype}
+        results.append(to_numpy(state[0]))
+    tolerance = {"float32": 1e-6, "float64": 1e-14}[dtype]
+    np.testing.assert_allclose(*results, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_global_norm(draw, dtype):
+    grad = draw(1000, dtype=dtype)
+    norm = global_norm(grad)
+    assert norm.shape == () and norm.dtype == dtype
+    expected = math.sqrt(math.fsum(number**2 for number in to_numpy(grad).tolist()))
+    assert float(norm) == pytest.approx(expected, rel={"float32": 1e-6, "float64": 1e-14}[dtype])
+    assert float(global_norm(grad * 0)) == 0.0
