@@ -1,0 +1,149 @@
+"""Gradient checks of BERT, module by module and as a whole, and the list of all checks there are."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from minibert import ops
+from minibert.arrays import Array, Device
+from minibert.bert import models
+from minibert.bert.config import BertConfig
+from minibert.bert.embeddings import BertEmbeddings
+from minibert.bert.encoder import (
+    BertAttention,
+    BertEncoder,
+    BertIntermediate,
+    BertLayer,
+    BertPooler,
+    BertResidualOutput,
+    BertSelfAttention,
+)
+from minibert.bert.heads import BertLMPredictionHead, BertPredictionHeadTransform, NextSentenceHead
+from minibert.gradcheck import Case, Draws, forget_gradients, model_case, module_case, operation_cases
+from minibert.nn import Module
+from minibert.nn.cases import layer_cases
+
+CONFIG = BertConfig(
+    vocab_size=13,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=10,
+    hidden_dropout_prob=0.3,
+    attention_probs_dropout_prob=0.3,
+    max_position_embeddings=7,
+)
+
+# Three sequences of six tokens: two are padded, words occur more than once, one has no masked word.
+BATCH: dict[str, Any] = {
+    "input_ids": [[2, 7, 5, 7, 11, 3], [2, 4, 7, 8, 3, 0], [2, 9, 9, 3, 0, 0]],
+    "token_type_ids": [[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0]],
+    "attention_mask": [[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0]],
+}
+LABELS = [[-100, 7, 3, -100, 7, -100], [-100, -100, 12, -100, -100, -100], [-100] * 6]
+NEXT_SENTENCE_LABEL = [0, 1, 1]
+
+
+def all_cases(device: Device) -> list[Case]:
+    """Every gradient check of the package: operations, layers, modules, models."""
+    return [*operation_cases(device), *layer_cases(device), *module_cases(device), *model_cases(device)]
+
+
+def module_cases(device: Device) -> list[Case]:
+    """Every module of BERT with dropout on, each used twice. B = 3, S = 6, H = 8, A = 2, F = 10, V = 13."""
+    draw = Draws(device, 4)
+    config = CONFIG
+    ids, types, mask = (device.asarray(array) for array in BATCH.values())
+    bias = ops.attention_bias(mask, "float64")
+    causal_bias = ops.attention_bias(mask, "float64", causal=True)
+
+    def case(
+        what: str,
+        module: Module,
+        shapes: dict[str, tuple[int, ...]],
+        constants: Sequence[Any] = (),
+        zeros: Sequence[str] = (),
+    ) -> Case:
+        _prepare(module, draw)
+        inputs = {name: draw.normal(*shape) for name, shape in shapes.items()}
+        return module_case(what, module, inputs, constants, zeros)
+
+    hidden = {"hidden": (3, 6, 8)}
+    word_weight = BertEmbeddings(config).word_embeddings.weight
+    # Two of the four predicted positions are the same one, and the third does not count.
+    positions, labels = device.asarray([1, 3, 0, 3]), device.asarray([7, 12, 0, 5])
+    weights = device.asarray([1.0, 1.0, 0.0, 1.0])
+    encoder_zeros = [f"layer.{i}.attention.self.key.bias" for i in range(config.num_hidden_layers)]
+    return [
+        case("BertEmbeddings", BertEmbeddings(config), {}, [ids, types]),
+        case("BertSelfAttention", BertSelfAttention(config), hidden, [bias], ["key.bias"]),
+        case("  left to right", BertSelfAttention(config), hidden, [causal_bias], ["key.bias"]),
+        case("BertResidualOutput", BertResidualOutput(10, config), {"x": (3, 6, 10), "residual": (3, 6, 8)}),
+        case("BertAttention", BertAttention(config), hidden, [bias], ["self.key.bias"]),
+        case("BertIntermediate", BertIntermediate(config), hidden),
+        case("BertLayer", BertLayer(config), hidden, [bias], ["attention.self.key.bias"]),
+        case("BertEncoder", BertEncoder(config), hidden, [bias], encoder_zeros),
+        case("BertPooler", BertPooler(config), hidden),
+        case("BertPredictionHeadTransform", BertPredictionHeadTransform(config), {"hidden": (5, 8)}),
+        case(
+            "BertLMPredictionHead",
+            BertLMPredictionHead(config, word_weight),
+            hidden,
+            [positions, labels, weights, 2.5],
+        ),
+        case("NextSentenceHead", NextSentenceHead(config), {"pooled": (3, 8)}),
+    ]
+
+
+def model_cases(device: Device) -> list[Case]:
+    """The models as they are trained: dropout on, tied weights, padding, sentence pairs."""
+    draw = Draws(device, 5)
+    masked, following = {"labels": LABELS}, {"next_sentence_label": NEXT_SENTENCE_LABEL}
+    tanh_form = BertConfig.from_dict(CONFIG.to_dict() | {"hidden_act": "gelu_new", "is_decoder": True})
+    models_and_batches = [
+        ("BertForPreTraining", models.BertForPreTraining, CONFIG, masked | following),
+        ("  tanh GELU, left to right", models.BertForPreTraining, tanh_form, masked | following),
+        ("BertForMaskedLM", models.BertForMaskedLM, CONFIG, masked | {"mlm_denominator": 2.5}),
+        ("BertForNextSentencePrediction", models.BertForNextSentencePrediction, CONFIG, following),
+    ]
+    cases = [_bert_model_case(device, draw, used) for used in ({"hidden"}, {"pooled"}, {"hidden", "pooled"})]
+    for what, model_class, config, targets in models_and_batches:
+        model = model_class(config, device=device, dtype="float64")
+        _prepare(model, draw)
+        cases.append(model_case(what, model, BATCH | targets, _key_biases(model)))
+    return cases
+
+
+def _bert_model_case(device: Device, draw: Draws, used: set[str]) -> Case:
+    """The encoder alone, with a loss that uses the last hidden states, the pooled vector, or both."""
+    model = models.BertModel(CONFIG, device=device, dtype="float64", add_pooling_layer="pooled" in used)
+    _prepare(model, draw)
+    parameters = dict(model.named_parameters())
+
+    def forward() -> list[Array]:
+        output, _ = model.forward(**BATCH)
+        outputs = {"hidden": output.last_hidden_state, "pooled": output.pooler_output}
+        return [outputs[name] for name in sorted(used)]
+
+    def backward(douts: Sequence[Array]) -> dict[str, Array]:
+        forget_gradients(model)
+        _, cache = model.forward(**BATCH)
+        given = dict(zip(sorted(used), douts, strict=True))
+        model.backward(cache, given.get("hidden"), given.get("pooled"))
+        return {name: parameter.grad for name, parameter in parameters.items()}
+
+    values = {name: parameter.value for name, parameter in parameters.items()}
+    return Case(f"BertModel, {' and '.join(sorted(used))}", values, forward, backward, _key_biases(model))
+
+
+def _prepare(module: Module, draw: Draws) -> None:
+    """Random parameters, float64, dropout on with bits of its own at every site."""
+    if module.buffers is None:
+        module.allocate(draw.device, "float64")
+    draw.randomise(module)
+    module.train()
+    module.set_dropout_stream(seed=6, step=7)
+
+
+def _key_biases(module: Module) -> list[str]:
+    """A key's bias adds the same number to all scores of a query, which the softmax takes out again."""
+    return [name for name, _ in module.named_parameters() if name.endswith("self.key.bias")]
