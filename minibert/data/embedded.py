@@ -12,6 +12,7 @@ import importlib.util
 import platform
 import re
 import sysconfig
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,7 +90,8 @@ def _modules(folder: Path) -> list[Path]:
 def _parse(module: Path) -> ast.Module | None:
     """The module's syntax tree; None for the few files that are examples of bad syntax."""
     try:
-        return ast.parse(module.read_bytes())
+        with warnings.catch_warnings(action="ignore"):  # about escapes like "\\d" in other people's strings
+            return ast.parse(module.read_bytes())
     except (SyntaxError, ValueError, OSError):
         return None
 
