@@ -1,0 +1,36 @@
+"""Filling in masked words."""
+
+import numpy as np
+
+from minibert import ops
+from minibert.arrays import to_numpy
+from minibert.bert import BertForPreTraining
+from minibert.errors import UserError
+from minibert.text import BertTokenizer
+
+
+def fill_mask(
+    model: BertForPreTraining, tokenizer: BertTokenizer, text: str, top_k: int = 5
+) -> list[list[tuple[str, float]]]:
+    """The ``top_k`` likeliest tokens for each [MASK] in ``text``, with their probabilities, best first.
+
+    ``model`` is any that predicts masked words; it is put into evaluation mode. Several masks are each
+    guessed without knowing the other guesses, as in training.
+
+    Raises UserError if there is no [MASK], or if the text is longer than the model's positions.
+    """
+    if not 1 <= top_k <= len(tokenizer):
+        raise UserError(f"top_k must be 1 to {len(tokenizer)}, the size of the vocabulary; got {top_k}")
+    ids = np.array(tokenizer(text)["input_ids"])  # (S,)
+    masks = np.flatnonzero(ids == tokenizer.mask_id)  # (N,)
+    if not len(masks):
+        raise UserError(f"no [MASK] in {text!r}; write [MASK] in the place of a word")
+    model.eval()
+    outputs, _ = model.forward(ids[None])
+    logits = outputs.prediction_logits[0, model.device.asarray(masks)]  # (N, V)
+    probabilities = to_numpy(ops.softmax(logits)[0])
+    best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]  # (N, top_k)
+    return [
+        [(tokenizer.tokens[token], float(row[token])) for token in tokens]
+        for row, tokens in zip(probabilities, best, strict=True)
+    ]

@@ -1,0 +1,340 @@
+"""Pre-training a BERT: from text to a folder with a model that can be used."""
+
+import functools
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.arrays import Device, get_threads, resolve_device, set_threads
+from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.data import (
+    BatchStream,
+    Corpus,
+    Documents,
+    PreparedCorpus,
+    held_out_batches,
+    open_corpus,
+    prepare_corpus,
+    unigram_plateau,
+)
+from minibert.errors import UserError
+from minibert.files import atomic_folder, write_json
+from minibert.plots import plot_loss
+from minibert.tasks.fill_mask import fill_mask
+from minibert.text import BertTokenizer
+from minibert.train import AdamW, PretrainSettings, Trainer
+from minibert.train.checkpoint import (
+    Checkpoint,
+    describe_environment,
+    environment_changes,
+    list_checkpoints,
+    open_checkpoint,
+    save_checkpoint,
+)
+from minibert.train.metrics import MetricsLog, evaluate, peak_memory, read_metrics
+from minibert.train.progress import format_seconds
+from minibert.train.schedule import SCHEDULES
+from minibert.train.settings import read_settings
+
+EXAMPLES = 5  # masked sentences shown at the end
+
+
+def prepare(settings: PretrainSettings) -> tuple[BertTokenizer, PreparedCorpus]:
+    """The vocabulary and the tokenised corpus of a run, from ``settings.prepared`` if they are there already.
+
+    The vocabulary is learned from the whole corpus. The two folders are named by hashes of what they are
+    made from: ``vocabulary-…`` (corpus, size, case) and ``tokens-…`` (corpus, vocabulary). Prints what
+    they are. Raises UserError for a corpus that is missing, empty, or no text.
+    """
+    show_progress = sys.stderr.isatty()
+    corpus = open_corpus(settings.corpus)
+    print(corpus.describe(), flush=True)
+    tokenizer = _vocabulary(settings, corpus, show_progress)
+    prepared = prepare_corpus(
+        corpus,
+        tokenizer,
+        Path(settings.prepared) / f"tokens-{_hash(corpus.fingerprint(), tokenizer.tokens)}",
+        held_out=settings.held_out,
+        seed=settings.seed,
+        processes=settings.processes,
+        progress=show_progress,
+    )
+    print(prepared.describe(), flush=True)
+    return tokenizer, prepared
+
+
+def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool) -> BertTokenizer:
+    if settings.tokenizer is not None:
+        folder, origin = Path(settings.tokenizer), "read from"
+    else:
+        version = importlib.metadata.version("minibert-from-scratch")  # another may learn differently
+        key = _hash(corpus.fingerprint(), settings.vocab_size, settings.lowercase, version)
+        folder, origin = Path(settings.prepared) / f"vocabulary-{key}", "reused from"
+        if not folder.is_dir():
+            origin = "written to"
+            sentences = itertools.chain.from_iterable(corpus)
+            tokenizer = BertTokenizer.train(
+                sentences, settings.vocab_size, lowercase=settings.lowercase, progress=show_progress
+            )
+            with atomic_folder(folder) as unfinished:
+                tokenizer.save_pretrained(unfinished)
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    print(f"vocabulary: {len(tokenizer):,} tokens; {origin} {folder}", flush=True)
+    return tokenizer
+
+
+def _hash(*values: Any) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
+
+
+def pretrain(settings: PretrainSettings) -> dict[str, Any]:
+    """Train a BERT from nothing on real text (or go on with a run), and say how well it does.
+
+    Writes ``OUT/NAME/``: ``config.json`` (these settings), ``metrics.jsonl``, ``loss.png``, checkpoints,
+    and ``final/``, a pretrained folder. Prints the settings, the data, the course of the training, and
+    at the end what is returned: ``plateau_loss`` and ``plateau_accuracy`` (guessing by frequency), the
+    last ``held_out_…`` measurements, ``tokens_per_second``, ``seconds``, ``peak_memory`` (bytes).
+    Losses are in nats.
+
+    Raises UserError for settings or text that do not work, and KeyboardInterrupt after Ctrl-C, once all
+    is saved.
+    """
+    run = settings.folder
+    checkpoint = _find_start(settings)
+    settings.model_config(settings.vocab_size)  # sizes that do not fit are told before any work is done
+    device = _choose_machine(settings)
+    print(f"{settings.describe()}\n", flush=True)
+    tokenizer, prepared = prepare(settings)
+    held_out = list(
+        held_out_batches(
+            prepared.held_out,
+            tokenizer,
+            settings.instance_settings(),
+            settings.batch_size,
+            settings.seed,
+            settings.eval_batches,
+        )
+    )
+    plateau_loss, plateau_accuracy = unigram_plateau(
+        prepared.train.token_counts(len(tokenizer)), np.concatenate([batch["labels"] for batch in held_out])
+    )
+    print(f"guessing by frequency: loss {plateau_loss:.3f} nats, accuracy {plateau_accuracy:.2%}", flush=True)
+
+    model = _make_model(settings, device, len(tokenizer), checkpoint)
+    trainer = _make_trainer(settings, model, tokenizer, prepared, held_out)
+    if checkpoint is not None:
+        _restore(trainer, checkpoint, prepared)
+    else:
+        _clear(run)
+        write_json(run / "config.json", settings.to_dict())
+    try:
+        trainer.run()
+    except KeyboardInterrupt:
+        if trainer.checkpoint is not None:
+            print(f"\nstopped; to go on from {trainer.checkpoint}:\n    {settings.resume_command}")
+        raise
+    with atomic_folder(run / "final") as unfinished:
+        _save_pretrained(trainer.model, tokenizer, unfinished)
+    metrics = read_metrics(run / "metrics.jsonl")
+    plot_loss(metrics, plateau_loss, run / "loss.png")
+
+    last = next(record for record in reversed(metrics) if "held_out_mlm_loss" in record)
+    summary = {
+        "plateau_loss": plateau_loss,
+        "plateau_accuracy": plateau_accuracy,
+        **{name: value for name, value in last.items() if name != "step"},
+        "tokens_per_second": trainer.tokens / trainer.seconds,
+        "seconds": trainer.seconds,
+        "peak_memory": peak_memory(device),
+    }
+    _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
+    _print_summary(run, summary)
+    return summary
+
+
+# -- Before ------------------------------------------------------------------------------------------
+
+
+def _find_start(settings: PretrainSettings) -> Checkpoint | None:
+    """The checkpoint to go on from, if the run is to be resumed. Raises UserError if its folder says no."""
+    run = settings.folder
+    if settings.resume:
+        checkpoints = list_checkpoints(run)
+        if not checkpoints:
+            raise UserError(f"{run}: no checkpoint to resume from; begin the run without --resume")
+        settings.check_resumes(PretrainSettings.from_dict(read_settings(run / "config.json")))
+        return open_checkpoint(checkpoints[-1])
+    if run.is_file():
+        raise UserError(f"{run} is a file; choose another --name for the run's folder")
+    if run.exists() and any(run.iterdir()) and not settings.overwrite:
+        raise UserError(
+            f"{run} is not empty; go on with the run in it (--resume), replace it (--overwrite), "
+            "or choose another --name"
+        )
+    return None
+
+
+def _clear(run: Path) -> None:
+    """Remove what an earlier run left, and nothing that is not a run's."""
+    for folder in (*list_checkpoints(run), run / "final"):
+        shutil.rmtree(folder, ignore_errors=True)
+    for name in ("config.json", "metrics.jsonl", "loss.png"):
+        (run / name).unlink(missing_ok=True)
+
+
+def _choose_machine(settings: PretrainSettings) -> Device:
+    if settings.threads is not None:
+        set_threads(settings.threads)
+    device = resolve_device(settings.device)
+    chosen = " (chosen by auto)" if settings.device == "auto" else ""
+    print(f"device: {device.name}{chosen}, {get_threads()} threads for the CPU's matrix products", flush=True)
+    return device
+
+
+def _make_model(
+    settings: PretrainSettings, device: Device, vocab_size: int, checkpoint: Checkpoint | None
+) -> BertForPreTraining:
+    """A new model, or the checkpoint's."""
+    Model = BertForPreTraining if settings.nsp else BertForMaskedLM
+    if checkpoint is None:
+        config = settings.model_config(vocab_size)
+        model = Model(config, device=device, dtype=settings.dtype, seed=settings.seed)
+    else:
+        model = Model.from_pretrained(checkpoint.folder, device=device, dtype=settings.dtype)
+    config = model.config
+    parameters = sum(parameter.size for parameter in model.buffers.parameters)
+    print(
+        f"model: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, {parameters:,} parameters\n",
+        flush=True,
+    )
+    return model
+
+
+def _make_trainer(
+    settings: PretrainSettings,
+    model: BertForPreTraining,
+    tokenizer: BertTokenizer,
+    prepared: PreparedCorpus,
+    held_out: list[dict[str, np.ndarray]],
+) -> Trainer:
+    """The trainer of a new run."""
+    run = settings.folder
+    optimiser = AdamW(
+        model,
+        beta1=settings.beta1,
+        beta2=settings.beta2,
+        eps=settings.adam_eps,
+        weight_decay=settings.weight_decay,
+        clip_norm=settings.clip_norm,
+        bias_correction=settings.bias_correction,
+    )
+    batches = BatchStream(
+        prepared.train, tokenizer, settings.instance_settings(), settings.batch_size, settings.seed
+    )
+
+    def learning_rate(step: int) -> float:
+        warmup = round(settings.warmup * settings.steps)
+        return SCHEDULES[settings.schedule](step, settings.steps, warmup, settings.learning_rate)
+
+    def save(state: dict[str, Any]) -> Path:
+        state = {**state, "seed": settings.seed, "text": prepared.folder.name}
+        save_model = functools.partial(_save_pretrained, model, tokenizer)
+        return save_checkpoint(run, state, save_model, optimiser, settings.keep_checkpoints)
+
+    return Trainer(
+        model,
+        optimiser,
+        batches,
+        learning_rate,
+        evaluate=functools.partial(evaluate, model, held_out),
+        save=save,
+        metrics=MetricsLog(run / "metrics.jsonl"),
+        steps=settings.steps,
+        accumulation=settings.accumulation,
+        seed=settings.seed,
+        log_every=settings.log_every or (1 if model.device.name == "cpu" else 10),
+        print_every=settings.print_every,
+        eval_every=settings.eval_every,
+        save_every=settings.save_every,
+    )
+
+
+def _restore(trainer: Trainer, checkpoint: Checkpoint, prepared: PreparedCorpus) -> None:
+    """Bring a new trainer, whose model is the checkpoint's, to where the checkpoint was written."""
+    if checkpoint.state["text"] != prepared.folder.name:
+        raise UserError(
+            f"{checkpoint.folder}: the corpus or the vocabulary has changed since this run began; "
+            "restore them, or begin the run anew with --overwrite"
+        )
+    trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
+    trainer.restore(checkpoint.folder, checkpoint.state)
+    now = describe_environment(trainer.model.device)
+    for change in environment_changes(checkpoint.state["environment"], now):
+        print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
+    print(f"resuming from {checkpoint.folder}", flush=True)
+
+
+def _save_pretrained(model: BertForPreTraining, tokenizer: BertTokenizer, folder: Path) -> None:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+# -- After -------------------------------------------------------------------------------------------
+
+
+def _print_examples(
+    model: BertForPreTraining, tokenizer: BertTokenizer, documents: Documents, seed: int
+) -> None:
+    print("\nheld-out sentences with a word masked, and the guesses")
+    for text, answer in itertools.islice(masked_sentences(documents, tokenizer, seed), EXAMPLES):
+        guesses = fill_mask(model, tokenizer, text)[0]
+        told = "  ".join(f"{token} {probability:.0%}" for token, probability in guesses)
+        print(f"  {text}\n    was: {answer}   guesses: {told}")
+
+
+def masked_sentences(documents: Documents, tokenizer: BertTokenizer, seed: int) -> Iterator[tuple[str, str]]:
+    """Random sentences of 8 to 24 tokens with one random word masked: (text, the word), without end.
+
+    Only words of at least three letters that are one token are masked, since a guess is one token.
+    """
+    rng = np.random.default_rng([seed, 0x6D61736B])  # a stream of its own
+    is_word = np.array([token.isalpha() and len(token) >= 3 for token in tokenizer.tokens])  # (V,)
+    for _ in range(100_000):
+        bounds = documents.sentence_bounds(int(rng.integers(len(documents))))
+        sentence = int(rng.integers(len(bounds) - 1))
+        ids = np.array(documents.tokens[bounds[sentence] : bounds[sentence + 1]], dtype=np.int64)
+        continued = np.append(tokenizer.continues_word[ids[1:]], False)  # by the token after it
+        candidates = np.flatnonzero(is_word[ids] & ~continued)
+        if 8 <= len(ids) <= 24 and len(candidates) and tokenizer.unk_id not in ids:
+            place = int(rng.choice(candidates))
+            answer = tokenizer.tokens[ids[place]]
+            ids[place] = tokenizer.mask_id
+            yield tokenizer.decode(ids), answer
+
+
+def _print_summary(run: Path, summary: dict[str, Any]) -> None:
+    loss, accuracy = summary["held_out_mlm_loss"], summary["held_out_mlm_accuracy"]
+    plateau_loss, plateau_accuracy = summary["plateau_loss"], summary["plateau_accuracy"]
+    below = f"{abs(plateau_loss - loss):.3f} nats {'below' if loss <= plateau_loss else 'above'}"
+    memory = summary["peak_memory"]
+    print(
+        f"\nguessing by frequency  loss {plateau_loss:.3f} nats  accuracy {plateau_accuracy:.2%}"
+        f"\nheld-out masked words  loss {loss:.3f} nats  accuracy {accuracy:.2%}"
+        f"   {below}, {accuracy / plateau_accuracy:.2f} times the accuracy"
+    )
+    if "held_out_nsp_accuracy" in summary:
+        print(f"held-out sentence pairs (NSP)  accuracy {summary['held_out_nsp_accuracy']:.2%}")
+    print(
+        f"training {format_seconds(summary['seconds'])}, {summary['tokens_per_second']:,.0f} tokens/s"
+        + (f", peak memory {memory / 2**20:,.0f} MiB" if memory else "")
+        + f"\nwritten to {run}: final/ (the model), metrics.jsonl, loss.png"
+    )

@@ -1,0 +1,134 @@
+"""Checkpoints: all that a run needs in order to go on, bit for bit, as if it had never stopped.
+
+A checkpoint is a folder ``checkpoint-STEP``:
+
+    model.safetensors, config.json, vocab.txt, …   a pretrained folder, which every command can read
+    optimiser.safetensors                           the two means of every parameter
+    state.json                                      the step, the position in the data, the machine and its
+                                                    libraries, and a SHA-256 of every other file
+
+It appears under its name only when it is complete and on the disk.
+"""
+
+import hashlib
+import importlib.metadata
+import platform
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import threadpoolctl
+
+from minibert.arrays import Device, get_threads
+from minibert.errors import UserError
+from minibert.files import atomic_folder, read_json, write_json
+from minibert.train.optimiser import AdamW
+
+PREFIX = "checkpoint-"
+
+
+def save_checkpoint(
+    run: Path, state: Mapping[str, Any], save_model: Callable[[Path], None], optimiser: AdamW, keep: int
+) -> Path:
+    """Write ``run/checkpoint-STEP``, then remove all but the newest ``keep`` checkpoints.
+
+    ``state`` is what the run must remember, as JSON, its "step" among it; ``save_model`` writes the
+    pretrained folder.
+    """
+    folder = run / f"{PREFIX}{state['step']}"
+    with atomic_folder(folder) as unfinished:
+        save_model(unfinished)
+        # bytes first, rather than save_file: a full disk is then an ordinary OSError
+        (unfinished / "optimiser.safetensors").write_bytes(safetensors.numpy.save(optimiser.state_arrays()))
+        files = {file.name: _digest(file) for file in sorted(unfinished.iterdir())}
+        environment = describe_environment(optimiser.device)
+        write_json(unfinished / "state.json", {**state, "environment": environment, "files": files})
+    for old in list_checkpoints(run)[:-keep]:
+        shutil.rmtree(old)
+    return folder
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a run, the oldest first."""
+    folders = [folder for folder in run.glob(f"{PREFIX}*") if folder.name.removeprefix(PREFIX).isdecimal()]
+    return sorted(folders, key=_step_of)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files are all as they were written, and its state."""
+
+    folder: Path
+    state: dict[str, Any]
+
+    def optimiser_arrays(self) -> tuple[dict[str, np.ndarray], str]:
+        """The arguments of ``AdamW.load_state_arrays``: the arrays, and the name of their file."""
+        path = self.folder / "optimiser.safetensors"
+        return safetensors.numpy.load_file(path), str(path)
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Read a checkpoint's state and check all its files.
+
+    Raises UserError if one is missing or not what was written, naming it and what to do.
+    """
+    try:
+        state = read_json(folder / "state.json", "checkpoint's state")
+        changed = [name for name, digest in state["files"].items() if _digest(folder / name) != digest]
+    except (UserError, OSError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder} is damaged ({error}); {_way_out(folder)}") from None
+    if changed:
+        raise UserError(
+            f"{folder} is damaged ({', '.join(changed)} is not what was written); {_way_out(folder)}"
+        )
+    return Checkpoint(folder, state)
+
+
+def describe_environment(device: Device) -> dict[str, Any]:
+    """What the last bit of a result can depend on, besides the settings and the text."""
+    blas = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    environment = {
+        "minibert": importlib.metadata.version("minibert-from-scratch"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "blas": sorted(
+            f"{pool['internal_api']} {pool['version']} {pool.get('architecture', '')}".strip()
+            for pool in blas
+        ),
+        "threads": get_threads(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "device": device.name,
+    }
+    if device.name != "cpu":
+        environment["cupy"] = device.xp.__version__
+    return environment
+
+
+def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two environments, a line each."""
+    names = [*now, *(name for name in before if name not in now)]
+    return [
+        f"{name} was {before.get(name)}, is {now.get(name)}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _way_out(folder: Path) -> str:
+    older = [other for other in list_checkpoints(folder.parent) if _step_of(other) < _step_of(folder)]
+    if older:
+        return f"delete that folder and resume again, from {older[-1].name}"
+    return "there is no older one: begin the run anew with --overwrite"
+
+
+def _step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix(PREFIX))
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

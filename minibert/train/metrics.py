@@ -1,0 +1,115 @@
+"""What is measured: losses and accuracies on held-out text, memory, and the file they are written to."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.arrays import Array, Device, to_numpy
+from minibert.bert.inputs import IGNORED
+from minibert.errors import UserError
+from minibert.files import write_text
+
+Batch = Mapping[str, np.ndarray]
+
+
+def count_targets(batches: Iterable[Batch]) -> dict[str, int]:
+    """What the losses of several batches have to be divided by so that they add up to the loss of all.
+
+    The number of masked words and of sentence pairs to predict, as the ``…_denominator`` arguments of
+    the models' forward. Counted on the host, before anything is computed.
+    """
+    counts: dict[str, int] = {}
+    for batch in batches:
+        for name, argument in (("labels", "mlm_denominator"), ("next_sentence_label", "nsp_denominator")):
+            if name in batch:
+                counts[argument] = counts.get(argument, 0) + int(np.sum(batch[name] != IGNORED))
+    return counts
+
+
+def evaluate(model: Any, batches: Sequence[Batch]) -> dict[str, float]:
+    """Losses (nats) and accuracies of a model, dropout off, over all predictions in these batches.
+
+    Every prediction counts the same, whichever batch it is in: the sums are divided once, by the
+    counts of all batches. Leaves the model in evaluation mode.
+    """
+    model.eval()
+    counts = count_targets(batches)
+    losses = {"mlm": 0.0, "nsp": 0.0}
+    right = {"mlm": 0, "nsp": 0}
+    for batch in batches:
+        outputs, _ = model.forward(**batch, **counts)
+        if "labels" in batch:
+            labels = batch["labels"][batch["labels"] != IGNORED]  # row-major, as the logits are
+            losses["mlm"] += as_float(outputs.mlm_loss)
+            right["mlm"] += _count_right(outputs.prediction_logits, labels)
+        if "next_sentence_label" in batch:
+            losses["nsp"] += as_float(outputs.nsp_loss)
+            right["nsp"] += _count_right(outputs.seq_relationship_logits, batch["next_sentence_label"])
+    results: dict[str, float] = {}
+    for argument, count in counts.items():
+        head = argument.removesuffix("_denominator")
+        results |= {f"{head}_loss": losses[head], f"{head}_accuracy": right[head] / count}
+    return results
+
+
+def as_float(scalar: Array) -> float:
+    """The value of a 0-d array. The host waits here for the device."""
+    return float(to_numpy(scalar))
+
+
+def _count_right(logits: Array, labels: np.ndarray) -> int:
+    return int(np.sum(to_numpy(logits.argmax(axis=-1)) == labels))
+
+
+def peak_memory(device: Device) -> int | None:
+    """The most memory this process has held so far, in bytes, on the device; None where nobody counts it.
+
+    On the CPU that is the resident set, preparation of the corpus included; on a GPU what CuPy's pool
+    has taken from the driver.
+    """
+    if device.name.startswith("cuda"):
+        return device.xp.get_default_memory_pool().total_bytes()
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # bytes there, KiB elsewhere
+
+
+class MetricsLog:
+    """The file ``metrics.jsonl``: one JSON object a line, each with the ``step`` it was measured after."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def truncate(self, step: int) -> None:
+        """Drop what was measured after ``step``, and a last line that was cut off in the middle."""
+        kept = [record for record in read_metrics(self.path) if record["step"] <= step]
+        write_text(self.path, "".join(map(_line, kept)))
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Add a line. Raises UserError if the file cannot be written, for instance on a full disk."""
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(_line(record))
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: cannot be written ({error.strerror}); make room, then go on with --resume"
+            ) from error
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a ``metrics.jsonl``, without a last one that was cut off; none if there is no file."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record) + "\n"

@@ -1,0 +1,47 @@
+"""How far a run is: a bar on a terminal, elsewhere a line every so many steps."""
+
+from tqdm import tqdm
+
+_BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}, {remaining} left{postfix}]"
+
+
+class Progress:
+    """Shows the step, the loss (nats), the tokens a second and the time left.
+
+    The bar appears on stderr if that is a terminal; otherwise every ``print_every``-th step and the
+    last are printed.
+    """
+
+    def __init__(self, step: int, steps: int, print_every: int):
+        self.steps = steps
+        self.print_every = print_every
+        self.bar = tqdm(total=steps, initial=step, disable=None, dynamic_ncols=True, bar_format=_BAR)
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def update(self, step: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
+        """Show where the run stands after ``step`` steps."""
+        if not self.bar.disable:
+            self.bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
+            self.bar.update(step - self.bar.n)
+        elif step % self.print_every == 0 or step == self.steps:
+            print(
+                f"step {step:>{len(str(self.steps))}}/{self.steps}  loss {loss:.3f}  "
+                f"{tokens_per_second:,.0f} tokens/s  {format_seconds(seconds_left)} left",
+                flush=True,
+            )
+
+    def note(self, text: str) -> None:
+        """Print a line, above the bar if there is one."""
+        self.bar.write(text)
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration for people: "1:02:03", or "2:03" below an hour."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

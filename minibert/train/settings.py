@@ -1,0 +1,279 @@
+"""Everything that a pre-training run can be told, in one place: name, default, meaning and limits.
+
+The flags of ``minibert pretrain``, the keys of a ``--config`` file and a run's own ``config.json`` are
+all made from the fields of :class:`PretrainSettings`.
+"""
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any
+
+from minibert.arrays import FLOAT_DTYPES
+from minibert.bert import PRESETS, BertConfig
+from minibert.data import InstanceSettings
+from minibert.errors import UserError
+from minibert.files import read_json
+from minibert.train.schedule import SCHEDULES
+
+# While a run is resumed only these may differ from what it began with: all others change its result.
+_FREE_WHEN_RESUMING = ("Run", "Report", "Machine")
+
+
+def _setting(default: Any, group: str, help: str, **limits: Any) -> Any:
+    """A field with its help text, its group, and its limits: ``least``, ``most`` or ``choices``."""
+    return field(default=default, metadata={"group": group, "help": help, **limits})
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """The settings of one pre-training run. Defaults are BERT's own recipe, at the size of a laptop."""
+
+    name: str = _setting("tiny", "Run", "the run's name: its files go to OUT/NAME")
+    out: str = _setting("runs", "Run", "folder of all runs")
+    resume: bool = _setting(False, "Run", "go on from the newest checkpoint in OUT/NAME")
+    overwrite: bool = _setting(False, "Run", "throw away an earlier run in OUT/NAME")
+
+    corpus: tuple[str, ...] = _setting(
+        (), "Corpus", "text files, folders or globs; none: the documentation installed with Python"
+    )
+    held_out: float = _setting(
+        0.05, "Corpus", "share of the documents kept for evaluation", least=0.001, most=0.5
+    )
+    tokenizer: str | None = _setting(
+        None, "Corpus", "folder with a vocabulary to use; none: learn one from the corpus"
+    )
+    vocab_size: int = _setting(8192, "Corpus", "tokens in the vocabulary to learn", least=6)
+    lowercase: bool = _setting(True, "Corpus", "lower-case the text and strip accents (a learned vocabulary)")
+
+    preset: str = _setting("tiny", "Model", "size of the model", choices=tuple(PRESETS))
+    layers: int | None = _setting(None, "Model", "layers, if not the preset's", least=1)
+    hidden: int | None = _setting(None, "Model", "hidden size, if not the preset's", least=1)
+    heads: int | None = _setting(
+        None, "Model", "attention heads, if not the preset's (or hidden / 64)", least=1
+    )
+    intermediate: int | None = _setting(
+        None, "Model", "feed-forward size, if not the preset's (or 4 x hidden)", least=1
+    )
+    positions: int | None = _setting(
+        None, "Model", "longest sequence the model can read, if not the preset's", least=4
+    )
+    dropout: float = _setting(
+        0.1, "Model", "probability of dropping a hidden unit or an attention weight", least=0, most=0.99
+    )
+
+    max_seq_length: int = _setting(128, "Instances", "tokens in a training sequence, at most", least=8)
+    short_seq_prob: float = _setting(
+        0.1, "Instances", "share of sequences made shorter on purpose", least=0, most=1
+    )
+    masked_lm_prob: float = _setting(0.15, "Instances", "share of the tokens to predict", least=0.001, most=1)
+    max_predictions: int = _setting(20, "Instances", "tokens to predict in a sequence, at most", least=1)
+    whole_word_masking: bool = _setting(False, "Instances", "mask all pieces of a word or none")
+    masking: str = _setting(
+        "dynamic",
+        "Instances",
+        "draw the masks anew in every pass over the corpus, or only DUPE_FACTOR times",
+        choices=("dynamic", "fixed"),
+    )
+    dupe_factor: int = _setting(
+        10, "Instances", "passes after which fixed masks and pairs come round again", least=1
+    )
+    nsp: bool = _setting(True, "Instances", "also learn whether the second sentence follows the first (NSP)")
+
+    steps: int = _setting(3000, "Optimiser", "optimiser steps", least=1)
+    batch_size: int = _setting(32, "Optimiser", "sequences in a micro-batch", least=1)
+    accumulation: int = _setting(1, "Optimiser", "micro-batches whose gradients make up one step", least=1)
+    learning_rate: float = _setting(1e-3, "Optimiser", "learning rate at its peak", least=0)
+    warmup: float = _setting(0.1, "Optimiser", "share of the steps in which it rises", least=0, most=1)
+    schedule: str = _setting(
+        "original",
+        "Optimiser",
+        "how it falls after the warm-up: on the line from step 0 (original) or from the peak (triangle)",
+        choices=tuple(SCHEDULES),
+    )
+    weight_decay: float = _setting(
+        0.01, "Optimiser", "decoupled weight decay, not on biases and LayerNorm", least=0
+    )
+    clip_norm: float = _setting(
+        1.0, "Optimiser", "longest gradient; a longer one is scaled down to it", least=1e-12
+    )
+    beta1: float = _setting(0.9, "Optimiser", "decay of the mean of the gradient", least=0, most=0.999999)
+    beta2: float = _setting(
+        0.999, "Optimiser", "decay of the mean of the squared gradient", least=0, most=0.99999999
+    )
+    adam_eps: float = _setting(
+        1e-6, "Optimiser", "added to the root of the mean squared gradient", least=1e-30
+    )
+    bias_correction: bool = _setting(
+        False, "Optimiser", "correct Adam's means for their start at zero (the original BERT does not)"
+    )
+    seed: int = _setting(
+        0, "Optimiser", "seed of every random stream: weights, pairs, masks, dropout", least=0
+    )
+    dtype: str = _setting("float32", "Optimiser", "precision of the arithmetic", choices=FLOAT_DTYPES)
+
+    log_every: int | None = _setting(
+        None, "Report", "steps between lines of metrics.jsonl; none: 1 on the CPU, 10 on a GPU", least=1
+    )
+    print_every: int = _setting(
+        100, "Report", "steps between printed lines where there is no progress bar", least=1
+    )
+    eval_every: int = _setting(250, "Report", "steps between evaluations on held-out text", least=1)
+    eval_batches: int = _setting(30, "Report", "batches of held-out text to evaluate on, at most", least=1)
+    save_every: int = _setting(500, "Report", "steps between checkpoints", least=1)
+    keep_checkpoints: int = _setting(2, "Report", "checkpoints to keep, the newest", least=1)
+
+    device: str = _setting("auto", "Machine", "auto, cpu, cuda or cuda:N")
+    threads: int | None = _setting(
+        None, "Machine", "threads for the CPU's matrix products; none: all cores", least=1
+    )
+    prepared: str = _setting("prepared", "Machine", "folder of vocabularies and prepared corpora, for reuse")
+    processes: int | None = _setting(
+        None, "Machine", "processes that prepare the corpus; none: all cores", least=1
+    )
+
+    def __post_init__(self) -> None:
+        """Raise UserError, naming the setting, if one is of the wrong type or out of its limits."""
+        types = typing.get_type_hints(type(self))
+        for f in fields(self):
+            value = _as_type(getattr(self, f.name), types[f.name], f.name)
+            if value is not None:
+                _check_limits(value, f)
+            object.__setattr__(self, f.name, value)
+        if self.resume and self.overwrite:
+            raise UserError("resume and overwrite contradict each other; give one of them")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> "PretrainSettings":
+        """Settings from names and values. Raises UserError for an unknown name, with the nearest known."""
+        check_names(values, source)
+        return cls(**values)
+
+    def replace(self, **changes: Any) -> "PretrainSettings":
+        """The same settings with some of them changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What makes the run what it is, for its config.json: all but ``resume`` and ``overwrite``."""
+        values = dataclasses.asdict(self)
+        del values["resume"], values["overwrite"]
+        return values
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, OUT/NAME."""
+        return Path(self.out) / self.name
+
+    @property
+    def resume_command(self) -> str:
+        """What to type in order to go on with the run."""
+        return f"minibert pretrain --config {self.folder / 'config.json'} --resume"
+
+    def model_config(self, vocab_size: int) -> BertConfig:
+        """The preset with the sizes that were changed, for a vocabulary of this size.
+
+        Raises UserError if the sizes do not fit each other, or the sequences the model's positions.
+        """
+        sizes = {
+            "num_hidden_layers": self.layers,
+            "hidden_size": self.hidden,
+            "num_attention_heads": self.heads or (self.hidden and max(1, self.hidden // 64)),
+            "intermediate_size": self.intermediate or (self.hidden and 4 * self.hidden),
+            "max_position_embeddings": self.positions,
+        }
+        config = BertConfig.preset(
+            self.preset,
+            vocab_size=vocab_size,
+            hidden_dropout_prob=self.dropout,
+            attention_probs_dropout_prob=self.dropout,
+            **{name: size for name, size in sizes.items() if size is not None},
+        )
+        if self.max_seq_length > config.max_position_embeddings:
+            raise UserError(
+                f"max_seq_length is {self.max_seq_length}, but the model has only "
+                f"{config.max_position_embeddings} positions; shorten the one or raise positions"
+            )
+        return config
+
+    def instance_settings(self) -> InstanceSettings:
+        """How the corpus is cut and masked."""
+        return InstanceSettings(
+            max_seq_length=self.max_seq_length,
+            max_predictions=self.max_predictions,
+            masked_lm_prob=self.masked_lm_prob,
+            short_seq_prob=self.short_seq_prob,
+            whole_word_masking=self.whole_word_masking,
+            next_sentence=self.nsp,
+            masking=self.masking,
+            dupe_factor=self.dupe_factor,
+        )
+
+    def check_resumes(self, saved: "PretrainSettings") -> None:
+        """Raise UserError if a run that began with ``saved`` would not stay the same run with these."""
+        for f in fields(self):
+            before, now = getattr(saved, f.name), getattr(self, f.name)
+            if before != now and f.metadata["group"] not in _FREE_WHEN_RESUMING:
+                raise UserError(
+                    f"{self.folder} was begun with {f.name} = {before!r}, not {now!r}; "
+                    f"go on with the same settings:  {self.resume_command}"
+                )
+
+    def describe(self) -> str:
+        """The settings as text, a line a group."""
+        groups: dict[str, list[str]] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            text = " ".join(value) or "none" if isinstance(value, tuple) else value
+            groups.setdefault(f.metadata["group"], []).append(f"{f.name}={text}")
+        return "\n".join(f"{group:<10} {'  '.join(settings)}" for group, settings in groups.items())
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """The settings named in a JSON file. Raises UserError if it is no object, or names an unknown one."""
+    values = read_json(path, "settings file")
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected an object of settings, found {type(values).__name__}")
+    check_names(values, str(path))
+    return values
+
+
+def check_names(values: Mapping[str, Any], source: str) -> None:
+    """Raise UserError if a setting in ``values`` does not exist, with the nearest name that does."""
+    known = [f.name for f in fields(PretrainSettings)]
+    for name in values:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; known are: {', '.join(known)}"
+            raise UserError(f"{source}: unknown setting {name!r}{hint}")
+
+
+def _as_type(value: Any, expected: Any, name: str) -> Any:
+    """``value`` as a field of type ``expected`` holds it; JSON's lists become tuples, and ints floats."""
+    if isinstance(expected, UnionType):  # X | None
+        if value is None:
+            return None
+        (expected,) = set(typing.get_args(expected)) - {NoneType}
+    if expected is float and type(value) is int:
+        return float(value)
+    if typing.get_origin(expected) is tuple:
+        if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        raise UserError(f"{name} must be a list of strings, got {value!r}")
+    if type(value) is not expected:  # not isinstance: True would pass for an int
+        raise UserError(f"{name} must be of type {expected.__name__}, got {value!r}")
+    return value
+
+
+def _check_limits(value: Any, f: dataclasses.Field) -> None:
+    limits = f.metadata
+    if "choices" in limits and value not in limits["choices"]:
+        raise UserError(f"{f.name} must be one of {', '.join(limits['choices'])}, got {value!r}")
+    # "not (… <= …)" rather than "<", so that a NaN is refused as well
+    if "least" in limits and not value >= limits["least"]:
+        raise UserError(f"{f.name} must be at least {limits['least']}, got {value!r}")
+    if "most" in limits and not value <= limits["most"]:
+        raise UserError(f"{f.name} must be at most {limits['most']}, got {value!r}")

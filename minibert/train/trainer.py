@@ -1,0 +1,209 @@
+"""The training loop: steps, and between them reports, evaluations, checkpoints, and an orderly stop."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from minibert.arrays import Array
+from minibert.errors import UserError
+from minibert.train.metrics import Batch, MetricsLog, as_float, count_targets
+from minibert.train.optimiser import AdamW
+from minibert.train.progress import Progress
+
+LOSSES = ("loss", "mlm_loss", "nsp_loss")
+
+
+class BatchSource(Protocol):
+    """What is asked of the training data: batches without end, from a place that can be saved."""
+
+    def __next__(self) -> Batch: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+def accumulate_gradients(
+    model: Any, micro_batches: Sequence[Batch], *, seed: int, step: int
+) -> dict[str, Array]:
+    """The gradients of one batch, computed in pieces that are added up; returns its losses, 0-d arrays.
+
+    Every piece divides its losses by the number of predictions in all of them, so the sum is what the
+    one large batch would give, although the pieces may hold different numbers of masked words.
+    """
+    model.train()
+    model.zero_grad()
+    denominators = count_targets(micro_batches)
+    losses: dict[str, Array] = {}
+    for index, batch in enumerate(micro_batches):
+        model.set_dropout_stream(seed=seed, step=step, micro_batch=index)
+        outputs, cache = model.forward(**batch, **denominators, return_logits=False)
+        model.backward(cache)
+        add_up(losses, {name: getattr(outputs, name) for name in LOSSES})
+    return losses
+
+
+def add_up(totals: dict[str, Array], terms: Mapping[str, Array | None]) -> None:
+    """Add each term that there is to the total of its name."""
+    for name, term in terms.items():
+        if term is not None:
+            totals[name] = totals[name] + term if name in totals else term
+
+
+@dataclass
+class Trainer:
+    """Trains ``model`` up to ``steps`` steps. Three things recur, each after so many steps and at the end:
+
+    a report   read the losses and write a line of ``metrics``
+    evaluate   measure on held-out text, likewise (also before the first step)
+    save       write a checkpoint with ``state()``
+
+    The losses stay on the device until a report reads them: it gives their mean over the steps since the
+    last. A loss or a gradient that is not finite ends the run, before anything is saved from it. Ctrl-C
+    lets the step end and saves; a second one stops at once.
+    """
+
+    model: Any
+    optimiser: AdamW
+    batches: BatchSource
+    learning_rate: Callable[[int], float]  # of the step, counted from 0
+    evaluate: Callable[[], dict[str, float]]
+    save: Callable[[dict[str, Any]], Path]  # of state(); returns the checkpoint's folder
+    metrics: MetricsLog
+    steps: int
+    accumulation: int = 1
+    seed: int = 0
+    log_every: int = 1
+    print_every: int = 100
+    eval_every: int = 250
+    save_every: int = 500
+
+    step: int = 0  # steps taken
+    tokens: int = 0  # tokens read, padding not counted
+    seconds: float = 0.0  # spent in steps, without evaluations and checkpoints
+    checkpoint: Path | None = None  # the last one
+
+    _sums: dict[str, Array] = field(default_factory=dict)  # of the losses since the last report
+    _since: tuple[int, int, float] = (0, 0, 0.0)  # step, tokens and the clock at the last report
+    _place: dict[str, Any] = field(default_factory=dict)  # in the data, at the last report
+
+    def state(self) -> dict[str, Any]:
+        """How far the run is, as JSON."""
+        return {
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "data": self.batches.state(),
+        }
+
+    def restore(self, checkpoint: Path, state: Mapping[str, Any]) -> None:
+        """Go on from the ``state()`` in a checkpoint. Parameters and moments are no business of this."""
+        self.checkpoint = checkpoint
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self.batches.restore(state["data"])
+        self.metrics.truncate(self.step)
+
+    def run(self) -> None:
+        """Train to the end. Raises KeyboardInterrupt, once saved, after Ctrl-C, and UserError for a NaN."""
+        with _Interrupt() as interrupt, Progress(self.step, self.steps, self.print_every) as progress:
+            if self.step == 0:
+                self._evaluate(progress)
+            self._begin_report()
+            while self.step < self.steps:
+                norm = self._take_step()
+                stopping = interrupt.requested
+                evaluating, saving = self._due(self.eval_every), self._due(self.save_every) or stopping
+                if self._due(self.log_every) or evaluating or saving:
+                    self._report(norm, progress)
+                    if evaluating:
+                        self._evaluate(progress)
+                    if saving:
+                        self.checkpoint = self.save(self.state())
+                    self._begin_report()
+                if stopping:
+                    raise KeyboardInterrupt
+
+    def _due(self, every: int) -> bool:
+        return self.step % every == 0 or self.step == self.steps
+
+    def _take_step(self) -> Array:
+        """One update of the parameters; returns the norm of the gradient, still on the device."""
+        micro_batches = [next(self.batches) for _ in range(self.accumulation)]
+        losses = accumulate_gradients(self.model, micro_batches, seed=self.seed, step=self.step)
+        add_up(self._sums, losses)
+        norm = self.optimiser.step(self.learning_rate(self.step), self.step)
+        self.step += 1
+        self.tokens += sum(int(batch["attention_mask"].sum()) for batch in micro_batches)
+        return norm
+
+    def _begin_report(self) -> None:
+        self._sums = {}
+        self._since = (self.step, self.tokens, time.perf_counter())
+        self._place = self.batches.state()
+
+    def _report(self, norm: Array, progress: Progress) -> None:
+        """Read the losses since the last report, for which the host waits here, and write them down."""
+        step, tokens, clock = self._since
+        losses = {name: as_float(total) / (self.step - step) for name, total in self._sums.items()}
+        grad_norm = as_float(norm)
+        self._check_finite(losses["loss"], grad_norm)
+        seconds = time.perf_counter() - clock
+        self.seconds += seconds
+        self.metrics.write(
+            {
+                "step": self.step,
+                **losses,
+                "lr": self.learning_rate(self.step - 1),
+                "grad_norm": grad_norm,
+                "tokens": self.tokens,
+                "tokens_per_second": round((self.tokens - tokens) / seconds, 1),
+                "seconds": round(self.seconds, 3),
+            }
+        )
+        left = self.seconds / self.step * (self.steps - self.step)
+        progress.update(self.step, losses["loss"], self.tokens / self.seconds, left)
+
+    def _check_finite(self, loss: float, grad_norm: float) -> None:
+        if math.isfinite(loss) and math.isfinite(grad_norm):
+            return
+        first = self._since[0] + 1
+        steps = f"step {self.step}" if first == self.step else f"steps {first} to {self.step}"
+        place = ", ".join(f"{name} {value}" for name, value in self._place.items())
+        good = f"the last good checkpoint is {self.checkpoint}" if self.checkpoint else "no checkpoint yet"
+        raise UserError(
+            f"the loss is {loss} and the gradient's norm {grad_norm} at {steps}, in the batch that begins at "
+            f"{place} of the training data; {good}; begin anew with a lower learning_rate or a longer warmup"
+        )
+
+    def _evaluate(self, progress: Progress) -> None:
+        results = {f"held_out_{name}": value for name, value in self.evaluate().items()}
+        self.metrics.write({"step": self.step, **results})
+        told = "  ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in results.items())
+        progress.note(f"step {self.step}: {told}")
+
+
+class _Interrupt:
+    """Turns the first Ctrl-C into a request, granted after the step; the second interrupts as usual."""
+
+    requested = False
+
+    def __enter__(self) -> "_Interrupt":
+        # only the main thread may catch signals; elsewhere Ctrl-C is somebody else's business
+        self._in_charge = threading.current_thread() is threading.main_thread()
+        if self._in_charge:
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._in_charge:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, *_: object) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
