@@ -22,11 +22,12 @@ from typing import Any, NoReturn
 from minibert import __version__
 from minibert.arrays import resolve_device, set_threads
 from minibert.bert import PRESETS, BertConfig, BertForMaskedLM
+from minibert.bert.cases import all_cases
 from minibert.bert.info import describe_parameters, describe_step
 from minibert.data import open_corpus
 from minibert.errors import UserError
 from minibert.files import read_text
-from minibert.gradcheck import operation_cases, report
+from minibert.gradcheck import report
 from minibert.tasks import fill_mask, prepare, pretrain
 from minibert.text import BertTokenizer
 from minibert.train.settings import PretrainSettings, check_names, read_settings
@@ -352,4 +353,4 @@ def _add_gradcheck(commands: Any) -> None:
 
 
 def _gradcheck(flags: argparse.Namespace) -> int:
-    return 0 if report(operation_cases(resolve_device(flags.device))) else 1
+    return 0 if report(all_cases(resolve_device(flags.device))) else 1
