@@ -60,12 +60,14 @@ class Module:
         """Give all parameters their place in one new flat buffer. Only the root of a tree does this.
 
         Values that the parameters already have are kept, so a head can be added to a trained encoder.
+        Every dropout gets its own site in the stream of seed 0, step 0.
         """
         self.device = resolve_device(device)
         self.dtype = check_float_dtype(dtype)
         for name, parameter in self.named_parameters():
             parameter.name = name
         self.buffers = ParameterBuffers(_unique(self._pieces()), self.device, dtype)
+        self.set_dropout_stream(seed=0, step=0)
 
     def _pieces(self) -> list[Piece]:
         """The parameters in the order of the buffer: block by block, and within a block by kind."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from minibert.arrays import Array, Device
+from minibert.arrays import Array, Device, to_numpy
 
 ALIGNMENT = 64  # every piece of the buffer begins at a multiple of this many elements
 
@@ -112,16 +112,16 @@ class ParameterBuffers:
         self.value = xp.zeros(offset, dtype=dtype)
         self.grad = xp.zeros(offset, dtype=dtype)
         for piece, start in zip(pieces, starts, strict=True):
-            self._bind(piece, start)
+            self._bind(piece, start, device)
 
-    def _bind(self, piece: Piece, start: int) -> None:
+    def _bind(self, piece: Piece, start: int, device: Device) -> None:
         """Make the piece a view of the buffers, keeping the values that it already has."""
         offset = start
         for parameter in members(piece):
             flat = slice(offset, offset + parameter.size)
             value = self.value[flat].reshape(parameter.shape)
             if parameter.value is not None:
-                value[...] = parameter.value
+                value[...] = device.asarray(to_numpy(parameter.value))  # it may come from another device
             parameter.value, parameter.grad = value, self.grad[flat].reshape(parameter.shape)
             parameter.fresh = True
             offset = flat.stop

@@ -1,0 +1,100 @@
+"""The layers: their parameters, and that they hand them to the right operation."""
+
+import numpy as np
+import pytest
+
+from minibert.arrays import dropout_key, to_numpy
+from minibert.nn import Dropout, Embedding, LayerNorm, Linear
+
+
+@pytest.fixture
+def build(device):
+    """Allocate a layer in float64 with random parameters."""
+
+    def build(layer):
+        layer.allocate(device, "float64")
+        rng = np.random.default_rng(0)
+        for _, parameter in layer.named_parameters():
+            parameter.value[...] = device.asarray(rng.normal(size=parameter.shape))
+        return layer
+
+    return build
+
+
+def parameters(layer):
+    return {
+        name: (parameter.shape, parameter.init, parameter.decay)
+        for name, parameter in layer.named_parameters()
+    }
+
+
+def test_what_the_layers_are_made_of():
+    """LayerNorm and biases are not decayed."""
+    assert parameters(Linear(3, 4)) == {"weight": ((4, 3), "normal", True), "bias": ((4,), "zeros", False)}
+    assert parameters(LayerNorm(3, 0.1)) == {"weight": ((3,), "ones", False), "bias": ((3,), "zeros", False)}
+    assert parameters(Embedding(5, 3)) == {"weight": ((5, 3), "normal", True)}
+    assert parameters(Dropout(0.1)) == {}
+
+
+def test_linear(device, build):
+    layer = build(Linear(3, 4))
+    x, dout = np.random.default_rng(1).normal(size=(2, 5, 3)), np.random.default_rng(2).normal(size=(2, 5, 4))
+    y, cache = layer.forward(device.asarray(x))
+    weight, bias = to_numpy(layer.weight.value), to_numpy(layer.bias.value)
+    np.testing.assert_allclose(to_numpy(y), x @ weight.T + bias, rtol=1e-13)
+    dx = layer.backward(device.asarray(dout), cache)
+    np.testing.assert_allclose(to_numpy(dx), dout @ weight, rtol=1e-13)
+    expected = np.einsum("bsn,bsk->nk", dout, x)
+    np.testing.assert_allclose(to_numpy(layer.weight.grad), expected, rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(layer.bias.grad), dout.sum(axis=(0, 1)), rtol=1e-12)
+
+
+def test_layer_norm(device, build):
+    layer = build(LayerNorm(6, 0.1))
+    x, dout = np.random.default_rng(1).normal(size=(2, 5, 6)), np.random.default_rng(2).normal(size=(2, 5, 6))
+    y, cache = layer.forward(device.asarray(x))
+    xhat = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 0.1)
+    weight, bias = to_numpy(layer.weight.value), to_numpy(layer.bias.value)
+    np.testing.assert_allclose(to_numpy(y), weight * xhat + bias, rtol=1e-12, atol=1e-14)
+    assert layer.backward(device.asarray(dout), cache).shape == x.shape
+    np.testing.assert_allclose(to_numpy(layer.weight.grad), (dout * xhat).sum(axis=(0, 1)), rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(layer.bias.grad), dout.sum(axis=(0, 1)), rtol=1e-12)
+
+
+def test_embedding(device, build):
+    layer = build(Embedding(5, 3))
+    ids = np.array([[4, 1], [1, 1]])
+    y, cache = layer.forward(device.asarray(ids))
+    np.testing.assert_array_equal(to_numpy(y), to_numpy(layer.weight.value)[ids])
+    assert layer.backward(y * 0.0 + 2.0, cache) is None
+    assert to_numpy(layer.weight.grad).tolist() == [[0] * 3, [6] * 3, [0] * 3, [0] * 3, [2] * 3]
+
+
+@pytest.mark.parametrize("make", [lambda: Linear(6, 6), lambda: LayerNorm(6, 0.1)])
+def test_a_layer_used_twice_sums_both_gradients(device, build, make):
+    """Two forwards, then their backwards in reverse: h = f(f(x)). A cache kept on self would fail here."""
+    layer, twin = build(make()), build(make())
+    x, dout = (device.asarray(np.random.default_rng(seed).normal(size=(4, 6))) for seed in (1, 2))
+    middle, first = layer.forward(x)
+    _, second = layer.forward(middle)
+    dx = layer.backward(layer.backward(dout, second), first)
+
+    # The same with two layers of equal parameters, of which each is used once.
+    middle, first = layer.forward(x)
+    _, second = twin.forward(middle)
+    grads = {name: to_numpy(parameter.grad).copy() for name, parameter in layer.named_parameters()}
+    layer.zero_grad()
+    np.testing.assert_allclose(to_numpy(layer.backward(twin.backward(dout, second), first)), to_numpy(dx))
+    for (name, a), (_, b) in zip(layer.named_parameters(), twin.named_parameters(), strict=True):
+        np.testing.assert_allclose(grads[name], to_numpy(a.grad) + to_numpy(b.grad), rtol=1e-12, atol=1e-14)
+
+
+def test_dropout_is_on_while_training_only():
+    layer = Dropout(0.1)
+    layer.set_stream(1, 2, 3, 4, 5)
+    assert layer.key() == dropout_key(1, 2, 3, 4, 5)
+    layer.eval()
+    assert layer.key() is None
+    layer.train()
+    assert layer.key() == dropout_key(1, 2, 3, 4, 5)
+    assert Dropout(0.0).key() is None
