@@ -1,4 +1,4 @@
-"""Learning a WordPiece vocabulary: the most frequent pair of neighbouring tokens becomes a token, again and again.
+"""Learning a WordPiece vocabulary: the most frequent pair of neighbours becomes a token, again and again.
 
 Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units" (the merges),
 in the form of the WordPieceTrainer of Hugging Face's tokenizers, which is how BERT vocabularies are made
@@ -76,8 +76,8 @@ def learn_vocabulary(
     tokens = [*special_tokens, *sorted(alphabet), *(CONTINUATION + char for char in sorted(continuing))]
     if len(tokens) > vocab_size:
         raise UserError(
-            f"vocab_size {vocab_size} is too small: the special tokens and the alphabet alone take {len(tokens)}; "
-            "ask for more tokens or set a lower alphabet_limit"
+            f"vocab_size {vocab_size} is too small: the special tokens and the alphabet alone take "
+            f"{len(tokens)}; ask for more tokens or set a lower alphabet_limit"
         )
     with tqdm(
         total=vocab_size, initial=len(tokens), desc="merging", unit=" tokens", disable=not progress
@@ -141,7 +141,10 @@ class _Merges:
         return "", 0
 
     def merge(self, pair: str) -> int:
-        """Replace the pair by one symbol in all words. Returns how many tokens were added (a text is one token)."""
+        """Replace the pair by one symbol in all words. Returns how many tokens are new: 1, or 0.
+
+        ("ab", "##c") and ("a", "##bc") both make the token "abc"; it exists once.
+        """
         left, right = map(self._token, pair)
         token = left + right.removeprefix(CONTINUATION)
         added = token not in self.symbols

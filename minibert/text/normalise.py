@@ -29,7 +29,7 @@ _CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
 
 
 def chunks(text: str) -> list[str]:
-    """Split at whitespace, before anything else: the words of a text are those of its chunks, one after another.
+    """Split at whitespace, before anything else: a text has the words of its chunks, one after another.
 
     A printable text has no whitespace but the space, so that Python's own (fast) split agrees with BERT's.
     """
@@ -37,7 +37,7 @@ def chunks(text: str) -> list[str]:
 
 
 class Memo(dict):
-    """A dictionary that computes a missing value with ``compute(key)`` and starts afresh when ``limit`` is reached."""
+    """A dictionary that fills itself with ``compute(key)`` and starts afresh when it holds ``limit`` keys."""
 
     def __init__(self, compute: Callable[[Any], Any], limit: int) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Normaliser:
 
     1. NUL, U+FFFD, controls, formats and private-use characters are dropped; whitespace becomes a space.
     2. ``split_cjk``: spaces are put around each Chinese character.
-    3. ``strip_accents`` (``None``: when lower-casing): canonical decomposition (NFD), then marks (Mn) are dropped.
+    3. ``strip_accents`` (``None``: if lower-casing): canonical decomposition (NFD); marks (Mn) are dropped.
     4. ``lowercase``: character by character ("ΟΔΟΣ" → "οδοσ").
     5. Each punctuation character becomes a word of its own; the others end at spaces.
 
@@ -173,7 +173,8 @@ class Normaliser:
 def _clean(code: int, rules: CharacterRules, split_cjk: bool) -> str:
     if 0xD800 <= code < 0xE000:
         raise UserError(
-            f"text holds the lone surrogate U+{code:04X}, which is no character; decode the text as UTF-8 or UTF-16"
+            f"the text holds the lone surrogate U+{code:04X}, which is no character; "
+            "decode it properly (UTF-8 or UTF-16) first"
         )
     if rules.is_space(code):
         return " "

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -56,7 +56,9 @@ class BertTokenizer:
     memory stays behind.
     """
 
-    ORIGINAL = dict(max_characters_per_word=200, protect_special_tokens=False, original_characters=True)
+    ORIGINAL: ClassVar[dict[str, Any]] = dict(
+        max_characters_per_word=200, protect_special_tokens=False, original_characters=True
+    )
     CACHED_CHUNKS = 2**18
 
     def __init__(
@@ -120,10 +122,12 @@ class BertTokenizer:
         The same texts in the same order always give the same vocabulary. It has fewer than ``vocab_size``
         tokens if the texts do not yield more. ``progress`` shows two bars on stderr.
         """
+        _refuse_single_text(texts)
         options = dict(lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
         if vocab_size < len(SPECIAL_TOKENS):
             raise UserError(
-                f"vocab_size {vocab_size} is smaller than the {len(SPECIAL_TOKENS)} special tokens; ask for thousands"
+                f"vocab_size {vocab_size} does not even hold the {len(SPECIAL_TOKENS)} special tokens; "
+                "ask for a few thousand tokens"
             )
         counts = count_words(texts, Normaliser(**options), max_words=max_words, progress=progress)
         tokens = learn_vocabulary(
@@ -200,6 +204,7 @@ class BertTokenizer:
 
     def token_ids_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`token_ids` of many texts."""
+        _refuse_single_text(texts)
         return [self.token_ids(text) for text in texts]
 
     def _compute_chunk_ids(self, chunk: str) -> tuple[int, ...]:
@@ -290,12 +295,19 @@ class BertTokenizer:
         return "".join(parts)
 
 
+def _refuse_single_text(texts: Iterable[str]) -> None:
+    if isinstance(texts, str):  # else it would pass for a sequence of one-letter texts
+        raise UserError("expected several texts, got one str; put it in a list")
+
+
 def _text_pairs(text: str | Sequence[str], text_pair: str | Sequence[str] | None) -> list[tuple[str, ...]]:
     """One tuple of one or two texts for each row of the batch."""
     if isinstance(text, str):
         if text_pair is not None and not isinstance(text_pair, str):
             raise UserError("text is one text, so text_pair must be one text too, not several")
-        return [(text,) if text_pair is None else (text, text_pair)]
+        return [
+            (text, text_pair) if text_pair else (text,)
+        ]  # an empty one counts as none, as in transformers
     if text_pair is None:
         return [(first,) for first in text]
     if isinstance(text_pair, str) or len(text) != len(text_pair):
@@ -309,7 +321,8 @@ def _check_choices(max_length: int | None, padding: bool | str, truncation: bool
         raise UserError(f"padding must be True, False, 'longest' or 'max_length', not {padding!r}")
     if truncation not in (False, True, "longest_first", "only_first", "only_second"):
         raise UserError(
-            f"truncation must be True, False, 'longest_first', 'only_first' or 'only_second', not {truncation!r}"
+            "truncation must be True, False, 'longest_first', 'only_first' or 'only_second', "
+            f"not {truncation!r}"
         )
     if padding == "max_length" and max_length is None:
         raise UserError("padding='max_length' needs a max_length")
@@ -348,12 +361,14 @@ def _check_vocabulary(tokens: list[str], vocab: dict[str, int]) -> None:
     missing = [token for token in SPECIAL_TOKENS.values() if token not in vocab]
     if missing:
         raise UserError(
-            f"the vocabulary of {len(tokens)} tokens lacks {' '.join(missing)}; a BERT vocabulary has one token a line"
+            f"the vocabulary of {len(tokens)} tokens lacks {' '.join(missing)}; "
+            "a BERT vocabulary holds one token a line, special tokens included"
         )
     if len(vocab) < len(tokens):
         first, again = next((i, vocab[token]) for i, token in enumerate(tokens) if vocab[token] != i)
         raise UserError(
-            f"the vocabulary has the token {tokens[again]!r} twice (lines {first + 1} and {again + 1}); remove one"
+            f"the vocabulary has the token {tokens[again]!r} twice (lines {first + 1} and {again + 1}); "
+            "every token must be unique"
         )
 
 
@@ -364,7 +379,7 @@ def _read_vocab(path: Path) -> list[str]:
 
 
 def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
-    """Tokens and options of a ``tokenizer.json``, the one file in which Hugging Face's tokenizers keep everything."""
+    """Tokens and options of a ``tokenizer.json``, the one file of Hugging Face's tokenizers."""
     content = read_json(path, "tokenizer file")
     try:
         model, normaliser = content["model"], content["normalizer"]

@@ -1,4 +1,4 @@
-"""Make minibert/text/unicode_tables.py: where Hugging Face's BERT tokenizer departs from Python's Unicode data.
+"""Make minibert/text/unicode_tables.py: where Hugging Face's BERT tokenizer departs from Python's Unicode.
 
 The fast tokenizer's Rust code carries Unicode tables of several ages, frozen when its libraries were
 built, whereas each Python brings the tables of its own year. For every code point this script compares
@@ -55,7 +55,7 @@ def by_category(*starts: str) -> list[Callable[[str], bool]]:
 
 
 def decomposed(normalise: Callable[[str], str], char: str) -> tuple[str, ...]:
-    """What tells a canonical decomposition and a combining class: alone, and beside marks of class 1 and 230."""
+    """What tells decomposition and combining class: the form alone, and beside marks of class 1 and 230."""
     return tuple(normalise(text) for text in (char, f"a{char}\u0334", f"a\u0301{char}"))
 
 
@@ -75,7 +75,7 @@ def unknown_to_nfd() -> str:
 
 
 def lower_case() -> tuple[str, str]:
-    """Letters with a lower case in the tokenizer only, as "upper lower …"; letters that only a newer Unicode lowers."""
+    """Capitals that only the tokenizer lowers, as pairs "capital-small", and those that only new Unicode does."""
     lower = bert(lowercase=True)
     lowered = [char for char in CHARACTERS if lower(char) != char.lower()]
     young = [

@@ -1,0 +1,107 @@
+import random
+from collections import Counter
+
+import pytest
+
+from minibert.errors import UserError
+from minibert.text.learn import count_words, learn_vocabulary
+from minibert.text.normalise import Normaliser
+
+
+def learn_slowly(words: dict[str, int], vocab_size: int, special: list[str], min_frequency: int) -> list[str]:
+    """The rule of `learn_vocabulary` taken literally: count all pairs anew before each merge."""
+    spelled = {word: [word[0], *("##" + char for char in word[1:])] for word in words}
+    alphabet = sorted({char for word in words for char in word})
+    continuing = sorted({piece for pieces in spelled.values() for piece in pieces[1:]})
+    tokens = [*special, *alphabet, *continuing]
+    while len(tokens) < vocab_size:
+        pairs: Counter[tuple[str, str]] = Counter()
+        for word, pieces in spelled.items():
+            for pair in zip(pieces, pieces[1:], strict=False):
+                pairs[pair] += words[word]
+        pair = min(pairs, key=lambda pair: (-pairs[pair], pair), default=None)
+        if pair is None or pairs[pair] < min_frequency:
+            break
+        token = pair[0] + pair[1].removeprefix("##")
+        if token not in tokens:
+            tokens.append(token)
+        for pieces in spelled.values():
+            i = 0
+            while i < len(pieces) - 1:
+                if (pieces[i], pieces[i + 1]) == pair:
+                    pieces[i : i + 2] = [token]
+                i += 1
+    return tokens
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_merges_are_those_of_the_literal_rule(seed):
+    rng = random.Random(seed)
+    alphabet = (
+        "ab" if seed % 2 else "abcde"
+    )  # two letters make repeats such as aaaa, many ties and equal tokens
+    words = {"".join(rng.choices(alphabet, k=rng.randint(1, 9))): rng.randint(1, 6) for _ in range(60)}
+    size, special, least = rng.randint(30, 120), ["[PAD]", "[UNK]"], rng.randint(1, 4)
+    expected = learn_slowly(words, size, special, least)
+    assert learn_vocabulary(words, size, special, min_frequency=least) == expected
+
+
+def test_special_tokens_then_alphabet_then_merges():
+    tokens = learn_vocabulary({"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}, 17, ["[PAD]", "[UNK]"])
+    assert tokens[:2] == ["[PAD]", "[UNK]"]
+    assert tokens[2:9] == ["b", "g", "h", "n", "p", "s", "u"]
+    assert tokens[9:13] == ["##g", "##n", "##s", "##u"]
+    assert tokens[13:] == ["##ug", "##un", "hug", "pun"]  # 20, 16, 15, 12 times
+
+
+def test_ties_go_by_the_texts_of_the_pair():
+    assert learn_vocabulary({"xy": 3, "ab": 3, "ac": 3}, 12, [])[-3:] == ["ab", "ac", "xy"]
+
+
+def test_order_of_the_words_does_not_matter():
+    rng = random.Random(0)
+    words = {"".join(rng.choices("abcd", k=rng.randint(1, 8))): rng.randint(1, 3) for _ in range(200)}
+    shuffled = dict(rng.sample(list(words.items()), len(words)))
+    assert learn_vocabulary(words, 150, []) == learn_vocabulary(shuffled, 150, [])
+
+
+def test_stops_at_pairs_that_are_too_rare():
+    assert learn_vocabulary({"ab": 2, "cd": 1}, 100, [], min_frequency=2)[-1] == "ab"
+    assert learn_vocabulary({"ab": 2, "cd": 1}, 100, [], min_frequency=1)[-1] == "cd"
+
+
+def test_alphabet_keeps_the_most_frequent_characters():
+    tokens = learn_vocabulary({"aab": 5, "c": 4, "zz": 1}, 100, [], alphabet_limit=2)
+    assert tokens == ["a", "b", "##a", "##b", "##ab", "aab"] or tokens == [
+        "a",
+        "b",
+        "##a",
+        "##b",
+        "aa",
+        "aab",
+    ]
+    assert not any("c" in token or "z" in token for token in tokens)
+
+
+def test_counts_words_after_normalising():
+    counts = count_words(["The the, the", "THE end"], Normaliser())
+    assert counts == {"the": 4, ",": 1, "end": 1}
+
+
+def test_rare_words_are_forgotten_so_that_memory_is_bounded():
+    texts = (f"common word{i} often{i % 3}" for i in range(5000))
+    counts = count_words(texts, Normaliser(), max_words=100)
+    assert len(counts) <= 200
+    assert counts["common"] == 5000
+    assert sum(counts[f"often{i}"] for i in range(3)) == 5000
+    assert counts["word0"] == 0
+
+
+def test_no_words_is_an_error():
+    with pytest.raises(UserError, match="no word"):
+        learn_vocabulary({}, 100, [])
+
+
+def test_too_small_a_vocabulary_is_an_error():
+    with pytest.raises(UserError, match=r"vocab_size 5 is too small.* take 6"):
+        learn_vocabulary({"abc": 3}, 5, ["[UNK]"])
