@@ -94,10 +94,12 @@ class CharacterRules:
         )
 
     def is_space(self, code: int) -> bool:
+        """Whitespace, which separates words."""
         char = chr(code)
         return char in " \t\n\r" or char in self.line_separators or unicodedata.category(char) == "Zs"
 
     def is_dropped(self, code: int) -> bool:
+        """Controls and other characters without a shape of their own."""
         return code in (0, 0xFFFD) or (
             not within(code, self.kept) and unicodedata.category(chr(code)) in self.dropped
         )
@@ -109,6 +111,7 @@ class CharacterRules:
         )
 
     def is_punctuation(self, code: int) -> bool:
+        """Punctuation, and the signs of ASCII."""
         if code < 128:
             return chr(code) in ASCII_PUNCTUATION
         if within(code, self.punctuation):
@@ -116,6 +119,7 @@ class CharacterRules:
         return not within(code, self.not_punctuation) and unicodedata.category(chr(code))[0] == "P"
 
     def lower(self, code: int) -> str:
+        """Lower case, of one character or more: "İ" has two."""
         return chr(code) if within(code, self.not_lowered) else self.lowered.get(code) or chr(code).lower()
 
 

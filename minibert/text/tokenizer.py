@@ -187,6 +187,7 @@ class BertTokenizer:
 
     @property
     def vocab_size(self) -> int:
+        """Number of tokens V."""
         return len(self.tokens)
 
     def __len__(self) -> int:

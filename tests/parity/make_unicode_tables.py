@@ -75,7 +75,7 @@ def unknown_to_nfd() -> str:
 
 
 def lower_case() -> tuple[str, str]:
-    """Capitals that only the tokenizer lowers, as pairs "capital-small", and those that only new Unicode does."""
+    """Capitals that only the tokenizer lowers, as "capital-small", and those that only new Unicode does."""
     lower = bert(lowercase=True)
     lowered = [char for char in CHARACTERS if lower(char) != char.lower()]
     young = [

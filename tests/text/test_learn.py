@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -17,7 +18,7 @@ def learn_slowly(words: dict[str, int], vocab_size: int, special: list[str], min
     while len(tokens) < vocab_size:
         pairs: Counter[tuple[str, str]] = Counter()
         for word, pieces in spelled.items():
-            for pair in zip(pieces, pieces[1:], strict=False):
+            for pair in pairwise(pieces):
                 pairs[pair] += words[word]
         pair = min(pairs, key=lambda pair: (-pairs[pair], pair), default=None)
         if pair is None or pairs[pair] < min_frequency:
@@ -72,15 +73,7 @@ def test_stops_at_pairs_that_are_too_rare():
 
 def test_alphabet_keeps_the_most_frequent_characters():
     tokens = learn_vocabulary({"aab": 5, "c": 4, "zz": 1}, 100, [], alphabet_limit=2)
-    assert tokens == ["a", "b", "##a", "##b", "##ab", "aab"] or tokens == [
-        "a",
-        "b",
-        "##a",
-        "##b",
-        "aa",
-        "aab",
-    ]
-    assert not any("c" in token or "z" in token for token in tokens)
+    assert tokens == ["a", "b", "##a", "##b", "##ab", "aab"]
 
 
 def test_counts_words_after_normalising():
