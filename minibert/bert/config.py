@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ class BertConfig:
     the masked-LM loss is divided by (1e-5 in google-research/bert, 0 in transformers). With ``is_decoder``
     a token sees only itself and those to its left.
 
-    Raises UserError if a size is not positive or the sizes do not fit each other.
+    Raises UserError if a size is not positive, the sizes do not fit each other, or a value is out of range.
     """
 
     vocab_size: int = 30522
@@ -51,19 +52,20 @@ class BertConfig:
 
     def __post_init__(self) -> None:
         for name in _SIZES:
-            size = getattr(self, name)
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise UserError(f"{name} must be a whole number of at least 1, got {size!r}")
+            _check_size(name, getattr(self, name))
         if self.hidden_size % self.num_attention_heads:
             raise UserError(
                 f"hidden_size {self.hidden_size} is not divisible by num_attention_heads "
                 f"{self.num_attention_heads}; each head gets an equal share of the hidden size"
             )
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise UserError(f"{name} must be at least 0 and below 1, got {getattr(self, name)!r}")
+        for name, stop in _RANGES.items():
+            number = getattr(self, name)
+            if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number < stop:
+                raise UserError(f"{name} must be a number of at least 0 and below {stop}, got {number!r}")
         _check_choice("hidden_act", self.hidden_act, ACTIVATIONS)
         _check_choice("initializer", self.initializer, ("truncated_normal", "normal"))
+        if not isinstance(self.is_decoder, bool):
+            raise UserError(f"is_decoder must be true or false, got {self.is_decoder!r}")
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> "BertConfig":
@@ -73,10 +75,10 @@ class BertConfig:
         """
         _check_choice("preset", name, PRESETS)
         layers, hidden = PRESETS[name]
+        hidden = overrides.get("hidden_size", hidden)
+        _check_size("hidden_size", hidden)
         sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": 4 * hidden}
-        sizes["num_attention_heads"] = overrides.get("hidden_size", hidden) // 64 or 1
-        if "hidden_size" in overrides:
-            sizes["intermediate_size"] = 4 * overrides["hidden_size"]
+        sizes["num_attention_heads"] = hidden // 64 or 1
         return cls.from_dict(sizes | overrides)
 
     @classmethod
@@ -128,7 +130,20 @@ _SIZES = (
     "type_vocab_size",
 )
 
+_RANGES = {  # from 0 up to, but not including
+    "hidden_dropout_prob": 1,
+    "attention_probs_dropout_prob": 1,
+    "initializer_range": math.inf,
+    "layer_norm_eps": math.inf,
+    "loss_denominator_epsilon": math.inf,
+}
+
+
+def _check_size(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
+
 
 def _check_choice(what: str, value: Any, choices: Any) -> None:
-    if value not in choices:
+    if value not in tuple(choices):
         raise UserError(f"unknown {what} {value!r}; expected one of {', '.join(choices)}")

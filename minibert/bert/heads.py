@@ -53,7 +53,7 @@ class BertLMPredictionHead(Module):
         shape = hidden.shape[:-1] if positions is None else positions.shape
         transformed, _ = self.transform.forward(rows if positions is None else rows[positions])
         logits, _ = ops.linear(transformed, self._decoder_weight.value, self.bias.value)
-        return logits.reshape(*shape, -1)
+        return logits.reshape(*shape, logits.shape[-1])
 
     def forward(
         self, hidden: Array, positions: Array, labels: Array, weights: Array, denominator: float

@@ -118,7 +118,7 @@ def _integers(name: str, array: Any) -> np.ndarray:
         array = to_numpy(array) if hasattr(array, "dtype") else np.asarray(array)
     except ValueError:
         raise UserError(f"{name} is a list of lists of unequal length; pad them to one length") from None
-    if array.dtype.kind not in "iub":
+    if array.size and array.dtype.kind not in "iub":  # an empty list has no dtype of its own
         raise UserError(f"{name} has dtype {array.dtype}; expected integers")
     return array.astype(np.int64)
 

@@ -10,8 +10,15 @@ from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
 from minibert.bert.encoder import BertEncoder, BertPooler
 from minibert.bert.heads import BertPreTrainingHeads
-from minibert.bert.inputs import EncoderInputs, encoder_inputs, masked_lm_targets, next_sentence_targets
+from minibert.bert.inputs import (
+    EncoderInputs,
+    Targets,
+    encoder_inputs,
+    masked_lm_targets,
+    next_sentence_targets,
+)
 from minibert.bert.pretrained import load_parameters, save_parameters
+from minibert.errors import UserError
 from minibert.nn import Module, initialise
 
 
@@ -199,8 +206,9 @@ class BertForPreTraining(PretrainedModel):
         micro-batches that make up one batch pass the numbers of the whole: their losses and gradients
         then add up to those of the one large batch.
 
-        Raises UserError for a batch that does not fit the model.
+        Raises UserError for a batch that does not fit the model, or labels for a head it does not have.
         """
+        self._check_heads(labels, next_sentence_label)
         inputs = encoder_inputs(self.config, self.device, input_ids, token_type_ids, attention_mask)
         output, encoder_cache = self.bert.encode(inputs, self.dtype, return_hidden_states, return_attentions)
         predictions_cache = relationship_cache = None
@@ -211,6 +219,16 @@ class BertForPreTraining(PretrainedModel):
         losses = [loss for loss in (output.mlm_loss, output.nsp_loss) if loss is not None]
         output.loss = sum(losses[1:], start=losses[0]) if losses else None
         return output, [encoder_cache, relationship_cache, predictions_cache]
+
+    def _check_heads(self, labels: Any, next_sentence_label: Any) -> None:
+        for name, given, has_head in (
+            ("labels", labels, self.masked_lm),
+            ("next_sentence_label", next_sentence_label, self.next_sentence),
+        ):
+            if given is not None and not has_head:
+                raise UserError(
+                    f"{type(self).__name__} has no head for {name}; leave them out or use BertForPreTraining"
+                )
 
     def _predict(
         self,
@@ -226,10 +244,9 @@ class BertForPreTraining(PretrainedModel):
             output.prediction_logits = head.logits(hidden) if with_logits else None
             return None
         targets = masked_lm_targets(self.config, self.device, self.dtype, labels, inputs.input_ids.shape)
-        if denominator is None:
-            denominator = len(targets.counted)
+        denominator = _denominator(denominator, targets)
         output.mlm_loss, cache = head.forward(
-            hidden, targets.positions, targets.labels, targets.weights, denominator or 1
+            hidden, targets.positions, targets.labels, targets.weights, denominator
         )
         if with_logits:
             counted = self.device.asarray(targets.counted)
@@ -243,10 +260,9 @@ class BertForPreTraining(PretrainedModel):
         if labels is None:
             return None
         targets = next_sentence_targets(self.device, self.dtype, labels, pooled.shape[0])
-        if denominator is None:
-            denominator = len(targets.counted)
+        denominator = _denominator(denominator, targets)
         output.nsp_loss, loss_cache = ops.cross_entropy(
-            output.seq_relationship_logits, targets.labels, targets.weights, denominator or 1
+            output.seq_relationship_logits, targets.labels, targets.weights, denominator
         )
         return [linear_cache, loss_cache]
 
@@ -255,6 +271,7 @@ class BertForPreTraining(PretrainedModel):
 
         Raises ValueError if the forward had no labels.
         """
+        scale = float(scale)  # a NumPy number would widen the dtype
         dhidden = dpooled = None
         predictions_cache = cache.pop()
         if predictions_cache is not None:
@@ -279,3 +296,8 @@ class BertForNextSentencePrediction(BertForPreTraining):
     """BERT with the next-sentence head alone."""
 
     masked_lm = False
+
+
+def _denominator(given: float | None, targets: Targets) -> float:
+    """What a loss is divided by: a plain number (a NumPy one would widen the dtype), and never 0."""
+    return float(len(targets.counted) if given is None else given) or 1.0
