@@ -1,7 +1,7 @@
 """From text to words: cleaning, Chinese characters, accents, lower case, punctuation.
 
-Everything here works on single characters, whatever stands beside them, so that each step is one
-``str.translate`` with a table that is filled as characters turn up.
+Nearly everything here works on single characters, whatever stands beside them, so that most steps are
+one ``str.translate`` with a table that is filled as characters turn up.
 
 Source: BasicTokenizer in google-research/bert, tokenization.py, and BertNormalizer and
 BertPreTokenizer in Hugging Face's tokenizers, which differ from it; see `Normaliser`.
@@ -20,9 +20,8 @@ from minibert.text import unicode_tables
 CJK = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B920-2CEAF F900-FAFF 2F800-2FA1F"
 ORIGINAL_CJK = CJK.replace("2B920", "2B820")  # transformers has 2B920 here, by a slip of the pen
 
-ASCII_PUNCTUATION = frozenset(
-    "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
-)  # wider than category P: $ + < = > ^ ` | ~
+# Wider than the category P, which has no $ + < = > ^ ` | ~
+ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 # Python takes \x0b, \x0c, \x1c-\x1f and \x85 for whitespace; BERT drops them as control characters.
 _CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
@@ -76,9 +75,9 @@ class CharacterRules:
         def exceptions(text: str) -> tuple[range, ...]:
             return () if original else code_points(text)
 
+        self.spaces = " \t\n\r" if original else " \t\n\r\u2028\u2029"
         self.dropped = ("Cc", "Cf") if original else ("Cc", "Cf", "Co")
         self.kept = exceptions(unicode_tables.KEPT)
-        self.line_separators = "" if original else "\u2028\u2029"
         self.cjk = code_points(ORIGINAL_CJK if original else CJK)
         self.marks = exceptions(unicode_tables.MARKS)
         self.not_marks = exceptions(unicode_tables.NOT_MARKS)
@@ -87,40 +86,38 @@ class CharacterRules:
         self.not_lowered = exceptions(unicode_tables.NOT_LOWERED)
         pairs = [] if original else [pair.split("-") for pair in unicode_tables.LOWERED.split()]
         self.lowered = {int(capital, 16): chr(int(small, 16)) for capital, small in pairs}
-        self.not_decomposed = (
-            ""
-            if original
-            else "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in exceptions(unicode_tables.NOT_DECOMPOSED))
-        )
+        unknown = "".join(f"{chr(r[0])}-{chr(r[-1])}" for r in exceptions(unicode_tables.NOT_DECOMPOSED))
+        self.not_decomposed = re.compile(f"([{unknown}])" if unknown else "((?!))")  # (?!) never matches
 
     def is_space(self, code: int) -> bool:
         """Whitespace, which separates words."""
-        char = chr(code)
-        return char in " \t\n\r" or char in self.line_separators or unicodedata.category(char) == "Zs"
+        return chr(code) in self.spaces or _in_category(code, ("Zs",))
 
     def is_dropped(self, code: int) -> bool:
         """Controls and other characters without a shape of their own."""
-        return code in (0, 0xFFFD) or (
-            not within(code, self.kept) and unicodedata.category(chr(code)) in self.dropped
-        )
+        return code in (0, 0xFFFD) or _in_category(code, self.dropped, but_not=self.kept)
+
+    def is_cjk(self, code: int) -> bool:
+        """A Chinese character."""
+        return within(code, self.cjk)
 
     def is_mark(self, code: int) -> bool:
         """A combining mark without width, such as an accent."""
-        return within(code, self.marks) or (
-            not within(code, self.not_marks) and unicodedata.category(chr(code)) == "Mn"
-        )
+        return within(code, self.marks) or _in_category(code, ("Mn",), but_not=self.not_marks)
 
     def is_punctuation(self, code: int) -> bool:
         """Punctuation, and the signs of ASCII."""
         if code < 128:
             return chr(code) in ASCII_PUNCTUATION
-        if within(code, self.punctuation):
-            return True
-        return not within(code, self.not_punctuation) and unicodedata.category(chr(code))[0] == "P"
+        return within(code, self.punctuation) or _in_category(code, ("P",), but_not=self.not_punctuation)
 
     def lower(self, code: int) -> str:
         """Lower case, of one character or more: "İ" has two."""
         return chr(code) if within(code, self.not_lowered) else self.lowered.get(code) or chr(code).lower()
+
+
+def _in_category(code: int, categories: tuple[str, ...], but_not: tuple[range, ...] = ()) -> bool:
+    return unicodedata.category(chr(code)).startswith(categories) and not within(code, but_not)
 
 
 class Normaliser:
@@ -149,12 +146,11 @@ class Normaliser:
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.lower_whole_words = lowercase and original_characters
         rules = CharacterRules(original_characters)
-        self._not_decomposed = re.compile(f"([{rules.not_decomposed}])") if rules.not_decomposed else None
+        lower_characters = lowercase and not original_characters
+        self._not_decomposed = rules.not_decomposed
         clean = partial(_clean, rules=rules, split_cjk=split_cjk)
-        finish = partial(
-            _finish, rules=rules, strip=self.strip_accents, lowercase=lowercase and not original_characters
-        )
-        self._clean = Memo(clean, limit=65_536)
+        finish = partial(_finish, rules=rules, strip=self.strip_accents, lowercase=lower_characters)
+        self._clean = Memo(clean, limit=65_536)  # for str.translate: code point → text
         self._finish = Memo(finish, limit=65_536)
 
     def words(self, text: str) -> list[str]:
@@ -168,8 +164,6 @@ class Normaliser:
 
     def _decompose(self, text: str) -> str:
         """NFD, but characters that the frozen tables do not know stay as they are, and where they are."""
-        if self._not_decomposed is None:
-            return unicodedata.normalize("NFD", text)
         parts = self._not_decomposed.split(text)  # every second part is such a character
         return "".join(part if i % 2 else unicodedata.normalize("NFD", part) for i, part in enumerate(parts))
 
@@ -184,7 +178,7 @@ def _clean(code: int, rules: CharacterRules, split_cjk: bool) -> str:
         return " "
     if rules.is_dropped(code):
         return ""
-    return f" {chr(code)} " if split_cjk and within(code, rules.cjk) else chr(code)
+    return f" {chr(code)} " if split_cjk and rules.is_cjk(code) else chr(code)
 
 
 def _finish(code: int, rules: CharacterRules, strip: bool, lowercase: bool) -> str:

@@ -94,11 +94,9 @@ class BertTokenizer:
             split_cjk=split_cjk,
             original_characters=original_characters,
         )
-        self._wordpiece = WordPiece(self.tokens, self.unk_id, max_characters_per_word)
-        protected = (
-            map(re.escape, SPECIAL_TOKENS.values()) if protect_special_tokens else ["(?!)"]
-        )  # never matches
-        self._special = re.compile("|".join(protected))
+        self._wordpiece = WordPiece(self.vocab, self.unk_id, max_characters_per_word)
+        protected = "|".join(map(re.escape, SPECIAL_TOKENS.values()))
+        self._special = re.compile(protected if protect_special_tokens else "(?!)")  # (?!) never matches
         self._chunk_ids = Memo(self._compute_chunk_ids, limit=self.CACHED_CHUNKS)
 
     # ---------------------------------------------------------------- making, reading, writing
@@ -262,7 +260,8 @@ class BertTokenizer:
             token_type_ids.append([kind for kind, piece in enumerate(pieces) for _ in piece])
 
         lengths = [len(ids) for ids in input_ids]
-        width = {False: 0, "max_length": max_length}.get(padding, max(lengths, default=0))
+        longest = max(lengths, default=0)
+        width = 0 if not padding else max_length if padding == "max_length" else longest
         encoded = {
             "input_ids": [ids + [self.pad_id] * (width - len(ids)) for ids in input_ids],
             "token_type_ids": [kinds + [0] * (width - len(kinds)) for kinds in token_type_ids],

@@ -1,6 +1,6 @@
 """From a word to pieces of the vocabulary: greedy longest match first."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 CONTINUATION = "##"  # marks a token that continues a word
 
@@ -14,16 +14,16 @@ class WordPiece:
     Source: WordpieceTokenizer in google-research/bert, tokenization.py (200 characters there).
     """
 
-    def __init__(self, tokens: Sequence[str], unk_id: int, max_characters_per_word: int = 100) -> None:
+    def __init__(self, vocab: Mapping[str, int], unk_id: int, max_characters_per_word: int = 100) -> None:
         self.unknown = (unk_id,)
         self.max_characters_per_word = max_characters_per_word
-        self._starts = {token: i for i, token in enumerate(tokens)}
+        self._starts = vocab
         self._continues = {
             token.removeprefix(CONTINUATION): i
-            for i, token in enumerate(tokens)
+            for token, i in vocab.items()
             if token.startswith(CONTINUATION)
         }
-        self._longest = max(map(len, tokens))
+        self._longest = max(map(len, vocab))
 
     def ids(self, word: str) -> tuple[int, ...]:
         """Token ids of one word."""

@@ -6,7 +6,10 @@ TOKENS = ["[UNK]", "un", "unaff", "##aff", "##able", "##a", "##ffable", "a", "##
 
 
 def pieces(word: str, **options: int) -> list[str]:
-    return [TOKENS[i] for i in WordPiece(TOKENS, unk_id=0, **options).ids(word)]
+    return [
+        TOKENS[i]
+        for i in WordPiece({token: i for i, token in enumerate(TOKENS)}, unk_id=0, **options).ids(word)
+    ]
 
 
 @pytest.mark.parametrize(
