@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from minibert.files import atomic_file
 
-TRAINING, HELD_OUT, PLATEAU = "#9db4c8", "#c0392b", "#4d4d4d"
+BATCH, TRAINING, HELD_OUT, PLATEAU = "#b9cbdb", "#2c5d8a", "#c0392b", "#4d4d4d"
 
 
 def plot_loss(metrics: Sequence[Mapping[str, Any]], plateau: float, path: str | Path) -> None:
@@ -23,11 +23,9 @@ def plot_loss(metrics: Sequence[Mapping[str, Any]], plateau: float, path: str | 
     held_out = np.array([(r["step"], r["held_out_mlm_loss"]) for r in metrics if "held_out_mlm_loss" in r])
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot(*training.T, color=TRAINING, linewidth=0.6, alpha=0.5, label="training, each report")
-    axes.plot(
-        *_smooth(training).T, color="#2c5d8a", linewidth=1.5, label="training, mean over neighbouring steps"
-    )
-    axes.plot(*held_out.T, color=HELD_OUT, marker="o", markersize=3.5, linewidth=1.5, label="held-out text")
+    axes.plot(*training.T, color=BATCH, linewidth=0.7, label="training, each report")
+    axes.plot(*_smooth(training).T, color=TRAINING, linewidth=1.6, label="training, averaged")
+    axes.plot(*held_out.T, color=HELD_OUT, marker="o", markersize=4, linewidth=1.6, label="held-out text")
     axes.axhline(
         plateau, color=PLATEAU, linestyle="--", linewidth=1.2, label=f"guessing by frequency: {plateau:.2f}"
     )
@@ -37,7 +35,11 @@ def plot_loss(metrics: Sequence[Mapping[str, Any]], plateau: float, path: str | 
     axes.set_xlim(left=0)
     axes.grid(color="#e6e6e6", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper right", frameon=False)  # losses fall from left to right: that corner is free
+    legend = axes.legend(
+        loc="upper right", frameon=False
+    )  # losses fall from left to right: that corner is free
+    for line in legend.get_lines():
+        line.set_linewidth(1.6)
     with atomic_file(path) as file:
         figure.savefig(file, format="png", dpi=150)
 

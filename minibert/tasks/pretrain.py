@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import importlib.metadata
 import itertools
 import json
 import shutil
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from minibert import __version__
 from minibert.arrays import Device, get_threads, resolve_device, set_threads
 from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.data import (
@@ -75,8 +75,8 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
     if settings.tokenizer is not None:
         folder, origin = Path(settings.tokenizer), "read from"
     else:
-        version = importlib.metadata.version("minibert-from-scratch")  # another may learn differently
-        key = _hash(corpus.fingerprint(), settings.vocab_size, settings.lowercase, version)
+        # the version, because another may learn differently
+        key = _hash(corpus.fingerprint(), settings.vocab_size, settings.lowercase, __version__)
         folder, origin = Path(settings.prepared) / f"vocabulary-{key}", "reused from"
         if not folder.is_dir():
             origin = "written to"
@@ -130,6 +130,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
 
     model = _make_model(settings, device, len(tokenizer), checkpoint)
     trainer = _make_trainer(settings, model, tokenizer, prepared, held_out)
+    _remove_unfinished(run)
     if checkpoint is not None:
         _restore(trainer, checkpoint, prepared)
     else:
@@ -188,6 +189,15 @@ def _clear(run: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     for name in ("config.json", "metrics.jsonl", "loss.png"):
         (run / name).unlink(missing_ok=True)
+
+
+def _remove_unfinished(run: Path) -> None:
+    """Remove what a killed run was just writing."""
+    for path in run.glob(".*.part"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _choose_machine(settings: PretrainSettings) -> Device:
@@ -302,19 +312,20 @@ def _print_examples(
 
 
 def masked_sentences(documents: Documents, tokenizer: BertTokenizer, seed: int) -> Iterator[tuple[str, str]]:
-    """Random sentences of 8 to 24 tokens with one random word masked: (text, the word), without end.
+    """Random sentences of 6 to 24 tokens with one random word masked: (text, the word).
 
-    Only words of at least three letters that are one token are masked, since a guess is one token.
+    Only words of at least three letters that are one token are masked, since a guess is one token. The
+    search ends after 1,000 sentences.
     """
     rng = np.random.default_rng([seed, 0x6D61736B])  # a stream of its own
     is_word = np.array([token.isalpha() and len(token) >= 3 for token in tokenizer.tokens])  # (V,)
-    for _ in range(100_000):
+    for _ in range(1000):
         bounds = documents.sentence_bounds(int(rng.integers(len(documents))))
         sentence = int(rng.integers(len(bounds) - 1))
         ids = np.array(documents.tokens[bounds[sentence] : bounds[sentence + 1]], dtype=np.int64)
         continued = np.append(tokenizer.continues_word[ids[1:]], False)  # by the token after it
         candidates = np.flatnonzero(is_word[ids] & ~continued)
-        if 8 <= len(ids) <= 24 and len(candidates) and tokenizer.unk_id not in ids:
+        if 6 <= len(ids) <= 24 and len(candidates) and tokenizer.unk_id not in ids:
             place = int(rng.choice(candidates))
             answer = tokenizer.tokens[ids[place]]
             ids[place] = tokenizer.mask_id

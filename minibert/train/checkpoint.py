@@ -11,7 +11,6 @@ It appears under its name only when it is complete and on the disk.
 """
 
 import hashlib
-import importlib.metadata
 import platform
 import shutil
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ import numpy as np
 import safetensors.numpy
 import threadpoolctl
 
+from minibert import __version__
 from minibert.arrays import Device, get_threads
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
@@ -92,7 +92,7 @@ def describe_environment(device: Device) -> dict[str, Any]:
     """What the last bit of a result can depend on, besides the settings and the text."""
     blas = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     environment = {
-        "minibert": importlib.metadata.version("minibert-from-scratch"),
+        "minibert": __version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "blas": sorted(

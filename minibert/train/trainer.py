@@ -21,11 +21,14 @@ LOSSES = ("loss", "mlm_loss", "nsp_loss")
 class BatchSource(Protocol):
     """What is asked of the training data: batches without end, from a place that can be saved."""
 
-    def __next__(self) -> Batch: ...
+    def __next__(self) -> Batch:
+        """The next batch: the arguments of the model's forward, on the host."""
 
-    def state(self) -> dict[str, Any]: ...
+    def state(self) -> dict[str, Any]:
+        """The place that has been reached, as JSON."""
 
-    def restore(self, state: dict[str, Any]) -> None: ...
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go to a place that ``state`` gave: the same batches follow, bit for bit."""
 
 
 def accumulate_gradients(

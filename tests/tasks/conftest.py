@@ -1,0 +1,57 @@
+"""A small text, and the settings of a run on it."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minibert.arrays import get_threads, set_threads
+from minibert.train import PretrainSettings
+
+WORDS = "river stone window garden winter summer teacher letter silver bridge music paper shadow".split()
+
+
+def write_corpus(path: Path, documents: int = 12, seed: int = 0) -> None:
+    """Sentences of random words, one a line, with a blank line between documents."""
+    rng = random.Random(seed)
+    sentences = [
+        [f"the {' '.join(rng.choices(WORDS, k=rng.randint(7, 12)))} ." for _ in range(6)]
+        for _ in range(documents)
+    ]
+    path.write_text("\n\n".join("\n".join(document) for document in sentences) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Callable[..., PretrainSettings]]:
+    """Settings of a run that takes a second, in a folder of its own."""
+    write_corpus(tmp_path / "corpus.txt")
+    threads = get_threads()
+
+    def settings(**changes: object) -> PretrainSettings:
+        return PretrainSettings(
+            **{
+                "name": "small",
+                "out": str(tmp_path / "runs"),
+                "prepared": str(tmp_path / "prepared"),
+                "corpus": (str(tmp_path / "corpus.txt"),),
+                "held_out": 0.25,
+                "vocab_size": 80,
+                "hidden": 16,
+                "heads": 2,
+                "layers": 1,
+                "positions": 32,
+                "max_seq_length": 32,
+                "batch_size": 4,
+                "steps": 6,
+                "save_every": 3,
+                "eval_every": 3,
+                "processes": 1,
+                "device": "cpu",
+                "threads": 1,
+                **changes,
+            }
+        )
+
+    yield settings
+    set_threads(threads)

@@ -1,0 +1,300 @@
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.data import BatchStream
+from minibert.errors import UserError
+from minibert.tasks import fill_mask, prepare, pretrain
+from minibert.tasks.pretrain import masked_sentences
+from minibert.text import BertTokenizer
+from minibert.train import PretrainSettings
+from minibert.train.metrics import read_metrics
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def weights(settings):
+    return (settings.folder / "final" / "model.safetensors").read_bytes()
+
+
+# -- A whole run -------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_its_files_and_says_how_it_did(small, capsys):
+    settings = small()
+    summary = pretrain(settings)
+    assert names(settings.folder) == [
+        *("checkpoint-3", "checkpoint-6", "config.json", "final", "loss.png", "metrics.jsonl")
+    ]
+    assert PretrainSettings.from_dict(json.loads((settings.folder / "config.json").read_text())) == settings
+    last = [r for r in read_metrics(settings.folder / "metrics.jsonl") if "held_out_mlm_loss" in r][-1]
+    assert last["step"] == 6 and summary["held_out_mlm_loss"] == last["held_out_mlm_loss"]
+    assert 2 < summary["plateau_loss"] < np.log(80) and 0 < summary["plateau_accuracy"] < 1
+    assert summary["tokens_per_second"] > 0
+    printed = capsys.readouterr().out
+    for told in (
+        "steps=6",
+        "device: cpu",
+        "sha256",
+        "vocabulary: ",
+        "guessing by frequency: loss",
+        "parameters",
+    ):
+        assert told in printed
+    assert printed.count("guesses: ") == 5
+    assert f"loss {summary['held_out_mlm_loss']:.3f} nats" in printed
+    assert f"written to {settings.folder}" in printed
+
+
+def test_the_model_it_leaves_can_be_used(small):
+    settings = small()
+    pretrain(settings)
+    final = settings.folder / "final"
+    model, tokenizer = BertForMaskedLM.from_pretrained(final), BertTokenizer.from_pretrained(final)
+    assert len(fill_mask(model, tokenizer, "the [MASK] river")[0]) == 5
+    checkpoint = BertForPreTraining.from_pretrained(settings.folder / "checkpoint-6")
+    trained = BertForPreTraining.from_pretrained(final)
+    np.testing.assert_array_equal(checkpoint.buffers.value, trained.buffers.value)
+
+
+def test_the_same_settings_give_the_same_bits_and_another_seed_others(small):
+    settings = [small(name="a"), small(name="b", print_every=1), small(name="c", seed=1)]
+    for each in settings:
+        pretrain(each)
+    a, b, c = map(weights, settings)
+    assert a == b != c
+
+
+def test_it_learns_what_there_is_to_learn(small, tmp_path):
+    """Every document repeats one word, so the words around a mask say what is behind it."""
+    words = "river stone window garden winter summer teacher letter silver bridge music paper".split()
+    documents = ["\n".join([" ".join([word] * 8).capitalize() + " ."] * 6) for word in words * 4]
+    (tmp_path / "corpus.txt").write_text("\n\n".join(documents))
+    summary = pretrain(
+        small(
+            steps=500,
+            batch_size=8,
+            hidden=64,
+            learning_rate=0.005,
+            dropout=0.0,
+            short_seq_prob=0.0,
+            nsp=False,
+            eval_every=500,
+            save_every=500,
+        )
+    )
+    assert summary["plateau_loss"] - summary["held_out_mlm_loss"] > 1.0
+    assert summary["held_out_mlm_accuracy"] > 2.5 * summary["plateau_accuracy"]
+
+
+def test_without_sentence_pairs(small, capsys):
+    summary = pretrain(small(nsp=False))
+    assert "held_out_nsp_accuracy" not in summary
+    assert "NSP" not in capsys.readouterr().out
+    assert "pooler" not in (small().folder / "final" / "model.safetensors").read_bytes().decode("latin-1")
+
+
+def test_a_second_run_finds_the_vocabulary_and_the_tokens(small, capsys, tmp_path):
+    pretrain(small())
+    prepared = names(tmp_path / "prepared")
+    capsys.readouterr()
+    pretrain(small(name="again", steps=1))
+    printed = capsys.readouterr().out
+    assert printed.count("reused from") == 2 and "written to" not in printed.split("parameters")[0]
+    assert names(tmp_path / "prepared") == prepared and len(prepared) == 2
+
+
+def test_a_vocabulary_of_ones_own(small, tmp_path):
+    tokenizer, _ = prepare(small(vocab_size=60))
+    tokenizer.save_pretrained(tmp_path / "mine")
+    settings = small(tokenizer=str(tmp_path / "mine"), steps=1)
+    pretrain(settings)
+    assert BertTokenizer.from_pretrained(settings.folder / "final").tokens == tokenizer.tokens
+
+
+def test_masked_sentences_hide_one_whole_word(small):
+    tokenizer, prepared = prepare(small())
+    sentences = list(itertools.islice(masked_sentences(prepared.held_out, tokenizer, seed=0), 20))
+    text = Path(small().corpus[0]).read_text()
+    for masked, answer in sentences:
+        assert masked.count("[MASK]") == 1
+        assert answer in tokenizer.vocab and len(answer) >= 3
+        assert masked.replace("[MASK]", answer).removesuffix(".") in text
+    assert list(itertools.islice(masked_sentences(prepared.held_out, tokenizer, seed=0), 20)) == sentences
+
+
+# -- Stopping and going on ---------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from minibert.tasks import pretrain
+from minibert.train import PretrainSettings, checkpoint
+from minibert.train.settings import read_settings
+
+moments = []
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def digest(path, digest=checkpoint._digest):
+    moments.append(path)
+    if path.name == "model.safetensors" and len([p for p in moments if p.name == path.name]) == {checkpoints}:
+        die()  # in the middle of writing a checkpoint
+    return digest(path)
+
+checkpoint._digest = digest
+pretrain(PretrainSettings.from_dict(read_settings(sys.argv[1])))
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(small, tmp_path):
+    """A real kill -9, while the third checkpoint is being written."""
+    whole, killed = small(name="whole", steps=14), small(name="killed", steps=14)
+    pretrain(whole)
+    (tmp_path / "settings.json").write_text(json.dumps(killed.to_dict()))
+    process = subprocess.run(
+        [sys.executable, "-c", KILLED.format(checkpoints=3), str(tmp_path / "settings.json")],
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    (unfinished,) = killed.folder.glob(".checkpoint-9.*.part")
+    assert not (killed.folder / "final").exists()
+    assert max(r["step"] for r in read_metrics(killed.folder / "metrics.jsonl")) == 9
+
+    pretrain(killed.replace(resume=True))
+    assert weights(killed) == weights(whole)
+    assert not unfinished.exists()
+    steps = [[r["step"] for r in read_metrics(s.folder / "metrics.jsonl")] for s in (killed, whole)]
+    assert steps[0] == steps[1]
+    losses = [[r.get("loss") for r in read_metrics(s.folder / "metrics.jsonl")] for s in (killed, whole)]
+    assert losses[0] == losses[1]
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(small, capsys, monkeypatch):
+    settings = small(name="stopped", steps=5)
+    draw, drawn = BatchStream.__next__, []
+
+    def draw_and_interrupt(stream):
+        drawn.append(1)
+        if len(drawn) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return draw(stream)
+
+    monkeypatch.setattr(BatchStream, "__next__", draw_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(settings)
+    assert [path.name for path in settings.folder.glob("checkpoint-*")] == ["checkpoint-2"]
+    assert f"minibert pretrain --config {settings.folder / 'config.json'} --resume" in capsys.readouterr().out
+    pretrain(settings.replace(resume=True))
+    whole = small(name="whole", steps=5)
+    pretrain(whole)
+    assert weights(settings) == weights(whole)
+
+
+def test_a_finished_run_can_be_resumed_to_the_same_end(small):
+    settings = small()
+    pretrain(settings)
+    before = weights(settings)
+    shutil.rmtree(settings.folder / "final")
+    pretrain(settings.replace(resume=True))
+    assert weights(settings) == before
+
+
+def test_another_machine_is_told(small, capsys):
+    settings = small()
+    pretrain(settings)
+    path = settings.folder / "checkpoint-6" / "state.json"
+    state = json.loads(path.read_text())
+    state["environment"]["numpy"] = "1.0"
+    path.write_text(json.dumps(state))
+    capsys.readouterr()
+    pretrain(settings.replace(resume=True))
+    warning = capsys.readouterr().err
+    assert warning == f"warning: numpy was 1.0, is {np.__version__}; the last bits of the result may differ\n"
+
+
+# -- Refusals ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_with_something_in_it_is_refused(small):
+    settings = small()
+    settings.folder.mkdir(parents=True)
+    (settings.folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match=r"runs/small is not empty; .* \(--resume\), .* \(--overwrite\)"):
+        pretrain(settings)
+    assert names(settings.folder) == ["thesis.tex"]
+
+
+def test_overwriting_removes_a_run_and_nothing_else(small):
+    pretrain(small(steps=6))
+    (small().folder / "thesis.tex").write_text("years of work")
+    pretrain(small(steps=2, overwrite=True))
+    assert names(small().folder) == [
+        *("checkpoint-2", "config.json", "final", "loss.png", "metrics.jsonl", "thesis.tex")
+    ]
+    assert max(r["step"] for r in read_metrics(small().folder / "metrics.jsonl")) == 2
+
+
+def test_an_overwritten_run_is_kept_until_the_new_one_can_begin(small, tmp_path):
+    pretrain(small())
+    before = names(small().folder)
+    with pytest.raises(UserError, match=r"nowhere\.txt"):
+        pretrain(small(overwrite=True, corpus=(str(tmp_path / "nowhere.txt"),)))
+    assert names(small().folder) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_seq_length": 33}, "max_seq_length is 33, but the model has only 32 positions"),
+        ({"heads": 3}, "hidden_size 16 is not divisible by num_attention_heads 3"),
+        ({"resume": True}, "runs/small: no checkpoint to resume from"),
+        ({"device": "tpu"}, "unknown device 'tpu'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_any_work(small, tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        pretrain(small(**changes))
+    assert names(tmp_path) == ["corpus.txt"]
+
+
+def test_a_file_in_the_place_of_the_run_is_refused(small, tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "small").write_text("")
+    with pytest.raises(UserError, match="runs/small is a file"):
+        pretrain(small())
+
+
+def test_other_settings_or_other_text_do_not_resume_a_run(small, tmp_path):
+    pretrain(small())
+    with pytest.raises(UserError, match=r"was begun with learning_rate = 0.001, not 0.5"):
+        pretrain(small(resume=True, learning_rate=0.5))
+    with open(tmp_path / "corpus.txt", "a") as file:
+        file.write("\n\nanother document .\nwith two sentences .\n")
+    with pytest.raises(UserError, match="checkpoint-6: the corpus or the vocabulary has changed"):
+        pretrain(small(resume=True))
+
+
+def test_a_damaged_checkpoint_names_the_way_out_and_that_works(small):
+    settings = small()
+    pretrain(settings)
+    before = weights(settings)
+    newest = settings.folder / "checkpoint-6"
+    (newest / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"checkpoint-6 is damaged .* delete that folder .* checkpoint-3"):
+        pretrain(settings.replace(resume=True))
+    shutil.rmtree(newest)
+    pretrain(settings.replace(resume=True))
+    assert weights(settings) == before

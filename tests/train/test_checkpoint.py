@@ -1,0 +1,131 @@
+import errno
+
+import numpy as np
+import pytest
+
+from minibert.arrays import Device
+from minibert.errors import UserError
+from minibert.train import AdamW
+from minibert.train.checkpoint import (
+    describe_environment,
+    environment_changes,
+    list_checkpoints,
+    open_checkpoint,
+    save_checkpoint,
+)
+
+
+@pytest.fixture
+def save(tmp_path, model):
+    """Write a checkpoint of this step, keeping so many."""
+    optimiser = AdamW(model)
+    optimiser.mean[...] = 0.25
+
+    def save(step, keep=9, save_model=model.save_pretrained):
+        return save_checkpoint(tmp_path, {"step": step, "data": {"row": 7}}, save_model, optimiser, keep)
+
+    return save
+
+
+def test_a_checkpoint_gives_back_what_went_into_it(save, model):
+    checkpoint = open_checkpoint(save(30))
+    assert checkpoint.folder.name == "checkpoint-30"
+    assert checkpoint.state["step"] == 30 and checkpoint.state["data"] == {"row": 7}
+    optimiser = AdamW(model)
+    optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
+    assert optimiser.state_arrays()["mean.cls.predictions.bias"].tolist() == [0.25] * model.config.vocab_size
+    again = type(model).from_pretrained(checkpoint.folder, dtype="float64")
+    np.testing.assert_array_equal(again.buffers.value, model.buffers.value)
+
+
+def test_the_newest_are_kept_in_the_order_of_their_steps(save, tmp_path):
+    for step in (5, 10, 100, 20):
+        save(step)
+    assert [folder.name for folder in list_checkpoints(tmp_path)] == [
+        "checkpoint-5",
+        "checkpoint-10",
+        "checkpoint-20",
+        "checkpoint-100",
+    ]
+    save(101, keep=2)
+    assert [folder.name for folder in list_checkpoints(tmp_path)] == ["checkpoint-100", "checkpoint-101"]
+
+
+def test_what_is_no_checkpoint_is_not_taken_for_one(save, tmp_path):
+    save(5)
+    (tmp_path / "checkpoint-best").mkdir()
+    (tmp_path / ".checkpoint-6.x.part").mkdir()
+    assert [folder.name for folder in list_checkpoints(tmp_path)] == ["checkpoint-5"]
+
+
+FILES = ("model.safetensors", "optimiser.safetensors", "config.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_is_found(save, name):
+    folder = save(10)
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[:-1])
+    with pytest.raises(UserError, match=f"checkpoint-10 is damaged .{name} is not what was written"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_found(save, name):
+    folder = save(10)
+    content = bytearray((folder / name).read_bytes())
+    content[-1] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"checkpoint-10 is damaged .{name} is not what was written"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", [*FILES, "state.json"])
+def test_a_missing_file_is_found(save, name):
+    folder = save(10)
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=f"checkpoint-10 is damaged .*{name}"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("content", ["", '{"step": 10', "[]", "{}", '{"files": {"config.json/x": "0"}}'])
+def test_a_damaged_state_is_found(save, content):
+    folder = save(10)
+    (folder / "state.json").write_text(content)
+    with pytest.raises(UserError, match="checkpoint-10 is damaged"):
+        open_checkpoint(folder)
+
+
+def test_the_way_out_is_the_next_older_checkpoint(save):
+    folders = [save(step) for step in (5, 10, 15)]
+    for folder in folders[::2]:
+        (folder / "config.json").unlink()
+    with pytest.raises(UserError, match=r"delete that folder and resume again, from checkpoint-10$"):
+        open_checkpoint(folders[2])
+    with pytest.raises(UserError, match=r"there is no older one: begin the run anew with --overwrite$"):
+        open_checkpoint(folders[0])
+
+
+def test_a_full_disk_leaves_the_older_checkpoints_and_no_half_of_a_new_one(save, tmp_path):
+    save(5)
+
+    def fill_the_disk(folder):
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(UserError, match="checkpoint-10: no space left"):
+        save(10, keep=1, save_model=fill_the_disk)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
+    open_checkpoint(tmp_path / "checkpoint-5")
+
+
+def test_the_environment_says_what_bits_can_depend_on():
+    environment = describe_environment(Device("cpu", np))
+    assert environment["numpy"] == np.__version__ and environment["device"] == "cpu"
+    assert environment["threads"] >= 1
+    before = {**environment, "threads": 0, "cupy": "13.0"}
+    assert environment_changes(environment, environment) == []
+    assert environment_changes(before, environment) == [
+        f"threads was 0, is {environment['threads']}",
+        "cupy was 13.0, is None",
+    ]

@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+
+from minibert.arrays import to_numpy
+from minibert.bert import BertForPreTraining
+from minibert.errors import UserError
+from minibert.train import AdamW
+
+BETA1, BETA2, EPS, DECAY = 0.9, 0.999, 1e-6, 0.01
+
+
+def set_random_gradients(model, seed, scale):
+    rng = np.random.default_rng(seed)
+    for _, parameter in model.named_parameters():
+        parameter.grad[...] = model.device.asarray(scale * rng.standard_normal(parameter.shape))
+
+
+def written_out(values, gradients, clip_norm, bias_correction, rates):
+    """The update rule for each parameter by itself, over several steps."""
+    mean = {name: np.zeros_like(value) for name, value in values.items()}
+    variance = {name: np.zeros_like(value) for name, value in values.items()}
+    for t, (rate, step_gradients) in enumerate(zip(rates, gradients, strict=True), start=1):
+        norm = np.sqrt(sum((g**2).sum() for g in step_gradients.values()))
+        for name, value in values.items():
+            g = step_gradients[name] * min(1.0, clip_norm / norm)
+            mean[name] = BETA1 * mean[name] + (1 - BETA1) * g
+            variance[name] = BETA2 * variance[name] + (1 - BETA2) * g**2
+            c1, c2 = (1 - BETA1**t, 1 - BETA2**t) if bias_correction else (1, 1)
+            decayed = not (name.endswith("bias") or "LayerNorm" in name)
+            update = mean[name] / c1 / (np.sqrt(variance[name] / c2) + EPS) + DECAY * decayed * value
+            values[name] = value - rate * update
+    return values
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+@pytest.mark.parametrize("scale", [1e-3, 1.0], ids=["short gradient", "clipped gradient"])
+def test_steps_equal_the_rule_written_out_by_parameter(device, config, bias_correction, scale):
+    model = BertForPreTraining(config, device=device, dtype="float64", seed=1)
+    values = {name: to_numpy(p.value).copy() for name, p in model.named_parameters()}
+    optimiser = AdamW(model, bias_correction=bias_correction)
+    rates, gradients = [0.0, 0.1, 0.05], []
+    for step, rate in enumerate(rates):
+        set_random_gradients(model, seed=step, scale=scale)
+        gradients.append({name: to_numpy(p.grad).copy() for name, p in model.named_parameters()})
+        norm = optimiser.step(rate, step)
+        assert float(to_numpy(norm)) == pytest.approx(
+            np.sqrt(sum((g**2).sum() for g in gradients[-1].values())), rel=1e-12
+        )
+    expected = written_out(values, gradients, 1.0, bias_correction, rates)
+    for name, parameter in model.named_parameters():
+        np.testing.assert_allclose(to_numpy(parameter.value), expected[name], rtol=1e-12, atol=1e-14)
+
+
+def test_a_step_stays_in_single_precision(device, config):
+    model = BertForPreTraining(config, device=device, dtype="float32")
+    optimiser = AdamW(model, bias_correction=True)
+    set_random_gradients(model, seed=0, scale=1.0)
+    norm = optimiser.step(0.1, 0)
+    assert {norm.dtype, optimiser.mean.dtype, model.buffers.value.dtype} == {np.dtype("float32")}
+
+
+def test_without_a_gradient_only_the_decay_moves_anything(model):
+    before = {name: p.value.copy() for name, p in model.named_parameters()}
+    set_random_gradients(model, seed=0, scale=0.0)
+    AdamW(model).step(0.5, 0)
+    for name, parameter in model.named_parameters():
+        factor = 1.0 if name.endswith("bias") or "LayerNorm" in name else 1 - 0.5 * DECAY
+        np.testing.assert_allclose(parameter.value, factor * before[name], rtol=1e-15)
+
+
+def test_frozen_parameters_stay_and_do_not_count_in_the_norm(model):
+    frozen = dict(model.named_parameters())["bert.embeddings.word_embeddings.weight"]
+    frozen.frozen = True
+    before = model.buffers.value.copy(), frozen.value.copy()
+    set_random_gradients(model, seed=0, scale=1.0)
+    others = sum((p.grad**2).sum() for _, p in model.named_parameters() if p is not frozen)
+    assert AdamW(model).step(0.1, 0) == pytest.approx(np.sqrt(others))
+    np.testing.assert_array_equal(frozen.value, before[1])
+    assert not np.array_equal(model.buffers.value, before[0])
+
+
+def test_the_learning_rate_of_a_parameter_can_be_scaled(model):
+    parameter = dict(model.named_parameters())["cls.seq_relationship.bias"]
+    set_random_gradients(model, seed=0, scale=1.0)
+    AdamW(model).step(0.1, 0)
+    moved = parameter.value.copy()
+    parameter.value[...] = 0.0
+    parameter.lr_scale = 0.5
+    AdamW(model).step(0.1, 0)
+    np.testing.assert_allclose(parameter.value, 0.5 * moved, rtol=1e-12)
+
+
+def test_the_state_goes_from_one_optimiser_to_another(model):
+    optimiser, other = AdamW(model), AdamW(model)
+    set_random_gradients(model, seed=0, scale=1.0)
+    optimiser.step(0.1, 0)
+    other.load_state_arrays(optimiser.state_arrays(), "here")
+    np.testing.assert_array_equal(other.mean, optimiser.mean)
+    np.testing.assert_array_equal(other.variance, optimiser.variance)
+    assert other.mean.any()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda arrays, name: arrays.pop(name), "is missing"),
+        (lambda arrays, name: arrays.update({name: arrays[name][:-1]}), r"of shape \(39, 8\), expected"),
+        (lambda arrays, name: arrays.update({name: arrays[name].astype("float32")}), "is float32 of shape"),
+    ],
+    ids=["missing", "shape", "dtype"],
+)
+def test_a_state_that_does_not_fit_is_refused(model, damage, message):
+    optimiser = AdamW(model)
+    arrays = optimiser.state_arrays()
+    damage(arrays, "variance.bert.embeddings.word_embeddings.weight")
+    with pytest.raises(UserError, match=f"^file: variance.*{message}"):
+        optimiser.load_state_arrays(arrays, "file")

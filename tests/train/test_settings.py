@@ -1,0 +1,93 @@
+import dataclasses
+import json
+
+import pytest
+
+from minibert.errors import UserError
+from minibert.train import PretrainSettings
+from minibert.train.settings import read_settings
+
+
+def test_every_setting_has_a_group_and_a_help_text():
+    for field in dataclasses.fields(PretrainSettings):
+        assert field.metadata["group"] and field.metadata["help"]
+
+
+def test_settings_survive_their_file(tmp_path):
+    settings = PretrainSettings(corpus=("a", "b"), layers=3, learning_rate=1, nsp=False, resume=True)
+    (tmp_path / "config.json").write_text(json.dumps(settings.to_dict()))
+    again = PretrainSettings.from_dict(read_settings(tmp_path / "config.json"))
+    assert again == settings.replace(resume=False)  # how a run was called is not what it is
+
+
+def test_an_unknown_setting_is_named_with_the_nearest_known(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"learning_rat": 1}')
+    with pytest.raises(
+        UserError, match=r"mine.json: unknown setting 'learning_rat'; did you mean 'learning_rate'"
+    ):
+        read_settings(path)
+    with pytest.raises(UserError, match=r"unknown setting 'qqq'; known are: name, out"):
+        PretrainSettings.from_dict({"qqq": 1})
+
+
+def test_a_settings_file_must_be_an_object(tmp_path):
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"list.json: expected an object of settings, found list"):
+        read_settings(tmp_path / "list.json")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"steps": "100"}, "steps must be of type int, got '100'"),
+        ({"steps": True}, "steps must be of type int, got True"),
+        ({"layers": 1.5}, "layers must be of type int, got 1.5"),
+        ({"nsp": 1}, "nsp must be of type bool, got 1"),
+        ({"corpus": "a.txt"}, "corpus must be a list of strings, got 'a.txt'"),
+        ({"corpus": [1]}, r"corpus must be a list of strings, got \[1\]"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"layers": 0}, "layers must be at least 1, got 0"),
+        ({"warmup": 1.5}, "warmup must be at most 1, got 1.5"),
+        ({"learning_rate": float("nan")}, "learning_rate must be at least 0, got nan"),
+        ({"preset": "huge"}, "preset must be one of tiny, .*, got 'huge'"),
+        ({"masking": "none"}, "masking must be one of dynamic, fixed, got 'none'"),
+        ({"resume": True, "overwrite": True}, "resume and overwrite contradict each other"),
+    ],
+)
+def test_a_wrong_value_is_refused(values, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        PretrainSettings.from_dict(values)
+
+
+def test_the_preset_gives_way_to_sizes_of_ones_own():
+    config = PretrainSettings(preset="mini", layers=3, dropout=0.2, positions=256).model_config(1000)
+    assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (3, 256, 4)
+    assert (config.vocab_size, config.max_position_embeddings, config.hidden_dropout_prob) == (1000, 256, 0.2)
+    wider = PretrainSettings(preset="tiny", hidden=192).model_config(1000)
+    assert (wider.num_attention_heads, wider.intermediate_size) == (3, 768)
+
+
+def test_sizes_that_do_not_fit_each_other_are_refused():
+    with pytest.raises(UserError, match="max_seq_length is 600, but the model has only 512 positions"):
+        PretrainSettings(max_seq_length=600).model_config(1000)
+    with pytest.raises(UserError, match="hidden_size 128 is not divisible by num_attention_heads 3"):
+        PretrainSettings(heads=3).model_config(1000)
+
+
+def test_a_run_is_resumed_with_the_settings_it_began_with():
+    begun = PretrainSettings(learning_rate=0.5)
+    begun.replace(resume=True, threads=1, device="cpu", save_every=7).check_resumes(begun)
+    with pytest.raises(UserError, match=r"begun with learning_rate = 0.5, not 0.25; .*config.json --resume"):
+        begun.replace(learning_rate=0.25).check_resumes(begun)
+
+
+def test_the_instances_follow_the_settings():
+    instances = PretrainSettings(max_seq_length=64, nsp=False, masking="fixed").instance_settings()
+    assert (instances.max_seq_length, instances.next_sentence, instances.masking) == (64, False, "fixed")
+
+
+def test_all_settings_are_described():
+    text = PretrainSettings(corpus=("a", "b")).describe()
+    assert all(f"{field.name}=" in text for field in dataclasses.fields(PretrainSettings))
+    assert "corpus=a b" in text

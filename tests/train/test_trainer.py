@@ -1,0 +1,222 @@
+import os
+import signal
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from minibert.bert import BertForPreTraining
+from minibert.errors import UserError
+from minibert.train import AdamW, Trainer
+from minibert.train.metrics import MetricsLog, read_metrics
+from minibert.train.trainer import accumulate_gradients
+
+
+@dataclass
+class Batches:
+    """Batches by their number, with something that may happen when one is asked for."""
+
+    make: object
+    happenings: dict = field(default_factory=dict)
+    number: int = 0
+
+    def __next__(self):
+        self.happenings.get(self.number, lambda: None)()
+        self.number += 1
+        return self.make(4, seed=self.number)
+
+    def state(self):
+        return {"batch": self.number}
+
+    def restore(self, state):
+        self.number = state["batch"]
+
+
+@pytest.fixture
+def make_trainer(tmp_path, config, make_batch):
+    """A trainer of a new model that notes what it is asked to save."""
+
+    def make(device="cpu", dtype="float64", happenings=None, dropout=0.1, **options):
+        config.hidden_dropout_prob = dropout
+        model = BertForPreTraining(config, device=device, dtype=dtype, seed=3)
+        trainer = Trainer(
+            model,
+            AdamW(model),
+            Batches(make_batch, happenings or {}),
+            learning_rate=lambda step: 0.01,
+            evaluate=lambda: {"mlm_loss": 1.0},
+            save=lambda state: saved.append(state) or tmp_path / f"checkpoint-{state['step']}",
+            metrics=MetricsLog(tmp_path / "metrics.jsonl"),
+            **{"steps": 6, **options},
+        )
+        trainer.saved = saved = []
+        return trainer
+
+    return make
+
+
+def losses(trainer):
+    """Step → loss, as reported."""
+    return {r["step"]: r["loss"] for r in read_metrics(trainer.metrics.path) if "loss" in r}
+
+
+# -- One step ----------------------------------------------------------------------------------------
+
+
+def test_micro_batches_with_different_mask_counts_equal_the_one_large_batch(model, make_batch):
+    pieces = [make_batch(rows, seed) for seed, rows in enumerate((1, 6, 3))]
+    counts = [int((piece["labels"] != -100).sum()) for piece in pieces]
+    assert len({count / len(piece["labels"]) for count, piece in zip(counts, pieces, strict=True)}) == 3
+    whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+    expected = {n: float(v) for n, v in accumulate_gradients(model, [whole], seed=0, step=0).items()}
+    gradient = model.buffers.grad.copy()
+    got = {n: float(v) for n, v in accumulate_gradients(model, pieces, seed=0, step=0).items()}
+    assert got == pytest.approx(expected, rel=1e-13)
+    difference = np.linalg.norm(model.buffers.grad - gradient) / np.linalg.norm(gradient)
+    assert difference < 1e-13
+
+
+def test_every_micro_batch_drops_other_elements(config, make_batch):
+    config.hidden_dropout_prob = 0.5
+    model = BertForPreTraining(config, dtype="float64")
+    batch = make_batch(4, seed=0)
+    model.eval()  # as an evaluation leaves it
+
+    def loss(batches, step):
+        return float(accumulate_gradients(model, batches, seed=0, step=step)["loss"])
+
+    once, twice = loss([batch], step=0), loss([batch, batch], step=0)
+    assert once == loss([batch], step=0)  # a pure function of the step
+    assert once != pytest.approx(twice, rel=1e-6)  # the same batch with the same bits would be the mean, once
+    assert once != pytest.approx(loss([batch], step=1), rel=1e-6)
+
+
+# -- The loop ----------------------------------------------------------------------------------------
+
+
+def test_training_learns_a_batch_by_heart(make_trainer, make_batch):
+    trainer = make_trainer(dropout=0.0, steps=150)
+    trainer.batches.make = lambda rows, seed: make_batch(rows, seed=0)
+    trainer.run()
+    reported = losses(trainer)
+    assert list(reported) == list(range(1, 151))
+    assert reported[1] > 4.0 and reported[150] < 0.5  # ln 40 + ln 2 = 4.4 before it has learned anything
+
+
+def test_it_reports_evaluates_and_saves_when_due_and_at_the_end(make_trainer):
+    trainer = make_trainer(steps=7, log_every=2, eval_every=3, save_every=5)
+    trainer.run()
+    records = read_metrics(trainer.metrics.path)
+    assert [r["step"] for r in records if "held_out_mlm_loss" in r] == [0, 3, 6, 7]
+    assert [r["step"] for r in records if "loss" in r] == [2, 3, 4, 5, 6, 7]
+    assert [state["step"] for state in trainer.saved] == [5, 7]
+    assert [state["data"]["batch"] for state in trainer.saved] == [5, 7]
+
+
+def test_a_report_gives_the_mean_since_the_last_and_counts_tokens(make_trainer, make_batch):
+    often = make_trainer(log_every=1)
+    often.run()
+    single = list(losses(often).values())
+    often.metrics.path.unlink()
+    seldom = make_trainer(log_every=3)
+    seldom.run()
+    assert losses(seldom) == pytest.approx({3: np.mean(single[:3]), 6: np.mean(single[3:])})
+    last = read_metrics(seldom.metrics.path)[-2]
+    assert last["tokens"] == sum(int(make_batch(4, seed)["attention_mask"].sum()) for seed in range(1, 7))
+    assert set(last) >= {"mlm_loss", "nsp_loss", "lr", "grad_norm", "tokens_per_second", "seconds"}
+    assert last["loss"] == pytest.approx(last["mlm_loss"] + last["nsp_loss"])
+
+
+def test_accumulation_takes_several_batches_a_step(make_trainer):
+    trainer = make_trainer(steps=2, accumulation=3)
+    trainer.run()
+    assert trainer.batches.number == 6
+
+
+def test_a_resumed_run_ends_in_the_same_bits(make_trainer, tmp_path):
+    whole = make_trainer(steps=6, save_every=3)
+    whole.run()
+    expected = read_metrics(whole.metrics.path)
+
+    first = make_trainer(steps=6, save_every=3)
+    first.steps = 3
+    first.run()
+    second = make_trainer(steps=6, save_every=3)
+    second.model.buffers.value[...] = first.model.buffers.value
+    second.optimiser.load_state_arrays(first.optimiser.state_arrays(), "memory")
+    second.restore(tmp_path / "checkpoint-3", first.saved[-1])
+    second.run()
+    np.testing.assert_array_equal(second.model.buffers.value, whole.model.buffers.value)
+    assert second.tokens == whole.tokens
+    bits = ("step", "loss", "grad_norm", "tokens")
+    kept = [[r.get(name) for name in bits] for r in read_metrics(second.metrics.path) if r["step"] > 3]
+    assert kept == [[r.get(name) for name in bits] for r in expected if r["step"] > 3]
+
+
+def test_the_loop_runs_on_every_array_library_in_its_own_precision(device, make_trainer):
+    here = make_trainer(device, "float32", steps=2)
+    here.run()
+    got = losses(here)
+    here.metrics.path.unlink()
+    reference = make_trainer("cpu", "float32", steps=2)
+    reference.run()
+    assert got == pytest.approx(losses(reference), rel=1e-5)
+    assert here.optimiser.variance.dtype == np.dtype("float32")
+
+
+# -- Ways to end -------------------------------------------------------------------------------------
+
+
+def poison(trainer):
+    trainer.model.buffers.value[0] = np.nan
+
+
+def test_a_nan_ends_the_run_before_it_is_saved(make_trainer, tmp_path):
+    trainer = make_trainer(steps=9, save_every=2)
+    trainer.batches.happenings[4] = lambda: poison(trainer)
+    with pytest.raises(UserError, match=r"loss is nan .* at step 5, in the batch .* batch 4 .*checkpoint-4"):
+        trainer.run()
+    assert [state["step"] for state in trainer.saved] == [2, 4]
+    assert max(losses(trainer)) == 4
+
+
+def test_a_nan_between_two_reports_is_found_before_the_next_checkpoint(make_trainer):
+    trainer = make_trainer(steps=9, save_every=3, log_every=100)
+    trainer.batches.happenings[1] = lambda: poison(trainer)
+    with pytest.raises(UserError, match=r"at steps 1 to 3, .* begins at batch 0.*no checkpoint"):
+        trainer.run()
+    assert trainer.saved == []
+
+
+def test_an_infinite_gradient_ends_the_run_too(make_trainer, monkeypatch):
+    trainer = make_trainer()
+    monkeypatch.setattr(trainer.optimiser, "step", lambda rate, step: np.float64(np.inf))
+    with pytest.raises(UserError, match="gradient's norm inf at step 1"):
+        trainer.run()
+
+
+def press_ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_ends_the_step_and_saves(make_trainer):
+    before = signal.getsignal(signal.SIGINT)
+    trainer = make_trainer(happenings={3: press_ctrl_c})
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert [state["step"] for state in trainer.saved] == [4]
+    assert trainer.checkpoint.name == "checkpoint-4"
+    assert max(losses(trainer)) == 4
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_ctrl_c_stops_at_once(make_trainer):
+    def press_twice():
+        press_ctrl_c()
+        press_ctrl_c()
+
+    trainer = make_trainer(happenings={3: press_twice})
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert trainer.saved == [] and trainer.step == 3
