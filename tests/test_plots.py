@@ -19,7 +19,7 @@ def rows_of(colour, image):
 
 
 def test_the_picture_shows_both_curves_and_the_plateau(tmp_path):
-    plot_loss(METRICS, 8.0, tmp_path / "loss.png")
+    plot_loss(METRICS, 8.5, tmp_path / "loss.png")
     image = matplotlib.image.imread(tmp_path / "loss.png")
     assert image.shape[0] > 600 and image.shape[1] > 1000
     plateau = np.bincount(rows_of(PLATEAU, image)).argmax()  # the one row that is full of it
