@@ -8,7 +8,9 @@ import pytest
 import strict
 
 from minibert.arrays import Device, resolve_device
+from minibert.bert.cases import all_cases
 from minibert.errors import UserError
+from minibert.gradcheck import Case
 
 LIBRARIES = ("numpy", "strict", "cupy")
 
@@ -37,6 +39,12 @@ def device(request: pytest.FixtureRequest) -> Device:
 def xp(device: Device) -> ModuleType:
     """The array library of ``device``."""
     return device.xp
+
+
+@pytest.fixture(scope="session")
+def gradient_cases() -> list[Case]:
+    """Every gradient check, on NumPy. Their numeric derivatives are computed once for all tests."""
+    return all_cases(resolve_device("cpu"))
 
 
 @pytest.fixture(scope="session")

@@ -102,37 +102,40 @@ def model_cases(device: Device) -> list[Case]:
     models_and_batches = [
         ("BertForPreTraining", models.BertForPreTraining, CONFIG, masked | following),
         ("  tanh GELU, left to right", models.BertForPreTraining, tanh_form, masked | following),
+        ("  no sentence pairs", models.BertForPreTraining, CONFIG, masked),
         ("BertForMaskedLM", models.BertForMaskedLM, CONFIG, masked | {"mlm_denominator": 2.5}),
         ("BertForNextSentencePrediction", models.BertForNextSentencePrediction, CONFIG, following),
     ]
-    cases = [_bert_model_case(device, draw, used) for used in ({"hidden"}, {"pooled"}, {"hidden", "pooled"})]
+    cases = [_encoder_case(device, draw, used) for used in (["hidden"], ["pooled"], ["hidden", "pooled"])]
     for what, model_class, config, targets in models_and_batches:
         model = model_class(config, device=device, dtype="float64")
         _prepare(model, draw)
-        cases.append(model_case(what, model, BATCH | targets, _key_biases(model)))
+        pairs_unused = "next_sentence_label" not in targets
+        cases.append(model_case(what, model, BATCH | targets, _zeros(model, pairs_unused)))
     return cases
 
 
-def _bert_model_case(device: Device, draw: Draws, used: set[str]) -> Case:
+def _encoder_case(device: Device, draw: Draws, used: list[str]) -> Case:
     """The encoder alone, with a loss that uses the last hidden states, the pooled vector, or both."""
-    model = models.BertModel(CONFIG, device=device, dtype="float64", add_pooling_layer="pooled" in used)
+    model = models.BertModel(CONFIG, device=device, dtype="float64")
     _prepare(model, draw)
     parameters = dict(model.named_parameters())
 
     def forward() -> list[Array]:
         output, _ = model.forward(**BATCH)
         outputs = {"hidden": output.last_hidden_state, "pooled": output.pooler_output}
-        return [outputs[name] for name in sorted(used)]
+        return [outputs[name] for name in used]
 
     def backward(douts: Sequence[Array]) -> dict[str, Array]:
         forget_gradients(model)
         _, cache = model.forward(**BATCH)
-        given = dict(zip(sorted(used), douts, strict=True))
+        given = dict(zip(used, douts, strict=True))
         model.backward(cache, given.get("hidden"), given.get("pooled"))
         return {name: parameter.grad for name, parameter in parameters.items()}
 
     values = {name: parameter.value for name, parameter in parameters.items()}
-    return Case(f"BertModel, {' and '.join(sorted(used))}", values, forward, backward, _key_biases(model))
+    zeros = _zeros(model, pooler_unused="pooled" not in used)
+    return Case(f"BertModel, {' and '.join(used)}", values, forward, backward, zeros)
 
 
 def _prepare(module: Module, draw: Draws) -> None:
@@ -144,6 +147,11 @@ def _prepare(module: Module, draw: Draws) -> None:
     module.set_dropout_stream(seed=6, step=7)
 
 
-def _key_biases(module: Module) -> list[str]:
-    """A key's bias adds the same number to all scores of a query, which the softmax takes out again."""
-    return [name for name, _ in module.named_parameters() if name.endswith("self.key.bias")]
+def _zeros(module: Module, pooler_unused: bool = False) -> list[str]:
+    """The parameters whose derivative is zero.
+
+    A key's bias adds the same number to all scores of a query, which the softmax takes out again. And
+    without a loss on sentence pairs nothing depends on the pooler and on the head above it.
+    """
+    parts = ("self.key.bias", *(("pooler.", "seq_relationship.") if pooler_unused else ()))
+    return [name for name, _ in module.named_parameters() if any(part in name for part in parts)]
