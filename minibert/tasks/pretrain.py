@@ -107,58 +107,32 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     Raises UserError for settings or text that do not work, and KeyboardInterrupt after Ctrl-C, once all
     is saved.
     """
-    run = settings.folder
     checkpoint = _find_start(settings)
     settings.model_config(settings.vocab_size)  # sizes that do not fit are told before any work is done
     device = _choose_machine(settings)
     print(f"{settings.describe()}\n", flush=True)
     tokenizer, prepared = prepare(settings)
-    held_out = list(
-        held_out_batches(
-            prepared.held_out,
-            tokenizer,
-            settings.instance_settings(),
-            settings.batch_size,
-            settings.seed,
-            settings.eval_batches,
-        )
-    )
-    plateau_loss, plateau_accuracy = unigram_plateau(
+    held_out = _held_out(settings, tokenizer, prepared)
+    plateau = unigram_plateau(
         prepared.train.token_counts(len(tokenizer)), np.concatenate([batch["labels"] for batch in held_out])
     )
-    print(f"guessing by frequency: loss {plateau_loss:.3f} nats, accuracy {plateau_accuracy:.2%}", flush=True)
+    print(f"guessing by frequency: loss {plateau[0]:.3f} nats, accuracy {plateau[1]:.2%}", flush=True)
 
     model = _make_model(settings, device, len(tokenizer), checkpoint)
     trainer = _make_trainer(settings, model, tokenizer, prepared, held_out)
-    _remove_unfinished(run)
+    _remove_unfinished(settings.folder)
     if checkpoint is not None:
         _restore(trainer, checkpoint, prepared)
     else:
-        _clear(run)
-        write_json(run / "config.json", settings.to_dict())
+        _clear(settings.folder)
+        write_json(settings.folder / "config.json", settings.to_dict())
     try:
         trainer.run()
     except KeyboardInterrupt:
         if trainer.checkpoint is not None:
             print(f"\nstopped; to go on from {trainer.checkpoint}:\n    {settings.resume_command}")
         raise
-    with atomic_folder(run / "final") as unfinished:
-        _save_pretrained(trainer.model, tokenizer, unfinished)
-    metrics = read_metrics(run / "metrics.jsonl")
-    plot_loss(metrics, plateau_loss, run / "loss.png")
-
-    last = next(record for record in reversed(metrics) if "held_out_mlm_loss" in record)
-    summary = {
-        "plateau_loss": plateau_loss,
-        "plateau_accuracy": plateau_accuracy,
-        **{name: value for name, value in last.items() if name != "step"},
-        "tokens_per_second": trainer.tokens / trainer.seconds,
-        "seconds": trainer.seconds,
-        "peak_memory": peak_memory(device),
-    }
-    _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
-    _print_summary(run, summary)
-    return summary
+    return _finish(settings, trainer, tokenizer, prepared, plateau)
 
 
 # -- Before ------------------------------------------------------------------------------------------
@@ -207,6 +181,22 @@ def _choose_machine(settings: PretrainSettings) -> Device:
     chosen = " (chosen by auto)" if settings.device == "auto" else ""
     print(f"device: {device.name}{chosen}, {get_threads()} threads for the CPU's matrix products", flush=True)
     return device
+
+
+def _held_out(
+    settings: PretrainSettings, tokenizer: BertTokenizer, prepared: PreparedCorpus
+) -> list[dict[str, np.ndarray]]:
+    """The batches that every evaluation of the run is made on."""
+    return list(
+        held_out_batches(
+            prepared.held_out,
+            tokenizer,
+            settings.instance_settings(),
+            settings.batch_size,
+            settings.seed,
+            settings.eval_batches,
+        )
+    )
 
 
 def _make_model(
@@ -301,6 +291,33 @@ def _save_pretrained(model: BertForPreTraining, tokenizer: BertTokenizer, folder
 # -- After -------------------------------------------------------------------------------------------
 
 
+def _finish(
+    settings: PretrainSettings,
+    trainer: Trainer,
+    tokenizer: BertTokenizer,
+    prepared: PreparedCorpus,
+    plateau: tuple[float, float],
+) -> dict[str, Any]:
+    """Write the model and the picture, print how well the run did, and return it."""
+    run = settings.folder
+    with atomic_folder(run / "final") as unfinished:
+        _save_pretrained(trainer.model, tokenizer, unfinished)
+    metrics = read_metrics(run / "metrics.jsonl")
+    plot_loss(metrics, plateau[0], run / "loss.png")
+    last = next(record for record in reversed(metrics) if "held_out_mlm_loss" in record)
+    summary = {
+        "plateau_loss": plateau[0],
+        "plateau_accuracy": plateau[1],
+        **{name: value for name, value in last.items() if name != "step"},
+        "tokens_per_second": trainer.tokens / trainer.seconds,
+        "seconds": trainer.seconds,
+        "peak_memory": peak_memory(trainer.model.device),
+    }
+    _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
+    _print_summary(run, summary)
+    return summary
+
+
 def _print_examples(
     model: BertForPreTraining, tokenizer: BertTokenizer, documents: Documents, seed: int
 ) -> None:
@@ -318,6 +335,7 @@ def masked_sentences(documents: Documents, tokenizer: BertTokenizer, seed: int) 
     search ends after 1,000 sentences.
     """
     rng = np.random.default_rng([seed, 0x6D61736B])  # a stream of its own
+    unusable = {tokenizer.unk_id, tokenizer.mask_id}
     is_word = np.array([token.isalpha() and len(token) >= 3 for token in tokenizer.tokens])  # (V,)
     for _ in range(1000):
         bounds = documents.sentence_bounds(int(rng.integers(len(documents))))
@@ -325,7 +343,7 @@ def masked_sentences(documents: Documents, tokenizer: BertTokenizer, seed: int) 
         ids = np.array(documents.tokens[bounds[sentence] : bounds[sentence + 1]], dtype=np.int64)
         continued = np.append(tokenizer.continues_word[ids[1:]], False)  # by the token after it
         candidates = np.flatnonzero(is_word[ids] & ~continued)
-        if 6 <= len(ids) <= 24 and len(candidates) and tokenizer.unk_id not in ids:
+        if 6 <= len(ids) <= 24 and len(candidates) and unusable.isdisjoint(ids.tolist()):
             place = int(rng.choice(candidates))
             answer = tokenizer.tokens[ids[place]]
             ids[place] = tokenizer.mask_id

@@ -18,6 +18,7 @@ from minibert.bert import PRESETS, BertConfig
 from minibert.data import InstanceSettings
 from minibert.errors import UserError
 from minibert.files import read_json
+from minibert.ops import ACTIVATIONS
 from minibert.train.schedule import SCHEDULES
 
 # While a run is resumed only these may differ from what it began with: all others change its result.
@@ -61,6 +62,12 @@ class PretrainSettings:
     )
     positions: int | None = _setting(
         None, "Model", "longest sequence the model can read, if not the preset's", least=4
+    )
+    activation: str = _setting(
+        "gelu",
+        "Model",
+        "of the feed-forward layers: gelu is the erf form, gelu_new the tanh form",
+        choices=tuple(ACTIVATIONS),
     )
     dropout: float = _setting(
         0.1, "Model", "probability of dropping a hidden unit or an attention weight", least=0, most=0.99
@@ -188,6 +195,7 @@ class PretrainSettings:
         config = BertConfig.preset(
             self.preset,
             vocab_size=vocab_size,
+            hidden_act=self.activation,
             hidden_dropout_prob=self.dropout,
             attention_probs_dropout_prob=self.dropout,
             **{name: size for name, size in sizes.items() if size is not None},
