@@ -60,6 +60,7 @@ def test_original_characters_follow_google_bert():
         ("a\u166db", ["a", "\u166d", "b"]),  # punctuation up to Unicode 11
         ("a\u0890b", ["a\u0890b"]),  # a format character of Unicode 14
         ("\ua7cb\u1c89", ["\u0264\u1c8a"]),  # capitals of Unicode 16
+        ("\U00011938", ["\U00011938"]),  # a vowel sign of Unicode 13, whose two parts are unknown too
         ("\u302e\u1baa", ["\u1baa\u302e"]),  # marks with width are sorted by combining class: 224, 9
         ("\u302e\u0d3b\u1baa", ["\u302e\u0d3b\u1baa"]),  # but not across a mark that the tables do not know
     ],

@@ -141,6 +141,8 @@ def test_pairs_and_padding(tokenizer):
     assert tokenizer("want", max_length=5, padding="max_length")["input_ids"] == [2, 5, 3, 0, 0]
     assert tokenizer(["want", "lower"])["input_ids"] == [[2, 5, 3], [2, 13, 14, 3]]
     assert tokenizer([])["input_ids"] == []
+    assert tokenizer("want", "")["input_ids"] == [2, 5, 3]  # as transformers does for one text, but
+    assert tokenizer(["want"], [""])["input_ids"] == [[2, 5, 3, 3]]  # not for several
 
 
 @pytest.mark.parametrize(
@@ -301,6 +303,7 @@ def test_reads_the_configuration_of_older_transformers(tmp_path):
     )
     tokenizer = BertTokenizer.from_pretrained(tmp_path)
     assert (tokenizer.lowercase, tokenizer.model_max_length) == (False, 512)
+    assert BertTokenizer.from_pretrained(tmp_path, lowercase=True).lowercase is True
 
 
 def tokenizer_json(**changes) -> dict:

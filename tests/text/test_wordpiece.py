@@ -30,6 +30,10 @@ def test_longest_match_first(word, expected):
     assert pieces(word) == expected
 
 
+def test_the_longest_token_of_all_can_start_a_word():
+    assert WordPiece({"[U]": 0, "abcdef": 1, "##g": 2}, unk_id=0).ids("abcdefgg") == (1, 2, 2)
+
+
 def test_too_long_words_are_unknown():
     assert pieces("a" * 100) == ["a"] + ["##a"] * 99
     assert pieces("a" * 101) == ["[UNK]"]
