@@ -34,7 +34,7 @@ gradcheck: $(READY)  ## compare every hand-written derivative with a numeric one
 
 clean:  ## remove .venv and all caches; runs/ and prepared/ stay
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
-	find minibert tests benchmarks notebooks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment. The file `ready` is written last, so a broken-off installation is taken up again.
 $(READY): pyproject.toml requirements.txt
