@@ -22,6 +22,11 @@ def assert_equal(first, second):
         assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
+def unmasked(batch):
+    """The rows (B, S) as they were before masking."""
+    return np.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+
+
 def differ(first, second):
     return any(not np.array_equal(first[name], second[name]) for name in first)
 
@@ -81,7 +86,7 @@ def test_whole_words_are_masked_whole(documents, numbered_vocabulary):
     settings = InstanceSettings(max_seq_length=32, whole_word_masking=True)
     for batch in take(BatchStream(documents, numbered_vocabulary, settings, 32), 20):
         chosen = batch["labels"] != -100
-        original = np.where(chosen, batch["labels"], batch["input_ids"])
+        original = unmasked(batch)
         text = (original > 4) & (batch["attention_mask"] == 1)
         continues = numbered_vocabulary.continues_word[original] & text
         continues[:, 1:] &= text[:, :-1]  # after [CLS] or [SEP] it stands alone
@@ -123,6 +128,15 @@ def test_a_pass_takes_every_document_once(make_documents, numbered_vocabulary, s
         )
         assert sorted(rows[:, 1].tolist()) == list(range(5, 905))
     assert stream.state()["pass"] == 2
+
+
+def test_instances_are_shuffled_within_a_block(make_documents, numbered_vocabulary):
+    """Otherwise the instances of a document would stand side by side, in its order."""
+    documents = make_documents([[1] * 400, [1] * 400])
+    stream = BatchStream(documents, numbered_vocabulary, SETTINGS, 8)
+    rows = np.concatenate([unmasked(batch) for batch in take(stream, 4)])
+    before, after = rows[:-1, 1], rows[1:, 1]
+    assert 5 < (before > after).sum() < 26  # once or twice if they were in order
 
 
 def test_dynamic_masking_is_drawn_anew_and_fixed_masking_repeats(documents, numbered_vocabulary):

@@ -1,12 +1,13 @@
 """Sentence pairs, as the original makes them."""
 
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from minibert.data import InstanceSettings
-from minibert.data.instances import _truncate_pair, make_instances
+from minibert.data.instances import _random_segment, _target_length, _truncate_pair, make_instances
 from minibert.errors import UserError
 
 ROOM = 61  # text tokens in an instance of 64
@@ -75,23 +76,26 @@ def test_a_single_sentence_always_gets_a_random_b(make_documents):
     assert (instances[:, 4] == 1).all() and len(instances) == 50
 
 
-def test_targets_are_short_with_the_given_probability_and_uniform(make_documents):
-    """The first chunk of a long document of one-token sentences is exactly as long as its target."""
-    n = 20_000
-    documents = make_documents([[1] * 200, [1] * 200])
-    rng = Random(0)
-    firsts = np.array([make_instances(documents, np.array([0]), settings(), rng)[0] for _ in range(n // 20)])
-    lengths = firsts[:, 1] - firsts[:, 0] + firsts[:, 3] - firsts[:, 2]
-    # A random B may hit its document's end: only pairs that really follow tell the target.
-    lengths = lengths[firsts[:, 4] == 0]
-    assert_close((lengths < ROOM).sum(), len(lengths), 0.1 * (ROOM - 2) / (ROOM - 1))
+def test_targets_are_short_with_the_given_probability_and_uniform():
+    n, rng = 100_000, Random(0)
+    targets = np.array([_target_length(settings(), rng) for _ in range(n)])
+    assert_close((targets < ROOM).sum(), n, 0.1 * (ROOM - 2) / (ROOM - 1))
+    counts = np.bincount([_target_length(settings(short_seq_prob=1.0), rng) for _ in range(n)])
+    assert len(counts) == ROOM + 1 and counts[:2].sum() == 0
+    assert abs(counts[2:] - n / (ROOM - 1)).max() < 4.5 * np.sqrt(n / (ROOM - 1))
 
-    always = settings(short_seq_prob=1.0)
-    firsts = np.array([make_instances(documents, np.array([0]), always, rng)[0] for _ in range(n // 5)])
-    firsts = firsts[firsts[:, 4] == 0]
-    counts = np.bincount(firsts[:, 3] - firsts[:, 0], minlength=ROOM + 1)
-    assert counts[:2].sum() == 0
-    assert abs(counts[2:] - len(firsts) / (ROOM - 1)).max() < 4.5 * np.sqrt(len(firsts) / (ROOM - 1))
+
+def test_the_target_is_drawn_once_a_document(make_documents):
+    """Pairs that really follow, of sentences of one token, are as long as the target."""
+    documents = make_documents([[1] * 600, [1] * 600])
+    targets = set()
+    for seed in range(200):
+        instances = make_instances(documents, np.array([0]), settings(), Random(seed))
+        following = instances[(instances[:, 4] == 0) & (instances[:, 3] < 600)]
+        lengths = set((following[:, 3] - following[:, 0]).tolist())
+        assert len(lengths) <= 1
+        targets |= lengths
+    assert len(targets) > 5 and max(targets) == ROOM
 
 
 def test_where_a_ends_is_uniform(make_documents):
@@ -118,19 +122,15 @@ def test_the_random_b_starts_at_any_sentence_of_any_other_document(make_document
 
 
 def test_ten_tries_and_then_the_last_document_drawn(make_documents):
-    """Two documents: the original gives up once in 2¹⁰ times, and takes the same document as random."""
-    documents = make_documents([[1] * 400, [1] * 400])
-    rng = Random(5)
-    small = InstanceSettings(max_seq_length=8)
-    b_starts = np.concatenate(
-        [
-            instances[instances[:, 4] == 1, 2]
-            for instances in (make_instances(documents, np.array([0]), small, rng) for _ in range(300))
-        ]
-    )
-    same = (b_starts < 400).sum()
-    assert len(b_starts) > 10_000
-    assert same > 0 and abs(same - len(b_starts) / 1024) < 4.5 * np.sqrt(len(b_starts) / 1024)
+    documents = make_documents([[1] * 5, [1] * 5])
+
+    def draw(unlucky: int) -> tuple[int, int]:
+        """The segment if the first ``unlucky`` draws are document 0 itself, and its start is sentence 1."""
+        draws = iter([0] * unlucky + [1] * 20)
+        return _random_segment(documents, 0, 2, SimpleNamespace(randrange=lambda stop: next(draws)))
+
+    assert draw(unlucky=0) == draw(unlucky=9) == (6, 8)  # document 1
+    assert draw(unlucky=10) == (1, 3)
 
 
 @pytest.mark.parametrize(
