@@ -137,8 +137,9 @@ def test_cuda_without_a_usable_gpu(pretend):
 
 def test_a_gpu_that_is_not_there(pretend):
     pretend(2)
-    with pytest.raises(UserError, match=r"'cuda:9' is not there: this machine has 2 GPU"):
-        resolve_device("cuda:9")
+    for name in ("cuda:2", "cuda:9"):
+        with pytest.raises(UserError, match=rf"'{name}' is not there: this machine has 2 GPU"):
+            resolve_device(name)
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda1", "CPU", "", "mps", "cpu:0"])

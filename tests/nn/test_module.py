@@ -8,17 +8,26 @@ from minibert.errors import UserError
 from minibert.nn import Dropout, LayerNorm, Linear, Module, Packed, Parameter
 
 
+class Pair(Module):
+    """Two linear maps whose parameters are packed, kind by kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = Linear(6, 5), Linear(6, 5)
+        self.weights = Packed([self.one.weight, self.two.weight])
+        self.biases = Packed([self.one.bias, self.two.bias])
+
+
 class Half(Module):
-    """A block with a vector before its matrix, a packed pair of each kind, and a dropout."""
+    """A block in the wrong order: vectors, then a matrix, then what is packed, and a dropout."""
 
     is_block = True
 
     def __init__(self):
         super().__init__()
         self.norm = LayerNorm(6, 1e-12)
-        self.one, self.two, self.dense = Linear(6, 5), Linear(6, 5), Linear(5, 6)
-        self.weights = Packed([self.one.weight, self.two.weight])
-        self.biases = Packed([self.one.bias, self.two.bias])
+        self.dense = Linear(5, 6)
+        self.pair = Pair()
         self.dropout = Dropout(0.1)
 
 
@@ -41,7 +50,8 @@ def model(device):
 
 
 def test_names_follow_the_attributes_and_tied_parameters_come_once(model):
-    one_half = [f"{name}.{kind}" for name in ("norm", "one", "two", "dense") for kind in ("weight", "bias")]
+    layers = ("norm", "dense", "pair.one", "pair.two")
+    one_half = [f"{name}.{kind}" for name in layers for kind in ("weight", "bias")]
     expected = ["scale", "tied", *(f"half.{i}.{name}" for i in range(2) for name in one_half)]
     expected.remove("half.0.dense.weight")  # met first as "tied"
     assert [name for name, _ in model.named_parameters()] == expected
@@ -51,7 +61,7 @@ def test_names_follow_the_attributes_and_tied_parameters_come_once(model):
 def test_a_block_lies_together_matrices_first(model):
     """Packed matrices, the other matrices, packed vectors, the rest; what is tied keeps its first place."""
     block = [
-        *("one.weight", "two.weight", "dense.weight", "one.bias", "two.bias"),
+        *("pair.one.weight", "pair.two.weight", "dense.weight", "pair.one.bias", "pair.two.bias"),
         *("norm.weight", "norm.bias", "dense.bias"),
     ]
     expected = ["scale", "tied", *(f"half.{i}.{name}" for i in range(2) for name in block)]

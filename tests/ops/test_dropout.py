@@ -30,9 +30,12 @@ def test_share_of_dropped_elements_and_scale(device, probability):
 
 
 def test_an_element_is_dropped_where_its_bits_are_below_the_threshold(device):
-    bits = to_numpy(random_bits(np, KEY, (5, 7)))
-    mask = to_numpy(dropout_mask(device.xp, (5, 7), "float64", 0.25, KEY))
-    np.testing.assert_array_equal(mask, np.where(bits < 0.25 * 2**16, 0.0, 1 / 0.75))
+    """One that is at it stays, so that p = k/2¹⁶ drops k of the 2¹⁶ values."""
+    bits = random_bits(np, KEY, (5, 7))
+    for probability in (0.25, int(bits[2, 3]) / 2**16):
+        mask = to_numpy(dropout_mask(device.xp, (5, 7), "float64", probability, KEY))
+        expected = np.where(bits < probability * 2**16, 0.0, 1 / (1 - probability))
+        np.testing.assert_allclose(mask, expected, rtol=1e-15)
 
 
 def test_backward_has_the_mask_of_the_forward(draw):
