@@ -133,8 +133,11 @@ def main() -> int:
     else:
         ours = BertTokenizer(character_vocabulary(), lowercase=not args.cased)
     theirs = reference_tokenizer(ours)
-    sources = {f"{args.strings} random strings": random_texts(args.strings, args.seed, ours.tokens)}
-    sources |= {path: lines(path) for path in args.files}
+    sources = {path: lines(path) for path in args.files}
+    if args.strings:
+        sources[f"{args.strings} random strings"] = random_texts(args.strings, args.seed, ours.tokens)
+    if not sources:
+        parser.error("nothing to compare: give --strings or --files")
     total = 0
     for name, texts in sources.items():
         count = 0
