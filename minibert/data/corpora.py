@@ -83,9 +83,9 @@ def open_corpus(paths: Sequence[str | Path] | None = None, layout: str = "auto")
       * "paragraphs": a paragraph; the file is one document;
       * "wrapped": a piece of a paragraph that goes on in the next line, up to a blank or an indented
         line; the file is one document;
-      * "auto": judge each file by its first 1,000 lines that are not blank: "sentences" if at least
-        80 % of them are exactly one sentence, else "paragraphs" if at least half of them end like a
-        sentence, else "wrapped".
+      * "auto": judge each file by its first lines (up to 1,000 that are not blank, among the first
+        2,000): "sentences" if at least 80 % of them are exactly one sentence, else "paragraphs" if at
+        least half of them end like a sentence, else "wrapped".
     A text beyond 8 million characters is cut into several documents.
 
     Raises UserError if a path leads nowhere, or to an empty or unreadable file; what is wrong inside a
@@ -216,7 +216,7 @@ def _read_file(path: Path, layout: str, behind: int) -> Iterator[RawDocument]:
             documents, split = _wikiextractor_documents(lines), True
         else:
             layout, lines = _judge_layout(lines, layout)
-            documents, split = _TEXT_READERS[layout](lines), layout != "sentences"
+            documents, split = _text_documents(lines, layout), layout != "sentences"
         for paragraphs in documents:
             yield RawDocument(paragraphs, split, behind + raw.tell())
 
@@ -279,33 +279,19 @@ def _wikiextractor_documents(lines: Iterable[str]) -> Iterator[list[str]]:
         yield article
 
 
-def _sentence_lines(lines: Iterable[str]) -> Iterator[list[str]]:
-    document: list[str] = []
-    for line in lines:
-        if line.strip():
-            document.append(line)
-        elif document:
-            yield document
-            document = []
-    if document:
-        yield document
-
-
-def _paragraph_lines(lines: Iterable[str]) -> Iterator[list[str]]:
+def _text_documents(lines: Iterable[str], layout: str) -> Iterator[list[str]]:
     document: list[str] = []
     characters = 0
-    for line in lines:
-        document.append(line)
-        characters += len(line)
-        if characters >= MAX_DOCUMENT_CHARACTERS:
+    for line in _unwrap(lines) if layout == "wrapped" else lines:
+        blank = not line.strip()
+        if not blank:
+            document.append(line)
+            characters += len(line)
+        if document and (characters >= MAX_DOCUMENT_CHARACTERS or (blank and layout == "sentences")):
             yield document
             document, characters = [], 0
     if document:
         yield document
-
-
-def _wrapped_lines(lines: Iterable[str]) -> Iterator[list[str]]:
-    return _paragraph_lines(_unwrap(lines))
 
 
 def _unwrap(lines: Iterable[str]) -> Iterator[str]:
@@ -319,9 +305,6 @@ def _unwrap(lines: Iterable[str]) -> Iterator[str]:
             paragraph.append(line)
     if paragraph:
         yield " ".join(paragraph)
-
-
-_TEXT_READERS = {"sentences": _sentence_lines, "paragraphs": _paragraph_lines, "wrapped": _wrapped_lines}
 
 
 def _judge_layout(lines: Iterator[str], layout: str) -> tuple[str, Iterator[str]]:

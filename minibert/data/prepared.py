@@ -158,16 +158,15 @@ def prepare_corpus(
 ) -> PreparedCorpus:
     """Tokenise a corpus into ``folder``, unless that already holds this corpus by this tokenizer.
 
-    Streams: the memory needed depends on neither the corpus nor (beyond a few documents each) the number
-    of ``processes`` (default: all cores), and neither does the outcome. The folder appears only once it
-    is complete; what an earlier run prepared there from something else is replaced, while any other
+    Memory is bounded: each of the ``processes`` (default: all cores) has a few documents under way, about
+    a million characters or one long document at a time. The outcome does not depend on their number. The
+    folder appears only once it is complete; what an earlier run prepared there from something else is replaced, while any other
     folder that is not empty is refused. ``held_out`` and ``seed``: see ``PreparedCorpus.open``.
 
     Raises UserError for an empty corpus, one of a single document, and what reading it raises.
     """
     folder = Path(folder)
     source = {
-        "corpus": corpus.name,
         "corpus_sha256": corpus.fingerprint(),
         "tokenizer_sha256": _tokenizer_fingerprint(tokenizer),
         "dtype": "uint16" if tokenizer.vocab_size <= 1 << 16 else "int32",
@@ -175,12 +174,14 @@ def prepare_corpus(
     if _is_prepared_from(folder, source):
         prepared = PreparedCorpus.open(folder, held_out=held_out, seed=seed)
         return replace(prepared, reused=True)
+    if folder.is_file():
+        raise UserError(f"{folder}: expected a folder for the prepared corpus, found a file; choose another")
     if folder.exists() and not (folder / "meta.json").is_file() and any(folder.iterdir()):
         raise UserError(f"{folder}: this folder is not empty and holds no prepared corpus; choose another")
     with atomic_folder(folder) as unfinished:
         sizes = _write_arrays(corpus, tokenizer, unfinished, source["dtype"], processes, progress)
         _check_document_count(corpus.name, sizes["documents"])
-        write_json(unfinished / "meta.json", {"format": FORMAT, **source, **sizes})
+        write_json(unfinished / "meta.json", {"format": FORMAT, "corpus": corpus.name, **source, **sizes})
     return PreparedCorpus.open(folder, held_out=held_out, seed=seed)
 
 

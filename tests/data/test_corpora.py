@@ -93,10 +93,11 @@ def test_the_layout_can_be_said(tmp_path):
         open_corpus([file], layout="words")
 
 
-@pytest.mark.parametrize("layout", ["paragraphs", "wrapped"])
+@pytest.mark.parametrize("layout", ["sentences", "paragraphs", "wrapped"])
 def test_an_endless_text_is_cut_into_documents(tmp_path, monkeypatch, layout):
     monkeypatch.setattr(corpora, "MAX_DOCUMENT_CHARACTERS", 100)
-    file = write(tmp_path / "a.txt", "This is a sentence of it.\n\n" * 50)
+    blank = "\n" if layout == "wrapped" else ""
+    file = write(tmp_path / "a.txt", f"This is a sentence of it.\n{blank}" * 50)
     documents = list(open_corpus([file], layout=layout))
     assert sum(map(len, documents)) == 50
     assert max(map(len, documents)) <= 6

@@ -167,6 +167,8 @@ def test_a_folder_of_something_else_is_not_touched(corpus, tokenizer, tmp_path):
     precious.write_text("x")
     with pytest.raises(UserError, match="not empty and holds no prepared corpus"):
         prepare_corpus(corpus, tokenizer, precious.parent, processes=1)
+    with pytest.raises(UserError, match="expected a folder for the prepared corpus, found a file"):
+        prepare_corpus(corpus, tokenizer, precious, processes=1)
     assert precious.read_text() == "x"
 
 
