@@ -77,10 +77,10 @@ class Row:
 
     def __str__(self) -> str:
         verdict = "ok" if self.ok else "WRONG"
-        return f"{self.what:<30} {self.parameter:<50} {self.error:8.1e}  {verdict}  {self.note}".rstrip()
+        return f"{self.what:<30} {self.parameter:<54} {self.error:7.1e}  {verdict}  {self.note}".rstrip()
 
 
-HEADING = f"{'what':<30} {'parameter':<50} {'error':>8}  verdict"
+HEADING = f"{'what':<30} {'parameter':<54} {'error':<7}  verdict"
 
 
 @dataclass

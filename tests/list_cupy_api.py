@@ -19,13 +19,16 @@ API_FILE = Path(__file__).with_name("cupy_api.txt")
 
 
 def parameters(function: object) -> str:
-    """The names of a function's parameters; of a compiled one as told by its docstring's first line."""
+    """The names of a function's parameters, with their stars; of a compiled one as its docstring begins."""
     try:
-        return " ".join(inspect.signature(function).parameters)
+        return " ".join(
+            {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "") + p.name
+            for p in inspect.signature(function).parameters.values()
+        )
     except (TypeError, ValueError):
         signature = re.search(r"\((.*?)\)", (function.__doc__ or "").split("\n")[0])
         words = signature.group(1).split(", ") if signature else []
-        return " ".join(re.sub(r"=.*", "", word).split()[-1].lstrip("*") for word in words if word)
+        return " ".join(re.sub(r"=.*", "", word).split()[-1] for word in words if word)
 
 
 def entries() -> Iterator[str]:
@@ -38,7 +41,9 @@ def entries() -> Iterator[str]:
             yield f"ufunc {name}"
         elif thing is getattr(np, name) or isinstance(thing, float):  # float32, dtype, newaxis, pi, inf, …
             yield f"constant {name}"
-        elif inspect.isroutine(thing) and parameters(thing) != "args kwargs":  # those only pass on to NumPy
+        elif inspect.isroutine(thing) and "*args **kwargs" not in parameters(
+            thing
+        ):  # those only pass on to NumPy
             yield f"function {name} {parameters(thing)}".rstrip()
     for name in dir(cupy.ndarray):
         if name.startswith("_") or not (hasattr(np.ndarray, name) or name in ("get", "set")):

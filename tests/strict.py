@@ -23,6 +23,7 @@ As in CuPy every result is an array (reductions give 0-d ones), a Python number 
 function that made each.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +39,10 @@ SHAPE_DEPENDS_ON_VALUES = frozenset(
 )
 # Parameters that stand for one array, and for several, in CuPy's signatures.
 ARRAY_PARAMETERS = frozenset("a a1 a2 arr array ary b condition m prototype val values x y".split())
-ARRAYS_PARAMETERS = frozenset("tup arys operands args".split())
+ARRAYS_PARAMETERS = frozenset("tup arrays arys operands args".split())
+COMPARE_WHOLE_ARRAYS = frozenset(
+    "allclose array_equal array_equiv".split()
+)  # a bool in NumPy, an array in CuPy
 # The dtypes that CUDA can add atomically, which is how CuPy's add.at works.
 ATOMIC_DTYPES = frozenset("float16 float32 float64 complex64 complex128 int32 uint32 uint64".split())
 
@@ -94,10 +98,14 @@ def _argument(value: Any, parameter: str, function: str) -> Any:
 def _call(function: Callable, name: str, parameters: list[str], args: tuple, kwargs: dict) -> Any:
     """Call NumPy's ``function`` on strict arguments, if CuPy's takes the same parameters."""
     unknown = sorted(set(kwargs) - set(parameters))
-    if unknown:
+    if unknown and not any(parameter.startswith("**") for parameter in parameters):
         raise TypeError(f"CuPy's {name} has no parameter {', '.join(unknown)}")
-    names = parameters + parameters[-1:] * (len(args) - len(parameters))  # *args bears the last name
-    arguments = [_argument(value, key, name) for key, value in zip(names, args, strict=False)]
+    starred = [parameter for parameter in parameters if parameter.startswith("*")][:1]
+    names = [*itertools.takewhile(lambda parameter: parameter not in starred, parameters)]
+    names += starred * (len(args) - len(names))
+    if len(args) > len(names):
+        raise TypeError(f"CuPy's {name} takes at most {len(names)} arguments, {len(args)} were given")
+    arguments = [_argument(value, key.lstrip("*"), name) for key, value in zip(names, args, strict=False)]
     result = function(*arguments, **{key: _argument(value, key, name) for key, value in kwargs.items()})
     out = kwargs.get("out")
     return _wrap(result, name) if out is None else out
@@ -257,7 +265,8 @@ def _function(name: str, parameters: list[str]) -> Callable:
     def function(*args: Any, **kwargs: Any) -> Any:
         if name == "where" and len(args) + len(kwargs) == 1:
             raise TypeError("where(condition) has a shape that depends on values, which waits for the GPU")
-        return _call(getattr(np, name), name, parameters, args, kwargs)
+        result = _call(getattr(np, name), name, parameters, args, kwargs)
+        return _wrap(np.asarray(result), name) if name in COMPARE_WHOLE_ARRAYS else result
 
     return function
 

@@ -44,6 +44,8 @@ REFUSED = {
     "parameter that CuPy lacks": lambda: xp.sum(a(), initial=0.0),
     "method's parameter that CuPy lacks": lambda: a().sum(where=a() > 0),
     "ufunc's parameter that CuPy lacks": lambda: xp.add(a(), 1.0, where=True),
+    "more arguments than CuPy takes": lambda: xp.sum(a(), None, None, None, False, 0.0),
+    "more arguments than CuPy's method takes": lambda: a().mean(0, None, None, False, True),
     "scatter of a dtype without atomics": lambda: xp.add.at(a(dtype="int64"), xp.asarray([0]), 1),
     "upload of another shape": lambda: a().set(np.ones(3)),
     "upload of another dtype": lambda: a().set(HOST.astype("float32")),
