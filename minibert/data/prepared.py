@@ -160,8 +160,9 @@ def prepare_corpus(
 
     Memory is bounded: each of the ``processes`` (default: all cores) has a few documents under way, about
     a million characters or one long document at a time. The outcome does not depend on their number. The
-    folder appears only once it is complete; what an earlier run prepared there from something else is replaced, while any other
-    folder that is not empty is refused. ``held_out`` and ``seed``: see ``PreparedCorpus.open``.
+    folder appears only once it is complete; what an earlier run prepared there from something else is
+    replaced, while any other folder that is not empty is refused. ``held_out`` and ``seed``: see
+    ``PreparedCorpus.open``.
 
     Raises UserError for an empty corpus, one of a single document, and what reading it raises.
     """
