@@ -1,5 +1,7 @@
 """How far a run is: a bar on a terminal, elsewhere a line every so many steps."""
 
+import shutil
+
 from tqdm import tqdm
 
 _BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}, {remaining} left{postfix}]"
@@ -15,7 +17,8 @@ class Progress:
     def __init__(self, step: int, steps: int, print_every: int):
         self.steps = steps
         self.print_every = print_every
-        self.bar = tqdm(total=steps, initial=step, disable=None, dynamic_ncols=True, bar_format=_BAR)
+        columns, rows = shutil.get_terminal_size()  # 80 × 24 for a terminal that gives its size as 0
+        self.bar = tqdm(total=steps, initial=step, disable=None, ncols=columns, nrows=rows, bar_format=_BAR)
 
     def __enter__(self) -> "Progress":
         return self
