@@ -61,7 +61,8 @@ def prepare(settings: PretrainSettings) -> tuple[BertTokenizer, PreparedCorpus]:
     prepared = prepare_corpus(
         corpus,
         tokenizer,
-        Path(settings.prepared) / f"tokens-{_hash(corpus.fingerprint(), tokenizer.tokens)}",
+        Path(settings.prepared)
+        / f"tokens-{_hash(corpus.fingerprint(), tokenizer.tokens, tokenizer.lowercase)}",
         held_out=settings.held_out,
         seed=settings.seed,
         processes=settings.processes,

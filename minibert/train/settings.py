@@ -6,6 +6,7 @@ all made from the fields of :class:`PretrainSettings`.
 
 import dataclasses
 import difflib
+import math
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -188,8 +189,8 @@ class PretrainSettings:
         sizes = {
             "num_hidden_layers": self.layers,
             "hidden_size": self.hidden,
-            "num_attention_heads": self.heads or (self.hidden and max(1, self.hidden // 64)),
-            "intermediate_size": self.intermediate or (self.hidden and 4 * self.hidden),
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.intermediate,
             "max_position_embeddings": self.positions,
         }
         config = BertConfig.preset(
@@ -280,8 +281,9 @@ def _check_limits(value: Any, f: dataclasses.Field) -> None:
     limits = f.metadata
     if "choices" in limits and value not in limits["choices"]:
         raise UserError(f"{f.name} must be one of {', '.join(limits['choices'])}, got {value!r}")
-    # "not (… <= …)" rather than "<", so that a NaN is refused as well
-    if "least" in limits and not value >= limits["least"]:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{f.name} must be a finite number, got {value!r}")
+    if "least" in limits and value < limits["least"]:
         raise UserError(f"{f.name} must be at least {limits['least']}, got {value!r}")
-    if "most" in limits and not value <= limits["most"]:
+    if "most" in limits and value > limits["most"]:
         raise UserError(f"{f.name} must be at most {limits['most']}, got {value!r}")
