@@ -35,6 +35,8 @@ from minibert.train.settings import PretrainSettings, check_names, read_settings
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own); return the exit code."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal without × or 東 gets a ? and no traceback
+        stream.reconfigure(errors="replace")
     try:
         flags = parse(arguments)
         code = flags.run(flags) or 0

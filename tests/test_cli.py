@@ -284,6 +284,11 @@ def test_exit_code_and_message_reach_the_shell():
     assert result.stdout == "" and result.stderr.startswith("minibert: error: unknown preset 'tyni'")
 
 
+def test_a_terminal_that_knows_only_ascii_is_no_error():
+    result = run_process("info", "--preset", "tiny", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 0 and "30522 ? 128" in result.stdout
+
+
 def test_cuda_without_cupy_says_how_to_install_it(monkeypatch, workplace, capsys):
     monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails from here on
     assert main(["fill-mask", "[MASK]", "--device", "cuda"]) == 2
