@@ -57,12 +57,14 @@ def prepare(settings: PretrainSettings) -> tuple[BertTokenizer, PreparedCorpus]:
     show_progress = sys.stderr.isatty()
     corpus = open_corpus(settings.corpus)
     print(corpus.describe(), flush=True)
+    if next(iter(corpus), None) is None:
+        raise UserError(f"{corpus.name}: no text in this corpus; give files with sentences in them")
     tokenizer = _vocabulary(settings, corpus, show_progress)
+    key = _hash(corpus.fingerprint(), tokenizer.tokens, tokenizer.lowercase)
     prepared = prepare_corpus(
         corpus,
         tokenizer,
-        Path(settings.prepared)
-        / f"tokens-{_hash(corpus.fingerprint(), tokenizer.tokens, tokenizer.lowercase)}",
+        Path(settings.prepared) / f"tokens-{key}",
         held_out=settings.held_out,
         seed=settings.seed,
         processes=settings.processes,

@@ -66,3 +66,5 @@ def test_what_cannot_be_filled_is_refused(config, tokenizer):
     for top_k in (0, len(TOKENS) + 1):
         with pytest.raises(UserError, match=f"^top_k must be 1 to 12, .* got {top_k}$"):
             fill_mask(model, tokenizer, "[MASK]", top_k=top_k)
+    with pytest.raises(UserError, match=r"^the vocabulary has 11 tokens but the model knows 12"):
+        fill_mask(model, BertTokenizer(TOKENS[:-1]), "[MASK]")

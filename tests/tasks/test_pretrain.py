@@ -270,6 +270,13 @@ def test_what_cannot_work_is_refused_before_any_work(small, tmp_path, changes, m
     assert names(tmp_path) == ["corpus.txt"]
 
 
+def test_a_corpus_without_text_is_refused(small, tmp_path):
+    (tmp_path / "corpus.txt").write_text(" \n\n \n")
+    with pytest.raises(UserError, match=r"corpus.txt: no text in this corpus"):
+        pretrain(small())
+    assert names(tmp_path) == ["corpus.txt"]
+
+
 def test_a_file_in_the_place_of_the_run_is_refused(small, tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "small").write_text("")
