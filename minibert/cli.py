@@ -20,7 +20,7 @@ from types import NoneType
 from typing import Any, NoReturn
 
 from minibert import __version__
-from minibert.arrays import resolve_device, set_threads
+from minibert.arrays import Device, resolve_device, set_threads
 from minibert.bert import PRESETS, BertConfig, BertForMaskedLM
 from minibert.bert.cases import all_cases
 from minibert.bert.info import describe_parameters, describe_step
@@ -115,6 +115,13 @@ def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="threads for the CPU's matrix products")
 
 
+def _device(flags: argparse.Namespace) -> Device:
+    """What the flags say of the machine, put into force."""
+    if flags.threads is not None:
+        set_threads(flags.threads)
+    return resolve_device(flags.device)
+
+
 def _add_setting_flags(parser: argparse.ArgumentParser, names: Collection[str] | None = None) -> None:
     """A flag for each field of PretrainSettings (or for those named), and --config for a file of them.
 
@@ -141,10 +148,8 @@ def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
     if f.default not in (None, ()):
         default = {True: "yes", False: "no"}[f.default] if isinstance(f.default, bool) else f.default
         help += f" (default: {default})"
-    (kind,) = set(typing.get_args(annotation) or [annotation]) - {
-        NoneType,
-        ...,
-    }  # X of X | None, tuple[X, ...]
+    # X of X, X | None and tuple[X, ...]
+    (kind,) = set(typing.get_args(annotation) or [annotation]) - {NoneType, ...}
     if kind is bool:
         return {"help": help, "action": argparse.BooleanOptionalAction}
     if typing.get_origin(annotation) is tuple:
@@ -205,11 +210,9 @@ def _add_fill_mask(commands: Any) -> None:
 
 
 def _fill_mask(flags: argparse.Namespace) -> None:
-    if flags.threads is not None:
-        set_threads(flags.threads)
     folder = flags.model or _newest_model()
     tokenizer = BertTokenizer.from_pretrained(folder)
-    model = BertForMaskedLM.from_pretrained(folder, device=flags.device)
+    model = BertForMaskedLM.from_pretrained(folder, device=_device(flags))
     print(f"model: {folder}")
     for guesses in fill_mask(model, tokenizer, flags.text, top_k=flags.top_k):
         print("[MASK]")
@@ -289,7 +292,7 @@ def _tokenizer_encode(flags: argparse.Namespace) -> None:
         raise UserError(f"expected a text or a pair of texts, got {len(flags.text)}; quote texts with spaces")
     tokenizer = BertTokenizer.from_pretrained(flags.tokenizer or _newest_model())
     ids = tokenizer(*flags.text)["input_ids"]
-    print(" ".join(tokenizer.tokens[id] for id in ids))
+    print(" ".join(tokenizer.tokens[i] for i in ids))
     print(" ".join(map(str, ids)))
 
 
@@ -355,4 +358,4 @@ def _add_gradcheck(commands: Any) -> None:
 
 
 def _gradcheck(flags: argparse.Namespace) -> int:
-    return 0 if report(all_cases(resolve_device(flags.device))) else 1
+    return 0 if report(all_cases(_device(flags))) else 1
