@@ -149,15 +149,17 @@ class BertModel(PretrainedModel):
         """Add to all gradients, from those of the two outputs; one that is None was not used in the loss.
 
         dlast_hidden_state (B, S, H), dpooler_output (B, H). The cache is used up. Raises ValueError if
-        both are None.
+        both are None, or if the model has no pooler for the second.
         """
+        if dlast_hidden_state is None and dpooler_output is None:
+            raise ValueError("backward needs dlast_hidden_state, dpooler_output or both")
+        if dpooler_output is not None and self.pooler is None:
+            raise ValueError("backward got dpooler_output, but this model has no pooler")
         pooler_cache = cache.pop()
         dhidden = dlast_hidden_state
         if dpooler_output is not None:
             dfrom_pooler = self.pooler.backward(dpooler_output, pooler_cache)
             dhidden = dfrom_pooler if dhidden is None else dhidden + dfrom_pooler
-        if dhidden is None:
-            raise ValueError("backward needs dlast_hidden_state, dpooler_output or both")
         dembedded = self.encoder.backward(dhidden, cache.pop())
         self.embeddings.backward(dembedded, cache.pop())
         if self.buffers is not None:

@@ -152,7 +152,6 @@ class ParameterBuffers:
         for parameter in self.parameters:
             if parameter.fresh:
                 parameter.grad[...] = 0
-                parameter.fresh = False
 
     def __iter__(self) -> Iterator[Parameter]:
         return iter(self.parameters)

@@ -327,6 +327,13 @@ def test_backward_of_the_encoder_takes_either_output_or_both(build, batch):
         backward()
 
 
+def test_backward_refuses_the_gradient_of_a_pooler_that_is_not_there(config, device, batch):
+    model = BertModel(config(), device=device, add_pooling_layer=False)
+    output, cache = model.forward(**batch.encoder)
+    with pytest.raises(ValueError, match="this model has no pooler"):
+        model.backward(cache, dpooler_output=output.last_hidden_state[:, 0])
+
+
 def test_backward_without_labels_is_an_error(build, batch):
     model = build()
     _, cache = model.forward(**batch.encoder)
