@@ -357,11 +357,12 @@ def _print_summary(run: Path, summary: dict[str, Any]) -> None:
     loss, accuracy = summary["held_out_mlm_loss"], summary["held_out_mlm_accuracy"]
     plateau_loss, plateau_accuracy = summary["plateau_loss"], summary["plateau_accuracy"]
     below = f"{abs(plateau_loss - loss):.3f} nats {'below' if loss <= plateau_loss else 'above'}"
+    times = f", {accuracy / plateau_accuracy:.2f} times the accuracy" if plateau_accuracy else ""
     memory = summary["peak_memory"]
     print(
         f"\nguessing by frequency  loss {plateau_loss:.3f} nats  accuracy {plateau_accuracy:.2%}"
         f"\nheld-out masked words  loss {loss:.3f} nats  accuracy {accuracy:.2%}"
-        f"   {below}, {accuracy / plateau_accuracy:.2f} times the accuracy"
+        f"   {below}{times}"
     )
     if "held_out_nsp_accuracy" in summary:
         print(f"held-out sentence pairs (NSP)  accuracy {summary['held_out_nsp_accuracy']:.2%}")

@@ -14,7 +14,7 @@ from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.data import BatchStream
 from minibert.errors import UserError
 from minibert.tasks import fill_mask, prepare, pretrain
-from minibert.tasks.pretrain import masked_sentences
+from minibert.tasks.pretrain import _print_summary, masked_sentences
 from minibert.text import BertTokenizer
 from minibert.train import PretrainSettings
 from minibert.train.metrics import read_metrics
@@ -132,6 +132,15 @@ def test_masked_sentences_hide_one_whole_word(small):
         assert answer in tokenizer.vocab and len(answer) >= 3
         assert masked.replace("[MASK]", answer).removesuffix(".") in text
     assert list(itertools.islice(masked_sentences(prepared.held_out, tokenizer, seed=0), 20)) == sentences
+
+
+def test_accuracies_are_not_compared_with_none(tmp_path, capsys):
+    summary = {"plateau_loss": 4.0, "held_out_mlm_loss": 3.0, "held_out_mlm_accuracy": 0.1, "seconds": 1.0}
+    summary |= {"tokens_per_second": 1.0, "peak_memory": None}
+    _print_summary(tmp_path, summary | {"plateau_accuracy": 0.05})
+    assert "1.000 nats below, 2.00 times the accuracy" in capsys.readouterr().out
+    _print_summary(tmp_path, summary | {"plateau_accuracy": 0.0})
+    assert "1.000 nats below\n" in capsys.readouterr().out
 
 
 # -- Stopping and going on ---------------------------------------------------------------------------
@@ -286,7 +295,7 @@ def test_a_file_in_the_place_of_the_run_is_refused(small, tmp_path):
 
 def test_other_settings_or_other_text_do_not_resume_a_run(small, tmp_path):
     pretrain(small())
-    with pytest.raises(UserError, match=r"was begun with learning_rate = 0.001, not 0.5"):
+    with pytest.raises(UserError, match=f"was begun with learning_rate = {small().learning_rate}, not 0.5"):
         pretrain(small(resume=True, learning_rate=0.5))
     with open(tmp_path / "corpus.txt", "a") as file:
         file.write("\n\nanother document .\nwith two sentences .\n")
