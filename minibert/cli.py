@@ -237,7 +237,7 @@ def _add_tokenizer(commands: Any) -> None:
         actions,
         "train",
         _tokenizer_train,
-        "learn a WordPiece vocabulary from text",
+        "learn a WordPiece vocabulary from all of a text",
         "minibert tokenizer train --corpus books/*.txt --vocab-size 8192 --output vocabulary",
     )
     train.add_argument("--output", required=True, metavar="FOLDER", help="where vocab.txt and the rest go")
@@ -309,8 +309,8 @@ def _add_prepare(commands: Any) -> None:
         "turn a corpus into token arrays on disk, which pretrain then finds ready",
         "minibert prepare --corpus wikipedia/ --vocab-size 30000",
     )
-    names = ("corpus", "tokenizer", "vocab_size", "lowercase", "prepared", "processes")
-    _add_setting_flags(parser, names)
+    names = "corpus held_out tokenizer vocab_size lowercase seed prepared processes"
+    _add_setting_flags(parser, names.split())
 
 
 def _prepare(flags: argparse.Namespace) -> None:

@@ -94,12 +94,13 @@ def test_tokenizer_learns_a_vocabulary(workplace, capsys):
     assert vocabulary[0] == "[PAD]" and len(vocabulary) <= 100
 
 
-def test_prepare_is_what_pretrain_would_do(workplace, capsys):
+@pytest.mark.parametrize("flags", ["", "--held-out 0.4 --seed 3"])
+def test_prepare_is_what_pretrain_would_do(workplace, capsys, flags):
     shutil.rmtree("prepared")
-    assert main("prepare --corpus corpus.txt --vocab-size 120 --processes 1".split()) == 0
-    prepared = contents(Path("prepared"))
-    assert main(["pretrain", "--name", "again", "--corpus", "corpus.txt", *SMALL.split()]) == 0
-    assert contents(Path("prepared")) == prepared
+    assert main(f"prepare --corpus corpus.txt --vocab-size 120 --processes 1 {flags}".split()) == 0
+    prepared, folders = contents(Path("prepared")), set(Path("prepared").iterdir())
+    assert main(f"pretrain --name again --corpus corpus.txt {SMALL} {flags}".split()) == 0
+    assert contents(Path("prepared")) == prepared and set(Path("prepared").iterdir()) == folders
 
 
 def test_info_counts_bert_base(capsys):

@@ -4,7 +4,7 @@ from minibert.data.batches import BatchStream, held_out_batches
 from minibert.data.corpora import Corpus, open_corpus
 from minibert.data.instances import InstanceSettings
 from minibert.data.plateau import unigram_plateau
-from minibert.data.prepared import Documents, PreparedCorpus, prepare_corpus
+from minibert.data.prepared import Documents, PreparedCorpus, prepare_corpus, training_sentences
 
 __all__ = [
     "BatchStream",
@@ -15,5 +15,6 @@ __all__ = [
     "held_out_batches",
     "open_corpus",
     "prepare_corpus",
+    "training_sentences",
     "unigram_plateau",
 ]

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from minibert.data.embedded import embedded_documents, embedded_sources
 from minibert.data.sentences import ends_like_a_sentence, split_sentences
 from minibert.errors import UserError
@@ -44,9 +46,17 @@ class RawDocument:
             return [sentence for paragraph in self.paragraphs for sentence in split_sentences(paragraph)]
         return [line for line in (" ".join(line.split()) for line in self.paragraphs) if line]
 
+    def key(self) -> int:
+        """64 bits (BLAKE2b) of the text: the same for documents with the same text, wherever they stand."""
+        text = "\n".join(self.paragraphs)
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
 
 class Corpus:
-    """Documents in a fixed order. Iterating gives each as a list of its sentences, without keeping any."""
+    """Documents in a fixed order. Iterating gives each as a list of its sentences, without keeping any.
+
+    There is at least one sentence in each.
+    """
 
     name: str
     size: int  # in ``unit``s, for progress bars
@@ -64,10 +74,12 @@ class Corpus:
         """One line about the corpus: what it is, its size, its hash."""
         raise NotImplementedError
 
+    def document_keys(self) -> np.ndarray:
+        """The key of each document: (documents,) uint64. Reads the whole corpus once."""
+        return np.fromiter((document.key() for document in self.raw_documents()), dtype=np.uint64)
+
     def __iter__(self) -> Iterator[list[str]]:
-        for document in self.raw_documents():
-            if sentences := document.sentences():
-                yield sentences
+        return (document.sentences() for document in self.raw_documents())
 
 
 def open_corpus(paths: Sequence[str | Path] | None = None, layout: str = "auto") -> Corpus:
@@ -218,7 +230,8 @@ def _read_file(path: Path, layout: str, behind: int) -> Iterator[RawDocument]:
             layout, lines = _judge_layout(lines, layout)
             documents, split = _text_documents(lines, layout), layout != "sentences"
         for paragraphs in documents:
-            yield RawDocument(paragraphs, split, behind + raw.tell())
+            if any(map(str.strip, paragraphs)):
+                yield RawDocument(paragraphs, split, behind + raw.tell())
 
 
 def _decoded_lines(stream: BinaryIO, path: Path) -> Iterator[str]:

@@ -4,6 +4,7 @@ A prepared folder holds
   tokens.bin           the ids of all tokens, one after the other: uint16 if V ≤ 65,536, else int32
   sentence_starts.bin  int64: where each sentence begins in the tokens, and behind the last the end
   document_starts.bin  int64: where each document begins in the sentences, and behind the last the end
+  document_keys.bin    uint64: a hash of each document's text, by which some are held out
   meta.json            the sizes, and what it was made from
 """
 
@@ -27,7 +28,7 @@ from minibert.data.randomness import generator
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
 
-FORMAT = 1
+FORMAT = 2
 PIECE_CHARACTERS = 1_000_000  # documents go to the workers in pieces of about this size
 
 
@@ -103,9 +104,7 @@ class PreparedCorpus:
     def open(cls, folder: str | Path, *, held_out: float = 0.05, seed: int = 0) -> "PreparedCorpus":
         """Map a folder written by ``prepare_corpus``, with a share ``held_out`` of the documents set apart.
 
-        Which ones is a pure function of (seed, number of documents): round(held_out · documents) of
-        them, but two at least if that leaves two to train on, chosen at random. The text on disk is the
-        same for every seed and share.
+        Which ones: see ``split_documents``. The text on disk is the same for every seed and share.
 
         Raises UserError if the folder is missing or damaged, or the share is not between 0 and 1.
         """
@@ -117,9 +116,12 @@ class PreparedCorpus:
         tokens = _map(folder / "tokens.bin", meta["dtype"], meta["tokens"])
         sentence_starts = _map(folder / "sentence_starts.bin", "int64", meta["sentences"] + 1)
         document_starts = np.array(_map(folder / "document_starts.bin", "int64", documents + 1))
+        document_keys = _map(folder / "document_keys.bin", "uint64", documents)
+        is_held_out = split_documents(meta["corpus"], document_keys, held_out, seed)
+        has_tokens = np.diff(document_starts) > 0
         parts = [
-            Documents(tokens, sentence_starts, document_starts, chosen)
-            for chosen in split_documents(documents, held_out, seed)
+            Documents(tokens, sentence_starts, document_starts, np.flatnonzero(part & has_tokens))
+            for part in (~is_held_out, is_held_out)
         ]
         return cls(folder, *parts)
 
@@ -133,17 +135,50 @@ class PreparedCorpus:
         return f"prepared corpus: {sizes[0]} to train on, {sizes[1]} held out; {how} {self.folder}"
 
 
-def split_documents(documents: int, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the documents to train on and of those held out, both ascending.
+def split_documents(name: str, document_keys: np.ndarray, held_out: float, seed: int) -> np.ndarray:
+    """Which documents of the corpus called ``name`` are held out: (documents,) bool.
 
-    See ``PreparedCorpus.open``. Raises UserError if the share is not between 0 and 1.
+    The seed puts the n different texts, told apart by ``document_keys`` (documents,) uint64, in a random
+    order, and the first round(held_out · n) are held out, but two at least if that leaves two to train
+    on. So documents with the same text are all on the same side, in whatever order the corpus has them.
+
+    Raises UserError if there are no two different texts, or the share is not between 0 and 1.
     """
     if not 0 < held_out < 1:
         raise UserError(f"the share of held-out documents must lie between 0 and 1, got {held_out}")
-    least = 2 if documents >= 4 else 1
-    count = min(max(least, round(held_out * documents)), documents - least)
-    order = generator("held-out split", seed).permutation(documents)
-    return np.sort(order[count:]), np.sort(order[:count])
+    # The keys are spread evenly over 64 bits already: an odd factor, which keeps them apart, reorders them.
+    factor = generator("held-out split", seed).integers(1 << 64, dtype=np.uint64) | np.uint64(1)
+    ranks = document_keys * factor  # modulo 2⁶⁴
+    different = np.unique(ranks)  # (n,), ascending
+    n = len(different)
+    if n < 2:
+        raise UserError(_too_few_documents(name, len(document_keys)))
+    least = 2 if n >= 4 else 1
+    count = min(max(least, round(held_out * n)), n - least)
+    return ranks < different[count]
+
+
+def _too_few_documents(name: str, documents: int) -> str:
+    if documents == 0:
+        return f"{name}: no text in this corpus; give files with sentences in them"
+    found = "a corpus of one document" if documents == 1 else "all documents have the same text"
+    return (
+        f"{name}: {found}, but one is needed to train on and another to hold out (and next-sentence "
+        "prediction needs two of each); give several files, or one sentence a line with blank lines "
+        "between documents"
+    )
+
+
+def training_sentences(corpus: Corpus, *, held_out: float, seed: int) -> Iterator[str]:
+    """The sentences of the documents that ``prepare_corpus`` leaves to train on, for the vocabulary.
+
+    Reads the corpus twice, and keeps 8 bytes a document. Raises UserError as ``split_documents`` does,
+    and what reading the corpus raises.
+    """
+    is_held_out = split_documents(corpus.name, corpus.document_keys(), held_out, seed)
+    for document, left_out in zip(corpus.raw_documents(), is_held_out, strict=True):
+        if not left_out:
+            yield from document.sentences()
 
 
 def prepare_corpus(
@@ -162,9 +197,9 @@ def prepare_corpus(
     a million characters or one long document at a time. The outcome does not depend on their number. The
     folder appears only once it is complete; what an earlier run prepared there from something else is
     replaced, while any other folder that is not empty is refused. ``held_out`` and ``seed``: see
-    ``PreparedCorpus.open``.
+    ``split_documents``.
 
-    Raises UserError for an empty corpus, one of a single document, and what reading it raises.
+    Raises UserError for a corpus that cannot be split, and what reading it raises.
     """
     folder = Path(folder)
     source = {
@@ -181,20 +216,10 @@ def prepare_corpus(
         raise UserError(f"{folder}: this folder is not empty and holds no prepared corpus; choose another")
     with atomic_folder(folder) as unfinished:
         sizes = _write_arrays(corpus, tokenizer, unfinished, source["dtype"], processes, progress)
-        _check_document_count(corpus.name, sizes["documents"])
+        keys = np.fromfile(unfinished / "document_keys.bin", np.uint64)
+        split_documents(corpus.name, keys, held_out, seed)  # raises before the folder is there
         write_json(unfinished / "meta.json", {"format": FORMAT, "corpus": corpus.name, **source, **sizes})
     return PreparedCorpus.open(folder, held_out=held_out, seed=seed)
-
-
-def _check_document_count(name: str, documents: int) -> None:
-    if documents == 0:
-        raise UserError(f"{name}: no text in this corpus; give files with sentences in them")
-    if documents == 1:
-        raise UserError(
-            f"{name}: a corpus of one document, but one is needed to train on and another to hold out (and "
-            "next-sentence prediction needs two of each); give several files, or one sentence a line with "
-            "blank lines between documents"
-        )
 
 
 def _is_prepared_from(folder: Path, source: dict[str, str]) -> bool:
@@ -228,11 +253,12 @@ def _map(path: Path, dtype: str, count: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some consecutive documents in tokens; documents and sentences without tokens are left out."""
+    """Some consecutive documents in tokens; sentences without tokens are left out."""
 
     tokens: np.ndarray  # ids
     sentence_lengths: np.ndarray  # int64, in tokens
     document_lengths: np.ndarray  # int64, in sentences
+    document_keys: np.ndarray  # uint64
     position: int  # how far into the corpus it ends
 
 
@@ -244,13 +270,14 @@ def _write_arrays(
     processes: int | None,
     progress: bool,
 ) -> dict[str, int]:
-    """Write the three arrays piece by piece; return how many tokens, sentences and documents there are."""
+    """Write the four arrays piece by piece; return how many tokens, sentences and documents there are."""
     sizes = {"tokens": 0, "sentences": 0, "documents": 0}
     pieces = _ordered_map(_cut(corpus.raw_documents()), tokenizer, dtype, processes or os.cpu_count() or 1)
     with (
         open(folder / "tokens.bin", "wb") as tokens,
         open(folder / "sentence_starts.bin", "wb") as sentence_starts,
         open(folder / "document_starts.bin", "wb") as document_starts,
+        open(folder / "document_keys.bin", "wb") as document_keys,
         tqdm(
             total=corpus.size, unit=corpus.unit, unit_scale=True, desc="preparing", disable=not progress
         ) as bar,
@@ -259,6 +286,7 @@ def _write_arrays(
             tokens.write(piece.tokens)
             sentence_starts.write(sizes["tokens"] + _starts(piece.sentence_lengths))
             document_starts.write(sizes["sentences"] + _starts(piece.document_lengths))
+            document_keys.write(piece.document_keys)
             sizes["tokens"] += len(piece.tokens)
             sizes["sentences"] += len(piece.sentence_lengths)
             sizes["documents"] += len(piece.document_lengths)
@@ -319,13 +347,13 @@ def _tokenise(documents: list[RawDocument], tokenizer: SupportsTokenIds, dtype: 
     document_lengths: list[int] = []
     for document in documents:
         sentences = [sentence for sentence in tokenizer.token_ids_batch(document.sentences()) if sentence]
-        if sentences:
-            ids.extend(itertools.chain.from_iterable(sentences))
-            sentence_lengths.extend(map(len, sentences))
-            document_lengths.append(len(sentences))
+        ids.extend(itertools.chain.from_iterable(sentences))
+        sentence_lengths.extend(map(len, sentences))
+        document_lengths.append(len(sentences))
     return _Piece(
         np.array(ids, dtype=dtype),
         np.array(sentence_lengths, dtype=np.int64),
         np.array(document_lengths, dtype=np.int64),
+        np.array([document.key() for document in documents], dtype=np.uint64),
         documents[-1].position,
     )

@@ -23,6 +23,7 @@ from minibert.data import (
     held_out_batches,
     open_corpus,
     prepare_corpus,
+    training_sentences,
     unigram_plateau,
 )
 from minibert.errors import UserError
@@ -50,15 +51,13 @@ EXAMPLES = 5  # masked sentences shown at the end
 def prepare(settings: PretrainSettings) -> tuple[BertTokenizer, PreparedCorpus]:
     """The vocabulary and the tokenised corpus of a run, from ``settings.prepared`` if they are there already.
 
-    The vocabulary is learned from the whole corpus. The two folders are named by hashes of what they are
-    made from: ``vocabulary-…`` (corpus, size, case) and ``tokens-…`` (corpus, vocabulary). Prints what
-    they are. Raises UserError for a corpus that is missing, empty, or no text.
+    The vocabulary is learned from the documents to train on alone. The two folders are named by hashes of
+    what they are made from: ``vocabulary-…`` (corpus, split, size, case) and ``tokens-…`` (corpus,
+    vocabulary). Prints what they are. Raises UserError for a corpus that is missing, empty, or no text.
     """
     show_progress = sys.stderr.isatty()
     corpus = open_corpus(settings.corpus)
     print(corpus.describe(), flush=True)
-    if next(iter(corpus), None) is None:
-        raise UserError(f"{corpus.name}: no text in this corpus; give files with sentences in them")
     tokenizer = _vocabulary(settings, corpus, show_progress)
     key = _hash(corpus.fingerprint(), tokenizer.tokens, tokenizer.lowercase)
     prepared = prepare_corpus(
@@ -78,12 +77,13 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
     if settings.tokenizer is not None:
         folder, origin = Path(settings.tokenizer), "read from"
     else:
+        split = {"held_out": settings.held_out, "seed": settings.seed}
         # the version, because another may learn differently
-        key = _hash(corpus.fingerprint(), settings.vocab_size, settings.lowercase, __version__)
+        key = _hash(corpus.fingerprint(), split, settings.vocab_size, settings.lowercase, __version__)
         folder, origin = Path(settings.prepared) / f"vocabulary-{key}", "reused from"
         if not folder.is_dir():
             origin = "written to"
-            sentences = itertools.chain.from_iterable(corpus)
+            sentences = training_sentences(corpus, **split)
             tokenizer = BertTokenizer.train(
                 sentences, settings.vocab_size, lowercase=settings.lowercase, progress=show_progress
             )

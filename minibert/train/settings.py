@@ -52,7 +52,7 @@ class PretrainSettings:
         0.05, "Corpus", "share of the documents kept for evaluation", least=0.001, most=0.5
     )
     tokenizer: str | None = _setting(
-        None, "Corpus", "folder with a vocabulary to use; none: learn one from the corpus"
+        None, "Corpus", "folder with a vocabulary to use; none: learn one from the training documents"
     )
     vocab_size: int = _setting(8192, "Corpus", "tokens in the vocabulary to learn", least=6)
     lowercase: bool = _setting(True, "Corpus", "lower-case the text and strip accents (a learned vocabulary)")
@@ -128,7 +128,10 @@ class PretrainSettings:
         False, "Optimiser", "correct Adam's means for their start at zero (the original BERT does not)"
     )
     seed: int = _setting(
-        0, "Optimiser", "seed of every random stream: weights, pairs, masks, dropout", least=0
+        0,
+        "Optimiser",
+        "seed of all that is random: documents held out, weights, pairs, masks, dropout",
+        least=0,
     )
     dtype: str = _setting("float32", "Optimiser", "precision of the arithmetic", choices=FLOAT_DTYPES)
 

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+from hashlib import blake2b
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from minibert.data import corpora, open_corpus
@@ -101,6 +103,22 @@ def test_an_endless_text_is_cut_into_documents(tmp_path, monkeypatch, layout):
     documents = list(open_corpus([file], layout=layout))
     assert sum(map(len, documents)) == 50
     assert max(map(len, documents)) <= 6
+
+
+def test_the_key_of_a_document_is_its_text_alone(tmp_path):
+    write(tmp_path / "a.txt", TWO_DOCUMENTS)
+    write(tmp_path / "b.jsonl", '"It cleared up.\\nWe went out."\n"It cleared."\n')
+    first, second = (open_corpus([tmp_path / name]).document_keys() for name in ("a.txt", "b.jsonl"))
+    assert first.dtype == np.uint64 and len({*first.tolist(), *second.tolist()}) == 3
+    assert first[1] == second[0]
+    assert first[0] == int.from_bytes(blake2b(b"It rained.\nWe stayed in.", digest_size=8).digest(), "little")
+
+
+def test_documents_without_text_are_left_out(tmp_path):
+    file = write(tmp_path / "a.jsonl", '" \\n"\n"It rained."\n""\n')
+    corpus = open_corpus([file])
+    assert list(corpus) == [["It rained."]]
+    assert len(corpus.document_keys()) == 1
 
 
 def test_the_fingerprint_follows_the_content_and_not_the_name(tmp_path):

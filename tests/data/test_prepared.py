@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from minibert.data import PreparedCorpus, open_corpus, prepare_corpus, prepared
+from minibert.data import PreparedCorpus, open_corpus, prepare_corpus, prepared, training_sentences
 from minibert.data.corpora import RawDocument
 from minibert.data.prepared import split_documents
+from minibert.data.randomness import generator
 from minibert.errors import UserError
 from minibert.text import BertTokenizer
 
@@ -58,7 +59,8 @@ def test_any_number_of_processes_gives_the_same_bytes(corpus, tokenizer, tmp_pat
     for processes in (1, 2, 3):
         prepare_corpus(corpus, tokenizer, tmp_path / str(processes), processes=processes)
     first = contents(tmp_path / "1")
-    assert set(first) == {"tokens.bin", "sentence_starts.bin", "document_starts.bin", "meta.json"}
+    arrays = {"tokens.bin", "sentence_starts.bin", "document_starts.bin", "document_keys.bin"}
+    assert set(first) == arrays | {"meta.json"}
     assert first == contents(tmp_path / "2") == contents(tmp_path / "3")
 
 
@@ -93,16 +95,60 @@ def test_held_out_documents_never_leak(corpus, tokenizer, tmp_path):
     assert not train & held_out and len(train | held_out) == len(ready.train.tokens)
 
 
-def test_the_split_is_a_function_of_seed_and_number():
-    first, second = split_documents(100, 0.05, 1), split_documents(100, 0.05, 1)
-    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
-    assert not np.array_equal(split_documents(100, 0.05, 2)[1], first[1])
-    sizes = {n: len(split_documents(n, 0.05, 0)[1]) for n in (2, 3, 4, 39, 60, 1000)}
+def test_what_the_vocabulary_is_learned_from_is_what_is_trained_on(tmp_path, tokenizer):
+    """Also where some documents repeat others, or lose all their tokens, or have no text to begin with."""
+    path = tmp_path / "corpus.jsonl"
+    texts = [f"The house of the {'old ' * i}lane.\nThe end." for i in range(60)]
+    texts[5::10] = ["\u200b"] * 6
+    texts[6::10] = [" \n \n"] * 6
+    texts[40:45] = texts[:5]
+    path.write_text("\n".join(map(json.dumps, texts)))
+    corpus = open_corpus([path])
+    for seed in range(5):
+        split = {"held_out": 0.4, "seed": seed}
+        ready = prepare_corpus(corpus, tokenizer, tmp_path / "out", **split, processes=1)
+        trained_on = [
+            ready.train.tokens[start:stop].tolist()
+            for index in range(len(ready.train))
+            for start, stop in itertools.pairwise(ready.train.sentence_bounds(index))
+        ]
+        learned_from = tokenizer.token_ids_batch(list(training_sentences(corpus, **split)))
+        assert [ids for ids in learned_from if ids] == trained_on
+        assert len(ready.train) + len(ready.held_out) == 48
+
+
+def test_documents_with_the_same_text_are_on_the_same_side(tmp_path, tokenizer):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("\n".join(json.dumps(f"The house {'old ' * (i % 20)}lane.") for i in range(60)))
+    ready = prepare_corpus(open_corpus([path]), tokenizer, tmp_path / "out", held_out=0.2, processes=1)
+    sides = [
+        {tuple(part.tokens[a:b]) for a, b in part.token_ranges()} for part in (ready.train, ready.held_out)
+    ]
+    assert list(map(len, sides)) == [16, 4] and not sides[0] & sides[1]
+
+
+def test_the_split_is_a_function_of_seed_and_text():
+    keys = generator("test").integers(1 << 64, size=1000, dtype=np.uint64)
+
+    def held_out(seed: int, keys: np.ndarray = keys) -> set[int]:
+        return set(keys[split_documents("name", keys, 0.1, seed)].tolist())
+
+    assert held_out(1) == held_out(1, keys[::-1]) == held_out(1, np.repeat(keys, 3))
+    # a tenth of the hundred held out by one seed are so by another, with a standard deviation of 3
+    overlaps = [len(held_out(seed) & held_out(seed + 1)) for seed in range(100)]
+    assert 8 < np.mean(overlaps) < 12 and max(overlaps) < 30
+
+
+def test_the_size_of_the_split():
+    def split(n: int, share: float = 0.05) -> np.ndarray:
+        return split_documents("name", np.arange(n, dtype=np.uint64), share, 0)
+
+    sizes = {n: split(n).sum() for n in (2, 3, 4, 39, 60, 1000)}
     assert sizes == {2: 1, 3: 1, 4: 2, 39: 2, 60: 3, 1000: 50}
-    assert len(split_documents(10, 0.99, 0)[0]) == 2
+    assert (~split(10, 0.99)).sum() == 2
     for share in (0.0, 1.0, -1.0):
         with pytest.raises(UserError, match="between 0 and 1"):
-            split_documents(10, share, 0)
+            split(10, share)
 
 
 def test_token_counts_are_those_of_the_part(corpus, tokenizer, tmp_path):
@@ -126,6 +172,7 @@ def test_sentences_and_documents_without_tokens_are_left_out(tmp_path, tokenizer
     path.write_text("The house.\n\n\u200b\n\nThe lane.\n\u200b\nThe end.\n")
     ready = prepare_corpus(open_corpus([path], layout="sentences"), tokenizer, tmp_path / "out", processes=1)
     assert [len(document) for document in all_documents(ready)] == [1, 2]
+    assert sorted([*ready.train.chosen, *ready.held_out.chosen]) == [0, 2]  # numbered as in the corpus
 
 
 def test_few_pieces_are_under_way_at_a_time(tokenizer):
@@ -148,6 +195,7 @@ def test_few_pieces_are_under_way_at_a_time(tokenizer):
     ("text", "message"),
     [
         (b"The house. The lane.\n", "a corpus of one document"),
+        (b"The house.\n\nThe house.\n\nThe house.\n", "all documents have the same text"),
         (b"\n \n", "no text in this corpus"),
         (b"The house.\n\nThe l\xe4ne.\n", "line 3 is not UTF-8"),
     ],

@@ -79,7 +79,11 @@ def test_the_same_settings_give_the_same_bits_and_another_seed_others(small):
 def test_it_learns_what_there_is_to_learn(small, tmp_path):
     """Every document repeats one word, so the words around a mask say what is behind it."""
     words = "river stone window garden winter summer teacher letter silver bridge music paper".split()
-    documents = ["\n".join([" ".join([word] * 8).capitalize() + " ."] * 6) for word in words * 4]
+    documents = [
+        "\n".join([" ".join([word] * length).capitalize() + " ."] * 6)
+        for length in (7, 8, 9, 10)
+        for word in words
+    ]
     (tmp_path / "corpus.txt").write_text("\n\n".join(documents))
     summary = pretrain(
         small(
@@ -113,6 +117,24 @@ def test_a_second_run_finds_the_vocabulary_and_the_tokens(small, capsys, tmp_pat
     printed = capsys.readouterr().out
     assert printed.count("reused from") == 2 and "written to" not in printed.split("parameters")[0]
     assert names(tmp_path / "prepared") == prepared and len(prepared) == 2
+
+
+def test_the_vocabulary_has_not_seen_what_is_held_out(small, tmp_path):
+    """Each document has a word of its own, frequent enough for a token."""
+    words = {"".join(letters) for letters in itertools.islice(itertools.permutations("stone"), 40)}
+    (tmp_path / "corpus.txt").write_text("\n\n".join(f"{' '.join([word] * 9)} ." for word in sorted(words)))
+    vocabularies = set()
+    for seed in range(3):
+        tokenizer, prepared = prepare(small(seed=seed, vocab_size=400))
+        train, held_out = (
+            {tokenizer.decode(part.tokens[start:stop]).split()[0] for start, stop in part.token_ranges()}
+            for part in (prepared.train, prepared.held_out)
+        )
+        assert len(held_out) == 10 and train == words - held_out
+        assert words & set(tokenizer.tokens) == train
+        vocabularies.add(tuple(tokenizer.tokens))
+    assert len(vocabularies) == 3
+    assert len(names(tmp_path / "prepared")) == 6
 
 
 def test_a_vocabulary_of_ones_own(small, tmp_path):
