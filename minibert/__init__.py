@@ -10,6 +10,7 @@ from minibert.bert import (
     BertModel,
 )
 from minibert.errors import UserError
+from minibert.text import BertTokenizer
 
 __version__ = "0.1.0"
 
@@ -20,5 +21,6 @@ __all__ = [
     "BertForNextSentencePrediction",
     "BertForPreTraining",
     "BertModel",
+    "BertTokenizer",
     "UserError",
 ]
