@@ -240,14 +240,9 @@ def _add_tokenizer(commands: Any) -> None:
         "learn a WordPiece vocabulary from all of a text",
         "minibert tokenizer train --corpus books/*.txt --vocab-size 8192 --output vocabulary",
     )
+    _add_setting_flags(train, ("corpus", "layout", "vocab_size", "lowercase"))
     train.add_argument("--output", required=True, metavar="FOLDER", help="where vocab.txt and the rest go")
-    train.add_argument("--corpus", nargs="+", default=[], metavar="PATH", help="text files, folders or globs")
-    train.add_argument(
-        "--vocab-size", type=int, default=8192, metavar="N", help="tokens (default: %(default)s)"
-    )
-    train.add_argument(
-        "--lowercase", action=argparse.BooleanOptionalAction, default=True, help="fold the case"
-    )
+    train.usage = f"{train.prog} --output FOLDER [--config FILE] [flags]"
 
     encode = _add_command(
         actions,
@@ -277,11 +272,12 @@ def _tokenizer_train(flags: argparse.Namespace) -> None:
     output = Path(flags.output)
     if (output / "vocab.txt").exists():
         raise UserError(f"{output / 'vocab.txt'}: there is a vocabulary already; choose another --output")
-    corpus = open_corpus(flags.corpus)
+    settings = _settings(flags)
+    corpus = open_corpus(settings.corpus, settings.layout)
     print(corpus.describe())
     sentences = itertools.chain.from_iterable(corpus)
     tokenizer = BertTokenizer.train(
-        sentences, flags.vocab_size, lowercase=flags.lowercase, progress=sys.stderr.isatty()
+        sentences, settings.vocab_size, lowercase=settings.lowercase, progress=sys.stderr.isatty()
     )
     tokenizer.save_pretrained(output)
     print(f"{len(tokenizer):,} tokens written to {output}")
@@ -309,7 +305,7 @@ def _add_prepare(commands: Any) -> None:
         "turn a corpus into token arrays on disk, which pretrain then finds ready",
         "minibert prepare --corpus wikipedia/ --vocab-size 30000",
     )
-    names = "corpus held_out tokenizer vocab_size lowercase seed prepared processes"
+    names = "corpus layout held_out tokenizer vocab_size lowercase seed prepared processes"
     _add_setting_flags(parser, names.split())
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from minibert.cli import main
+from minibert.data import open_corpus
+from minibert.text import BertTokenizer
 
 SENTENCES = [
     "The river rose in the night and took the bridge away.",
@@ -94,7 +96,17 @@ def test_tokenizer_learns_a_vocabulary(workplace, capsys):
     assert vocabulary[0] == "[PAD]" and len(vocabulary) <= 100
 
 
-@pytest.mark.parametrize("flags", ["", "--held-out 0.4 --seed 3"])
+def test_tokenizer_train_takes_the_settings_of_a_run(workplace, capsys):
+    Path("mine.toml").write_text('layout = "wrapped"\ncorpus = ["corpus.txt"]\nsteps = 2\n', encoding="utf-8")
+    learn = "tokenizer train --config mine.toml --vocab-size 100 --output"
+    assert main(f"{learn} one".split()) == 0
+    assert f"sha256 {open_corpus(['corpus.txt'], 'wrapped').fingerprint()[:16]}" in capsys.readouterr().out
+    assert main(f"{learn} two --layout sentences --no-lowercase".split()) == 0
+    assert f"sha256 {open_corpus(['corpus.txt'], 'sentences').fingerprint()[:16]}" in capsys.readouterr().out
+    assert not BertTokenizer.from_pretrained("two").lowercase
+
+
+@pytest.mark.parametrize("flags", ["", "--held-out 0.4 --seed 3 --layout sentences"])
 def test_prepare_is_what_pretrain_would_do(workplace, capsys, flags):
     shutil.rmtree("prepared")
     assert main(f"prepare --corpus corpus.txt --vocab-size 120 --processes 1 {flags}".split()) == 0
@@ -156,6 +168,12 @@ MISTAKES = {
     "empty corpus": (write("e.txt", b""), f"{PRETRAIN} e.txt", ["e.txt", "empty"]),
     "blank corpus": (write("e.txt", b"\n \n"), f"{PRETRAIN} e.txt", ["e.txt", "no text"]),
     "one document": (write("o.txt", b"A day.\nA night.\n"), f"{PRETRAIN} o.txt", ["o.txt", "one document"]),
+    "one document in this layout": (
+        NOTHING,
+        f"{PRETRAIN} corpus.txt --layout paragraphs",
+        ["corpus.txt", "one document"],
+    ),
+    "unknown layout": (NOTHING, f"{PRETRAIN} corpus.txt --layout words", ["layout", "'words'", "wrapped"]),
     "not UTF-8": (write("l.txt", b"caf\xe9\n\nb.\n"), f"{PRETRAIN} l.txt", ["l.txt", "UTF-8"]),
     "binary": (write("b.txt", b"a\0b" * 99), f"{PRETRAIN} b.txt", ["b.txt", "binary"]),
     "damaged gzip": (write("g.txt.gz", GZIP), f"{PRETRAIN} g.txt.gz", ["g.txt.gz", "damaged"]),

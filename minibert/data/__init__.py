@@ -1,12 +1,13 @@
 """Text to train on: corpora, their preparation on disk, pre-training instances, masks and batches."""
 
 from minibert.data.batches import BatchStream, held_out_batches
-from minibert.data.corpora import Corpus, open_corpus
+from minibert.data.corpora import LAYOUTS, Corpus, open_corpus
 from minibert.data.instances import InstanceSettings
 from minibert.data.plateau import unigram_plateau
 from minibert.data.prepared import Documents, PreparedCorpus, prepare_corpus, training_sentences
 
 __all__ = [
+    "LAYOUTS",
     "BatchStream",
     "Corpus",
     "Documents",

@@ -56,7 +56,7 @@ def prepare(settings: PretrainSettings) -> tuple[BertTokenizer, PreparedCorpus]:
     vocabulary). Prints what they are. Raises UserError for a corpus that is missing, empty, or no text.
     """
     show_progress = sys.stderr.isatty()
-    corpus = open_corpus(settings.corpus)
+    corpus = open_corpus(settings.corpus, settings.layout)
     print(corpus.describe(), flush=True)
     tokenizer = _vocabulary(settings, corpus, show_progress)
     key = _hash(corpus.fingerprint(), tokenizer.tokens, tokenizer.lowercase)

@@ -16,7 +16,7 @@ from typing import Any
 
 from minibert.arrays import FLOAT_DTYPES
 from minibert.bert import PRESETS, BertConfig
-from minibert.data import InstanceSettings
+from minibert.data import LAYOUTS, InstanceSettings
 from minibert.errors import UserError
 from minibert.files import read_json
 from minibert.ops import ACTIVATIONS
@@ -48,6 +48,7 @@ class PretrainSettings:
     corpus: tuple[str, ...] = _setting(
         (), "Corpus", "text files, folders or globs; none: the documentation installed with Python"
     )
+    layout: str = _setting("auto", "Corpus", "what a line of a text file is", choices=LAYOUTS)
     held_out: float = _setting(
         0.05, "Corpus", "share of the documents kept for evaluation", least=0.001, most=0.5
     )

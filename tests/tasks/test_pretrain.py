@@ -137,6 +137,12 @@ def test_the_vocabulary_has_not_seen_what_is_held_out(small, tmp_path):
     assert len(names(tmp_path / "prepared")) == 6
 
 
+def test_the_layout_is_that_of_the_settings(small):
+    prepare(small(layout="sentences"))
+    with pytest.raises(UserError, match="a corpus of one document"):
+        prepare(small(layout="paragraphs"))
+
+
 def test_a_vocabulary_of_ones_own(small, tmp_path):
     tokenizer, _ = prepare(small(vocab_size=60))
     tokenizer.save_pretrained(tmp_path / "mine")
