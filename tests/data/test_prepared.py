@@ -137,6 +137,8 @@ def test_the_split_is_a_function_of_seed_and_text():
     # a tenth of the hundred held out by one seed are so by another, with a standard deviation of 3
     overlaps = [len(held_out(seed) & held_out(seed + 1)) for seed in range(100)]
     assert 8 < np.mean(overlaps) < 12 and max(overlaps) < 30
+    highest_bit = np.array([0, 1 << 63], dtype=np.uint64)  # an even factor would lose it
+    assert all(split_documents("name", highest_bit, 0.5, seed).sum() == 1 for seed in range(20))
 
 
 def test_the_size_of_the_split():
