@@ -1,0 +1,63 @@
+"""The parity report: every comparison enters its largest difference, and the table stands at the end."""
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+from parity.cases import difference, kind
+
+
+class Parity:
+    """Largest difference seen and allowed, by what was compared and where."""
+
+    def __init__(self) -> None:
+        self.seed = int(os.environ.get("PARITY_SEED") or secrets.randbelow(2**31))
+        self.rows: dict[tuple[str, str], tuple[float, float]] = {}
+        self.notes: list[str] = []
+
+    def compare(
+        self, where: str, ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], bound: float
+    ) -> None:
+        """Hold each of our results to theirs: the same names, shapes, and numbers."""
+        assert set(ours) == set(theirs)
+        apart = {name: difference(name, ours[name], theirs[name]) for name in theirs}
+        for name, number in apart.items():
+            self.hold(where, kind(name), number, bound, check=False)
+        beyond = {name: number for name, number in apart.items() if not number <= bound}
+        assert not beyond, f"beyond {bound:.0e}: {beyond}"
+
+    def hold(self, where: str, what: str, number: float, bound: float, check: bool = True) -> None:
+        """Hold one difference to its bound, and enter it."""
+        worst, _ = self.rows.get((where, what), (0.0, bound))
+        self.rows[where, what] = max(worst, number, key=lambda x: (x != x, x)), bound  # NaN is the worst
+        assert not check or number <= bound, f"{where}: {what} {number:.2e} beyond {bound:.0e}"
+
+    def lines(self) -> Iterator[str]:
+        """The table."""
+        for (where, what), (worst, bound) in self.rows.items():
+            yield f"{where:38} {what:34} {worst:9.1e}   bound {bound:.0e}"
+        yield from self.notes
+
+
+REPORT = pytest.StashKey[Parity]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[REPORT] = Parity()
+
+
+@pytest.fixture(scope="session")
+def parity(pytestconfig: pytest.Config) -> Parity:
+    """Where comparisons are held to their bounds."""
+    return pytestconfig.stash[REPORT]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    report = config.stash[REPORT]
+    if report.rows:
+        terminalreporter.section(f"largest differences from transformers (PARITY_SEED={report.seed})")
+        terminalreporter.write_line("relative, by the norm of each array, unless it says otherwise")
+        for line in report.lines():
+            terminalreporter.write_line(line)

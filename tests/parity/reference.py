@@ -1,0 +1,133 @@
+"""The other side of every comparison: transformers' models, and the optimisers written out, in torch."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from parity.cases import OUTPUT_DERIVATIVES, Case, draw_weights, numbered
+from torch.nn import functional
+
+
+def reference_model(case: Case, dtype: str) -> Any:
+    """The case's model of transformers, dropout off, with the case's weights."""
+    config = transformers.BertConfig(
+        **case.config, attn_implementation="eager"
+    )  # the one with attention maps
+    model = getattr(transformers, case.model)(config).to(getattr(torch, dtype)).eval()
+    parameters = dict(model.named_parameters())
+    weights = draw_weights({name: tuple(p.shape) for name, p in parameters.items()}, case.seed)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.from_numpy(weights[name]))
+    return model
+
+
+def reference_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All that transformers computes from a batch, under the names of ``ours.our_results``."""
+    outputs = forward(model, batch, output_hidden_states=True, output_attentions=True)
+    model.zero_grad()
+    if isinstance(model, transformers.BertModel):
+        results = {"pooler_output": outputs.pooler_output}
+        derivatives = [torch.from_numpy(batch[name]).to(model.dtype) for name in OUTPUT_DERIVATIVES]
+        torch.autograd.backward([outputs.last_hidden_state, outputs.pooler_output], derivatives)
+    else:
+        results = {"loss": outputs.loss} | _losses_and_logits(outputs, batch)
+        outputs.loss.backward()
+    results |= numbered("hidden_states", outputs.hidden_states) | numbered("attentions", outputs.attentions)
+    results |= {f"gradient {name}": parameter.grad for name, parameter in model.named_parameters()}
+    return {name: tensor.detach().numpy() for name, tensor in results.items()}
+
+
+def forward(model: Any, batch: Mapping[str, np.ndarray], **options: Any) -> Any:
+    """Transformers' forward for a batch of ours; the next-sentence model calls its label ``labels``."""
+    inputs = {
+        name: torch.from_numpy(array) for name, array in batch.items() if name not in OUTPUT_DERIVATIVES
+    }
+    if isinstance(model, transformers.BertForNextSentencePrediction):
+        inputs["labels"] = inputs.pop("next_sentence_label")
+    return model(**inputs, **options)
+
+
+def _losses_and_logits(outputs: Any, batch: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    """Each head's logits, at the labelled positions only, and its loss; transformers has only their sum."""
+    results = {}
+    only = getattr(outputs, "logits", None)  # of a model with one head
+    if "labels" in batch:
+        labels = torch.from_numpy(batch["labels"])
+        logits = (outputs.prediction_logits if only is None else only)[labels != -100]  # (N, V)
+        results["prediction_logits"] = logits
+        results["mlm_loss"] = functional.cross_entropy(logits, labels[labels != -100])
+    if "next_sentence_label" in batch:
+        logits = outputs.seq_relationship_logits if only is None else only  # (B, 2)
+        results["seq_relationship_logits"] = logits
+        results["nsp_loss"] = functional.cross_entropy(logits, torch.from_numpy(batch["next_sentence_label"]))
+    return results
+
+
+class BertAdam(torch.optim.Optimizer):
+    """AdamWeightDecayOptimizer of google-research/bert (optimization.py): Adam without bias correction."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """m = β₁m + (1 − β₁)g, v = β₂v + (1 − β₂)g², p −= lr · (m / (√v + ε) + λp)."""
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                mean, variance = state.get("mean", 0.0), state.get("variance", 0.0)
+                mean = state["mean"] = beta1 * mean + (1 - beta1) * parameter.grad
+                variance = state["variance"] = beta2 * variance + (1 - beta2) * parameter.grad.square()
+                update = mean / (variance.sqrt() + group["eps"]) + group["weight_decay"] * parameter
+                parameter -= group["lr"] * update
+
+
+def original_schedule(optimiser: torch.optim.Optimizer, warmup: int, steps: int) -> Any:
+    """The learning rate of google-research/bert: two lines from step 0, one up to ``warmup``, one down to the end."""
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: step / warmup if step < warmup else 1 - step / steps
+    )
+
+
+SCHEDULES = {"original": original_schedule, "triangle": transformers.get_linear_schedule_with_warmup}
+
+
+def train(
+    model: Any,
+    batches: Iterable[Mapping[str, np.ndarray]],
+    *,
+    steps: int,
+    warmup: int,
+    schedule: str,
+    learning_rate: float,
+    bias_correction: bool,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    clip_norm: float,
+) -> list[float]:
+    """Train a model of transformers; returns the loss of every step, before its update."""
+    groups = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
+    for name, parameter in model.named_parameters():
+        groups["bias" in name or "LayerNorm" in name]["params"].append(parameter)
+    defaults = {"lr": learning_rate, "betas": betas, "eps": eps}
+    optimiser = torch.optim.AdamW(groups, **defaults) if bias_correction else BertAdam(groups, defaults)
+    scheduler = SCHEDULES[schedule](optimiser, warmup, steps)
+    losses = []
+    for batch in batches:
+        optimiser.zero_grad()
+        loss = forward(model, batch).loss
+        loss.backward()
+        _clip([p.grad for group in groups for p in group["params"]], clip_norm)
+        optimiser.step()
+        scheduler.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _clip(gradients: list[torch.Tensor], clip_norm: float) -> None:
+    """As TensorFlow does: exactly. torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6."""
+    norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+    for gradient in gradients:
+        gradient *= clip_norm / torch.clamp(norm, min=clip_norm)
