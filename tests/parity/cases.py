@@ -1,4 +1,4 @@
-"""What is compared with transformers: models and batches, which both sides build from a seed by NumPy alone."""
+"""What is compared with transformers: models and batches, which both sides build from a seed."""
 
 import math
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Case:
 
 
 class Draws:
-    """Random numbers that are the same on every machine and in every version: raw bits, which NumPy promises."""
+    """Random numbers that are the same everywhere and always, as NumPy promises it for raw bits."""
 
     def __init__(self, seed: int):
         self._bits = np.random.PCG64(seed)
@@ -100,20 +100,21 @@ def numbered(name: str, arrays: Any) -> dict[str, Any]:
 
 def kind(name: str) -> str:
     """What a result is, for the report: several results are of one kind."""
-    if name.endswith("key.bias"):
-        return "key-bias gradients, absolute"
+    if _is_zero(name):
+        return "gradients of key biases, absolute"
     return {"gradient": "gradients"}.get(name.split()[0], name.split()[0].replace("_", " "))
 
 
-def difference(name: str, ours: np.ndarray, theirs: np.ndarray) -> float:
-    """‖ours − theirs‖ / ‖theirs‖; for the gradient of a key bias without the division.
+def _is_zero(name: str) -> bool:
+    """The gradient of a key bias: it adds the same to all scores of a query, which softmax does not see."""
+    return name.startswith("gradient") and name.endswith("key.bias")
 
-    That gradient is zero but for rounding: the bias adds the same number to all the scores of a query,
-    which softmax does not see.
-    """
+
+def difference(name: str, ours: np.ndarray, theirs: np.ndarray) -> float:
+    """‖ours − theirs‖ / ‖theirs‖, without the division where the result is zero but for rounding."""
     assert ours.shape == theirs.shape, f"{name}: {ours.shape} here, {theirs.shape} there"
     apart = float(np.linalg.norm(np.subtract(ours, theirs, dtype=np.float64)))
-    return apart if name.endswith("key.bias") else apart / float(np.linalg.norm(theirs))
+    return apart if _is_zero(name) else apart / float(np.linalg.norm(theirs))
 
 
 def compact(array: np.ndarray) -> np.ndarray:

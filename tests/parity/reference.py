@@ -1,6 +1,6 @@
 """The other side of every comparison: transformers' models, and the optimisers written out, in torch."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,7 @@ from torch.nn import functional
 
 def reference_model(case: Case, dtype: str) -> Any:
     """The case's model of transformers, dropout off, with the case's weights."""
-    config = transformers.BertConfig(
-        **case.config, attn_implementation="eager"
-    )  # the one with attention maps
+    config = transformers.BertConfig(**case.config, attn_implementation="eager")  # it keeps attention maps
     model = getattr(transformers, case.model)(config).to(getattr(torch, dtype)).eval()
     parameters = dict(model.named_parameters())
     weights = draw_weights({name: tuple(p.shape) for name, p in parameters.items()}, case.seed)
@@ -42,9 +40,7 @@ def reference_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, 
 
 def forward(model: Any, batch: Mapping[str, np.ndarray], **options: Any) -> Any:
     """Transformers' forward for a batch of ours; the next-sentence model calls its label ``labels``."""
-    inputs = {
-        name: torch.from_numpy(array) for name, array in batch.items() if name not in OUTPUT_DERIVATIVES
-    }
+    inputs = {name: torch.from_numpy(a) for name, a in batch.items() if name not in OUTPUT_DERIVATIVES}
     if isinstance(model, transformers.BertForNextSentencePrediction):
         inputs["labels"] = inputs.pop("next_sentence_label")
     return model(**inputs, **options)
@@ -69,6 +65,9 @@ def _losses_and_logits(outputs: Any, batch: Mapping[str, np.ndarray]) -> dict[st
 class BertAdam(torch.optim.Optimizer):
     """AdamWeightDecayOptimizer of google-research/bert (optimization.py): Adam without bias correction."""
 
+    def __init__(self, groups: Iterable, **defaults: Any):
+        super().__init__(groups, defaults)
+
     @torch.no_grad()
     def step(self) -> None:
         """m = β₁m + (1 − β₁)g, v = β₂v + (1 − β₂)g², p −= lr · (m / (√v + ε) + λp)."""
@@ -84,7 +83,7 @@ class BertAdam(torch.optim.Optimizer):
 
 
 def original_schedule(optimiser: torch.optim.Optimizer, warmup: int, steps: int) -> Any:
-    """The learning rate of google-research/bert: two lines from step 0, one up to ``warmup``, one down to the end."""
+    """The learning rate of google-research/bert: one line up from step 0, and one down from step 0."""
     return torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda step: step / warmup if step < warmup else 1 - step / steps
     )
@@ -95,31 +94,30 @@ SCHEDULES = {"original": original_schedule, "triangle": transformers.get_linear_
 
 def train(
     model: Any,
-    batches: Iterable[Mapping[str, np.ndarray]],
-    *,
-    steps: int,
-    warmup: int,
+    batches: Sequence[Mapping[str, np.ndarray]],
     schedule: str,
-    learning_rate: float,
+    *,
+    warmup: int,
+    peak: float,
     bias_correction: bool,
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
     clip_norm: float,
 ) -> list[float]:
-    """Train a model of transformers; returns the loss of every step, before its update."""
+    """Train a model of transformers, a step a batch; returns the loss of every step, before its update."""
     groups = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
     for name, parameter in model.named_parameters():
         groups["bias" in name or "LayerNorm" in name]["params"].append(parameter)
-    defaults = {"lr": learning_rate, "betas": betas, "eps": eps}
-    optimiser = torch.optim.AdamW(groups, **defaults) if bias_correction else BertAdam(groups, defaults)
-    scheduler = SCHEDULES[schedule](optimiser, warmup, steps)
+    adam = torch.optim.AdamW if bias_correction else BertAdam
+    optimiser = adam(groups, lr=peak, betas=betas, eps=eps)
+    scheduler = SCHEDULES[schedule](optimiser, warmup, len(batches))
     losses = []
     for batch in batches:
         optimiser.zero_grad()
         loss = forward(model, batch).loss
         loss.backward()
-        _clip([p.grad for group in groups for p in group["params"]], clip_norm)
+        _clip([parameter.grad for parameter in model.parameters()], clip_norm)
         optimiser.step()
         scheduler.step()
         losses.append(loss.item())
