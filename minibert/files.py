@@ -94,7 +94,7 @@ def read_json(path: str | Path, what: str = "file") -> Any:
     text = read_text(path, what)
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # JSONDecodeError, or a number of too many digits
         raise UserError(f"{path}: this {what} is not valid JSON ({error}); restore or remake it") from None
 
 

@@ -26,6 +26,7 @@ HOST_NUMPY = {
     "nn/initialise.py": "first values are drawn on the host, so that they are the same on every device",
     "bert/inputs.py": "a batch is checked on the host before it goes to the device",
     "bert/pretrained.py": "a file is read and written on the host",
+    "bert/weights.py": "a file is read on the host",
     "train/optimiser.py": "what a checkpoint takes is on the host",
     "train/metrics.py": "the labels of a batch are counted where they are, on the host",
     "train/checkpoint.py": "a file is read and written on the host",

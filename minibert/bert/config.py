@@ -3,10 +3,12 @@
 import dataclasses
 import difflib
 import math
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from minibert.bert.weights import check_folder
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.ops import ACTIVATIONS
@@ -30,7 +32,8 @@ class BertConfig:
     the masked-LM loss is divided by (1e-5 in google-research/bert, 0 in transformers). With ``is_decoder``
     a token sees only itself and those to its left.
 
-    Raises UserError if a size is not positive, the sizes do not fit each other, or a value is out of range.
+    Raises UserError if a size is not positive or absurd (``LARGEST``), the sizes do not fit each other, or
+    a value is out of range.
     """
 
     vocab_size: int = 30522
@@ -45,13 +48,13 @@ class BertConfig:
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
-    pad_token_id: int = 0
+    pad_token_id: int | None = 0
     initializer: str = "truncated_normal"
     loss_denominator_epsilon: float = 0.0
     is_decoder: bool = False
 
     def __post_init__(self) -> None:
-        for name in _SIZES:
+        for name in LARGEST:
             _check_size(name, getattr(self, name))
         if self.hidden_size % self.num_attention_heads:
             raise UserError(
@@ -61,11 +64,18 @@ class BertConfig:
         for name, stop in _RANGES.items():
             number = getattr(self, name)
             if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number < stop:
-                raise UserError(f"{name} must be a number of at least 0 and below {stop}, got {number!r}")
+                raise UserError(
+                    f"{name} must be a number of at least 0 and below {stop}, got {reprlib.repr(number)}"
+                )
         _check_choice("hidden_act", self.hidden_act, ACTIVATIONS)
         _check_choice("initializer", self.initializer, ("truncated_normal", "normal"))
         if not isinstance(self.is_decoder, bool):
-            raise UserError(f"is_decoder must be true or false, got {self.is_decoder!r}")
+            raise UserError(f"is_decoder must be true or false, got {reprlib.repr(self.is_decoder)}")
+        padding = self.pad_token_id
+        if padding is not None and (type(padding) is not int or not 0 <= padding < self.vocab_size):
+            raise UserError(
+                f"pad_token_id must be an id below {self.vocab_size} or null, got {reprlib.repr(padding)}"
+            )
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> "BertConfig":
@@ -97,8 +107,9 @@ class BertConfig:
     def from_pretrained(cls, folder: str | Path) -> "BertConfig":
         """The configuration in ``folder/config.json``; what it says beyond our fields is left aside.
 
-        Raises UserError if the file is missing or damaged, or describes something that is not a BERT.
+        Raises UserError if folder or file are missing or damaged, or describe something that is not a BERT.
         """
+        check_folder(Path(folder))
         path = Path(folder) / "config.json"
         values = read_json(path, "model configuration")
         if not isinstance(values, dict) or values.get("model_type", "bert") != "bert":
@@ -111,24 +122,26 @@ class BertConfig:
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write ``folder/config.json`` as Hugging Face reads it."""
-        write_json(Path(folder) / "config.json", {"model_type": "bert", **self.to_dict()})
+    def save_pretrained(self, folder: str | Path, **more: Any) -> None:
+        """Write ``folder/config.json`` as Hugging Face reads it, with whatever more is to be told there."""
+        write_json(Path(folder) / "config.json", {"model_type": "bert", **more, **self.to_dict()})
 
     def to_dict(self) -> dict[str, Any]:
         """The fields and their values."""
         return dataclasses.asdict(self)
 
 
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-)
+# Far beyond any BERT: a larger size is a mistake or an attack. Sizes below are held against the tensors of a
+# file before any memory is taken, so a model never takes much more than its own file.
+LARGEST = {
+    "vocab_size": 10_000_000,
+    "hidden_size": 100_000,
+    "num_hidden_layers": 1_000,
+    "num_attention_heads": 100_000,
+    "intermediate_size": 1_000_000,
+    "max_position_embeddings": 10_000_000,
+    "type_vocab_size": 1_000_000,
+}
 
 _RANGES = {  # from 0 up to, but not including
     "hidden_dropout_prob": 1,
@@ -141,9 +154,11 @@ _RANGES = {  # from 0 up to, but not including
 
 def _check_size(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
+        raise UserError(f"{name} must be a whole number of at least 1, got {reprlib.repr(value)}")
+    if value > LARGEST[name]:
+        raise UserError(f"{name} must be at most {LARGEST[name]:,}, got {reprlib.repr(value)}")
 
 
 def _check_choice(what: str, value: Any, choices: Any) -> None:
     if value not in tuple(choices):
-        raise UserError(f"unknown {what} {value!r}; expected one of {', '.join(choices)}")
+        raise UserError(f"unknown {what} {reprlib.repr(value)}; expected one of {', '.join(choices)}")

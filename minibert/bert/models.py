@@ -1,5 +1,6 @@
 """The models: an encoder, and the heads that it is pre-trained with."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from minibert.bert.inputs import (
     masked_lm_targets,
     next_sentence_targets,
 )
-from minibert.bert.pretrained import load_parameters, save_parameters
+from minibert.bert.pretrained import load_tensors, match_tensors, report, save_model
+from minibert.bert.weights import open_weights
 from minibert.errors import UserError
 from minibert.nn import Module, initialise
 
@@ -51,33 +53,52 @@ class PretrainedModel(Module):
 
     def _become_root(self, device: str | Device, dtype: str, seed: int) -> None:
         """Allocate all parameters and give them their first values."""
-        config = self.config
         self.allocate(device, dtype)
-        initialise(self, seed, config.initializer_range, config.initializer == "truncated_normal")
+        self._initialise(seed)
+
+    def _initialise(self, seed: int, only: Collection[str] | None = None) -> None:
+        config = self.config
+        initialise(self, seed, config.initializer_range, config.initializer == "truncated_normal", only)
 
     @classmethod
     def from_pretrained(
         cls, folder: str | Path, device: str | Device = "cpu", dtype: str = "float32"
     ) -> "PretrainedModel":
-        """The model saved in a folder (``config.json``, ``model.safetensors``), in evaluation mode.
+        """The model in a local folder (``config.json``, ``model.safetensors``), in evaluation mode.
 
-        Raises UserError if a file is missing or damaged, or a tensor is missing or of another shape.
+        Reads what this package and Hugging Face's transformers write for any BERT: in one file or in
+        shards, in 16, 32 or 64 bits, with or without ``bert.`` in the names. A pooler or a head that the
+        files do not have starts anew, and tensors that this class has no use for are left aside; a
+        warning names both. Raises UserError for anything else that does not fit, before memory is taken.
         """
-        model = cls(BertConfig.from_pretrained(folder), device=device, dtype=dtype)
-        load_parameters(model, folder)
+        folder = Path(folder)
+        stored = open_weights(folder, cls.__name__)
+        model = cls(BertConfig.from_pretrained(folder), device=None)
+        match = match_tensors(model, stored, folder)
+        try:
+            model.allocate(device, dtype)
+        except MemoryError:
+            count = sum(parameter.size for _, parameter in model.named_parameters())
+            raise UserError(f"{folder}: not enough memory for {count:,} parameters in {dtype}") from None
+        load_tensors(model, match.sources)
+        model._initialise(seed=0, only=match.missing)
+        report(match, folder, cls.__name__)
         model.eval()
         return model
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write ``config.json`` and ``model.safetensors`` (Hugging Face's tensor names) into a folder."""
-        save_parameters(self, folder)
-        self.config.save_pretrained(folder)
+        """Write ``config.json`` and ``model.safetensors``, which transformers reads, into a folder.
+
+        Either both files are replaced or, after an error, none. A tokenizer is saved beside them by its
+        own ``save_pretrained``.
+        """
+        save_model(self, Path(folder))
 
 
 class BertModel(PretrainedModel):
     """The encoder: embeddings, L layers, and the pooler unless ``add_pooling_layer`` is False.
 
-    With ``device=None`` it is part of a larger model, which will allocate its parameters.
+    With ``device=None`` it has no memory yet: it is part of a larger model, which will allocate it.
     """
 
     def __init__(
@@ -176,7 +197,7 @@ class BertForPreTraining(PretrainedModel):
         self,
         config: BertConfig,
         *,
-        device: str | Device = "cpu",
+        device: str | Device | None = "cpu",
         dtype: str = "float32",
         seed: int = 0,
     ):
@@ -185,7 +206,8 @@ class BertForPreTraining(PretrainedModel):
         self.bert = BertModel(config, device=None, add_pooling_layer=self.next_sentence)
         word_weight = self.bert.embeddings.word_embeddings.weight
         self.cls = BertPreTrainingHeads(config, word_weight, self.masked_lm, self.next_sentence)
-        self._become_root(device, dtype, seed)
+        if device is not None:
+            self._become_root(device, dtype, seed)
 
     def forward(
         self,

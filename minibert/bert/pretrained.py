@@ -1,54 +1,161 @@
-"""Models on disk: tensors under Hugging Face's names in ``model.safetensors``."""
+"""Pretrained folders: the tensors that people's files hold, and the parameters that they belong to."""
 
+import os
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+import safetensors.numpy
 
 from minibert.arrays import to_numpy
+from minibert.bert.weights import FILE_NAME, STORAGE, StoredTensor, list_names
 from minibert.errors import UserError
 from minibert.files import atomic_file
-from minibert.nn import Module
+from minibert.nn import Module, Parameter
 
-FILE_NAME = "model.safetensors"
+# What may be missing from a file, each as a whole: it then starts anew.
+HEADS = ("pooler.", "cls.predictions.", "cls.seq_relationship.")
+
+# Second names of a tensor that some files hold twice, or under this name only.
+TIED = {
+    "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+# 0, 1, 2, … and 0, 0, 0, …, which old files hold although they are no parameters.
+CONSTANTS = {"embeddings.position_ids", "embeddings.token_type_ids"}
 
 
-def save_parameters(model: Module, folder: str | Path) -> None:
-    """Write every parameter of a model to ``folder/model.safetensors``, atomically."""
-    tensors = {name: np.ascontiguousarray(to_numpy(p.value)) for name, p in model.named_parameters()}
-    with atomic_file(Path(folder) / FILE_NAME) as file:
-        file.write(save(tensors, metadata={"format": "pt"}))
+@dataclass(frozen=True)
+class Match:
+    """Which tensor each parameter of a model is read from, and what had no counterpart."""
+
+    sources: dict[str, StoredTensor]  # by the parameter's name
+    missing: list[str]  # parameters without a tensor
+    unexpected: list[str]  # tensors without a parameter, as the file names them
 
 
-def load_parameters(model: Module, folder: str | Path) -> None:
-    """Set every parameter of a model from ``folder/model.safetensors``; tensors it does not have are left.
+def match_tensors(model: Module, stored: dict[str, StoredTensor], folder: Path) -> Match:
+    """Find the tensor of every parameter. The model need not have any memory yet.
 
-    Raises UserError, before any parameter is changed, if the file is missing or damaged, or a tensor
-    is missing or of another shape.
+    A name may stand with or without ``bert.`` before it, and LayerNorm's γ and β may be ``gamma`` and
+    ``beta``. Raises UserError, naming the tensors, if one of the encoder or part of a head is missing, if
+    one has another shape or is not of a floating-point type, if two are the same parameter, or if the
+    decoder of masked words is not the word embeddings again.
     """
-    path = Path(folder) / FILE_NAME
-    if not path.is_file():
-        raise UserError(f"{path}: no such model file; give a folder with config.json and {FILE_NAME}")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            _set_parameters(model, path, file)
-    except SafetensorError as error:
+    tensors = _by_common_name(stored, folder)
+    parameters = {_common_name(name): (name, parameter) for name, parameter in model.named_parameters()}
+    for second, first in TIED.items():
+        if second in tensors and first not in tensors:
+            tensors[first] = tensors.pop(second)
+    missing = parameters.keys() - tensors.keys()
+    _check_missing({key: name for key, (name, _) in parameters.items()}, missing, folder)
+    for key, (_, parameter) in parameters.items():
+        if key in tensors:
+            _check_tensor(tensors[key], parameter)
+    has_decoder = "cls.predictions.bias" in parameters.keys() - missing
+    for second, first in TIED.items():
+        if has_decoder and second in tensors:
+            _check_equal(tensors.pop(second), tensors[first])
+    return Match(
+        {name: tensors[key] for key, (name, _) in parameters.items() if key in tensors},
+        [name for key, (name, _) in parameters.items() if key in missing],
+        [tensor.name for key, tensor in tensors.items() if key not in parameters and key not in CONSTANTS],
+    )
+
+
+def _common_name(name: str) -> str:
+    """The name that a tensor has in all layouts: no ``bert.``, no ``gamma`` or ``beta``."""
+    name = name.removeprefix("bert.")
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+        if name.endswith(old):
+            name = name.removesuffix(old) + new
+    return name
+
+
+def _by_common_name(stored: dict[str, StoredTensor], folder: Path) -> dict[str, StoredTensor]:
+    tensors: dict[str, StoredTensor] = {}
+    for name, tensor in stored.items():
+        other = tensors.setdefault(_common_name(name), tensor)
+        if other is not tensor:
+            names = list_names([name, other.name])
+            raise UserError(f"{folder}: the tensors {names} are the same parameter; remove one of them")
+    return tensors
+
+
+def _check_missing(names: dict[str, str], missing: Iterable[str], folder: Path) -> None:
+    """Raises UserError unless the missing ones are whole heads. ``names`` has all: common name → name."""
+    fatal = set(missing)
+    for head in HEADS:
+        whole = {key for key in names if key.startswith(head)}
+        if whole <= fatal:
+            fatal -= whole
+    if fatal:
+        listed = list_names(names[key] for key in fatal)
+        verb = "tensor is" if len(fatal) == 1 else "tensors are"
+        raise UserError(f"{folder}: {len(fatal)} {verb} missing: {listed}; is it a BERT of this many layers?")
+
+
+def _check_tensor(tensor: StoredTensor, parameter: Parameter) -> None:
+    if tensor.dtype not in STORAGE:
         raise UserError(
-            f"{path}: damaged or not a safetensors file ({error}); fetch or save it again"
-        ) from None
+            f"{tensor.file}: tensor {tensor.name!r} has type {tensor.dtype}, expected {', '.join(STORAGE)}"
+        )
+    if tensor.shape != parameter.shape:
+        raise UserError(
+            f"{tensor.file}: tensor {tensor.name!r} has shape {tensor.shape}, the configuration expects "
+            f"{parameter.shape}"
+        )
 
 
-def _set_parameters(model: Module, path: Path, file: safe_open) -> None:
+def _check_equal(second: StoredTensor, first: StoredTensor) -> None:
+    """Raises UserError if the decoder of masked words has a weight or bias of its own."""
+    same = (second.dtype, second.shape) == (first.dtype, first.shape)
+    if not same or second.read().tobytes() != first.read().tobytes():
+        raise UserError(
+            f"{second.file}: {second.name!r} differs from {first.name!r}; here they are one and the same "
+            "(tie_word_embeddings), so a model with a decoder of its own cannot be read"
+        )
+
+
+def load_tensors(model: Module, sources: dict[str, StoredTensor]) -> None:
+    """Set parameters of an allocated model, each from its tensor, rounded once to the model's dtype.
+
+    Raises UserError for a number that is too large for that dtype.
+    """
     parameters = dict(model.named_parameters())
-    missing = sorted(parameters.keys() - set(file.keys()))
-    if missing:
-        raise UserError(f"{path}: {len(missing)} tensors are missing, the first is {missing[0]!r}")
-    for name, parameter in parameters.items():
-        shape = tuple(file.get_slice(name).get_shape())
-        if shape != parameter.shape:
+    for name, tensor in sources.items():
+        try:
+            with np.errstate(over="raise", invalid="ignore"):
+                numbers = tensor.read().astype(model.dtype, copy=False)
+        except FloatingPointError:
             raise UserError(
-                f"{path}: tensor {name!r} has shape {shape}, the configuration expects {parameter.shape}"
-            )
-    for name, parameter in parameters.items():
-        parameter.value[...] = model.device.asarray(file.get_tensor(name), dtype=model.dtype)
+                f"{tensor.file}: tensor {tensor.name!r} has numbers too large for {model.dtype}; "
+                "read it with dtype='float64'"
+            ) from None
+        parameters[name].value[...] = model.device.asarray(numbers)
+
+
+def report(match: Match, folder: Path, model_name: str) -> None:
+    """Warn, in one line each, of parameters that start anew and of tensors that are not used."""
+    for names, what in (
+        (
+            match.missing,
+            f"has no tensors for these parameters of {model_name}, which start anew",
+        ),
+        (match.unexpected, f"has tensors that {model_name} does not use"),
+    ):
+        if names:
+            warnings.warn(f"{folder} {what}: {list_names(names)}", stacklevel=3)
+
+
+def save_model(model: Module, folder: Path) -> None:
+    """Write ``model.safetensors`` and ``config.json``, both complete on the disk before either appears."""
+    tensors = {name: np.ascontiguousarray(to_numpy(p.value)) for name, p in model.named_parameters()}
+    with atomic_file(folder / FILE_NAME) as file:
+        file.write(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
+        file.flush()
+        os.fsync(file.fileno())  # a full disk shows here, before the configuration is replaced
+        model.config.save_pretrained(folder, architectures=[type(model).__name__], dtype=model.dtype)

@@ -1,5 +1,7 @@
 """How parameters start."""
 
+from collections.abc import Collection
+
 import numpy as np
 
 from minibert.nn.module import Module
@@ -7,8 +9,10 @@ from minibert.nn.module import Module
 STREAM = 0x1817  # tells this use of a seed from all others
 
 
-def initialise(module: Module, seed: int, std: float, truncated: bool = True) -> None:
-    """Set every parameter of an allocated module: weights random, biases 0, γ of a LayerNorm 1.
+def initialise(
+    module: Module, seed: int, std: float, truncated: bool = True, only: Collection[str] | None = None
+) -> None:
+    """Set every parameter of an allocated module, or ``only`` those named: weights random, biases 0, γ 1.
 
     Weights are normal with mean 0 and deviation ``std``; with ``truncated`` (google-research/bert) a
     number beyond two deviations is drawn again, without (Hugging Face) it stays. They are drawn on
@@ -16,7 +20,9 @@ def initialise(module: Module, seed: int, std: float, truncated: bool = True) ->
     layout of the buffer.
     """
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([STREAM, seed])))
-    for _, parameter in module.named_parameters():
+    for name, parameter in module.named_parameters():
+        if only is not None and name not in only:
+            continue
         if parameter.init == "normal":
             start = std * _standard_normal(rng, parameter.shape, truncated)
             parameter.value[...] = module.device.asarray(start, dtype=module.dtype)
