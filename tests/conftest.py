@@ -17,6 +17,12 @@ LIBRARIES = ("numpy", "strict", "cupy")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--library", choices=LIBRARIES, help="run the device tests on this array library only")
+    parser.addoption(
+        "--instances",
+        type=int,
+        default=40_000,
+        help="pre-training instances whose statistics are tested (default: %(default)s)",
+    )
 
 
 @pytest.fixture(scope="session", params=LIBRARIES)

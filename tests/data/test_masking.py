@@ -26,9 +26,10 @@ def random_words(candidates: np.ndarray, rng: np.random.Generator) -> np.ndarray
     return starts
 
 
-def test_so_many_are_chosen_as_the_original_chooses():
-    candidates, lengths, _, chosen = draw()
-    expected = [min(20, max(1, round(length * 0.15))) for length in lengths.tolist()]
+@pytest.mark.parametrize("most", [20, 10])
+def test_so_many_are_chosen_as_the_original_chooses(most):
+    candidates, lengths, _, chosen = draw(seq_length=160, most=most)
+    expected = [min(most, max(1, round(length * 0.15))) for length in lengths.tolist()]
     assert chosen.sum(1).tolist() == expected
     assert not (chosen & ~candidates).any()
 

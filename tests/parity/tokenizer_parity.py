@@ -4,7 +4,9 @@
     python tests/parity/tokenizer_parity.py --strings 1000000 --seed 0 [--cased]
     python tests/parity/tokenizer_parity.py --vocab VOCAB.TXT [--cased] --files FILE …
 
-A difference is printed with the two lists of tokens; the exit status tells whether there was one.
+Of every text three things are compared: its ids; the text that those ids are decoded to; and the ids of
+that text, which must be the same again, [UNK] and all. A difference is printed; the exit status tells
+whether there was one.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 
 from minibert.text import BertTokenizer, unicode_tables
@@ -35,6 +37,7 @@ def reference_tokenizer(ours: BertTokenizer) -> Tokenizer:
         lowercase=ours.lowercase,
     )
     theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    theirs.decoder = decoders.WordPiece(prefix="##")
     theirs.add_special_tokens(list(SPECIAL_TOKENS.values()))
     return theirs
 
@@ -101,14 +104,27 @@ def random_texts(count: int, seed: int, vocabulary: list[str]) -> Iterator[str]:
     return (random_text(rng, vocabulary) for _ in range(count))
 
 
-def differences(
-    ours: BertTokenizer, theirs: Tokenizer, texts: Iterable[str]
-) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Texts on which the ids differ, with our tokens and theirs."""
-    for text in texts:
-        expected = theirs.encode(text, add_special_tokens=False)
-        if ours.token_ids(text) != expected.ids:
-            yield text, ours.tokenize(text), expected.tokens
+def difference(ours: BertTokenizer, theirs: Tokenizer, text: str) -> str | None:
+    """The first difference on a text, if there is one: what it is, ours, and what it should be."""
+    ids, expected = ours.token_ids(text), theirs.encode(text, add_special_tokens=False)
+    if ids != expected.ids:
+        return _report(text, "tokens", ours.tokenize(text), expected.tokens)
+    decoded, expected_text = ours.decode(ids), theirs.decode(ids, skip_special_tokens=False)
+    if decoded != expected_text:
+        return _report(text, "decoded", decoded, expected_text)
+    if ours.token_ids(decoded) != ids:
+        return _report(text, "tokens of the decoded text", ours.tokenize(decoded), expected.tokens)
+    return None
+
+
+def _report(text: str, what: str, ours: object, theirs: object) -> str:
+    return f"{text!a}: {what}\n  ours   {ours!a}\n  theirs {theirs!a}"
+
+
+def compare(ours: BertTokenizer, theirs: Tokenizer, texts: Iterable[str]) -> tuple[int, list[str]]:
+    """How many texts there were, and the differences."""
+    found = [difference(ours, theirs, text) for text in texts]
+    return len(found), [report for report in found if report]
 
 
 def lines(path: str) -> Iterator[str]:
@@ -140,13 +156,9 @@ def main() -> int:
         parser.error("nothing to compare: give --strings or --files")
     total = 0
     for name, texts in sources.items():
-        count = 0
-        for text, our_tokens, their_tokens in differences(ours, theirs, texts):
-            count += 1
-            if count <= 10:
-                print(f"{text!a}\n  ours   {our_tokens}\n  theirs {their_tokens}")
-        print(f"{name}: {count} differences")
-        total += count
+        compared, found = compare(ours, theirs, texts)
+        print("\n".join([*found[:10], f"{name}: {compared:,} texts, {len(found)} differences"]), flush=True)
+        total += len(found)
     return int(total > 0)
 
 
