@@ -28,7 +28,8 @@ def test_the_example_prints_what_it_says():
 
 
 def command_lines() -> list[str]:
-    lines = [line.split("  #")[0].strip() for block in code_blocks("sh") for line in block.splitlines()]
+    blocks = [block.replace("\\\n", " ") for block in code_blocks("sh")]  # a \ continues a line
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if re.match(r"minibert |\.venv/bin/python -m minibert ", line)]
 
 

@@ -200,7 +200,10 @@ def _make_block(
 def _word_starts(
     input_ids: np.ndarray, candidates: np.ndarray, tokenizer: Vocabulary, settings: InstanceSettings
 ) -> np.ndarray:
-    """Where a word begins, (n, S) bool; a segment's first piece begins one, even if cut off from its own."""
+    """Where a word begins, (n, S) bool; a segment's first piece begins one, even if cut off from its own.
+
+    (The original joins such a piece at the head of B to the last word of A.)
+    """
     if not settings.whole_word_masking:
         return candidates
     starts = ~tokenizer.continues_word[input_ids]

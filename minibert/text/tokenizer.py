@@ -240,6 +240,9 @@ class BertTokenizer:
 
         Returns ``input_ids``, ``token_type_ids`` (0 up to the first [SEP], 1 after it) and
         ``attention_mask`` (0 on padding): lists of ints for one text, lists of lists (B, S) for several.
+
+        Raises UserError where a text would not fit: for a max_length that does not even hold the special
+        tokens, and where "only_first" or "only_second" would leave nothing of that text.
         """
         pairs = _text_pairs(text, text_pair)
         if truncation is None:
@@ -274,8 +277,9 @@ class BertTokenizer:
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Text of token ids: pieces of a word joined, words separated by spaces, none before . , ! and ?.
 
-        What the tokenizer took away (spaces, capitals, accents) does not come back. Raises UserError for
-        ids outside the vocabulary.
+        What the tokenizer took away (spaces, capitals, accents) does not come back, but the ids do: those
+        of a text, decoded, give a text with the same ids, [UNK] and all (if special tokens are protected).
+        Raises UserError for ids outside the vocabulary.
         """
         special = (
             {self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id} if skip_special_tokens else ()
