@@ -13,6 +13,7 @@ import re
 import sys
 import tomllib
 import typing
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
@@ -39,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stream.reconfigure(errors="replace")
     try:
         flags = parse(arguments)
-        code = flags.run(flags) or 0
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = flags.run(flags) or 0
         sys.stdout.flush()
     except UserError as error:
         print(f"minibert: error: {error}", file=sys.stderr)
@@ -51,6 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return code
+
+
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    print(f"minibert: warning: {message}", file=sys.stderr)
 
 
 # -- Flags ------------------------------------------------------------------------------------------
@@ -212,6 +219,7 @@ def _add_fill_mask(commands: Any) -> None:
 def _fill_mask(flags: argparse.Namespace) -> None:
     folder = flags.model or _newest_model()
     tokenizer = BertTokenizer.from_pretrained(folder)
+    warnings.filterwarnings("ignore", ".* does not use")  # that there is a pooler as well is no news here
     model = BertForMaskedLM.from_pretrained(folder, device=_device(flags))
     print(f"model: {folder}")
     for guesses in fill_mask(model, tokenizer, flags.text, top_k=flags.top_k):

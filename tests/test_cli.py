@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from minibert.cli import main
 from minibert.data import open_corpus
@@ -79,6 +80,22 @@ def test_fill_mask_takes_the_newest_model_and_says_which(workplace, capsys):
     assert lines[0] == f"model: {Path('runs/small/final')}"
     assert [line for line in lines[1:] if not line.startswith(" ")] == ["[MASK]", "[MASK]"]
     assert len(lines) == 1 + 2 * (1 + 3)
+
+
+def test_fill_mask_warns_of_a_head_that_knows_nothing(workplace, capsys):
+    model = "runs/small/final"
+    assert main(["fill-mask", "the [MASK] .", "--device", "cpu"]) == 0
+    assert capsys.readouterr().err == "", "that it has other heads as well is not worth a word"
+    path = Path(model) / "model.safetensors"
+    tensors = {
+        name: array for name, array in load_file(path).items() if not name.startswith("cls.predictions")
+    }
+    save_file(tensors, path)
+    assert main(["fill-mask", "the [MASK] .", "--device", "cpu"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (
+        line.startswith(f"minibert: warning: {model} has no tensors for") and "cls.predictions.bias" in line
+    )
 
 
 def test_tokenizer_encodes_and_decodes(workplace, capsys):

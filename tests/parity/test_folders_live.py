@@ -70,7 +70,7 @@ def test_a_folder_of_ours_opens_in_transformers(case, parity, tmp_path, name, dt
     ours = our_model(case, dtype)
     ours.save_pretrained(tmp_path)
     theirs, info = getattr(transformers, name).from_pretrained(
-        tmp_path, attn_implementation="eager", output_loading_info=True
+        tmp_path, dtype="auto", attn_implementation="eager", output_loading_info=True
     )
     assert not any(info.values()), info
     assert str(theirs.dtype) == f"torch.{dtype}", "the precision that was saved"
