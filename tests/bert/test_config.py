@@ -79,6 +79,10 @@ def test_overrides():
         ({"hidden_act": "swish"}, "unknown hidden_act 'swish'; expected one of gelu, gelu_new"),
         ({"hidden_act": ["gelu"]}, r"unknown hidden_act \['gelu'\]"),
         ({"initializer": "zeros"}, "unknown initializer 'zeros'; expected one of truncated_normal, normal"),
+        ({"pad_token_id": 30522}, "pad_token_id must be an id below 30522 or null, got 30522"),
+        ({"pad_token_id": -1}, "pad_token_id must be .*, got -1"),
+        ({"pad_token_id": False}, "pad_token_id must be .*, got False"),
+        ({"vocab_size": 10**7 + 1}, "vocab_size must be at most 10,000,000, got 10000001"),
         ({"is_decoder": "no"}, "is_decoder must be true or false, got 'no'"),
     ],
 )
@@ -128,6 +132,11 @@ def test_files_that_are_refused_are_named(tmp_path, values, message):
     write(tmp_path, values)
     with pytest.raises(UserError, match=rf"config\.json: {message}"):
         BertConfig.from_pretrained(tmp_path)
+
+
+def test_a_model_without_a_padding_token(tmp_path):
+    write(tmp_path, {"pad_token_id": None})
+    assert BertConfig.from_pretrained(tmp_path) == BertConfig(pad_token_id=None)
 
 
 def test_missing_and_damaged_files(tmp_path):

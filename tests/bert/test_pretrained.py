@@ -188,7 +188,16 @@ def test_the_decoder_in_place_of_its_twins(folder, build):
 
 
 @pytest.mark.parametrize("name", DECODER)
-@pytest.mark.parametrize("change", [lambda x: x + 1e-9, lambda x: x[1:], lambda x: x.astype("float32")])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x + 1e-9,
+        lambda x: x[1:],
+        lambda x: x[None],
+        lambda x: x.astype("float32"),
+        lambda x: x.astype("int64"),
+    ],
+)
 def test_a_decoder_of_its_own(folder, name, change):
     rewrite(folder, lambda tensors: tensors.update({name: change(tensors[DECODER[name]])}))
     with pytest.raises(UserError, match=f"'{name}' differs from '{DECODER[name]}'.*tie_word_embeddings"):
