@@ -24,19 +24,16 @@ class Parity:
         assert set(ours) == set(theirs)
         apart = {name: difference(name, ours[name], theirs[name]) for name in theirs}
         for name, number in apart.items():
-            self._enter(where, kind(name), number, bound)
+            self.hold(where, kind(name), number, bound, check=False)
         beyond = {name: number for name, number in apart.items() if not number <= bound}
         assert not beyond, f"{where}, beyond {bound:.0e}: {beyond}"
 
-    def hold(self, where: str, what: str, number: float, bound: float) -> None:
-        """Hold one number to its bound."""
-        self._enter(where, what, number, bound)
-        assert number <= bound, f"{where}: {what} {number:.2e} beyond {bound:.0e}"
-
-    def _enter(self, where: str, what: str, number: float, bound: float) -> None:
+    def hold(self, where: str, what: str, number: float, bound: float, check: bool = True) -> None:
+        """Enter one number and hold it to its bound; without ``check`` the caller does that."""
         rows = self.rows.setdefault(where, {})
         largest, _ = rows.get(what, (0.0, bound))
         rows[what] = float(np.maximum(largest, number)), bound  # NaN if either is
+        assert not check or number <= bound, f"{where}: {what} {number:.2e} beyond {bound:.0e}"
 
     def lines(self) -> Iterator[str]:
         """The table."""
