@@ -278,7 +278,8 @@ class BertTokenizer:
         """Text of token ids: pieces of a word joined, words separated by spaces, none before . , ! and ?.
 
         What the tokenizer took away (spaces, capitals, accents) does not come back, but the ids do: those
-        of a text, decoded, give a text with the same ids, [UNK] and all (if special tokens are protected).
+        of a text, decoded, give a text with the same ids, [UNK] and all, if special tokens are protected.
+        (Marks of some scripts that are not stripped with the accents may change places among themselves.)
         Raises UserError for ids outside the vocabulary.
         """
         special = (

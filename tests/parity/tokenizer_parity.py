@@ -5,8 +5,10 @@
     python tests/parity/tokenizer_parity.py --vocab VOCAB.TXT [--cased] --files FILE …
 
 Of every text three things are compared: its ids; the text that those ids are decoded to; and the ids of
-that text, which must be the same again, [UNK] and all. A difference is printed; the exit status tells
-whether there was one.
+that text, which must be the first ids again, [UNK] and all. (Or, one uncased random string in 100,000: those
+of the same characters in another order. Where an accent without a combining class, which is stripped,
+stood between two marks with one, which are not, these are sorted the second time.) A difference is printed;
+the exit status tells whether there was one.
 """
 
 import argparse
@@ -112,8 +114,11 @@ def difference(ours: BertTokenizer, theirs: Tokenizer, text: str) -> str | None:
     decoded, expected_text = ours.decode(ids), theirs.decode(ids, skip_special_tokens=False)
     if decoded != expected_text:
         return _report(text, "decoded", decoded, expected_text)
-    if ours.token_ids(decoded) != ids:
-        return _report(text, "tokens of the decoded text", ours.tokenize(decoded), expected.tokens)
+    again = theirs.encode(decoded, add_special_tokens=False)
+    if ours.token_ids(decoded) != again.ids:
+        return _report(text, "tokens of the decoded text", ours.tokenize(decoded), again.tokens)
+    if again.ids != ids and sorted(ours.decode(again.ids)) != sorted(decoded):
+        return _report(text, "the ids do not come back", again.tokens, expected.tokens)
     return None
 
 
