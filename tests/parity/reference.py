@@ -9,6 +9,8 @@ import transformers
 from parity.cases import OUTPUT_DERIVATIVES, Case, draw_weights, numbered
 from torch.nn import functional
 
+torch.set_num_threads(1)  # the models are small: threads would wait for each other most of the time
+
 
 def reference_model(case: Case, dtype: str) -> Any:
     """The case's model of transformers, dropout off, with the case's weights."""
