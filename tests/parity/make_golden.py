@@ -3,7 +3,8 @@
     pip install -e . -r tests/parity/requirements.txt
     PYTHONPATH=tests python tests/parity/make_golden.py
 
-Weights and batches are not in the files: both sides draw them from the case's seed.
+Weights and batches are not in the files: both sides draw them from the case's seed. When they are written
+again, the last digits may differ.
 """
 
 import torch

@@ -71,6 +71,8 @@ def test_forward_and_backward_in_float32(model, act, parity):
     """
     case = draw(parity, model, act, "float32", hidden_act=act)
     batch = draw_batch(case)
+    if "next_sentence_label" in batch:  # its bias has but two numbers, where the errors' ratio is a gamble:
+        batch["next_sentence_label"][:] = 1  # no sum of different signs here
     ours = our_results(our_model(case, "float32"), batch)
     theirs = reference_results(reference_model(case, "float32"), batch)
     exact = reference_results(reference_model(case, "float64"), batch)
