@@ -1,15 +1,40 @@
-"""masked-LM loss. The (N, V) scores are the largest array of a step: one array, one pass in, one out.
+"""masked-LM loss. The (N, V) scores are the largest array of a step: one array, its rows worked on in place.
 
 The forward turns the scores into their own derivative: with p = softmax(scores) and
 s = weight / denominator, dscores = s (p − [j = label]). Only the factor dout is left for the backward.
 """
 
+import math
+
 import numpy as np
 
 from minibert.arrays import run_blocks
-from minibert.ops.linear import linear_backward
+from minibert.kernels.cpu.compiled import compiled, exp, float32, int32, ordered, unordered
+from minibert.kernels.cpu.linear import linear_backward, row_block
 
-BLOCK = 1 << 15  # elements of work at a time
+ROWS = 256  # rows of scores at a time, at most
+
+
+@compiled
+def _cross_entropy_rows(scores, bias, labels, scale, loss):
+    """loss = scale · (−log p[label]), and scores ← its derivative, with p = softmax(scores + bias)."""
+    for r in range(len(scores)):
+        row = scores[r]
+        largest = int32(-0x80000000)
+        for j in range(len(row)):
+            row[j] += bias[j]
+            largest = max(largest, ordered(row[j]))
+        shift = unordered(largest)
+        right = row[labels[r]] - shift
+        total = float32(0.0)
+        for j in range(len(row)):
+            row[j] = exp(row[j] - shift)
+            total += row[j]
+        loss[r] = scale[r] * (math.log(total) - right)
+        share = scale[r] / total
+        for j in range(len(row)):
+            row[j] *= share
+        row[labels[r]] -= scale[r]
 
 
 def masked_lm_loss(
@@ -21,29 +46,21 @@ def masked_lm_loss(
     denominator: float,
 ) -> tuple[np.ndarray, tuple]:
     """See ``composites.masked_lm_loss``."""
-    logits = hidden @ weight.T  # (N, V), in the end dlogits
-    nll = np.empty(len(labels), dtype=hidden.dtype)  # (N,)
-    scale = label_weights / hidden.dtype.type(denominator)  # (N,)
+    scores = np.empty((len(hidden), len(weight)), dtype=hidden.dtype)  # (N, V), in the end dscores
+    loss = np.empty(len(hidden), dtype=hidden.dtype)
+    scale = label_weights / float32(denominator)
 
-    def block(rows: slice) -> None:
-        z = logits[rows]
-        z += bias
-        z -= z.max(axis=1, keepdims=True)
-        picked = (np.arange(len(z)), labels[rows])
-        label_scores = z[picked]
-        np.exp(z, out=z)
-        total = z.sum(axis=1)
-        nll[rows] = np.log(total) - label_scores
-        z *= (scale[rows] / total)[:, None]
-        z[picked] -= scale[rows]
+    def block(s: slice) -> None:
+        np.matmul(hidden[s], weight.T, out=scores[s])
+        _cross_entropy_rows(scores[s], bias, labels[s], scale[s], loss[s])
 
-    run_blocks(block, len(logits), max(BLOCK // logits.shape[1], 1))
-    return (scale * nll).sum(), (logits, (hidden, weight))
+    run_blocks(block, len(hidden), row_block(len(hidden), ROWS))
+    return loss.sum(), (scores, (hidden, weight))
 
 
 def masked_lm_loss_backward(
     dout: np.ndarray | float, cache: tuple
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """See ``composites.masked_lm_loss_backward``."""
-    dlogits, inner = cache
-    return linear_backward(dlogits if dout == 1.0 else dlogits * dout, inner)
+    dscores, inner = cache
+    return linear_backward(dscores if dout == 1.0 else dscores * dout, inner)
