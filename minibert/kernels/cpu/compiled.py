@@ -9,16 +9,31 @@ Numba notices a change in the file of a function, not in what that function call
 file, ``make clean``.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import numba
 import numpy as np
 
 from minibert.arrays import DropoutKey
 from minibert.ops.dropout import dropout_threshold
 
-_OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
 
-compiled = numba.njit(**_OPTIONS, fastmath={"contract", "nsz", "arcp", "reassoc"})
-_in_this_order = numba.njit(**_OPTIONS, fastmath={"contract", "nsz"})
+def _compiler(fastmath: set[str]) -> Callable[[Callable], Callable]:
+    """A decorator that has a function compiled when it is first called."""
+    compile_ = partial(numba.njit, nogil=True, error_model="numpy", fastmath=fastmath)
+
+    def decorate(function: Callable) -> Callable:
+        try:
+            return compile_(cache=True)(function)
+        except RuntimeError:  # there is no folder to keep it in, so every process compiles anew
+            return compile_()(function)
+
+    return decorate
+
+
+compiled = _compiler({"contract", "nsz", "arcp", "reassoc"})
+_in_this_order = _compiler({"contract", "nsz"})
 
 float32, int32, uint32 = np.float32, np.int32, np.uint32
 
