@@ -21,6 +21,7 @@ from minibert.kernels.cpu.compiled import (
     uint32,
     unordered,
 )
+from minibert.kernels.cpu.memory import empty, empty_like
 
 SCORES = 1 << 17  # of work at a time: half a megabyte of float32
 
@@ -77,14 +78,14 @@ def packed_attention(
     """See ``composites.packed_attention``."""
     q, k, v = _heads(qkv, 3, num_heads)
     batch, _, length, size = q.shape
-    y = np.empty((batch, length, num_heads * size), dtype=qkv.dtype)
+    y = empty((batch, length, num_heads * size))
     (y_heads,) = _heads(y, 1, num_heads)
-    p = np.empty((batch, num_heads, length, length), dtype=qkv.dtype)
+    p = empty((batch, num_heads, length, length))
     scale, drop = float32(1.0 / math.sqrt(size)), dropout_numbers(probability, key)
 
     def some(part: tuple[slice, slice], first: np.uint32) -> None:
         scores = np.matmul(q[part], k[part].swapaxes(2, 3), out=p[part])
-        dropped = np.empty_like(scores)
+        dropped = empty_like(scores) if drop[2] else scores  # without dropout both are the same
         _softmax_rows(scores, bias[part[0]], scale, drop, first, dropped)
         np.matmul(dropped, v[part], out=y_heads[part])
 
@@ -97,14 +98,14 @@ def packed_attention_backward(dout: np.ndarray, cache: tuple) -> np.ndarray:
     qkv, p, drop = cache
     num_heads = p.shape[1]
     q, k, v = _heads(qkv, 3, num_heads)
-    dqkv = np.empty_like(qkv)
+    dqkv = empty_like(qkv)
     dq, dk, dv = _heads(dqkv, 3, num_heads)
     (dout,) = _heads(dout, 1, num_heads)
     scale = float32(1.0 / math.sqrt(q.shape[-1]))
 
     def some(part: tuple[slice, slice], first: np.uint32) -> None:
         dscores = np.matmul(dout[part], v[part].swapaxes(2, 3))  # first the derivative of the dropped p
-        dropped = np.empty_like(dscores)
+        dropped = empty_like(dscores)
         _softmax_rows_backward(dscores, p[part], scale, drop, first, dropped)
         np.matmul(dropped.swapaxes(2, 3), dout[part], out=dv[part])
         np.matmul(dscores, k[part], out=dq[part])

@@ -4,6 +4,7 @@ import numpy as np
 
 from minibert.arrays import DropoutKey, run_all, run_blocks
 from minibert.kernels.cpu.compiled import compiled, dropout_factor, dropout_numbers, float32, uint32
+from minibert.kernels.cpu.memory import empty, empty_like
 from minibert.kernels.cpu.norm import ROWS, normalise_row, normalise_row_backward, partial_sums
 
 
@@ -59,8 +60,8 @@ def embed(
     shape = (*input_ids.shape, word_weight.shape[1])
     ids, type_ids = input_ids.reshape(-1), token_type_ids.reshape(-1)
     positions = position_weight[: shape[1]]
-    normalised = np.empty((len(ids), shape[2]), dtype=word_weight.dtype)
-    y, inverse_std = np.empty_like(normalised), np.empty(len(ids), dtype=word_weight.dtype)
+    normalised = empty((len(ids), shape[2]))
+    y, inverse_std = empty_like(normalised), empty((len(ids),))
     drop = dropout_numbers(probability, key)
 
     def block(s: slice) -> None:
@@ -81,11 +82,11 @@ def embed_backward(
     tables, ids, type_ids, normalised, inverse_std, norm_weight, drop = cache
     dword, dposition, dtoken_type = (np.zeros(shape, dtype=dout.dtype) for shape in tables)
     rows = dout.reshape(normalised.shape)
-    dtotal = np.empty_like(normalised)
+    dtotal = empty_like(normalised)
     sums = partial_sums(len(rows), len(norm_weight))
 
     def block(s: slice) -> None:
-        dnormalised = np.empty_like(norm_weight)
+        dnormalised = empty_like(norm_weight)
         _embed_rows_backward(
             *(rows[s], normalised[s], inverse_std[s], norm_weight, drop, s.start),
             *(dnormalised, dtotal[s], *sums[s.start // ROWS]),

@@ -21,6 +21,7 @@ import numpy as np
 from minibert.arrays import run_blocks
 from minibert.kernels.cpu.compiled import compiled, exp, float32
 from minibert.kernels.cpu.linear import linear_backward, row_block
+from minibert.kernels.cpu.memory import empty, empty_like
 from minibert.ops import composites
 
 POLE = float32(0.3)
@@ -76,8 +77,8 @@ def linear_activation(
         y, cache = composites.linear_activation(x, weight, bias, activation)
         return y, (None, cache)
     rows = x.reshape(-1, x.shape[-1])
-    derivative = np.empty((len(rows), len(weight)), dtype=x.dtype)  # first x Wᵀ, in the end dy/dx
-    y = np.empty_like(derivative)
+    derivative = empty((len(rows), len(weight)))  # first x Wᵀ, in the end dy/dx
+    y = empty_like(derivative)
 
     def block(s: slice) -> None:
         np.matmul(rows[s], weight.T, out=derivative[s])
@@ -93,7 +94,7 @@ def linear_activation_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarr
     if derivative is None:
         return composites.linear_activation_backward(dout, inner)
     rows = dout.reshape(derivative.shape)
-    dprojected = np.empty_like(derivative)
+    dprojected = empty_like(derivative)
     run_blocks(
         lambda s: np.multiply(rows[s], derivative[s], out=dprojected[s]), len(rows), row_block(len(rows))
     )

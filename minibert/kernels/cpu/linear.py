@@ -3,6 +3,7 @@
 import numpy as np
 
 from minibert.arrays import get_threads, in_blocks, run_all, run_blocks
+from minibert.kernels.cpu.memory import empty, empty_like
 
 
 def row_block(rows: int, at_most: int = 512) -> int:
@@ -15,7 +16,7 @@ def row_block(rows: int, at_most: int = 512) -> int:
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, tuple]:
     """See ``ops.linear``."""
     rows = x.reshape(-1, x.shape[-1])
-    y = np.empty((len(rows), len(weight)), dtype=x.dtype)
+    y = empty((len(rows), len(weight)))
 
     def block(s: slice) -> None:
         np.matmul(rows[s], weight.T, out=y[s])
@@ -30,9 +31,9 @@ def linear_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndar
     x, weight = cache
     rows = x.reshape(-1, x.shape[-1])
     dout = dout.reshape(-1, dout.shape[-1])
-    dx, dweight = np.empty_like(rows), np.empty_like(weight)
+    dx, dweight = empty_like(rows), empty_like(weight)
     step = row_block(len(rows))
-    dbias = np.empty((-(-len(rows) // step), len(weight)), dtype=x.dtype)  # a row of sums for each block
+    dbias = empty((-(-len(rows) // step), len(weight)))  # a row of sums for each block
 
     def input_gradient(s: slice) -> None:
         np.matmul(dout[s], weight, out=dx[s])

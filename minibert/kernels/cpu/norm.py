@@ -14,6 +14,7 @@ from minibert.kernels.cpu.compiled import (
     float32,
     uint32,
 )
+from minibert.kernels.cpu.memory import empty, empty_like
 
 ROWS = 512  # rows of work at a time
 
@@ -73,8 +74,8 @@ def _norm_rows_backward(dout, normalised, inverse_std, weight, dx, dweight, dbia
 def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) -> tuple[np.ndarray, tuple]:
     """See ``ops.layer_norm``."""
     rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
-    normalised, y = np.empty_like(rows), np.empty_like(rows)
-    inverse_std = np.empty(len(rows), dtype=x.dtype)
+    normalised, y = empty_like(rows), empty_like(rows)
+    inverse_std = empty((len(rows),))
 
     def block(s: slice) -> None:
         _norm_rows(rows[s], weight, bias, float32(eps), normalised[s], inverse_std[s], y[s])
@@ -87,7 +88,7 @@ def layer_norm_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.
     """See ``ops.layer_norm_backward``."""
     normalised, inverse_std, weight = cache
     rows = np.ascontiguousarray(dout).reshape(normalised.shape)
-    dx = np.empty_like(rows)
+    dx = empty_like(rows)
     sums = partial_sums(len(rows), len(weight))
 
     def block(s: slice) -> None:
@@ -141,8 +142,8 @@ def dropout_residual_norm(
     size = x.shape[-1]
     x_rows = np.ascontiguousarray(x).reshape(-1, size)
     residual_rows = np.ascontiguousarray(residual).reshape(-1, size)
-    normalised, y = np.empty_like(x_rows), np.empty_like(x_rows)
-    inverse_std = np.empty(len(x_rows), dtype=x.dtype)
+    normalised, y = empty_like(x_rows), empty_like(x_rows)
+    inverse_std = empty((len(x_rows),))
     drop = dropout_numbers(probability, key)
 
     def block(s: slice) -> None:
@@ -162,7 +163,7 @@ def dropout_residual_norm_backward(
     normalised, inverse_std, weight, drop = cache
     rows = np.ascontiguousarray(dout).reshape(normalised.shape)
     count, size = rows.shape
-    dx, dresidual = np.empty_like(rows), np.empty_like(rows)
+    dx, dresidual = empty_like(rows), empty_like(rows)
     sums = partial_sums(count, size)
 
     def block(s: slice) -> None:
