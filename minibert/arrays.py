@@ -203,19 +203,14 @@ def run_all(tasks: Iterable[Callable[[], object]]) -> None:
         future.result()
 
 
-def in_blocks(function: Callable[[slice], object], rows: int, block: int) -> list[Callable[[], object]]:
-    """The tasks ``function(slice)`` for consecutive blocks of rows, for :func:`run_all`.
+def run_blocks(function: Callable[[slice], object], rows: int, block: int) -> None:
+    """Call ``function(slice)`` for consecutive blocks of rows with :func:`run_all`.
 
     Which rows make a block depends on the two numbers only, never on the threads, so the results are
     the same bits whatever their number, as long as no two blocks write to the same place.
     """
     starts = range(0, rows, block)
-    return [functools.partial(function, slice(start, min(start + block, rows))) for start in starts]
-
-
-def run_blocks(function: Callable[[slice], object], rows: int, block: int) -> None:
-    """Call ``function(slice)`` for consecutive blocks of rows: ``run_all(in_blocks(…))``."""
-    run_all(in_blocks(function, rows, block))
+    run_all(functools.partial(function, slice(start, min(start + block, rows))) for start in starts)
 
 
 # -- Random bits for dropout ------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import numpy as np
 
 from minibert.arrays import run_blocks
 from minibert.kernels.cpu.compiled import compiled, exp, float32
-from minibert.kernels.cpu.linear import linear_backward, row_block
+from minibert.kernels.cpu.linear import linear_gradients, row_block
 from minibert.kernels.cpu.memory import empty, empty_like
 from minibert.ops import composites
 
@@ -62,13 +62,6 @@ def _gelu_rows(x, bias, y):
             x[r, c] = (ONE - q if z > 0 else q) + z * exponential * DENSITY
 
 
-@compiled
-def _times_derivative(dout, derivative, dx):
-    for r in range(len(dout)):
-        for c in range(dout.shape[1]):
-            dx[r, c] = dout[r, c] * derivative[r, c]
-
-
 def linear_activation(
     x: np.ndarray, weight: np.ndarray, bias: np.ndarray, activation: str
 ) -> tuple[np.ndarray, tuple]:
@@ -95,7 +88,8 @@ def linear_activation_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarr
         return composites.linear_activation_backward(dout, inner)
     rows = dout.reshape(derivative.shape)
     dprojected = empty_like(derivative)
-    run_blocks(
-        lambda s: np.multiply(rows[s], derivative[s], out=dprojected[s]), len(rows), row_block(len(rows))
-    )
-    return linear_backward(dprojected, inner)
+
+    def fill(s: slice) -> None:
+        np.multiply(rows[s], derivative[s], out=dprojected[s])
+
+    return linear_gradients(dprojected, *inner, fill)

@@ -1,8 +1,10 @@
 """linear, its products shared among the threads: rows of the batch for y and dx, rows of W for dW."""
 
+from collections.abc import Callable
+
 import numpy as np
 
-from minibert.arrays import get_threads, in_blocks, run_all, run_blocks
+from minibert.arrays import get_threads, run_blocks
 from minibert.kernels.cpu.memory import empty, empty_like
 
 
@@ -28,20 +30,31 @@ def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndar
 
 def linear_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """See ``ops.linear_backward``."""
-    x, weight = cache
+    return linear_gradients(dout.reshape(-1, dout.shape[-1]), *cache)
+
+
+def linear_gradients(
+    dy: np.ndarray, x: np.ndarray, weight: np.ndarray, fill: Callable[[slice], object] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """dx = dy W, dW = dyᵀ x and db = Σ dy for dy (R, N) and x (…, K).
+
+    ``fill`` is called with each block of rows of dy before they are used, to compute them.
+    """
     rows = x.reshape(-1, x.shape[-1])
-    dout = dout.reshape(-1, dout.shape[-1])
     dx, dweight = empty_like(rows), empty_like(weight)
     step = row_block(len(rows))
     dbias = empty((-(-len(rows) // step), len(weight)))  # a row of sums for each block
 
     def input_gradient(s: slice) -> None:
-        np.matmul(dout[s], weight, out=dx[s])
-        dout[s].sum(axis=0, out=dbias[s.start // step])
+        if fill:
+            fill(s)
+        np.matmul(dy[s], weight, out=dx[s])
+        dy[s].sum(axis=0, out=dbias[s.start // step])
 
     def weight_gradient(s: slice) -> None:
-        np.matmul(dout.T[s], rows, out=dweight[s])
+        np.matmul(dy.T[s], rows, out=dweight[s])
 
-    share = -(-len(weight) // get_threads())  # each share reads all rows again, so the fewer the better
-    run_all([*in_blocks(weight_gradient, len(weight), share), *in_blocks(input_gradient, len(rows), step)])
+    run_blocks(input_gradient, len(rows), step)
+    # Each block reads all rows again, so the fewer the better.
+    run_blocks(weight_gradient, len(weight), -(-len(weight) // get_threads()))
     return dx.reshape(x.shape), dweight, dbias.sum(axis=0)
