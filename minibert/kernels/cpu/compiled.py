@@ -10,7 +10,6 @@ file, ``make clean``.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import numba
 import numpy as np
@@ -19,21 +18,23 @@ from minibert.arrays import DropoutKey
 from minibert.ops.dropout import dropout_threshold
 
 
-def _compiler(fastmath: set[str]) -> Callable[[Callable], Callable]:
-    """A decorator that has a function compiled when it is first called."""
-    compile_ = partial(numba.njit, nogil=True, error_model="numpy", fastmath=fastmath)
-
-    def decorate(function: Callable) -> Callable:
-        try:
-            return compile_(cache=True)(function)
-        except RuntimeError:  # there is no folder to keep it in, so every process compiles anew
-            return compile_()(function)
-
-    return decorate
+def compiled(function: Callable) -> Callable:
+    """Have a function of arrays and numbers compiled when it is first called; sums may be reordered."""
+    return _compile(function, {"contract", "nsz", "arcp", "reassoc"})
 
 
-compiled = _compiler({"contract", "nsz", "arcp", "reassoc"})
-_in_this_order = _compiler({"contract", "nsz"})
+def _in_this_order(function: Callable) -> Callable:
+    """The same for a function in which the order of additions matters."""
+    return _compile(function, {"contract", "nsz"})
+
+
+def _compile(function: Callable, fastmath: set[str]) -> Callable:
+    options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # there is no folder to keep it in, so every process compiles anew
+        return numba.njit(**options)(function)
+
 
 float32, int32, uint32 = np.float32, np.int32, np.uint32
 
