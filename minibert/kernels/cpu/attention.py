@@ -27,17 +27,13 @@ SCORES = 1 << 17  # of work at a time: half a megabyte of float32
 
 
 @compiled
-def _softmax_rows(scores, bias, scale, drop, first, dropped):
-    """scores (b, a, S, S) ← p = softmax(scale · scores + bias), dropped ← dropout(p).
-
-    bias (b, 1, 1 or S, S).
-    """
+def _softmax_rows(scores, bias, scale):
+    """scores (b, a, S, S) ← p = softmax(scale · scores + bias), with bias (b, 1, 1 or S, S)."""
     batch, heads, length, _ = scores.shape
     for b in range(batch):
         for a in range(heads):
             for i in range(length):
-                row, mask, out = scores[b, a, i], bias[b, 0, min(i, bias.shape[2] - 1)], dropped[b, a, i]
-                start = uint32(first + uint32(((b * heads + a) * length + i) * length))
+                row, mask = scores[b, a, i], bias[b, 0, min(i, bias.shape[2] - 1)]
                 largest = int32(-0x80000000)
                 for j in range(length):
                     row[j] = row[j] * scale + mask[j]
@@ -50,7 +46,13 @@ def _softmax_rows(scores, bias, scale, drop, first, dropped):
                 share = float32(1.0) / total
                 for j in range(length):
                     row[j] *= share
-                    out[j] = row[j] * dropout_factor(uint32(start + uint32(j)), drop)
+
+
+@compiled
+def _dropout(p, drop, first, dropped):
+    p, dropped = p.reshape(-1), dropped.reshape(-1)
+    for i in range(len(p)):
+        dropped[i] = p[i] * dropout_factor(uint32(first + uint32(i)), drop)
 
 
 @compiled
@@ -85,8 +87,11 @@ def packed_attention(
 
     def some(part: tuple[slice, slice], first: np.uint32) -> None:
         scores = np.matmul(q[part], k[part].swapaxes(2, 3), out=p[part])
-        dropped = empty_like(scores) if drop[2] else scores  # without dropout both are the same
-        _softmax_rows(scores, bias[part[0]], scale, drop, first, dropped)
+        _softmax_rows(scores, bias[part[0]], scale)
+        dropped = scores
+        if probability > 0.0 and key is not None:
+            dropped = empty_like(scores)
+            _dropout(scores, drop, first, dropped)
         np.matmul(dropped, v[part], out=y_heads[part])
 
     run_all(partial(some, *each) for each in _parts(*p.shape))

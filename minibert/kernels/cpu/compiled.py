@@ -5,8 +5,8 @@ in ``__pycache__``. Python's rules about integers and division are off, and the 
 so that they run in vector registers (always in the same way, so the same bits come out every time).
 NaN and infinity keep their meaning: a loss that is not finite must stay visible.
 
-Numba notices a change in the file of a function, not in what that function calls: after editing this
-file, ``make clean``.
+Numba notices a change in the file of a function, not in other files that it calls: after editing this one,
+or ``norm.py``, ``make clean``.
 """
 
 from collections.abc import Callable
