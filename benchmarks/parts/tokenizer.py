@@ -10,7 +10,7 @@ from benchmarks.measure import ContenderError, Race, paired_ratio, spread, take_
 from benchmarks.parts.common import OURS, RUST, add_text, find_text, missing_lines
 from benchmarks.results import paragraph, ratio, table
 from benchmarks.texts import documents, text_pieces
-from minibert import BertTokenizer
+from minibert import BertTokenizer, UserError
 
 VOCAB_SIZE = 8192
 
@@ -27,6 +27,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
         return
     pieces = 40 if options.quick else options.rounds
     characters = [sum(map(len, piece)) for piece in text_pieces(str(text), pieces)]
+    if 0 in characters:
+        raise UserError(f"{text}: not {pieces} documents, one a round; give a longer text or fewer --rounds")
     with tempfile.TemporaryDirectory(prefix="minibert-benchmarks-") as folder, Race(threads=1) as race:
         BertTokenizer.train(documents(str(text))[:500], VOCAB_SIZE).save_pretrained(folder)
         for name, module in ((OURS, "ours"), (RUST, "rust")):

@@ -159,7 +159,7 @@ def _plot(cases: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     axes.set_yticks(ticks, list(cases))
     axes.grid(visible=False, axis="y")
     axes.invert_yaxis()
-    axes.margins(x=0.35)
+    axes.margins(x=0.35, y=0.01)
     axes.set_xlim(left=0)
     axes.axvline(1.0, color=BLUE, linewidth=0.8, linestyle="--", zorder=0.5)
     axes.set_xlabel("time of a training step, as a multiple of ours (median of paired rounds)")

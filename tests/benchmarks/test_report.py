@@ -129,14 +129,20 @@ def test_other_aims():
 
 
 def test_mistakes_are_one_line_and_code_2(tmp_path, capsys):
-    (tmp_path / "cpu.json").write_text("{")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "cpu.json").write_text("{")
+    (tmp_path / "short.txt").write_text("One sentence.")
     for arguments, told in (
         (["no_such_part"], "no_such_part"),
         (["memory", "--rounds", "0"], "at least 1"),
         (["train_step", "--presets", "giant", "--results", str(tmp_path / "new")], "giant"),
         (["tokenizer", "--text", str(tmp_path / "none.txt"), "--results", str(tmp_path / "new")], "none.txt"),
+        (
+            ["tokenizer", "--text", str(tmp_path / "short.txt"), "--results", str(tmp_path)],
+            "not 11 documents",
+        ),
         (["held_out", "--run", str(tmp_path), "--results", str(tmp_path / "new")], "not a finished run"),
-        (["report", "--results", str(tmp_path)], "not valid JSON"),
+        (["report", "--results", str(tmp_path / "broken")], "not valid JSON"),
     ):
         assert main(arguments) == 2
         error = capsys.readouterr().err
