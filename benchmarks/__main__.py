@@ -52,6 +52,11 @@ def parse(parts: dict[str, ModuleType], arguments: Sequence[str] | None) -> argp
         "--threads", type=_positive, default=usable_cores(), help="of each contender (default: cores)"
     )
     common.add_argument(
+        "--openblas-core",
+        metavar="NAME",
+        help="have OpenBLAS use its code for this processor, e.g. Haswell (default: its own choice)",
+    )
+    common.add_argument(
         "--results", type=Path, metavar="FOLDER", help="where to write (default: benchmarks/results)"
     )
     parser = Parser(prog="python -m benchmarks", description="minibert against what else there is")

@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAUSE = 0.3  # seconds between two turns
 
 THREAD_VARIABLES = ("OMP", "OPENBLAS", "MKL", "NUMBA", "RAYON", "VECLIB")
+# Where these are set, a library does not choose the code for this processor by itself.
+PINNING_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
 
 
 class ContenderError(Exception):
@@ -54,7 +56,7 @@ class Worker:
             stderr=self._log,
             encoding="utf-8",
             cwd=ROOT,
-            env=os.environ
+            env={name: value for name, value in os.environ.items() if name not in PINNING_VARIABLES}
             | {f"{name}_NUM_THREADS": str(threads) for name in THREAD_VARIABLES}
             | {"TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false"}
             | dict(environment or {}),
@@ -121,12 +123,14 @@ class Worker:
 class Race(ExitStack):
     """Contenders that are measured together, by name; all processes end with the ``with`` block.
 
-    A rival that cannot be made (a missing compiler, say) is left out: ``missing`` tells why.
+    All get the variables of ``environment``. A rival that cannot be made (a missing compiler, say) is left
+    out: ``missing`` tells why.
     """
 
-    def __init__(self, threads: int):
+    def __init__(self, threads: int, environment: Mapping[str, str] | None = None):
         super().__init__()
         self.threads = threads
+        self.environment = dict(environment or {})
         self.workers: dict[str, Worker] = {}
         self.missing: dict[str, str] = {}
 
@@ -135,7 +139,8 @@ class Race(ExitStack):
     ) -> None:
         """Start a contender; ``builder`` is "module:function". An error is only raised for our own."""
         try:
-            worker = Worker(builder, arguments, threads=self.threads, environment=environment)
+            variables = self.environment | dict(environment or {})
+            worker = Worker(builder, arguments, threads=self.threads, environment=variables)
         except ContenderError as error:
             self._leave_out(name, builder, error)
         else:

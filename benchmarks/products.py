@@ -5,13 +5,10 @@ gradient of its input and that of its weight; for every head of the attention tw
 backward. Outputs are allocated beforehand and no value depends on an earlier run.
 """
 
-import timeit
-from collections.abc import Callable
-
 import numpy as np
 
 from minibert import BertConfig
-from minibert.arrays import run_blocks
+from minibert.arrays import get_threads, run_blocks
 
 
 class LinearProducts:
@@ -25,19 +22,17 @@ class LinearProducts:
         self.flops = 3 * 2 * rows * inputs * outputs
 
     def forward(self) -> None:
-        np.matmul(self.x, self.weight.T, out=self.y)
+        _product(self.x, self.weight.T, self.y)
 
     def backward(self) -> None:
-        np.matmul(self.y, self.weight, out=self.dx)
-        np.matmul(self.y.T, self.x, out=self.dweight)
+        _product(self.y, self.weight, self.dx)
+        _product(self.y.T, self.x, self.dweight)
 
 
 class AttentionProducts:
     """s = q kᵀ, y = p v; dv = pᵀ dy, dp = dy vᵀ, dq = ds k, dk = dsᵀ q, for every head of every sequence.
 
-    q, k, v and their gradients (B, A, S, D) lie in arrays (B, S, 3H), as in a step. Each product is
-    computed in the faster of two ways: BLAS with all of its threads on one small matrix after the other,
-    or threads of our own, each on another sequence with BLAS on one thread.
+    q, k, v and their gradients (B, A, S, D) lie in arrays (B, S, 3H), as in a step.
     """
 
     def __init__(self, rng: np.random.Generator, batch_size: int, length: int, hidden: int, heads: int):
@@ -46,22 +41,17 @@ class AttentionProducts:
         dq, dk, dv = np.empty(shape, dtype=np.float32).transpose(2, 0, 3, 1, 4)
         dy, y = _normal(rng, 2, *shape[:2], *shape[3:]).transpose(0, 1, 3, 2, 4)  # (B, A, S, D) in (B, S, H)
         p, s = _normal(rng, 2, batch_size, heads, length, length)
-        self._forward = [_faster_way(q, k.mT, s), _faster_way(p, v, y)]
-        self._backward = [
-            _faster_way(p.mT, dy, dv),
-            _faster_way(dy, v.mT, s),
-            _faster_way(p, k, dq),
-            _faster_way(p.mT, q, dk),
-        ]
+        self._forward = [(q, k.mT, s), (p, v, y)]
+        self._backward = [(p.mT, dy, dv), (dy, v.mT, s), (p, k, dq), (p.mT, q, dk)]
         self.flops = 6 * 2 * batch_size * length**2 * hidden
 
     def forward(self) -> None:
-        for product in self._forward:
-            product()
+        for arrays in self._forward:
+            _product(*arrays)
 
     def backward(self) -> None:
-        for product in self._backward:
-            product()
+        for arrays in self._backward:
+            _product(*arrays)
 
 
 def step_products(
@@ -100,15 +90,15 @@ def _normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape, dtype=np.float32)
 
 
-def _faster_way(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Callable[[], object]:
-    """out = a @ b over the last two axes, as the faster of two functions."""
+def _product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """out = a @ b over the last two axes, the first axis of a and out shared among the threads.
 
-    def with_blas_threads() -> None:
-        np.matmul(a, b, out=out)
+    Each has BLAS on one thread, as in our step. For large matrices that is as fast as BLAS's own threads
+    (which wait in each other's way when both kinds are used), for the small ones of attention faster.
+    """
+    shares = get_threads() if a.ndim == 2 else len(a)
 
-    def with_our_threads() -> None:
-        run_blocks(lambda rows: np.matmul(a[rows], b[rows], out=out[rows]), len(a), 1)
+    def share(rows: slice) -> None:
+        np.matmul(a[rows], b if b.ndim == 2 else b[rows], out=out[rows])
 
-    return min(
-        with_blas_threads, with_our_threads, key=lambda way: min(timeit.repeat(way, number=1, repeat=4))
-    )
+    run_blocks(share, len(a), -(-len(a) // shares))

@@ -61,6 +61,16 @@ def batch_shape(options: argparse.Namespace) -> dict[str, int]:
     return {"batch_size": 4, "length": 32} if options.quick else {"batch_size": 32, "length": 128}
 
 
+def openblas_core(options: argparse.Namespace) -> dict[str, str]:
+    """The variable by which OpenBLAS is told for which processor to compute, if it is."""
+    return {"OPENBLAS_CORETYPE": options.openblas_core} if options.openblas_core else {}
+
+
+def case_name(name: str, options: argparse.Namespace) -> str:
+    """The case's name, and the processor that OpenBLAS was told of."""
+    return f"{name}, OpenBLAS as on {options.openblas_core}" if options.openblas_core else name
+
+
 def pytorch_modes(options: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
     """How PyTorch is measured; compiling takes too long for a quick run."""
     return {name: arguments for name, arguments in PYTORCH.items() if arguments is None or not options.quick}

@@ -12,8 +12,10 @@ from benchmarks.parts.common import (
     KEEP_MEMORY,
     OURS,
     batch_shape,
+    case_name,
     check_agreement,
     missing_lines,
+    openblas_core,
     pretrained_folder,
     pytorch_names,
 )
@@ -36,7 +38,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """One case."""
     shape = batch_shape(options)
-    with pretrained_folder(CONFIG, BertModel) as folder, Race(options.threads) as race:
+    with (
+        pretrained_folder(CONFIG, BertModel) as folder,
+        Race(options.threads, openblas_core(options)) as race,
+    ):
         with Race(options.threads) as exporter:
             exporter.enter("export", "onnx_runtime:export", folder=folder, **shape)
             fused = exporter.ask("fused")
@@ -54,7 +59,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
         check_agreement(differences, tolerance=1e-4)
         seconds = take_turns(race.turns("encode"), rounds=options.rounds, seconds=options.seconds)
     yield (
-        CASE,
+        case_name(CASE, options),
         {
             "batch": shape,
             "seconds": seconds,

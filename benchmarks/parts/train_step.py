@@ -15,9 +15,11 @@ from benchmarks.parts.common import (
     RED,
     add_presets,
     batch_shape,
+    case_name,
     check_agreement,
     missing_lines,
     new_axes,
+    openblas_core,
     pretrained_folder,
     pytorch_modes,
     pytorch_names,
@@ -49,12 +51,12 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
     for vocab_size in vocabularies[:1] if options.quick else vocabularies:
         for preset in presets[:1] if options.quick else presets:
             config = BertConfig.preset(preset, vocab_size=vocab_size)
-            yield f"{preset}, V {vocab_size:,}", _measure_case(config, options)
+            yield case_name(f"{preset}, V {vocab_size:,}", options), _measure_case(config, options)
 
 
 def _measure_case(config: BertConfig, options: argparse.Namespace) -> dict[str, Any]:
     shape = batch_shape(options)
-    with pretrained_folder(config) as folder, Race(options.threads) as race:
+    with pretrained_folder(config) as folder, Race(options.threads, openblas_core(options)) as race:
         race.enter(OURS, "ours:step_and_products", folder=folder, **shape)
         race.enter(HUGGING_FACE, "hugging_face:training_step", folder=folder, **shape)
         for name, arguments in pytorch_modes(options).items():
@@ -88,7 +90,8 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
             fast PyTorch model scores the vocabulary only at masked positions (Hugging Face's at all),
             makes q, k, v in one product, uses `scaled_dot_product_attention` without a mask and the
             fused AdamW, and glibc is told to keep freed memory. The bare products are all matrix
-            products of our step and nothing else, timed in turn with it."""),
+            products of our step and nothing else, timed in turn with it. Every library chooses its
+            own code for the processor, unless the title says otherwise."""),
         "![Seconds of a training step](train_step.png)",
     ]
     for case, record in cases.items():
