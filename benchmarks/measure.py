@@ -29,6 +29,13 @@ THREAD_VARIABLES = ("OMP", "OPENBLAS", "MKL", "NUMBA", "RAYON", "VECLIB")
 PINNING_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
 
 
+def environment_of_worker(threads: int) -> dict[str, str]:
+    """Our variables, but with this many threads for every library, and each free to know its processor."""
+    free = {name: value for name, value in os.environ.items() if name not in PINNING_VARIABLES}
+    limits = {f"{name}_NUM_THREADS": str(threads) for name in THREAD_VARIABLES}
+    return free | limits | {"TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false"}
+
+
 class ContenderError(Exception):
     """A contender could not be made, or failed; one line says why."""
 
@@ -56,10 +63,7 @@ class Worker:
             stderr=self._log,
             encoding="utf-8",
             cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if name not in PINNING_VARIABLES}
-            | {f"{name}_NUM_THREADS": str(threads) for name in THREAD_VARIABLES}
-            | {"TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false"}
-            | dict(environment or {}),
+            env=environment_of_worker(threads) | dict(environment or {}),
         )
         try:
             self._ask(build=name, arguments=arguments)

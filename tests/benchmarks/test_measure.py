@@ -13,6 +13,7 @@ from benchmarks.measure import (
     Spread,
     Turn,
     Worker,
+    environment_of_worker,
     fastest,
     paired_ratio,
     spread,
@@ -29,6 +30,15 @@ class Recorder:
     def time(self, function: str, seconds: float, number: int) -> float:
         self.calls.append((function, number))
         return self.seconds + number
+
+
+def test_workers_have_their_threads_and_choose_their_code_themselves(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    environment = environment_of_worker(3)
+    assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "3"
+    assert "OPENBLAS_CORETYPE" not in environment
+    assert environment["PATH"]
 
 
 def test_turns_reverse_every_other_round_and_keep_the_rounds_apart(monkeypatch):
