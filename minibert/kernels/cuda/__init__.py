@@ -27,47 +27,27 @@ def strict(on: bool) -> None:
     _strict = on
 
 
+# An operation, the module that has it and its backward, and the sources that the two need.
+PAIRS = (
+    ("linear", activation, ("activation", "columns")),
+    ("linear_activation", activation, ("activation",)),
+    ("layer_norm", residual_norm, ("residual_norm",)),
+    ("dropout_residual_norm", residual_norm, ("residual_norm",)),
+    ("embed", embed, ("embed", "scatter", "columns")),
+    ("packed_attention", attention, ("attention",)),
+    ("cross_entropy", cross_entropy, ("cross_entropy",)),
+    ("masked_lm_loss", cross_entropy, ("cross_entropy", "columns")),
+)
+
+
 def register_all() -> None:
     """Enter these kernels in the table of ``ops``."""
-    for name, forward, backward, sources in (
-        ("linear", activation.linear, activation.linear_backward, ["activation", "columns"]),
-        (
-            *("linear_activation", activation.linear_activation, activation.linear_activation_backward),
-            ["activation", "columns"],
-        ),
-        (
-            *("layer_norm", residual_norm.layer_norm, residual_norm.layer_norm_backward),
-            ["residual_norm", "columns"],
-        ),
-        (
-            "dropout_residual_norm",
-            residual_norm.dropout_residual_norm,
-            residual_norm.dropout_residual_norm_backward,
-            ["residual_norm", "columns"],
-        ),
-        ("embed", embed.embed, embed.embed_backward, ["embed", "scatter", "columns"]),
-        (
-            *("packed_attention", attention.packed_attention, attention.packed_attention_backward),
-            ["attention"],
-        ),
-        (
-            *("cross_entropy", cross_entropy.cross_entropy, cross_entropy.cross_entropy_backward),
-            ["cross_entropy"],
-        ),
-        (
-            *("masked_lm_loss", cross_entropy.masked_lm_loss, cross_entropy.masked_lm_loss_backward),
-            ["cross_entropy", "columns"],
-        ),
-    ):
-        pair = _with_fallback(name, forward, backward, sources)
+    for name, module, sources in PAIRS:
+        pair = _with_fallback(name, getattr(module, name), getattr(module, f"{name}_backward"), sources)
         for dtype in DTYPES:
             register(name, "cupy", dtype, *pair)
-    # The flat buffers of gradients and parameters are float32 always.
-    for name, function in (
-        ("global_norm", optimise.global_norm),
-        ("adamw_update", optimise.adamw_update),
-    ):
-        register(name, "cupy", "float32", _function_with_fallback(name, function))
+    for name in ("global_norm", "adamw_update"):  # over flat buffers, which are float32 always
+        register(name, "cupy", "float32", _function_with_fallback(name, getattr(optimise, name)))
 
 
 def _with_fallback(
@@ -80,7 +60,7 @@ def _with_fallback(
         try:
             # All sources now: once the forward has made its cache, the backward has to follow it.
             launch.launcher.require(sources, x.dtype.name)
-            launch.launcher.require(["columns", "scatter", "cross_entropy"], "float32")
+            launch.launcher.require(["columns"], "float32")  # which adds up every kernel's sums
             y, cache = forward(x, *arguments, **keywords)
             return y, (backward, cache)
         except launch.KernelError as error:

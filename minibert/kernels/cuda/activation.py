@@ -1,4 +1,4 @@
-"""Linear maps, and linear maps with an activation: cuBLAS's product, then the rest in one pass (activation.cu)."""
+"""Linear maps, also with an activation: cuBLAS's product, then the rest in one pass (activation.cu)."""
 
 from minibert.arrays import Array, get_array_module
 from minibert.kernels.cuda.columns import add_sums, column_sums

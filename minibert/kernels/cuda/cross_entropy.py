@@ -42,9 +42,7 @@ def masked_lm_loss(
     padded = -(-vocabulary // ALIGNMENT) * ALIGNMENT
     scores = xp.empty((rows, padded), dtype=hidden.dtype)[:, :vocabulary]  # (N, V), in the end q
     multiply(hidden, weight.T, scores)
-    loss, row_scale = _replace_scores(
-        scores, contiguous(bias, "float32"), labels, label_weights, denominator
-    )
+    loss, row_scale = _replace_scores(scores, contiguous(bias, "float32"), labels, label_weights, denominator)
     return loss, (hidden, weight, scores, row_scale)
 
 
@@ -78,7 +76,7 @@ def _replace_scores(
         *(scores, bias, labels, weights, denominator, losses, row_scale, columns, stride),
     )
     loss = xp.empty((), dtype="float32")
-    launch("cross_entropy", "sum", "float32", (1,), (1024,), losses, loss, rows)
+    launch("cross_entropy", "sum", scores.dtype.name, (1,), (1024,), losses, loss, rows)
     return loss, row_scale
 
 

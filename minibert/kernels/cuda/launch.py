@@ -121,7 +121,7 @@ def _argument(value: Any) -> Any:
 
 
 def contiguous(array: Array, dtype: str | None = None) -> Array:
-    """The array as kernels read it: row after row without gaps, and of ``dtype``; copied only if it is not."""
+    """The array as kernels read it: row after row without gaps, of ``dtype``; copied only if it is not."""
     return get_array_module(array).ascontiguousarray(array, dtype=dtype)
 
 

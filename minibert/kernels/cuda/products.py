@@ -25,7 +25,7 @@ _compute = COMPUTE_FLOAT32
 
 
 def allow_tf32(on: bool) -> None:
-    """Let products of float32 round their factors to 10 bits (TF32), which tensor cores multiply far faster."""
+    """Let products of float32 round their factors to 10 bits (TF32), which tensor cores multiply faster."""
     global _compute
     _compute = COMPUTE_TF32 if on else COMPUTE_FLOAT32
 
@@ -73,7 +73,9 @@ class Cublas:
 
         return self._handle(cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr)[0]
 
-    def gemm(self, sizes: tuple, alpha: float, a: tuple, b: tuple, c: tuple, batch: int, compute: int) -> None:
+    def gemm(
+        self, sizes: tuple, alpha: float, a: tuple, b: tuple, c: tuple, batch: int, compute: int
+    ) -> None:
         """C = alpha · op(A) op(B) for ``batch`` triples of matrices, column after column.
 
         sizes (op of A, op of B, m, n, k); A, B, C: (address, type, leading dimension, and from one
@@ -154,7 +156,7 @@ def _layout(x: Array) -> tuple[int, int]:
 
 def _address(x: Array) -> int:
     """Where x begins in the device's memory (or the host's, for tests with NumPy)."""
-    return x.data.ptr if hasattr(x.data, "ptr") else x.ctypes.data
+    return x.ctypes.data if hasattr(x, "ctypes") else x.data.ptr
 
 
 def _multiply_by_library(a: Array, b: Array, out: Array, scale: float) -> Array:

@@ -6,18 +6,21 @@ from minibert.kernels.cuda.launch import TILE, contiguous, launch, tile_grid
 SORT_TILE, DIGITS, CHUNK = 512, 256, 32  # as in scatter.cu
 
 
-def sort_ids(ids: Array, count: int) -> tuple[Array, Array]:
-    """ids (n,) int32 in [0, count) → the ids in order, and where each stood; equal ids keep their order."""
+def sort_ids(ids: Array, count: int, dtype: str) -> tuple[Array, Array]:
+    """ids (n,) int32 in [0, count) → the ids in order, and where each stood; equal ids keep their order.
+
+    ``dtype`` only says which of the compiled sources is at hand.
+    """
     xp = get_array_module(ids)
     n, order = ids.shape[0], None
     blocks = -(-n // SORT_TILE)
     for shift in range(0, max((count - 1).bit_length(), 1), 8):
         counts = xp.empty((DIGITS, blocks), dtype="int32")
-        launch("scatter", "count_digits", "float32", (blocks,), (DIGITS,), ids, counts, n, shift)
-        launch("scatter", "running_sums", "float32", (1,), (1024,), counts, counts.size)
+        launch("scatter", "count_digits", dtype, (blocks,), (DIGITS,), ids, counts, n, shift)
+        launch("scatter", "running_sums", dtype, (1,), (1024,), counts, counts.size)
         before, ids, order_before, order = ids, xp.empty_like(ids), order, xp.empty_like(ids)
         launch(
-            *("scatter", "place_by_digit", "float32", (blocks,), (DIGITS,)),
+            *("scatter", "place_by_digit", dtype, (blocks,), (DIGITS,)),
             *(before, order_before, counts, ids, order, n, shift),
         )
     return ids, order
@@ -27,7 +30,7 @@ def scatter_rows(ids: Array, d: Array, count: int) -> Array:
     """dweight[v] = Σ d[r] over all r with ids[r] = v: ids (n,), d (n, H) → (count, H) float32."""
     xp = get_array_module(d)
     dtype, (n, size) = d.dtype.name, d.shape
-    ids, order = sort_ids(contiguous(ids, "int32"), count)
+    ids, order = sort_ids(contiguous(ids, "int32"), count, dtype)
     dweight = xp.zeros((count, size), dtype="float32")
     chunks, tiles = -(-n // CHUNK), tile_grid(size, dtype)
     partial = xp.empty((chunks, 2, size), dtype="float32")
