@@ -7,7 +7,7 @@
 // backward leaves the sums over the rows of each block for column_sums (columns.cu) to add up.
 #include "common.cuh"
 
-// In this order in activation.py.
+// Numbered as in activation.py. A linear map has the identity, whose backward is no kernel's business.
 enum Activation { IDENTITY, GELU, GELU_TANH, RELU, TANH };
 
 // f(x) = x Φ(x), Φ(x) = ½ (1 + erf(x/√2)).   f'(x) = Φ(x) + x φ(x), φ(x) = exp(−x²/2) / √(2π).
@@ -49,7 +49,6 @@ __device__ inline void differentiate(float (&x)[PACK], int activation) {
 #pragma unroll
     for (int i = 0; i < PACK; i++) {
         switch (activation) {
-            case IDENTITY: x[i] = 1.0f; break;
             case GELU: x[i] = gelu_derivative(x[i]); break;
             case GELU_TANH: x[i] = gelu_tanh_derivative(x[i]); break;
             case RELU: x[i] = x[i] > 0.0f ? 1.0f : 0.0f; break;

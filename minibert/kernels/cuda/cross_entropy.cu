@@ -40,10 +40,14 @@ extern "C" __global__ void cross_entropy(
     total = sum_row(total * expf(largest - highest));
 
     if (threadIdx.x == 0) {
-        // A row of weight 0 counts for nothing whatever its label, which may lie outside the columns.
-        const float score = weight != 0.0f ? to_float(z[label]) + (bias ? bias[label] : 0.0f) : 0.0f;
-        losses[row] = weight != 0.0f ? weight * (logf(total) - (score - highest)) / *denominator : 0.0f;
-        row_scale[row] = weight / *denominator;
+        const float scale = weight / *denominator;
+        float loss = 0;
+        if (weight != 0.0f) {  // a row of weight 0 counts for nothing; its label may lie outside the columns
+            const float score = to_float(z[label]) + (bias ? bias[label] : 0.0f);
+            loss = scale * (logf(total) - (score - highest));
+        }
+        losses[row] = loss;
+        row_scale[row] = scale;
     }
     __syncthreads();  // the label's score has been read
 

@@ -76,7 +76,7 @@ def _replace_scores(
         *(scores, bias, labels, weights, denominator, losses, row_scale, columns, stride),
     )
     loss = xp.empty((), dtype="float32")
-    launch("cross_entropy", "sum", scores.dtype.name, (1,), (1024,), losses, loss, rows)
+    launch("cross_entropy", "sum", scores.dtype.name, (1,), (256,), losses, loss, rows)
     return loss, row_scale
 
 

@@ -29,7 +29,7 @@ extern "C" __global__ void residual_norm(
         for (int j = 0; j < PACK; j++) z[j] += b[j];
         drop(z, at, key, threshold, scale);
 #pragma unroll
-        for (int j = 0; j < PACK; j++) z[j] = j < here ? z[j] + added[j] : 0.0f;
+        for (int j = 0; j < PACK; j++) z[j] += added[j];
 
         const float inverse = normalise(z, here, size, eps);
         store(normalised + at, here, z);
@@ -67,7 +67,7 @@ extern "C" __global__ void residual_norm_backward(
         drop(d, at, key, threshold, scale);
         if (dx) store(dx + at, here, d);
 #pragma unroll
-        for (int j = 0; j < PACK; j++) db[j] += j < here ? d[j] : 0.0f;
+        for (int j = 0; j < PACK; j++) db[j] += d[j];
     }
     float* to = sums + (long long)blockIdx.x * (with_bias ? 3 : 2) * size + column;
     store_column_sums(to, count, dgamma);

@@ -3,7 +3,8 @@
 // The blocks of a launch run one after the other; the threads of a block are fibers, which take turns. A
 // fiber runs until it comes to __syncthreads or to a shuffle, and goes on when all whom that concerns have
 // come there. If some never come (a barrier in a branch that not all threads take), the launch fails.
-// Running the threads in the opposite order must not change a bit; where it does, a barrier is missing.
+// A warp runs as far as it can before the next one's turn, from the first to the last or the other way
+// round: the results must be the same bits, and where a barrier is missing they are not.
 #include <ucontext.h>
 
 #include <algorithm>
@@ -82,17 +83,17 @@ static bool run_block(bool backwards) {
         fiber.context.uc_link = &scheduler;
         makecontext(&fiber.context, start_fiber, 0);
     }
-    for (bool progress = true; progress;) {
-        progress = false;
-        for (int i = 0; i < threads; i++) {
-            current = backwards ? threads - 1 - i : i;
-            if (fibers[current].state != RUNS) continue;
-            swapcontext(&scheduler, &fibers[current].context);
-            progress = true;
+    do {
+        for (int warp = 0; warp < threads; warp += 32) {
+            const int first = backwards ? threads - 32 - warp : warp;
+            do {
+                for (int i = 0; i < 32; i++) {
+                    current = backwards ? first + 31 - i : first + i;
+                    if (fibers[current].state == RUNS) swapcontext(&scheduler, &fibers[current].context);
+                }
+            } while (release(first, first + 32, AT_SHUFFLE));
         }
-        release(0, threads, AT_BARRIER);
-        for (int warp = 0; warp + 32 <= threads; warp += 32) release(warp, warp + 32, AT_SHUFFLE);
-    }
+    } while (release(0, threads, AT_BARRIER));
     return std::all_of(fibers.begin(), fibers.begin() + threads, [](const Fiber& f) { return f.state == DONE; });
 }
 

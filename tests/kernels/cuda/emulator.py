@@ -18,7 +18,7 @@ from minibert.kernels.cuda import launch, products
 
 HEADER = Path(__file__).with_name("emulator.h")
 TYPES = {number: name for name, number in products.REAL.items()}
-GUARD = 256  # bytes before and behind an array, all ones: NaN as a float, −1 as an int
+GUARD = 8192  # bytes before and behind an array, all ones: NaN as a float, −1 as an int
 
 
 class Emulator(launch.Launcher):

@@ -120,4 +120,4 @@ def test_python_and_the_sources_agree_on_their_constants():
         "relu": numbers["relu"],
         "tanh": numbers["tanh"],
     }
-    assert activation.ACTIVATIONS == expected
+    assert expected == activation.ACTIVATIONS

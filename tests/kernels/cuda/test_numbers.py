@@ -14,7 +14,7 @@ from minibert.ops.linear import linear, linear_backward
 # Relative error by norm against the reference in float64.
 BOUND = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 KEY = dropout_key(7, 1, 0, 0, 3)
-EPS = 1e-12
+EPS = 1e-2  # large enough to be seen
 
 
 def normal(rng, *shape):
@@ -102,11 +102,11 @@ CASES = {
         lambda rng: case_attention(rng, 2, 1, 2, 4, 0.1),
     ],
     "cross_entropy": [
-        lambda rng: (normal(rng, 9, 2), *case_labels(rng, 9, 2)),
+        lambda rng: (normal(rng, 300, 2), *case_labels(rng, 300, 2)),
         lambda rng: (5 * normal(rng, 3, 700), *case_labels(rng, 3, 700)),
     ],
     "masked_lm_loss": [
-        lambda rng: case_masked_lm(rng, 13, 24, 1501),
+        lambda rng: case_masked_lm(rng, 5, 24, 9001),
         lambda rng: case_masked_lm(rng, 1, 7, 30),
         lambda rng: case_masked_lm(rng, 70, 16, 96),
     ],
@@ -237,7 +237,7 @@ def test_a_label_out_of_range_may_stand_in_a_row_that_does_not_count(xp):
     hidden, weight, bias, labels, weights, denominator = case_masked_lm(rng, 9, 8, 50)
     weights[3] = 0.0
     references = composites.masked_lm_loss(hidden, weight, bias, labels, weights, denominator)
-    labels = np.where(np.arange(9) == 3, -100, labels)
+    labels = np.where(np.arange(9) == 3, -(10**9), labels)
     arguments = on_device(xp, cast((hidden, weight, bias, labels, weights), "float32"))
     loss, cache = cross_entropy.masked_lm_loss(*arguments, denominator)
     close(loss, np.asarray(references[0]), "float32")
