@@ -18,7 +18,8 @@ from minibert.kernels.cuda import launch, products
 
 HEADER = Path(__file__).with_name("emulator.h")
 TYPES = {number: name for name, number in products.REAL.items()}
-GUARD = 8192  # bytes before and behind an array, all ones: NaN as a float, −1 as an int
+GUARD = 8192  # bytes before and behind an array
+GUARD_BYTE = 0x7B  # repeated, a huge but finite number in every type: whoever reads it shows it
 
 
 class Emulator(launch.Launcher):
@@ -105,7 +106,7 @@ class Memory:
                 self.arrays[array.ctypes.data] = array
         self.copies = {}
         for address, array in self.arrays.items():
-            raw = np.full(_extent(array) + 3 * GUARD, 0xFF, np.uint8)
+            raw = np.full(_extent(array) + 3 * GUARD, GUARD_BYTE, np.uint8)
             # As far from a multiple of 16 bytes as the original: that decides how it is loaded.
             start = GUARD + (address - raw.ctypes.data - GUARD) % 64
             copy = raw[start - GUARD : start + _extent(array) + GUARD]
@@ -125,7 +126,8 @@ class Memory:
 
     def check_guards(self, kernel):
         for copy in self.copies.values():
-            assert (copy[:GUARD] == 0xFF).all() and (copy[-GUARD:] == 0xFF).all(), f"{kernel} writes outside"
+            for guard in (copy[:GUARD], copy[-GUARD:]):
+                assert (guard == GUARD_BYTE).all(), f"{kernel} writes outside of an array"
 
     def write_back(self):
         for address, array in self.arrays.items():
