@@ -5,9 +5,11 @@ belongs to (NumPy or CuPy) and calls that library's functions, so the same lines
 a GPU. Nothing else in the package needs to know which of the two it is.
 """
 
+import functools
 import math
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -130,8 +132,19 @@ def check_float_dtype(name: str) -> str:
 
 # -- Threads --------------------------------------------------------------------------------------
 
-_blas_limit: Any = None  # holds the limit in force
 _threads: int | None = None
+_pool: ThreadPoolExecutor | None = None
+
+
+@functools.cache
+def _blas_libraries() -> list[threadpoolctl.LibController]:
+    """What NumPy's matrix product may be using, each with a number of threads of its own."""
+    return threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
+
+
+def _set_blas_threads(count: int) -> None:
+    for library in _blas_libraries():
+        library.set_num_threads(count)
 
 
 def set_threads(count: int) -> None:
@@ -139,10 +152,10 @@ def set_threads(count: int) -> None:
 
     Raises UserError if that is less than one.
     """
-    global _blas_limit, _threads, _pool
+    global _threads, _pool
     if count < 1:
         raise UserError(f"threads must be at least 1, got {count}")
-    _blas_limit = threadpoolctl.threadpool_limits(limits=count, user_api="blas")
+    _set_blas_threads(count)
     _threads, _pool = count, None
 
 
@@ -150,31 +163,54 @@ def get_threads() -> int:
     """How many threads the CPU computes with: what was set, else as many as BLAS has chosen."""
     global _threads
     if _threads is None:
-        pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
-        _threads = max((pool["num_threads"] for pool in pools), default=1)
+        _threads = max((library.num_threads for library in _blas_libraries()), default=1)
     return _threads
 
 
-_pool: ThreadPoolExecutor | None = None
+def run_all(tasks: Iterable[Callable[[], object]]) -> None:
+    """Call every task, shared among as many threads as ``get_threads`` says, this one among them.
+
+    NumPy, its BLAS and compiled loops release the interpreter's lock, so the tasks really run side by
+    side. BLAS itself computes with one thread from the first such call on: two tasks with a product each
+    are as fast as two products one after the other on two threads, what a task does with its product
+    finds it in the cache, and BLAS's own threads, which stay busy waiting for more, would be in the way.
+    """
+    global _pool
+    waiting = deque(tasks)
+    helpers = min(get_threads(), len(waiting)) - 1
+    if helpers < 1:
+        for task in waiting:
+            task()
+        return
+
+    def work() -> None:
+        while True:
+            try:
+                task = waiting.popleft()
+            except IndexError:
+                return
+            task()
+
+    if _pool is None:
+        _pool = ThreadPoolExecutor(get_threads() - 1, thread_name_prefix="minibert")
+        _set_blas_threads(1)
+    futures = [_pool.submit(work) for _ in range(helpers)]
+    try:
+        work()
+    finally:
+        wait(futures)
+    for future in futures:
+        future.result()
 
 
-def run_blocks(function: Callable[[slice], None], rows: int, block: int) -> None:
-    """Call ``function(slice)`` for consecutive blocks of rows, shared among as many threads as BLAS has.
+def run_blocks(function: Callable[[slice], object], rows: int, block: int) -> None:
+    """Call ``function(slice)`` for consecutive blocks of rows with :func:`run_all`.
 
-    NumPy releases the interpreter's lock inside its loops, so the blocks really run side by side.
     Which rows make a block depends on the two numbers only, never on the threads, so the results are
     the same bits whatever their number, as long as no two blocks write to the same place.
     """
-    global _pool
-    blocks = [slice(start, min(start + block, rows)) for start in range(0, rows, block)]
-    if get_threads() == 1 or len(blocks) == 1:
-        for each in blocks:
-            function(each)
-        return
-    if _pool is None:
-        _pool = ThreadPoolExecutor(get_threads(), thread_name_prefix="minibert")
-    for _ in _pool.map(function, blocks):
-        pass
+    starts = range(0, rows, block)
+    run_all(functools.partial(function, slice(start, min(start + block, rows))) for start in starts)
 
 
 # -- Random bits for dropout ------------------------------------------------------------------------
@@ -201,15 +237,14 @@ def dropout_key(seed: int, step: int, micro_batch: int, replica: int, site: int)
     return first, second
 
 
-def random_bits(xp: ModuleType, key: DropoutKey, shape: tuple[int, ...], first: int = 0) -> Array:
+def random_bits(xp: ModuleType, key: DropoutKey, shape: tuple[int, ...]) -> Array:
     """Uniform random 16-bit integers (uint16), a pure function of the key and each element's index.
 
     Element i takes half of the 32-bit word number i // 2. A word is its number mixed with both halves
-    of the key, so that different keys give unrelated sequences and not shifts of the same one. The
-    elements are those from number ``first`` on, which must be even.
+    of the key, so that different keys give unrelated sequences and not shifts of the same one.
     """
     count = math.prod(shape)
-    words = xp.arange(first // 2, (first + count + 1) // 2, dtype=xp.uint32)
+    words = xp.arange((count + 1) // 2, dtype=xp.uint32)
     words = _mix(_mix(words ^ key[0]) + key[1])
     return words.view(xp.uint16)[:count].reshape(shape)
 

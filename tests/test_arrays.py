@@ -266,12 +266,6 @@ def test_any_number_of_elements(count):
     assert random_bits(np, KEY, ()).shape == ()
 
 
-def test_a_later_part_is_a_slice_of_the_whole(xp):
-    for first, count in ((0, 5), (2, 7), (64, 64), (998, 2)):
-        part = to_numpy(random_bits(xp, KEY, (count,), first=first))
-        np.testing.assert_array_equal(part, bits(1000)[first : first + count])
-
-
 def test_pure_and_repeatable():
     first = bits(999).copy()
     bits(5, key=dropout_key(9, 9, 9, 9, 9))

@@ -106,7 +106,9 @@ class BertAttention(Module):
         derivatives add up.
         """
         dcontext, dresidual = self.output.backward(dout, cache.pop())
-        return self.self.backward(dcontext, cache.pop()) + dresidual
+        dhidden = self.self.backward(dcontext, cache.pop())
+        dhidden += dresidual
+        return dhidden
 
 
 class BertIntermediate(Module):
@@ -150,7 +152,8 @@ class BertLayer(Module):
     def backward(self, dout: Array, cache: list) -> Array:
         """dout (B, S, H) → dhidden (B, S, H)."""
         dwide, dresidual = self.output.backward(dout, cache.pop())
-        dattended = self.intermediate.backward(dwide, cache.pop()) + dresidual
+        dattended = self.intermediate.backward(dwide, cache.pop())
+        dattended += dresidual
         return self.attention.backward(dattended, cache.pop())
 
 

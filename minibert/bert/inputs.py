@@ -25,7 +25,7 @@ class EncoderInputs:
 class Targets:
     """Which rows are predicted and what is right there, on the device; every array (N,).
 
-    ``positions`` are flat row numbers. Where ``weights`` is 0 the row is padding and counts for nothing.
+    ``positions`` are flat row numbers. A row with weight 0 counts for nothing.
     ``counted`` is the same on the host: the indices of the rows that do count.
     """
 
@@ -67,25 +67,22 @@ def encoder_inputs(
 def masked_lm_targets(
     config: BertConfig, device: Device, dtype: str, labels: Any, shape: tuple[int, int]
 ) -> Targets:
-    """The labelled positions of a batch, P in every sequence, as flat arrays of N = B·P.
+    """The N labelled positions of a batch, as flat arrays.
 
-    labels (B, S) holds −100 wherever nothing is predicted. P is the largest number of labels in a
-    sequence; the others are filled up with position 0, label 0 and weight 0. Raises UserError if the
-    shape is not that of the input or a label is outside the vocabulary.
+    labels (B, S) holds −100 wherever nothing is predicted; if it does so everywhere, position 0 stands in
+    with weight 0. Raises UserError if the shape is not that of the input or a label is outside the
+    vocabulary.
     """
     labels = _integers("labels", labels)
     if labels.shape != shape:
         raise UserError(f"labels has shape {labels.shape}; expected that of input_ids, {shape}")
     chosen = labels != IGNORED  # (B, S)
     _check_range("labels", labels[chosen], config.vocab_size, "vocab_size, or −100 for ignored")
-    counts = chosen.sum(axis=1)  # (B,)
-    slots = np.arange(max(int(counts.max()), 1)) < counts[:, None]  # (B, P): which of the P are real
-    positions = np.zeros(slots.shape, dtype=np.int64)
-    values = np.zeros(slots.shape, dtype=np.int64)
-    rows, columns = np.nonzero(chosen)  # row-major, so they fill the real slots in order
-    positions[slots] = rows * shape[1] + columns
-    values[slots] = labels[chosen]
-    return _targets(device, dtype, positions, values, slots)
+    positions = np.flatnonzero(chosen)  # b·S + s
+    real = np.ones(len(positions), dtype=bool)
+    if not len(positions):
+        positions, real = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=bool)
+    return _targets(device, dtype, positions, np.where(real, labels.reshape(-1)[positions], 0), real)
 
 
 def next_sentence_targets(device: Device, dtype: str, labels: Any, batch_size: int) -> Targets:

@@ -7,23 +7,22 @@ from minibert.arrays import BITS, Array, DropoutKey, get_array_module, random_bi
 Cache = tuple
 
 
-def dropout_mask(
-    xp: ModuleType,
-    shape: tuple[int, ...],
-    dtype: str,
-    probability: float,
-    key: DropoutKey,
-    first: int = 0,
-) -> Array:
-    """What dropout multiplies with: 0 with the given probability, else 1 / (1 − probability).
+def dropout_threshold(probability: float) -> tuple[int, float]:
+    """Elements whose bits are below the first number become 0, the others are multiplied by the second.
 
-    The probability is met to the nearest multiple of 2⁻¹⁶ below 1, and the scale is that of the
-    probability really used, so that the expected value is exactly 1. ``first`` is the number of the first
-    element, for a part of a larger mask; it must be even.
+    The probability is met to the nearest multiple of 2⁻¹⁶ below 1, and the factor is that of the
+    probability really used, so that the expected value is exactly 1.
     """
     threshold = min(round(probability * 2**BITS), 2**BITS - 1)
-    keep = random_bits(xp, key, shape, first) >= threshold
-    return keep.astype(dtype) * (2**BITS / (2**BITS - threshold))
+    return threshold, 2**BITS / (2**BITS - threshold)
+
+
+def dropout_mask(
+    xp: ModuleType, shape: tuple[int, ...], dtype: str, probability: float, key: DropoutKey
+) -> Array:
+    """What dropout multiplies with: 0 with the given probability, else 1 / (1 − probability)."""
+    threshold, factor = dropout_threshold(probability)
+    return (random_bits(xp, key, shape) >= threshold).astype(dtype) * factor
 
 
 def dropout(x: Array, probability: float, key: DropoutKey | None) -> tuple[Array, Cache]:

@@ -23,10 +23,19 @@ def _sizes(rng):
     )
 
 
-def _linear_activation(rng, activation):
+def _linear(rng):
     batch, length, inputs, outputs = _sizes(rng)
     x, weight = rng.standard_normal((batch, length, inputs)), rng.standard_normal((outputs, inputs))
-    return x, weight / np.sqrt(inputs), rng.standard_normal(outputs), activation
+    return x, weight / np.sqrt(inputs), rng.standard_normal(outputs)
+
+
+def _linear_activation(rng, activation):
+    return *_linear(rng), activation
+
+
+def _layer_norm(rng):
+    batch, length, size, _ = _sizes(rng)
+    return rng.standard_normal((batch, length, size)), *rng.standard_normal((2, size)), 1e-12
 
 
 def _dropout_residual_norm(rng, probability):
@@ -36,29 +45,57 @@ def _dropout_residual_norm(rng, probability):
     return x, residual, weight, bias, 1e-12, probability, dropout_key(7, 1, 0, 0, 3)
 
 
+def _embed(rng, probability):
+    batch, length, size, vocabulary = _sizes(rng)
+    tables = (rng.standard_normal((count, size)) for count in (vocabulary, length + 5, 2))
+    ids = rng.integers(0, vocabulary, (batch, length))  # every id occurs several times
+    type_ids = rng.integers(0, 2, (batch, length))
+    norm = rng.standard_normal((2, size))
+    return *tables, *norm, ids, type_ids, 1e-12, probability, dropout_key(7, 1, 0, 0, 3)
+
+
+def _packed_attention(rng, probability, causal=False, length=None):
+    batch, size, num_heads = (int(rng.integers(low, high)) for low, high in ((2, 5), (3, 20), (1, 6)))
+    length = length or int(rng.integers(5, 150))
+    qkv = rng.standard_normal((batch, length, 3 * num_heads * size))
+    attention_mask = (np.arange(length) < rng.integers(1, length + 1, batch)[:, None]).astype(np.int64)
+    bias = ops.attention_bias(attention_mask, "float64", causal)
+    return qkv, bias, num_heads, probability, dropout_key(7, 1, 0, 0, 3)
+
+
 def _masked_lm_loss(rng):
-    rows, vocabulary, _, size = _sizes(rng)[1], 1501, 0, 48
-    hidden, weight = (
-        rng.standard_normal((rows, size)),
-        rng.standard_normal((vocabulary, size)) / np.sqrt(size),
-    )
+    rows, vocabulary, size = _sizes(rng)[1], 1501, 48
+    hidden, weight = rng.standard_normal((rows, size)), rng.standard_normal((vocabulary, size))
     labels = rng.integers(0, vocabulary, rows)
     label_weights = (rng.random(rows) < 0.9).astype(np.float64)
-    return hidden, weight, rng.standard_normal(vocabulary), labels, label_weights, float(label_weights.sum())
+    return (
+        *(hidden, weight / np.sqrt(size), rng.standard_normal(vocabulary)),
+        *(labels, label_weights, float(label_weights.sum())),
+    )
 
 
 CASES = {
+    "linear": [_linear],
     "linear_activation": [
         lambda rng: _linear_activation(rng, "gelu"),
         lambda rng: _linear_activation(rng, "gelu_new"),
         lambda rng: _linear_activation(rng, "relu"),
     ],
+    "layer_norm": [_layer_norm],
     "dropout_residual_norm": [
         lambda rng: _dropout_residual_norm(rng, 0.1),
         lambda rng: _dropout_residual_norm(rng, 0.0),
     ],
+    "embed": [lambda rng: _embed(rng, 0.1), lambda rng: _embed(rng, 0.0)],
+    "packed_attention": [
+        lambda rng: _packed_attention(rng, 0.1),
+        lambda rng: _packed_attention(rng, 0.0),
+        lambda rng: _packed_attention(rng, 0.3, causal=True),
+        lambda rng: _packed_attention(rng, 0.1, length=400),  # too long for all heads at once
+    ],
     "masked_lm_loss": [_masked_lm_loss],
 }
+
 
 REGISTERED = [
     (name, library, dtype, case)
@@ -66,6 +103,7 @@ REGISTERED = [
     for library, dtype in entry.kernels
     if library != "cupy"  # those are compared in tests/kernels/cuda
     for case in range(len(CASES.get(name, [None])))
+    if entry.reference.backward is not None
 ]
 
 
@@ -108,7 +146,49 @@ def test_kernel_equals_reference(name, library, dtype, case, seed):
 
 
 def test_there_are_kernels_to_test():
-    assert REGISTERED
+    assert {"linear", "packed_attention", "embed"} <= {name for name, *_ in REGISTERED}
+
+
+def _optimiser_state(rng):
+    size = int(rng.integers(200_000, 400_000))  # several blocks of work, and a rest
+    value, grad, mean = rng.standard_normal((3, size)).astype(np.float32)
+    return value, grad, mean, rng.random(size).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_global_norm(seed):
+    _, grad, *_ = _optimiser_state(np.random.default_rng(seed))
+    entry = ops.TABLE["global_norm"]
+    norm = entry.kernels["numpy", "float32"].forward(grad)
+    assert norm.dtype == np.float32
+    assert norm.ndim == 0
+    assert norm == pytest.approx(float(entry.reference.forward(grad.astype(np.float64))), rel=1e-6)
+
+
+@pytest.mark.parametrize("corrections", [(), (0.1, 0.02), (np.float32(0.1), np.float32(0.02))])
+@pytest.mark.parametrize("seed", range(2))
+def test_adamw_update(seed, corrections):
+    state = _optimiser_state(np.random.default_rng(seed))
+    exact = [array.astype(np.float64) for array in state]
+    settings = 0.01, np.float32(0.5), 0.9, 0.999, 1e-6, 0.01, *corrections
+    entry = ops.TABLE["adamw_update"]
+    entry.kernels["numpy", "float32"].forward(*state, *settings)
+    entry.reference.forward(*exact, *settings)
+    for got, expected in zip(state, exact, strict=True):
+        assert got.dtype == np.float32
+        assert _relative_error(got, expected) < BOUND["float32"]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "linear_activation"])
+def test_a_kernel_passes_on_what_is_not_a_number(name):
+    """A loss or a gradient that is not finite must be seen, so no kernel may turn a NaN into a number."""
+    for bad in (np.nan, np.inf):
+        arguments = _cast(CASES[name][0](np.random.default_rng(3)), np.float32)
+        arguments[0][(0,) * arguments[0].ndim] = bad
+        kernel = ops.TABLE[name].kernels["numpy", "float32"]
+        with np.errstate(invalid="ignore", over="ignore"):
+            y, _ = kernel.forward(*arguments)
+        assert not np.isfinite(y).all()
 
 
 @pytest.fixture
@@ -118,7 +198,7 @@ def restore_threads():
     set_threads(before)
 
 
-@pytest.mark.parametrize("name", ["linear_activation", "dropout_residual_norm", "masked_lm_loss"])
+@pytest.mark.parametrize("name", ["dropout_residual_norm", "layer_norm", "embed", "packed_attention"])
 def test_same_bits_whatever_the_threads(name, restore_threads):
     arguments = _cast(CASES[name][0](np.random.default_rng(5)), np.float32)
     kernel = ops.TABLE[name].kernels["numpy", "float32"]

@@ -54,12 +54,6 @@ def test_a_function_of_the_key_alone(draw):
     assert ((first == 0) != (other == 0)).mean() == pytest.approx(0.5, abs=6 * 0.5 / 50)
 
 
-def test_a_part_of_a_mask_is_a_slice_of_the_whole(xp):
-    whole = to_numpy(dropout_mask(xp, (10, 4), "float32", 0.5, KEY))
-    part = to_numpy(dropout_mask(xp, (3, 4), "float32", 0.5, KEY, first=6 * 4))
-    np.testing.assert_array_equal(part, whole[6:9])
-
-
 @pytest.mark.parametrize("probability", [1e-9, 0.99999, 1 - 1e-12])
 def test_probabilities_that_round_to_never_and_to_always(draw, probability):
     """Below 2⁻¹⁷ nothing is dropped; near 1 one element in 2¹⁶ stays, for its scale to exist."""

@@ -1,18 +1,28 @@
-"""Kernels for NumPy in float32: the same arithmetic in blocks that stay in the cache, on all threads."""
+"""Kernels for NumPy in float32: loops compiled by Numba between the matrix products, on all threads.
 
-from minibert.kernels.cpu import gelu, masked_lm_loss, residual_norm
+Where Numba is not installed there are none, and the reference operations compute.
+"""
+
+import importlib.util
+
 from minibert.ops import register
 
 
 def register_all() -> None:
     """Enter these kernels in the table of ``ops``."""
-    for name, forward, backward in (
-        ("linear_activation", gelu.linear_activation, gelu.linear_activation_backward),
-        ("masked_lm_loss", masked_lm_loss.masked_lm_loss, masked_lm_loss.masked_lm_loss_backward),
-        (
-            "dropout_residual_norm",
-            residual_norm.dropout_residual_norm,
-            residual_norm.dropout_residual_norm_backward,
-        ),
+    if importlib.util.find_spec("numba") is None:
+        return
+    from minibert.kernels.cpu import attention, embed, gelu, linear, masked_lm_loss, norm, optimise
+
+    for name, module in (
+        ("linear", linear),
+        ("linear_activation", gelu),
+        ("layer_norm", norm),
+        ("dropout_residual_norm", norm),
+        ("embed", embed),
+        ("packed_attention", attention),
+        ("masked_lm_loss", masked_lm_loss),
     ):
-        register(name, "numpy", "float32", forward, backward)
+        register(name, "numpy", "float32", getattr(module, name), getattr(module, f"{name}_backward"))
+    register("global_norm", "numpy", "float32", optimise.global_norm)
+    register("adamw_update", "numpy", "float32", optimise.adamw_update)

@@ -1,15 +1,59 @@
-"""masked-LM loss. The (N, V) scores are the largest array of a step: one array, one pass in, one out.
+"""masked-LM loss. The (N, V) scores are the largest array of a step: made and read a few words at a time.
 
-The forward turns the scores into their own derivative: with p = softmax(scores) and
-s = weight / denominator, dscores = s (p − [j = label]). Only the factor dout is left for the backward.
+A chunk of the vocabulary is small enough to stay in the cache from the product that makes its scores to
+the last loop over them. Since the largest score and the sum of the exponentials run over all words, the
+forward keeps each chunk's own and puts them together at the end:
+
+    log Σⱼ exp(z[j]) = m + log Σ_chunks exp(m_chunk − m) Σ_{j in chunk} exp(z[j] − m_chunk),   m = max m_chunk
+
+The backward reads each chunk's scores once and has dscores = dout · weight / denominator · (p − [j = label])
+in the cache for all three products with it.
 """
+
+from functools import partial
 
 import numpy as np
 
-from minibert.arrays import run_blocks
-from minibert.ops.linear import linear_backward
+from minibert.arrays import run_all
+from minibert.kernels.cpu.compiled import compiled, exp, float32, int32, ordered, unordered
+from minibert.kernels.cpu.memory import empty, empty_like
 
-BLOCK = 1 << 15  # elements of work at a time
+SCORES = 1 << 18  # of a chunk: a megabyte of float32
+GROUPS = 8  # of chunks; each adds up a share of dhidden of its own, so that the sums have one order
+
+
+@compiled
+def _part_of_softmax(scores, bias, labels, first, largest, total, of_label):
+    """scores += bias; per row the largest z, Σ exp(z − largest), and the label's z if it is here."""
+    for r in range(len(scores)):
+        row = scores[r]
+        top = int32(-0x80000000)
+        for j in range(len(row)):
+            row[j] += bias[j]
+            top = max(top, ordered(row[j]))
+        shift = unordered(top)
+        sum_ = float32(0.0)
+        for j in range(len(row)):
+            sum_ += exp(row[j] - shift)
+        largest[r], total[r] = shift, sum_
+        label = labels[r] - first
+        if 0 <= label < len(row):
+            of_label[r] = row[label]
+
+
+@compiled
+def _part_of_gradient(scores, labels, first, log_total, scale, dscores, dbias):
+    """dscores = scale · (exp(z − log_total) − [j = label]), and its sums over the rows."""
+    dbias[:] = float32(0.0)
+    for r in range(len(scores)):
+        row, out = scores[r], dscores[r]
+        for j in range(len(row)):
+            out[j] = exp(row[j] - log_total[r]) * scale[r]
+        label = labels[r] - first
+        if 0 <= label < len(row):
+            out[label] -= scale[r]
+        for j in range(len(row)):
+            dbias[j] += out[j]
 
 
 def masked_lm_loss(
@@ -21,29 +65,52 @@ def masked_lm_loss(
     denominator: float,
 ) -> tuple[np.ndarray, tuple]:
     """See ``composites.masked_lm_loss``."""
-    logits = hidden @ weight.T  # (N, V), in the end dlogits
-    nll = np.empty(len(labels), dtype=hidden.dtype)  # (N,)
-    scale = label_weights / hidden.dtype.type(denominator)  # (N,)
+    count = len(labels)
+    chunks = _chunks(count, len(weight))
+    scores = empty((count * len(weight),))  # chunk after chunk, each (N, its words)
+    largest, total = empty((len(chunks), count)), empty((len(chunks), count))
+    of_label = empty((count,))
 
-    def block(rows: slice) -> None:
-        z = logits[rows]
-        z += bias
-        z -= z.max(axis=1, keepdims=True)
-        picked = (np.arange(len(z)), labels[rows])
-        label_scores = z[picked]
-        np.exp(z, out=z)
-        total = z.sum(axis=1)
-        nll[rows] = np.log(total) - label_scores
-        z *= (scale[rows] / total)[:, None]
-        z[picked] -= scale[rows]
+    def chunk(number: int, words: slice) -> None:
+        z = _of_chunk(scores, words, count)
+        np.matmul(hidden, weight[words].T, out=z)
+        _part_of_softmax(z, bias[words], labels, words.start, largest[number], total[number], of_label)
 
-    run_blocks(block, len(logits), max(BLOCK // logits.shape[1], 1))
-    return (scale * nll).sum(), (logits, (hidden, weight))
+    run_all(partial(chunk, *each) for each in enumerate(chunks))
+    top = largest.max(axis=0)
+    log_total = top + np.log((total * np.exp(largest - top)).sum(axis=0))  # (N,)
+    scale = label_weights / float32(denominator)
+    return (scale * (log_total - of_label)).sum(), (hidden, weight, scores, labels, log_total, scale)
 
 
 def masked_lm_loss_backward(
     dout: np.ndarray | float, cache: tuple
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """See ``composites.masked_lm_loss_backward``."""
-    dlogits, inner = cache
-    return linear_backward(dlogits if dout == 1.0 else dlogits * dout, inner)
+    hidden, weight, scores, labels, log_total, scale = cache
+    scale = scale * float32(dout)
+    chunks = _chunks(len(hidden), len(weight))
+    dweight, dbias = empty_like(weight), empty((len(weight),))
+    dhidden = np.zeros((GROUPS, *hidden.shape), dtype=hidden.dtype)
+
+    def group(number: int) -> None:
+        for words in chunks[number::GROUPS]:
+            z = _of_chunk(scores, words, len(hidden))
+            dscores = empty_like(z)
+            _part_of_gradient(z, labels, words.start, log_total, scale, dscores, dbias[words])
+            np.matmul(dscores.T, hidden, out=dweight[words])
+            dhidden[number] += dscores @ weight[words]
+
+    run_all(partial(group, number) for number in range(GROUPS))
+    return dhidden.sum(axis=0), dweight, dbias
+
+
+def _chunks(count: int, vocabulary: int) -> list[slice]:
+    """The vocabulary in pieces whose scores at ``count`` positions fit the cache."""
+    width = min(max(SCORES // max(count, 1), 128), vocabulary)
+    return [slice(start, min(start + width, vocabulary)) for start in range(0, vocabulary, width)]
+
+
+def _of_chunk(scores: np.ndarray, words: slice, count: int) -> np.ndarray:
+    """The scores (N, words) of a chunk, in the buffer of all."""
+    return scores[count * words.start : count * words.stop].reshape(count, -1)

@@ -1,0 +1,121 @@
+"""What the compiled loops share: how they are compiled, exp, and which elements dropout keeps.
+
+Numba turns a function decorated with ``compiled`` into machine code when it is first called and keeps it
+in ``__pycache__``. Python's rules about integers and division are off, and the compiler may reorder sums
+so that they run in vector registers (always in the same way, so the same bits come out every time).
+NaN and infinity keep their meaning: a loss that is not finite must stay visible.
+
+Numba notices a change in the file of a function, not in other files that it calls: after editing this one,
+or ``norm.py``, ``make clean``.
+"""
+
+from collections.abc import Callable
+
+import numba
+import numpy as np
+
+from minibert.arrays import DropoutKey
+from minibert.ops.dropout import dropout_threshold
+
+
+def compiled(function: Callable) -> Callable:
+    """Have a function of arrays and numbers compiled when it is first called; sums may be reordered."""
+    return _compile(function, {"contract", "nsz", "arcp", "reassoc"})
+
+
+def _in_this_order(function: Callable) -> Callable:
+    """The same for a function in which the order of additions matters."""
+    return _compile(function, {"contract", "nsz"})
+
+
+def _compile(function: Callable, fastmath: set[str]) -> Callable:
+    options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # there is no folder to keep it in, so every process compiles anew
+        return numba.njit(**options)(function)
+
+
+float32, int32, uint32 = np.float32, np.int32, np.uint32
+
+_ROUNDING = float32(1.5 * 2**23)  # added to a small number, it leaves the nearest integer in the last bits
+_LOG2_E = float32(1.4426950408889634)
+_LN2_HIGH, _LN2_LOW = float32(0.693359375), float32(-2.12194440e-4)  # their sum is ln 2 to more than 24 bits
+_LOWEST = float32(-87.0)
+
+
+@_in_this_order
+def exp(x):
+    """eˣ in float32 for x ≤ 88, to about one unit in the last place; 0 below −87.
+
+    x = n ln 2 + r with n whole and |r| ≤ ½ ln 2, so eˣ = 2ⁿ eʳ: a polynomial for eʳ, and n goes into the
+    exponent's bits. The polynomial is that of Cephes' ``expf``.
+    """
+    shifted = x * _LOG2_E + _ROUNDING
+    n = shifted - _ROUNDING
+    r = x - n * _LN2_HIGH
+    r = r - n * _LN2_LOW
+    p = float32(1.9875691500e-4)
+    p = p * r + float32(1.3981999507e-3)
+    p = p * r + float32(8.3334519073e-3)
+    p = p * r + float32(4.1665795894e-2)
+    p = p * r + float32(1.6666665459e-1)
+    p = p * r + float32(5.0000001201e-1)
+    p = p * r * r + r + float32(1.0)
+    power = int32((float32(shifted).view(int32) + int32(127)) << int32(23)).view(float32)  # 2ⁿ
+    return float32(0.0) if x < _LOWEST else p * power
+
+
+@compiled
+def _mix(word):
+    """``arrays._mix`` for a uint32."""
+    word = uint32(word ^ (word >> uint32(16)))
+    word = uint32(word * uint32(0x7FEB352D))
+    word = uint32(word ^ (word >> uint32(15)))
+    word = uint32(word * uint32(0x846CA68B))
+    return uint32(word ^ (word >> uint32(16)))
+
+
+@compiled
+def kept(index, drop):
+    """Whether dropout keeps the element with this uint32 index: ``arrays.random_bits``, bit for bit.
+
+    ``drop`` is what :func:`dropout_numbers` made of the probability and the key.
+    """
+    key0, key1, threshold, _ = drop
+    word = _mix(uint32(_mix(uint32((index >> uint32(1)) ^ key0)) + key1))
+    half = uint32(index & uint32(1)) * uint32(16)
+    return (uint32(word >> half) & uint32(0xFFFF)) >= threshold
+
+
+@compiled
+def dropout_factor(index, drop):
+    """What dropout multiplies the element with this index with."""
+    return drop[3] if kept(index, drop) else float32(0.0)
+
+
+def dropout_numbers(probability: float, key: DropoutKey | None) -> tuple:
+    """The key's two words, the threshold of the bits, and the factor of what is kept, for compiled loops.
+
+    Without dropout the threshold is 0, which keeps everything, and the factor 1.
+    """
+    if key is None or probability == 0.0:
+        return uint32(0), uint32(0), uint32(0), float32(1.0)
+    threshold, factor = dropout_threshold(probability)
+    return uint32(key[0]), uint32(key[1]), uint32(threshold), float32(factor)
+
+
+@compiled
+def ordered(x):
+    """A 32-bit integer for a float, such that the larger float has the larger integer; NaN is outermost.
+
+    A maximum of integers runs in vector registers, one of floats that may be NaN does not.
+    """
+    bits = float32(x).view(int32)
+    return int32(bits ^ (int32(bits >> int32(31)) & int32(0x7FFFFFFF)))
+
+
+@compiled
+def unordered(bits):
+    """The float of which :func:`ordered` made this integer."""
+    return int32(bits ^ (int32(bits >> int32(31)) & int32(0x7FFFFFFF))).view(float32)

@@ -1,0 +1,105 @@
+"""The three look-ups, their sum, LayerNorm and dropout in one pass over the tokens."""
+
+import numpy as np
+
+from minibert.arrays import DropoutKey, run_all, run_blocks
+from minibert.kernels.cpu.compiled import compiled, dropout_factor, dropout_numbers, float32, uint32
+from minibert.kernels.cpu.memory import empty, empty_like
+from minibert.kernels.cpu.norm import ROWS, normalise_row, normalise_row_backward, partial_sums
+
+
+@compiled
+def _embed_rows(
+    words, positions, types, ids, type_ids, weight, bias, eps, drop, first_row, normalised, inverse_std, y
+):
+    for r in range(len(ids)):
+        total, out = normalised[r], y[r]
+        size = len(total)
+        position = (first_row + r) % len(positions)
+        for c in range(size):
+            total[c] = words[ids[r], c] + types[type_ids[r], c] + positions[position, c]
+        inverse_std[r] = normalise_row(total, weight, bias, eps, out)
+        start = uint32((first_row + r) * size)
+        for c in range(size):
+            out[c] *= dropout_factor(uint32(start + uint32(c)), drop)
+
+
+@compiled
+def _embed_rows_backward(
+    dout, normalised, inverse_std, weight, drop, first_row, dnormalised, dtotal, dweight, dbias
+):
+    for r in range(len(dout)):
+        size = dout.shape[1]
+        start = uint32((first_row + r) * size)
+        for c in range(size):
+            dnormalised[c] = dout[r, c] * dropout_factor(uint32(start + uint32(c)), drop)
+        normalise_row_backward(dnormalised, normalised[r], inverse_std[r], weight, dtotal[r], dweight, dbias)
+
+
+@compiled
+def _add_rows(rows, ids, table):
+    """table[ids[r]] += rows[r], one row after the other."""
+    for r in range(len(ids)):
+        for c in range(rows.shape[1]):
+            table[ids[r], c] += rows[r, c]
+
+
+def embed(
+    word_weight: np.ndarray,
+    position_weight: np.ndarray,
+    token_type_weight: np.ndarray,
+    norm_weight: np.ndarray,
+    norm_bias: np.ndarray,
+    input_ids: np.ndarray,
+    token_type_ids: np.ndarray,
+    eps: float,
+    probability: float,
+    key: DropoutKey | None,
+) -> tuple[np.ndarray, tuple]:
+    """See ``composites.embed``."""
+    shape = (*input_ids.shape, word_weight.shape[1])
+    ids, type_ids = input_ids.reshape(-1), token_type_ids.reshape(-1)
+    positions = position_weight[: shape[1]]
+    normalised = empty((len(ids), shape[2]))
+    y, inverse_std = empty_like(normalised), empty((len(ids),))
+    drop = dropout_numbers(probability, key)
+
+    def block(s: slice) -> None:
+        _embed_rows(
+            *(word_weight, positions, token_type_weight, ids[s], type_ids[s], norm_weight, norm_bias),
+            *(float32(eps), drop, s.start, normalised[s], inverse_std[s], y[s]),
+        )
+
+    run_blocks(block, len(ids), ROWS)
+    tables = [weight.shape for weight in (word_weight, position_weight, token_type_weight)]
+    return y.reshape(shape), (tables, ids, type_ids, normalised, inverse_std, norm_weight, drop)
+
+
+def embed_backward(
+    dout: np.ndarray, cache: tuple
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """See ``composites.embed_backward``."""
+    tables, ids, type_ids, normalised, inverse_std, norm_weight, drop = cache
+    dword, dposition, dtoken_type = (np.zeros(shape, dtype=dout.dtype) for shape in tables)
+    rows = dout.reshape(normalised.shape)
+    dtotal = empty_like(normalised)
+    sums = partial_sums(len(rows), len(norm_weight))
+
+    def block(s: slice) -> None:
+        dnormalised = empty_like(norm_weight)
+        _embed_rows_backward(
+            *(rows[s], normalised[s], inverse_std[s], norm_weight, drop, s.start),
+            *(dnormalised, dtotal[s], *sums[s.start // ROWS]),
+        )
+
+    run_blocks(block, len(rows), ROWS)
+    # A table's rows are added one after the other, so that the sums are the same every time.
+    run_all(
+        [
+            lambda: _add_rows(dtotal, ids, dword),
+            lambda: _add_rows(dtotal, type_ids, dtoken_type),
+            lambda: np.sum(dtotal.reshape(dout.shape), axis=0, out=dposition[: dout.shape[1]]),
+        ]
+    )
+    dweight, dbias = sums.sum(axis=0)
+    return dword, dposition, dtoken_type, dweight, dbias

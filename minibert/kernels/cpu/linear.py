@@ -1,0 +1,60 @@
+"""linear, its products shared among the threads: rows of the batch for y and dx, rows of W for dW."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from minibert.arrays import get_threads, run_blocks
+from minibert.kernels.cpu.memory import empty, empty_like
+
+
+def row_block(rows: int, at_most: int = 512) -> int:
+    """How many rows of a product to compute at a time: a share of equal size for every thread, or several."""
+    threads = get_threads()
+    rounds = -(-rows // (threads * at_most))
+    return max(-(-rows // (threads * rounds)), 1)
+
+
+def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, tuple]:
+    """See ``ops.linear``."""
+    rows = x.reshape(-1, x.shape[-1])
+    y = empty((len(rows), len(weight)))
+
+    def block(s: slice) -> None:
+        np.matmul(rows[s], weight.T, out=y[s])
+        y[s] += bias
+
+    run_blocks(block, len(rows), row_block(len(rows)))
+    return y.reshape(*x.shape[:-1], len(weight)), (x, weight)
+
+
+def linear_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """See ``ops.linear_backward``."""
+    return linear_gradients(dout.reshape(-1, dout.shape[-1]), *cache)
+
+
+def linear_gradients(
+    dy: np.ndarray, x: np.ndarray, weight: np.ndarray, fill: Callable[[slice], object] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """dx = dy W, dW = dyᵀ x and db = Σ dy for dy (R, N) and x (…, K).
+
+    ``fill`` is called with each block of rows of dy before they are used, to compute them.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    dx, dweight = empty_like(rows), empty_like(weight)
+    step = row_block(len(rows))
+    dbias = empty((-(-len(rows) // step), len(weight)))  # a row of sums for each block
+
+    def input_gradient(s: slice) -> None:
+        if fill:
+            fill(s)
+        np.matmul(dy[s], weight, out=dx[s])
+        dy[s].sum(axis=0, out=dbias[s.start // step])
+
+    def weight_gradient(s: slice) -> None:
+        np.matmul(dy.T[s], rows, out=dweight[s])
+
+    run_blocks(input_gradient, len(rows), step)
+    # Each block reads all rows again, so the fewer the better.
+    run_blocks(weight_gradient, len(weight), -(-len(weight) // get_threads()))
+    return dx.reshape(x.shape), dweight, dbias.sum(axis=0)

@@ -1,0 +1,65 @@
+"""Large arrays in memory that has been used before.
+
+The operating system gives fresh memory page by page, each cleared first, when it is written to: for a
+large array that costs more than computing what goes in. A training step frees and wants the same arrays
+over and over, so freed ones are kept here. Held in all, used and free, is never more than a quarter above
+the most that was ever in use at once.
+"""
+
+import math
+import threading
+import weakref
+from collections import defaultdict
+
+import numpy as np
+
+LARGE = 1 << 20  # bytes; smaller arrays are NumPy's business
+
+
+class _Stock:
+    """Free buffers by their size in bytes, which is one of a few: so that nearly equal sizes share them."""
+
+    def __init__(self) -> None:
+        self.free: dict[int, list[np.ndarray]] = defaultdict(list)
+        self.free_bytes = self.used_bytes = self.most_used = 0
+        # An array may be freed, and call `give_back`, in the middle of `take` in the same thread.
+        self.lock = threading.RLock()
+
+    def take(self, size: int) -> np.ndarray:
+        with self.lock:
+            self.used_bytes += size
+            self.most_used = max(self.most_used, self.used_bytes)
+            if self.free[size]:
+                self.free_bytes -= size
+                return self.free[size].pop()
+        return np.empty(size, dtype=np.uint8)
+
+    def give_back(self, buffer: np.ndarray) -> None:
+        with self.lock:
+            self.used_bytes -= buffer.nbytes
+            self.free_bytes += buffer.nbytes
+            self.free[buffer.nbytes].append(buffer)
+            if self.used_bytes + self.free_bytes > 1.25 * self.most_used:
+                self.free.clear()
+                self.free_bytes = 0
+
+
+_stock = _Stock()
+
+
+def empty(shape: tuple[int, ...]) -> np.ndarray:
+    """An array of float32 with any contents, like ``np.empty``."""
+    size = 4 * math.prod(shape)
+    if size < LARGE:
+        return np.empty(shape, dtype=np.float32)
+    eighth = 1 << (size.bit_length() - 4)  # sizes are whole eighths of a power of two
+    buffer = _stock.take(-(-size // eighth) * eighth)
+    # Views of an array over a memoryview refer to that array, not past it, so it lives as long as they do.
+    array = np.frombuffer(memoryview(buffer), dtype=np.float32, count=math.prod(shape))
+    weakref.finalize(array, _stock.give_back, buffer).atexit = False
+    return array.reshape(shape)
+
+
+def empty_like(array: np.ndarray) -> np.ndarray:
+    """The same, of the shape of ``array``."""
+    return empty(array.shape)

@@ -1,0 +1,64 @@
+"""The length of the gradient and the optimiser's update, each in one pass over the flat buffers."""
+
+import math
+
+import numpy as np
+
+from minibert.arrays import run_blocks
+from minibert.kernels.cpu.compiled import compiled, float32
+
+ELEMENTS = 1 << 17  # of work at a time
+
+
+@compiled
+def _sum_of_squares(x):
+    total = float32(0.0)
+    for i in range(len(x)):
+        total += x[i] * x[i]
+    return total
+
+
+def global_norm(grad: np.ndarray) -> np.ndarray:
+    """See ``ops.global_norm``."""
+    sums = np.empty(-(-len(grad) // ELEMENTS), dtype=np.float64)
+
+    def block(s: slice) -> None:
+        sums[s.start // ELEMENTS] = _sum_of_squares(grad[s])
+
+    run_blocks(block, len(grad), ELEMENTS)
+    return np.float32(math.sqrt(sums.sum()))
+
+
+@compiled
+def _adamw(value, grad, mean, variance, lr, clip, keep1, new1, keep2, new2, eps, decay, inverse1, inverse2):
+    for i in range(len(value)):
+        g = grad[i] * clip
+        m = keep1 * mean[i] + new1 * g
+        v = keep2 * variance[i] + new2 * g * g
+        value[i] -= lr * (m * inverse1 / (np.sqrt(v * inverse2) + eps) + decay * value[i])
+        mean[i], variance[i] = m, v
+
+
+def adamw_update(
+    value: np.ndarray,
+    grad: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    lr: np.ndarray | float,
+    clip: np.ndarray | float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    mean_correction: np.ndarray | float = 1.0,
+    variance_correction: np.ndarray | float = 1.0,
+) -> None:
+    """See ``ops.adamw_update``."""
+    rates = beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps, weight_decay
+    numbers = lr, clip, *rates, 1.0 / mean_correction, 1.0 / variance_correction
+    numbers = [float32(number) for number in numbers]
+
+    def block(s: slice) -> None:
+        _adamw(value[s], grad[s], mean[s], variance[s], *numbers)
+
+    run_blocks(block, len(value), ELEMENTS)
