@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from minibert.arrays import BITS, Array, DropoutKey, get_array_module
+from minibert.arrays import Array, DropoutKey, get_array_module
 from minibert.kernels.cuda.launch import launch
+from minibert.ops.dropout import dropout_threshold
 
 
 def dropout_arguments(
@@ -19,8 +20,7 @@ def dropout_arguments(
         return None, 0, 1.0
     if isinstance(key, tuple):
         key = get_array_module(x).asarray(np.array(key, dtype=np.uint32))
-    threshold = min(round(probability * 2**BITS), 2**BITS - 1)
-    return key, threshold, 2**BITS / (2**BITS - threshold)
+    return key, *dropout_threshold(probability)
 
 
 def dropout_keys(stream: Array, sites: int) -> Array:
