@@ -56,8 +56,16 @@ def _module(source: str, dtype: str, device: int) -> Any:
     try:
         module.compile()
     except Exception as error:  # NVRTC missing, too old, a GPU that lacks an instruction: CuPy has many kinds
-        return KernelError(f"{source}.cu does not compile for {dtype} on GPU {device}: {error}")
+        return KernelError(
+            f"{source}.cu does not compile for {dtype} on GPU {device}: {_telling_line(error)}"
+        )
     return module
+
+
+def _telling_line(error: Exception) -> str:
+    """Of a compiler's many lines the first that speaks of an error, else simply the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return next((line for line in lines if "error" in line), lines[0])
 
 
 def _compiled(source: str, dtype: str) -> Any:
