@@ -42,21 +42,18 @@ def linear_activation_backward(dout: Array, cache: tuple) -> tuple[Array, Array,
     dz = xp.empty_like(z)
     grid = _grid(z)
     sums = xp.empty((grid[0], columns), dtype="float32")
-    launch(
-        *("activation", "bias_activation_backward", dtype, grid, TILE),
-        *(contiguous(dout, z.dtype), z, bias, dz, sums),
-        *(z.size // columns, ROWS_PER_BLOCK, columns, activation),
-    )
+    arrays = contiguous(dout, z.dtype), z, bias, dz, sums
+    numbers = z.size // columns, ROWS_PER_BLOCK, columns, activation
+    launch("activation", "bias_activation_backward", dtype, grid, TILE, *arrays, *numbers)
     return *product_gradients(dz, x, weight), add_sums(sums)
 
 
 def _add_bias_and_activate(z: Array, bias: Array, y: Array, activation: int) -> None:
     """y = f(z + bias); z and y (…, N) may be one array, bias (N,)."""
     columns = z.shape[-1]
-    launch(
-        *("activation", "bias_activation", z.dtype.name, _grid(z), TILE),
-        *(z, bias, y, z.size // columns, ROWS_PER_BLOCK, columns, activation),
-    )
+    arrays = z, bias, y
+    numbers = z.size // columns, ROWS_PER_BLOCK, columns, activation
+    launch("activation", "bias_activation", z.dtype.name, _grid(z), TILE, *arrays, *numbers)
 
 
 def _grid(z: Array) -> tuple[int, int]:

@@ -24,11 +24,9 @@ def packed_attention(
     bias = contiguous(bias, "float32")  # (B, 1, 1 or S, S)
     of_query = length if bias.shape[2] > 1 else 0
     grid, block, rows = _grid(probabilities)
-    launch(
-        *("attention", "attention_softmax", dtype, grid, block),
-        *(probabilities, bias, dropped, rows, num_heads, length),
-        *(bias.shape[2] * length, of_query, *dropout),
-    )
+    arrays = probabilities, bias, dropped
+    numbers = rows, num_heads, length, bias.shape[2] * length, of_query
+    launch("attention", "attention_softmax", dtype, grid, block, *arrays, *numbers, *dropout)
     dropped = probabilities if dropped is None else dropped
     y = xp.empty((batch, length, width // 3), dtype=qkv.dtype)
     multiply(dropped, v, _heads(y, 1, num_heads)[0])
@@ -38,7 +36,7 @@ def packed_attention(
 def packed_attention_backward(dout: Array, cache: tuple) -> Array:
     """See ``composites.packed_attention_backward``."""
     qkv, probabilities, dropped, dropout = cache
-    xp, num_heads = get_array_module(qkv), probabilities.shape[1]
+    xp, dtype, num_heads = get_array_module(qkv), qkv.dtype.name, probabilities.shape[1]
     dqkv = xp.empty_like(qkv)
     q, k, v = _heads(qkv, 3, num_heads)
     dq, dk, dv = _heads(dqkv, 3, num_heads)
@@ -48,10 +46,9 @@ def packed_attention_backward(dout: Array, cache: tuple) -> Array:
     dscores = xp.empty_like(probabilities)
     multiply(dout, v.swapaxes(2, 3), dscores)  # the derivative of dropped, at first
     grid, block, rows = _grid(probabilities)
-    launch(
-        *("attention", "attention_softmax_backward", qkv.dtype.name, grid, block),
-        *(dscores, probabilities, rows, qkv.shape[1], *dropout),
-    )
+    arrays = dscores, probabilities
+    numbers = rows, qkv.shape[1]
+    launch("attention", "attention_softmax_backward", dtype, grid, block, *arrays, *numbers, *dropout)
     multiply(dscores, k, dq, scale=_scale(q))
     multiply(dscores.swapaxes(2, 3), q, dk, scale=_scale(q))
     return dqkv

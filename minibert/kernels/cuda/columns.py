@@ -15,10 +15,8 @@ def column_sums(x: Array, row_scale: Array | None = None) -> Array:
     blocks = -(-rows // per_block)
     sums = get_array_module(x).empty((blocks, columns), dtype="float32")
     stride = x.strides[0] // x.itemsize
-    launch(
-        *("columns", "column_sums", x.dtype.name, (blocks, tiles), TILE),
-        *(x, row_scale, sums, rows, per_block, columns, stride),
-    )
+    arrays, numbers = (x, row_scale, sums), (rows, per_block, columns, stride)
+    launch("columns", "column_sums", x.dtype.name, (blocks, tiles), TILE, *arrays, *numbers)
     return add_sums(sums)
 
 
@@ -30,8 +28,6 @@ def add_sums(sums: Array) -> Array:
     total = get_array_module(sums).empty(sums.shape[1:], dtype="float32")
     columns = total.size
     grid = 1, tile_grid(columns, "float32", STAGE_TWO[0])
-    launch(
-        *("columns", "column_sums", "float32", grid, STAGE_TWO),
-        *(sums, None, total, blocks, blocks, columns, columns),
-    )
+    arrays, numbers = (sums, None, total), (blocks, blocks, columns, columns)
+    launch("columns", "column_sums", "float32", grid, STAGE_TWO, *arrays, *numbers)
     return total

@@ -71,10 +71,9 @@ def _replace_scores(
     losses, row_scale = xp.empty(rows, dtype="float32"), xp.empty(rows, dtype="float32")
     threads = min(max(-(-columns // 32) * 32, 32), 512)
     stride = scores.strides[0] // scores.itemsize
-    launch(
-        *("cross_entropy", "cross_entropy", scores.dtype.name, (rows,), (threads,)),
-        *(scores, bias, labels, weights, denominator, losses, row_scale, columns, stride),
-    )
+    arrays = scores, bias, labels, weights, denominator, losses, row_scale
+    numbers = columns, stride
+    launch("cross_entropy", "cross_entropy", scores.dtype.name, (rows,), (threads,), *arrays, *numbers)
     loss = xp.empty((), dtype="float32")
     launch("cross_entropy", "sum", scores.dtype.name, (1,), (256,), losses, loss, rows)
     return loss, row_scale
@@ -84,8 +83,7 @@ def _scale_rows(x: Array, row_scale: Array) -> Array:
     """row_scale[r] · x[r, c]; x (R, C), row_scale (R,)."""
     y, (rows, columns), dtype = get_array_module(x).empty_like(x), x.shape, x.dtype.name
     grid = -(-rows // ROWS_PER_BLOCK), tile_grid(columns, dtype)
-    launch(
-        *("cross_entropy", "scale_rows", dtype, grid, TILE),
-        *(x, row_scale, y, rows, ROWS_PER_BLOCK, columns),
-    )
+    arrays = x, row_scale, y
+    numbers = rows, ROWS_PER_BLOCK, columns
+    launch("cross_entropy", "scale_rows", dtype, grid, TILE, *arrays, *numbers)
     return y

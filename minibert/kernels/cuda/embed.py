@@ -31,11 +31,9 @@ def embed(
     inverse_std = xp.empty(batch * length, dtype="float32")
     block = row_block(size, dtype)
     grid, per_block = row_grid(ids.size, block)
-    launch(
-        *("embed", "embed", dtype, grid, block),
-        *(*tables, norm_weight, norm_bias, ids, types, y, normalised, inverse_std),
-        *(ids.size, per_block, length, size, eps, *dropout),
-    )
+    arrays = *tables, norm_weight, norm_bias, ids, types, y, normalised, inverse_std
+    numbers = ids.size, per_block, length, size, eps
+    launch("embed", "embed", dtype, grid, block, *arrays, *numbers, *dropout)
     counts = [table.shape[0] for table in tables]
     return y, (ids, types, counts, normalised, inverse_std, norm_weight, dropout)
 
@@ -49,11 +47,9 @@ def embed_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Array, Arra
     block = row_block(size, dtype)
     grid, per_block = row_grid(ids.size, block)
     sums = xp.empty((grid[0], 2, size), dtype="float32")
-    launch(
-        *("embed", "embed_backward", dtype, grid, block),
-        *(contiguous(dout, dz.dtype), normalised, inverse_std, norm_weight, dz, sums),
-        *(ids.size, per_block, size, *dropout),
-    )
+    arrays = contiguous(dout, dz.dtype), normalised, inverse_std, norm_weight, dz, sums
+    numbers = ids.size, per_block, size
+    launch("embed", "embed_backward", dtype, grid, block, *arrays, *numbers, *dropout)
     dnorm_weight, dnorm_bias = add_sums(sums)
     rows = dz.reshape(-1, size)
     dposition = xp.zeros((positions, size), dtype="float32")

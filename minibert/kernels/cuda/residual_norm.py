@@ -26,11 +26,9 @@ def _forward(
     inverse_std = xp.empty(rows, dtype="float32")
     block = row_block(size, dtype)
     grid, per_block = row_grid(rows, block)
-    launch(
-        *("residual_norm", "residual_norm", dtype, grid, block),
-        *(x, x_bias, residual, weight, bias, y, normalised, inverse_std),
-        *(rows, per_block, size, eps, *dropout),
-    )
+    arrays = x, x_bias, residual, weight, bias, y, normalised, inverse_std
+    numbers = rows, per_block, size, eps
+    launch("residual_norm", "residual_norm", dtype, grid, block, *arrays, *numbers, *dropout)
     return y, (normalised, inverse_std, weight, dropout)
 
 
@@ -44,11 +42,9 @@ def _backward(dout: Array, cache: tuple, with_bias: bool = False) -> tuple[Array
     block = row_block(size, dtype)
     grid, per_block = row_grid(rows, block)
     sums = xp.empty((grid[0], 2 + with_bias, size), dtype="float32")
-    launch(
-        *("residual_norm", "residual_norm_backward", dtype, grid, block),
-        *(contiguous(dout, normalised.dtype), normalised, inverse_std, weight, dresidual, dx, sums),
-        *(rows, per_block, size, with_bias, *dropout),
-    )
+    arrays = contiguous(dout, normalised.dtype), normalised, inverse_std, weight, dresidual, dx, sums
+    numbers = rows, per_block, size, with_bias
+    launch("residual_norm", "residual_norm_backward", dtype, grid, block, *arrays, *numbers, *dropout)
     return dresidual if dx is None else dx, dresidual, add_sums(sums)
 
 

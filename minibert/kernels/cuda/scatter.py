@@ -14,15 +14,14 @@ def sort_ids(ids: Array, count: int, dtype: str) -> tuple[Array, Array]:
     xp = get_array_module(ids)
     n, order = ids.shape[0], None
     blocks = -(-n // SORT_TILE)
+    tiles = dtype, (blocks,), (DIGITS,)
     for shift in range(0, max((count - 1).bit_length(), 1), 8):
         counts = xp.empty((DIGITS, blocks), dtype="int32")
-        launch("scatter", "count_digits", dtype, (blocks,), (DIGITS,), ids, counts, n, shift)
+        launch("scatter", "count_digits", *tiles, ids, counts, n, shift)
         launch("scatter", "running_sums", dtype, (1,), (1024,), counts, counts.size)
-        before, ids, order_before, order = ids, xp.empty_like(ids), order, xp.empty_like(ids)
-        launch(
-            *("scatter", "place_by_digit", dtype, (blocks,), (DIGITS,)),
-            *(before, order_before, counts, ids, order, n, shift),
-        )
+        placed, placed_order = xp.empty_like(ids), xp.empty_like(ids)
+        launch("scatter", "place_by_digit", *tiles, ids, order, counts, placed, placed_order, n, shift)
+        ids, order = placed, placed_order
     return ids, order
 
 

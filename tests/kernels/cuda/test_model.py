@@ -20,7 +20,7 @@ def device(xp, monkeypatch):
 
 
 def train(device, dtype):
-    """Losses, gradients and parameters of two steps with dropout and padding, accumulated from two batches."""
+    """Losses, gradients and parameters of two steps, with dropout, padding and two micro-batches each."""
     rng = np.random.default_rng(0)
     config = BertConfig(
         vocab_size=300,
