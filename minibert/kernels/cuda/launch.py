@@ -16,6 +16,7 @@ FOLDER = Path(__file__).parent
 STORAGE = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
 
 MAX_THREADS = 256  # of a block with several rows (common.cuh)
+MAX_ROW_THREADS = 512  # of a block with one row: with up to 128 registers each they fit
 
 
 class KernelError(Exception):
@@ -148,8 +149,9 @@ def row_block(size: int, dtype: str) -> tuple[int, int]:
     """
     threads = -(-size // pack(dtype))
     threads = 1 << (threads - 1).bit_length() if threads <= 32 else -(-threads // 32) * 32
-    if threads > 1024:
-        raise KernelError(f"rows of {size} numbers are too long; the kernels hold {1024 * pack(dtype)}")
+    if threads > MAX_ROW_THREADS:
+        longest = MAX_ROW_THREADS * pack(dtype)
+        raise KernelError(f"rows of {size} numbers are too long; the kernels hold {longest}")
     return threads, max(MAX_THREADS // threads, 1)
 
 

@@ -93,7 +93,8 @@ def test_a_source_that_does_not_compile_is_tried_once_and_says_why(cupy):
 
 @pytest.mark.parametrize("dtype", launch.STORAGE)
 def test_a_row_fits_its_threads(dtype):
-    for size in range(1, 1024 * launch.pack(dtype), 37):
+    longest = launch.MAX_ROW_THREADS * launch.pack(dtype)
+    for size in range(1, longest, 37):
         x, y = launch.row_block(size, dtype)
         assert x * launch.pack(dtype) >= size
         assert x % 32 == 0 or (x < 32 and x & (x - 1) == 0)
@@ -101,7 +102,7 @@ def test_a_row_fits_its_threads(dtype):
         (blocks,), per_block = launch.row_grid(1000, (x, y))
         assert per_block % y == 0 and (blocks - 1) * per_block < 1000 <= blocks * per_block
     with pytest.raises(launch.KernelError, match="too long"):
-        launch.row_block(1024 * launch.pack(dtype) + 1, dtype)
+        launch.row_block(longest + 1, dtype)
 
 
 def test_python_and_the_sources_agree_on_their_constants():
