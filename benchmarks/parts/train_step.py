@@ -1,0 +1,166 @@
+"""The training step: ours, Hugging Face's, the fastest PyTorch, and the bare matrix products of the step."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Race, Spread, Turn, fastest, paired_ratio, spread, take_turns
+from benchmarks.parts.common import (
+    BLUE,
+    GREY,
+    HUGGING_FACE,
+    KEEP_MEMORY,
+    OURS,
+    RED,
+    add_presets,
+    batch_shape,
+    check_agreement,
+    missing_lines,
+    new_axes,
+    pretrained_folder,
+    pytorch_modes,
+    pytorch_names,
+    save_figure,
+)
+from benchmarks.results import milliseconds, paragraph, ratio, share, table
+from minibert import BertConfig
+
+PRODUCTS = "bare products"
+AIMS = {"tiny": (1.5, 0.7), "mini": (1.5, 0.8), "small": (1.2, 0.8)}  # PyTorch's time / ours, products / step
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The sizes."""
+    add_presets(parser)
+    parser.add_argument(
+        "--vocabularies",
+        nargs="+",
+        type=int,
+        default=(8192, 30522),
+        metavar="V",
+        help="sizes of the vocabulary (default: 8192 30522)",
+    )
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A case for each pair of sizes."""
+    presets, vocabularies = options.presets or list(AIMS), options.vocabularies
+    for vocab_size in vocabularies[:1] if options.quick else vocabularies:
+        for preset in presets[:1] if options.quick else presets:
+            config = BertConfig.preset(preset, vocab_size=vocab_size)
+            yield f"{preset}, V {vocab_size:,}", _measure_case(config, options)
+
+
+def _measure_case(config: BertConfig, options: argparse.Namespace) -> dict[str, Any]:
+    shape = batch_shape(options)
+    with pretrained_folder(config) as folder, Race(options.threads) as race:
+        race.enter(OURS, "ours:step_and_products", folder=folder, **shape)
+        race.enter(HUGGING_FACE, "hugging_face:training_step", folder=folder, **shape)
+        for name, arguments in pytorch_modes(options).items():
+            race.enter(name, "pytorch:training_step", KEEP_MEMORY, folder=folder, compile=arguments, **shape)
+        losses = race.ask("loss")
+        check_agreement(losses, tolerance=1e-4)
+        race.warm_up("step")
+        ours = race.workers[OURS]
+        turns = [*race.turns("step"), Turn(PRODUCTS, ours, "products")]
+        seconds = take_turns(turns, rounds=options.rounds, seconds=options.seconds)
+        return {
+            "batch": shape,
+            "seconds": seconds,
+            "missing": race.missing,
+            "losses": losses,
+            "flops": ours.call("flops"),
+            "blas": ours.call("blas"),
+        }
+
+
+# -- Report -----------------------------------------------------------------------------------------
+
+
+def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
+    """A table for each case, and a picture of all."""
+    _plot(cases, folder / "train_step.png")
+    parts = [
+        paragraph("""
+            Forward, backward, gradient clipping and AdamW, dropout 0.1, 15 % of the positions masked,
+            no padding. All start from the same weights and, without dropout, have the same loss. The
+            fast PyTorch model scores the vocabulary only at masked positions (Hugging Face's at all),
+            makes q, k, v in one product, uses `scaled_dot_product_attention` without a mask and the
+            fused AdamW, and glibc is told to keep freed memory. The bare products are all matrix
+            products of our step and nothing else, timed in turn with it."""),
+        "![Seconds of a training step](train_step.png)",
+    ]
+    for case, record in cases.items():
+        batch = record["batch"]
+        parts.append(f"### {case}, batch {batch['batch_size']} × {batch['length']}")
+        parts.append(_table(record))
+        parts += [f"Our matrix products: {record['blas']}.", missing_lines(record)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _table(record: Mapping[str, Any]) -> str:
+    seconds = record["seconds"]
+    rows = [
+        [name, milliseconds(spread(times)), ratio(paired_ratio(times, seconds[OURS]))]
+        for name, times in seconds.items()
+        if name != PRODUCTS
+    ]
+    products = spread(seconds[PRODUCTS])
+    speed = record["flops"] / products.median / 1e9
+    rows.append([f"{PRODUCTS} ({speed:,.0f} GFLOP/s)", milliseconds(products), ratio(_share(record))])
+    return table(["", "ms a step (quartiles)", "times ours (quartiles)"], rows)
+
+
+def _share(record: Mapping[str, Any]) -> Spread:
+    """Of the bare products in the step."""
+    return paired_ratio(record["seconds"][PRODUCTS], record["seconds"][OURS])
+
+
+def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """Of each case the ratios to the strongest PyTorch and to Hugging Face, and the products' share."""
+    rows = []
+    for case, record in cases.items():
+        seconds = record["seconds"]
+        rate, least_share = AIMS.get(case.split(",")[0], (1.0, 0.8))
+        for least, names in ((rate, pytorch_names(seconds)), (3.0, [HUGGING_FACE])):
+            if best := fastest(seconds, names):
+                times = paired_ratio(seconds[best], seconds[OURS])
+                rows.append((f"training step, {case}: {best} / ours", f"{least:.1f}", ratio(times)))
+        rows.append(
+            (f"training step, {case}: bare products' share", f"{least_share:.0%}", share(_share(record)))
+        )
+    return rows
+
+
+def _plot(cases: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Bars: how many times as long as ours every contender takes."""
+    names = list(dict.fromkeys(name for record in cases.values() for name in record["seconds"]))
+    names.sort(key=lambda name: (name != PRODUCTS, name != OURS))
+    figure, axes = new_axes(8, 1.2 + 0.24 * len(names) * len(cases))
+    ticks = []
+    for number, record in enumerate(cases.values()):
+        seconds = record["seconds"]
+        start = number * (len(names) + 1.5)
+        ticks.append(start + (len(names) - 1) / 2)
+        for offset, name in enumerate(name for name in names if name in seconds):
+            ratios = paired_ratio(seconds[name], seconds[OURS])
+            color = {OURS: BLUE, PRODUCTS: GREY, HUGGING_FACE: RED}.get(name, "#e59866")
+            axes.barh(start + offset, ratios.median, color=color)
+            axes.annotate(
+                f"{name}: {ratios.median:.2f}",
+                (ratios.median, start + offset),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            )
+    axes.set_yticks(ticks, list(cases))
+    axes.grid(visible=False, axis="y")
+    axes.invert_yaxis()
+    axes.margins(x=0.35, y=0.01)
+    axes.set_xlim(left=0)
+    axes.axvline(1.0, color=BLUE, linewidth=0.8, linestyle="--", zorder=0.5)
+    axes.set_xlabel("time of a training step, as a multiple of ours (median of paired rounds)")
+    save_figure(figure, path)

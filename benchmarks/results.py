@@ -1,0 +1,139 @@
+"""The file of all that was measured, ``cpu.json``, and the report that is made of it, ``cpu.md``."""
+
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Spread
+from minibert.files import read_json, write_json, write_text
+
+PACKAGES = "numpy scipy numba torch transformers tokenizers onnxruntime".split()
+DATA, REPORT = "cpu.json", "cpu.md"
+
+
+class Results:
+    """What was measured so far, in ``folder``: part → case → its record.
+
+    Every case is written, atomically, as soon as it has been measured, and replaces only the earlier
+    record of the same case.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        path = folder / DATA
+        self.parts: dict[str, dict[str, dict[str, Any]]] = (
+            read_json(path, "file of results") if path.exists() else {}
+        )
+
+    def save(self, part: str, case: str, record: Mapping[str, Any], threads: int) -> None:
+        """Add a record, and with it when, where and by which command it came about."""
+        origin = {
+            "when": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+            "threads": threads,
+            "machine": describe_machine(),
+            "versions": versions(),
+        }
+        self.parts.setdefault(part, {})[case] = {**record, "origin": origin}
+        write_json(self.folder / DATA, self.parts)
+
+    def write_report(self, title: str, sections: Sequence[str]) -> Path:
+        """Write the report."""
+        path = self.folder / REPORT
+        write_text(path, "\n\n".join([f"# {title}", *sections]) + "\n")
+        return path
+
+
+def describe_machine() -> dict[str, Any]:
+    """The processor, its cores that we may use, and the system."""
+    return {
+        "processor": _processor(),
+        "cores": usable_cores(),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "python": platform.python_version(),
+    }
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processor() -> str:
+    """Its name, as Linux tells it, or else what Python knows."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in fields.items()}
+    name = fields.get("model name", platform.machine())
+    return f"{name} (family {fields['cpu family']})" if "cpu family" in fields else name
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that take part and are installed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+# -- As text ----------------------------------------------------------------------------------------
+
+
+def paragraph(text: str) -> str:
+    """A text that was written in several lines, as one."""
+    return " ".join(text.split())
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; the first column on the left, numbers on the right."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
+
+
+def milliseconds(times: Spread) -> str:
+    """Seconds as milliseconds: the median, and the quartiles in brackets."""
+    digits = 0 if times.median >= 1 else 1
+    low, median, high = (f"{1e3 * value:,.{digits}f}" for value in (times.low, times.median, times.high))
+    return f"{median} ({low}–{high})"
+
+
+def ratio(ratios: Spread) -> str:
+    """The median, and the quartiles in brackets."""
+    return f"{ratios.median:.2f} ({ratios.low:.2f}–{ratios.high:.2f})"
+
+
+def share(shares: Spread) -> str:
+    """The same in percent."""
+    return f"{shares.median:.0%} ({shares.low:.0%}–{shares.high:.0%})"
+
+
+def describe_origin(record: Mapping[str, Any]) -> str:
+    """When, where and by which command a record came about, in one line."""
+    origin = record["origin"]
+    machine = origin["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
+    return (
+        f"{origin['when']}, `{origin['command']}`, {origin['threads']} threads of {machine['cores']} cores, "
+        f"{machine['processor']}, {machine['system']}, Python {machine['python']}, {packages}"
+    )
+
+
+def describe_origins(cases: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line for every case, those measured alike (but for the time) in one."""
+    lines: dict[str, list[str]] = {}
+    for case, record in cases.items():
+        when, what = describe_origin(record).split(", ", 1)
+        lines.setdefault(what, []).append(f"{case} {when}")
+    return "\n".join(f"<sub>Measured: {'; '.join(whens)}; {what}.</sub>\n" for what, whens in lines.items())

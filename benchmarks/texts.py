@@ -1,0 +1,29 @@
+"""What every tokenizer is given."""
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from minibert.data import open_corpus
+
+
+def documents(text: str) -> list[str]:
+    """The documents of a text file, as ``minibert.data.open_corpus`` reads it."""
+    return ["\n".join(document.paragraphs) for document in open_corpus([text]).raw_documents()]
+
+
+def text_pieces(text: str, pieces: int) -> list[list[str]]:
+    """The documents of a text file in so many equal runs."""
+    every = documents(text)
+    bounds = [number * len(every) // pieces for number in range(pieces + 1)]
+    return [every[start:stop] for start, stop in itertools.pairwise(bounds)]
+
+
+def digest(token_ids: Iterable[Sequence[int]]) -> str:
+    """A hash (BLAKE2b) of the token ids of many texts, their borders included."""
+    total = hashlib.blake2b(digest_size=16)
+    for ids in token_ids:
+        total.update(np.array([len(ids), *ids], dtype=np.int32).tobytes())
+    return total.hexdigest()

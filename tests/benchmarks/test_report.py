@@ -1,0 +1,201 @@
+"""The file of results and the report: whatever was measured, and never at the cost of what was before."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import operations
+from benchmarks.__main__ import PARTS, main
+from benchmarks.measure import Spread
+from benchmarks.parts import scaling
+from benchmarks.parts.common import check_agreement
+from benchmarks.results import Results, milliseconds, ratio, share, table
+from minibert import ops
+
+TIMES = {
+    "minibert": [0.1, 0.2, 0.1],
+    "Hugging Face": [0.4, 0.8, 0.4],
+    "PyTorch, eager": [0.2, 0.4, 0.2],
+    "PyTorch, compiled": [0.3, 0.6, 0.3],
+}
+BATCH = {"batch_size": 32, "length": 128}
+MEMORY = {"imported": 2**20, "peak": 9 * 2**20, "working": 5 * 2**20}
+RECORDS = {
+    "train_step": {
+        "tiny, V 8,192": {
+            "batch": BATCH,
+            "seconds": TIMES | {"bare products": [0.08, 0.16, 0.08]},
+            "missing": {"PyTorch, compiled, max-autotune": "no compiler"},
+            "flops": 16_000_000_000,
+            "blas": "openblas",
+        }
+    },
+    "memory": {"tiny": {"batch": BATCH, "bytes": {"minibert": MEMORY, "PyTorch, eager": MEMORY}}},
+    "inference": {"MiniLM": {"batch": BATCH, "seconds": TIMES, "differences": dict.fromkeys(TIMES, 1e-6)}},
+    "tokenizer": {
+        "tokenizer": {
+            "text": "wiki.txt",
+            "characters": [10, 20, 10],
+            "seconds": {"minibert": [1.0, 2.0, 1.0], "tokenizers (Rust)": [2.0, 4.0, 2.0]},
+        }
+    },
+    "vocabulary": {
+        "vocabulary": {
+            "text": "wiki.txt",
+            "seconds": {"minibert": [3.0], "tokenizers (Rust)": [2.0]},
+            "tokens": {"minibert": 8192, "tokenizers (Rust)": 8192},
+            "in_all": 8000,
+        }
+    },
+    "scaling": {
+        "batch": {
+            "base": {"batch_size": 16, "layers": 4, "hidden": 256, "length": 128},
+            "seconds": {"2": [0.3], "4": [0.5], "8": [0.9]},
+        }
+    },
+    "profile": {
+        "tiny": {
+            "batch": BATCH,
+            "rounds": {
+                "reference": [{"linear": 0.2, "embed": 0.1, "rest": 0.01}],
+                "kernels": [{"linear": 0.1, "embed": 0.1, "rest": 0.01}],
+            },
+        }
+    },
+    "held_out": {
+        "tiny": {
+            "plateau": {"loss": 6.4, "accuracy": 0.07},
+            "held_out": {"held_out_mlm_loss": 5.3, "held_out_mlm_accuracy": 0.2},
+            "step": 3600,
+            "tokens": 7_000_000,
+            "seconds": 290.0,
+        }
+    },
+}
+
+
+def aims_of(part: str) -> dict[str, tuple[str, str]]:
+    rows = importlib.import_module(f"benchmarks.parts.{part}").aims(RECORDS[part])
+    return {what: (least, measured) for what, least, measured in rows}
+
+
+def test_every_part_has_a_record_here():
+    assert sorted(RECORDS) == sorted(PARTS)
+
+
+def test_a_report_is_made_of_whatever_was_measured(tmp_path, capsys):
+    for count in range(len(RECORDS) + 1):
+        results = Results(tmp_path)
+        for part in list(RECORDS)[:count]:
+            for case, record in RECORDS[part].items():
+                results.save(part, case, record, threads=2)
+        assert main(["report", "--results", str(tmp_path)]) == 0
+    report = (tmp_path / "cpu.md").read_text()
+    assert "Left out: PyTorch, compiled, max-autotune: no compiler" in report
+    pictures = {line.split("(")[1].rstrip(")") for line in report.splitlines() if line.startswith("![")}
+    assert pictures == {"train_step.png", "scaling.png", "profile_tiny.png"}
+    for picture in pictures:
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_new_record_replaces_only_its_own_case(tmp_path):
+    Results(tmp_path).save("memory", "tiny", {"bytes": {"minibert": 1}}, threads=2)
+    Results(tmp_path).save("memory", "mini", {"bytes": {"minibert": 2}}, threads=2)
+    Results(tmp_path).save("memory", "tiny", {"bytes": {"minibert": 3}}, threads=1)
+    stored = json.loads((tmp_path / "cpu.json").read_text())
+    assert stored["memory"]["tiny"]["bytes"] == {"minibert": 3}
+    assert stored["memory"]["tiny"]["origin"]["threads"] == 1
+    assert stored["memory"]["mini"]["bytes"] == {"minibert": 2}
+
+
+def test_the_training_step_is_held_against_the_fastest_pytorch():
+    aims = aims_of("train_step")
+    assert aims["training step, tiny, V 8,192: PyTorch, eager / ours"] == ("1.5", "2.00 (2.00–2.00)")
+    assert aims["training step, tiny, V 8,192: Hugging Face / ours"] == ("3.0", "4.00 (4.00–4.00)")
+    assert aims["training step, tiny, V 8,192: bare products' share"] == ("70%", "80% (80%–80%)")
+
+
+def test_other_aims():
+    assert aims_of("memory") == {
+        "peak memory of a step, tiny: ours / least of PyTorch": ("below 1.0", "1.00 (above imports: 1.00)")
+    }
+    assert aims_of("tokenizer") == {"tokenizing, one thread: Rust / ours": ("1.5", "2.00 (2.00–2.00)")}
+    assert aims_of("vocabulary") == {
+        "learning a vocabulary: ours / Rust": ("at most 3.0", "1.50 (1.50–1.50)")
+    }
+    assert list(aims_of("held_out").values()) == [("1.0", "1.100")]
+
+
+def test_mistakes_are_one_line_and_code_2(tmp_path, capsys):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "cpu.json").write_text("{")
+    (tmp_path / "short.txt").write_text("One sentence.")
+    for arguments, told in (
+        (["no_such_part"], "no_such_part"),
+        (["memory", "--rounds", "0"], "at least 1"),
+        (["train_step", "--presets", "giant", "--results", str(tmp_path / "new")], "giant"),
+        (["tokenizer", "--text", str(tmp_path / "none.txt"), "--results", str(tmp_path / "new")], "none.txt"),
+        (
+            ["tokenizer", "--text", str(tmp_path / "short.txt"), "--results", str(tmp_path)],
+            "not 11 documents",
+        ),
+        (["held_out", "--run", str(tmp_path), "--results", str(tmp_path / "new")], "not a finished run"),
+        (["report", "--results", str(tmp_path / "broken")], "not valid JSON"),
+    ):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert told in error
+        assert error.count("\n") == 1
+
+
+def test_a_contender_that_computes_something_else_is_found_out():
+    check_agreement({"minibert": 9.7, "PyTorch": 9.70005}, tolerance=1e-4)
+    for other in (9.8, float("nan")):
+        with pytest.raises(Exception, match="not the same work"):
+            check_agreement({"minibert": 9.7, "PyTorch": other}, tolerance=1e-4)
+
+
+def test_numbers_as_text():
+    assert table(["", "ms"], [["a", "1"]]) == "|  | ms |\n| --- | ---: |\n| a | 1 |"
+    assert milliseconds(Spread(0.0012, 0.0015, 0.0021)) == "1.5 (1.2–2.1)"
+    assert milliseconds(Spread(1.2, 1.5, 2.1)) == "1,500 (1,200–2,100)"
+    assert ratio(Spread(1.0, 1.5, 2.0)) == "1.50 (1.00–2.00)"
+    assert share(Spread(0.5, 0.75, 0.8)) == "75% (50%–80%)"
+
+
+@pytest.mark.parametrize("coefficients", [(0.5, 0.25), (1e-3, 2e-4, 3e-6), (0.0, 0.0, 1e-5)])
+def test_a_curve_of_theorys_shape_is_found_again(coefficients):
+    x = np.array([32, 64, 128, 256, 512])
+    seconds = np.polynomial.Polynomial(coefficients)(x)
+    found = scaling.fit(x, seconds, degree=len(coefficients) - 1)
+    np.testing.assert_allclose(found.coefficients, coefficients, rtol=1e-6, atol=1e-12)
+    assert found.r_squared == pytest.approx(1.0)
+
+
+def test_no_part_of_a_cost_is_negative_and_a_wrong_shape_fits_badly():
+    x = np.array([1.0, 2.0, 3.0, 4.0])
+    falling = scaling.fit(x, 5.0 - x, degree=1)
+    assert min(falling.coefficients) >= 0
+    assert falling.r_squared < 0.5
+
+
+def test_the_profile_adds_up_and_leaves_the_table_as_it_was():
+    before = {name: (entry.reference, dict(entry.kernels)) for name, entry in ops.TABLE.items()}
+    x, weight, bias = np.ones((4, 8), "float32"), np.ones((8, 8), "float32"), np.ones(8, "float32")
+    calls = []
+
+    def step(number):
+        calls.append(number)
+        y, cache = ops.linear(x, weight, bias)
+        ops.linear_backward(y, cache)
+
+    for kernels in (False, True):
+        calls.clear()
+        seconds = operations.profile(step, kernels=kernels, steps=3)
+        assert calls == [0, 0, 1, 2]
+        assert set(seconds) == {"linear", operations.REST}
+        assert min(seconds.values()) > 0
+    after = {name: (entry.reference, dict(entry.kernels)) for name, entry in ops.TABLE.items()}
+    assert before == after
