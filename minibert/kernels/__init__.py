@@ -4,6 +4,7 @@ Importing this package enters its kernels in the table of ``ops``, from where th
 arrays of their library and dtype.
 """
 
-from minibert.kernels import cpu
+from minibert.kernels import cpu, cuda
 
 cpu.register_all()
+cuda.register_all()

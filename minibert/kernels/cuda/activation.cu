@@ -1,0 +1,102 @@
+// bias + activation, the end of a linear map, and its backward with the bias's gradient (ops/activations.py).
+//
+//     forward:   y = f(z + b)                                             z = x Wᵀ
+//     backward:  dz = dout · f'(z + b),   db = Σ dz over the rows
+//
+// f is one of those below. The forward keeps z, as it came from the matrix product; y may be z itself. The
+// backward leaves the sums over the rows of each block for column_sums (columns.cu) to add up.
+#include "common.cuh"
+
+// Numbered as in activation.py. A linear map has the identity, whose backward is no kernel's business.
+enum Activation { IDENTITY, GELU, GELU_TANH, RELU, TANH };
+
+// f(x) = x Φ(x), Φ(x) = ½ (1 + erf(x/√2)).   f'(x) = Φ(x) + x φ(x), φ(x) = exp(−x²/2) / √(2π).
+__device__ inline float gelu(float x) { return x * (0.5f + 0.5f * erff(x * 0.70710678f)); }
+
+__device__ inline float gelu_derivative(float x) {
+    return 0.5f + 0.5f * erff(x * 0.70710678f) + x * expf(-0.5f * x * x) * 0.39894228f;
+}
+
+// f(x) = ½ x (1 + t), t = tanh(√(2/π) (x + 0.044715 x³)).
+// f'(x) = ½ (1 + t) + ½ x (1 − t²) √(2/π) (1 + 3 · 0.044715 x²).
+__device__ inline float gelu_tanh(float x) {
+    return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+}
+
+__device__ inline float gelu_tanh_derivative(float x) {
+    const float t = tanhf(0.79788456f * (x + 0.044715f * x * x * x));
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.79788456f * (1.0f + 0.134145f * x * x);
+}
+
+__device__ inline float tanh_derivative(float x) {
+    const float t = tanhf(x);
+    return 1.0f - t * t;
+}
+
+__device__ inline void activate(float (&x)[PACK], int activation) {
+#pragma unroll
+    for (int i = 0; i < PACK; i++) {
+        switch (activation) {  // the same in all threads
+            case GELU: x[i] = gelu(x[i]); break;
+            case GELU_TANH: x[i] = gelu_tanh(x[i]); break;
+            case RELU: x[i] = fmaxf(x[i], 0.0f); break;
+            case TANH: x[i] = tanhf(x[i]); break;
+        }
+    }
+}
+
+__device__ inline void differentiate(float (&x)[PACK], int activation) {
+#pragma unroll
+    for (int i = 0; i < PACK; i++) {
+        switch (activation) {
+            case GELU: x[i] = gelu_derivative(x[i]); break;
+            case GELU_TANH: x[i] = gelu_tanh_derivative(x[i]); break;
+            case RELU: x[i] = x[i] > 0.0f ? 1.0f : 0.0f; break;
+            case TANH: x[i] = tanh_derivative(x[i]); break;
+        }
+    }
+}
+
+// z, y (rows, columns), bias (columns,).
+extern "C" __global__ void bias_activation(
+    const T* z, const float* bias, T* y, int rows, int rows_per_block, int columns, int activation) {
+    const int column = (blockIdx.y * blockDim.x + threadIdx.x) * PACK, count = columns - column;
+    const int end = min(rows, (int)(blockIdx.x + 1) * rows_per_block);
+    float b[PACK];
+    load(b, bias + column, count);
+    for (int row = blockIdx.x * rows_per_block + threadIdx.y; row < end; row += blockDim.y) {
+        const long long at = (long long)row * columns + column;
+        float x[PACK];
+        load(x, z + at, count);
+#pragma unroll
+        for (int j = 0; j < PACK; j++) x[j] += b[j];
+        activate(x, activation);
+        store(y + at, count, x);
+    }
+}
+
+// dout, z, dz (rows, columns), bias (columns,), sums (blocks, columns): db.
+extern "C" __global__ void bias_activation_backward(
+    const T* dout, const T* z, const float* bias, T* dz, float* sums,
+    int rows, int rows_per_block, int columns, int activation) {
+    const int column = (blockIdx.y * blockDim.x + threadIdx.x) * PACK, count = columns - column;
+    const int end = min(rows, (int)(blockIdx.x + 1) * rows_per_block);
+    float b[PACK], db[PACK] = {};
+    load(b, bias + column, count);
+    for (int row = blockIdx.x * rows_per_block + threadIdx.y; row < end; row += blockDim.y) {
+        const long long at = (long long)row * columns + column;
+        float d[PACK], x[PACK];
+        load(d, dout + at, count);
+        load(x, z + at, count);
+#pragma unroll
+        for (int j = 0; j < PACK; j++) x[j] += b[j];
+        differentiate(x, activation);
+#pragma unroll
+        for (int j = 0; j < PACK; j++) {
+            d[j] *= x[j];
+            db[j] += d[j];
+        }
+        store(dz + at, count, d);
+    }
+    store_column_sums(sums + (long long)blockIdx.x * columns + column, count, db);
+}

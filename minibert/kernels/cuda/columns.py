@@ -1,0 +1,33 @@
+"""Sums over the rows of a matrix, in two stages and always in the same order (columns.cu)."""
+
+from minibert.arrays import Array, get_array_module
+from minibert.kernels.cuda.launch import TILE, launch, tile_grid
+
+STAGE_TWO = (8, 32)  # the block for sums of sums: few columns, many rows
+
+
+def column_sums(x: Array, row_scale: Array | None = None) -> Array:
+    """Σᵣ row_scale[r] · x[r, c]: x (R, C) with its columns side by side, row_scale (R,) → (C,) float32."""
+    rows, columns = x.shape
+    tiles = tile_grid(columns, x.dtype.name)
+    # So many blocks that the GPU is busy, and so many rows in each that few sums are left to add up.
+    per_block = max(32, -(-rows * tiles // 1024))
+    blocks = -(-rows // per_block)
+    sums = get_array_module(x).empty((blocks, columns), dtype="float32")
+    stride = x.strides[0] // x.itemsize
+    arrays, numbers = (x, row_scale, sums), (rows, per_block, columns, stride)
+    launch("columns", "column_sums", x.dtype.name, (blocks, tiles), TILE, *arrays, *numbers)
+    return add_sums(sums)
+
+
+def add_sums(sums: Array) -> Array:
+    """Add up what the blocks left: sums (blocks, …) float32 → (…)."""
+    blocks = sums.shape[0]
+    if blocks == 1:
+        return sums[0]
+    total = get_array_module(sums).empty(sums.shape[1:], dtype="float32")
+    columns = total.size
+    grid = 1, tile_grid(columns, "float32", STAGE_TWO[0])
+    arrays, numbers = (sums, None, total), (blocks, blocks, columns, columns)
+    launch("columns", "column_sums", "float32", grid, STAGE_TWO, *arrays, *numbers)
+    return total

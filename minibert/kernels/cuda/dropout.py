@@ -1,0 +1,33 @@
+"""What the kernels are told about dropout, and the keys of a whole step made on the device."""
+
+import numpy as np
+
+from minibert.arrays import Array, DropoutKey, get_array_module
+from minibert.kernels.cuda.launch import launch
+from minibert.ops.dropout import dropout_threshold
+
+
+def dropout_arguments(
+    x: Array, probability: float, key: DropoutKey | Array | None
+) -> tuple[Array | None, int, float]:
+    """The last three arguments of a kernel with dropout: key, threshold, scale (see ``ops.dropout``).
+
+    The key is two 32-bit words: a tuple of ints, which is copied to the device, or an array (2,) of
+    uint32 that is there already, as ``dropout_keys`` makes it; a captured graph can only be given the
+    latter. None, or probability 0, switches dropout off.
+    """
+    if key is None or probability == 0.0:
+        return None, 0, 1.0
+    if isinstance(key, tuple):
+        key = get_array_module(x).asarray(np.array(key, dtype=np.uint32))
+    return key, *dropout_threshold(probability)
+
+
+def dropout_keys(stream: Array, sites: int) -> Array:
+    """``arrays.dropout_key`` for the sites 0, 1, …: (sites, 2) uint32.
+
+    stream (5,) uint32 on the device: seed, seed >> 32, step, micro-batch and replica, modulo 2³².
+    """
+    keys = get_array_module(stream).empty((sites, 2), dtype=np.uint32)
+    launch("dropout_keys", "dropout_keys", "float32", (-(-sites // 64),), (64,), stream, keys, sites)
+    return keys

@@ -1,0 +1,60 @@
+"""The report on compiled kernels; the compilation itself is part of CI, where a compiler is."""
+
+from minibert.kernels.cuda import compile as report
+from minibert.kernels.cuda.launch import FOLDER
+
+MESSAGES = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'sum' for 'sm_80'
+ptxas info    : Function properties for sum
+    16 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 25 registers, used 1 barriers, 128 bytes smem, 360 bytes cmem[0]
+ptxas info    : Compiling entry function 'scale_rows' for 'sm_80'
+ptxas info    : Function properties for scale_rows
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 17 registers, used 0 barriers, 388 bytes cmem[0]
+"""
+
+
+def test_messages_of_ptxas_are_read():
+    assert report.read_messages(MESSAGES) == [
+        report.Kernel("sum", registers=25, spilled=12, shared=128),
+        report.Kernel("scale_rows", registers=17, spilled=0, shared=0),
+    ]
+
+
+def test_no_compiler_is_no_failure(monkeypatch, capsys):
+    monkeypatch.setattr(report, "find_compiler", lambda: None)
+    assert report.main() == 0
+    assert "not compiled" in capsys.readouterr().out
+
+
+def test_every_source_is_compiled_for_every_dtype_and_architecture(monkeypatch, capsys):
+    asked = []
+
+    def compiler(*job):
+        asked.append(job)
+        return True, MESSAGES
+
+    monkeypatch.setattr(report, "find_compiler", lambda: ("a compiler", compiler))
+    assert report.main() == 0
+    sources = {path.stem for path in FOLDER.glob("*.cu")}
+    dtypes = {source: 1 if source in report.FLOAT32_ONLY else 3 for source in sources}
+    assert len(set(asked)) == len(asked) == 2 * sum(dtypes.values())
+    assert "scale_rows                 float16  sm_90         17        0       0" in capsys.readouterr().out
+
+
+def test_a_source_that_does_not_compile_is_a_failure(monkeypatch, capsys):
+    def compiler(source, dtype, architecture):
+        return source != "adamw", "error: expected a ';'" if source == "adamw" else MESSAGES
+
+    monkeypatch.setattr(report, "find_compiler", lambda: ("a compiler", compiler))
+    assert report.main() == 1
+    printed = capsys.readouterr().out
+    assert "adamw.cu does not compile for float16, sm_80:\nerror: expected a ';'" in printed
+    assert "6 failed" in printed
+
+
+def test_a_compiler_that_reports_nothing_is_a_failure(monkeypatch):
+    monkeypatch.setattr(report, "find_compiler", lambda: ("a compiler", lambda *job: (True, "")))
+    assert report.main() == 1
