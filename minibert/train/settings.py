@@ -101,7 +101,7 @@ class PretrainSettings:
     )
     nsp: bool = _setting(True, "Instances", "also learn whether the second sentence follows the first (NSP)")
 
-    steps: int = _setting(3600, "Optimiser", "optimiser steps", least=1)
+    steps: int = _setting(6000, "Optimiser", "optimiser steps", least=1)
     batch_size: int = _setting(32, "Optimiser", "sequences in a micro-batch", least=1)
     accumulation: int = _setting(1, "Optimiser", "micro-batches whose gradients make up one step", least=1)
     learning_rate: float = _setting(2e-3, "Optimiser", "learning rate at its peak", least=0)
