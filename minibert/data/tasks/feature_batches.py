@@ -49,9 +49,9 @@ def ordered_batches(
 class FeatureStream:
     """An endless stream of training batches: every epoch all features once, in a new order.
 
-    The features are shuffled, sorted by length among ``bucket`` batches of them at a time, and cut into batches,
-    which are shuffled in turn; with ``bucket=1`` lengths do not matter. One batch of an epoch may be smaller
-    than the others. The order is a pure function of (seed, epoch).
+    The features are shuffled, sorted by length among ``bucket`` batches of them at a time, and cut into
+    batches, which are shuffled in turn; with ``bucket=1`` lengths do not matter. One batch of an epoch may be
+    smaller than the others. The order is a pure function of (seed, epoch).
     """
 
     def __init__(
