@@ -174,9 +174,10 @@ def _bag_f1(predicted: list[str], right: list[str]) -> float:
 
 
 def squad_scores(predicted: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Mean exact match and F1 over all questions, by their ids; one without a prediction counts as wrong.
+    """Mean exact match and F1 over all questions, by their ids, as ``exact_match`` and ``f1``.
 
-    With questions that have no answer (v2.0) also ``has_answer_…`` and ``no_answer_…``.
+    If some have no answer (v2.0), also ``has_answer_…`` and ``no_answer_…``, the means over either kind. A
+    question without a prediction counts as wrong, as in evaluate-v1.1.py (evaluate-v2.0.py leaves it out).
     """
     if not answers:
         raise UserError("there are no questions to score")
@@ -199,20 +200,21 @@ def best_null_threshold(
     predicted: Mapping[str, str],
     answers: Mapping[str, Sequence[str]],
 ) -> tuple[float, float]:
-    """(The threshold, the F1): above which null score "no answer" is the better prediction, over all questions.
+    """The threshold for the null score above which "no answer" is predicted, and the best F1, which it gives.
 
     ``null_scores`` are the model's score for "no answer" less that for its best answer, which ``predicted``
     holds. The threshold is one of the null scores, or −∞ where never answering is best.
-    Source: find_best_thresh in evaluate-v2.0.py of SQuAD.
+    Source: find_best_thresh in evaluate-v2.0.py of SQuAD, which also cuts between equal null scores, and
+    takes an answer of nothing but articles and punctuation for an answer.
     """
     names = sorted(answers, key=null_scores.__getitem__)
     without = np.array([not answers[name] for name in names], dtype=float)  # F1 of "no answer"
     gain = np.array([answer_scores(predicted[name], answers[name])[1] for name in names]) - without
-    totals = without.sum() + np.concatenate(
-        [[0], np.cumsum(gain)]
-    )  # answering the first 0, 1, …, n questions
+    totals = without.sum() + np.concatenate([[0], np.cumsum(gain)])  # of answering the first 0, 1, …, n
+    thresholds = np.array([-np.inf, *(null_scores[name] for name in names)])
+    totals[:-1][thresholds[1:] == thresholds[:-1]] = -np.inf  # equal scores are answered together
     best = int(totals.argmax())
-    return null_scores[names[best - 1]] if best else -np.inf, float(totals[best] / len(names))
+    return float(thresholds[best]), float(totals[best] / len(names))
 
 
 # -- Ranks -------------------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ def _check_ranks(ranks: Sequence[int | None]) -> None:
 
 
 def minimal_pair_accuracy(good_scores: Any, bad_scores: Any, phenomena: Sequence[str]) -> dict[str, float]:
-    """The share of pairs whose good sentence scores strictly higher: of all ("overall"), of each phenomenon."""
+    """The share of pairs whose good sentence scores higher: of all ("overall") and of each phenomenon."""
     good_scores, bad_scores = _pairs(good_scores, bad_scores)
     right = good_scores > bad_scores
     names = np.asarray(phenomena)

@@ -66,6 +66,6 @@ class Faults:
         """What to tell the person, a line each: how many were left out or remarked on, and the first."""
         return [
             f"{len(found):,} {what}, the first: {found[0]}"
-            for found, what in ((self.skipped, "bad rows left out"), (self.notes, "remarks on the data"))
+            for found, what in ((self.skipped, "bad row(s) left out"), (self.notes, "remark(s) on the data"))
             if found
         ]

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from minibert.data.batches import Batch
 from minibert.data.masking import IGNORED
 from minibert.data.randomness import generator
 from minibert.data.tasks.features import Feature
 from minibert.errors import UserError
-
-Batch = dict[str, np.ndarray]
 
 
 def collate(features: Sequence[Feature], pad_id: int) -> Batch:
