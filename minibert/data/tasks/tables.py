@@ -90,17 +90,16 @@ def read_table(
     faults = Faults() if faults is None else faults
     file_format = _format(path, file_format)
     rows = _json_rows(path, faults) if file_format == "jsonl" else _table_rows(path, file_format, faults)
-    first = next(rows, None)
-    if first is None:
-        raise UserError(f"{path}: there is no row to read in this file; give another one")
-    chosen = _choose([columns] if isinstance(columns, Columns) else columns, labelled, *first)
-    if file_format == "jsonl" or not chosen.has_header:
-        rows = chain([first], rows)
-
     examples: list[TextExample] = []
-    for place, row in rows:
-        with faults.leave_out(place):
-            examples.append(_example(row, chosen, scores, place))
+    if first := next(rows, None):
+        chosen = _choose([columns] if isinstance(columns, Columns) else columns, labelled, *first)
+        if file_format == "jsonl" or not chosen.has_header:
+            rows = chain([first], rows)
+        for place, row in rows:
+            with faults.leave_out(place):
+                examples.append(_example(row, chosen, scores, place))
+    if not examples:
+        raise UserError(f"{path}: there is no example to read in this file; give another one")
     return examples
 
 

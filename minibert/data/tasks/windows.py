@@ -70,9 +70,9 @@ def question_windows(
                 "token_type_ids": np.repeat(np.array([0, 1], np.int32), [len(head), stop - start + 1]),
             }
             if training:
-                shift = len(head) - start if start <= first <= last < stop else None
-                inputs["start_positions"] = 0 if shift is None else first + shift
-                inputs["end_positions"] = 0 if shift is None else last + shift
+                inside, shift = start <= first <= last < stop, len(head) - start
+                inputs["start_positions"] = first + shift if inside else 0
+                inputs["end_positions"] = last + shift if inside else 0
             around = (len(head), 1)  # tokens before and after those of the passage
             window_spans = np.pad(spans[start:stop], (around, (0, 0)), constant_values=-1)
             windows.append(QuestionWindow(inputs, index, window_spans, np.pad(best, around)))
@@ -103,16 +103,14 @@ def _max_context(tokens: int, places: Sequence[tuple[int, int]]) -> list[np.ndar
     token = np.arange(tokens)
     scores = np.full((len(places), tokens), -np.inf)
     for score, (start, stop) in zip(scores, places, strict=True):
-        score[start:stop] = (
-            np.minimum(token[start:stop] - start, stop - 1 - token[start:stop]) + (stop - start) * 0.01
-        )
+        here = token[start:stop]
+        score[start:stop] = np.minimum(here - start, stop - 1 - here) + 0.01 * (stop - start)
     best = scores.argmax(axis=0)  # (T,)
     return [best[start:stop] == window for window, (start, stop) in enumerate(places)]
 
 
 def _answer_tokens(answer: Answer, spans: np.ndarray) -> tuple[int, int]:
     """The first and the last token of the passage that stand on a character of the answer."""
-    start, stop = answer.start, answer.start + len(answer.text)
-    return int(np.searchsorted(spans[:, 1], start, "right")), int(
-        np.searchsorted(spans[:, 0], stop, "left")
-    ) - 1
+    first = np.searchsorted(spans[:, 1], answer.start, "right")  # the first that ends behind its beginning
+    last = np.searchsorted(spans[:, 0], answer.start + len(answer.text), "left") - 1
+    return int(first), int(last)

@@ -149,7 +149,9 @@ def test_scores_are_finite_numbers(write, score):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", b"", "no row to read"),
+        ("a.tsv", b"", "no example to read"),
+        ("a.tsv", b"text\tlabel\n", "no example to read"),
+        ("a.tsv", b"text\tlabel\n\n\tx\n", "no example to read"),
         ("a.csv", b'text,label\n"a,b\n', "line 2: not valid csv"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "line 2 is not UTF-8"),
         ("a.tsv.gz", b"text", "damaged gzip"),
