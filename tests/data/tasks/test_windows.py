@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minibert.data.tasks import Answer, Question, question_windows
@@ -81,6 +81,17 @@ def test_long_questions_are_cut(tokenizer):
     assert tokens(window) == "[CLS] b b b [SEP] a [SEP]"
 
 
+@pytest.mark.parametrize(("tokens", "places"), [(4, [(0, 4)]), (5, [(0, 4), (2, 5)]), (6, [(0, 4), (2, 6)])])
+def test_there_is_no_window_beyond_the_one_that_ends_with_the_passage(tokens, places):
+    assert _window_places(tokens, 4, 2) == places
+
+
+def test_neighbours_without_a_space_do_not_belong_to_an_answer(tokenizer):
+    passage = "a,b,c"
+    (window,) = question_windows([question(passage, ",b")], tokenizer, max_length=12, training=True)
+    assert passage[slice(*window.answer_span(*positions(window)))] == ",b"
+
+
 def test_an_answer_inside_a_token_gives_the_token(tokenizer):
     passage = "a xyz b"  # [UNK], as a whole
     (window,) = question_windows([question(passage, "y")], tokenizer, max_length=12, training=True)
@@ -116,6 +127,7 @@ def test_answers_of_whole_words_come_back_exactly(words, separator, max_length, 
     assert sum(w.max_context.sum() for w in windows) == len(tokenizer.token_ids(passage))
 
 
+@example(tokens=400, room=350, stride=340)  # where the last window's length makes the difference
 @given(tokens=st.integers(1, 200), room=st.integers(1, 50), stride=st.integers(1, 60))
 def test_max_context_is_that_of_the_original(tokens, room, stride):
     """Written out as in the original: for each token all windows are asked, and the first best one has it."""
