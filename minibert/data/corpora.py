@@ -7,15 +7,14 @@ import html
 import itertools
 import json
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from minibert.data.embedded import embedded_documents, embedded_sources
+from minibert.data.lines import LONE_SURROGATE, decoded_lines
 from minibert.data.sentences import ends_like_a_sentence, split_sentences
 from minibert.errors import UserError
 
@@ -24,8 +23,6 @@ LAYOUTS = ("auto", "sentences", "paragraphs", "wrapped")
 SUFFIXES = (".txt", ".jsonl", ".gz")  # what is taken from a folder, besides WikiExtractor's wiki_00
 SAMPLE_LINES = 1000  # how many lines of a text file decide about its layout
 MAX_DOCUMENT_CHARACTERS = 8_000_000  # a longer text is cut into several documents, to bound the memory
-
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell what UTF-8 cannot
 
 
 @dataclass(frozen=True)
@@ -219,7 +216,7 @@ def _check_readable(file: Path) -> int:
 def _read_file(path: Path, layout: str, behind: int) -> Iterator[RawDocument]:
     """The documents of one file; ``behind`` counts the bytes of the corpus before it."""
     with open(path, "rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as stream:
-        lines = _decoded_lines(stream, path)
+        lines = decoded_lines(stream, path)
         first = next((line for line in lines if line.strip()), "")
         lines = itertools.chain([first], lines)
         if path.name.removesuffix(".gz").endswith(".jsonl") or first.startswith('{"'):
@@ -232,27 +229,6 @@ def _read_file(path: Path, layout: str, behind: int) -> Iterator[RawDocument]:
         for paragraphs in documents:
             if any(map(str.strip, paragraphs)):
                 yield RawDocument(paragraphs, split, behind + raw.tell())
-
-
-def _decoded_lines(stream: BinaryIO, path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, without line ends (LF or CRLF) and without a byte order mark."""
-    number = 0
-    try:
-        for number, line in enumerate(stream, start=1):
-            if b"\0" in line:
-                raise UserError(
-                    f"{path}: line {number} holds zero bytes: a binary or UTF-16 file; give UTF-8 text"
-                )
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            yield line.decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: line {number} is not UTF-8 text (byte {error.object[error.start]:#04x} at column "
-            f"{error.start}); convert the file to UTF-8 first, for instance with iconv"
-        ) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: damaged gzip file ({error}); fetch or compress it again") from None
 
 
 def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
@@ -268,7 +244,7 @@ def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
         text = value.get("text") if isinstance(value, dict) else value
         if not isinstance(text, str):
             raise UserError(f'{path}: line {number} should be an object with a string "text", or a string')
-        if _LONE_SURROGATE.search(text):
+        if LONE_SURROGATE.search(text):
             raise UserError(
                 f"{path}: line {number} holds half a surrogate pair (\\ud800 … \\udfff); repair or drop it"
             )

@@ -24,7 +24,8 @@ ORIGINAL_CJK = CJK.replace("2B920", "2B820")  # transformers has 2B920 here, by 
 ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 # Python takes \x0b, \x0c, \x1c-\x1f and \x85 for whitespace; BERT drops them as control characters.
-_CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
+CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
+_WORD = re.compile(r"\S+")
 
 
 def chunks(text: str) -> list[str]:
@@ -32,7 +33,7 @@ def chunks(text: str) -> list[str]:
 
     A printable text has no whitespace but the space, so that Python's own (fast) split agrees with BERT's.
     """
-    return text.split() if text.isprintable() else _CHUNK.findall(text)
+    return text.split() if text.isprintable() else CHUNK.findall(text)
 
 
 class Memo(dict):
@@ -152,15 +153,30 @@ class Normaliser:
         finish = partial(_finish, rules=rules, strip=self.strip_accents, lowercase=lower_characters)
         self._clean = Memo(clean, limit=65_536)  # for str.translate: code point → text
         self._finish = Memo(finish, limit=65_536)
+        self._normalise_character = Memo(self._normalise, limit=65_536)
 
     def words(self, text: str) -> list[str]:
         """The words of ``text``, normalised, in their order."""
+        return self._normalise(text).split()
+
+    def words_with_sources(self, text: str) -> list[tuple[str, list[int]]]:
+        """The words of ``text`` and, for each of their characters, the place in ``text`` it comes from.
+
+        A character gives as many as it gives alone, be it none: "é" one, "각" three, a control none. What its
+        neighbours can change is the form (a final sigma) and the order of marks (NFD), never the number.
+        """
+        sources = [i for i, char in enumerate(text) for _ in self._normalise_character[char]]
+        words = _WORD.finditer(self._normalise(text))
+        return [(word[0], sources[word.start() : word.end()]) for word in words]
+
+    def _normalise(self, text: str) -> str:
+        """The words of ``text`` with white space between them."""
         text = text.translate(self._clean)
         if self.lower_whole_words:
             text = text.lower()
         if self.strip_accents and not text.isascii():
             text = self._decompose(text)
-        return text.translate(self._finish).split()
+        return text.translate(self._finish)
 
     def _decompose(self, text: str) -> str:
         """NFD, but characters that the frozen tables do not know stay as they are, and where they are."""

@@ -1,7 +1,7 @@
 """BertTokenizer: text to token ids and back, with the names and the behaviour of Hugging Face's."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ import numpy as np
 from minibert.errors import UserError
 from minibert.files import read_json, read_text, write_json, write_text
 from minibert.text.learn import count_words, learn_vocabulary
-from minibert.text.normalise import Memo, Normaliser, chunks
+from minibert.text.normalise import CHUNK, Memo, Normaliser, chunks
 from minibert.text.wordpiece import CONTINUATION, WordPiece
 
 SPECIAL_TOKENS = {
@@ -98,6 +98,7 @@ class BertTokenizer:
         protected = "|".join(map(re.escape, SPECIAL_TOKENS.values()))
         self._special = re.compile(protected if protect_special_tokens else "(?!)")  # (?!) never matches
         self._chunk_ids = Memo(self._compute_chunk_ids, limit=self.CACHED_CHUNKS)
+        self._chunk_spans = Memo(self._compute_chunk_spans, limit=self.CACHED_CHUNKS)
 
     # ---------------------------------------------------------------- making, reading, writing
 
@@ -206,6 +207,18 @@ class BertTokenizer:
         _refuse_single_text(texts)
         return [self.token_ids(text) for text in texts]
 
+    def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """`token_ids`, and where in ``text`` each token stands: text[start:stop], as (start, stop).
+
+        What was dropped inside a token (say, a soft hyphen) stands within its span; what was dropped at its
+        end (an accent that is a character of its own) behind it. The offsets that transformers gives.
+        """
+        ids, spans = self.token_ids(text), []
+        for chunk in CHUNK.finditer(text):
+            begin = chunk.start()
+            spans += [(begin + start, begin + stop) for start, stop in self._chunk_spans[chunk[0]]]
+        return ids, spans
+
     def _compute_chunk_ids(self, chunk: str) -> tuple[int, ...]:
         """Ids of a piece of text without whitespace."""
         ids: list[int] = []
@@ -216,6 +229,32 @@ class BertTokenizer:
             start = match.end()
         ids += self._words_ids(chunk[start:])
         return tuple(ids)
+
+    def _compute_chunk_spans(self, chunk: str) -> tuple[tuple[int, int], ...]:
+        """Where in a piece of text without whitespace its tokens stand."""
+        spans: list[tuple[int, int]] = []
+        start = 0
+        for match in self._special.finditer(chunk):
+            spans += self._words_spans(chunk, start, match.start())
+            spans.append(match.span())
+            start = match.end()
+        spans += self._words_spans(chunk, start, len(chunk))
+        return tuple(spans)
+
+    def _words_spans(self, chunk: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        for word, sources in self._normaliser.words_with_sources(chunk[start:stop]):
+            begin = 0
+            for length in self._piece_lengths(word):
+                yield start + sources[begin], start + sources[begin + length - 1] + 1
+                begin += length
+
+    def _piece_lengths(self, word: str) -> list[int]:
+        """How many characters of the word each of its tokens stands for."""
+        ids = self._wordpiece.ids(word)
+        if ids == (self.unk_id,):
+            return [len(word)]
+        first, *later = (self.tokens[i] for i in ids)
+        return [len(first), *(len(token) - len(CONTINUATION) for token in later)]
 
     def _words_ids(self, text: str) -> Iterable[int]:
         return chain.from_iterable(map(self._wordpiece.ids, self._normaliser.words(text)))

@@ -5,6 +5,8 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minibert.errors import UserError
 from minibert.text import BertTokenizer
@@ -194,6 +196,43 @@ def test_max_length_alone_truncates_unless_padding(tokenizer):
 def test_bad_calls(tokenizer, texts, options, message):
     with pytest.raises(UserError, match=message):
         tokenizer(*texts, **options)
+
+
+# ---------------------------------------------------------------- where tokens stand
+
+
+def spelled(tokenizer, text):
+    """The pieces of the text that its tokens stand for."""
+    ids, spans = tokenizer.token_ids_with_spans(text)
+    assert ids == tokenizer.token_ids(text)
+    return [text[start:stop] for start, stop in spans]
+
+
+def test_spans_are_those_of_the_text_as_it_was_written(tokenizer):
+    assert spelled(tokenizer, "  UNwantéd,\trunning") == ["UN", "want", "éd", ",", "runn", "ing"]
+    assert spelled(tokenizer, "low[MASK]er\n[mask]") == ["low", "[MASK]", "er", "[", "mask", "]"]
+    assert spelled(tokenizer, "xyz lower") == ["xyz", "low", "er"]  # [UNK] is the whole word
+    assert tokenizer.token_ids_with_spans("") == ([], [])
+
+
+def test_spans_where_characters_come_and_go(tokenizer):
+    """Dropped inside a token, at its end, before it; one that becomes two; Chinese, each a word."""
+    assert spelled(tokenizer, "lo\u00adw\u0301 \u200blow") == ["lo\u00adw", "low"]
+    assert spelled(BertTokenizer([*SPECIAL, "i", "##i", "##\u0307"], strip_accents=False), "\u0130i") == [
+        "\u0130",
+        "\u0130",
+        "i",
+    ]
+    assert spelled(tokenizer, "low東京low") == ["low", "東", "京", "low"]
+
+
+@pytest.mark.parametrize("options", [{}, dict(lowercase=False), BertTokenizer.ORIGINAL])
+@given(text=st.text())
+def test_spans_go_through_the_text_in_order(options, text):
+    ids, spans = BertTokenizer(VOCAB, **options).token_ids_with_spans(text)
+    assert len(spans) == len(ids)
+    assert all(0 <= start < stop <= len(text) for start, stop in spans)
+    assert spans == sorted(spans)
 
 
 # ---------------------------------------------------------------- ids to text

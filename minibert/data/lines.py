@@ -1,0 +1,53 @@
+"""The lines of a person's text files, whatever is wrong with them told by file and line."""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from minibert.errors import UserError
+
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell what UTF-8 cannot
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, compressed (``.gz``) or not; see `decoded_lines`.
+
+    Raises UserError if there is no such file, or it cannot be read.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as stream:
+            yield from decoded_lines(stream, path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; check the path") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: expected a file, found a folder; give the file in it") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot read this file ({error.strerror})") from None
+
+
+def decoded_lines(stream: BinaryIO, path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, without line ends (LF or CRLF) and without a byte order mark.
+
+    Raises UserError, naming file and line, for bytes that are no UTF-8 text, and for damaged gzip.
+    """
+    number = 0
+    try:
+        for number, line in enumerate(stream, start=1):
+            if b"\0" in line:
+                raise UserError(
+                    f"{path}: line {number} holds zero bytes: a binary or UTF-16 file; give UTF-8 text"
+                )
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            yield line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}: line {number} is not UTF-8 text (byte {error.object[error.start]:#04x} at column "
+            f"{error.start}); convert the file to UTF-8 first, for instance with iconv"
+        ) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: damaged gzip file ({error}); fetch or compress it again") from None

@@ -1,0 +1,43 @@
+"""Data to fine-tune on and to be measured on: files read, examples written out as model inputs, batches."""
+
+from minibert.data.tasks.blimp import MinimalPair, read_blimp
+from minibert.data.tasks.conll import SCHEMES, TaggedSentence, read_conll
+from minibert.data.tasks.faults import Faults, Place
+from minibert.data.tasks.feature_batches import FeatureStream, collate, ordered_batches
+from minibert.data.tasks.features import Feature, TaggedFeature, tagged_features, text_features
+from minibert.data.tasks.labels import check_labels, label_names
+from minibert.data.tasks.recipes import RECIPES, Recipe
+from minibert.data.tasks.squad import Answer, Question, read_squad, split_articles
+from minibert.data.tasks.tables import FORMATS, Columns, TextExample, read_table
+from minibert.data.tasks.windows import QuestionWindow, question_windows
+
+__all__ = [
+    "FORMATS",
+    "RECIPES",
+    "SCHEMES",
+    "Answer",
+    "Columns",
+    "Faults",
+    "Feature",
+    "FeatureStream",
+    "MinimalPair",
+    "Place",
+    "Question",
+    "QuestionWindow",
+    "Recipe",
+    "TaggedFeature",
+    "TaggedSentence",
+    "TextExample",
+    "check_labels",
+    "collate",
+    "label_names",
+    "ordered_batches",
+    "question_windows",
+    "read_blimp",
+    "read_conll",
+    "read_squad",
+    "read_table",
+    "split_articles",
+    "tagged_features",
+    "text_features",
+]

@@ -1,0 +1,99 @@
+"""Examples written out as what the models read: texts and pairs, tagged words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minibert.data.masking import IGNORED
+from minibert.data.tasks.conll import TaggedSentence
+from minibert.data.tasks.tables import TextExample
+from minibert.errors import UserError
+from minibert.text import BertTokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Feature:
+    """One row of a batch, before padding. ``inputs`` by the names of the models' arguments.
+
+    input_ids and token_type_ids are (S,) int32; what else there is depends on the task: numbers, or arrays
+    (S,) too. ``example`` is the place of the example that the row is made from.
+    """
+
+    inputs: dict[str, Any]
+    example: int
+
+    def __len__(self) -> int:
+        """Tokens, special ones included: S."""
+        return len(self.inputs["input_ids"])
+
+
+@dataclass(frozen=True, eq=False)
+class TaggedFeature(Feature):
+    """A run of words of a sentence: ``positions`` (n,) are those of their first pieces."""
+
+    first_word: int  # of the run, in its sentence
+    positions: np.ndarray
+
+
+def text_features(
+    examples: Sequence[TextExample],
+    tokenizer: BertTokenizer,
+    max_length: int,
+    label_ids: Mapping[str, int] | None = None,
+) -> list[Feature]:
+    """[CLS] text [SEP] or [CLS] text [SEP] text_pair [SEP], one row an example, cut to ``max_length`` tokens.
+
+    Of a pair the longer text is cut at its end until both fit; of equally long ones the first gives first, as
+    in transformers (google-bert: the second). ``labels``, if there are any: the label's id, or the score.
+    """
+    features = []
+    for index, example in enumerate(examples):
+        encoded = tokenizer(example.text, example.text_pair, max_length=max_length, truncation=True)
+        inputs = {name: np.array(encoded[name], np.int32) for name in ("input_ids", "token_type_ids")}
+        if isinstance(example.label, float):
+            inputs["labels"] = example.label
+        elif example.label is not None and label_ids is not None:
+            inputs["labels"] = label_ids[example.label]
+        features.append(Feature(inputs, index))
+    return features
+
+
+def tagged_features(
+    sentences: Sequence[TaggedSentence],
+    tokenizer: BertTokenizer,
+    max_length: int,
+    label_ids: Mapping[str, int] | None = None,
+) -> list[TaggedFeature]:
+    """[CLS] words [SEP]; a sentence that is too long gives several rows, cut between words.
+
+    A word's label stands at its first piece; elsewhere ``labels`` (S,) is −100. No word is lost: one without
+    pieces (of control characters, say) is [UNK], and one that would not fit in a row of its own is cut short.
+    """
+    room = max_length - 2
+    if room < 1:
+        raise UserError(f"max_length {max_length} leaves no room for words; give at least 3")
+    features = []
+    for index, sentence in enumerate(sentences):
+        pieces = [(tokenizer.token_ids(word) or [tokenizer.unk_id])[:room] for word in sentence.words]
+        for start, stop in _runs([len(word) for word in pieces], room):
+            ids = [tokenizer.cls_id, *(i for word in pieces[start:stop] for i in word), tokenizer.sep_id]
+            positions = 1 + np.cumsum([0, *(len(word) for word in pieces[start : stop - 1])])
+            inputs = {"input_ids": np.array(ids, np.int32), "token_type_ids": np.zeros(len(ids), np.int32)}
+            if sentence.tags is not None and label_ids is not None:
+                inputs["labels"] = np.full(len(ids), IGNORED, np.int32)
+                inputs["labels"][positions] = [label_ids[tag] for tag in sentence.tags[start:stop]]
+            features.append(TaggedFeature(inputs, index, start, positions))
+    return features
+
+
+def _runs(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
+    """Cut words (so many pieces each) into runs (start, stop) of up to ``room`` pieces, as long as fits."""
+    runs, start, used = [], 0, 0
+    for word, length in enumerate(lengths):
+        if used + length > room:
+            runs.append((start, word))
+            start, used = word, 0
+        used += length
+    return [*runs, (start, len(lengths))]

@@ -1,0 +1,63 @@
+"""The names of labels: collected from the training data, held against all other data."""
+
+from collections.abc import Iterator, Sequence
+
+from minibert.data.tasks.conll import TaggedSentence
+from minibert.data.tasks.faults import Faults, Problem
+from minibert.data.tasks.tables import TextExample
+from minibert.errors import UserError
+
+Labelled = TextExample | TaggedSentence
+
+
+def label_names(examples: Sequence[Labelled]) -> list[str]:
+    """All labels, or all tags, that occur: numbers by their value, else by name. A label's id is its place.
+
+    Raises UserError if there is only one, from which nothing could be learned.
+    """
+    names = {name for example in examples for _, name in _labels_of(example)}
+    if len(names) < 2:
+        told = f"the only label is {names.pop()!r}" if names else "there are no labels"
+        raise UserError(f"{examples[0].place.path}: {told}; at least two are needed to learn from")
+    numbers = all(name.lstrip("-").isdecimal() for name in names)
+    return sorted(names, key=lambda name: (int(name), name) if numbers else (0, name))
+
+
+def check_labels(
+    examples: Sequence[Labelled], names: Sequence[str], faults: Faults | None = None
+) -> list[Labelled]:
+    """The examples whose labels are all among ``names``, those of the training data.
+
+    Labels of the training data that do not occur here are noted in ``faults``. Raises UserError, naming file
+    and line, for a label that the training data lacks; with ``faults`` that skip, such examples are left out
+    and counted.
+    """
+    faults = Faults() if faults is None else faults
+    known, seen, kept = set(names), set(), []
+    for example in examples:
+        with faults.leave_out(example.place):
+            for line, name in _labels_of(example):
+                if name not in known:
+                    raise Problem(f"label {name!r} is none of the training data's ({_listed(names)})", line)
+                seen.add(name)
+            kept.append(example)
+    if not kept:
+        raise UserError(f"{examples[0].place.path}: no example has a label of the training data")
+    absent = [name for name in names if name not in seen]
+    if absent:
+        path = examples[0].place.path
+        faults.note(path, f"{len(absent)} of the training data's labels never occur here: {_listed(absent)}")
+    return kept
+
+
+def _labels_of(example: Labelled) -> Iterator[tuple[int, str]]:
+    """Each label and on which line of the example it stands."""
+    if isinstance(example, TaggedSentence):
+        yield from enumerate(example.tags or ())
+    elif example.label is not None:
+        yield 0, str(example.label)
+
+
+def _listed(names: Sequence[str], limit: int = 8) -> str:
+    more = f", … ({len(names)} in all)" if len(names) > limit else ""
+    return ", ".join(map(str, names[:limit])) + more

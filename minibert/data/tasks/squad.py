@@ -1,0 +1,127 @@
+"""Questions about passages, in the JSON of SQuAD v1.1 and v2.0."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minibert.data.lines import LONE_SURROGATE, read_lines
+from minibert.data.randomness import generator
+from minibert.data.tasks.faults import Faults, Problem
+from minibert.errors import UserError
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The words of an answer, and where in the passage they begin, or None if they do not stand there."""
+
+    text: str
+    start: int | None
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its passage, and the answers that people gave (none: it has no answer there)."""
+
+    id: str
+    text: str
+    passage: str
+    article: str
+    answers: tuple[Answer, ...]
+
+
+def read_squad(path: str | Path, *, labelled: bool = True, faults: Faults | None = None) -> list[Question]:
+    """The questions of a SQuAD file, v1.1 or v2.0, perhaps compressed (``.gz``), in its order.
+
+    An answer that does not stand in the passage where the file says keeps its text, which a prediction may
+    still equal, loses its place, and is noted in ``faults``. Without ``labelled`` answers are not looked at.
+
+    Raises UserError, naming the file and the question's id, for parts that are missing, empty or of the wrong
+    kind. With ``faults`` that skip, bad questions are left out and counted.
+    """
+    faults = Faults() if faults is None else faults
+    text = "\n".join(read_lines(path))
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON ({error}); restore or remake it") from None
+    questions: list[Question] = []
+    for place, article, paragraph in _paragraphs(content, path, faults):
+        with faults.leave_out(place):
+            passage = _text(paragraph, "context")
+            for number, entry in enumerate(_list(paragraph, "qas"), start=1):
+                with faults.leave_out(f"{place}, question {number}"):
+                    questions.append(_question(entry, passage, article, labelled))
+    if not questions:
+        raise UserError(f"{path}: there is no question to read in this file; give another one")
+    for question in questions:
+        for answer in question.answers:
+            if answer.start is None:
+                faults.note(
+                    f"{path}: question {question.id}", f"{answer.text!r} does not stand in its passage"
+                )
+    return questions
+
+
+def split_articles(
+    questions: Sequence[Question], held_out: int, seed: int = 0
+) -> tuple[list[Question], list[Question]]:
+    """Questions to train and to test on, from different articles: ``held_out`` random ones are for the test.
+
+    Raises UserError if not at least one article is left for either.
+    """
+    articles = list(dict.fromkeys(question.article for question in questions))
+    if not 0 < held_out < len(articles):
+        raise UserError(
+            f"cannot hold out {held_out} of {len(articles)} article(s); leave some for either side"
+        )
+    order = generator("articles", seed).permutation(len(articles))
+    test = {articles[i] for i in order[:held_out]}
+    return (
+        [question for question in questions if question.article not in test],
+        [question for question in questions if question.article in test],
+    )
+
+
+def _paragraphs(content: Any, path: str | Path, faults: Faults) -> Iterator[tuple[str, str, Any]]:
+    """Where each paragraph stands, its article's title, and the paragraph itself."""
+    with faults.leave_out(str(path)):
+        for i, article in enumerate(_list(content, "data"), start=1):
+            with faults.leave_out(f"{path}: article {i}"):
+                paragraphs = _list(article, "paragraphs")
+                title = str(article.get("title", i))
+                for j, paragraph in enumerate(paragraphs, start=1):
+                    yield f"{path}: article {i}, paragraph {j}", title, paragraph
+
+
+def _question(entry: Any, passage: str, article: str, labelled: bool) -> Question:
+    answers: list[Answer] = []
+    if labelled and not (isinstance(entry, dict) and entry.get("is_impossible") is True):
+        answers = [_answer(answer, passage) for answer in _list(entry, "answers")]
+        if not answers:
+            raise Problem('no answers, and not marked as "is_impossible"')
+    return Question(_text(entry, "id"), _text(entry, "question"), passage, article, tuple(answers))
+
+
+def _answer(entry: Any, passage: str) -> Answer:
+    text, start = _text(entry, "text"), entry.get("answer_start")
+    if type(start) is not int:
+        raise Problem('an answer without "answer_start"')
+    return Answer(text, start if start >= 0 and passage.startswith(text, start) else None)
+
+
+def _list(value: Any, key: str) -> list:
+    found = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(found, list):
+        raise Problem(f'expected an object with a list "{key}"')
+    return found
+
+
+def _text(value: Any, key: str) -> str:
+    found = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(found, str) or not found.strip():
+        raise Problem(f'expected an object with a text "{key}" that is not empty')
+    if LONE_SURROGATE.search(found):
+        raise Problem(f'"{key}" holds half a surrogate pair (\\ud800 … \\udfff)')
+    return found

@@ -1,0 +1,215 @@
+"""Texts with labels or scores, one example a row: tsv, csv, and a JSON object a line."""
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from minibert.data.lines import LONE_SURROGATE, read_lines
+from minibert.data.tasks.faults import Faults, Place, Problem
+from minibert.errors import UserError
+
+Column = str | int  # a name, or a number from 1
+Row = dict[Column, Any]
+FORMATS = ("tsv", "csv", "jsonl")
+
+
+@dataclass(frozen=True)
+class TextExample:
+    """A text or a pair of texts, with the name of its label or its score, if it is labelled."""
+
+    text: str
+    text_pair: str | None
+    label: str | float | None
+    place: Place
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column holds what: a name (in the first line, or a JSON key) or a number counted from 1.
+
+    ``header`` says whether the first line is none of the examples; it need not be said with names.
+    """
+
+    text: Column
+    text_pair: Column | None = None
+    label: Column | None = None
+    header: bool = False
+
+    def used(self) -> list[Column]:
+        """The columns that are there."""
+        return [column for column in (self.text, self.text_pair, self.label) if column is not None]
+
+    @property
+    def has_header(self) -> bool:
+        """Whether a table's first row names the columns."""
+        return self.header or any(isinstance(column, str) for column in self.used())
+
+    def describe(self) -> str:
+        """Such as: text, label."""
+        return ", ".join(str(column) for column in self.used())
+
+
+# Names that files have without being told; the first of these that fits a file is taken.
+USUAL_COLUMNS = (
+    Columns("text", "text_pair", "label"),
+    Columns("sentence1", "sentence2", "label"),
+    Columns("sentence1", "sentence2", "score"),
+    Columns("text", label="label"),
+    Columns("sentence", label="label"),
+)
+
+
+def read_table(
+    path: str | Path,
+    columns: Columns | Sequence[Columns] = USUAL_COLUMNS,
+    *,
+    file_format: str | None = None,
+    labelled: bool = True,
+    scores: bool = False,
+    faults: Faults | None = None,
+) -> list[TextExample]:
+    """The examples of a file, in its order.
+
+    Args:
+        path: UTF-8 text, perhaps compressed (``.gz``). Formats: "tsv" (tabs; quotes mean nothing), "csv"
+            (commas; cells may stand in quotes), "jsonl" (an object a line).
+        columns: what stands where; of several possibilities the first that fits the file's first line.
+        file_format: by default, what the file's name ends in.
+        labelled: whether to read labels; without, a label column need not be there.
+        scores: labels are finite numbers, to be regressed on; else names (a 1 is the name "1").
+
+    Raises UserError, naming file and line, for a file without the columns and for bad rows: empty ones, ones
+    with more or fewer columns than the first line, empty texts and labels, scores that are no numbers.
+    With ``faults`` that skip, bad rows are left out and counted.
+    """
+    faults = Faults() if faults is None else faults
+    file_format = _format(path, file_format)
+    rows = _json_rows(path, faults) if file_format == "jsonl" else _table_rows(path, file_format, faults)
+    examples: list[TextExample] = []
+    if first := next(rows, None):
+        chosen = _choose([columns] if isinstance(columns, Columns) else columns, labelled, *first)
+        if file_format == "jsonl" or not chosen.has_header:
+            rows = chain([first], rows)
+        for place, row in rows:
+            with faults.leave_out(place):
+                examples.append(_example(row, chosen, scores, place))
+    if not examples:
+        raise UserError(f"{path}: there is no example to read in this file; give another one")
+    return examples
+
+
+def _format(path: str | Path, file_format: str | None) -> str:
+    file_format = file_format or Path(str(path).removesuffix(".gz")).suffix.removeprefix(".")
+    if file_format not in FORMATS:
+        raise UserError(f"{path}: its name does not tell the format; say which: {', '.join(FORMATS)}")
+    return file_format
+
+
+def _choose(options: Sequence[Columns], labelled: bool, place: Place, row: Row) -> Columns:
+    """The first of the options whose columns are all there."""
+    if labelled:
+        options = [option for option in options if option.label is not None]
+    else:
+        options = [replace(option, label=None) for option in options]
+    for option in options:
+        if all(column in row for column in option.used()):
+            return option
+    if not options:
+        raise UserError(f"{place.path}: say which column holds the label")
+    wanted = " or ".join(f"({option.describe()})" for option in options)
+    found = ", ".join(str(name) for name in row if isinstance(name, str))
+    raise UserError(f"{place}: expected the columns {wanted}, found ({_shortened(found)}); say which to use")
+
+
+def _json_rows(path: str | Path, faults: Faults) -> Iterator[tuple[Place, Row]]:
+    for line, text in enumerate(read_lines(path), start=1):
+        place = Place(path, line)
+        with faults.leave_out(place):
+            if not text.strip():
+                raise Problem("an empty row")
+            try:
+                row = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise Problem(f"not valid JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise Problem(f"expected a JSON object, found {_shortened(text)}")
+            yield place, row
+
+
+def _table_rows(path: str | Path, file_format: str, faults: Faults) -> Iterator[tuple[Place, Row]]:
+    """Each row's cells by number (from 1) and by the names in the first row, which is one of the rows."""
+    names: list[str] = []
+    for line, cells in (_csv_cells if file_format == "csv" else _tsv_cells)(path):
+        place = Place(path, line)
+        with faults.leave_out(place):
+            if not any(map(str.strip, cells)):
+                raise Problem("an empty row")
+            names = names or cells
+            if len(cells) != len(names):
+                raise Problem(f"{len(cells)} column(s), but the first row has {len(names)}")
+            yield place, dict(zip(names, cells, strict=True)) | dict(enumerate(cells, start=1))
+
+
+def _tsv_cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    return ((line, text.split("\t")) for line, text in enumerate(read_lines(path), start=1))
+
+
+def _csv_cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    """A row's first line and its cells, which may go over several lines."""
+    reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    line = 1
+    try:
+        for cells in reader:
+            yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{Place(path, line)}: not valid csv ({error}); check the quotes") from None
+
+
+def _example(row: Row, columns: Columns, scores: bool, place: Place) -> TextExample:
+    missing = [str(column) for column in columns.used() if column not in row]  # a JSON object may lack a key
+    if missing:
+        raise Problem(f"no {', '.join(missing)}")
+    return TextExample(
+        text=_text(row, columns.text),
+        text_pair=None if columns.text_pair is None else _text(row, columns.text_pair),
+        label=None if columns.label is None else (_score if scores else _name)(row, columns.label),
+        place=place,
+    )
+
+
+def _text(row: Row, column: Column) -> str:
+    text = row[column]
+    if not isinstance(text, str):
+        raise Problem(f"column {column} should be a text, found {_shortened(json.dumps(text))}")
+    if not text.strip():
+        raise Problem(f"the text in column {column} is empty")
+    if LONE_SURROGATE.search(text):
+        raise Problem(f"column {column} holds half a surrogate pair (\\ud800 … \\udfff)")
+    return text
+
+
+def _name(row: Row, column: Column) -> str:
+    value = row[column]
+    if isinstance(value, bool | int):
+        value = json.dumps(value)
+    return _text({column: value}, column).strip()
+
+
+def _score(row: Row, column: Column) -> float:
+    try:
+        score = float(row[column])
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise Problem(f"column {column} should be a number, found {_shortened(str(row[column]))!r}")
+    return score
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:60] + "…"

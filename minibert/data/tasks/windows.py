@@ -1,0 +1,116 @@
+"""Questions about long passages: overlapping windows, and the way back from tokens to characters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from minibert.data.tasks.features import Feature
+from minibert.data.tasks.squad import Answer, Question
+from minibert.errors import UserError
+from minibert.text import BertTokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class QuestionWindow(Feature):
+    """[CLS] question [SEP] a part of the passage [SEP].
+
+    spans (S, 2): where each token stands in the passage, as (start, stop); (−1, −1) if it is not from there.
+    max_context (S,) bool: of the windows that hold this token, here it has most tokens on both sides.
+    """
+
+    spans: np.ndarray
+    max_context: np.ndarray
+
+    def answer_span(self, start: int, end: int) -> tuple[int, int]:
+        """Tokens ``start`` to ``end`` (which is included) as characters (start, stop) of the passage."""
+        return int(self.spans[start, 0]), int(self.spans[end, 1])
+
+
+def question_windows(
+    questions: Sequence[Question],
+    tokenizer: BertTokenizer,
+    *,
+    max_length: int = 384,
+    stride: int = 128,
+    max_question: int = 64,
+    training: bool = False,
+) -> list[QuestionWindow]:
+    """The windows of all questions, in their order.
+
+    A question is cut to ``max_question`` tokens; windows of as many passage tokens as fit begin every
+    ``stride`` tokens, the last one ends with the passage. For training there are ``start_positions`` and
+    ``end_positions``: the first and the last token of the first answer that has a place; both 0 ([CLS]) in
+    windows that do not hold the whole answer, and for questions without one. A question whose answers have
+    all lost their place teaches nothing, and gives no window then.
+
+    Source: convert_examples_to_features in google-research/bert, run_squad.py, whose answers are of whole
+    words between spaces; here they are of tokens.
+    """
+    if stride < 1:
+        raise UserError(f"the stride of windows must be at least 1, got {stride}")
+    passage_tokens = lru_cache(maxsize=16)(lambda passage: _tokens_with_spans(tokenizer, passage))
+    windows = []
+    for index, question in enumerate(questions):
+        answer = next((answer for answer in question.answers if answer.start is not None), None)
+        if training and question.answers and answer is None:
+            continue
+        asked = tokenizer.token_ids(question.text)[:max_question]
+        ids, spans = passage_tokens(question.passage)
+        room = max_length - len(asked) - 3
+        if room < 1:
+            raise UserError(f"max_length {max_length} leaves no room for a passage; give more")
+        head = [tokenizer.cls_id, *asked, tokenizer.sep_id]
+        first, last = (-1, -1) if answer is None else _answer_tokens(answer, spans)
+        places = _window_places(len(ids), room, stride)
+        for (start, stop), best in zip(places, _max_context(len(ids), places), strict=True):
+            inputs = {
+                "input_ids": np.array([*head, *ids[start:stop], tokenizer.sep_id], np.int32),
+                "token_type_ids": np.repeat(np.array([0, 1], np.int32), [len(head), stop - start + 1]),
+            }
+            if training:
+                inside, shift = start <= first <= last < stop, len(head) - start
+                inputs["start_positions"] = first + shift if inside else 0
+                inputs["end_positions"] = last + shift if inside else 0
+            around = (len(head), 1)  # tokens before and after those of the passage
+            window_spans = np.pad(spans[start:stop], (around, (0, 0)), constant_values=-1)
+            windows.append(QuestionWindow(inputs, index, window_spans, np.pad(best, around)))
+    return windows
+
+
+def _tokens_with_spans(tokenizer: BertTokenizer, passage: str) -> tuple[np.ndarray, np.ndarray]:
+    """Ids (T,) and spans (T, 2) of a passage."""
+    ids, spans = tokenizer.token_ids_with_spans(passage)
+    return np.array(ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
+
+
+def _window_places(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """Which tokens (start, stop) of the passage each window holds."""
+    places, start = [], 0
+    while start + room < tokens:
+        places.append((start, start + room))
+        start += min(stride, room)
+    return [*places, (start, tokens)]
+
+
+def _max_context(tokens: int, places: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+    """For each window, which of its tokens (n,) have more context there than in any other: bool.
+
+    The measure: the smaller of the numbers of tokens on its left and on its right, plus a hundredth of the
+    window's length. Of equal windows the first has it.
+    """
+    token = np.arange(tokens)
+    scores = np.full((len(places), tokens), -np.inf)
+    for score, (start, stop) in zip(scores, places, strict=True):
+        here = token[start:stop]
+        score[start:stop] = np.minimum(here - start, stop - 1 - here) + 0.01 * (stop - start)
+    best = scores.argmax(axis=0)  # (T,)
+    return [best[start:stop] == window for window, (start, stop) in enumerate(places)]
+
+
+def _answer_tokens(answer: Answer, spans: np.ndarray) -> tuple[int, int]:
+    """The first and the last token of the passage that stand on a character of the answer."""
+    first = np.searchsorted(spans[:, 1], answer.start, "right")  # the first that ends behind its beginning
+    last = np.searchsorted(spans[:, 0], answer.start + len(answer.text), "left") - 1
+    return int(first), int(last)

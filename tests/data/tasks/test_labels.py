@@ -1,0 +1,52 @@
+import pytest
+
+from minibert.data.tasks import Faults, Place, TaggedSentence, TextExample, check_labels, label_names
+from minibert.errors import UserError
+
+
+def texts(*labels):
+    return [TextExample("text", None, label, Place("dev.tsv", i + 1)) for i, label in enumerate(labels)]
+
+
+def test_names_are_sorted_as_numbers_if_they_are_numbers():
+    assert label_names(texts("10", "9", "-1", "9")) == ["-1", "9", "10"]
+    assert label_names(texts("b", "10", "9")) == ["10", "9", "b"]
+    assert label_names([TaggedSentence(["a", "b"], ["O", "B-x"], Place("a", 1))]) == ["B-x", "O"]
+
+
+def test_one_label_teaches_nothing():
+    with pytest.raises(UserError, match=r"dev\.tsv: the only label is 'a'"):
+        label_names(texts("a", "a"))
+    with pytest.raises(UserError, match=r"dev\.tsv: there are no labels"):
+        label_names(texts(None))
+
+
+def test_unknown_labels_are_refused_or_skipped():
+    examples = texts("a", "c", "b")
+    with pytest.raises(
+        UserError, match=r"dev\.tsv: line 2: label 'c' is none of the training data's \(a, b\)"
+    ):
+        check_labels(examples, ["a", "b"])
+    faults = Faults(skip_bad=True)
+    assert check_labels(examples, ["a", "b"], faults) == [examples[0], examples[2]]
+    assert len(faults.skipped) == 1
+    with pytest.raises(UserError, match=r"dev\.tsv: no example has a label of the training data"):
+        check_labels(texts("c"), ["a", "b"], Faults(skip_bad=True))
+
+
+def test_an_unknown_tag_is_told_by_its_own_line():
+    sentence = TaggedSentence(["a", "b"], ["O", "B-y"], Place("dev.conll", 7))
+    with pytest.raises(UserError, match=r"dev\.conll: line 8: label 'B-y'"):
+        check_labels([sentence], ["O", "B-x"])
+
+
+def test_labels_that_the_development_data_lacks_are_told():
+    faults = Faults()
+    check_labels(texts("a"), ["a", "b", "c"], faults)
+    assert faults.notes == ["dev.tsv: 2 of the training data's labels never occur here: b, c"]
+    check_labels(texts("a", "b"), ["a", "b"], faults)
+    assert len(faults.notes) == 1
+
+
+def test_examples_without_labels_pass():
+    assert len(check_labels(texts(None, None), ["a"], Faults())) == 2

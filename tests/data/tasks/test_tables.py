@@ -1,0 +1,172 @@
+import csv
+import gzip
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibert.data.tasks import Columns, Faults, Place, read_table
+from minibert.errors import UserError
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(name, text):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write_file
+
+
+def rows(examples):
+    return [(example.text, example.text_pair, example.label) for example in examples]
+
+
+# ---------------------------------------------------------------- formats and columns
+
+
+def test_tsv_by_the_names_of_its_header_and_with_literal_quotes(write):
+    path = write("a.tsv", 'id\tlabel\tsentence\n1\tgood\t"Fine," he said\r\n2\tbad\tno "\n')
+    assert rows(read_table(path)) == [('"Fine," he said', None, "good"), ('no "', None, "bad")]
+    assert read_table(path)[1].place == Place(path, 3)
+
+
+def test_csv_with_quoted_commas_and_line_ends(write):
+    path = write("a.csv", 'sentence1,sentence2,score\n"a, b","two\nlines",1.5\nc,d,-2\n')
+    examples = read_table(path, scores=True)
+    assert rows(examples) == [("a, b", "two\nlines", 1.5), ("c", "d", -2.0)]
+    assert [example.place.line for example in examples] == [2, 4]
+
+
+def test_jsonl_in_any_order_with_labels_of_several_kinds(write):
+    lines = [
+        {"label": 1, "text": "a"},
+        {"text": "b", "label": "one", "more": []},
+        {"text": "c", "label": True},
+    ]
+    path = write("a.jsonl", "\n".join(map(json.dumps, lines)))
+    assert rows(read_table(path)) == [("a", None, "1"), ("b", None, "one"), ("c", None, "true")]
+
+
+def test_compressed_with_a_byte_order_mark(write):
+    path = write("a.tsv.gz", gzip.compress("\ufefftext\tlabel\nä\tx\n".encode()))
+    assert rows(read_table(path)) == [("ä", None, "x")]
+
+
+def test_columns_by_number(write):
+    path = write("a.tsv", "x\t0\ta text\ny\t1\tanother\n")
+    columns = Columns(3, label=2)
+    assert rows(read_table(path, columns)) == [("a text", None, "0"), ("another", None, "1")]
+    with_header = Columns(3, label=2, header=True)
+    assert rows(read_table(path, with_header)) == [("another", None, "1")]
+    assert rows(read_table(path, Columns(1, 3), labelled=False)) == [
+        ("x", "a text", None),
+        ("y", "another", None),
+    ]
+
+
+def test_of_several_layouts_the_first_that_fits(write):
+    layouts = (Columns("sentence", label="label"), Columns(2, label=1))
+    assert rows(read_table(write("a.tsv", "label\tsentence\n1\ta\n"), layouts)) == [("a", None, "1")]
+    assert rows(read_table(write("b.tsv", "1\ta\n"), layouts)) == [("a", None, "1")]
+
+
+def test_without_labels_their_column_need_not_be_there(write):
+    path = write("a.tsv", "sentence\nfirst\nsecond\n")
+    assert rows(read_table(path, labelled=False)) == [("first", None, None), ("second", None, None)]
+    with pytest.raises(
+        UserError, match=r"a\.tsv: line 1: expected the columns .*sentence, label.*found \(sentence\)"
+    ):
+        read_table(path)
+    with pytest.raises(UserError, match=r"a\.tsv: say which column holds the label"):
+        read_table(path, Columns("sentence"))
+
+
+TEXTS = st.text(
+    st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\r\ufeff"), min_size=1
+).filter(str.strip)
+
+
+@given(table=st.lists(st.tuples(TEXTS, TEXTS, st.sampled_from(["yes", "no"])), min_size=1))
+def test_what_csv_and_json_write_is_read_again(tmp_path_factory, table):
+    folder = tmp_path_factory.mktemp("written")
+    sheet = io.StringIO()
+    csv.writer(sheet, lineterminator="\n").writerows([("text", "text_pair", "label"), *table])
+    (folder / "a.csv").write_bytes(sheet.getvalue().encode())
+    lines = [json.dumps(dict(text=a, text_pair=b, label=c), ensure_ascii=False) for a, b, c in table]
+    (folder / "a.jsonl").write_bytes("\n".join(lines).encode())
+    assert rows(read_table(folder / "a.csv")) == table
+    assert rows(read_table(folder / "a.jsonl")) == table
+
+
+# ---------------------------------------------------------------- bad input
+
+HEADER = "text\tlabel\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "problem"),
+    [
+        ("a.tsv", "", "an empty row"),
+        ("a.tsv", "\t ", "an empty row"),
+        ("a.tsv", "alone", r"1 column\(s\), but the first row has 2"),
+        ("a.tsv", "a\tb\tc", r"3 column\(s\), but the first row has 2"),
+        ("a.tsv", " \tx", "the text in column text is empty"),
+        ("a.tsv", "a\t", "the text in column label is empty"),
+        ("a.jsonl", "", "an empty row"),
+        ("a.jsonl", "{", "not valid JSON"),
+        ("a.jsonl", "[1]", r"expected a JSON object, found \[1\]"),
+        ("a.jsonl", '{"text": "a"}', "no label"),
+        ("a.jsonl", '{"text": 3, "label": 1}', "column text should be a text, found 3"),
+        ("a.jsonl", '{"text": "a", "label": null}', "column label should be a text, found null"),
+        ("a.jsonl", '{"text": "\\ud83d", "label": 1}', "column text holds half a surrogate pair"),
+    ],
+)
+def test_a_bad_row_is_refused_by_file_and_line_or_skipped(write, name, bad, problem):
+    good = "fine\tyes\n" if name == "a.tsv" else '{"text": "fine", "label": "yes"}\n'
+    path = write(name, (HEADER if name == "a.tsv" else good) + good + bad + "\n" + good)
+    with pytest.raises(UserError, match=rf"a\.\w+: line 3: {problem}.*--skip-bad") as caught:
+        read_table(path)
+    assert "\n" not in str(caught.value)
+    faults = Faults(skip_bad=True)
+    examples = read_table(path, faults=faults)
+    assert rows(examples) == [("fine", None, "yes")] * (len(examples))
+    assert len(examples) == (2 if name == "a.tsv" else 3)
+    assert len(faults.skipped) == 1
+    assert "line 3" in faults.skipped[0]
+    assert faults.describe() == [f"1 bad row(s) left out, the first: {faults.skipped[0]}"]
+
+
+@pytest.mark.parametrize("score", ["high", "nan", "inf", ""])
+def test_scores_are_finite_numbers(write, score):
+    with pytest.raises(UserError, match=r"a\.tsv: line 2: column 2 should be a number"):
+        read_table(write("a.tsv", f"a\t1\nb\t{score}\n"), Columns(1, label=2), scores=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", b"", "no example to read"),
+        ("a.tsv", b"text\tlabel\n", "no example to read"),
+        ("a.tsv", b"text\tlabel\n\n\tx\n", "no example to read"),
+        ("a.csv", b'text,label\n"a,b\n', "line 2: not valid csv"),
+        ("a.tsv", b"text\tlabel\n\xff\t1\n", "line 2 is not UTF-8"),
+        ("a.tsv.gz", b"text", "damaged gzip"),
+        ("a.doc", b"text", "say which: tsv, csv, jsonl"),
+    ],
+)
+def test_files_that_cannot_be_read_at_all(write, name, content, message):
+    with pytest.raises(UserError, match=message) as caught:
+        read_table(write(name, content), faults=Faults(skip_bad=True))
+    assert name in str(caught.value)
+
+
+def test_missing_files_and_folders(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        read_table(tmp_path / "none.tsv")
+    (tmp_path / "folder.tsv").mkdir()
+    with pytest.raises(UserError, match="found a folder"):
+        read_table(tmp_path / "folder.tsv")
