@@ -111,7 +111,7 @@ def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     for case, record in cases.items():
         seconds = record["seconds"]
         for least, names in (("1.0", list(ONNX)), ("", pytorch_names(seconds))):
-            if best := fastest(seconds, names):
+            if best := fastest(seconds, names, OURS):
                 times = paired_ratio(seconds[best], seconds[OURS])
                 rows.append((f"inference{case.removeprefix(CASE)}: {best} / ours", least, ratio(times)))
     return rows
