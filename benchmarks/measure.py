@@ -222,7 +222,7 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
     return spread([a / b for a, b in zip(numerators, denominators, strict=True)])
 
 
-def fastest(times: Mapping[str, Sequence[float]], names: Sequence[str]) -> str | None:
-    """Which of the names has the lowest median time; None if none of them was measured."""
+def fastest(times: Mapping[str, Sequence[float]], names: Sequence[str], ours: str) -> str | None:
+    """Which of the names has the lowest ratio to ours; None if none of them was measured."""
     measured = [name for name in names if name in times]
-    return min(measured, key=lambda name: statistics.median(times[name]), default=None)
+    return min(measured, key=lambda name: paired_ratio(times[name], times[ours]).median, default=None)

@@ -108,10 +108,10 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
 def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     """Against the faster ONNX Runtime, and the fastest PyTorch."""
     rows = []
-    for record in cases.values():
+    for case, record in cases.items():
         seconds = record["seconds"]
         for least, names in (("1.0", list(ONNX)), ("", pytorch_names(seconds))):
-            if best := fastest(seconds, names):
+            if best := fastest(seconds, names, OURS):
                 times = paired_ratio(seconds[best], seconds[OURS])
-                rows.append((f"inference: {best} / ours", least, ratio(times)))
+                rows.append((f"inference{case.removeprefix(CASE)}: {best} / ours", least, ratio(times)))
     return rows

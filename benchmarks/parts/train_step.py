@@ -127,7 +127,7 @@ def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
         seconds = record["seconds"]
         rate, least_share = AIMS.get(case.split(",")[0], (1.0, 0.8))
         for least, names in ((rate, pytorch_names(seconds)), (3.0, [HUGGING_FACE])):
-            if best := fastest(seconds, names):
+            if best := fastest(seconds, names, OURS):
                 times = paired_ratio(seconds[best], seconds[OURS])
                 rows.append((f"training step, {case}: {best} / ours", f"{least:.1f}", ratio(times)))
         rows.append(

@@ -63,9 +63,15 @@ def test_ratios_are_paired_by_round():
 
 
 def test_fastest_goes_by_the_median_and_leaves_out_who_was_not_measured():
-    times = {"steady": [2.0, 2.0, 2.0], "moody": [1.0, 3.0, 3.0]}
-    assert fastest(times, ["absent", "moody", "steady"]) == "steady"
-    assert fastest(times, ["absent"]) is None
+    times = {"steady": [2.0, 2.0, 2.0], "moody": [1.0, 3.0, 3.0], "us": [1.0, 1.0, 1.0]}
+    assert fastest(times, ["absent", "moody", "steady"], "us") == "steady"
+    assert fastest(times, ["absent"], "us") is None
+
+
+def test_fastest_goes_by_the_rounds():
+    """In the rounds in which the first looks slow, everybody was."""
+    times = {"first": [2.0, 8.0, 8.0], "second": [3.0, 3.0, 12.0], "us": [1.0, 4.0, 4.0]}
+    assert fastest(times, ["first", "second"], "us") == "first"
 
 
 def test_a_call_is_repeated_until_its_time_is_over(monkeypatch):
