@@ -176,6 +176,9 @@ def run_all(tasks: Iterable[Callable[[], object]]) -> None:
     finds it in the cache, and BLAS's own threads, which stay busy waiting for more, would be in the way.
     """
     global _pool
+    if _pool is None and get_threads() > 1:
+        _pool = ThreadPoolExecutor(get_threads() - 1, thread_name_prefix="minibert")
+        _set_blas_threads(1)
     waiting = deque(tasks)
     helpers = min(get_threads(), len(waiting)) - 1
     if helpers < 1:
@@ -191,9 +194,6 @@ def run_all(tasks: Iterable[Callable[[], object]]) -> None:
                 return
             task()
 
-    if _pool is None:
-        _pool = ThreadPoolExecutor(get_threads() - 1, thread_name_prefix="minibert")
-        _set_blas_threads(1)
     futures = [_pool.submit(work) for _ in range(helpers)]
     try:
         work()

@@ -189,6 +189,15 @@ def test_blocks_cover_all_rows_once(threads, count, rows, block):
     assert all(piece.start % block == 0 and piece.stop - piece.start <= block for piece in done)
 
 
+def test_blas_has_one_thread_from_the_first_call_on(threads):
+    """Also when that call had a single task: a resumed run computes its first step like all others."""
+    threads(2)
+    run_blocks(lambda rows: None, 1, 1)
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    assert {pool["num_threads"] for pool in pools} == {1}
+    assert get_threads() == 2
+
+
 def test_an_error_in_a_block_is_raised(threads):
     def fail(piece):
         if piece.start == 20:
