@@ -27,7 +27,11 @@ def third_party_imports(folder: Path) -> set[str]:
 
 
 def test_the_package_imports_what_it_requires_and_nothing_else():
-    assert third_party_imports(ROOT / "minibert") == names(PROJECT["dependencies"]) | {"cupy", "cupyx"}
+    assert third_party_imports(ROOT / "minibert") == names(PROJECT["dependencies"]) | {
+        "cupy",
+        "cupyx",
+        "cuda",
+    }  # cuda.pathfinder comes with CuPy
 
 
 def test_each_cuda_version_has_its_extra():
