@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minibert.arrays import to_numpy
-from minibert.bert.inputs import encoder_inputs, masked_lm_targets, next_sentence_targets
+from minibert.bert.inputs import class_targets, encoder_inputs, masked_lm_targets
 from minibert.errors import UserError
 
 IDS = [[1, 2, 3], [4, 5, 0]]
@@ -98,7 +98,7 @@ def test_labels_that_are_refused(config, device, labels, message):
 
 def test_next_sentence_labels(device):
     for labels in ([0, -100, 1], np.array([[0], [-100], [1]])):
-        targets = next_sentence_targets(device, "float64", labels, 3)
+        targets = class_targets("next_sentence_label", labels, (3,), 2, device, "float64")
         assert to_numpy(targets.weights).tolist() == [1.0, 0.0, 1.0]
         assert to_numpy(targets.labels)[[0, 2]].tolist() == [0, 1]
         assert 0 <= to_numpy(targets.labels)[1] < 2
@@ -116,4 +116,4 @@ def test_next_sentence_labels(device):
 )
 def test_next_sentence_labels_that_are_refused(device, labels, message):
     with pytest.raises(UserError, match=message):
-        next_sentence_targets(device, "float64", labels, 3)
+        class_targets("next_sentence_label", labels, (3,), 2, device, "float64")
