@@ -33,10 +33,10 @@ class BertConfig:
     a token sees only itself and those to its left.
 
     The rest belongs to the heads of fine-tuning. ``id2label`` names the ``num_labels`` labels, and its
-    inverse ``label2id`` follows from it; ``problem_type`` is "single_label_classification", "regression", or None for
-    regression with one label and classification with more. ``classifier_dropout`` is the dropout before the
-    head, None for ``hidden_dropout_prob``. With ``crf``, which transformers does not know, a token classifier
-    scores whole taggings.
+    inverse ``label2id`` follows from it. ``problem_type`` is "single_label_classification", "regression",
+    or None for regression with one label and classification with more. ``classifier_dropout`` is the dropout
+    before the head, None for ``hidden_dropout_prob``. With ``crf``, which transformers does not know, a
+    token classifier scores whole taggings.
 
     Raises UserError if a size is not positive or absurd (``LARGEST``), the sizes do not fit each other, or
     a value is out of range.

@@ -176,6 +176,5 @@ def _read_pooling(path: Path) -> str:
     for name, key in POOLING_KEYS.items():
         if modes == [key]:
             return name
-    raise UserError(
-        f"{path}: pools by {list_names(modes) or 'nothing'}; expected one of {', '.join(POOLING_KEYS.values())}"
-    )
+    known = ", ".join(POOLING_KEYS.values())
+    raise UserError(f"{path}: pools by {list_names(modes) or 'nothing'}; expected one of {known}")
