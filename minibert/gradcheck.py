@@ -251,15 +251,19 @@ def module_case(
 def model_case(what: str, model: Any, batch: dict[str, Any], zeros: Collection[str] = ()) -> Case:
     """A model with a loss: outputs, cache = model.forward(**batch) and model.backward(cache, scale).
 
-    The backward runs in two halves of unequal scale, which must add up.
+    The backward runs in two halves of unequal scale, which must add up. Frozen parameters must have no
+    gradient, and are not compared.
     """
-    parameters = dict(model.named_parameters())
+    parameters = {name: p for name, p in model.named_parameters() if not p.frozen}
+    frozen = [p for _, p in model.named_parameters() if p.frozen]
 
     def gradients(douts: Sequence[Array]) -> dict[str, Any]:
         forget_gradients(model)
         for share in (0.25, 0.75):
             _, cache = model.forward(**batch)
             model.backward(cache, scale=share * float(douts[0]))
+        if not all(bool((parameter.grad == 0).all()) for parameter in frozen):
+            raise ValueError(f"{what}: a frozen parameter has a gradient")
         return {name: parameter.grad for name, parameter in parameters.items()}
 
     values = {name: parameter.value for name, parameter in parameters.items()}
@@ -436,7 +440,9 @@ def _head_cases(draw: Draws) -> list[Case]:
     # Sentences of four words, three, one and none.
     words = asarray([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], dtype="float64")
     tags = asarray([[2, 0, 1, 1], [0, 2, 2, 0], [1, 0, 0, 0], [2, 2, 2, 2]])
-    scores = {"emissions": x(4, 4, 3), "start": x(3), "end": x(3), "transitions": x(3, 3)}
+    emissions = x(4, 4, 3) + 1e3 * (1.0 - words)[:, :, None]  # what stands behind the last word is no matter
+    emissions[0, 2] = 0.0  # and a word is one although its scores are 0
+    scores = {"emissions": emissions, "start": x(3), "end": x(3), "transitions": x(3, 3)}
     return [
         *(
             function_case(

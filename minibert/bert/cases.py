@@ -18,6 +18,7 @@ from minibert.bert.encoder import (
     BertResidualOutput,
     BertSelfAttention,
 )
+from minibert.bert.fine_tuning import freeze
 from minibert.bert.heads import (
     BertLMPredictionHead,
     BertPredictionHeadTransform,
@@ -151,15 +152,19 @@ def task_cases(device: Device) -> list[Case]:
     tokens = task_models.BertForTokenClassification
     spans = task_models.BertForQuestionAnswering
     cases = []
-    for what, model_class, config, targets in [
-        ("BertForSequenceClassification", sequences, classification, {"labels": CLASSES}),
-        ("  regression", sequences, regression, scores),
-        ("BertForTokenClassification", tokens, classification, {"labels": TAGS}),
-        ("  with a CRF", tokens, crf, {"labels": TAGS}),
-        ("BertForQuestionAnswering", spans, CONFIG, SPANS),
+    for what, model_class, config, targets, frozen_layers in [
+        ("BertForSequenceClassification", sequences, classification, {"labels": CLASSES}, None),
+        ("  regression", sequences, regression, scores, None),
+        ("BertForTokenClassification", tokens, classification, {"labels": TAGS}, None),
+        ("  embeddings frozen", tokens, classification, {"labels": TAGS}, 0),
+        ("  a layer frozen", tokens, classification, {"labels": TAGS}, 1),
+        ("  with a CRF", tokens, crf, {"labels": TAGS}, None),
+        ("BertForQuestionAnswering", spans, CONFIG, SPANS, None),
     ]:
         model = model_class(config, device=device, dtype="float64")
         _prepare(model, draw)
+        if frozen_layers is not None:
+            freeze(model, frozen_layers)
         zeros = _zeros(model, SPAN_ZEROS if model_class is spans else ())
         cases.append(model_case(what, model, BATCH | targets, zeros))
     for pooling, normalise, targets in [("mean", True, {}), ("max", False, {"labels": [0.5, -1.0, 0.2]})]:
@@ -219,4 +224,5 @@ def _zeros(module: Module, also: Sequence[str] = ()) -> list[str]:
     A key's bias adds the same number to all scores of a query, which the softmax takes out again.
     """
     parts = ("self.key.bias", *also)
-    return [name for name, _ in module.named_parameters() if any(part in name for part in parts)]
+    learning = (name for name, parameter in module.named_parameters() if not parameter.frozen)
+    return [name for name in learning if any(part in name for part in parts)]

@@ -42,19 +42,18 @@ def crf_nll(
     Behind the last word α stays what it is.
     """
     xp = get_array_module(emissions)
+    emissions = emissions * mask[:, :, None]  # what stands behind the last word is no matter
     alphas = [start + emissions[:, 0]]  # S of (B, K)
     for t in range(1, emissions.shape[1]):
         arriving = log_sum_exp(alphas[-1][:, :, None] + transitions, axis=1)  # (B, K)
         alphas.append(xp.where(mask[:, t, None] > 0, arriving + emissions[:, t], alphas[-1]))
     log_z = log_sum_exp(alphas[-1] + end, axis=1)  # (B,)
 
-    num_tags = emissions.shape[2]
-    taken = (tags[:, :, None] == xp.arange(num_tags)) * mask[:, :, None]  # (B, S, K): 1 at each word's tag
+    taken = (tags[:, :, None] == xp.arange(len(end))) * mask[:, :, None]  # (B, S, K): 1 at each word's tag
     is_last = mask - xp.concatenate([mask[:, 1:], xp.zeros_like(mask[:, :1])], axis=1)  # (B, S)
-    scores = (taken[:, 0] * start).sum(axis=1) + ((taken * is_last[:, :, None]).sum(axis=1) * end).sum(axis=1)
-    scores = scores + (taken * emissions).sum(axis=(1, 2))
-    scores = scores + ((taken[:, :-1] @ transitions) * taken[:, 1:]).sum(axis=(1, 2))  # (B,)
-    loss = (mask[:, 0] * log_z - scores).sum() / denominator
+    scores = (taken[:, 0] * start).sum() + (taken * is_last[:, :, None] * end).sum()
+    scores = scores + (taken * emissions).sum() + ((taken[:, :-1] @ transitions) * taken[:, 1:]).sum()
+    loss = ((mask[:, 0] * log_z).sum() - scores) / denominator
     return loss, (emissions, end, transitions, mask, is_last, taken, alphas, log_z, denominator)
 
 
@@ -80,21 +79,18 @@ def crf_nll_backward(dout: Array | float, cache: Cache) -> tuple[Array, Array, A
     """
     emissions, end, transitions, mask, is_last, taken, alphas, log_z, denominator = cache
     xp = get_array_module(emissions)
-    scale = mask * (dout / denominator)  # (B, S)
-    demissions = xp.zeros_like(emissions)  # (B, S, K)
-    before, after = taken[:, :-1], taken[:, 1:] * scale[:, 1:, None]  # (B, S−1, K)
-    num_tags = len(transitions)
-    dtransitions = -(before.reshape(-1, num_tags).T @ after.reshape(-1, num_tags))  # (K, K)
-    beta = xp.zeros_like(alphas[0]) + end  # (B, K)
+    scale, inside = mask * (dout / denominator), mask[:, :, None] > 0  # (B, S), (B, S, 1)
+    dtransitions = -xp.einsum("bti,btj,bt->ij", taken[:, :-1], taken[:, 1:], scale[:, 1:])  # (K, K)
+    beta, expected = end, []
     for t in reversed(range(len(alphas))):
-        expected = xp.exp(alphas[t] + beta - log_z[:, None])  # (B, K)
-        demissions[:, t] = (expected - taken[:, t]) * scale[:, t, None]
+        expected.append(xp.exp(alphas[t] + beta - log_z[:, None]))  # (B, K)
         if t > 0:
             ahead = transitions + (emissions[:, t] + beta)[:, None, :]  # (B, K, K)
             pairs = xp.exp(alphas[t - 1][:, :, None] + ahead - log_z[:, None, None])
-            dtransitions += (pairs * scale[:, t, None, None]).sum(axis=0)
-            beta = xp.where(mask[:, t, None] > 0, log_sum_exp(ahead, axis=2), beta)
-    dend = (demissions * is_last[:, :, None]).sum(axis=(0, 1))  # (K,)
+            dtransitions += xp.einsum("bij,b->ij", pairs, scale[:, t])
+            beta = xp.where(inside[:, t], log_sum_exp(ahead, axis=2), end)  # (B, K)
+    demissions = (xp.stack(expected[::-1], axis=1) - taken) * scale[:, :, None]  # (B, S, K)
+    dend = xp.einsum("btk,bt->k", demissions, is_last)
     return demissions, demissions[:, 0].sum(axis=0), dend, dtransitions
 
 
