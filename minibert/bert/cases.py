@@ -152,19 +152,21 @@ def task_cases(device: Device) -> list[Case]:
     tokens = task_models.BertForTokenClassification
     spans = task_models.BertForQuestionAnswering
     cases = []
-    for what, model_class, config, targets, frozen_layers in [
-        ("BertForSequenceClassification", sequences, classification, {"labels": CLASSES}, None),
-        ("  regression", sequences, regression, scores, None),
-        ("BertForTokenClassification", tokens, classification, {"labels": TAGS}, None),
-        ("  embeddings frozen", tokens, classification, {"labels": TAGS}, 0),
-        ("  a layer frozen", tokens, classification, {"labels": TAGS}, 1),
-        ("  with a CRF", tokens, crf, {"labels": TAGS}, None),
-        ("BertForQuestionAnswering", spans, CONFIG, SPANS, None),
+    frozen = {"  embeddings frozen": 0, "  a layer frozen": 1, "  only the head learns": None}
+    for what, model_class, config, targets in [
+        ("BertForSequenceClassification", sequences, classification, {"labels": CLASSES}),
+        ("  only the head learns", sequences, classification, {"labels": CLASSES}),
+        ("  regression", sequences, regression, scores),
+        ("BertForTokenClassification", tokens, classification, {"labels": TAGS}),
+        ("  embeddings frozen", tokens, classification, {"labels": TAGS}),
+        ("  a layer frozen", tokens, classification, {"labels": TAGS}),
+        ("  with a CRF", tokens, crf, {"labels": TAGS}),
+        ("BertForQuestionAnswering", spans, CONFIG, SPANS),
     ]:
         model = model_class(config, device=device, dtype="float64")
         _prepare(model, draw)
-        if frozen_layers is not None:
-            freeze(model, frozen_layers)
+        if what in frozen:
+            freeze(model, frozen[what])
         zeros = _zeros(model, SPAN_ZEROS if model_class is spans else ())
         cases.append(model_case(what, model, BATCH | targets, zeros))
     for pooling, normalise, targets in [("mean", True, {}), ("max", False, {"labels": [0.5, -1.0, 0.2]})]:

@@ -169,6 +169,8 @@ class BertModel(PretrainedModel):
         needs_dembedded = embeddings_cache is not None
         hidden, encoder_cache = self.encoder.forward(hidden, bias, watch, needs_dembedded)  # (B, S, H)
         pooled, pooler_cache = self.pooler.forward(hidden) if self.pooler else (None, None)
+        if encoder_cache[-1] is None and self.pooler and self.pooler.frozen:
+            pooler_cache = None
         output = BertOutput(
             last_hidden_state=hidden,
             pooler_output=pooled,
@@ -195,7 +197,7 @@ class BertModel(PretrainedModel):
             raise ValueError("backward got dpooler_output, but this model has no pooler")
         pooler_cache = cache.pop()
         dhidden = dlast_hidden_state
-        if dpooler_output is not None:
+        if dpooler_output is not None and pooler_cache is not None:
             dfrom_pooler = self.pooler.backward(dpooler_output, pooler_cache)
             dhidden = dfrom_pooler if dhidden is None else dhidden + dfrom_pooler
         dembedded = self.encoder.backward(dhidden, cache.pop())
