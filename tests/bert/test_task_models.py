@@ -215,7 +215,7 @@ def test_the_crf_sees_the_labelled_tokens_as_neighbours(build, batch):
 def test_best_tags_stand_at_the_tokens_they_were_asked_for(build, batch, crf):
     model = build(BertForTokenClassification, num_labels=3, crf=crf)
     if crf:
-        model.crf.transitions.value *= 10.0  # so that it makes a difference
+        model.crf.transitions.value *= -10.0  # so that the likeliest tag does not follow itself
     logits = model.forward(**batch.encoder)[0].logits
     best = model.best_tags(logits, TAGS != -100)
     assert isinstance(best, np.ndarray) and best.shape == TAGS.shape
