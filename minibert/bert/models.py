@@ -69,16 +69,21 @@ class PretrainedModel(Module):
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | Path, device: str | Device = "cpu", dtype: str = "float32", **settings: Any
+        cls,
+        folder: str | Path,
+        device: str | Device = "cpu",
+        dtype: str = "float32",
+        seed: int = 0,
+        **settings: Any,
     ) -> "PretrainedModel":
         """The model in a local folder (``config.json``, ``model.safetensors``), in evaluation mode.
 
         Reads what this package and Hugging Face's transformers write for any BERT: in one file or in
         shards, in 16, 32 or 64 bits, with or without ``bert.`` in the names. ``settings`` are fields of
         the configuration that get another value than in the file. A pooler or a head that the files do not
-        have starts anew, and tensors that this class has no use for are left aside; a warning names both.
-        In fine-tuning that is how it should be, and one line says which head is new. Raises UserError for
-        anything else that does not fit, before memory is taken.
+        have starts anew, from ``seed``, and tensors that this class has no use for are left aside; a warning
+        names both. In fine-tuning that is how it should be, and one line says which head is new. Raises
+        UserError for anything else that does not fit, before memory is taken.
         """
         folder = Path(folder)
         stored = open_weights(folder, cls.architecture or cls.__name__)
@@ -90,7 +95,7 @@ class PretrainedModel(Module):
             count = sum(parameter.size for _, parameter in model.named_parameters())
             raise UserError(f"{folder}: not enough memory for {count:,} parameters in {dtype}") from None
         load_tensors(model, match.sources)
-        model._initialise(seed=0, only=match.missing)
+        model._initialise(seed, only=match.missing)
         report(match, folder, model)
         model.eval()
         return model

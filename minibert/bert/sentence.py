@@ -1,5 +1,6 @@
 """One vector for a sentence, close to those of sentences that mean the same (Reimers and Gurevych, 2019)."""
 
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,11 @@ from minibert.arrays import Array, Device
 from minibert.bert.config import BertConfig
 from minibert.bert.inputs import check_a_token_each, encoder_inputs, number_targets
 from minibert.bert.models import BertModel, BertOutput
-from minibert.bert.weights import list_names
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
 
-# The layout of the sentence-transformers library: modules one after the other, each with a folder.
+# The layout of the sentence-transformers library: modules one after the other, each with a folder. What is
+# written is the older form, which all versions read.
 MODULES_FILE = "modules.json"
 POOLING_FOLDER = "1_Pooling"
 POOLING_KEYS = {
@@ -169,12 +170,15 @@ def _read_modules(folder: Path) -> dict[str, Any]:
 
 
 def _read_pooling(path: Path) -> str:
-    """The one way of pooling that a file switches on. Raises UserError for none, several or another."""
+    """The way of pooling in a file: by its name or, in older files, as one of several switches.
+
+    Raises UserError if it is not exactly one that is known here.
+    """
     values = read_json(path, "pooling configuration")
-    items = values.items() if isinstance(values, dict) else ()
-    modes = [key for key, value in items if key.startswith("pooling_mode_") and value is True]
+    values = values if isinstance(values, dict) else {}
+    switches = [key for key, value in values.items() if key.startswith("pooling_mode_") and value is True]
+    modes = [values["pooling_mode"]] if "pooling_mode" in values else switches
     for name, key in POOLING_KEYS.items():
-        if modes == [key]:
+        if modes in ([name], [key]):
             return name
-    known = ", ".join(POOLING_KEYS.values())
-    raise UserError(f"{path}: pools by {list_names(modes) or 'nothing'}; expected one of {known}")
+    raise UserError(f"{path}: pools by {reprlib.repr(modes)}; expected one of {', '.join(POOLING_KEYS)}")

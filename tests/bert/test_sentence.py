@@ -141,6 +141,23 @@ def test_the_layout_is_that_of_sentence_transformers(encoder, tmp_path):
     }
 
 
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+def test_the_layout_of_newer_versions(encoder, tmp_path, pooling):
+    """As 6.2.0 of the library writes it."""
+    encoder("cls" if pooling == "max" else "max").save_pretrained(tmp_path)
+    (tmp_path / "1_Pooling" / "config.json").write_text(
+        json.dumps({"embedding_dimension": 12, "pooling_mode": pooling, "include_prompt": True})
+    )
+    types = [
+        "sentence_transformers.base.modules.transformer.Transformer",
+        "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+        "sentence_transformers.base.modules.normalize.Normalize",
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps([{"type": kind} for kind in types]))
+    model = SentenceEncoder.from_pretrained(tmp_path)
+    assert (model.pooling, model.normalise) == (pooling, True)
+
+
 @pytest.mark.parametrize("saved", [BertModel, BertForSequenceClassification])
 def test_any_encoder_is_a_sentence_encoder_without_a_word(build, tmp_path, capsys, recwarn, saved):
     """Nothing of it is new: what is left aside are heads."""
@@ -156,12 +173,13 @@ def test_any_encoder_is_a_sentence_encoder_without_a_word(build, tmp_path, capsy
         ("modules.json", "{}", "modules.json: a sentence encoder of ; here it can only be"),
         ("modules.json", "[1]", "modules.json: damaged, expected a list of modules"),
         ("modules.json", '[{"type": "a.Transformer"}, {"type": "a.Dense"}]', "of Transformer, Dense; here"),
-        ("1_Pooling/config.json", "[]", "pools by nothing; expected one of pooling_mode_cls_token"),
-        ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', "pools by 'pooling_mode_lasttoken'"),
+        ("1_Pooling/config.json", "[]", r"pools by \[\]; expected one of cls, mean, max"),
+        ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', "pools by .'pooling_mode_lasttoken'"),
+        ("1_Pooling/config.json", '{"pooling_mode": ["cls", "mean"]}', r"pools by \[\['cls', 'mean'\]\]"),
         (
             "1_Pooling/config.json",
             '{"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true}',
-            "pools by 'pooling_mode_max_tokens', 'pooling_mode_mean_tokens'; expected one of",
+            "pools by .'pooling_mode_mean_tokens', 'pooling_mode_max_tokens'.; expected one of",
         ),
     ],
 )

@@ -296,6 +296,12 @@ def test_an_encoder_opens_with_a_new_head_and_one_line(
     weights = dict(model.named_parameters())
     head = weights["qa_outputs.weight" if opened is BertForQuestionAnswering else "classifier.weight"]
     assert 0 < np.abs(head.value).max() <= 0.04, "drawn as config.initializer says"
+    other = opened.from_pretrained(tmp_path, dtype="float64", seed=1, **settings)
+    moved = {
+        name for name, parameter in other.named_parameters() if (parameter.value != weights[name].value).any()
+    }
+    fresh = tuple(head + "." for head in new.split(" and "))
+    assert moved and all(name.removeprefix("bert.").startswith(fresh) for name in moved)
 
 
 @pytest.mark.parametrize(("model_class", "settings", "labels", "count"), TASKS)
