@@ -7,7 +7,15 @@ from minibert.bert import (
     BertForMaskedLM,
     BertForNextSentencePrediction,
     BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
     BertModel,
+    SentenceEncoder,
+    extract_features,
+    freeze,
+    layerwise_lr,
+    unfreeze,
 )
 from minibert.errors import UserError
 from minibert.text import BertTokenizer
@@ -20,7 +28,15 @@ __all__ = [
     "BertForMaskedLM",
     "BertForNextSentencePrediction",
     "BertForPreTraining",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
     "BertModel",
     "BertTokenizer",
+    "SentenceEncoder",
     "UserError",
+    "extract_features",
+    "freeze",
+    "layerwise_lr",
+    "unfreeze",
 ]

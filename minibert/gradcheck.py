@@ -48,7 +48,6 @@ import numpy as np
 from minibert import ops
 from minibert.arrays import Array, Device, dropout_key, get_array_module, to_numpy
 from minibert.ops.attention import attention, attention_backward
-from minibert.ops.dropout import dropout, dropout_backward
 from minibert.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
 
 STEP = 1e-5
@@ -252,15 +251,19 @@ def module_case(
 def model_case(what: str, model: Any, batch: dict[str, Any], zeros: Collection[str] = ()) -> Case:
     """A model with a loss: outputs, cache = model.forward(**batch) and model.backward(cache, scale).
 
-    The backward runs in two halves of unequal scale, which must add up.
+    The backward runs in two halves of unequal scale, which must add up. Frozen parameters must have no
+    gradient, and are not compared.
     """
-    parameters = dict(model.named_parameters())
+    parameters = {name: p for name, p in model.named_parameters() if not p.frozen}
+    frozen = [p for _, p in model.named_parameters() if p.frozen]
 
     def gradients(douts: Sequence[Array]) -> dict[str, Any]:
         forget_gradients(model)
         for share in (0.25, 0.75):
             _, cache = model.forward(**batch)
             model.backward(cache, scale=share * float(douts[0]))
+        if not all(bool((parameter.grad == 0).all()) for parameter in frozen):
+            raise ValueError(f"{what}: a frozen parameter has a gradient")
         return {name: parameter.grad for name, parameter in parameters.items()}
 
     values = {name: parameter.value for name, parameter in parameters.items()}
@@ -325,7 +328,11 @@ _KEY = dropout_key(seed=1, step=2, micro_batch=0, replica=0, site=3)
 
 def operation_cases(device: Device) -> list[Case]:
     """Every operation of ``ops`` that has a derivative. B = 3, S = 4, H = 6, A = 2, V = 7."""
-    return [*_primitive_cases(Draws(device, 1)), *_composite_cases(Draws(device, 2))]
+    return [
+        *_primitive_cases(Draws(device, 1)),
+        *_composite_cases(Draws(device, 2)),
+        *_head_cases(Draws(device, 7)),
+    ]
 
 
 def _primitive_cases(draw: Draws) -> list[Case]:
@@ -360,7 +367,10 @@ def _primitive_cases(draw: Draws) -> list[Case]:
     for name, key in (("dropout", _KEY), ("dropout, off", None)):
         cases.append(
             function_case(
-                name, lambda x, key=key: dropout(x, PROBABILITY, key), dropout_backward, {"x": x(3, 4, 6)}
+                name,
+                lambda x, key=key: ops.dropout(x, PROBABILITY, key),
+                ops.dropout_backward,
+                {"x": x(3, 4, 6)},
             )
         )
     for name, causal in (("attention", False), ("attention, left to right", True)):
@@ -417,4 +427,63 @@ def _composite_cases(draw: Draws) -> list[Case]:
             ops.masked_lm_loss_backward,
             {"hidden": x(5, 6), "weight": draw.matrix(7, 6), "bias": x(7)},
         ),
+    ]
+
+
+def _head_cases(draw: Draws) -> list[Case]:
+    """What stands on top of the encoder in fine-tuning. N = 4 pairs, K = 3 tags."""
+    x, asarray = draw.normal, draw.device.asarray
+    mask = asarray(MASK, dtype="float64")
+    pairs = {"x": x(4, 6), "y": x(4, 6)}
+    similarities, numbers = x(4), x(4, 2)
+    spans = asarray([[1, 0, 3], [2, 0, 3]]), asarray([[0.5, 0.0, 0.5], [0.25, 0.25, 0.5]])
+    # Sentences of four words, three, one and none.
+    words = asarray([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], dtype="float64")
+    tags = asarray([[2, 0, 1, 1], [0, 2, 2, 0], [1, 0, 0, 0], [2, 2, 2, 2]])
+    emissions = x(4, 4, 3) + 1e3 * (1.0 - words)[:, :, None]  # what stands behind the last word is no matter
+    emissions[0, 2] = 0.0  # and a word is one although its scores are 0
+    scores = {"emissions": emissions, "start": x(3), "end": x(3), "transitions": x(3, 3)}
+    return [
+        *(
+            function_case(
+                f"{name} pooling",
+                lambda hidden, pool=forward: pool(hidden, mask),
+                backward,
+                {"hidden": x(3, 4, 6)},
+            )
+            for name, (forward, backward) in ops.POOLING.items()
+        ),
+        # ε is between the lengths of these vectors: some are divided by it, the others by their length.
+        function_case(
+            "unit_length", lambda x: ops.unit_length(x, 2.4), ops.unit_length_backward, {"x": x(3, 4, 6)}
+        ),
+        function_case("cosine_similarity", ops.cosine_similarity, ops.cosine_similarity_backward, pairs),
+        function_case(
+            "cosine_loss",
+            lambda *a: ops.cosine_loss(*a, similarities, 2.5),
+            ops.cosine_loss_backward,
+            pairs,
+        ),
+        *(
+            function_case(
+                name,
+                lambda *a, symmetric=symmetric: ops.in_batch_softmax_loss(*a, 3.0, symmetric, 2.5),
+                ops.in_batch_softmax_loss_backward,
+                pairs,
+            )
+            for name, symmetric in (("in_batch_softmax_loss", False), ("  both ways", True))
+        ),
+        function_case(
+            "squared_error",
+            lambda predictions: ops.squared_error(predictions, numbers, 2.5),
+            ops.squared_error_backward,
+            {"predictions": x(4, 2)},
+        ),
+        function_case(
+            "span_loss",
+            lambda logits: ops.span_loss(logits, *spans),
+            ops.span_loss_backward,
+            {"logits": x(3, 4, 2)},
+        ),
+        function_case("crf_nll", lambda *a: ops.crf_nll(*a, tags, words, 2.5), ops.crf_nll_backward, scores),
     ]

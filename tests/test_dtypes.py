@@ -8,8 +8,24 @@ import pytest
 import strict
 
 from minibert.arrays import Device
-from minibert.bert import BertConfig, BertForPreTraining
-from minibert.bert.cases import BATCH, CONFIG, LABELS, NEXT_SENTENCE_LABEL
+from minibert.bert import (
+    BertConfig,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    SentenceEncoder,
+)
+from minibert.bert.cases import (
+    BATCH,
+    CLASSES,
+    CONFIG,
+    LABELS,
+    NEXT_SENTENCE_LABEL,
+    SECOND_TEXTS,
+    SPANS,
+    TAGS,
+)
 from minibert.train.optimiser import AdamW
 
 STRICT = Device("strict", strict.xp)
@@ -35,6 +51,37 @@ def test_a_training_step_stays_in_its_dtype(dtype, hidden_act, is_decoder):
     assert len(made) > 500
     assert len(floats) > 10
     assert {pair for pair in floats if pair[1] != dtype} == set()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("model_class", "settings", "labels"),
+    [
+        (BertForSequenceClassification, {"num_labels": 3}, {"labels": CLASSES}),
+        (BertForSequenceClassification, {"num_labels": 1}, {"labels": [0.5, -1.0, 2.0]}),
+        (BertForTokenClassification, {"num_labels": 3}, {"labels": TAGS}),
+        (BertForTokenClassification, {"num_labels": 3, "crf": True}, {"labels": TAGS}),
+        (BertForQuestionAnswering, {}, SPANS),
+    ],
+)
+def test_fine_tuning_stays_in_its_dtype(dtype, model_class, settings, labels):
+    model = model_class(CONFIG.replace(**settings), device=STRICT, dtype=dtype)
+    with strict.record() as made:
+        output, cache = model.forward(**BATCH, **labels)
+        model.backward(cache)
+        if model_class is BertForTokenClassification:
+            model.best_tags(output.logits, BATCH["attention_mask"])
+    assert {result.name for _, result in made if result.kind not in "iub"} == {dtype}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_learning_from_pairs_stays_in_its_dtype(dtype, pooling):
+    model = SentenceEncoder(CONFIG, pooling=pooling, normalise=True, device=STRICT, dtype=dtype)
+    with strict.record() as made:
+        for labels in (None, [0.5, 1.0, 0.0]):
+            model.backward_pairs(model.forward_pairs(BATCH, SECOND_TEXTS, labels)[1])
+    assert {result.name for _, result in made if result.kind not in "iub"} == {dtype}
 
 
 def test_the_test_sees_an_array_that_widens():

@@ -1,12 +1,19 @@
 """BERT: configuration, embeddings, encoder, heads, models."""
 
 from minibert.bert.config import PRESETS, BertConfig
+from minibert.bert.fine_tuning import extract_features, freeze, layerwise_lr, unfreeze
 from minibert.bert.models import (
     BertForMaskedLM,
     BertForNextSentencePrediction,
     BertForPreTraining,
     BertModel,
     BertOutput,
+)
+from minibert.bert.sentence import SentenceEncoder
+from minibert.bert.task_models import (
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
 )
 
 __all__ = [
@@ -15,6 +22,14 @@ __all__ = [
     "BertForMaskedLM",
     "BertForNextSentencePrediction",
     "BertForPreTraining",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
     "BertModel",
     "BertOutput",
+    "SentenceEncoder",
+    "extract_features",
+    "freeze",
+    "layerwise_lr",
+    "unfreeze",
 ]

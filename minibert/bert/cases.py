@@ -1,11 +1,12 @@
 """Gradient checks of BERT, module by module and as a whole, and the list of all checks there are."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from minibert import ops
 from minibert.arrays import Array, Device
-from minibert.bert import models
+from minibert.bert import models, task_models
 from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
 from minibert.bert.encoder import (
@@ -17,7 +18,15 @@ from minibert.bert.encoder import (
     BertResidualOutput,
     BertSelfAttention,
 )
-from minibert.bert.heads import BertLMPredictionHead, BertPredictionHeadTransform, NextSentenceHead
+from minibert.bert.fine_tuning import freeze
+from minibert.bert.heads import (
+    BertLMPredictionHead,
+    BertPredictionHeadTransform,
+    Classifier,
+    LinearChainCRF,
+    NextSentenceHead,
+)
+from minibert.bert.sentence import SentenceEncoder
 from minibert.gradcheck import Case, Draws, forget_gradients, model_case, module_case, operation_cases
 from minibert.nn import Module
 from minibert.nn.cases import layer_cases
@@ -41,11 +50,26 @@ BATCH: dict[str, Any] = {
 }
 LABELS = [[-100, 7, 3, -100, 7, -100], [-100, -100, 12, -100, -100, -100], [-100] * 6]
 NEXT_SENTENCE_LABEL = [0, 1, 1]
+PAIR_PARTS = ("pooler.", "seq_relationship.")  # unused without a loss on sentence pairs
+
+# For the heads of fine-tuning: K = 3 labels. The last sequence has none, and one answer is out of reach.
+CLASSES = [2, 0, -100]
+TAGS = [[-100, 0, -100, 2, 1, -100], [-100, 1, 1, -100, -100, -100], [-100] * 6]
+# A softmax over tokens takes out what is added to all of them: the head's bias and the last layer's.
+SPAN_ZEROS = ("qa_outputs.bias", "encoder.layer.1.output.LayerNorm.bias")
+SPANS = {"start_positions": [2, 6, 0], "end_positions": [4, 9, 0]}
+SECOND_TEXTS = {"input_ids": [[2, 6, 3], [2, 7, 3], [2, 7, 3]], "attention_mask": [[1, 1, 1]] * 3}
 
 
 def all_cases(device: Device) -> list[Case]:
     """Every gradient check of the package: operations, layers, modules, models."""
-    return [*operation_cases(device), *layer_cases(device), *module_cases(device), *model_cases(device)]
+    return [
+        *operation_cases(device),
+        *layer_cases(device),
+        *module_cases(device),
+        *model_cases(device),
+        *task_cases(device),
+    ]
 
 
 def module_cases(device: Device) -> list[Case]:
@@ -72,6 +96,7 @@ def module_cases(device: Device) -> list[Case]:
     # Two of the four predicted positions are the same one, and the third does not count.
     positions, labels = device.asarray([1, 3, 0, 3]), device.asarray([7, 12, 0, 5])
     weights = device.asarray([1.0, 1.0, 0.0, 1.0])
+    weighted_mask = mask.astype("float64")
     encoder_zeros = [f"layer.{i}.attention.self.key.bias" for i in range(config.num_hidden_layers)]
     return [
         case("BertEmbeddings", BertEmbeddings(config), {}, [ids, types]),
@@ -91,6 +116,8 @@ def module_cases(device: Device) -> list[Case]:
             [positions, labels, weights, 2.5],
         ),
         case("NextSentenceHead", NextSentenceHead(config), {"pooled": (3, 8)}),
+        case("Classifier", Classifier(config), {"x": (3, 6, 8)}),
+        case("LinearChainCRF", LinearChainCRF(2), {"emissions": (3, 6, 2)}, [types, weighted_mask, 2.5]),
     ]
 
 
@@ -110,9 +137,55 @@ def model_cases(device: Device) -> list[Case]:
     for what, model_class, config, targets in models_and_batches:
         model = model_class(config, device=device, dtype="float64")
         _prepare(model, draw)
-        pairs_unused = "next_sentence_label" not in targets
-        cases.append(model_case(what, model, BATCH | targets, _zeros(model, pairs_unused)))
+        unused = () if "next_sentence_label" in targets else PAIR_PARTS
+        cases.append(model_case(what, model, BATCH | targets, _zeros(model, unused)))
     return cases
+
+
+def task_cases(device: Device) -> list[Case]:
+    """The models as they are fine-tuned: dropout on, padding, labels that do not count, frozen layers."""
+    draw = Draws(device, 8)
+    classification = CONFIG.replace(num_labels=3, classifier_dropout=0.2)
+    regression, crf = CONFIG.replace(num_labels=1), CONFIG.replace(num_labels=3, crf=True)
+    scores = {"labels": [0.5, -1.0, 2.0], "denominator": 2.5}
+    sequences = task_models.BertForSequenceClassification
+    tokens = task_models.BertForTokenClassification
+    spans = task_models.BertForQuestionAnswering
+    cases = []
+    frozen = {"  embeddings frozen": 0, "  a layer frozen": 1, "  only the head learns": None}
+    for what, model_class, config, targets in [
+        ("BertForSequenceClassification", sequences, classification, {"labels": CLASSES}),
+        ("  only the head learns", sequences, classification, {"labels": CLASSES}),
+        ("  regression", sequences, regression, scores),
+        ("BertForTokenClassification", tokens, classification, {"labels": TAGS}),
+        ("  embeddings frozen", tokens, classification, {"labels": TAGS}),
+        ("  a layer frozen", tokens, classification, {"labels": TAGS}),
+        ("  with a CRF", tokens, crf, {"labels": TAGS}),
+        ("BertForQuestionAnswering", spans, CONFIG, SPANS),
+    ]:
+        model = model_class(config, device=device, dtype="float64")
+        _prepare(model, draw)
+        if what in frozen:
+            freeze(model, frozen[what])
+        zeros = _zeros(model, SPAN_ZEROS if model_class is spans else ())
+        cases.append(model_case(what, model, BATCH | targets, zeros))
+    for pooling, normalise, targets in [("mean", True, {}), ("max", False, {"labels": [0.5, -1.0, 0.2]})]:
+        model = SentenceEncoder(CONFIG, pooling=pooling, normalise=normalise, device=device, dtype="float64")
+        _prepare(model, draw)
+        what = f"SentenceEncoder, {pooling}, {'cosine' if targets else 'softmax'}"
+        pairs = {"first": BATCH, "second": SECOND_TEXTS, "scale": 3.0, **targets}
+        cases.append(model_case(what, _in_pairs(model), pairs, _zeros(model)))
+    return cases
+
+
+def _in_pairs(encoder: SentenceEncoder) -> SimpleNamespace:
+    """A sentence encoder as a model whose forward has a loss."""
+    return SimpleNamespace(
+        forward=encoder.forward_pairs,
+        backward=encoder.backward_pairs,
+        named_parameters=encoder.named_parameters,
+        zero_grad=encoder.zero_grad,
+    )
 
 
 def _encoder_case(device: Device, draw: Draws, used: list[str]) -> Case:
@@ -134,7 +207,7 @@ def _encoder_case(device: Device, draw: Draws, used: list[str]) -> Case:
         return {name: parameter.grad for name, parameter in parameters.items()}
 
     values = {name: parameter.value for name, parameter in parameters.items()}
-    zeros = _zeros(model, pooler_unused="pooled" not in used)
+    zeros = _zeros(model, () if "pooled" in used else PAIR_PARTS)
     return Case(f"BertModel, {' and '.join(used)}", values, forward, backward, zeros)
 
 
@@ -147,11 +220,11 @@ def _prepare(module: Module, draw: Draws) -> None:
     module.set_dropout_stream(seed=6, step=7)
 
 
-def _zeros(module: Module, pooler_unused: bool = False) -> list[str]:
-    """The parameters whose derivative is zero.
+def _zeros(module: Module, also: Sequence[str] = ()) -> list[str]:
+    """The parameters whose derivative is zero: each key's bias, and those with one of ``also`` in the name.
 
-    A key's bias adds the same number to all scores of a query, which the softmax takes out again. And
-    without a loss on sentence pairs nothing depends on the pooler and on the head above it.
+    A key's bias adds the same number to all scores of a query, which the softmax takes out again.
     """
-    parts = ("self.key.bias", *(("pooler.", "seq_relationship.") if pooler_unused else ()))
-    return [name for name, _ in module.named_parameters() if any(part in name for part in parts)]
+    parts = ("self.key.bias", *also)
+    learning = (name for name, parameter in module.named_parameters() if not parameter.frozen)
+    return [name for name in learning if any(part in name for part in parts)]

@@ -32,6 +32,12 @@ class BertConfig:
     the masked-LM loss is divided by (1e-5 in google-research/bert, 0 in transformers). With ``is_decoder``
     a token sees only itself and those to its left.
 
+    The rest belongs to the heads of fine-tuning. ``id2label`` names the ``num_labels`` labels, and its
+    inverse ``label2id`` follows from it. ``problem_type`` is "single_label_classification", "regression",
+    or None for regression with one label and classification with more. ``classifier_dropout`` is the dropout
+    before the head, None for ``hidden_dropout_prob``. With ``crf``, which transformers does not know, a
+    token classifier scores whole taggings.
+
     Raises UserError if a size is not positive or absurd (``LARGEST``), the sizes do not fit each other, or
     a value is out of range.
     """
@@ -52,8 +58,15 @@ class BertConfig:
     initializer: str = "truncated_normal"
     loss_denominator_epsilon: float = 0.0
     is_decoder: bool = False
+    num_labels: int = 2
+    id2label: dict[int, str] | None = None
+    label2id: dict[str, int] | None = None
+    problem_type: str | None = None
+    classifier_dropout: float | None = None
+    crf: bool = False
 
     def __post_init__(self) -> None:
+        self._name_labels()
         for name in LARGEST:
             _check_size(name, getattr(self, name))
         if self.hidden_size % self.num_attention_heads:
@@ -63,19 +76,48 @@ class BertConfig:
             )
         for name, stop in _RANGES.items():
             number = getattr(self, name)
+            if name in _OPTIONAL and number is None:
+                continue
             if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number < stop:
                 raise UserError(
                     f"{name} must be a number of at least 0 and below {stop}, got {reprlib.repr(number)}"
                 )
         _check_choice("hidden_act", self.hidden_act, ACTIVATIONS)
         _check_choice("initializer", self.initializer, ("truncated_normal", "normal"))
-        if not isinstance(self.is_decoder, bool):
-            raise UserError(f"is_decoder must be true or false, got {reprlib.repr(self.is_decoder)}")
+        _check_choice("problem_type", self.problem_type, PROBLEM_TYPES)
+        if self.problem_type == "single_label_classification" and self.num_labels == 1:
+            raise UserError("single_label_classification needs at least 2 labels; with 1 say regression")
+        for name in ("is_decoder", "crf"):
+            if not isinstance(getattr(self, name), bool):
+                raise UserError(f"{name} must be true or false, got {reprlib.repr(getattr(self, name))}")
         padding = self.pad_token_id
         if padding is not None and (type(padding) is not int or not 0 <= padding < self.vocab_size):
             raise UserError(
                 f"pad_token_id must be an id below {self.vocab_size} or null, got {reprlib.repr(padding)}"
             )
+
+    def _name_labels(self) -> None:
+        """Check ``id2label``; set the number of labels and ``label2id`` by it."""
+        self.label2id = None
+        if self.id2label is None:
+            return
+        names = self.id2label
+        count = len(names) if isinstance(names, dict) else 0
+        if not count or {str(i) for i in names} != {str(i) for i in range(count)}:
+            raise UserError(f"id2label must name the labels 0, 1, 2, …, got {reprlib.repr(names)}")
+        if not all(isinstance(name, str) for name in names.values()):
+            raise UserError(f"id2label must give every label a text, got {reprlib.repr(names)}")
+        if self.num_labels not in (2, count):  # 2 is also what stands there if nothing was said
+            raise UserError(f"num_labels is {self.num_labels}, but id2label names {count} labels")
+        self.id2label = {int(i): name for i, name in sorted(names.items(), key=lambda item: int(item[0]))}
+        self.label2id = {name: i for i, name in self.id2label.items()}
+        self.num_labels = count
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the labels in order: LABEL_0, LABEL_1, … where none were given, as in transformers."""
+        names = self.id2label or {i: f"LABEL_{i}" for i in range(self.num_labels)}
+        return list(names.values())
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> "BertConfig":
@@ -103,11 +145,18 @@ class BertConfig:
                 )
         return cls(**values)
 
+    def replace(self, **settings: Any) -> "BertConfig":
+        """The same configuration with other settings. New labels replace the old ones and their names."""
+        if settings.keys() & {"num_labels", "id2label"}:
+            settings = {"num_labels": 2, "id2label": None} | settings
+        return self.from_dict(self.to_dict() | settings)
+
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> "BertConfig":
+    def from_pretrained(cls, folder: str | Path, **settings: Any) -> "BertConfig":
         """The configuration in ``folder/config.json``; what it says beyond our fields is left aside.
 
-        Raises UserError if folder or file are missing or damaged, or describe something that is not a BERT.
+        ``settings`` are fields that get another value than in the file. Raises UserError if folder or file
+        are missing or damaged, or describe something that is not a BERT.
         """
         check_folder(Path(folder))
         path = Path(folder) / "config.json"
@@ -118,9 +167,10 @@ class BertConfig:
             raise UserError(f"{path}: only absolute position embeddings are known here")
         known = {field.name for field in dataclasses.fields(cls)}
         try:
-            return cls(**{name: value for name, value in values.items() if name in known})
+            config = cls(**{name: value for name, value in values.items() if name in known})
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
+        return config.replace(**settings) if settings else config
 
     def save_pretrained(self, folder: str | Path, **more: Any) -> None:
         """Write ``folder/config.json`` as Hugging Face reads it, with whatever more is to be told there."""
@@ -141,15 +191,20 @@ LARGEST = {
     "intermediate_size": 1_000_000,
     "max_position_embeddings": 10_000_000,
     "type_vocab_size": 1_000_000,
+    "num_labels": 10_000,  # a new head is held against nothing, so this is the limit to its memory
 }
+
+PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
 _RANGES = {  # from 0 up to, but not including
     "hidden_dropout_prob": 1,
     "attention_probs_dropout_prob": 1,
+    "classifier_dropout": 1,
     "initializer_range": math.inf,
     "layer_norm_eps": math.inf,
     "loss_denominator_epsilon": math.inf,
 }
+_OPTIONAL = {"classifier_dropout"}  # may be None
 
 
 def _check_size(name: str, value: Any) -> None:
@@ -161,4 +216,5 @@ def _check_size(name: str, value: Any) -> None:
 
 def _check_choice(what: str, value: Any, choices: Any) -> None:
     if value not in tuple(choices):
-        raise UserError(f"unknown {what} {reprlib.repr(value)}; expected one of {', '.join(choices)}")
+        names = ", ".join(choice for choice in choices if choice is not None)
+        raise UserError(f"unknown {what} {reprlib.repr(value)}; expected one of {names}")

@@ -11,7 +11,7 @@ The attributes are named so that the parameters get Hugging Face's names.
 from collections.abc import Callable
 
 from minibert import ops
-from minibert.arrays import Array, get_array_module
+from minibert.arrays import Array
 from minibert.bert.config import BertConfig
 from minibert.nn import Dropout, LayerNorm, Linear, Module, Packed
 
@@ -165,24 +165,32 @@ class BertEncoder(Module):
         self.layer = [BertLayer(config) for _ in range(config.num_hidden_layers)]
 
     def forward(
-        self, hidden: Array, bias: Array, watch: Callable[[BertLayer, Array], None] | None = None
+        self,
+        hidden: Array,
+        bias: Array,
+        watch: Callable[[BertLayer, Array], None] | None = None,
+        needs_dhidden: bool = True,
     ) -> tuple[Array, list]:
         """hidden (B, S, H), bias (B, 1, 1 or S, S) → y (B, S, H).
 
-        ``watch(layer, hidden)`` is called with each layer and what goes into it.
+        ``watch(layer, hidden)`` is called with each layer and what goes into it. Unless somebody
+        ``needs_dhidden``, no cache is kept below the lowest layer that learns.
         """
         cache = []
+        learning = needs_dhidden
         for layer in self.layer:
             if watch is not None:
                 watch(layer, hidden)
             hidden, layer_cache = layer.forward(hidden, bias)
-            cache.append(layer_cache)
+            learning = learning or not layer.frozen
+            cache.append(layer_cache if learning else None)
         return hidden, cache
 
-    def backward(self, dout: Array, cache: list) -> Array:
-        """dout (B, S, H) → dhidden (B, S, H)."""
+    def backward(self, dout: Array, cache: list) -> Array | None:
+        """dout (B, S, H) → dhidden (B, S, H), or None if the forward kept no cache for the lowest layers."""
         for layer in reversed(self.layer):
-            dout = layer.backward(dout, cache.pop())
+            layer_cache = cache.pop()
+            dout = None if layer_cache is None else layer.backward(dout, layer_cache)
         return dout
 
 
@@ -195,19 +203,17 @@ class BertPooler(Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden: Array) -> tuple[Array, tuple]:
+    def forward(self, hidden: Array) -> tuple[Array, list]:
         """hidden (B, S, H) → pooled (B, H)."""
-        pooled, cache = ops.linear_activation(
-            hidden[:, 0], self.dense.weight.value, self.dense.bias.value, "tanh"
+        first, first_cache = ops.first_token(hidden)  # (B, H)
+        pooled, dense_cache = ops.linear_activation(
+            first, self.dense.weight.value, self.dense.bias.value, "tanh"
         )
-        return pooled, (cache, hidden.shape)
+        return pooled, [first_cache, dense_cache]
 
-    def backward(self, dout: Array, cache: tuple) -> Array:
+    def backward(self, dout: Array, cache: list) -> Array:
         """dout (B, H) → dhidden (B, S, H), zero except at the first token."""
-        cache, shape = cache
-        dfirst, dweight, dbias = ops.linear_activation_backward(dout, cache)
+        dfirst, dweight, dbias = ops.linear_activation_backward(dout, cache.pop())
         self.dense.weight.add_grad(dweight)
         self.dense.bias.add_grad(dbias)
-        dhidden = get_array_module(dout).zeros(shape, dtype=dout.dtype)
-        dhidden[:, 0] = dfirst
-        return dhidden
+        return ops.first_token_backward(dfirst, cache.pop())

@@ -23,7 +23,7 @@ class EncoderInputs:
 
 @dataclass(frozen=True)
 class Targets:
-    """Which rows are predicted and what is right there, on the device; every array (N,).
+    """Which rows are predicted and what is right there, on the device; every array (N,), or for a CRF (B, W).
 
     ``positions`` are flat row numbers. A row with weight 0 counts for nothing.
     ``counted`` is the same on the host: the indices of the rows that do count.
@@ -64,6 +64,15 @@ def encoder_inputs(
     return EncoderInputs(*(device.asarray(array) for array in (ids, types, mask)))
 
 
+def check_a_token_each(attention_mask: Any) -> None:
+    """Raises UserError if a sequence of a batch, which has been checked otherwise, is nothing but padding."""
+    if attention_mask is None:
+        return
+    empty = np.flatnonzero(_integers("attention_mask", attention_mask).sum(axis=1) == 0)
+    if len(empty):
+        raise UserError(f"attention_mask is 0 all along row {empty[0]}; an empty text has no vector")
+
+
 def masked_lm_targets(
     config: BertConfig, device: Device, dtype: str, labels: Any, shape: tuple[int, int]
 ) -> Targets:
@@ -85,18 +94,117 @@ def masked_lm_targets(
     return _targets(device, dtype, positions, np.where(real, labels.reshape(-1)[positions], 0), real)
 
 
-def next_sentence_targets(device: Device, dtype: str, labels: Any, batch_size: int) -> Targets:
-    """The next-sentence labels (B,) as targets: one a sequence, 0 = really next, 1 = random, −100 = ignored.
+def class_targets(
+    name: str, labels: Any, shape: tuple[int, ...], num_classes: int, device: Device, dtype: str
+) -> Targets:
+    """Labels of a shape, each a class or −100 for ignored, as one row each. One a sequence may be a column.
 
-    Raises UserError if there is not one label a sequence, or a label is something else.
+    Raises UserError if the shape is another or a label is no class.
     """
-    labels = _integers("next_sentence_label", labels)
-    if labels.size != batch_size:
-        raise UserError(f"next_sentence_label has shape {labels.shape}; expected ({batch_size},)")
-    labels = labels.reshape(-1)
+    labels = _class_labels(name, labels, shape, num_classes).reshape(-1)
     counted = labels != IGNORED
-    _check_range("next_sentence_label", labels[counted], 2, "the two classes 0 and 1, or −100 for ignored")
-    return _targets(device, dtype, np.arange(batch_size), np.where(counted, labels, 0), counted)
+    return _targets(device, dtype, np.arange(len(labels)), np.where(counted, labels, 0), counted)
+
+
+def tag_targets(labels: Any, shape: tuple[int, int], num_tags: int, device: Device, dtype: str) -> Targets:
+    """The tags of a batch for a CRF, which sees the labelled tokens only, as if they stood side by side.
+
+    labels (B, S) holds −100 at all other tokens. Positions, labels and weights are (B, W), W the largest
+    number of labelled tokens in a sequence, with weight 0 behind the last one; ``counted`` are the sequences
+    with any. Raises UserError as ``class_targets``.
+    """
+    labels = _class_labels("labels", labels, shape, num_tags)
+    positions, inside = words_first(labels != IGNORED)
+    return Targets(
+        positions=device.asarray(positions),
+        labels=device.asarray(np.where(inside, labels.reshape(-1)[positions], 0)),
+        weights=device.asarray(inside, dtype=dtype),
+        counted=np.flatnonzero(inside[:, 0]),
+    )
+
+
+def words_first(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where the chosen tokens of each sequence are, and which of these places are really theirs.
+
+    chosen (B, S) of truth values → flat positions b·S + s and truth values, both (B, W), W at least 1.
+    """
+    width = max(1, int(chosen.sum(axis=1).max()))
+    columns = np.argsort(~chosen, axis=1, kind="stable")[:, :width]  # the chosen ones first, in their order
+    positions = np.arange(len(chosen))[:, None] * chosen.shape[1] + columns
+    return positions, np.take_along_axis(chosen, columns, axis=1)
+
+
+def words_back(
+    values: np.ndarray, positions: np.ndarray, inside: np.ndarray, shape: tuple[int, int]
+) -> np.ndarray:
+    """The inverse of ``words_first``: values (B, W) back at their tokens (B, S), −100 at all others."""
+    tokens = np.full(shape, IGNORED)
+    tokens.reshape(-1)[positions[inside]] = values[inside]
+    return tokens
+
+
+def tokens_chosen(chosen: Any, shape: tuple[int, int]) -> np.ndarray:
+    """Which tokens are meant, (B, S) of truth values. Raises UserError for another shape or type."""
+    chosen = _integers("chosen", chosen)
+    if chosen.shape != shape:
+        raise UserError(f"chosen has shape {chosen.shape}; expected that of the tokens, {shape}")
+    return chosen.astype(bool)
+
+
+def span_targets(
+    starts: Any, ends: Any, shape: tuple[int, int], denominator: float | None, device: Device, dtype: str
+) -> tuple[Array, Array]:
+    """Where answers begin and end, as ``ops.span_loss`` wants it: positions and weights (2, B).
+
+    A position behind the last token is ignored; transformers does so too. A weight is 1/denominator, which
+    defaults to the number of starts (of ends) that count. Raises UserError if there is not one position a
+    sequence, or if one is negative (transformers would take it for the first token).
+    """
+    batch_size, length = shape
+    positions = []
+    for name, given in (("start_positions", starts), ("end_positions", ends)):
+        given = _column(_integers(name, given), (batch_size,))
+        if given.shape != (batch_size,):
+            raise UserError(f"{name} has shape {given.shape}; expected ({batch_size},)")
+        if given.min() < 0:
+            raise UserError(f"{name} contains {given.min()}; expected 0 or more ({length} or more: ignored)")
+        positions.append(given)
+    positions = np.stack(positions)  # (2, B)
+    counted = positions < length
+    counts = counted.sum(axis=1, keepdims=True) if denominator is None else np.full((2, 1), denominator)
+    weights = counted / np.where(counts == 0, 1, counts)
+    return device.asarray(np.where(counted, positions, 0)), device.asarray(weights, dtype=dtype)
+
+
+def number_targets(labels: Any, shape: tuple[int, ...], device: Device, dtype: str) -> Array:
+    """The numbers of this shape that a regression has to give; for (B, 1) they may be (B,).
+
+    Raises UserError if the shape is another or something is not a finite number.
+    """
+    try:
+        labels = np.asarray(to_numpy(labels) if hasattr(labels, "dtype") else labels, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError("labels of a regression must be numbers") from None
+    if (*labels.shape, 1) == shape:
+        labels = labels[:, None]
+    if labels.shape != shape:
+        raise UserError(f"labels has shape {labels.shape}; expected {shape}, a number for each output")
+    if not np.isfinite(labels).all():
+        raise UserError("labels of a regression contains a number that is not finite")
+    return device.asarray(labels, dtype=dtype)
+
+
+def _class_labels(name: str, labels: Any, shape: tuple[int, ...], num_classes: int) -> np.ndarray:
+    labels = _column(_integers(name, labels), shape)
+    if labels.shape != shape:
+        raise UserError(f"{name} has shape {labels.shape}; expected {shape}")
+    _check_range(name, labels[labels != IGNORED], num_classes, "the classes, or −100 for ignored")
+    return labels
+
+
+def _column(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A column (B, 1) as (B,) where that is the shape that is wanted; anything else as it is."""
+    return array[:, 0] if array.shape == (*shape, 1) else array
 
 
 def _targets(

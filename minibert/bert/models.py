@@ -14,9 +14,9 @@ from minibert.bert.heads import BertPreTrainingHeads
 from minibert.bert.inputs import (
     EncoderInputs,
     Targets,
+    class_targets,
     encoder_inputs,
     masked_lm_targets,
-    next_sentence_targets,
 )
 from minibert.bert.pretrained import load_tensors, match_tensors, report, save_model
 from minibert.bert.weights import open_weights
@@ -28,7 +28,7 @@ from minibert.nn import Module, initialise
 class BertOutput:
     """What a model computed; None where it was not asked for or cannot know. Arrays are on the device.
 
-    ``loss``, ``mlm_loss`` and ``nsp_loss`` are 0-d arrays, in nats.
+    ``loss``, ``mlm_loss`` and ``nsp_loss`` are 0-d arrays, in nats (a regression's in squared units).
     """
 
     loss: Array | None = None
@@ -36,6 +36,10 @@ class BertOutput:
     nsp_loss: Array | None = None
     prediction_logits: Array | None = None  # (N, V) at the labelled positions, or (B, S, V) without labels
     seq_relationship_logits: Array | None = None  # (B, 2)
+    logits: Array | None = None  # (B, K) for sequences, (B, S, K) for tokens
+    start_logits: Array | None = None  # (B, S)
+    end_logits: Array | None = None  # (B, S)
+    embeddings: Array | None = None  # (B, H), a vector for each sentence
     last_hidden_state: Array | None = None  # (B, S, H)
     pooler_output: Array | None = None  # (B, H)
     hidden_states: list[Array] | None = None  # L + 1 of (B, S, H): the embeddings, then each layer's output
@@ -50,11 +54,14 @@ class PretrainedModel(Module):
     """
 
     config: BertConfig
+    architecture = ""  # its class in transformers, where that has another name
+    begins_with_new_head = False  # whether it usually starts from a folder of another class, for fine-tuning
 
-    def _become_root(self, device: str | Device, dtype: str, seed: int) -> None:
-        """Allocate all parameters and give them their first values."""
-        self.allocate(device, dtype)
-        self._initialise(seed)
+    def _become_root(self, device: str | Device | None, dtype: str, seed: int) -> None:
+        """Allocate all parameters and give them their first values; with None that is left to others."""
+        if device is not None:
+            self.allocate(device, dtype)
+            self._initialise(seed)
 
     def _initialise(self, seed: int, only: Collection[str] | None = None) -> None:
         config = self.config
@@ -62,18 +69,25 @@ class PretrainedModel(Module):
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | Path, device: str | Device = "cpu", dtype: str = "float32"
+        cls,
+        folder: str | Path,
+        device: str | Device = "cpu",
+        dtype: str = "float32",
+        seed: int = 0,
+        **settings: Any,
     ) -> "PretrainedModel":
         """The model in a local folder (``config.json``, ``model.safetensors``), in evaluation mode.
 
         Reads what this package and Hugging Face's transformers write for any BERT: in one file or in
-        shards, in 16, 32 or 64 bits, with or without ``bert.`` in the names. A pooler or a head that the
-        files do not have starts anew, and tensors that this class has no use for are left aside; a
-        warning names both. Raises UserError for anything else that does not fit, before memory is taken.
+        shards, in 16, 32 or 64 bits, with or without ``bert.`` in the names. ``settings`` are fields of
+        the configuration that get another value than in the file. A pooler or a head that the files do not
+        have starts anew, from ``seed``, and tensors that this class has no use for are left aside; a warning
+        names both. In fine-tuning that is how it should be, and one line says which head is new. Raises
+        UserError for anything else that does not fit, before memory is taken.
         """
         folder = Path(folder)
-        stored = open_weights(folder, cls.__name__)
-        model = cls(BertConfig.from_pretrained(folder), device=None)
+        stored = open_weights(folder, cls.architecture or cls.__name__)
+        model = cls._skeleton(folder, settings)
         match = match_tensors(model, stored, folder)
         try:
             model.allocate(device, dtype)
@@ -81,10 +95,15 @@ class PretrainedModel(Module):
             count = sum(parameter.size for _, parameter in model.named_parameters())
             raise UserError(f"{folder}: not enough memory for {count:,} parameters in {dtype}") from None
         load_tensors(model, match.sources)
-        model._initialise(seed=0, only=match.missing)
-        report(match, folder, cls.__name__)
+        model._initialise(seed, only=match.missing)
+        report(match, folder, model)
         model.eval()
         return model
+
+    @classmethod
+    def _skeleton(cls, folder: Path, settings: dict[str, Any]) -> "PretrainedModel":
+        """The model that a folder describes, without memory."""
+        return cls(BertConfig.from_pretrained(folder, **settings), device=None)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write ``config.json`` and ``model.safetensors``, which transformers reads, into a folder.
@@ -115,8 +134,7 @@ class BertModel(PretrainedModel):
         self.embeddings = BertEmbeddings(config)
         self.encoder = BertEncoder(config)
         self.pooler = BertPooler(config) if add_pooling_layer else None
-        if device is not None:
-            self._become_root(device, dtype, seed)
+        self._become_root(device, dtype, seed)
 
     def forward(
         self,
@@ -151,8 +169,13 @@ class BertModel(PretrainedModel):
                 attentions.append(layer.attention.self.probabilities(hidden, bias))
 
         hidden, embeddings_cache = self.embeddings.forward(inputs.input_ids, inputs.token_type_ids)
-        hidden, encoder_cache = self.encoder.forward(hidden, bias, watch)  # (B, S, H)
+        if self.embeddings.frozen:
+            embeddings_cache = None
+        needs_dembedded = embeddings_cache is not None
+        hidden, encoder_cache = self.encoder.forward(hidden, bias, watch, needs_dembedded)  # (B, S, H)
         pooled, pooler_cache = self.pooler.forward(hidden) if self.pooler else (None, None)
+        if encoder_cache[-1] is None and self.pooler and self.pooler.frozen:
+            pooler_cache = None
         output = BertOutput(
             last_hidden_state=hidden,
             pooler_output=pooled,
@@ -169,8 +192,9 @@ class BertModel(PretrainedModel):
     ) -> None:
         """Add to all gradients, from those of the two outputs; one that is None was not used in the loss.
 
-        dlast_hidden_state (B, S, H), dpooler_output (B, H). The cache is used up. Raises ValueError if
-        both are None, or if the model has no pooler for the second.
+        dlast_hidden_state (B, S, H), dpooler_output (B, H). The cache is used up. Below the lowest part
+        that learns nothing is computed: the forward has kept no cache there. Raises ValueError if both
+        are None, or if the model has no pooler for the second.
         """
         if dlast_hidden_state is None and dpooler_output is None:
             raise ValueError("backward needs dlast_hidden_state, dpooler_output or both")
@@ -178,11 +202,13 @@ class BertModel(PretrainedModel):
             raise ValueError("backward got dpooler_output, but this model has no pooler")
         pooler_cache = cache.pop()
         dhidden = dlast_hidden_state
-        if dpooler_output is not None:
+        if dpooler_output is not None and pooler_cache is not None:
             dfrom_pooler = self.pooler.backward(dpooler_output, pooler_cache)
             dhidden = dfrom_pooler if dhidden is None else dhidden + dfrom_pooler
         dembedded = self.encoder.backward(dhidden, cache.pop())
-        self.embeddings.backward(dembedded, cache.pop())
+        embeddings_cache = cache.pop()
+        if embeddings_cache is not None:
+            self.embeddings.backward(dembedded, embeddings_cache)
         if self.buffers is not None:
             self.buffers.settle_grad()
 
@@ -206,8 +232,7 @@ class BertForPreTraining(PretrainedModel):
         self.bert = BertModel(config, device=None, add_pooling_layer=self.next_sentence)
         word_weight = self.bert.embeddings.word_embeddings.weight
         self.cls = BertPreTrainingHeads(config, word_weight, self.masked_lm, self.next_sentence)
-        if device is not None:
-            self._become_root(device, dtype, seed)
+        self._become_root(device, dtype, seed)
 
     def forward(
         self,
@@ -268,7 +293,7 @@ class BertForPreTraining(PretrainedModel):
             output.prediction_logits = head.logits(hidden) if with_logits else None
             return None
         targets = masked_lm_targets(self.config, self.device, self.dtype, labels, inputs.input_ids.shape)
-        denominator = _denominator(denominator, targets)
+        denominator = loss_denominator(denominator, targets)
         output.mlm_loss, cache = head.forward(
             hidden, targets.positions, targets.labels, targets.weights, denominator
         )
@@ -283,8 +308,8 @@ class BertForPreTraining(PretrainedModel):
         output.seq_relationship_logits, linear_cache = head.forward(pooled)  # (B, 2)
         if labels is None:
             return None
-        targets = next_sentence_targets(self.device, self.dtype, labels, pooled.shape[0])
-        denominator = _denominator(denominator, targets)
+        targets = class_targets("next_sentence_label", labels, pooled.shape[:1], 2, self.device, self.dtype)
+        denominator = loss_denominator(denominator, targets)
         output.nsp_loss, loss_cache = ops.cross_entropy(
             output.seq_relationship_logits, targets.labels, targets.weights, denominator
         )
@@ -322,6 +347,6 @@ class BertForNextSentencePrediction(BertForPreTraining):
     masked_lm = False
 
 
-def _denominator(given: float | None, targets: Targets) -> float:
+def loss_denominator(given: float | None, targets: Targets) -> float:
     """What a loss is divided by: a plain number (a NumPy one would widen the dtype), and never 0."""
     return float(len(targets.counted) if given is None else given) or 1.0

@@ -1,6 +1,7 @@
 """Pretrained folders: the tensors that people's files hold, and the parameters that they belong to."""
 
 import os
+import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from minibert.files import atomic_file
 from minibert.nn import Module, Parameter
 
 # What may be missing from a file, each as a whole: it then starts anew.
-HEADS = ("pooler.", "cls.predictions.", "cls.seq_relationship.")
+HEADS = ("pooler.", "cls.predictions.", "cls.seq_relationship.", "classifier.", "crf.", "qa_outputs.")
 
 # Second names of a tensor that some files hold twice, or under this name only.
 TIED = {
@@ -138,14 +139,23 @@ def load_tensors(model: Module, sources: dict[str, StoredTensor]) -> None:
         parameters[name].value[...] = model.device.asarray(numbers)
 
 
-def report(match: Match, folder: Path, model_name: str) -> None:
-    """Warn, in one line each, of parameters that start anew and of tensors that are not used."""
+def report(match: Match, folder: Path, model: Module) -> None:
+    """Tell, in one line each, of parameters that start anew and of tensors that are not used.
+
+    Each is a warning. But a model for fine-tuning is expected to begin with a new head and to leave others
+    aside: of new ones it says so on stderr, of the others nothing.
+    """
+    model_name, missing, unexpected = type(model).__name__, match.missing, match.unexpected
+    if model.begins_with_new_head:
+        new = [head for head in HEADS if any(_common_name(name).startswith(head) for name in missing)]
+        if new:
+            listed = " and ".join(head.removesuffix(".") for head in new)
+            print(f"{folder}: {model_name} begins with a new {listed}", file=sys.stderr)
+        missing = []
+        unexpected = [name for name in unexpected if not _common_name(name).startswith(HEADS)]
     for names, what in (
-        (
-            match.missing,
-            f"has no tensors for these parameters of {model_name}, which start anew",
-        ),
-        (match.unexpected, f"has tensors that {model_name} does not use"),
+        (missing, f"has no tensors for these parameters of {model_name}, which start anew"),
+        (unexpected, f"has tensors that {model_name} does not use"),
     ):
         if names:
             warnings.warn(f"{folder} {what}: {list_names(names)}", stacklevel=3)
@@ -158,4 +168,5 @@ def save_model(model: Module, folder: Path) -> None:
         file.write(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
         file.flush()
         os.fsync(file.fileno())  # a full disk shows here, before the configuration is replaced
-        model.config.save_pretrained(folder, architectures=[type(model).__name__], dtype=model.dtype)
+        architecture = model.architecture or type(model).__name__
+        model.config.save_pretrained(folder, architectures=[architecture], dtype=model.dtype)

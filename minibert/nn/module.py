@@ -54,6 +54,11 @@ class Module:
         for name, child in self.children():
             yield from child._all_parameters(f"{prefix}{name}.")
 
+    @property
+    def frozen(self) -> bool:
+        """Whether nothing in this module learns: no optimiser moves any of its parameters."""
+        return all(parameter.frozen for _, parameter in self.named_parameters())
+
     # -- Storage --------------------------------------------------------------------------------
 
     def allocate(self, device: str | Device = "cpu", dtype: str = "float32") -> None:

@@ -15,8 +15,23 @@ from minibert.ops import linear as _linear
 from minibert.ops.activations import ACTIVATIONS, tanh, tanh_backward
 from minibert.ops.attention import attention_bias, split_heads
 from minibert.ops.composites import attention_probabilities
+from minibert.ops.crf import crf_nll, crf_nll_backward, viterbi
+from minibert.ops.dropout import dropout, dropout_backward
 from minibert.ops.embedding import embedding, embedding_backward
+from minibert.ops.pooling import POOLING, first_token, first_token_backward
+from minibert.ops.similarity import (
+    cosine_loss,
+    cosine_loss_backward,
+    cosine_similarity,
+    cosine_similarity_backward,
+    in_batch_softmax_loss,
+    in_batch_softmax_loss_backward,
+    unit_length,
+    unit_length_backward,
+)
 from minibert.ops.softmax import softmax
+from minibert.ops.span_loss import span_loss, span_loss_backward
+from minibert.ops.squared_error import squared_error, squared_error_backward
 from minibert.ops.table import TABLE, reference_only, register, replaceable, replaceable_pair
 
 linear, linear_backward = replaceable_pair(_linear.linear, _linear.linear_backward)
@@ -42,19 +57,32 @@ adamw_update = replaceable(optimise.adamw_update)
 
 __all__ = [
     "ACTIVATIONS",
+    "POOLING",
     "TABLE",
     "adamw_update",
     "attention_bias",
     "attention_probabilities",
+    "cosine_loss",
+    "cosine_loss_backward",
+    "cosine_similarity",
+    "cosine_similarity_backward",
+    "crf_nll",
+    "crf_nll_backward",
     "cross_entropy",
     "cross_entropy_backward",
+    "dropout",
+    "dropout_backward",
     "dropout_residual_norm",
     "dropout_residual_norm_backward",
     "embed",
     "embed_backward",
     "embedding",
     "embedding_backward",
+    "first_token",
+    "first_token_backward",
     "global_norm",
+    "in_batch_softmax_loss",
+    "in_batch_softmax_loss_backward",
     "layer_norm",
     "layer_norm_backward",
     "linear",
@@ -68,7 +96,14 @@ __all__ = [
     "reference_only",
     "register",
     "softmax",
+    "span_loss",
+    "span_loss_backward",
     "split_heads",
+    "squared_error",
+    "squared_error_backward",
     "tanh",
     "tanh_backward",
+    "unit_length",
+    "unit_length_backward",
+    "viterbi",
 ]

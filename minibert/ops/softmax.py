@@ -48,3 +48,10 @@ def log_softmax_backward(dout: Array, cache: Cache) -> Array:
     (y,) = cache
     xp = get_array_module(y)
     return dout - xp.exp(y) * dout.sum(axis=-1, keepdims=True)
+
+
+def log_sum_exp(x: Array, axis: int) -> Array:
+    """log Σⱼ exp(x[j]) over one axis, without overflow. Its derivative is the softmax."""
+    xp = get_array_module(x)
+    largest = x.max(axis=axis, keepdims=True)
+    return xp.log(xp.exp(x - largest).sum(axis=axis)) + largest.squeeze(axis)

@@ -84,11 +84,53 @@ def test_overrides():
         ({"pad_token_id": False}, "pad_token_id must be .*, got False"),
         ({"vocab_size": 10**7 + 1}, "vocab_size must be at most 10,000,000, got 10000001"),
         ({"is_decoder": "no"}, "is_decoder must be true or false, got 'no'"),
+        ({"crf": 1}, "crf must be true or false, got 1"),
+        ({"num_labels": 0}, "num_labels must be a whole number of at least 1, got 0"),
+        ({"num_labels": 10_001}, "num_labels must be at most 10,000"),
+        ({"classifier_dropout": 1.0}, "classifier_dropout must be a number of at least 0 and below 1"),
+        ({"problem_type": "ranking"}, "unknown problem_type 'ranking'; expected one of regression, single_"),
+        ({"problem_type": "single_label_classification", "num_labels": 1}, "needs at least 2 labels"),
+        ({"id2label": ["A", "B"]}, r"id2label must name the labels 0, 1, 2, …, got \['A', 'B'\]"),
+        ({"id2label": {}}, "id2label must name the labels"),
+        ({"id2label": {0: "A", 2: "B"}}, "id2label must name the labels 0, 1, 2, …"),
+        ({"id2label": {0: "A", "0": "B"}}, "id2label must name the labels 0, 1, 2, …"),
+        ({"id2label": {0: "A", 1: 5}}, "id2label must give every label a text"),
+        ({"id2label": {0: "A"}, "num_labels": 3}, "num_labels is 3, but id2label names 1 labels"),
     ],
 )
 def test_values_that_are_refused(values, message):
     with pytest.raises(UserError, match=message):
         BertConfig(**values)
+
+
+def test_labels():
+    """As transformers has them: names by number, as text in a file, and the inverse."""
+    assert BertConfig(num_labels=3).labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    for names in ({0: "no", 1: "yes", 2: "?"}, {"2": "?", "0": "no", "1": "yes"}):
+        config = BertConfig(id2label=names, label2id={"whatever": 7})
+        assert config.num_labels == 3 and config.labels == ["no", "yes", "?"]
+        assert config.id2label == {0: "no", 1: "yes", 2: "?"}
+        assert config.label2id == {"no": 0, "yes": 1, "?": 2}
+
+
+def test_replace():
+    """New labels take the place of the old ones; the rest stays."""
+    config = BertConfig(hidden_size=24, id2label={0: "a", 1: "b", 2: "c"}, crf=True)
+    assert config.replace(crf=False).labels == ["a", "b", "c"]
+    assert config.replace(num_labels=4).labels == ["LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3"]
+    assert config.replace(id2label={0: "x", 1: "y"}).labels == ["x", "y"]
+    assert config.replace(num_labels=2).hidden_size == 24
+    assert config.labels == ["a", "b", "c"]
+    with pytest.raises(UserError, match="unknown model setting 'labels'"):
+        config.replace(labels=["x"])
+
+
+def test_settings_take_the_place_of_those_in_the_file(tmp_path):
+    BertConfig(hidden_size=24, id2label={0: "a", 1: "b", 2: "c"}).save_pretrained(tmp_path)
+    assert BertConfig.from_pretrained(tmp_path).labels == ["a", "b", "c"]
+    assert BertConfig.from_pretrained(tmp_path, num_labels=5, crf=True) == BertConfig(
+        hidden_size=24, num_labels=5, crf=True
+    )
 
 
 def test_unknown_names():

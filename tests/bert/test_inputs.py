@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from minibert.arrays import to_numpy
-from minibert.bert.inputs import encoder_inputs, masked_lm_targets, next_sentence_targets
+from minibert.bert.inputs import (
+    class_targets,
+    encoder_inputs,
+    masked_lm_targets,
+    number_targets,
+    span_targets,
+    tag_targets,
+    words_back,
+    words_first,
+)
 from minibert.errors import UserError
 
 IDS = [[1, 2, 3], [4, 5, 0]]
@@ -98,7 +107,7 @@ def test_labels_that_are_refused(config, device, labels, message):
 
 def test_next_sentence_labels(device):
     for labels in ([0, -100, 1], np.array([[0], [-100], [1]])):
-        targets = next_sentence_targets(device, "float64", labels, 3)
+        targets = class_targets("next_sentence_label", labels, (3,), 2, device, "float64")
         assert to_numpy(targets.weights).tolist() == [1.0, 0.0, 1.0]
         assert to_numpy(targets.labels)[[0, 2]].tolist() == [0, 1]
         assert 0 <= to_numpy(targets.labels)[1] < 2
@@ -116,4 +125,43 @@ def test_next_sentence_labels(device):
 )
 def test_next_sentence_labels_that_are_refused(device, labels, message):
     with pytest.raises(UserError, match=message):
-        next_sentence_targets(device, "float64", labels, 3)
+        class_targets("next_sentence_label", labels, (3,), 2, device, "float64")
+
+
+def test_words_first_and_back():
+    """Each row's chosen places in order, then places that are not its own; an empty row has none."""
+    chosen = np.array([[0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=bool)
+    positions, inside = words_first(chosen)
+    assert positions.shape == inside.shape == (3, 3)
+    assert inside.tolist() == [[True, True, False], [False] * 3, [True] * 3]
+    assert positions[inside].tolist() == [1, 3, 8, 9, 11]
+    back = words_back(np.arange(9).reshape(3, 3), positions, inside, (3, 4))
+    assert back.tolist() == [[-100, 0, -100, 1], [-100] * 4, [6, 7, -100, 8]]
+    nothing, inside = words_first(np.zeros((2, 3), dtype=bool))
+    assert nothing.shape == (2, 1) and not inside.any()
+
+
+def test_tags_stand_side_by_side(device):
+    targets = tag_targets(
+        [[-100, 2, -100, 0], [-100] * 4, [1, -100, -100, -100]], (3, 4), 3, device, "float32"
+    )
+    assert to_numpy(targets.positions)[[0, 0, 2], [0, 1, 0]].tolist() == [1, 3, 8]
+    assert to_numpy(targets.labels).tolist() == [[2, 0], [0, 0], [1, 0]]
+    assert to_numpy(targets.weights).tolist() == [[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
+    assert targets.counted.tolist() == [0, 2]
+    assert targets.weights.dtype == "float32"
+
+
+def test_spans(device):
+    """A start (an end) counts for 1 / their number, or 1 / denominator; one beyond the tokens for nothing."""
+    positions, weights = span_targets([0, 4, 2, 9], [[1], [5], [4], [7]], (4, 5), None, device, "float32")
+    assert to_numpy(positions)[:, [0, 2]].tolist() == [[0, 2], [1, 4]]
+    np.testing.assert_allclose(to_numpy(weights), [[1 / 3, 1 / 3, 1 / 3, 0], [1 / 2, 0, 1 / 2, 0]], rtol=1e-7)
+    _, weights = span_targets([0, 9], [9, 9], (2, 5), 4, device, "float32")
+    assert to_numpy(weights).tolist() == [[0.25, 0.0], [0.0, 0.0]] and weights.dtype == "float32"
+
+
+def test_numbers(device):
+    for labels in ([1, 2.5], [[1], [2.5]], np.array([1, 2.5], dtype="float32")):
+        targets = number_targets(labels, (2, 1), device, "float32")
+        assert to_numpy(targets).tolist() == [[1.0], [2.5]] and targets.dtype == "float32"

@@ -155,3 +155,11 @@ def test_every_dropout_has_its_own_bits(model):
         assert not set(keys(model)) & set(chosen), name
     model.set_dropout_stream(**place)
     assert keys(model) == chosen
+
+
+def test_a_module_is_frozen_when_all_of_it_is(model):
+    first = model.half[0]
+    for _, parameter in first.named_parameters():
+        assert not first.frozen
+        parameter.frozen = True
+    assert first.frozen and first.norm.frozen and not model.frozen and not model.half[1].frozen

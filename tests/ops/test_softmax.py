@@ -3,7 +3,7 @@ import pytest
 import scipy.special
 
 from minibert.arrays import to_numpy
-from minibert.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
+from minibert.ops.softmax import log_softmax, log_softmax_backward, log_sum_exp, softmax, softmax_backward
 
 PAIRS = [
     pytest.param(softmax, softmax_backward, scipy.special.softmax, id="softmax"),
@@ -56,3 +56,10 @@ def test_log_softmax_of_a_hopeless_class_is_exact(device):
     """The probability exp(−2000) is 0 in float64; its logarithm must still be −2000."""
     y, _ = log_softmax(device.asarray([0.0, -2000.0], dtype="float64"))
     assert to_numpy(y).tolist() == [0.0, -2000.0]
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_log_sum_exp(draw, axis):
+    x = draw(2, 3, 4) * 500.0
+    y = to_numpy(log_sum_exp(x, axis))
+    np.testing.assert_allclose(y, scipy.special.logsumexp(to_numpy(x), axis=axis), rtol=1e-14)

@@ -11,6 +11,8 @@ import numpy as np
 GOLDEN = Path(__file__).parent / "golden"
 LARGE = 20_000  # elements; of a larger result the golden file keeps combinations only
 
+TASK_MODELS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering")
+ZERO = " (zero)"  # ends the name of a gradient that is zero but for rounding
 OUTPUT_DERIVATIVES = ("dlast_hidden_state", "dpooler_output")  # what a BertModel's backward begins with
 
 
@@ -62,7 +64,8 @@ def draw_batch(case: Case) -> dict[str, np.ndarray]:
     """Arguments of our forward and, for a BertModel, the derivatives that its backward begins with.
 
     The first sequence is whole, the others are padded. Only padding has id 0: transformers' look-up
-    drops the gradient of that id. A batch has twelve different ids at most, so that they recur.
+    drops the gradient of that id. (With scores for all tokens padding has a gradient, so there it has id 1.)
+    A batch has twelve different ids at most, so that they recur.
     """
     draws = Draws(case.seed + 1)
     shape = batch_size, length = case.batch_size, case.length
@@ -75,8 +78,9 @@ def draw_batch(case: Case) -> dict[str, np.ndarray]:
     mask[0], mask[:, 0] = True, True
     some_ids = draws.integers(1, vocab_size, 12)
     starts = draws.integers(1, length + 1, batch_size)  # of the second sentence
+    padding_id = int(case.model == "BertForQuestionAnswering")
     batch = {
-        "input_ids": np.where(mask, some_ids[draws.integers(0, 12, *shape)], 0),
+        "input_ids": np.where(mask, some_ids[draws.integers(0, 12, *shape)], padding_id),
         "token_type_ids": np.where(mask & (np.arange(length) >= starts[:, None]), types - 1, 0),
         "attention_mask": mask.astype(np.int64),
     }
@@ -86,11 +90,47 @@ def draw_batch(case: Case) -> dict[str, np.ndarray]:
         batch["labels"] = np.where(labelled, draws.integers(0, vocab_size, *shape), -100)
     if case.model in ("BertForPreTraining", "BertForNextSentencePrediction"):
         batch["next_sentence_label"] = draws.integers(0, 2, batch_size)
+    if case.model in TASK_MODELS:
+        batch |= _task_labels(case, mask, draws)
     if case.model == "BertModel":
         hidden_size = case.config["hidden_size"]
         batch["dlast_hidden_state"] = draws.uniform(*shape, hidden_size) * mask[..., None]
         batch["dpooler_output"] = draws.uniform(batch_size, hidden_size)
     return batch
+
+
+def _task_labels(case: Case, mask: np.ndarray, draws: Draws) -> dict[str, np.ndarray]:
+    """What fine-tuning gives: classes or numbers, tags of some tokens, spans, some of them out of reach."""
+    batch_size, length = mask.shape
+    num_labels = case.config.get("num_labels", 2)
+    if case.model == "BertForQuestionAnswering":
+        spans = draws.integers(0, length + 1, 2, batch_size)  # the length itself is outside
+        spans[:, 0] = length - 1
+        return {"start_positions": spans[0], "end_positions": spans[1]}
+    if case.model == "BertForTokenClassification":
+        labelled = mask & (draws.integers(0, 2, *mask.shape) == 0)
+        labelled[0, -1] = True
+        return {"labels": np.where(labelled, draws.integers(0, num_labels, *mask.shape), -100)}
+    if num_labels == 1 or case.config.get("problem_type") == "regression":
+        return {"labels": draws.uniform(batch_size, num_labels) * 3}
+    labels = draws.integers(0, num_labels, batch_size)
+    labels[1:2] = -100
+    return {"labels": labels}
+
+
+def named_gradients(model: Any, gradients: Mapping[str, Any]) -> dict[str, Any]:
+    """Gradients under the names of results, from either side's model.
+
+    Scores for the tokens, with a softmax over these, make two more of them zero but for rounding than
+    ``_is_zero`` can know by name: what the head's bias and the last layer's add to all scores is not seen.
+    """
+    zeros = ()
+    if type(model).__name__ == "BertForQuestionAnswering":
+        last = model.config.num_hidden_layers - 1
+        zeros = ("qa_outputs.bias", f"encoder.layer.{last}.output.LayerNorm.bias")
+    return {
+        f"gradient {name}" + ZERO * name.endswith(zeros): gradient for name, gradient in gradients.items()
+    }
 
 
 def numbered(name: str, arrays: Any) -> dict[str, Any]:
@@ -101,13 +141,13 @@ def numbered(name: str, arrays: Any) -> dict[str, Any]:
 def kind(name: str) -> str:
     """What a result is, for the report: several results are of one kind."""
     if _is_zero(name):
-        return "gradients of key biases, absolute"
+        return "gradients that are zero, absolute"
     return {"gradient": "gradients"}.get(name.split()[0], name.split()[0].replace("_", " "))
 
 
 def _is_zero(name: str) -> bool:
-    """The gradient of a key bias: it adds the same to all scores of a query, which softmax does not see."""
-    return name.startswith("gradient") and name.endswith("key.bias")
+    """The gradient of a key bias adds the same to all scores of a query, which softmax does not see."""
+    return name.startswith("gradient") and name.endswith(("key.bias", ZERO))
 
 
 def difference(name: str, ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -154,6 +194,14 @@ GOLDEN_CASES = {
     "pretraining_cased": Case("BertForPreTraining", 40, 3, 9, config=_sizes(28_996, 1, 8, 1, 12)),
     "masked_lm": Case("BertForMaskedLM", 50, 3, 17, config=_sizes(71, 1, 16, 2, 36, layer_norm_eps=1e-5)),
     "next_sentence": Case("BertForNextSentencePrediction", 60, 5, 11, config=_sizes(43, 1, 12, 1, 7)),
+    "classification": Case(
+        "BertForSequenceClassification", 80, 4, 9, config=_sizes(37, 2, 12, 3, 20, num_labels=3)
+    ),
+    "regression": Case(
+        "BertForSequenceClassification", 90, 3, 8, config=_sizes(29, 1, 8, 2, 12, num_labels=1)
+    ),
+    "tagging": Case("BertForTokenClassification", 100, 3, 11, config=_sizes(41, 2, 12, 2, 16, num_labels=5)),
+    "question_answering": Case("BertForQuestionAnswering", 110, 3, 14, config=_sizes(47, 2, 16, 4, 24)),
     "encoder": Case(
         "BertModel", 70, 2, 5, config=_sizes(31, 2, 15, 5, 8, hidden_act="tanh", type_vocab_size=3)
     ),

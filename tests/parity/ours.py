@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from parity.cases import OUTPUT_DERIVATIVES, Case, draw_weights, numbered
+from parity.cases import OUTPUT_DERIVATIVES, Case, draw_weights, named_gradients, numbered
 
 import minibert
 
 OUTPUTS = ("loss", "mlm_loss", "nsp_loss", "prediction_logits", "seq_relationship_logits", "pooler_output")
+OUTPUTS += ("logits", "start_logits", "end_logits")
 
 
 def our_model(case: Case, dtype: str) -> Any:
@@ -33,4 +34,4 @@ def our_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, np.nda
     if not isinstance(model, minibert.BertModel):
         results.pop("pooler_output", None)  # transformers keeps it to itself
     results |= numbered("hidden_states", outputs.hidden_states) | numbered("attentions", outputs.attentions)
-    return results | {f"gradient {name}": parameter.grad for name, parameter in model.named_parameters()}
+    return results | named_gradients(model, {name: p.grad for name, p in model.named_parameters()})

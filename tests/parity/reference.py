@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from parity.cases import OUTPUT_DERIVATIVES, Case, draw_weights, numbered
+from parity.cases import OUTPUT_DERIVATIVES, TASK_MODELS, Case, draw_weights, named_gradients, numbered
 from torch.nn import functional
 
 torch.set_num_threads(1)  # the models are small: threads would wait for each other most of the time
@@ -33,16 +33,23 @@ def reference_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, 
         derivatives = [torch.from_numpy(batch[name]).to(model.dtype) for name in OUTPUT_DERIVATIVES]
         torch.autograd.backward([outputs.last_hidden_state, outputs.pooler_output], derivatives)
     else:
-        results = {"loss": outputs.loss} | _losses_and_logits(outputs, batch)
+        if type(model).__name__ in TASK_MODELS:
+            own = {name: getattr(outputs, name, None) for name in ("logits", "start_logits", "end_logits")}
+            results = {name: logits for name, logits in own.items() if logits is not None}
+        else:
+            results = _losses_and_logits(outputs, batch)
+        results["loss"] = outputs.loss
         outputs.loss.backward()
     results |= numbered("hidden_states", outputs.hidden_states) | numbered("attentions", outputs.attentions)
-    results |= {f"gradient {name}": parameter.grad for name, parameter in model.named_parameters()}
+    results |= named_gradients(model, {name: p.grad for name, p in model.named_parameters()})
     return {name: tensor.detach().numpy() for name, tensor in results.items()}
 
 
 def forward(model: Any, batch: Mapping[str, np.ndarray], **options: Any) -> Any:
     """Transformers' forward for a batch of ours; the next-sentence model calls its label ``labels``."""
     inputs = {name: torch.from_numpy(a) for name, a in batch.items() if name not in OUTPUT_DERIVATIVES}
+    if inputs.get("labels", torch.zeros(1, dtype=int)).is_floating_point():
+        inputs["labels"] = inputs["labels"].to(model.dtype)  # those of a regression
     if isinstance(model, transformers.BertForNextSentencePrediction):
         inputs["labels"] = inputs.pop("next_sentence_label")
     return model(**inputs, **options)

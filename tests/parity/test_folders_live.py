@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from parity.cases import Case, Draws, draw_batch
+from parity.cases import TASK_MODELS, Case, Draws, draw_batch
 from parity.ours import our_model, our_results
 
 import minibert
@@ -23,6 +23,7 @@ from parity.reference import reference_model, reference_results
 from safetensors.torch import save_file
 
 CLASSES = ["BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction"]
+ALL_CLASSES = [*CLASSES, *TASK_MODELS]
 BOUND = 1e-5  # relative, in float32
 
 
@@ -64,7 +65,7 @@ def open_here(name: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", ALL_CLASSES)
 def test_a_folder_of_ours_opens_in_transformers(case, parity, tmp_path, name, dtype):
     case = replace(case, model=name)
     ours = our_model(case, dtype)
@@ -85,6 +86,57 @@ def test_the_automatic_classes_find_what_it_is(case, tmp_path):
     assert isinstance(transformers.AutoModel.from_pretrained(tmp_path), transformers.BertModel)
     model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert isinstance(model, transformers.BertForMaskedLM)
+
+
+def test_labels_keep_their_names(case, tmp_path):
+    names = {0: "O", 1: "B-place", 2: "I-place"}
+    config = case.config | {"id2label": names, "problem_type": "single_label_classification"}
+    our_model(replace(case, model="BertForTokenClassification", config=config), "float32").save_pretrained(
+        tmp_path
+    )
+    theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path)
+    assert theirs.config.id2label == names and theirs.config.num_labels == 3
+    assert theirs.config.label2id == {name: i for i, name in names.items()}
+    theirs.save_pretrained(tmp_path / "again")
+    config = open_here("BertForTokenClassification", tmp_path / "again").config
+    assert config.id2label == names and config.problem_type == "single_label_classification"
+
+
+def test_a_tagger_with_a_crf_gives_transformers_its_logits(case, parity, tmp_path):
+    """The CRF's three tensors are reported as not used, and nothing else is wrong."""
+    case = replace(
+        case, model="BertForTokenClassification", config=case.config | {"num_labels": 4, "crf": True}
+    )
+    ours = our_model(case, "float32")
+    ours.save_pretrained(tmp_path)
+    theirs, info = transformers.BertForTokenClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert set(info.pop("unexpected_keys")) == {
+        f"crf.{name}" for name in ("transitions", "start_transitions", "end_transitions")
+    }
+    assert not any(info.values()), info
+    batch = {name: a for name, a in draw_batch(case).items() if name != "labels"}
+    with torch.no_grad():
+        expected = theirs.eval()(**{name: torch.from_numpy(a) for name, a in batch.items()}).logits.numpy()
+    parity.compare(
+        "folder of ours, float32", {"logits": ours.forward(**batch)[0].logits}, {"logits": expected}, BOUND
+    )
+
+
+def test_a_sentence_encoder_is_a_bert_to_transformers(case, parity, tmp_path):
+    ours = minibert.SentenceEncoder(minibert.BertConfig(**case.config), pooling="cls", normalise=True)
+    ours.eval()
+    ours.save_pretrained(tmp_path)
+    theirs = transformers.AutoModel.from_pretrained(tmp_path)
+    batch = {name: a for name, a in draw_batch(case).items() if not name.startswith("d")}
+    with torch.no_grad():
+        states = theirs.eval()(**{name: torch.from_numpy(a) for name, a in batch.items()}).last_hidden_state
+    expected = torch.nn.functional.normalize(states[:, 0], dim=1).numpy()
+    parity.compare(
+        "folder of ours, float32",
+        {"embeddings": ours.forward(**batch)[0].embeddings},
+        {"embeddings": expected},
+        BOUND,
+    )
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -140,7 +192,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", ALL_CLASSES)
 def test_a_folder_of_transformers_opens_here(case, parity, tmp_path, name, layout):
     case = replace(case, model=name)
     theirs = reference_model(case, "float32")

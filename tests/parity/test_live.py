@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from parity.cases import Case, difference, draw_batch
+from parity.cases import TASK_MODELS, Case, difference, draw_batch
 from parity.ours import our_model, our_results
 
 from minibert.train.optimiser import AdamW
@@ -20,6 +20,7 @@ pytest.importorskip("transformers", reason="compares with transformers, which is
 from parity.reference import forward, reference_model, reference_results, train
 
 MODELS = ["BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction", "BertModel"]
+MODELS += TASK_MODELS
 STEPS = 20
 
 
@@ -42,6 +43,11 @@ def random_case(rng: random.Random, model: str, **config) -> Case:
         "attention_probs_dropout_prob": 0.0,
         "is_decoder": causal,
     }
+    if model == "BertForTokenClassification":
+        sizes["num_labels"] = rng.randint(2, 5)
+    elif model == "BertForSequenceClassification":
+        sizes["num_labels"] = rng.randint(1, 5)  # one is a regression; others, too, if asked for
+        sizes["problem_type"] = rng.choice([None, None, "regression"])
     padding = "right" if causal else rng.choice(["right", "holes"])
     return Case(model, rng.getrandbits(31), rng.randint(1, 5), length, padding, sizes | config)
 
@@ -112,6 +118,37 @@ def test_only_the_look_up_of_id_0_differs(parity):
     assert difference(words, ours[words][0], theirs[words][0]) > 1e-6
     ours[words][0] = theirs[words][0]
     parity.compare("live, float64", ours, theirs, 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("model", "head"),
+    [
+        ("BertForSequenceClassification", {"num_labels": 3, "problem_type": None}),
+        ("BertForSequenceClassification", {"num_labels": 1, "problem_type": None}),
+        ("BertForTokenClassification", {"num_labels": 5}),
+        ("BertForQuestionAnswering", {}),
+    ],
+)
+def test_twenty_steps_of_fine_tuning(model, head, parity):
+    """The same weights and batches, both trained as transformers is by default: AdamW, a linear schedule."""
+    case = replace(draw(parity, model, "fine-tuning", **head), batch_size=6)
+    batches = [draw_batch(replace(case, seed=case.seed + step)) for step in range(STEPS)]
+    recipe = {"eps": 1e-8, "weight_decay": 0.01, "clip_norm": 1.0, "bias_correction": True}
+    plan = {"warmup": 2, "peak": 1e-3}
+
+    theirs = reference_model(case, "float64")
+    their_losses = train(theirs, batches, "triangle", betas=(0.9, 0.999), **plan, **recipe)
+    ours = our_model(case, "float64")
+    optimiser = AdamW(ours, **recipe)
+    our_losses = []
+    for step, batch in enumerate(batches):
+        ours.zero_grad()
+        outputs, cache = ours.forward(**batch)
+        ours.backward(cache)
+        optimiser.step(SCHEDULES["triangle"](step, STEPS, **plan), step)
+        our_losses.append(float(outputs.loss))
+    largest = np.max(np.abs(np.divide(our_losses, their_losses) - 1))
+    parity.hold(f"live, {STEPS} steps of fine-tuning", "losses", largest, 1e-9)
 
 
 @pytest.mark.parametrize("bias_correction", [False, True])

@@ -11,7 +11,7 @@ from parity.cases import Draws
 from parity.ours import our_results
 from scipy.stats import spearmanr
 
-from minibert import BertModel, BertTokenizer
+from minibert import BertModel, BertTokenizer, SentenceEncoder
 
 pytest.importorskip("torch", reason="compares with torch, which is not installed")
 pytest.importorskip("transformers", reason="compares with transformers, which is not installed")
@@ -73,6 +73,19 @@ def test_hidden_states_and_gradients(folder, dtype, bound, parity):
             for numbers in (our_numbers, their_numbers)
         )
     parity.compare(f"all-MiniLM-L6-v2, {dtype}", our_numbers, their_numbers, bound)
+
+
+def test_the_folder_says_how_its_vectors_are_pooled(folder, parity):
+    """Mean, then length 1: its modules.json is read. The published vectors are those of ``embed`` below."""
+    encoder = SentenceEncoder.from_pretrained(folder)
+    assert (encoder.pooling, encoder.normalise) == ("mean", True)
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    texts = [text for text, _ in TEXTS]
+    ours = encoder.forward(**tokenizer(texts, padding=True))[0].embeddings
+    plain = BertModel.from_pretrained(folder)
+    means = embed(lambda batch: plain.forward(**batch)[0].last_hidden_state, tokenizer, texts)
+    expected = means / np.linalg.norm(means, axis=1, keepdims=True)
+    parity.compare("all-MiniLM-L6-v2, float32", {"embeddings": ours}, {"embeddings": expected}, 1e-5)
 
 
 def test_sentence_embeddings_and_sts_benchmark(folder, shared_data, parity):

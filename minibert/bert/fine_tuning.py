@@ -1,0 +1,90 @@
+"""How much of the encoder learns in fine-tuning: all of it, its upper layers, or nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from minibert.arrays import Array, to_numpy
+from minibert.bert.inputs import encoder_inputs
+from minibert.bert.models import BertModel, PretrainedModel
+from minibert.errors import UserError
+from minibert.nn import Module
+
+LAST_FOUR = (-4, -3, -2, -1)  # what did best without fine-tuning in Devlin et al. (2019), table 7
+
+
+def encoder_of(model: PretrainedModel) -> BertModel:
+    """The encoder inside a model, or the model if it is one."""
+    return model if isinstance(model, BertModel) else model.bert
+
+
+def freeze(model: PretrainedModel, layers: int | None = None) -> None:
+    """Let the embeddings and the lowest ``layers`` layers stay as they are; None is the whole encoder.
+
+    All else learns, whatever was frozen before. The backward stops where nothing below learns, and the
+    forward keeps no caches there. With None the pooler is frozen too, and only the head learns. Raises
+    UserError if the encoder does not have so many layers.
+    """
+    unfreeze(model)
+    encoder = encoder_of(model)
+    count = len(encoder.encoder.layer)
+    if layers is not None and not 0 <= layers <= count:
+        raise UserError(f"cannot freeze {layers} layers: the encoder has {count}; give 0 to {count}")
+    for part in _parts(encoder)[: None if layers is None else layers + 1]:
+        _set(part, "frozen", True)
+
+
+def unfreeze(model: PretrainedModel) -> None:
+    """Let everything learn again."""
+    _set(model, "frozen", False)
+
+
+def layerwise_lr(model: PretrainedModel, decay: float) -> None:
+    """Let lower layers learn more slowly: a factor ``decay`` from each layer to the one below.
+
+    Heads and pooler have the whole learning rate, the top layer ``decay`` of it, … the embeddings
+    decay^(L + 1) (Howard and Ruder, 2018; the powers are those of ELECTRA's and BEiT's code). 1 undoes it.
+    Raises UserError if ``decay`` is not above 0 and at most 1.
+    """
+    if not 0.0 < decay <= 1.0:
+        raise UserError(f"decay must be above 0 and at most 1, got {decay}")
+    _set(model, "lr_scale", 1.0)
+    encoder = encoder_of(model)
+    upwards = [encoder.embeddings, *encoder.encoder.layer]
+    for depth, part in enumerate(reversed(upwards), start=1):
+        _set(part, "lr_scale", decay**depth)
+
+
+def extract_features(
+    model: PretrainedModel,
+    input_ids: Any,
+    token_type_ids: Any = None,
+    attention_mask: Any = None,
+    layers: Sequence[int] = LAST_FOUR,
+) -> Array:
+    """Hidden states of chosen layers side by side, as a NumPy array (B, S, len(layers) · H).
+
+    0 is the output of the embeddings, 1 … L that of each layer, and −1 counts from the last. The model
+    has to be in evaluation mode, as dropout would spoil the features. Raises UserError otherwise, for a
+    layer that is not there, and for a batch that does not fit.
+    """
+    if model.training:
+        raise UserError("features are computed without dropout; call model.eval() first")
+    count = model.config.num_hidden_layers
+    if wrong := [layer for layer in layers if not -count - 1 <= layer <= count]:
+        raise UserError(
+            f"no layer {wrong[0]}; there are 0 (the embeddings) to {count}, and −1 to −{count + 1}"
+        )
+    inputs = encoder_inputs(model.config, model.device, input_ids, token_type_ids, attention_mask)
+    output, _ = encoder_of(model).encode(inputs, model.dtype, return_hidden_states=True)
+    states = [output.hidden_states[layer] for layer in layers]  # of (B, S, H)
+    return to_numpy(model.device.xp.concatenate(states, axis=-1))
+
+
+def _parts(encoder: BertModel) -> list[Module]:
+    """From the bottom up: the embeddings, the layers, the pooler if there is one."""
+    return [encoder.embeddings, *encoder.encoder.layer, *([encoder.pooler] if encoder.pooler else [])]
+
+
+def _set(module: Module, name: str, value: Any) -> None:
+    for _, parameter in module.named_parameters():
+        setattr(parameter, name, value)

@@ -1,0 +1,184 @@
+"""One vector for a sentence, close to those of sentences that mean the same (Reimers and Gurevych, 2019)."""
+
+import reprlib
+from pathlib import Path
+from typing import Any
+
+from minibert import ops
+from minibert.arrays import Array, Device
+from minibert.bert.config import BertConfig
+from minibert.bert.inputs import check_a_token_each, encoder_inputs, number_targets
+from minibert.bert.models import BertModel, BertOutput
+from minibert.errors import UserError
+from minibert.files import read_json, write_json
+
+# The layout of the sentence-transformers library: modules one after the other, each with a folder. What is
+# written is the older form, which all versions read.
+MODULES_FILE = "modules.json"
+POOLING_FOLDER = "1_Pooling"
+POOLING_KEYS = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+}
+LIBRARY = "sentence_transformers.models."
+
+
+class SentenceEncoder(BertModel):
+    """The encoder without its pooler, and the mean (or maximum, or [CLS]) of its hidden states.
+
+    ``pooling`` is "mean", "max" or "cls"; with ``normalise`` every vector has length 1. Two texts are
+    compared by the cosine of their vectors, and learned from in pairs (``forward_pairs``).
+    """
+
+    architecture = "BertModel"
+    begins_with_new_head = True
+
+    def __init__(
+        self,
+        config: BertConfig,
+        *,
+        pooling: str = "mean",
+        normalise: bool = False,
+        device: str | Device | None = "cpu",
+        dtype: str = "float32",
+        seed: int = 0,
+    ):
+        if pooling not in ops.POOLING:
+            raise UserError(f"unknown pooling {pooling!r}; expected one of {', '.join(ops.POOLING)}")
+        self.pooling = pooling
+        self.normalise = normalise
+        super().__init__(config, device=device, dtype=dtype, seed=seed, add_pooling_layer=False)
+
+    # -- Vectors --------------------------------------------------------------------------------
+
+    def forward(
+        self, input_ids: Any, token_type_ids: Any = None, attention_mask: Any = None
+    ) -> tuple[BertOutput, list]:
+        """input_ids, token_type_ids, attention_mask (B, S), on the host → outputs (embeddings (B, H)), cache.
+
+        Raises UserError for a batch that does not fit the model, or a text without any token.
+        """
+        inputs = encoder_inputs(self.config, self.device, input_ids, token_type_ids, attention_mask)
+        check_a_token_each(attention_mask)
+        output, encoder_cache = self.encode(inputs, self.dtype)
+        pool, _ = ops.POOLING[self.pooling]
+        pooled, pool_cache = pool(output.last_hidden_state, inputs.attention_mask.astype(self.dtype))
+        output.embeddings, norm_cache = ops.unit_length(pooled) if self.normalise else (pooled, None)
+        return output, [encoder_cache, pool_cache, norm_cache]
+
+    def backward(self, cache: list, dembeddings: Array) -> None:
+        """Add to all gradients, from that of the embeddings (B, H). The cache is used up."""
+        norm_cache = cache.pop()
+        dpooled = dembeddings if norm_cache is None else ops.unit_length_backward(dembeddings, norm_cache)
+        _, pool_backward = ops.POOLING[self.pooling]
+        dhidden = pool_backward(dpooled, cache.pop())
+        super().backward(cache.pop(), dhidden)
+
+    # -- Learning from pairs --------------------------------------------------------------------
+
+    def set_dropout_stream(self, seed: int, step: int, micro_batch: int = 0, replica: int = 0) -> None:
+        """Choose the random bits of every dropout, for two texts of a pair different ones."""
+        self._place = (seed, step, micro_batch, replica)
+        super().set_dropout_stream(seed, step, micro_batch, replica)
+
+    def forward_pairs(
+        self,
+        first: dict[str, Any],
+        second: dict[str, Any],
+        labels: Any = None,
+        *,
+        scale: float = 20.0,
+        symmetric: bool = True,
+        denominator: float | None = None,
+    ) -> tuple[BertOutput, list]:
+        """The loss of N pairs of texts, each side a batch of ``forward``'s arguments → outputs, cache.
+
+        With labels (N,), how alike the two texts are, from −1 to 1, the squared error of their cosine
+        (``ops.cosine_loss``). Without, each text has to find its partner among all N
+        (``ops.in_batch_softmax_loss``, with ``scale`` and ``symmetric``). The loss is a sum divided by
+        ``denominator``, by default N.
+        """
+        seed, step, micro_batch, replica = self._place
+        sides = []
+        for side, batch in enumerate((first, second)):
+            super().set_dropout_stream(seed, step, 2 * micro_batch + side, replica)
+            sides.append(self.forward(**batch))
+        (x, x_cache), (y, y_cache) = ((output.embeddings, cache) for output, cache in sides)
+        if x.shape != y.shape:
+            raise UserError(f"{len(x)} first and {len(y)} second texts; expected pairs")
+        denominator = float(denominator or len(x))
+        if labels is None:
+            loss, loss_cache = ops.in_batch_softmax_loss(x, y, scale, symmetric, denominator)
+        else:
+            targets = number_targets(labels, x.shape[:1], self.device, self.dtype)
+            loss, loss_cache = ops.cosine_loss(x, y, targets, denominator)
+        return BertOutput(loss=loss), [x_cache, y_cache, labels is None, loss_cache]
+
+    def backward_pairs(self, cache: list, scale: float = 1.0) -> None:
+        """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up."""
+        loss_cache, among_all = cache.pop(), cache.pop()
+        loss_backward = ops.in_batch_softmax_loss_backward if among_all else ops.cosine_loss_backward
+        dx, dy = loss_backward(float(scale), loss_cache)
+        self.backward(cache.pop(), dy)
+        self.backward(cache.pop(), dx)
+
+    # -- Folders --------------------------------------------------------------------------------
+
+    @classmethod
+    def _skeleton(cls, folder: Path, settings: dict[str, Any]) -> "SentenceEncoder":
+        """Pooling and normalisation are settings like the others; a folder has them in files of their own."""
+        own = _read_modules(folder) | {
+            name: settings.pop(name) for name in ("pooling", "normalise") if name in settings
+        }
+        return cls(BertConfig.from_pretrained(folder, **settings), device=None, **own)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a folder that sentence-transformers reads too; to transformers it is a BertModel."""
+        folder = Path(folder)
+        super().save_pretrained(folder)
+        pooling = {"word_embedding_dimension": self.config.hidden_size}
+        pooling |= {key: name == self.pooling for name, key in POOLING_KEYS.items()}
+        write_json(folder / POOLING_FOLDER / "config.json", pooling)
+        modules = [("", "Transformer"), (POOLING_FOLDER, "Pooling")]
+        modules += [("2_Normalize", "Normalize")] if self.normalise else []
+        write_json(
+            folder / MODULES_FILE,
+            [
+                {"idx": index, "name": str(index), "path": path, "type": LIBRARY + kind}
+                for index, (path, kind) in enumerate(modules)
+            ],
+        )
+
+
+def _read_modules(folder: Path) -> dict[str, Any]:
+    """How a folder pools its vectors; nothing if it does not say. Raises UserError for a way unknown here."""
+    path = folder / MODULES_FILE
+    if not path.is_file():
+        return {}
+    modules = read_json(path, "list of modules")
+    try:
+        kinds = [module["type"].rpartition(".")[2] for module in modules]
+    except (TypeError, KeyError, AttributeError):
+        raise UserError(f"{path}: damaged, expected a list of modules, each with a type") from None
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise UserError(
+            f"{path}: a sentence encoder of {', '.join(kinds)}; here it can only be a Transformer, then "
+            "Pooling, then perhaps Normalize"
+        )
+    return {"pooling": _read_pooling(folder / POOLING_FOLDER / "config.json"), "normalise": len(kinds) == 3}
+
+
+def _read_pooling(path: Path) -> str:
+    """The way of pooling in a file: by its name or, in older files, as one of several switches.
+
+    Raises UserError if it is not exactly one that is known here.
+    """
+    values = read_json(path, "pooling configuration")
+    values = values if isinstance(values, dict) else {}
+    switches = [key for key, value in values.items() if key.startswith("pooling_mode_") and value is True]
+    modes = [values["pooling_mode"]] if "pooling_mode" in values else switches
+    for name, key in POOLING_KEYS.items():
+        if modes in ([name], [key]):
+            return name
+    raise UserError(f"{path}: pools by {reprlib.repr(modes)}; expected one of {', '.join(POOLING_KEYS)}")

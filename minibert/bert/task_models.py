@@ -1,0 +1,237 @@
+"""The models of fine-tuning: the encoder and one more layer (Devlin et al., 2019, section 4)."""
+
+from typing import Any
+
+from minibert import ops
+from minibert.arrays import Array, Device, to_numpy
+from minibert.bert.config import BertConfig
+from minibert.bert.heads import Classifier, LinearChainCRF
+from minibert.bert.inputs import (
+    class_targets,
+    encoder_inputs,
+    number_targets,
+    span_targets,
+    tag_targets,
+    tokens_chosen,
+    words_back,
+    words_first,
+)
+from minibert.bert.models import BertModel, BertOutput, PretrainedModel, loss_denominator
+from minibert.errors import UserError
+from minibert.nn import Linear
+
+
+class TaskModel(PretrainedModel):
+    """The encoder, and on top of it the head of one task. What the tasks have in common.
+
+    A task makes its head in ``_add_head``, fills in logits and loss in ``_head``, which returns its cache
+    (None without labels), and goes back through both in ``_head_backward``.
+
+    A loss is a sum divided by ``denominator``, which defaults to the number of labels in the batch; for
+    micro-batches pass that of all of them, and their losses and gradients add up to those of the one large
+    batch. Labels of −100 do not count.
+    """
+
+    begins_with_new_head = True
+    add_pooling_layer = False
+
+    def __init__(
+        self,
+        config: BertConfig,
+        *,
+        device: str | Device | None = "cpu",
+        dtype: str = "float32",
+        seed: int = 0,
+    ):
+        super().__init__()
+        self.config = config
+        self.bert = BertModel(config, device=None, add_pooling_layer=self.add_pooling_layer)
+        self._add_head(config)
+        self._become_root(device, dtype, seed)
+
+    def forward(
+        self,
+        input_ids: Any,
+        token_type_ids: Any = None,
+        attention_mask: Any = None,
+        labels: Any = None,
+        denominator: float | None = None,
+        return_hidden_states: bool = False,
+        return_attentions: bool = False,
+    ) -> tuple[BertOutput, list]:
+        """A batch on the host → outputs, cache. Without labels there is no loss, and no backward.
+
+        input_ids, token_type_ids, attention_mask (B, S); what the labels are, the class says. Raises
+        UserError for a batch that does not fit the model.
+        """
+        inputs = encoder_inputs(self.config, self.device, input_ids, token_type_ids, attention_mask)
+        output, encoder_cache = self.bert.encode(inputs, self.dtype, return_hidden_states, return_attentions)
+        head_cache = self._head(output, labels, denominator)
+        return output, [encoder_cache, head_cache]
+
+    def backward(self, cache: list, scale: float = 1.0) -> None:
+        """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up.
+
+        Raises ValueError if the forward had no labels.
+        """
+        head_cache = cache.pop()
+        if head_cache is None:
+            raise ValueError("backward without a loss: give labels to forward")
+        scale = float(scale)  # a NumPy number would widen the dtype
+        dhidden, dpooled = self._head_backward(scale, head_cache)
+        self.bert.backward(cache.pop(), dhidden, dpooled)
+        self.buffers.settle_grad()
+
+
+class BertForSequenceClassification(TaskModel):
+    """A label or a number for a text, or for a pair of texts: scores W · pooled + b.
+
+    labels (B,): classes, for a softmax over K labels; or with ``config.problem_type`` "regression" (the
+    default for K = 1) the numbers themselves, (B,) or (B, K), for the squared error.
+    """
+
+    add_pooling_layer = True
+
+    def _add_head(self, config: BertConfig) -> None:
+        self.classifier = Classifier(config)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the labels are numbers and not classes."""
+        kind = self.config.problem_type
+        return kind == "regression" or (kind is None and self.config.num_labels == 1)
+
+    def _head(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
+        output.logits, classifier_cache = self.classifier.forward(output.pooler_output)  # (B, K)
+        if labels is None:
+            return None
+        output.loss, loss_cache = self._loss(output.logits, labels, denominator)
+        return [classifier_cache, loss_cache]
+
+    def _loss(self, logits: Array, labels: Any, denominator: float | None) -> tuple[Array, tuple]:
+        if self.config.problem_type == "multi_label_classification":
+            raise UserError("multi_label_classification has no loss here; leave the labels out")
+        if self.is_regression:
+            targets = number_targets(labels, logits.shape, self.device, self.dtype)
+            return ops.squared_error(logits, targets, float(denominator or targets.size))
+        batch_size, num_labels = logits.shape
+        targets = class_targets("labels", labels, (batch_size,), num_labels, self.device, self.dtype)
+        denominator = loss_denominator(denominator, targets)
+        return ops.cross_entropy(logits, targets.labels, targets.weights, denominator)
+
+    def _head_backward(self, dloss: float, cache: list) -> tuple[None, Array]:
+        """dloss, a scalar → nothing for the hidden states, dpooled (B, H)."""
+        loss_backward = ops.squared_error_backward if self.is_regression else ops.cross_entropy_backward
+        dlogits = loss_backward(dloss, cache.pop())
+        return None, self.classifier.backward(dlogits, cache.pop())
+
+
+class BertForTokenClassification(TaskModel):
+    """A tag for each token: scores W · hidden + b, and a softmax for each token, or one CRF for all.
+
+    labels (B, S), −100 at tokens without a tag: special ones and, as is usual, all but the first piece
+    of a word. With ``crf`` the labelled tokens of a sequence are neighbours, whatever stands between them,
+    and the loss is divided by the number of sequences instead of tokens.
+
+    ``crf`` goes into the configuration; None leaves what it says. transformers has no CRF: it opens such a
+    model, gives the same logits, and reports the CRF's three tensors as not used.
+    """
+
+    def __init__(self, config: BertConfig, *, crf: bool | None = None, **options: Any):
+        super().__init__(config if crf is None else config.replace(crf=crf), **options)
+
+    def _add_head(self, config: BertConfig) -> None:
+        self.classifier = Classifier(config)
+        self.crf = LinearChainCRF(config.num_labels) if config.crf else None
+
+    def _head(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
+        output.logits, classifier_cache = self.classifier.forward(output.last_hidden_state)  # (B, S, K)
+        if labels is None:
+            return None
+        *shape, num_tags = output.logits.shape
+        rows = output.logits.reshape(-1, num_tags)  # (B·S, K)
+        if self.crf is None:
+            targets = class_targets("labels", labels, tuple(shape), num_tags, self.device, self.dtype)
+            denominator = loss_denominator(denominator, targets)
+            output.loss, loss_cache = ops.cross_entropy(rows, targets.labels, targets.weights, denominator)
+            return [output.logits.shape, classifier_cache, loss_cache]
+        targets = tag_targets(labels, tuple(shape), num_tags, self.device, self.dtype)
+        denominator = loss_denominator(denominator, targets)
+        words, gather_cache = ops.embedding(targets.positions, rows)  # (B, W, K)
+        output.loss, crf_cache = self.crf.forward(words, targets.labels, targets.weights, denominator)
+        return [output.logits.shape, classifier_cache, gather_cache, crf_cache]
+
+    def _head_backward(self, dloss: float, cache: list) -> tuple[Array, None]:
+        """dloss, a scalar → dhidden (B, S, H), nothing for the pooled vector."""
+        if self.crf is None:
+            drows = ops.cross_entropy_backward(dloss, cache.pop())  # (B·S, K)
+        else:
+            dwords = self.crf.backward(dloss, cache.pop())  # (B, W, K)
+            drows = ops.embedding_backward(dwords, cache.pop())
+        classifier_cache = cache.pop()
+        return self.classifier.backward(drows.reshape(cache.pop()), classifier_cache), None
+
+    def best_tags(self, logits: Array, chosen: Any) -> Array:
+        """The most probable tags: logits (B, S, K) → (B, S) on the host, −100 where none is asked for.
+
+        chosen (B, S), on the host, says which tokens get a tag: those that get a label in training. Each
+        gets that of its largest logit; with the CRF all of a sequence together get the most probable tags.
+        """
+        *shape, num_tags = logits.shape
+        positions, inside = words_first(tokens_chosen(chosen, tuple(shape)))
+        words = logits.reshape(-1, num_tags)[self.device.asarray(positions)]  # (B, W, K)
+        if self.crf is None:
+            tags = words.argmax(axis=-1)  # (B, W)
+        else:
+            tags = self.crf.best_tags(words, self.device.asarray(inside, dtype=self.dtype))
+        return words_back(to_numpy(tags), positions, inside, tuple(shape))
+
+
+class BertForQuestionAnswering(TaskModel):
+    """Where in a passage the answer to a question begins and ends: two scores for each token.
+
+    start_positions, end_positions (B,): the first and last token of the answer, 0 (that is [CLS]) for none;
+    beyond the sequence they are ignored. The loss is the mean of two cross-entropies over all S tokens.
+    """
+
+    def _add_head(self, config: BertConfig) -> None:
+        self.qa_outputs = Linear(config.hidden_size, 2)
+
+    def forward(
+        self,
+        input_ids: Any,
+        token_type_ids: Any = None,
+        attention_mask: Any = None,
+        start_positions: Any = None,
+        end_positions: Any = None,
+        denominator: float | None = None,
+        return_hidden_states: bool = False,
+        return_attentions: bool = False,
+    ) -> tuple[BertOutput, list]:
+        """A batch on the host → outputs, cache. Without positions there is no loss, and no backward."""
+        if (start_positions is None) != (end_positions is None):
+            raise UserError("give both start_positions and end_positions, or none of them")
+        labels = None if start_positions is None else (start_positions, end_positions)
+        return super().forward(
+            input_ids,
+            token_type_ids,
+            attention_mask,
+            labels,
+            denominator,
+            return_hidden_states,
+            return_attentions,
+        )
+
+    def _head(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
+        logits, linear_cache = self.qa_outputs.forward(output.last_hidden_state)  # (B, S, 2)
+        output.start_logits, output.end_logits = logits[..., 0], logits[..., 1]
+        if labels is None:
+            return None
+        positions, weights = span_targets(*labels, logits.shape[:2], denominator, self.device, self.dtype)
+        output.loss, loss_cache = ops.span_loss(logits, positions, weights)
+        return [linear_cache, loss_cache]
+
+    def _head_backward(self, dloss: float, cache: list) -> tuple[Array, None]:
+        """dloss, a scalar → dhidden (B, S, H), nothing for the pooled vector."""
+        dlogits = ops.span_loss_backward(dloss, cache.pop())
+        return self.qa_outputs.backward(dlogits, cache.pop()), None

@@ -1,0 +1,115 @@
+"""The linear-chain conditional random field: tags that know their neighbours.
+
+A sentence of n words is tagged with y₁ … yₙ, one of K tags each, and it is the whole tagging that gets
+a score and a probability (Lafferty, McCallum and Pereira, 2001):
+
+    score(y) = start[y₁] + Σₜ emissions[t, yₜ] + Σₜ transitions[yₜ₋₁, yₜ] + end[yₙ]
+    p(y) = exp(score(y)) / Z,     Z = Σ exp(score) over all Kⁿ taggings
+
+With start, end and transitions of zero the words are independent, and this is a softmax for each.
+Here S counts words: a mask (B, S) is 1 for the words of a sentence and 0 behind its last one.
+"""
+
+from minibert.arrays import Array, get_array_module
+from minibert.ops.softmax import log_sum_exp
+
+Cache = tuple
+
+
+def crf_nll(
+    emissions: Array,
+    start: Array,
+    end: Array,
+    transitions: Array,
+    tags: Array,
+    mask: Array,
+    denominator: float,
+) -> tuple[Array, Cache]:
+    """loss = Σ_b −log p(tags[b]) / denominator = Σ_b (log Z[b] − score(tags[b])) / denominator.
+
+    emissions (B, S, K), start and end (K,), transitions (K, K) from row to column, tags (B, S) integers
+    in [0, K), mask (B, S) of the emissions' dtype → loss, a 0-d array, in nats. A sentence without any
+    word does not count.
+
+    Z has Kⁿ terms, but only K sums are needed at a time (the *forward algorithm*): α[t, j], the
+    logarithm of the sum over all ways to tag the words up to t that end with tag j, follows from those one
+    word before:
+
+        α[1, j] = start[j] + emissions[1, j]
+        α[t, j] = log Σᵢ exp(α[t−1, i] + transitions[i, j]) + emissions[t, j]
+        log Z   = log Σⱼ exp(α[n, j] + end[j])
+
+    Behind the last word α stays what it is.
+    """
+    xp = get_array_module(emissions)
+    emissions = emissions * mask[:, :, None]  # what stands behind the last word is no matter
+    alphas = [start + emissions[:, 0]]  # S of (B, K)
+    for t in range(1, emissions.shape[1]):
+        arriving = log_sum_exp(alphas[-1][:, :, None] + transitions, axis=1)  # (B, K)
+        alphas.append(xp.where(mask[:, t, None] > 0, arriving + emissions[:, t], alphas[-1]))
+    log_z = log_sum_exp(alphas[-1] + end, axis=1)  # (B,)
+
+    taken = (tags[:, :, None] == xp.arange(len(end))) * mask[:, :, None]  # (B, S, K): 1 at each word's tag
+    is_last = mask - xp.concatenate([mask[:, 1:], xp.zeros_like(mask[:, :1])], axis=1)  # (B, S)
+    scores = (taken[:, 0] * start).sum() + (taken * is_last[:, :, None] * end).sum()
+    scores = scores + (taken * emissions).sum() + ((taken[:, :-1] @ transitions) * taken[:, 1:]).sum()
+    loss = ((mask[:, 0] * log_z).sum() - scores) / denominator
+    return loss, (emissions, end, transitions, mask, is_last, taken, alphas, log_z, denominator)
+
+
+def crf_nll_backward(dout: Array | float, cache: Cache) -> tuple[Array, Array, Array, Array]:
+    """Derivatives of :func:`crf_nll`: demissions, dstart, dend, dtransitions. dout is a scalar.
+
+    forward: log Z = log Σ_y exp(score(y)), so for any of the numbers w that scores are made of
+
+        ∂log Z/∂w = Σ_y p(y) ∂score(y)/∂w        how often w is expected to be used
+        ∂loss/∂w  = expected − taken              … minus how often the right tagging uses it
+
+    As in the softmax, all is "prediction minus truth". How often tag j is expected at word t, and j after
+    i, takes a second sum, from the end (the *backward algorithm*): β[t, i], the logarithm of the sum over
+    all ways to go on after tag i at word t,
+
+        β[n, i]   = end[i]
+        β[t−1, i] = log Σⱼ exp(transitions[i, j] + emissions[t, j] + β[t, j])
+
+        p(yₜ = j)           = exp(α[t, j] + β[t, j] − log Z)
+        p(yₜ₋₁ = i, yₜ = j) = exp(α[t−1, i] + transitions[i, j] + emissions[t, j] + β[t, j] − log Z)
+
+    start is used by the first word only, end by the last, so their gradients are those words' sums.
+    """
+    emissions, end, transitions, mask, is_last, taken, alphas, log_z, denominator = cache
+    xp = get_array_module(emissions)
+    scale, inside = mask * (dout / denominator), mask[:, :, None] > 0  # (B, S), (B, S, 1)
+    dtransitions = -xp.einsum("bti,btj,bt->ij", taken[:, :-1], taken[:, 1:], scale[:, 1:])  # (K, K)
+    beta, expected = end, []
+    for t in reversed(range(len(alphas))):
+        expected.append(xp.exp(alphas[t] + beta - log_z[:, None]))  # (B, K)
+        if t > 0:
+            ahead = transitions + (emissions[:, t] + beta)[:, None, :]  # (B, K, K)
+            pairs = xp.exp(alphas[t - 1][:, :, None] + ahead - log_z[:, None, None])
+            dtransitions += xp.einsum("bij,b->ij", pairs, scale[:, t])
+            beta = xp.where(inside[:, t], log_sum_exp(ahead, axis=2), end)  # (B, K)
+    demissions = (xp.stack(expected[::-1], axis=1) - taken) * scale[:, :, None]  # (B, S, K)
+    dend = xp.einsum("btk,bt->k", demissions, is_last)
+    return demissions, demissions[:, 0].sum(axis=0), dend, dtransitions
+
+
+def viterbi(emissions: Array, start: Array, end: Array, transitions: Array, mask: Array) -> Array:
+    """The tagging of the highest score (Viterbi, 1967): tags (B, S), 0 behind the last word.
+
+    The forward algorithm with max in place of Σ, which remembers for each tag the one before it on the
+    best way there; then that way is walked back. Of equals the lowest tag is taken.
+    """
+    xp = get_array_module(emissions)
+    stay = xp.arange(emissions.shape[2])  # what is remembered behind the last word: the same tag
+    best, came_from = start + emissions[:, 0], []
+    for t in range(1, emissions.shape[1]):
+        scores = best[:, :, None] + transitions  # (B, K, K)
+        inside = mask[:, t, None] > 0
+        came_from.append(xp.where(inside, scores.argmax(axis=1), stay))  # (B, K)
+        best = xp.where(inside, scores.max(axis=1) + emissions[:, t], best)  # (B, K)
+    rows = xp.arange(emissions.shape[0])
+    tags = [(best + end).argmax(axis=1)]  # (B,) each, from the last to the first
+    for before in reversed(came_from):
+        tags.append(before[rows, tags[-1]])
+    return xp.where(mask > 0, xp.stack(tags[::-1], axis=1), 0)

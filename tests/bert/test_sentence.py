@@ -1,0 +1,190 @@
+"""The sentence encoder: its vectors, its losses over pairs, its folder."""
+
+import json
+
+import numpy as np
+import pytest
+
+from minibert.arrays import to_numpy
+from minibert.bert import BertForSequenceClassification, BertModel, SentenceEncoder
+from minibert.errors import UserError
+
+FIRST = {
+    "input_ids": [[2, 7, 5, 3], [2, 9, 3, 0], [2, 4, 4, 3]],
+    "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1]],
+}
+SECOND = {"input_ids": [[2, 7, 3], [2, 8, 3], [2, 40, 3]]}  # of another length
+
+
+@pytest.fixture
+def encoder(build):
+    """encoder(pooling=…, normalise=…): with random parameters, in evaluation mode."""
+
+    def make(pooling="mean", normalise=False, **overrides):
+        model = build(SentenceEncoder, **overrides)
+        model.pooling, model.normalise = pooling, normalise
+        return model
+
+    return make
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+def test_embeddings_are_pooled_hidden_states(encoder, pooling, normalise):
+    output, _ = encoder(pooling, normalise).forward(**FIRST)
+    expected = []
+    for states, mask in zip(to_numpy(output.last_hidden_state), FIRST["attention_mask"], strict=True):
+        states = states[np.array(mask) == 1]
+        vector = {"mean": states.mean(axis=0), "max": states.max(axis=0), "cls": states[0]}[pooling]
+        expected.append(vector / np.linalg.norm(vector) if normalise else vector)
+    np.testing.assert_allclose(to_numpy(output.embeddings), expected, rtol=1e-12)
+
+
+def test_padding_does_not_change_a_vector(encoder):
+    model = encoder(normalise=True)
+    padded = to_numpy(model.forward(**FIRST)[0].embeddings)[1]
+    alone = to_numpy(model.forward([[2, 9, 3]])[0].embeddings)[0]
+    np.testing.assert_allclose(padded, alone, rtol=1e-10)
+
+
+def test_an_empty_text_is_refused(encoder):
+    with pytest.raises(UserError, match="attention_mask is 0 all along row 1; an empty text has no vector"):
+        encoder().forward([[2, 3], [0, 0]], attention_mask=[[1, 1], [0, 0]])
+
+
+def test_unknown_pooling(config):
+    with pytest.raises(UserError, match="unknown pooling 'median'; expected one of cls, mean, max"):
+        SentenceEncoder(config(), pooling="median")
+
+
+# -- Pairs ------------------------------------------------------------------------------------------
+
+
+def cosines(model):
+    x, y = (to_numpy(model.forward(**side)[0].embeddings) for side in (FIRST, SECOND))
+    return (x / np.linalg.norm(x, axis=1)[:, None]) @ (y / np.linalg.norm(y, axis=1)[:, None]).T
+
+
+def test_with_labels_the_cosines_are_to_be_those(encoder):
+    model = encoder()
+    output, _ = model.forward_pairs(FIRST, SECOND, [0.5, -1.0, 0.2])
+    expected = np.mean((np.diag(cosines(model)) - [0.5, -1.0, 0.2]) ** 2)
+    assert float(output.loss) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_without_labels_each_has_to_find_its_partner(encoder, symmetric):
+    model = encoder("max")
+    output, _ = model.forward_pairs(FIRST, SECOND, scale=7.0, symmetric=symmetric)
+    scores = np.exp(7.0 * cosines(model))
+    expected = -np.log(np.diag(scores) / scores.sum(axis=1)).mean()
+    if symmetric:
+        expected = (expected - np.log(np.diag(scores) / scores.sum(axis=0)).mean()) / 2
+    assert float(output.loss) == pytest.approx(expected, rel=1e-10)
+    summed, _ = model.forward_pairs(FIRST, SECOND, scale=7.0, symmetric=symmetric, denominator=1)
+    assert float(summed.loss) == pytest.approx(3 * expected, rel=1e-10)
+
+
+def test_the_two_texts_of_a_pair_have_dropout_of_their_own(encoder):
+    """Equal texts get different vectors, and the same again in the same place; so do micro-batches."""
+    model = encoder(hidden_dropout_prob=0.3)
+    model.train()
+
+    def loss(**place):
+        model.set_dropout_stream(**place)
+        return float(model.forward_pairs(SECOND, SECOND, [1.0, 1.0, 1.0])[0].loss)
+
+    first = loss(seed=1, step=2)
+    assert first > 1e-4
+    assert loss(seed=1, step=2) == first
+    assert len({first, loss(seed=1, step=2, micro_batch=1), loss(seed=1, step=3), loss(seed=2, step=2)}) == 4
+
+
+def test_pairs_are_of_one_number(encoder):
+    with pytest.raises(UserError, match="3 first and 1 second texts; expected pairs"):
+        encoder().forward_pairs(FIRST, {"input_ids": [[2, 3]]})
+    with pytest.raises(UserError, match=r"labels has shape \(2,\); expected \(3,\)"):
+        encoder().forward_pairs(FIRST, SECOND, [0.0, 1.0])
+
+
+# -- Folders ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+def test_a_folder_tells_how_to_pool(encoder, device, tmp_path, capsys, recwarn, pooling, normalise):
+    model = encoder(pooling, normalise)
+    model.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path, device=device, dtype="float64")
+    assert (again.pooling, again.normalise) == (pooling, normalise)
+    vectors = (to_numpy(side.forward(**FIRST)[0].embeddings) for side in (model, again))
+    np.testing.assert_array_equal(*vectors)
+    other = SentenceEncoder.from_pretrained(tmp_path, pooling="cls", normalise=False, hidden_dropout_prob=0.5)
+    assert (other.pooling, other.normalise, other.config.hidden_dropout_prob) == ("cls", False, 0.5)
+    assert not recwarn.list and not capsys.readouterr().err
+
+
+def test_the_layout_is_that_of_sentence_transformers(encoder, tmp_path):
+    encoder("max", normalise=True).save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["BertModel"]
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    assert [(module["path"], module["type"]) for module in modules] == [
+        ("", "sentence_transformers.models.Transformer"),
+        ("1_Pooling", "sentence_transformers.models.Pooling"),
+        ("2_Normalize", "sentence_transformers.models.Normalize"),
+    ]
+    assert json.loads((tmp_path / "1_Pooling" / "config.json").read_text()) == {
+        "word_embedding_dimension": 12,
+        "pooling_mode_cls_token": False,
+        "pooling_mode_mean_tokens": False,
+        "pooling_mode_max_tokens": True,
+    }
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+def test_the_layout_of_newer_versions(encoder, tmp_path, pooling):
+    """As 6.2.0 of the library writes it."""
+    encoder("cls" if pooling == "max" else "max").save_pretrained(tmp_path)
+    (tmp_path / "1_Pooling" / "config.json").write_text(
+        json.dumps({"embedding_dimension": 12, "pooling_mode": pooling, "include_prompt": True})
+    )
+    types = [
+        "sentence_transformers.base.modules.transformer.Transformer",
+        "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+        "sentence_transformers.base.modules.normalize.Normalize",
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps([{"type": kind} for kind in types]))
+    model = SentenceEncoder.from_pretrained(tmp_path)
+    assert (model.pooling, model.normalise) == (pooling, True)
+
+
+@pytest.mark.parametrize("saved", [BertModel, BertForSequenceClassification])
+def test_any_encoder_is_a_sentence_encoder_without_a_word(build, tmp_path, capsys, recwarn, saved):
+    """Nothing of it is new: what is left aside are heads."""
+    build(saved).save_pretrained(tmp_path)
+    model = SentenceEncoder.from_pretrained(tmp_path)
+    assert (model.pooling, model.normalise) == ("mean", False)
+    assert not recwarn.list and not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("modules.json", "{}", "modules.json: a sentence encoder of ; here it can only be"),
+        ("modules.json", "[1]", "modules.json: damaged, expected a list of modules"),
+        ("modules.json", '[{"type": "a.Transformer"}, {"type": "a.Dense"}]', "of Transformer, Dense; here"),
+        ("1_Pooling/config.json", "[]", r"pools by \[\]; expected one of cls, mean, max"),
+        ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', "pools by .'pooling_mode_lasttoken'"),
+        ("1_Pooling/config.json", '{"pooling_mode": ["cls", "mean"]}', r"pools by \[\['cls', 'mean'\]\]"),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true}',
+            "pools by .'pooling_mode_mean_tokens', 'pooling_mode_max_tokens'.; expected one of",
+        ),
+    ],
+)
+def test_modules_that_are_refused(encoder, tmp_path, file, content, message):
+    encoder().save_pretrained(tmp_path)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(UserError, match=message):
+        SentenceEncoder.from_pretrained(tmp_path)
