@@ -78,3 +78,30 @@ def test_works_where_nothing_can_be_kept(monkeypatch):
     code = "import numpy, minibert; print(minibert.ops.global_norm(numpy.ones(16, numpy.float32)))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (process.stdout, process.returncode) == ("4.0\n", 0), process.stderr
+
+
+STEP = """
+import hashlib, sys
+import numpy as np
+from minibert import BertConfig, BertForPreTraining, ops
+
+rng = np.random.default_rng(0)
+config = BertConfig.preset("tiny", vocab_size=301, hidden_size=90, num_attention_heads=3)
+model = BertForPreTraining(config, seed=1)
+ids = rng.integers(0, 301, (4, 40))
+labels = np.where(rng.random(ids.shape) < 0.2, ids, -100)
+outputs, cache = model.forward(ids, labels=labels, next_sentence_label=[0, 1, 0, 1])
+model.backward(cache)
+grad, value = model.buffers.grad, model.buffers.value
+ops.adamw_update(value, grad, grad * 0, grad * 0, 0.01, 1.0, 0.9, 0.99, 1e-6, 0.01)
+print(hashlib.sha256(value.tobytes() + grad.tobytes() + ops.global_norm(grad).tobytes()).hexdigest())
+"""
+
+
+def test_the_same_bits_from_a_process_that_compiles_and_from_one_that_finds_it_done(monkeypatch, tmp_path):
+    """A run that is resumed later must go on exactly as it would have."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    runs = [subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True) for _ in range(2)]
+    assert runs[0].returncode == 0, runs[0].stderr
+    assert runs[0].stdout == runs[1].stdout
+    assert list(tmp_path.rglob("*.nbi")), "nothing was kept, so both have compiled"

@@ -64,12 +64,13 @@ def _softmax_rows_backward(ddropped, p, scale, drop, first, dropped):
             for i in range(length):
                 d, row, out = ddropped[b, a, i], p[b, a, i], dropped[b, a, i]
                 start = uint32(first + uint32(((b * heads + a) * length + i) * length))
-                projection = float32(0.0)
                 for j in range(length):
                     factor = dropout_factor(uint32(start + uint32(j)), drop)
                     out[j] = row[j] * factor
-                    projection += out[j] * d[j]
                     d[j] *= factor
+                projection = float32(0.0)
+                for j in range(length):
+                    projection += row[j] * d[j]
                 for j in range(length):
                     d[j] = row[j] * (d[j] - projection) * scale
 

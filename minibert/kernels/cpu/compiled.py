@@ -2,7 +2,8 @@
 
 Numba turns a function decorated with ``compiled`` into machine code when it is first called and keeps it
 in ``__pycache__``. Python's rules about integers and division are off, and the compiler may reorder sums
-so that they run in vector registers (always in the same way, so the same bits come out every time).
+so that they run in vector registers. A loop that adds up should not write to an array meanwhile: where two
+arrays lie so close that they might overlap, it would run one number at a time, and give other bits.
 NaN and infinity keep their meaning: a loss that is not finite must stay visible.
 
 Numba notices a change in the file of a function, not in other files that it calls: after editing this one,
@@ -23,13 +24,22 @@ def compiled(function: Callable) -> Callable:
     return _compile(function, {"contract", "nsz", "arcp", "reassoc"})
 
 
+def inlined(function: Callable) -> Callable:
+    """The same for a part of such functions that is too large to be copied into them unasked.
+
+    Left to itself it would exist twice, alone and once more inside each caller, optimised differently; which
+    of them runs would depend on whether this process has compiled it or found it on disk.
+    """
+    return _compile(function, {"contract", "nsz", "arcp", "reassoc"}, inline="always")
+
+
 def _in_this_order(function: Callable) -> Callable:
     """The same for a function in which the order of additions matters."""
     return _compile(function, {"contract", "nsz"})
 
 
-def _compile(function: Callable, fastmath: set[str]) -> Callable:
-    options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
+def _compile(function: Callable, fastmath: set[str], inline: str = "never") -> Callable:
+    options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath, "inline": inline}
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # there is no folder to keep it in, so every process compiles anew

@@ -12,6 +12,7 @@ from minibert.kernels.cpu.compiled import (
     dropout_factor,
     dropout_numbers,
     float32,
+    inlined,
     uint32,
 )
 from minibert.kernels.cpu.memory import empty, empty_like
@@ -19,7 +20,7 @@ from minibert.kernels.cpu.memory import empty, empty_like
 ROWS = 512  # rows of work at a time
 
 
-@compiled
+@inlined
 def normalise_row(x, weight, bias, eps, y):
     """y = γ x̂ + β, and x̂ in place of x; returns 1/σ."""
     share = float32(1.0) / float32(len(x))
@@ -38,7 +39,7 @@ def normalise_row(x, weight, bias, eps, y):
     return inverse_std
 
 
-@compiled
+@inlined
 def normalise_row_backward(dout, normalised, inverse_std, weight, dx, dweight, dbias):
     """dx = (dx̂ − mean(dx̂) − x̂ mean(dx̂ x̂)) / σ with dx̂ = γ dout; adds dout x̂ and dout to dweight and dbias."""
     share = float32(1.0) / float32(len(dout))
@@ -47,11 +48,11 @@ def normalise_row_backward(dout, normalised, inverse_std, weight, dx, dweight, d
         dnormalised = dout[c] * weight[c]
         mean += dnormalised
         projection += dnormalised * normalised[c]
-        dweight[c] += dout[c] * normalised[c]
-        dbias[c] += dout[c]
     mean *= share
     projection *= share
     for c in range(len(dout)):
+        dweight[c] += dout[c] * normalised[c]
+        dbias[c] += dout[c]
         dx[c] = (dout[c] * weight[c] - mean - normalised[c] * projection) * inverse_std
 
 
