@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from types import ModuleType
 from typing import Any
 
@@ -59,6 +59,45 @@ def to_numpy(array: Array) -> np.ndarray:
     if hasattr(array, "get"):  # CuPy's transfer to the host, which it never does unasked
         return array.get()
     raise TypeError(f"expected a NumPy or CuPy array, got {type(array).__name__}")
+
+
+def map_arrays(function: Callable[[Array], Any], tree: Any) -> Any:
+    """The same tree with ``function(array)`` in the place of every array.
+
+    A tree is an array, None, or a list or a dataclass of trees.
+    """
+    if isinstance(tree, list):
+        return [map_arrays(function, branch) for branch in tree]
+    if is_dataclass(tree):
+        branches = {f.name: map_arrays(function, getattr(tree, f.name)) for f in fields(tree)}
+        return type(tree)(**branches)
+    return None if tree is None else function(tree)
+
+
+def add_rows(table: Array, rows: Array, values: Array) -> None:
+    """table[rows] += values, where a row that occurs several times gets the sum; always the same bits.
+
+    table (V, H), rows (N,) integers in [0, V), values (N, H). CuPy's own ``add.at`` adds with atomics, in
+    another order every time. So the rows are sorted there, and neighbours of one number are added up in
+    steps that double in length; behind the last neighbour of each number then stands the sum of all.
+    """
+    xp = get_array_module(table)
+    if xp is np:
+        np.add.at(table, rows, values)
+        return
+    if not rows.size:
+        return
+    order = xp.argsort(rows, kind="stable")
+    rows, sums = rows[order], values[order]  # (N,), (N, H)
+    step = 1
+    while step < rows.size:
+        same = (rows[step:] == rows[:-step])[:, None]
+        sums[step:] += xp.where(same, sums[:-step], 0)
+        step *= 2
+    numbers = xp.arange(table.shape[0], dtype=rows.dtype)
+    last = xp.searchsorted(rows, numbers, side="right") - 1  # (V,): of each number, −1 before the first
+    there = (rows[xp.maximum(last, 0)] == numbers)[:, None]
+    table += xp.where(there, sums[xp.maximum(last, 0)], 0)
 
 
 # -- Devices --------------------------------------------------------------------------------------
@@ -229,16 +268,44 @@ def dropout_key(seed: int, step: int, micro_batch: int, replica: int, site: int)
     ``site`` numbers the places in the model where dropout is applied; the others say which training
     run, step, piece of an accumulated batch, and device.
     """
+    return _fold([*_stream_words(seed, step, micro_batch, replica), int(site)])
+
+
+def dropout_stream(seed: int, step: int, micro_batch: int, replica: int) -> np.ndarray:
+    """What all sites of a forward pass have in common, as :func:`dropout_keys` reads it: (5,) uint32."""
+    words = _stream_words(seed, step, micro_batch, replica)
+    return np.array([word & 0xFFFFFFFF for word in words], dtype=np.uint32)
+
+
+def dropout_keys(stream: Array, sites: int) -> Array:
+    """:func:`dropout_key` of the sites 0, 1, …, made where the stream is: (sites, 2) uint32.
+
+    stream (5,) uint32, from :func:`dropout_stream`.
+    """
+    xp = get_array_module(stream)
+    site = xp.arange(sites, dtype="uint32")
+    # an array of one number wraps around like the others; NumPy's single numbers warn
+    return xp.stack(list(_fold([*(stream[i : i + 1] for i in range(stream.size)), site])), axis=1)
+
+
+def _stream_words(seed: int, step: int, micro_batch: int, replica: int) -> list[int]:
+    # ints, for a NumPy integer would give the key, and then the bits, another dtype
+    return [int(seed), int(seed) >> 32, int(step), int(micro_batch), int(replica)]
+
+
+def _fold(words: list[Any]) -> tuple[Any, Any]:
+    """Mix all words into two, in two ways."""
     first, second = 0x9E3779B9, 0x85EBCA6B
-    for word in (seed, seed >> 32, step, micro_batch, replica, site):
-        word = int(word)  # a NumPy integer would give the key, and then the bits, another dtype
+    for word in words:
         first = _mix((first ^ word) & 0xFFFFFFFF)
         second = _mix((second + word) & 0xFFFFFFFF)
     return first, second
 
 
-def random_bits(xp: ModuleType, key: DropoutKey, shape: tuple[int, ...]) -> Array:
+def random_bits(xp: ModuleType, key: DropoutKey | Array, shape: tuple[int, ...]) -> Array:
     """Uniform random 16-bit integers (uint16), a pure function of the key and each element's index.
+
+    The key is two numbers, or an array of two on the device.
 
     Element i takes half of the 32-bit word number i // 2. A word is its number mixed with both halves
     of the key, so that different keys give unrelated sequences and not shifts of the same one.

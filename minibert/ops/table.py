@@ -32,6 +32,7 @@ class Entry:
 TABLE: dict[str, Entry] = {}
 
 _kernels_on = True
+_kernels_required = False
 
 
 def register(
@@ -50,6 +51,17 @@ def reference_only() -> Iterator[None]:
         yield
     finally:
         _kernels_on = before
+
+
+def require_kernels(on: bool) -> None:
+    """Whether it is an error (UserError), and not only a warning, if a registered kernel cannot be used."""
+    global _kernels_required
+    _kernels_required = on
+
+
+def kernels_required() -> bool:
+    """What ``require_kernels`` was told last; no at first."""
+    return _kernels_required
 
 
 def _choose(name: str, x: Array) -> Implementation:
