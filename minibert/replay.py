@@ -114,12 +114,12 @@ class _Calls:
 class _Streams:
     """A GPU: two streams, memory on the way, and the graph.
 
-        host    pinned memory, filled by the caller
-        staging copied from it on the copying stream, while the call before is still computing
-        static  copied from staging on the computing stream, when the call before is done: read by the function
+        host      pinned memory, filled by the caller
+        staging   copied from it on the copying stream, while the call before is still computing
+        static    copied from staging on the computing stream, when that is done; the function reads it
 
-    Three events keep the order: the host waits until its memory has been copied, staging is not
-    written before it has been read, and not read before it has been written. Memory that the function takes comes
+    Two events keep the order: ``copied`` (the host may write its memory again, and the computing stream
+    read staging) and ``consumed`` (staging may be written again). Memory that the function takes comes
     from a pool of its own, so that nobody else is ever given the addresses that the graph works at.
     """
 
@@ -153,7 +153,7 @@ class _Streams:
 
     def run(self, function: Callable[[], None]) -> None:
         self._copying.wait_event(self._consumed)
-        self._staging.data.copy_from_host_async(self._host.ctypes.data, self._host.size, self._copying)
+        self._staging.set(self._host, self._copying)
         self._copied.record(self._copying)
 
         caller = self._cuda.get_current_stream()

@@ -13,8 +13,11 @@ import threadpoolctl
 
 from minibert.arrays import (
     Device,
+    add_rows,
     check_float_dtype,
     dropout_key,
+    dropout_keys,
+    dropout_stream,
     erf,
     get_array_module,
     get_threads,
@@ -60,6 +63,23 @@ def test_erf(device):
     x = np.linspace(-6, 6, 101)
     np.testing.assert_allclose(to_numpy(erf(device.asarray(x))), scipy.special.erf(x), rtol=1e-14, atol=0)
     assert erf(device.asarray(x, dtype="float32")).dtype == "float32"
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 300])
+def test_rows_are_added_up_in_the_same_order_every_time(device, count):
+    rng = np.random.default_rng(count)
+    table, rows = rng.standard_normal((9, 4)), rng.integers(0, 9, count)
+    values = rng.standard_normal((count, 4))
+    values[:1] = np.inf  # stays with the row that it is added to
+    expected = table.copy()
+    np.add.at(expected, rows, values)
+    results = []
+    for _ in range(2):
+        there = device.asarray(table.copy())
+        add_rows(there, device.asarray(rows), device.asarray(values))
+        results.append(to_numpy(there))
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_allclose(results[0], expected, rtol=1e-12, atol=1e-13)
 
 
 # -- Devices ----------------------------------------------------------------------------------------
@@ -348,3 +368,14 @@ def test_runs_of_kept_elements_have_the_right_lengths():
     expected = np.array([p * (1 - p) ** (k - 1) for k in range(1, 41)] + [(1 - p) ** 40])
     counts = np.bincount(gaps, minlength=42)[1:]
     assert scipy.stats.chisquare(counts, expected * len(gaps)).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**40 + 12345, 2**63])
+def test_keys_made_on_a_device_are_those_of_the_host(device, seed):
+    stream = device.asarray(dropout_stream(seed, 678, 2, 1))
+    keys = to_numpy(dropout_keys(stream, 5))
+    assert keys.dtype == np.uint32
+    assert [tuple(key) for key in keys.tolist()] == [dropout_key(seed, 678, 2, 1, site) for site in range(5)]
+    key = dropout_keys(stream, 5)[3]
+    bits = to_numpy(random_bits(device.xp, key, (7, 3)))
+    np.testing.assert_array_equal(bits, random_bits(np, dropout_key(seed, 678, 2, 1, 3), (7, 3)))

@@ -247,9 +247,7 @@ class BertForPreTraining(PretrainedModel):
         )
         if self.masked_lm and return_logits:
             positions = None
-            if (
-                batch.masked_lm is not None
-            ):  # without the row that stands in where there is nothing to predict
+            if batch.masked_lm is not None:  # a row of weight 0 only stands in where there are no labels
                 positions = self.device.asarray(batch.masked_lm.positions[batch.masked_lm.weights > 0])
             output.prediction_logits = self.cls.predictions.logits(output.last_hidden_state, positions)
         return output, cache

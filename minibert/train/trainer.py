@@ -38,8 +38,8 @@ class Trainer:
     save       write a checkpoint with ``state()``
 
     The losses stay on the device until a report reads them: it gives their mean over the steps since the
-    last, and that of the gradient's norm. A loss or a gradient that is not finite ends the run, before anything is saved from it. Ctrl-C
-    lets the step end and saves; a second one stops at once.
+    last, and that of the gradient's norm. A loss or a gradient that is not finite ends the run, before
+    anything is saved from it. Ctrl-C lets the step end and saves; a second one stops at once.
     """
 
     model: Any

@@ -1,7 +1,8 @@
 """Kernels for CuPy in float32, float16 and bfloat16: what the notes at the top of each .cu file say.
 
 A source is compiled when it is first needed, for the GPU and the dtype at hand. Where that fails, the
-reference operation takes over, with one warning for each operation, or it is an error: see ``ops.require_kernels``.
+reference operation takes over, with one warning for each operation, or it is an error: see
+``ops.require_kernels``.
 Nothing here needs CuPy or a GPU before an array of CuPy's comes along.
 """
 
