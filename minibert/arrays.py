@@ -7,10 +7,12 @@ a GPU. Nothing else in the package needs to know which of the two it is.
 
 import functools
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields, is_dataclass
+from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -135,31 +137,70 @@ def resolve_device(name: "str | Device") -> Device:
     count, problem = _count_gpus()
     if problem:
         raise UserError(f"device {name!r} cannot be used: {problem}")
-    if int(index or 0) >= count:
+    number = int(index or 0)
+    if number >= count:
         raise UserError(f"device {name!r} is not there: this machine has {count} GPU(s), numbered from 0")
     import cupy
 
-    cupy.cuda.Device(int(index or 0)).use()
-    return Device(f"cuda:{int(index or 0)}", cupy)
+    cupy.cuda.Device(number).use()
+    try:
+        cupy.arange(2) + 1  # compiled for this GPU, and run on it
+    except (
+        Exception
+    ) as error:  # CuPy's compiler or its libraries missing, a GPU too old or too new: many kinds
+        raise UserError(
+            f"device {name!r} cannot be used: CuPy finds the GPU but cannot compute on it "
+            f"({_in_one_line(error)}); {_INSTALL}"
+        ) from error
+    return Device(f"cuda:{number}", cupy)
+
+
+_INSTALL = (
+    "from the checkout run  pip install -e '.[cuda12]'  (or  '.[cuda13]'  for a CUDA 13 driver; "
+    "nvidia-smi shows which)"
+)
 
 
 def _count_gpus() -> tuple[int, str]:
     """How many GPUs CuPy can use, and if none, why and what to do."""
+    wheels = sorted({d.name for d in metadata.distributions() if re.fullmatch(_CUPY_WHEELS, d.name or "")})
+    if len(wheels) > 1:
+        return 0, (
+            f"several CuPy packages are installed and overwrite each other's files; "
+            f"run  pip uninstall {' '.join(wheels)}  and then  pip install -e '.[cuda12]'"
+        )
     try:
         import cupy
-    except ImportError:
-        return 0, (
-            "CuPy is not installed; from the checkout run  pip install -e '.[cuda12]'  "
-            "(or  '.[cuda13]'  for a CUDA 13 driver; nvidia-smi shows which)"
-        )
+    except ModuleNotFoundError as error:
+        if error.name != "cupy":
+            return 0, f"CuPy is installed, but what it needs is not ({error}); {_INSTALL}"
+        return 0, f"CuPy is not installed; {_INSTALL}"
+    except ImportError as error:
+        return 0, f"CuPy is installed but does not load ({_in_one_line(error)}); {_INSTALL}"
+    runtime = cupy.cuda.runtime
     try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        return (
-            0,
-            f"CuPy is installed but finds no usable GPU ({error}); check nvidia-smi, or use --device cpu",
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        if error.status == runtime.cudaErrorInsufficientDriver:
+            version = runtime.runtimeGetVersion()
+            return 0, (
+                f"there is no NVIDIA driver, or one too old for CUDA {version // 1000}.{version % 1000 // 10}, "
+                "which this CuPy is made for; nvidia-smi shows the driver and its CUDA version: install a "
+                "newer driver or the CuPy for that version, or use --device cpu"
+            )
+        return 0, (
+            f"CuPy is installed but finds no usable GPU ({error}); check nvidia-smi, or use --device cpu"
         )
     return count, "" if count else "CuPy is installed but this machine has no NVIDIA GPU; use --device cpu"
+
+
+_CUPY_WHEELS = r"(amd-)?cupy(-cuda\w+|-rocm[\w-]+)?"  # packages that are all imported as ``cupy``
+
+
+def _in_one_line(error: Exception) -> str:
+    """Of an error's text the last line that says something: CuPy draws frames around its own."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" =-")]
+    return lines[-1] if lines else type(error).__name__
 
 
 def check_float_dtype(name: str) -> str:

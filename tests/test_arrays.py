@@ -1,6 +1,7 @@
 """Which library an array belongs to, devices, threads, and the random bits of dropout."""
 
 import itertools
+import re
 import sys
 import threading
 from types import ModuleType, SimpleNamespace
@@ -88,12 +89,19 @@ def test_rows_are_added_up_in_the_same_order_every_time(device, count):
 class CudaError(Exception):
     """Stands for cupy.cuda.runtime.CUDARuntimeError."""
 
+    def __init__(self, message, status=100):
+        super().__init__(message)
+        self.status = status
+
 
 @pytest.fixture
 def pretend(monkeypatch):
-    """Pretend that CuPy is installed and finds so many GPUs, or raises an error; None: not installed."""
+    """Pretend that CuPy is installed and finds so many GPUs, or raises an error; None: not installed.
 
-    def install(gpus):
+    ``broken`` is the error that computing then ends in.
+    """
+
+    def install(gpus, broken=None):
         if gpus is None:
             monkeypatch.setitem(sys.modules, "cupy", None)  # makes "import cupy" an ImportError
             return []
@@ -104,15 +112,34 @@ def pretend(monkeypatch):
                 raise gpus
             return gpus
 
+        def arange(stop):
+            if broken:
+                raise broken
+            return np.arange(stop)
+
         cupy = ModuleType("cupy")
+        cupy.arange = arange
         cupy.cuda = SimpleNamespace(
-            runtime=SimpleNamespace(getDeviceCount=count, CUDARuntimeError=CudaError),
+            runtime=SimpleNamespace(
+                getDeviceCount=count,
+                CUDARuntimeError=CudaError,
+                cudaErrorInsufficientDriver=35,
+                runtimeGetVersion=lambda: 12090,
+            ),
             Device=lambda index: SimpleNamespace(use=lambda: used.append(index)),
         )
         monkeypatch.setitem(sys.modules, "cupy", cupy)
         return used
 
     return install
+
+
+def refusal(name="cuda"):
+    """The one line that says why there is no such device."""
+    with pytest.raises(UserError, match=f"device '{name}'") as caught:
+        resolve_device(name)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def test_cpu_is_always_there():
@@ -147,12 +174,46 @@ def test_cuda_without_cupy_says_what_to_install(pretend, name):
 
 
 def test_cuda_without_a_usable_gpu(pretend):
-    pretend(CudaError("driver too old"))
-    with pytest.raises(UserError, match=r"no usable GPU \(driver too old\).*--device cpu"):
-        resolve_device("cuda")
+    pretend(CudaError("out of order"))
+    assert re.search(r"no usable GPU \(out of order\).*--device cpu", refusal())
     pretend(0)
-    with pytest.raises(UserError, match=r"no NVIDIA GPU.*--device cpu"):
-        resolve_device("cuda")
+    assert re.search(r"no NVIDIA GPU.*--device cpu", refusal())
+
+
+def test_no_driver_or_one_that_is_too_old_for_this_wheel(pretend):
+    pretend(CudaError("driver version is insufficient", status=35))
+    assert re.search(r"no NVIDIA driver, or one too old for CUDA 12\.9.*or the CuPy for that", refusal())
+
+
+def test_a_cupy_that_does_not_load(pretend, monkeypatch, tmp_path):
+    """CuPy's own message has a frame and many lines; what counts is the last."""
+    frame = "=" * 60
+    for error, told in (
+        (f"raise ImportError('{frame}\\nFailed to import CuPy.\\n{frame}\\nlibcudart.so.12: no such file\\n{frame}')",
+         r"does not load \(libcudart.so.12: no such file\); .*pip install"),
+        ("import a_module_that_is_not_there", r"what it needs is not .*a_module_that_is_not_there"),
+    ):  # fmt: skip
+        (tmp_path / "cupy.py").write_text(error)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "cupy", raising=False)
+        assert re.search(told, refusal())
+
+
+def test_several_cupy_wheels(pretend, monkeypatch):
+    pretend(1)
+    names = ["numpy", "cupy-cuda12x", "cupy-xarray", "cupy-cuda13x"]
+    monkeypatch.setattr(
+        "minibert.arrays.metadata.distributions", lambda: [SimpleNamespace(name=name) for name in names]
+    )
+    assert re.search(r"several CuPy .* pip uninstall cupy-cuda12x cupy-cuda13x ", refusal())
+    assert resolve_device("auto").name == "cpu"
+    names.remove("cupy-cuda13x")
+    assert resolve_device("cuda").name == "cuda:0"
+
+
+def test_a_gpu_on_which_cupy_cannot_compute(pretend):
+    pretend(1, broken=RuntimeError("CuPy failed to load libnvrtc.so.12"))
+    assert re.search(r"cannot compute on it \(CuPy failed to load libnvrtc.so.12\); .*pip install", refusal())
 
 
 def test_a_gpu_that_is_not_there(pretend):
