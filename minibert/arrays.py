@@ -145,9 +145,7 @@ def resolve_device(name: "str | Device") -> Device:
     cupy.cuda.Device(number).use()
     try:
         cupy.arange(2) + 1  # compiled for this GPU, and run on it
-    except (
-        Exception
-    ) as error:  # CuPy's compiler or its libraries missing, a GPU too old or too new: many kinds
+    except Exception as error:  # the compiler or a library is missing, the GPU too old or too new
         raise UserError(
             f"device {name!r} cannot be used: CuPy finds the GPU but cannot compute on it "
             f"({_in_one_line(error)}); {_INSTALL}"
@@ -184,8 +182,8 @@ def _count_gpus() -> tuple[int, str]:
         if error.status == runtime.cudaErrorInsufficientDriver:
             version = runtime.runtimeGetVersion()
             return 0, (
-                f"there is no NVIDIA driver, or one too old for CUDA {version // 1000}.{version % 1000 // 10}, "
-                "which this CuPy is made for; nvidia-smi shows the driver and its CUDA version: install a "
+                "there is no NVIDIA driver, or one too old for CUDA "
+                f"{version // 1000}.{version % 1000 // 10}, which this CuPy is made for; nvidia-smi shows the driver and its CUDA version: install a "
                 "newer driver or the CuPy for that version, or use --device cpu"
             )
         return 0, (

@@ -187,13 +187,12 @@ def test_no_driver_or_one_that_is_too_old_for_this_wheel(pretend):
 
 def test_a_cupy_that_does_not_load(pretend, monkeypatch, tmp_path):
     """CuPy's own message has a frame and many lines; what counts is the last."""
-    frame = "=" * 60
-    for error, told in (
-        (f"raise ImportError('{frame}\\nFailed to import CuPy.\\n{frame}\\nlibcudart.so.12: no such file\\n{frame}')",
-         r"does not load \(libcudart.so.12: no such file\); .*pip install"),
+    framed = r"{0}\nFailed to import CuPy.\n{0}\nlibcudart.so.12: no such file\n{0}".format("=" * 60)
+    for source, told in (
+        (f'raise ImportError("{framed}")', r"not load \(libcudart.so.12: no such file\); .*pip install"),
         ("import a_module_that_is_not_there", r"what it needs is not .*a_module_that_is_not_there"),
-    ):  # fmt: skip
-        (tmp_path / "cupy.py").write_text(error)
+    ):
+        (tmp_path / "cupy.py").write_text(source)
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "cupy", raising=False)
         assert re.search(told, refusal())

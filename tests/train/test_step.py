@@ -75,7 +75,7 @@ def train(device, config, make_batch, *, steps=20, accumulation=2, predictions=N
 
 @pytest.mark.parametrize("Model", [BertForPreTraining, BertForMaskedLM])
 def test_a_replayed_step_computes_the_same_as_one_that_is_called(config, make_batch, Model):
-    """Twenty steps with dropout, changing learning rate, corrections and numbers of masked words: same bits."""
+    """Same bits after twenty steps with dropout, other learning rates and numbers of masked words in each."""
     called, told, training = train(
         recording_device(), config, make_batch, predictions=PREDICTIONS, graph=False, Model=Model
     )
