@@ -183,8 +183,9 @@ def _count_gpus() -> tuple[int, str]:
             version = runtime.runtimeGetVersion()
             return 0, (
                 "there is no NVIDIA driver, or one too old for CUDA "
-                f"{version // 1000}.{version % 1000 // 10}, which this CuPy is made for; nvidia-smi shows the driver and its CUDA version: install a "
-                "newer driver or the CuPy for that version, or use --device cpu"
+                f"{version // 1000}.{version % 1000 // 10}, which this CuPy is made for; nvidia-smi shows the "
+                "driver and its CUDA version: install a newer driver or the CuPy for that version, or use "
+                "--device cpu"
             )
         return 0, (
             f"CuPy is installed but finds no usable GPU ({error}); check nvidia-smi, or use --device cpu"

@@ -317,7 +317,7 @@ def _finish(
         **{name: value for name, value in last.items() if name != "step"},
         "tokens_per_second": trainer.tokens / trainer.seconds,
         "seconds": trainer.seconds,
-        "peak_memory": peak_memory(trainer.model.device),
+        "peak_memory": peak_memory(trainer.model.device, trainer.pool_bytes),
     }
     _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
     _print_summary(run, summary)

@@ -150,7 +150,7 @@ class PretrainSettings:
     device: str = _setting("auto", "Machine", "auto, cpu, cuda or cuda:N")
     graph: bool = _setting(True, "Machine", "record the training step and replay it (on a GPU)")
     strict_kernels: bool = _setting(
-        False, "Machine", "stop with an error if a kernel cannot be used (on a GPU) instead of a warning"
+        False, "Machine", "an error, not a warning, if a GPU kernel cannot be used"
     )
     threads: int | None = _setting(
         None, "Machine", "threads for the CPU's matrix products; none: all cores", least=1

@@ -81,6 +81,11 @@ class Trainer:
             "data": self.batches.state(),
         }
 
+    @property
+    def pool_bytes(self) -> int:
+        """Memory of the GPU that the steps have to themselves."""
+        return self._training.repetition.pool_bytes
+
     def restore(self, checkpoint: Path, state: Mapping[str, Any]) -> None:
         """Go on from the ``state()`` in a checkpoint. Parameters and moments are no business of this."""
         self.checkpoint = checkpoint
