@@ -179,19 +179,21 @@ def _count_gpus() -> tuple[int, str]:
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
-        if error.status == runtime.cudaErrorInsufficientDriver:
+        if error.status == _INSUFFICIENT_DRIVER:
             version = runtime.runtimeGetVersion()
             return 0, (
                 "there is no NVIDIA driver, or one too old for CUDA "
-                f"{version // 1000}.{version % 1000 // 10}, which this CuPy is made for; nvidia-smi shows the "
-                "driver and its CUDA version: install a newer driver or the CuPy for that version, or use "
-                "--device cpu"
+                f"{version // 1000}.{version % 1000 // 10}, which this CuPy is made for; nvidia-smi shows "
+                "the driver and its CUDA version: install a newer driver or the CuPy for that version, "
+                "or use --device cpu"
             )
         return 0, (
             f"CuPy is installed but finds no usable GPU ({error}); check nvidia-smi, or use --device cpu"
         )
     return count, "" if count else "CuPy is installed but this machine has no NVIDIA GPU; use --device cpu"
 
+
+_INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: also where there is no driver at all
 
 _CUPY_WHEELS = r"(amd-)?cupy(-cuda\w+|-rocm[\w-]+)?"  # packages that are all imported as ``cupy``
 

@@ -124,7 +124,7 @@ def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict-kernels",
         action="store_true",
-        help="an error, not a warning, if a GPU kernel cannot be used",
+        help="a GPU kernel that cannot be used is an error",
     )
 
 

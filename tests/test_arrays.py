@@ -123,7 +123,6 @@ def pretend(monkeypatch):
             runtime=SimpleNamespace(
                 getDeviceCount=count,
                 CUDARuntimeError=CudaError,
-                cudaErrorInsufficientDriver=35,
                 runtimeGetVersion=lambda: 12090,
             ),
             Device=lambda index: SimpleNamespace(use=lambda: used.append(index)),

@@ -339,9 +339,8 @@ def test_strict_kernels_make_a_broken_kernel_an_error_in_one_line(strict, workpl
     """A kernel registered for NumPy that does not compile stands for one on a GPU."""
     broken = cuda._function_with_fallback("global_norm", fail_to_compile)
     monkeypatch.setattr(cuda, "_warned", set())
-    monkeypatch.setitem(
-        ops.TABLE["global_norm"].kernels, ("numpy", "float32"), ops.table.Implementation(broken)
-    )
+    kernels = ops.TABLE["global_norm"].kernels
+    monkeypatch.setitem(kernels, ("numpy", "float32"), type(kernels["numpy", "float32"])(broken))
     line = f"pretrain --name strict --corpus corpus.txt {SMALL}" + " --strict-kernels" * strict
     code = main(line.split())
     said = capsys.readouterr().err
