@@ -34,7 +34,7 @@ class BertSelfAttention(Module):
 
     def forward(self, hidden: Array, bias: Array) -> tuple[Array, list]:
         """hidden (B, S, H), bias (B, 1, 1 or S, S) → context (B, S, H)."""
-        qkv, projection_cache = ops.linear(hidden, self.qkv_weight.value, self.qkv_bias.value)  # (B, S, 3H)
+        qkv, projection_cache = ops.linear(hidden, self.qkv_weight.operand, self.qkv_bias.value)  # (B, S, 3H)
         context, attention_cache = ops.packed_attention(
             qkv, bias, self.num_heads, self.dropout.probability, self.dropout.key()
         )
@@ -50,8 +50,8 @@ class BertSelfAttention(Module):
 
     def probabilities(self, hidden: Array, bias: Array) -> Array:
         """The attention map softmax(Q Kᵀ/√D + bias), before dropout. hidden (B, S, H) → (B, A, S, S)."""
-        qkv, _ = ops.linear(hidden, self.qkv_weight.value, self.qkv_bias.value)
-        return ops.attention_probabilities(qkv, bias, self.num_heads)
+        qkv, _ = ops.linear(hidden, self.qkv_weight.operand, self.qkv_bias.value)
+        return ops.attention_probabilities(qkv.astype(bias.dtype, copy=False), bias, self.num_heads)
 
 
 class BertResidualOutput(Module):
@@ -121,7 +121,9 @@ class BertIntermediate(Module):
 
     def forward(self, hidden: Array) -> tuple[Array, tuple]:
         """hidden (B, S, H) → y (B, S, F)."""
-        return ops.linear_activation(hidden, self.dense.weight.value, self.dense.bias.value, self.activation)
+        return ops.linear_activation(
+            hidden, self.dense.weight.operand, self.dense.bias.value, self.activation
+        )
 
     def backward(self, dout: Array, cache: tuple) -> Array:
         """dout (B, S, F) → dhidden (B, S, H)."""
@@ -198,7 +200,7 @@ class BertPooler(Module):
     def forward(self, hidden: Array) -> tuple[Array, tuple]:
         """hidden (B, S, H) → pooled (B, H)."""
         pooled, cache = ops.linear_activation(
-            hidden[:, 0], self.dense.weight.value, self.dense.bias.value, "tanh"
+            hidden[:, 0], self.dense.weight.operand, self.dense.bias.value, "tanh"
         )
         return pooled, (cache, hidden.shape)
 

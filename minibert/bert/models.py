@@ -45,15 +45,17 @@ class BertOutput:
 class PretrainedModel(Module):
     """A model that stands on its own: it has a configuration, owns its parameters, and can be saved.
 
-    ``device`` is "cpu", "cuda", "cuda:1" or "auto", ``dtype`` "float32" or "float64". The parameters
-    start as ``config.initializer`` says, from ``seed``. A new model is in training mode (dropout on).
+    ``device`` is "cpu", "cuda", "cuda:1" or "auto", ``dtype``, that of the parameters, "float32" or
+    "float64". ``precision`` is what is computed in, if that is not the same: "tf32", "bfloat16" and
+    "float16" go with parameters in float32. The parameters start as ``config.initializer`` says, from
+    ``seed``. A new model is in training mode (dropout on).
     """
 
     config: BertConfig
 
-    def _become_root(self, device: str | Device, dtype: str, seed: int) -> None:
+    def _become_root(self, device: str | Device, dtype: str, precision: str | None, seed: int) -> None:
         """Allocate all parameters and give them their first values."""
-        self.allocate(device, dtype)
+        self.allocate(device, dtype, precision)
         self._initialise(seed)
 
     def _initialise(self, seed: int, only: Collection[str] | None = None) -> None:
@@ -62,7 +64,11 @@ class PretrainedModel(Module):
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | Path, device: str | Device = "cpu", dtype: str = "float32"
+        cls,
+        folder: str | Path,
+        device: str | Device = "cpu",
+        dtype: str = "float32",
+        precision: str | None = None,
     ) -> "PretrainedModel":
         """The model in a local folder (``config.json``, ``model.safetensors``), in evaluation mode.
 
@@ -76,7 +82,7 @@ class PretrainedModel(Module):
         model = cls(BertConfig.from_pretrained(folder), device=None)
         match = match_tensors(model, stored, folder)
         try:
-            model.allocate(device, dtype)
+            model.allocate(device, dtype, precision)
         except MemoryError:
             count = sum(parameter.size for _, parameter in model.named_parameters())
             raise UserError(f"{folder}: not enough memory for {count:,} parameters in {dtype}") from None
@@ -107,6 +113,7 @@ class BertModel(PretrainedModel):
         *,
         device: str | Device | None = "cpu",
         dtype: str = "float32",
+        precision: str | None = None,
         seed: int = 0,
         add_pooling_layer: bool = True,
     ):
@@ -116,7 +123,7 @@ class BertModel(PretrainedModel):
         self.encoder = BertEncoder(config)
         self.pooler = BertPooler(config) if add_pooling_layer else None
         if device is not None:
-            self._become_root(device, dtype, seed)
+            self._become_root(device, dtype, precision, seed)
 
     def forward(
         self,
@@ -199,6 +206,7 @@ class BertForPreTraining(PretrainedModel):
         *,
         device: str | Device | None = "cpu",
         dtype: str = "float32",
+        precision: str | None = None,
         seed: int = 0,
     ):
         super().__init__()
@@ -207,7 +215,7 @@ class BertForPreTraining(PretrainedModel):
         word_weight = self.bert.embeddings.word_embeddings.weight
         self.cls = BertPreTrainingHeads(config, word_weight, self.masked_lm, self.next_sentence)
         if device is not None:
-            self._become_root(device, dtype, seed)
+            self._become_root(device, dtype, precision, seed)
 
     def forward(
         self,
@@ -280,7 +288,8 @@ class BertForPreTraining(PretrainedModel):
     def _relate(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
         """Fill in the next-sentence logits and loss; the cache is None without labels."""
         head, pooled = self.cls.seq_relationship, output.pooler_output
-        output.seq_relationship_logits, linear_cache = head.forward(pooled)  # (B, 2)
+        logits, linear_cache = head.forward(pooled)  # (B, 2)
+        output.seq_relationship_logits = logits.astype(self.dtype, copy=False)
         if labels is None:
             return None
         targets = next_sentence_targets(self.device, self.dtype, labels, pooled.shape[0])
@@ -290,12 +299,13 @@ class BertForPreTraining(PretrainedModel):
         )
         return [linear_cache, loss_cache]
 
-    def backward(self, cache: list, scale: float = 1.0) -> None:
+    def backward(self, cache: list, scale: Array | float = 1.0) -> None:
         """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up.
 
-        Raises ValueError if the forward had no labels.
+        ``scale`` is a number or a 0-d array on the device. Raises ValueError if the forward had no labels.
         """
-        scale = float(scale)  # a NumPy number would widen the dtype
+        if not isinstance(scale, self.device.xp.ndarray):
+            scale = float(scale)  # a NumPy number would widen the dtype
         dhidden = dpooled = None
         predictions_cache = cache.pop()
         if predictions_cache is not None:

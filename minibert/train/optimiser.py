@@ -8,6 +8,7 @@ from minibert import ops
 from minibert.arrays import Array, to_numpy
 from minibert.errors import UserError
 from minibert.nn import Module
+from minibert.train.loss_scale import LossScale
 
 
 class AdamW:
@@ -18,7 +19,8 @@ class AdamW:
     those of google-research/bert (optimization.py): no bias correction, ε outside the root.
 
     What the host knows of a step, it puts into 0-d arrays on the device, and it reads nothing back, so
-    that a GPU never waits for it.
+    that a GPU never waits for it. So a step whose gradient is not finite is left out without the host
+    knowing. In float16 ``loss_scale`` says what the loss has to be multiplied with before the backward.
     """
 
     def __init__(
@@ -41,9 +43,12 @@ class AdamW:
         self.bias_correction = bias_correction
         self.mean = self.device.xp.zeros_like(self.buffers.value)
         self.variance = self.device.xp.zeros_like(self.buffers.value)
+        self.loss_scale = LossScale(self.device) if model.precision.name == "float16" else None
 
     def step(self, learning_rate: float, step: int) -> Array:
         """Update every parameter that is not frozen, and return the length ‖g‖ that the gradient had.
+
+        That is the length without the loss scale. Where it is not finite, nothing but the scale changes.
 
         ``step`` counts the updates from 0; only the bias correction asks for it.
         """
@@ -53,7 +58,11 @@ class AdamW:
                 buffers.grad[segment.start : segment.stop] = 0
         norm = ops.global_norm(buffers.grad)
         clip_norm = self._scalar(self.clip_norm)
-        clip = clip_norm / self.device.xp.maximum(norm, clip_norm)
+        scale = self.loss_scale.value if self.loss_scale else 1.0
+        norm = norm / scale
+        clip = clip_norm / (self.device.xp.maximum(norm, clip_norm) * scale)
+        if self.loss_scale:
+            self.loss_scale.update(norm)
         for segment in segments:
             if not segment.frozen:
                 here = slice(segment.start, segment.stop)
@@ -69,6 +78,8 @@ class AdamW:
                     self.eps,
                     self.weight_decay if segment.decay else 0.0,
                     *self._corrections(step + 1),
+                    copy=buffers.operand[here] if buffers.has_copy else None,
+                    norm=norm,
                 )
         return norm
 
@@ -82,7 +93,10 @@ class AdamW:
         return self.device.xp.asarray(value, dtype=self.buffers.value.dtype)
 
     def state_arrays(self) -> dict[str, np.ndarray]:
-        """The two means of every parameter by name, "mean.…" and "variance.…", on the host."""
+        """The two means of every parameter by name, "mean.…" and "variance.…", on the host.
+
+        In float16 also ``loss_scale`` and ``good_steps``, which it depends on.
+        """
         return {name: to_numpy(array) for name, array in self._named_state()}
 
     def load_state_arrays(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
@@ -99,10 +113,13 @@ class AdamW:
             array[...] = self.device.asarray(loaded)
 
     def _named_state(self) -> Iterator[tuple[str, Array]]:
-        """The means as views of their parameters' shapes."""
+        """The means as views of their parameters' shapes, and what the loss scale is made of."""
         start = 0
         for parameter, end in zip(self.buffers.parameters, self.buffers.ends, strict=True):
             here = slice(start, start + parameter.size)
             yield f"mean.{parameter.name}", self.mean[here].reshape(parameter.shape)
             yield f"variance.{parameter.name}", self.variance[here].reshape(parameter.shape)
             start = end
+        if self.loss_scale:
+            yield "loss_scale", self.loss_scale.value
+            yield "good_steps", self.loss_scale.good_steps

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any
 
-from minibert.arrays import FLOAT_DTYPES
+from minibert.arrays import PRECISIONS
 from minibert.bert import PRESETS, BertConfig
 from minibert.data import LAYOUTS, InstanceSettings
 from minibert.errors import UserError
@@ -134,7 +134,9 @@ class PretrainSettings:
         "seed of all that is random: documents held out, weights, pairs, masks, dropout",
         least=0,
     )
-    dtype: str = _setting("float32", "Optimiser", "precision of the arithmetic", choices=FLOAT_DTYPES)
+    dtype: str = _setting(
+        "float32", "Optimiser", "precision of the arithmetic", choices=("float32", "float64")
+    )
 
     log_every: int | None = _setting(
         None, "Report", "steps between lines of metrics.jsonl; none: 1 on the CPU, 10 on a GPU", least=1

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from minibert.arrays import Array
 from minibert.errors import UserError
+from minibert.train.loss_scale import LEAST
 from minibert.train.metrics import Batch, MetricsLog, as_float, count_targets
 from minibert.train.optimiser import AdamW
 from minibert.train.progress import Progress
@@ -32,9 +33,11 @@ class BatchSource(Protocol):
 
 
 def accumulate_gradients(
-    model: Any, micro_batches: Sequence[Batch], *, seed: int, step: int
+    model: Any, micro_batches: Sequence[Batch], *, seed: int, step: int, scale: Array | float = 1.0
 ) -> dict[str, Array]:
     """The gradients of one batch, computed in pieces that are added up; returns its losses, 0-d arrays.
+
+    The gradients are those of ``scale`` times the loss.
 
     Every piece divides its losses by the number of predictions in all of them, so the sum is what the
     one large batch would give, although the pieces may hold different numbers of masked words.
@@ -46,7 +49,7 @@ def accumulate_gradients(
     for index, batch in enumerate(micro_batches):
         model.set_dropout_stream(seed=seed, step=step, micro_batch=index)
         outputs, cache = model.forward(**batch, **denominators, return_logits=False)
-        model.backward(cache)
+        model.backward(cache, scale)
         add_up(losses, {name: getattr(outputs, name) for name in LOSSES})
     return losses
 
@@ -137,7 +140,10 @@ class Trainer:
     def _take_step(self) -> Array:
         """One update of the parameters; returns the norm of the gradient, still on the device."""
         micro_batches = [next(self.batches) for _ in range(self.accumulation)]
-        losses = accumulate_gradients(self.model, micro_batches, seed=self.seed, step=self.step)
+        scaling = self.optimiser.loss_scale
+        losses = accumulate_gradients(
+            self.model, micro_batches, seed=self.seed, step=self.step, scale=scaling.value if scaling else 1.0
+        )
         add_up(self._sums, losses)
         norm = self.optimiser.step(self.learning_rate(self.step), self.step)
         self.step += 1
@@ -154,7 +160,10 @@ class Trainer:
         step, tokens, clock = self._since
         losses = {name: as_float(total) / (self.step - step) for name, total in self._sums.items()}
         grad_norm = as_float(norm)
-        self._check_finite(losses["loss"], grad_norm)
+        scaling = self.optimiser.loss_scale
+        scale = {"loss_scale": as_float(scaling.value)} if scaling else {}
+        overflowed = not math.isfinite(grad_norm) and scale.get("loss_scale", LEAST) > LEAST  # all is well
+        self._check_finite(losses["loss"], 0.0 if overflowed else grad_norm)
         seconds = time.perf_counter() - clock
         self.seconds += seconds
         self.metrics.write(
@@ -162,7 +171,8 @@ class Trainer:
                 "step": self.step,
                 **losses,
                 "lr": self.learning_rate(self.step - 1),
-                "grad_norm": grad_norm,
+                "grad_norm": None if overflowed else grad_norm,
+                **scale,
                 "tokens": self.tokens,
                 "tokens_per_second": round((self.tokens - tokens) / seconds, 1),
                 "seconds": round(self.seconds, 3),
