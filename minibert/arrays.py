@@ -168,9 +168,7 @@ def choose_precision(dtype: str = "float32", precision: str | None = None) -> Pr
         raise UserError(f"unknown precision {precision!r}; expected one of {', '.join(PRECISIONS)}")
     chosen = PRECISIONS[precision]
     if dtype not in ("float32", chosen.dtype):
-        raise UserError(
-            f"precision {precision} has parameters in {chosen.dtype}, not {dtype}; give one of the two"
-        )
+        raise UserError(f"precision {precision} has parameters in {chosen.dtype}, not {dtype}; give only one")
     return chosen
 
 
@@ -186,8 +184,8 @@ def check_precision(precision: Precision, device: Device) -> None:
     generation = _generation(device)
     if generation is not None and generation < _SINCE.get(precision.name, 0):
         raise UserError(
-            f"this GPU ({device.name}, compute capability {generation / 10}) has no {precision.name}, which came "
-            "with 8.0; use --precision float16 or float32"
+            f"this GPU ({device.name}, compute capability {generation / 10}) has no {precision.name}, which "
+            "came with 8.0; use --precision float16 or float32"
         )
 
 

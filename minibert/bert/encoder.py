@@ -121,9 +121,8 @@ class BertIntermediate(Module):
 
     def forward(self, hidden: Array) -> tuple[Array, tuple]:
         """hidden (B, S, H) → y (B, S, F)."""
-        return ops.linear_activation(
-            hidden, self.dense.weight.operand, self.dense.bias.value, self.activation
-        )
+        dense = self.dense
+        return ops.linear_activation(hidden, dense.weight.operand, dense.bias.value, self.activation)
 
     def backward(self, dout: Array, cache: tuple) -> Array:
         """dout (B, S, F) → dhidden (B, S, H)."""
@@ -160,7 +159,14 @@ class BertLayer(Module):
 
 
 class BertEncoder(Module):
-    """L layers, one after the other."""
+    """L layers, one after the other.
+
+    With ``recompute`` only the input of each layer is kept for the backward, which computes the layer's
+    forward once more before its backward: a third more work for much less memory. The numbers are the
+    same, bit for bit, as long as mode and dropout stream are still those of the forward.
+    """
+
+    recompute = False
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -177,14 +183,18 @@ class BertEncoder(Module):
         for layer in self.layer:
             if watch is not None:
                 watch(layer, hidden)
-            hidden, layer_cache = layer.forward(hidden, bias)
-            cache.append(layer_cache)
+            layer_input = hidden, bias
+            hidden, layer_cache = layer.forward(*layer_input)
+            cache.append(layer_input if self.recompute else layer_cache)
         return hidden, cache
 
     def backward(self, dout: Array, cache: list) -> Array:
         """dout (B, S, H) → dhidden (B, S, H)."""
         for layer in reversed(self.layer):
-            dout = layer.backward(dout, cache.pop())
+            layer_cache = cache.pop()
+            if self.recompute:
+                _, layer_cache = layer.forward(*layer_cache)
+            dout = layer.backward(dout, layer_cache)
         return dout
 
 

@@ -110,9 +110,11 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     Raises UserError for settings or text that do not work, and KeyboardInterrupt after Ctrl-C, once all
     is saved.
     """
+    device = resolve_device(settings.device)
+    settings = settings.with_precision_for(device)
     checkpoint = _find_start(settings)
     settings.model_config(settings.vocab_size)  # sizes that do not fit are told before any work is done
-    device = _choose_machine(settings)
+    _prepare_machine(settings, device)
     print(f"{settings.describe()}\n", flush=True)
     tokenizer, prepared = prepare(settings)
     held_out = _held_out(settings, tokenizer, prepared)
@@ -177,13 +179,11 @@ def _remove_unfinished(run: Path) -> None:
             path.unlink()
 
 
-def _choose_machine(settings: PretrainSettings) -> Device:
+def _prepare_machine(settings: PretrainSettings, device: Device) -> None:
     if settings.threads is not None:
         set_threads(settings.threads)
-    device = resolve_device(settings.device)
     chosen = " (chosen by auto)" if settings.device == "auto" else ""
     print(f"device: {device.name}{chosen}, {get_threads()} threads for the CPU's matrix products", flush=True)
-    return device
 
 
 def _held_out(
@@ -209,9 +209,10 @@ def _make_model(
     Model = BertForPreTraining if settings.nsp else BertForMaskedLM
     if checkpoint is None:
         config = settings.model_config(vocab_size)
-        model = Model(config, device=device, dtype=settings.dtype, seed=settings.seed)
+        model = Model(config, device=device, precision=settings.precision, seed=settings.seed)
     else:
-        model = Model.from_pretrained(checkpoint.folder, device=device, dtype=settings.dtype)
+        model = Model.from_pretrained(checkpoint.folder, device=device, precision=settings.precision)
+    model.bert.encoder.recompute = settings.recompute
     config = model.config
     parameters = sum(parameter.size for parameter in model.buffers.parameters)
     print(
