@@ -183,19 +183,24 @@ class BertEncoder(Module):
         for layer in self.layer:
             if watch is not None:
                 watch(layer, hidden)
-            layer_input = hidden, bias
-            hidden, layer_cache = layer.forward(*layer_input)
-            cache.append(layer_input if self.recompute else layer_cache)
+            hidden, layer_cache = self._forward_layer(layer, hidden, bias)
+            cache.append(layer_cache)
         return hidden, cache
+
+    def _forward_layer(self, layer: BertLayer, hidden: Array, bias: Array) -> tuple[Array, tuple | list]:
+        y, cache = layer.forward(hidden, bias)
+        return y, (hidden, bias) if self.recompute else cache
 
     def backward(self, dout: Array, cache: list) -> Array:
         """dout (B, S, H) → dhidden (B, S, H)."""
         for layer in reversed(self.layer):
-            layer_cache = cache.pop()
-            if self.recompute:
-                _, layer_cache = layer.forward(*layer_cache)
-            dout = layer.backward(dout, layer_cache)
+            dout = self._backward_layer(layer, dout, cache.pop())
         return dout
+
+    def _backward_layer(self, layer: BertLayer, dout: Array, cache: tuple | list) -> Array:
+        if self.recompute:
+            _, cache = layer.forward(*cache)
+        return layer.backward(dout, cache)
 
 
 class BertPooler(Module):

@@ -37,7 +37,9 @@ def test_a_run_leaves_its_files_and_says_how_it_did(small, capsys):
     assert names(settings.folder) == [
         *("checkpoint-3", "checkpoint-6", "config.json", "final", "loss.png", "metrics.jsonl")
     ]
-    assert PretrainSettings.from_dict(json.loads((settings.folder / "config.json").read_text())) == settings.replace(precision="float32")
+    assert PretrainSettings.from_dict(
+        json.loads((settings.folder / "config.json").read_text())
+    ) == settings.replace(precision="float32")
     last = [r for r in read_metrics(settings.folder / "metrics.jsonl") if "held_out_mlm_loss" in r][-1]
     assert last["step"] == 6 and summary["held_out_mlm_loss"] == last["held_out_mlm_loss"]
     assert 2 < summary["plateau_loss"] < np.log(80) and 0 < summary["plateau_accuracy"] < 1
