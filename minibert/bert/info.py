@@ -101,7 +101,7 @@ class StepCost:
 
     @property
     def working_bytes(self) -> int:
-        """What comes on top when most is held: in the backward of the heads, or of the last layer after it."""
+        """What comes on top when most is held: in the backward of the heads or, after it, the last layer's."""
         in_encoder = self.encoder_working_bytes - self.heads_activation_bytes
         return max(self.heads_working_bytes, in_encoder)
 

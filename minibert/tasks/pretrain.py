@@ -7,14 +7,16 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minibert import __version__
-from minibert.arrays import Device, get_threads, resolve_device, set_threads
+from minibert.arrays import Device, default_precision, get_threads, resolve_device, set_threads
 from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.bert.info import step_cost
 from minibert.data import (
     BatchStream,
     Corpus,
@@ -123,21 +125,48 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     )
     print(f"guessing by frequency: loss {plateau[0]:.3f} nats, accuracy {plateau[1]:.2%}", flush=True)
 
-    model = _make_model(settings, device, len(tokenizer), checkpoint)
-    trainer = _make_trainer(settings, model, tokenizer, prepared, held_out)
-    _remove_unfinished(settings.folder)
-    if checkpoint is not None:
-        _restore(trainer, checkpoint, prepared)
-    else:
-        _clear(settings.folder)
-        write_json(settings.folder / "config.json", settings.to_dict())
-    try:
-        trainer.run()
-    except KeyboardInterrupt:
-        if trainer.checkpoint is not None:
-            print(f"\nstopped; to go on from {trainer.checkpoint}:\n    {settings.resume_command}")
-        raise
+    with _out_of_memory_explained(settings, device, len(tokenizer)):
+        model = _make_model(settings, device, len(tokenizer), checkpoint)
+        trainer = _make_trainer(settings, model, tokenizer, prepared, held_out)
+        _remove_unfinished(settings.folder)
+        if checkpoint is not None:
+            _restore(trainer, checkpoint, prepared)
+        else:
+            _clear(settings.folder)
+            write_json(settings.folder / "config.json", settings.to_dict())
+        try:
+            trainer.run()
+        except KeyboardInterrupt:
+            if trainer.checkpoint is not None:
+                print(f"\nstopped; to go on from {trainer.checkpoint}:\n    {settings.resume_command}")
+            raise
     return _finish(settings, trainer, tokenizer, prepared, plateau)
+
+
+@contextmanager
+def _out_of_memory_explained(settings: PretrainSettings, device: Device, vocab_size: int) -> Iterator[None]:
+    """Turn a lack of memory into a UserError that says what was asked for and what to lower."""
+    try:
+        yield
+    except MemoryError as error:  # CuPy's OutOfMemoryError is one
+        cost = step_cost(
+            settings.model_config(vocab_size),
+            settings.batch_size,
+            settings.max_seq_length,
+            settings.max_predictions,
+            settings.precision,
+            settings.recompute,
+        )
+        ways = ["lower --batch-size and raise --accumulation as much, for the same step in smaller pieces"]
+        if not settings.recompute:
+            ways.append("add --recompute")
+        if settings.precision != "bfloat16" and default_precision(device) == "bfloat16":
+            ways.append("use --precision bfloat16")
+        raise UserError(
+            f"not enough memory on {device.name}: {settings.batch_size} sequences of "
+            f"{settings.max_seq_length} tokens in {settings.precision} take about "
+            f"{cost.peak_bytes / 2**30:,.2f} GiB ({' '.join(str(error).split())}); {', or '.join(ways)}"
+        ) from None
 
 
 # -- Before ------------------------------------------------------------------------------------------
