@@ -70,7 +70,8 @@ class Trainer:
     save       write a checkpoint with ``state()``
 
     The losses stay on the device until a report reads them: it gives their mean over the steps since the
-    last. A loss or a gradient that is not finite ends the run, before anything is saved from it. Ctrl-C
+    last. A loss or a gradient that is not finite ends the run, before anything is saved from it (in float16
+    a gradient may: its step is left out, and ``grad_norm`` is null in the metrics). Ctrl-C
     lets the step end and saves; a second one stops at once.
     """
 
@@ -162,7 +163,8 @@ class Trainer:
         grad_norm = as_float(norm)
         scaling = self.optimiser.loss_scale
         scale = {"loss_scale": as_float(scaling.value)} if scaling else {}
-        overflowed = not math.isfinite(grad_norm) and scale.get("loss_scale", LEAST) > LEAST  # all is well
+        # In float16 a gradient may overflow now and then, as long as there is a smaller scale to try.
+        overflowed = not math.isfinite(grad_norm) and scale.get("loss_scale", LEAST) > LEAST
         self._check_finite(losses["loss"], 0.0 if overflowed else grad_norm)
         seconds = time.perf_counter() - clock
         self.seconds += seconds
