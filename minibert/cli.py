@@ -21,7 +21,7 @@ from types import NoneType
 from typing import Any, NoReturn
 
 from minibert import __version__
-from minibert.arrays import Device, resolve_device, set_threads
+from minibert.arrays import PRECISIONS, Device, resolve_device, set_threads
 from minibert.bert import PRESETS, BertConfig, BertForMaskedLM
 from minibert.bert.cases import all_cases
 from minibert.bert.info import describe_parameters, describe_step
@@ -336,6 +336,7 @@ def _add_info(commands: Any) -> None:
         "show a model's parameters matrix by matrix, and what a training step costs",
         "minibert info --preset base",
         "minibert info runs/tiny/final --batch-size 64",
+        "minibert info --preset base --batch-size 256 --max-seq-length 512 --precision bfloat16 --recompute",
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
@@ -348,12 +349,19 @@ def _add_info(commands: Any) -> None:
         ("--max-predictions", 20, "tokens to predict in a sequence"),
     ):
         parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{what} (default: {default})")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="float32", help="of the arithmetic (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--recompute", action="store_true", help="layers are computed again in the backward, not kept"
+    )
 
 
 def _info(flags: argparse.Namespace) -> None:
     preset = flags.preset or "base"
     config = BertConfig.from_pretrained(flags.folder) if flags.folder else BertConfig.preset(preset)
-    step = describe_step(config, flags.batch_size, flags.max_seq_length, flags.max_predictions)
+    sizes = flags.batch_size, flags.max_seq_length, flags.max_predictions
+    step = describe_step(config, *sizes, flags.precision, flags.recompute)
     print(flags.folder or preset, describe_parameters(config), step, sep="\n\n")
 
 

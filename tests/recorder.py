@@ -7,7 +7,7 @@ they were recorded with and at the same addresses.
 """
 
 from contextlib import contextmanager
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import strict
@@ -113,6 +113,9 @@ class Cuda:
         self.in_pool = True
         yield
         self.in_pool = False
+
+    def Device(self, number):
+        return SimpleNamespace(compute_capability="90")
 
     def get_current_stream(self):
         return self.current

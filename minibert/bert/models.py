@@ -46,15 +46,17 @@ class BertOutput:
 class PretrainedModel(Module):
     """A model that stands on its own: it has a configuration, owns its parameters, and can be saved.
 
-    ``device`` is "cpu", "cuda", "cuda:1" or "auto", ``dtype`` "float32" or "float64". The parameters
-    start as ``config.initializer`` says, from ``seed``. A new model is in training mode (dropout on).
+    ``device`` is "cpu", "cuda", "cuda:1" or "auto", ``dtype``, that of the parameters, "float32" or
+    "float64". ``precision`` is what is computed in, if that is not the same: "tf32", "bfloat16" and
+    "float16" go with parameters in float32. The parameters start as ``config.initializer`` says, from
+    ``seed``. A new model is in training mode (dropout on).
     """
 
     config: BertConfig
 
-    def _become_root(self, device: str | Device, dtype: str, seed: int) -> None:
+    def _become_root(self, device: str | Device, dtype: str, precision: str | None, seed: int) -> None:
         """Allocate all parameters and give them their first values."""
-        self.allocate(device, dtype)
+        self.allocate(device, dtype, precision)
         self._initialise(seed)
 
     def _initialise(self, seed: int, only: Collection[str] | None = None) -> None:
@@ -63,7 +65,11 @@ class PretrainedModel(Module):
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | Path, device: str | Device = "cpu", dtype: str = "float32"
+        cls,
+        folder: str | Path,
+        device: str | Device = "cpu",
+        dtype: str = "float32",
+        precision: str | None = None,
     ) -> "PretrainedModel":
         """The model in a local folder (``config.json``, ``model.safetensors``), in evaluation mode.
 
@@ -77,7 +83,7 @@ class PretrainedModel(Module):
         model = cls(BertConfig.from_pretrained(folder), device=None)
         match = match_tensors(model, stored, folder)
         try:
-            model.allocate(device, dtype)
+            model.allocate(device, dtype, precision)
         except MemoryError:
             count = sum(parameter.size for _, parameter in model.named_parameters())
             raise UserError(f"{folder}: not enough memory for {count:,} parameters in {dtype}") from None
@@ -108,6 +114,7 @@ class BertModel(PretrainedModel):
         *,
         device: str | Device | None = "cpu",
         dtype: str = "float32",
+        precision: str | None = None,
         seed: int = 0,
         add_pooling_layer: bool = True,
     ):
@@ -117,7 +124,7 @@ class BertModel(PretrainedModel):
         self.encoder = BertEncoder(config)
         self.pooler = BertPooler(config) if add_pooling_layer else None
         if device is not None:
-            self._become_root(device, dtype, seed)
+            self._become_root(device, dtype, precision, seed)
 
     def forward(
         self,
@@ -200,6 +207,7 @@ class BertForPreTraining(PretrainedModel):
         *,
         device: str | Device | None = "cpu",
         dtype: str = "float32",
+        precision: str | None = None,
         seed: int = 0,
     ):
         super().__init__()
@@ -208,7 +216,7 @@ class BertForPreTraining(PretrainedModel):
         word_weight = self.bert.embeddings.word_embeddings.weight
         self.cls = BertPreTrainingHeads(config, word_weight, self.masked_lm, self.next_sentence)
         if device is not None:
-            self._become_root(device, dtype, seed)
+            self._become_root(device, dtype, precision, seed)
 
     def forward(
         self,
@@ -317,7 +325,8 @@ class BertForPreTraining(PretrainedModel):
     def _relate(self, output: BertOutput, targets: Targets | None) -> list | None:
         """Fill in the next-sentence logits and loss; the cache is None without targets."""
         head, pooled = self.cls.seq_relationship, output.pooler_output
-        output.seq_relationship_logits, linear_cache = head.forward(pooled)  # (B, 2)
+        logits, linear_cache = head.forward(pooled)  # (B, 2)
+        output.seq_relationship_logits = logits.astype(self.dtype, copy=False)
         if targets is None:
             return None
         output.nsp_loss, loss_cache = ops.cross_entropy(
@@ -325,12 +334,13 @@ class BertForPreTraining(PretrainedModel):
         )
         return [linear_cache, loss_cache]
 
-    def backward(self, cache: list, scale: float = 1.0) -> None:
+    def backward(self, cache: list, scale: Array | float = 1.0) -> None:
         """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up.
 
-        Raises ValueError if the forward had no labels.
+        ``scale`` is a number or a 0-d array on the device. Raises ValueError if the forward had no labels.
         """
-        scale = float(scale)  # a NumPy number would widen the dtype
+        if not isinstance(scale, self.device.xp.ndarray):
+            scale = float(scale)  # a NumPy number would widen the dtype
         dhidden = dpooled = None
         predictions_cache = cache.pop()
         if predictions_cache is not None:

@@ -16,7 +16,7 @@ class Linear(Module):
 
     def forward(self, x: Array) -> tuple[Array, tuple]:
         """x (…, in_features) → y (…, out_features)."""
-        return ops.linear(x, self.weight.value, self.bias.value)
+        return ops.linear(x, self.weight.operand, self.bias.value)
 
     def backward(self, dout: Array, cache: tuple) -> Array:
         """dout (…, out_features) → dx (…, in_features); adds to the gradients of weight and bias."""
@@ -56,7 +56,7 @@ class Embedding(Module):
 
     def forward(self, ids: Array) -> tuple[Array, tuple]:
         """ids (…) integers in [0, count) → y (…, size)."""
-        return ops.embedding(self.weight.value, ids)
+        return ops.embedding(self.weight.operand, ids)
 
     def backward(self, dout: Array, cache: tuple) -> None:
         """dout (…, size); adds to the gradient of weight. Integers have no derivative to return."""

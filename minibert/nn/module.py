@@ -3,7 +3,15 @@
 from collections.abc import Iterator
 
 from minibert import ops
-from minibert.arrays import Array, Device, check_float_dtype, dropout_key, resolve_device
+from minibert.arrays import (
+    Array,
+    Device,
+    allow_tf32,
+    check_precision,
+    choose_precision,
+    dropout_key,
+    resolve_device,
+)
 from minibert.nn.parameter import Packed, Parameter, ParameterBuffers, Piece
 
 
@@ -57,17 +65,28 @@ class Module:
 
     # -- Storage --------------------------------------------------------------------------------
 
-    def allocate(self, device: str | Device = "cpu", dtype: str = "float32") -> None:
+    def allocate(
+        self, device: str | Device = "cpu", dtype: str = "float32", precision: str | None = None
+    ) -> None:
         """Give all parameters their place in one new flat buffer. Only the root of a tree does this.
 
-        Values that the parameters already have are kept, so a head can be added to a trained encoder.
-        Every dropout gets its own site in the stream of seed 0, step 0.
+        ``dtype`` is that of the parameters, float32 or float64, and ``precision`` one of ``PRECISIONS``, if
+        it is to be another. Values that the parameters already have are kept, so a head can be added to a
+        trained encoder. Every dropout gets its own site in the stream of seed 0, step 0.
+
+        Whether products on a GPU use TF32 is a matter of the process: the model allocated last decides.
         """
         self.device = resolve_device(device)
-        self.dtype = check_float_dtype(dtype)
+        self.precision = choose_precision(dtype, precision)
+        check_precision(self.precision, self.device)
+        self.dtype = self.precision.dtype
+        if self.device.name.startswith("cuda"):
+            allow_tf32(self.precision.name == "tf32")
         for name, parameter in self.named_parameters():
             parameter.name = name
-        self.buffers = ParameterBuffers(_unique(self._pieces()), self.device, dtype)
+        self.buffers = ParameterBuffers(
+            _unique(self._pieces()), self.device, self.dtype, self.precision.operand
+        )
         self.set_dropout_stream(seed=0, step=0)
 
     def _pieces(self) -> list[Piece]:

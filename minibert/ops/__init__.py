@@ -29,17 +29,19 @@ from minibert.ops.table import (
 )
 
 linear, linear_backward = replaceable_pair(_linear.linear, _linear.linear_backward)
-embedding, embedding_backward = replaceable_pair(_embedding.embedding, _embedding.embedding_backward)
+embedding, embedding_backward = replaceable_pair(
+    _embedding.embedding, _embedding.embedding_backward, activations=0
+)
 layer_norm, layer_norm_backward = replaceable_pair(_layer_norm.layer_norm, _layer_norm.layer_norm_backward)
 cross_entropy, cross_entropy_backward = replaceable_pair(
     _cross_entropy.cross_entropy, _cross_entropy.cross_entropy_backward
 )
-embed, embed_backward = replaceable_pair(composites.embed, composites.embed_backward)
+embed, embed_backward = replaceable_pair(composites.embed, composites.embed_backward, activations=0)
 linear_activation, linear_activation_backward = replaceable_pair(
     composites.linear_activation, composites.linear_activation_backward
 )
 dropout_residual_norm, dropout_residual_norm_backward = replaceable_pair(
-    composites.dropout_residual_norm, composites.dropout_residual_norm_backward
+    composites.dropout_residual_norm, composites.dropout_residual_norm_backward, activations=2
 )
 packed_attention, packed_attention_backward = replaceable_pair(
     composites.packed_attention, composites.packed_attention_backward

@@ -9,6 +9,7 @@ from minibert import ops
 from minibert.arrays import Array, map_arrays, to_numpy
 from minibert.errors import UserError
 from minibert.nn import Module
+from minibert.train.loss_scale import LossScale
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class AdamW:
     those of google-research/bert (optimization.py): no bias correction, ε outside the root.
 
     What the host knows of a step goes into 0-d arrays on the device, and nothing is read back, so that a
-    GPU never waits for the host, and a recorded update can be replayed with other ``Rates``.
+    GPU never waits for the host, and a recorded update can be replayed with other ``Rates``. So a step
+    whose gradient is not finite is left out without the host knowing. In float16 ``loss_scale`` says what
+    the loss has to be multiplied with before the backward.
     """
 
     def __init__(
@@ -51,9 +54,12 @@ class AdamW:
         self.bias_correction = bias_correction
         self.mean = self.device.xp.zeros_like(self.buffers.value)
         self.variance = self.device.xp.zeros_like(self.buffers.value)
+        self.loss_scale = LossScale(self.device) if model.precision.name == "float16" else None
 
     def step(self, learning_rate: float, step: int) -> Array:
         """Update every parameter that is not frozen, and return the length ‖g‖ that the gradient had.
+
+        That is the length without the loss scale. Where it is not finite, nothing but the scale changes.
 
         ``step`` counts the updates from 0; only the bias correction asks for it.
         """
@@ -76,7 +82,11 @@ class AdamW:
             if segment.frozen:
                 buffers.grad[segment.start : segment.stop] = 0
         norm = ops.global_norm(buffers.grad)
-        clip = self.clip_norm / self.device.xp.maximum(norm, self.clip_norm)
+        scale = self.loss_scale.value if self.loss_scale else 1.0
+        norm = norm / scale
+        clip = self.clip_norm / (self.device.xp.maximum(norm, self.clip_norm) * scale)
+        if self.loss_scale:
+            self.loss_scale.update(norm)
         for segment in segments:
             if not segment.frozen:
                 here = slice(segment.start, segment.stop)
@@ -94,11 +104,16 @@ class AdamW:
                     self.weight_decay if segment.decay else 0.0,
                     rates.mean_correction,
                     rates.variance_correction,
+                    copy=buffers.operand[here] if buffers.has_copy else None,
+                    norm=norm,
                 )
         return norm
 
     def state_arrays(self) -> dict[str, np.ndarray]:
-        """The two means of every parameter by name, "mean.…" and "variance.…", on the host."""
+        """The two means of every parameter by name, "mean.…" and "variance.…", on the host.
+
+        In float16 also ``loss_scale`` and ``good_steps``, which it depends on.
+        """
         return {name: to_numpy(array) for name, array in self._named_state()}
 
     def load_state_arrays(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
@@ -115,10 +130,13 @@ class AdamW:
             array[...] = self.device.asarray(loaded)
 
     def _named_state(self) -> Iterator[tuple[str, Array]]:
-        """The means as views of their parameters' shapes."""
+        """The means as views of their parameters' shapes, and what the loss scale is made of."""
         start = 0
         for parameter, end in zip(self.buffers.parameters, self.buffers.ends, strict=True):
             here = slice(start, start + parameter.size)
             yield f"mean.{parameter.name}", self.mean[here].reshape(parameter.shape)
             yield f"variance.{parameter.name}", self.variance[here].reshape(parameter.shape)
             start = end
+        if self.loss_scale:
+            yield "loss_scale", self.loss_scale.value
+            yield "good_steps", self.loss_scale.good_steps

@@ -72,20 +72,22 @@ class TrainingStep:
         return dict(zip(self._names, means.tolist(), strict=False))
 
     def _compute(self, inputs: StepInputs) -> None:
-        results = accumulate_gradients(self.model, inputs.batches, inputs.streams)
+        scaling = self.optimiser.loss_scale
+        scale = scaling.value if scaling else 1.0
+        results = accumulate_gradients(self.model, inputs.batches, inputs.streams, scale)
         results["grad_norm"] = self.optimiser.update(inputs.rates)
         self._names = list(results)
         self._sums[: len(results)] += self.model.device.xp.stack(list(results.values()))
 
 
 def accumulate_gradients(
-    model: Any, batches: Sequence[PretrainingInputs], streams: Sequence[Array]
+    model: Any, batches: Sequence[PretrainingInputs], streams: Sequence[Array], scale: Array | float = 1.0
 ) -> dict[str, Array]:
     """The gradients of one batch, computed in pieces that are added up; returns its losses, 0-d arrays.
 
-    Batches and dropout streams are on the device. Every piece divides its losses by the number of
-    predictions in all of them, so the sum is what the one large batch would give, although the pieces
-    may hold different numbers of masked words.
+    The gradients are those of ``scale`` times the loss. Batches and dropout streams are on the device.
+    Every piece divides its losses by the number of predictions in all of them, so the sum is what the one
+    large batch would give, although the pieces may hold different numbers of masked words.
     """
     model.train()
     model.zero_grad()
@@ -93,7 +95,7 @@ def accumulate_gradients(
     for batch, stream in zip(batches, streams, strict=True):
         model.set_dropout_keys(stream)
         outputs, cache = model.compute(batch)
-        model.backward(cache)
+        model.backward(cache, scale)
         add_up(losses, {name: getattr(outputs, name) for name in LOSSES})
     return losses
 

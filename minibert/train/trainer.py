@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from minibert.errors import UserError
-from minibert.train.metrics import Batch, MetricsLog
+from minibert.train.loss_scale import LEAST
+from minibert.train.metrics import Batch, MetricsLog, as_float
 from minibert.train.optimiser import AdamW
 from minibert.train.progress import Progress
 from minibert.train.step import TrainingStep
@@ -39,7 +40,8 @@ class Trainer:
 
     The losses stay on the device until a report reads them: it gives their mean over the steps since the
     last, and that of the gradient's norm. A loss or a gradient that is not finite ends the run, before
-    anything is saved from it. Ctrl-C lets the step end and saves; a second one stops at once.
+    anything is saved from it (in float16 a gradient may: its step is left out, and ``grad_norm`` is null in
+    the metrics). Ctrl-C lets the step end and saves; a second one stops at once.
     """
 
     model: Any
@@ -67,11 +69,6 @@ class Trainer:
     _since: tuple[int, int, float] = (0, 0, 0.0)  # step, tokens and the clock at the last report
     _place: dict[str, Any] = field(default_factory=dict)  # in the data, at the last report
 
-    def __post_init__(self) -> None:
-        self._training = TrainingStep(
-            self.model, self.optimiser, seed=self.seed, predictions=self.predictions, graph=self.graph
-        )
-
     def state(self) -> dict[str, Any]:
         """How far the run is, as JSON."""
         return {
@@ -83,7 +80,7 @@ class Trainer:
 
     @property
     def pool_bytes(self) -> int:
-        """Memory of the GPU that the steps have to themselves."""
+        """Memory of the GPU that the steps of ``run`` have to themselves."""
         return self._training.repetition.pool_bytes
 
     def restore(self, checkpoint: Path, state: Mapping[str, Any]) -> None:
@@ -95,6 +92,9 @@ class Trainer:
 
     def run(self) -> None:
         """Train to the end. Raises KeyboardInterrupt, once saved, after Ctrl-C, and UserError for a NaN."""
+        self._training = TrainingStep(
+            self.model, self.optimiser, seed=self.seed, predictions=self.predictions, graph=self.graph
+        )
         with _Interrupt() as interrupt, Progress(self.step, self.steps, self.print_every) as progress:
             if self.step == 0:
                 self._evaluate(progress)
@@ -132,7 +132,11 @@ class Trainer:
         _, tokens, clock = self._since
         losses = self._training.read()
         grad_norm = losses.pop("grad_norm")
-        self._check_finite(losses["loss"], grad_norm)
+        scaling = self.optimiser.loss_scale
+        scale = {"loss_scale": as_float(scaling.value)} if scaling else {}
+        # In float16 a gradient may overflow now and then, as long as there is a smaller scale to try.
+        overflowed = not math.isfinite(grad_norm) and scale.get("loss_scale", LEAST) > LEAST
+        self._check_finite(losses["loss"], 0.0 if overflowed else grad_norm)
         seconds = time.perf_counter() - clock
         self.seconds += seconds
         self.metrics.write(
@@ -140,7 +144,8 @@ class Trainer:
                 "step": self.step,
                 **losses,
                 "lr": self.learning_rate(self.step - 1),
-                "grad_norm": grad_norm,
+                "grad_norm": None if overflowed else grad_norm,
+                **scale,
                 "tokens": self.tokens,
                 "tokens_per_second": round((self.tokens - tokens) / seconds, 1),
                 "seconds": round(self.seconds, 3),

@@ -53,12 +53,24 @@ def test_every_micro_batch_drops_other_elements(config, make_batch):
     assert once != pytest.approx(loss([batch], step=1), rel=1e-6)
 
 
-def train(device, config, make_batch, *, steps=20, accumulation=2, predictions=None, graph=True, **options):
+def train(
+    device,
+    config,
+    make_batch,
+    *,
+    Model=BertForPreTraining,
+    precision="float64",
+    steps=20,
+    accumulation=2,
+    predictions=None,
+    graph=True,
+):
     """A run of ``steps``: the parameters, both means of Adam, and all that was read, every third step."""
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.2
-    Model = options.pop("Model", BertForPreTraining)
-    model = Model(config, device=device, dtype="float64", seed=3)
-    optimiser = AdamW(model, bias_correction=True, **options)
+    model = Model(config, device=device, precision=precision, seed=3)
+    optimiser = AdamW(model, bias_correction=True)
+    if optimiser.loss_scale:
+        optimiser.loss_scale.value[...] = 2.0**27  # the first steps overflow
     training = TrainingStep(model, optimiser, seed=5, predictions=predictions, graph=graph)
     read = []
     for step in range(steps):
@@ -87,6 +99,23 @@ def test_a_replayed_step_computes_the_same_as_one_that_is_called(config, make_ba
     assert graph.launches == 20 - WARM_UP
     np.testing.assert_array_equal(replayed, called)
     assert told_too == told
+
+
+def test_a_replayed_step_halves_the_loss_scale_and_leaves_out_what_overflows(config, make_batch):
+    results = []
+    for graph in (True, False):
+        with np.errstate(over="ignore", invalid="ignore"):
+            state, read, training = train(
+                recording_device(), config, make_batch, precision="float16", predictions=44, graph=graph
+            )
+        assert training.repetition.replaying == graph
+        results.append((state, read, float(to_numpy(training.optimiser.loss_scale.value))))
+    (state, read, scale), (called, told, other_scale) = results
+    np.testing.assert_array_equal(state, called)
+    np.testing.assert_equal(read, told)  # a NaN is one in both
+    norms = [means["grad_norm"] for means in read]
+    assert not np.isfinite(norms[1]) and np.isfinite(norms[-1])  # also in steps that were replayed
+    assert scale == other_scale < 2.0**27 / 2**WARM_UP
 
 
 @pytest.mark.parametrize("kind", ["numpy", "strict", "recorder"])

@@ -1,3 +1,4 @@
+import itertools
 import os
 import signal
 from dataclasses import dataclass, field
@@ -35,9 +36,11 @@ class Batches:
 def make_trainer(tmp_path, config, make_batch):
     """A trainer of a new model that notes what it is asked to save."""
 
-    def make(device="cpu", dtype="float64", happenings=None, dropout=0.1, **options):
+    def make(device="cpu", dtype="float64", happenings=None, dropout=0.1, precision=None, **options):
         config.hidden_dropout_prob = dropout
-        model = BertForPreTraining(config, device=device, dtype=dtype, seed=3)
+        if precision is not None:
+            dtype = "float32"
+        model = BertForPreTraining(config, device=device, dtype=dtype, precision=precision, seed=3)
         trainer = Trainer(
             model,
             AdamW(model),
@@ -130,6 +133,60 @@ def test_the_loop_runs_on_every_array_library_in_its_own_precision(device, make_
     reference.run()
     assert got == pytest.approx(losses(reference), rel=1e-5)
     assert here.optimiser.variance.dtype == np.dtype("float32")
+
+
+# -- float16 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+def test_overflowing_steps_are_left_out_until_the_scale_fits(make_trainer):
+    trainer = make_trainer(precision="float16", steps=10)
+    trainer.optimiser.loss_scale.value[...] = 2.0**21
+    trainer.run()
+    records = [record for record in read_metrics(trainer.metrics.path) if "loss" in record]
+    skipped = [record["grad_norm"] is None for record in records]
+    assert 1 <= sum(skipped) < 10 and skipped == sorted(skipped, reverse=True)
+    for before, record in itertools.pairwise(records):
+        factor = 0.5 if record["grad_norm"] is None else 1.0
+        assert record["loss_scale"] == factor * before["loss_scale"]
+    assert records[-1]["loss"] < records[0]["loss"]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_a_gradient_that_no_scale_makes_finite_ends_the_run(make_trainer, monkeypatch):
+    trainer = make_trainer(precision="float16", steps=30)
+    trainer.optimiser.loss_scale.value[...] = 4.0
+    monkeypatch.setattr(AdamW, "update", overflow)
+    with pytest.raises(UserError, match="gradient's norm inf at step 2"):
+        trainer.run()
+
+
+def overflow(optimiser, rates):
+    norm = np.asarray(np.inf, dtype="float32")
+    optimiser.loss_scale.update(norm)
+    return norm
+
+
+def test_a_resumed_run_in_float16_ends_in_the_same_bits(make_trainer, tmp_path):
+    def make():
+        trainer = make_trainer(precision="float16", save_every=3)
+        trainer.optimiser.loss_scale.patience = 2
+        return trainer
+
+    whole, first, second = make(), make(), make()
+    whole.run()
+    first.steps = 3
+    first.run()
+    first.model.save_pretrained(tmp_path / "saved")
+    second.model = type(whole.model).from_pretrained(tmp_path / "saved", precision="float16")
+    second.optimiser = AdamW(second.model)
+    second.optimiser.loss_scale.patience = 2
+    second.optimiser.load_state_arrays(first.optimiser.state_arrays(), "memory")
+    second.restore(tmp_path / "checkpoint-3", first.saved[-1])
+    second.run()
+    np.testing.assert_array_equal(second.model.buffers.value, whole.model.buffers.value)
+    np.testing.assert_array_equal(second.model.buffers.operand, whole.model.buffers.operand)
+    assert second.optimiser.loss_scale.value == whole.optimiser.loss_scale.value > 2.0**16
 
 
 # -- Ways to end -------------------------------------------------------------------------------------

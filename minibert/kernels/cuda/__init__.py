@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minibert.arrays import Array, get_array_module
+from minibert.arrays import Array
 from minibert.errors import UserError
 from minibert.kernels.cuda import (
     activation,
@@ -71,14 +71,14 @@ def _with_fallback(
             return y, (backward, cache)
         except launch.KernelError as error:
             _complain(name, error)
-        reference = TABLE[name].reference
-        y, cache = reference.forward(*(_widen(argument) for argument in (x, *arguments)), **keywords)
-        return (y if y.ndim == 0 else y.astype(x.dtype)), (reference.backward, cache)
+        reference = TABLE[name].without_kernel(x.dtype.name)
+        y, cache = reference.forward(x, *arguments, **keywords)
+        return y, (reference.backward, cache)
 
     @functools.wraps(backward)
     def choose_backward(dout: Array | float, cache: tuple) -> Array | tuple[Array, ...]:
         chosen, cache = cache
-        return chosen(dout if chosen is backward else _widen(dout), cache)
+        return chosen(dout, cache)
 
     return choose_forward, choose_backward
 
@@ -111,10 +111,3 @@ def _complain(name: str, error: launch.KernelError) -> None:
             f"{error}",
             stacklevel=4,
         )
-
-
-def _widen(value: Any) -> Any:
-    """A 16-bit array in float32, in which the reference computes; anything else as it is."""
-    if getattr(getattr(value, "dtype", None), "name", None) in ("float16", "bfloat16"):
-        return get_array_module(value).asarray(value, dtype="float32")
-    return value
