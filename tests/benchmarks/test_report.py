@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import operations
 from benchmarks.__main__ import PARTS, main
-from benchmarks.measure import Spread
 from benchmarks.inputs import count_masked
+from benchmarks.measure import Spread
 from benchmarks.parts import gpu_step, scaling
 from benchmarks.parts.common import check_agreement
 from benchmarks.results import Results, milliseconds, ratio, share, table

@@ -133,6 +133,25 @@ def test_padded_targets_on_any_library_are_the_plain_step(config, make_batch, ki
         assert means == pytest.approx(right, rel=1e-11)
 
 
+BOUNDS = {"float64": 1e-10, "float32": 1e-5}  # relative, of all numbers after twenty steps
+
+
+@pytest.mark.parametrize("precision", BOUNDS)
+def test_every_library_agrees_over_twenty_steps_and_gives_the_same_bits_twice(
+    device, config, make_batch, precision
+):
+    """With dropout and repeated token ids: on a GPU the proof that no sum depends on an order of threads."""
+    expected, told, _ = train("cpu", config, make_batch, precision=precision)
+    got, told_too, _ = train(device, config, make_batch, precision=precision, predictions=PREDICTIONS)
+    again, told_again, _ = train(device, config, make_batch, precision=precision, predictions=PREDICTIONS)
+    np.testing.assert_array_equal(got, again)
+    assert told_too == told_again
+    error = np.linalg.norm(got - expected) / np.linalg.norm(expected)
+    assert error <= BOUNDS[precision]
+    for means, right in zip(told_too, told, strict=True):
+        assert means == pytest.approx(right, rel=BOUNDS[precision])
+
+
 def test_a_step_without_dropout_or_accumulation_is_the_optimisers(model, make_batch):
     """The step written out with the model's own methods."""
     batch = make_batch(4, seed=1)
