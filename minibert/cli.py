@@ -21,7 +21,7 @@ from types import NoneType
 from typing import Any, NoReturn
 
 from minibert import __version__
-from minibert.arrays import Device, resolve_device, set_threads
+from minibert.arrays import PRECISIONS, Device, resolve_device, set_threads
 from minibert.bert import PRESETS, BertConfig, BertForMaskedLM
 from minibert.bert.cases import all_cases
 from minibert.bert.info import describe_parameters, describe_step
@@ -29,6 +29,7 @@ from minibert.data import open_corpus
 from minibert.errors import UserError
 from minibert.files import read_text
 from minibert.gradcheck import report
+from minibert.ops import require_kernels
 from minibert.tasks import fill_mask, prepare, pretrain
 from minibert.text import BertTokenizer
 from minibert.train.settings import PretrainSettings, check_names, read_settings
@@ -120,12 +121,18 @@ def _examples(*lines: str) -> str:
 def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads for the CPU's matrix products")
+    parser.add_argument(
+        "--strict-kernels",
+        action="store_true",
+        help="a GPU kernel that cannot be used is an error",
+    )
 
 
 def _device(flags: argparse.Namespace) -> Device:
     """What the flags say of the machine, put into force."""
     if flags.threads is not None:
         set_threads(flags.threads)
+    require_kernels(flags.strict_kernels)
     return resolve_device(flags.device)
 
 
@@ -329,6 +336,7 @@ def _add_info(commands: Any) -> None:
         "show a model's parameters matrix by matrix, and what a training step costs",
         "minibert info --preset base",
         "minibert info runs/tiny/final --batch-size 64",
+        "minibert info --preset base --batch-size 256 --max-seq-length 512 --precision bfloat16 --recompute",
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
@@ -341,12 +349,19 @@ def _add_info(commands: Any) -> None:
         ("--max-predictions", 20, "tokens to predict in a sequence"),
     ):
         parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{what} (default: {default})")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="float32", help="of the arithmetic (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--recompute", action="store_true", help="layers are computed again in the backward, not kept"
+    )
 
 
 def _info(flags: argparse.Namespace) -> None:
     preset = flags.preset or "base"
     config = BertConfig.from_pretrained(flags.folder) if flags.folder else BertConfig.preset(preset)
-    step = describe_step(config, flags.batch_size, flags.max_seq_length, flags.max_predictions)
+    sizes = flags.batch_size, flags.max_seq_length, flags.max_predictions
+    step = describe_step(config, *sizes, flags.precision, flags.recompute)
     print(flags.folder or preset, describe_parameters(config), step, sep="\n\n")
 
 

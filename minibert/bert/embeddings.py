@@ -26,9 +26,9 @@ class BertEmbeddings(Module):
     def forward(self, input_ids: Array, token_type_ids: Array) -> tuple[Array, tuple]:
         """input_ids, token_type_ids (B, S) → hidden (B, S, H)."""
         return ops.embed(
-            self.word_embeddings.weight.value,
-            self.position_embeddings.weight.value,
-            self.token_type_embeddings.weight.value,
+            self.word_embeddings.weight.operand,
+            self.position_embeddings.weight.operand,
+            self.token_type_embeddings.weight.operand,
             self.LayerNorm.weight.value,
             self.LayerNorm.bias.value,
             input_ids,

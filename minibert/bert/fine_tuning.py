@@ -76,7 +76,7 @@ def extract_features(
         )
     inputs = encoder_inputs(model.config, model.device, input_ids, token_type_ids, attention_mask)
     output, _ = encoder_of(model).encode(inputs, model.dtype, return_hidden_states=True)
-    states = [output.hidden_states[layer] for layer in layers]  # of (B, S, H)
+    states = [output.hidden_states[layer].astype(model.dtype, copy=False) for layer in layers]  # (B, S, H)
     return to_numpy(model.device.xp.concatenate(states, axis=-1))
 
 

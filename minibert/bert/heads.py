@@ -23,7 +23,7 @@ class BertPredictionHeadTransform(Module):
         """hidden (N, H) → y (N, H)."""
         dense = self.dense
         active, dense_cache = ops.linear_activation(
-            hidden, dense.weight.value, dense.bias.value, self.activation
+            hidden, dense.weight.operand, dense.bias.value, self.activation
         )
         y, norm_cache = self.LayerNorm.forward(active)
         return y, [dense_cache, norm_cache]
@@ -56,22 +56,22 @@ class BertLMPredictionHead(Module):
         rows = hidden.reshape(-1, hidden.shape[-1])
         shape = hidden.shape[:-1] if positions is None else positions.shape
         transformed, _ = self.transform.forward(rows if positions is None else rows[positions])
-        logits, _ = ops.linear(transformed, self._decoder_weight.value, self.bias.value)
-        return logits.reshape(*shape, logits.shape[-1])
+        logits, _ = ops.linear(transformed, self._decoder_weight.operand, self.bias.value)
+        return logits.reshape(*shape, logits.shape[-1]).astype(self.bias.value.dtype, copy=False)
 
     def forward(
-        self, hidden: Array, positions: Array, labels: Array, weights: Array, denominator: float
+        self, hidden: Array, positions: Array, labels: Array, weights: Array, denominator: Array | float
     ) -> tuple[Array, list]:
         """The masked-LM loss Σ weight · (−log p(label)) / denominator, a 0-d array, in nats.
 
         hidden (B, S, H), positions (N,) = b·S + s, labels and weights (N,).
         """
         rows = hidden.reshape(-1, hidden.shape[-1])  # (B·S, H)
-        gathered, gather_cache = ops.embedding(positions, rows)  # (N, H): a look-up like any other
+        gathered, gather_cache = ops.embedding(rows, positions)  # (N, H): a look-up like any other
         transformed, transform_cache = self.transform.forward(gathered)  # (N, H)
         loss, loss_cache = ops.masked_lm_loss(
             transformed,
-            self._decoder_weight.value,
+            self._decoder_weight.operand,
             self.bias.value,
             labels,
             weights,
@@ -86,7 +86,7 @@ class BertLMPredictionHead(Module):
         self.bias.add_grad(dbias)
         dgathered = self.transform.backward(dtransformed, cache.pop())
         drows = ops.embedding_backward(dgathered, cache.pop())  # (B·S, H)
-        return drows.reshape(cache.pop())
+        return drows.reshape(cache.pop()).astype(dgathered.dtype, copy=False)
 
 
 class NextSentenceHead(Linear):

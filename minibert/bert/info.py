@@ -7,10 +7,11 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from minibert.arrays import choose_precision
 from minibert.bert.config import BertConfig
 from minibert.errors import UserError
 
-BYTES = {"float32": 4, "float64": 8}
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,13 @@ class StepCost:
     encoder_flops: int
     heads_flops: int
     parameter_bytes: int
+    copy_bytes: int  # of the parameters in 16 bits
     gradient_bytes: int
     moment_bytes: int
-    activation_bytes: int
+    encoder_activation_bytes: int
+    heads_activation_bytes: int
+    encoder_working_bytes: int  # what the backward of a layer needs on top, while it runs
+    heads_working_bytes: int
 
     @property
     def forward_flops(self) -> int:
@@ -90,26 +95,47 @@ class StepCost:
         return 2 * self.forward_flops
 
     @property
-    def total_bytes(self) -> int:
-        """All that is held when the backward pass begins."""
-        return self.parameter_bytes + self.gradient_bytes + self.moment_bytes + self.activation_bytes
+    def activation_bytes(self) -> int:
+        """All that is kept for the backward pass when it begins."""
+        return self.encoder_activation_bytes + self.heads_activation_bytes
+
+    @property
+    def working_bytes(self) -> int:
+        """What comes on top when most is held: in the backward of the heads or, after it, of a layer."""
+        in_encoder = self.encoder_working_bytes - self.heads_activation_bytes
+        return max(self.heads_working_bytes, in_encoder)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that is held at once."""
+        states = self.parameter_bytes + self.copy_bytes + self.gradient_bytes + self.moment_bytes
+        return states + self.activation_bytes + self.working_bytes
 
 
 def step_cost(
-    config: BertConfig, batch_size: int, length: int, predictions: int, dtype: str = "float32"
+    config: BertConfig,
+    batch_size: int,
+    length: int,
+    predictions: int,
+    precision: str = "float32",
+    recompute: bool = False,
 ) -> StepCost:
     """The cost of a pre-training step on B sequences of S tokens with P predicted positions each.
 
-    FLOPs are those of the matrix products, 2 a multiply-add; what is elementwise is left out.
+    FLOPs are those of the matrix products, 2 a multiply-add; what is elementwise is left out, and what
+    ``recompute`` computes again.
 
         encoder   2 · (L · (B·S·(4·H² + 2·H·F) + 2·B·S²·H) + B·H²)      attention is the term in S²
         heads     2 · (B·P·(H² + H·V) + 2·B·H)                          MLM at the P positions only
 
-    Bytes: parameters, their gradients, Adam's two moments, and the activations that the caches of the
-    reference operations hold from forward to backward; see ``_activation_count``. What an operation
-    needs only while it runs comes on top. Measured (tracemalloc; tiny, V = 8192, B = 32, S = 128,
-    P = 20): of 129.0 MiB in all 129.2 were held, and the peak of the step was 179 MiB with the reference
-    operations, 143 MiB with the CPU kernels.
+    Bytes: parameters, their copy in 16 bits, their gradients, Adam's two moments, and the activations that
+    the caches hold from forward to backward; see ``_activations``. On top comes what the backward needs
+    while it runs: see ``_working_bytes``. This is the memory of the CUDA kernels, whose arrays a test counts
+    (``tests/kernels/cuda/test_memory.py``: at most 3 % more than predicted). On the CPU the reference
+    operations take more while they run, and the kernels keep freed memory for reuse and one attention map in
+    the place of two. Measured there by tracemalloc, in float32: tiny, V = 8192, 32 × 128, 152 MiB of 134
+    predicted (171 with the reference operations, 112 of 86 with ``recompute``); mini, 16 × 128, 276 of 268;
+    mini, 4 × 512, 324 of 364.
 
     Raises UserError if a number is below 1 or the sequences are longer than the model's positions.
     """
@@ -121,17 +147,32 @@ def step_cost(
         )
     layers, hidden = config.num_hidden_layers, config.hidden_size
     tokens, predicted = batch_size * length, batch_size * predictions
-    layer = tokens * (4 * hidden**2 + 2 * hidden * config.intermediate_size) + 2 * tokens * length * hidden
+    layer_flops = (
+        tokens * (4 * hidden**2 + 2 * hidden * config.intermediate_size) + 2 * tokens * length * hidden
+    )
     pooler = batch_size * hidden**2
-    heads = predicted * (hidden**2 + hidden * config.vocab_size) + batch_size * 2 * hidden
-    parameter_bytes = BYTES[dtype] * sum(matrix.count for matrix in parameter_table(config))
+    heads_flops = predicted * (hidden**2 + hidden * config.vocab_size) + batch_size * 2 * hidden
+
+    chosen = choose_precision(precision=precision)
+    number, operand = BYTES[chosen.dtype], BYTES[chosen.operand]
+    parameters = sum(matrix.count for matrix in parameter_table(config))
+    embeddings, layer, heads = (
+        numbers * operand + sums * number
+        for numbers, sums in _activations(config, batch_size, length, predictions)
+    )
+    in_heads, in_layer = _working_bytes(config, tokens, predicted, number, operand)
+    kept = tokens * hidden * operand if recompute else layer
     return StepCost(
-        encoder_flops=2 * (layers * layer + pooler),
-        heads_flops=2 * heads,
-        parameter_bytes=parameter_bytes,
-        gradient_bytes=parameter_bytes,
-        moment_bytes=2 * parameter_bytes,
-        activation_bytes=BYTES[dtype] * _activation_count(config, batch_size, length, predictions),
+        encoder_flops=2 * (layers * layer_flops + pooler),
+        heads_flops=2 * heads_flops,
+        parameter_bytes=number * parameters,
+        copy_bytes=0 if operand == number else operand * parameters,
+        gradient_bytes=number * parameters,
+        moment_bytes=2 * number * parameters,
+        encoder_activation_bytes=embeddings + layers * kept,
+        heads_activation_bytes=heads,
+        encoder_working_bytes=in_layer + (layer if recompute else 0),
+        heads_working_bytes=in_heads,
     )
 
 
@@ -139,24 +180,41 @@ def step_cost(
 _ACTIVATION_CACHE = {"gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "relu": 1, "tanh": 1}
 
 
-def _activation_count(config: BertConfig, batch_size: int, length: int, predictions: int) -> int:
-    """How many numbers the caches of one training forward hold, each array counted once.
+def _activations(
+    config: BertConfig, batch_size: int, length: int, predictions: int
+) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """How many numbers a training forward keeps for the embeddings, for each layer, and for the heads.
 
-    LayerNorm keeps its normalised input and 1/σ, a linear map its input, attention q, k, v and its
-    probabilities before and after dropout, a loss its log-probabilities and the weight of each label.
+    Each array is counted once, and a layer's output where it is made. The second number of each is of sums,
+    which are never in 16 bits. LayerNorm keeps its normalised input and 1/σ, a linear map its input,
+    attention q, k, v and its probabilities before and after dropout, a loss its log-probabilities and the
+    weight of each label.
     """
     tokens, predicted = batch_size * length, batch_size * predictions
     hidden, held = config.hidden_size, _ACTIVATION_CACHE[config.hidden_act]
-    norm = 2 * hidden + 1  # a row of it: normalised input, output (the next operation's input), 1/σ
+    norm = 2 * hidden  # a row of it: normalised input, and the output, which is the next operation's input
     wide = held + (config.hidden_act != "tanh")  # tanh remembers its output, which the next map holds anyway
     maps = 1 + (config.attention_probs_dropout_prob > 0)
 
-    embeddings = tokens * norm
     layer = tokens * (3 * hidden + hidden + 2 * norm + wide * config.intermediate_size)  # qkv, context, …
     layer += maps * batch_size * config.num_attention_heads * length**2
-    pooler = batch_size * hidden
-    heads = predicted * (hidden + held * hidden + norm + config.vocab_size + 1) + 3 * batch_size
-    return embeddings + config.num_hidden_layers * layer + pooler + heads
+    heads = batch_size * hidden + predicted * (hidden + held * hidden + norm + config.vocab_size)  # pooled, …
+    return (tokens * norm, tokens), (layer, 2 * tokens), (heads, 2 * predicted + 3 * batch_size)
+
+
+def _working_bytes(
+    config: BertConfig, tokens: int, predicted: int, number: int, operand: int
+) -> tuple[int, int]:
+    """What the backward of the masked-word head, and that of a layer, holds beside the caches.
+
+    The head: the gradient of the word embeddings before it is added to the others, and of its input, twice.
+    A layer, where most is held: the derivative of the feed-forward's wide activation, three of width H, and
+    the gradient of the matrix.
+    """
+    hidden, wide = config.hidden_size, config.intermediate_size
+    head = config.vocab_size * hidden * number + 2 * predicted * hidden * operand
+    layer = tokens * (wide + 3 * hidden) * operand + wide * hidden * number
+    return head, layer
 
 
 # -- As text ----------------------------------------------------------------------------------------
@@ -185,19 +243,29 @@ def describe_parameters(config: BertConfig) -> str:
     return "\n".join(lines)
 
 
-def describe_step(config: BertConfig, batch_size: int, length: int, predictions: int) -> str:
-    """The FLOPs and the memory of a training step in float32, as text."""
-    cost = step_cost(config, batch_size, length, predictions)
+def describe_step(
+    config: BertConfig,
+    batch_size: int,
+    length: int,
+    predictions: int,
+    precision: str = "float32",
+    recompute: bool = False,
+) -> str:
+    """The FLOPs and the memory of a training step, as text."""
+    cost = step_cost(config, batch_size, length, predictions, precision, recompute)
     rows = [
         ("forward, encoder", _flops(cost.encoder_flops)),
         ("forward, heads", _flops(cost.heads_flops)),
         ("backward, twice the forward", _flops(cost.backward_flops)),
         ("= a step", _flops(cost.forward_flops + cost.backward_flops)),
         ("parameters", _bytes(cost.parameter_bytes)),
+        *([("their copy in 16 bits", _bytes(cost.copy_bytes))] if cost.copy_bytes else []),
         ("gradients", _bytes(cost.gradient_bytes)),
         ("the optimiser's two moments", _bytes(cost.moment_bytes)),
-        ("activations kept for the backward", _bytes(cost.activation_bytes)),
-        ("= memory, float32", _bytes(cost.total_bytes)),
+        ("kept of the embeddings and layers", _bytes(cost.encoder_activation_bytes)),
+        ("kept of the heads", _bytes(cost.heads_activation_bytes)),
+        ("on top, where most is held", _bytes(cost.working_bytes)),
+        (f"= peak, {precision}", _bytes(cost.peak_bytes)),
     ]
     title = (
         f"A training step on {batch_size} sequences of {length} tokens ({batch_size * length:,} tokens), "

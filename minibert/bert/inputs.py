@@ -1,6 +1,6 @@
 """Batches: checked on the host, where a mistake can still be explained, then sent to the device."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ IGNORED = -100  # a label that does not count
 
 @dataclass(frozen=True)
 class EncoderInputs:
-    """What the encoder reads, on the device: three (B, S) integer arrays."""
+    """What the encoder reads: three (B, S) arrays of int32."""
 
     input_ids: Array
     token_type_ids: Array
@@ -23,16 +23,31 @@ class EncoderInputs:
 
 @dataclass(frozen=True)
 class Targets:
-    """Which rows are predicted and what is right there, on the device; every array (N,), or for a CRF (B, W).
+    """Which rows are predicted and what is right there; positions, labels and weights (N,), for a CRF (B, W).
 
-    ``positions`` are flat row numbers. A row with weight 0 counts for nothing.
-    ``counted`` is the same on the host: the indices of the rows that do count.
+    ``positions`` are flat row numbers. A row with weight 0 counts for nothing. The sum of the others is
+    divided by the ``denominator``, a 0-d array; it starts as their number, or 1 if there is none.
     """
 
     positions: Array
     labels: Array
     weights: Array
-    counted: np.ndarray
+    denominator: Array
+
+    def divided_by(self, denominator: float | None, device: Device) -> "Targets":
+        """The same with that denominator, if one is given; 0 would be one for no targets at all."""
+        if denominator is None:
+            return self
+        return replace(self, denominator=device.asarray(denominator or 1, dtype=self.denominator.dtype))
+
+
+@dataclass(frozen=True)
+class PretrainingInputs:
+    """A whole batch that has been checked; a head without labels has None for its targets."""
+
+    encoder: EncoderInputs
+    masked_lm: Targets | None
+    next_sentence: Targets | None
 
 
 def encoder_inputs(
@@ -61,7 +76,7 @@ def encoder_inputs(
     _check_range("input_ids", ids, config.vocab_size, "vocab_size")
     _check_range("token_type_ids", types, config.type_vocab_size, "type_vocab_size")
     _check_range("attention_mask", mask, 2, "the two values 0 and 1")
-    return EncoderInputs(*(device.asarray(array) for array in (ids, types, mask)))
+    return EncoderInputs(*(device.asarray(array, dtype="int32") for array in (ids, types, mask)))
 
 
 def check_a_token_each(attention_mask: Any) -> None:
@@ -74,23 +89,31 @@ def check_a_token_each(attention_mask: Any) -> None:
 
 
 def masked_lm_targets(
-    config: BertConfig, device: Device, dtype: str, labels: Any, shape: tuple[int, int]
+    config: BertConfig,
+    device: Device,
+    dtype: str,
+    labels: Any,
+    shape: tuple[int, int],
+    rows: int | None = None,
 ) -> Targets:
     """The N labelled positions of a batch, as flat arrays.
 
-    labels (B, S) holds −100 wherever nothing is predicted; if it does so everywhere, position 0 stands in
-    with weight 0. Raises UserError if the shape is not that of the input or a label is outside the
-    vocabulary.
+    labels (B, S) holds −100 wherever nothing is predicted. N is their number, but at least 1; or always
+    ``rows``: a captured step cannot change its shapes. Position 0 with weight 0 stands in for what is
+    missing. Raises UserError if the shape is not that of the input, a label is outside the vocabulary, or
+    there are more than ``rows``.
     """
     labels = _integers("labels", labels)
     if labels.shape != shape:
         raise UserError(f"labels has shape {labels.shape}; expected that of input_ids, {shape}")
     chosen = labels != IGNORED  # (B, S)
     _check_range("labels", labels[chosen], config.vocab_size, "vocab_size, or −100 for ignored")
-    positions = np.flatnonzero(chosen)  # b·S + s
-    real = np.ones(len(positions), dtype=bool)
-    if not len(positions):
-        positions, real = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=bool)
+    count = int(chosen.sum())
+    if rows is not None and count > rows:
+        raise UserError(f"labels has {count} positions to predict; expected at most {rows}")
+    missing = max(count, 1) - count if rows is None else rows - count
+    positions = np.pad(np.flatnonzero(chosen), (0, missing))  # b·S + s
+    real = np.arange(len(positions)) < count
     return _targets(device, dtype, positions, np.where(real, labels.reshape(-1)[positions], 0), real)
 
 
@@ -110,17 +133,13 @@ def tag_targets(labels: Any, shape: tuple[int, int], num_tags: int, device: Devi
     """The tags of a batch for a CRF, which sees the labelled tokens only, as if they stood side by side.
 
     labels (B, S) holds −100 at all other tokens. Positions, labels and weights are (B, W), W the largest
-    number of labelled tokens in a sequence, with weight 0 behind the last one; ``counted`` are the sequences
-    with any. Raises UserError as ``class_targets``.
+    number of labelled tokens in a sequence, with weight 0 behind the last one; the denominator is the number
+    of sequences with any. Raises UserError as ``class_targets``.
     """
     labels = _class_labels("labels", labels, shape, num_tags)
     positions, inside = words_first(labels != IGNORED)
-    return Targets(
-        positions=device.asarray(positions),
-        labels=device.asarray(np.where(inside, labels.reshape(-1)[positions], 0)),
-        weights=device.asarray(inside, dtype=dtype),
-        counted=np.flatnonzero(inside[:, 0]),
-    )
+    tags = np.where(inside, labels.reshape(-1)[positions], 0)
+    return _targets(device, dtype, positions, tags, inside).divided_by(inside[:, 0].sum(), device)
 
 
 def words_first(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -211,10 +230,10 @@ def _targets(
     device: Device, dtype: str, positions: np.ndarray, labels: np.ndarray, real: np.ndarray
 ) -> Targets:
     return Targets(
-        positions=device.asarray(positions.reshape(-1)),
-        labels=device.asarray(labels.reshape(-1)),
-        weights=device.asarray(real.reshape(-1), dtype=dtype),
-        counted=np.flatnonzero(real),
+        positions=device.asarray(positions, dtype="int32"),
+        labels=device.asarray(labels, dtype="int32"),
+        weights=device.asarray(real, dtype=dtype),
+        denominator=device.asarray(real.sum() or 1, dtype=dtype),
     )
 
 

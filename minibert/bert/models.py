@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, Device
+from minibert.arrays import Array, Device, map_arrays, resolve_device
 from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
 from minibert.bert.encoder import BertEncoder, BertPooler
 from minibert.bert.heads import BertPreTrainingHeads
 from minibert.bert.inputs import (
     EncoderInputs,
+    PretrainingInputs,
     Targets,
     class_targets,
     encoder_inputs,
@@ -49,18 +50,20 @@ class BertOutput:
 class PretrainedModel(Module):
     """A model that stands on its own: it has a configuration, owns its parameters, and can be saved.
 
-    ``device`` is "cpu", "cuda", "cuda:1" or "auto", ``dtype`` "float32" or "float64". The parameters
-    start as ``config.initializer`` says, from ``seed``. A new model is in training mode (dropout on).
+    ``device`` is "cpu", "cuda", "cuda:1" or "auto", ``dtype``, that of the parameters, "float32" or
+    "float64". ``precision`` is what is computed in, if that is not the same: "tf32", "bfloat16" and
+    "float16" go with parameters in float32. The parameters start as ``config.initializer`` says, from
+    ``seed``. A new model is in training mode (dropout on).
     """
 
     config: BertConfig
     architecture = ""  # its class in transformers, where that has another name
     begins_with_new_head = False  # whether it usually starts from a folder of another class, for fine-tuning
 
-    def _become_root(self, device: str | Device | None, dtype: str, seed: int) -> None:
+    def _become_root(self, device: str | Device | None, dtype: str, precision: str | None, seed: int) -> None:
         """Allocate all parameters and give them their first values; with None that is left to others."""
         if device is not None:
-            self.allocate(device, dtype)
+            self.allocate(device, dtype, precision)
             self._initialise(seed)
 
     def _initialise(self, seed: int, only: Collection[str] | None = None) -> None:
@@ -73,6 +76,7 @@ class PretrainedModel(Module):
         folder: str | Path,
         device: str | Device = "cpu",
         dtype: str = "float32",
+        precision: str | None = None,
         seed: int = 0,
         **settings: Any,
     ) -> "PretrainedModel":
@@ -90,7 +94,7 @@ class PretrainedModel(Module):
         model = cls._skeleton(folder, settings)
         match = match_tensors(model, stored, folder)
         try:
-            model.allocate(device, dtype)
+            model.allocate(device, dtype, precision)
         except MemoryError:
             count = sum(parameter.size for _, parameter in model.named_parameters())
             raise UserError(f"{folder}: not enough memory for {count:,} parameters in {dtype}") from None
@@ -126,6 +130,7 @@ class BertModel(PretrainedModel):
         *,
         device: str | Device | None = "cpu",
         dtype: str = "float32",
+        precision: str | None = None,
         seed: int = 0,
         add_pooling_layer: bool = True,
     ):
@@ -134,7 +139,7 @@ class BertModel(PretrainedModel):
         self.embeddings = BertEmbeddings(config)
         self.encoder = BertEncoder(config)
         self.pooler = BertPooler(config) if add_pooling_layer else None
-        self._become_root(device, dtype, seed)
+        self._become_root(device, dtype, precision, seed)
 
     def forward(
         self,
@@ -225,6 +230,7 @@ class BertForPreTraining(PretrainedModel):
         *,
         device: str | Device | None = "cpu",
         dtype: str = "float32",
+        precision: str | None = None,
         seed: int = 0,
     ):
         super().__init__()
@@ -232,7 +238,7 @@ class BertForPreTraining(PretrainedModel):
         self.bert = BertModel(config, device=None, add_pooling_layer=self.next_sentence)
         word_weight = self.bert.embeddings.word_embeddings.weight
         self.cls = BertPreTrainingHeads(config, word_weight, self.masked_lm, self.next_sentence)
-        self._become_root(device, dtype, seed)
+        self._become_root(device, dtype, precision, seed)
 
     def forward(
         self,
@@ -257,19 +263,40 @@ class BertForPreTraining(PretrainedModel):
 
         Raises UserError for a batch that does not fit the model, or labels for a head it does not have.
         """
-        self._check_heads(labels, next_sentence_label)
-        inputs = encoder_inputs(self.config, self.device, input_ids, token_type_ids, attention_mask)
-        output, encoder_cache = self.bert.encode(inputs, self.dtype, return_hidden_states, return_attentions)
-        predictions_cache = relationship_cache = None
-        if self.masked_lm:
-            predictions_cache = self._predict(output, inputs, labels, mlm_denominator, return_logits)
-        if self.next_sentence:
-            relationship_cache = self._relate(output, next_sentence_label, nsp_denominator)
-        losses = [loss for loss in (output.mlm_loss, output.nsp_loss) if loss is not None]
-        output.loss = sum(losses[1:], start=losses[0]) if losses else None
-        return output, [encoder_cache, relationship_cache, predictions_cache]
+        batch = self.check(
+            input_ids,
+            token_type_ids,
+            attention_mask,
+            labels,
+            next_sentence_label,
+            mlm_denominator,
+            nsp_denominator,
+        )
+        output, cache = self.compute(
+            map_arrays(self.device.asarray, batch), return_hidden_states, return_attentions
+        )
+        if self.masked_lm and return_logits:
+            positions = None
+            if batch.masked_lm is not None:  # a row of weight 0 only stands in where there are no labels
+                positions = self.device.asarray(batch.masked_lm.positions[batch.masked_lm.weights > 0])
+            output.prediction_logits = self.cls.predictions.logits(output.last_hidden_state, positions)
+        return output, cache
 
-    def _check_heads(self, labels: Any, next_sentence_label: Any) -> None:
+    def check(
+        self,
+        input_ids: Any,
+        token_type_ids: Any = None,
+        attention_mask: Any = None,
+        labels: Any = None,
+        next_sentence_label: Any = None,
+        mlm_denominator: float | None = None,
+        nsp_denominator: float | None = None,
+        predictions: int | None = None,
+    ) -> PretrainingInputs:
+        """The first half of ``forward``: everything that is done on the host.
+
+        ``predictions`` gives the masked-LM targets this number of rows, whatever the labels are.
+        """
         for name, given, has_head in (
             ("labels", labels, self.masked_lm),
             ("next_sentence_label", next_sentence_label, self.next_sentence),
@@ -278,49 +305,66 @@ class BertForPreTraining(PretrainedModel):
                 raise UserError(
                     f"{type(self).__name__} has no head for {name}; leave them out or use BertForPreTraining"
                 )
+        encoder = encoder_inputs(self.config, _HOST, input_ids, token_type_ids, attention_mask)
+        shape, masked_lm, next_sentence = encoder.input_ids.shape, None, None
+        if labels is not None:
+            masked_lm = masked_lm_targets(self.config, _HOST, self.dtype, labels, shape, predictions)
+            masked_lm = masked_lm.divided_by(mlm_denominator, _HOST)
+        if next_sentence_label is not None:
+            next_sentence = class_targets(
+                "next_sentence_label", next_sentence_label, shape[:1], 2, _HOST, self.dtype
+            )
+            next_sentence = next_sentence.divided_by(nsp_denominator, _HOST)
+        return PretrainingInputs(encoder, masked_lm, next_sentence)
 
-    def _predict(
+    def compute(
         self,
-        output: BertOutput,
-        inputs: EncoderInputs,
-        labels: Any,
-        denominator: float | None,
-        with_logits: bool,
-    ) -> list | None:
-        """Fill in the masked-LM loss and logits; the cache is None without labels."""
-        head, hidden = self.cls.predictions, output.last_hidden_state
-        if labels is None:
-            output.prediction_logits = head.logits(hidden) if with_logits else None
-            return None
-        targets = masked_lm_targets(self.config, self.device, self.dtype, labels, inputs.input_ids.shape)
-        denominator = loss_denominator(denominator, targets)
-        output.mlm_loss, cache = head.forward(
-            hidden, targets.positions, targets.labels, targets.weights, denominator
-        )
-        if with_logits:
-            counted = self.device.asarray(targets.counted)
-            output.prediction_logits = head.logits(hidden, targets.positions[counted])
-        return cache
+        batch: PretrainingInputs,
+        return_hidden_states: bool = False,
+        return_attentions: bool = False,
+    ) -> tuple[BertOutput, list]:
+        """The second half: a checked batch, now on the device, → outputs without masked-LM logits, cache.
 
-    def _relate(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
-        """Fill in the next-sentence logits and loss; the cache is None without labels."""
+        Nothing here goes through the host, so that a GPU can be given all of it at once.
+        """
+        output, encoder_cache = self.bert.encode(
+            batch.encoder, self.dtype, return_hidden_states, return_attentions
+        )
+        predictions_cache = relationship_cache = None
+        if batch.masked_lm is not None:
+            targets = batch.masked_lm
+            output.mlm_loss, predictions_cache = self.cls.predictions.forward(
+                output.last_hidden_state,
+                targets.positions,
+                targets.labels,
+                targets.weights,
+                targets.denominator,
+            )
+        if self.next_sentence:
+            relationship_cache = self._relate(output, batch.next_sentence)
+        losses = [loss for loss in (output.mlm_loss, output.nsp_loss) if loss is not None]
+        output.loss = sum(losses[1:], start=losses[0]) if losses else None
+        return output, [encoder_cache, relationship_cache, predictions_cache]
+
+    def _relate(self, output: BertOutput, targets: Targets | None) -> list | None:
+        """Fill in the next-sentence logits and loss; the cache is None without targets."""
         head, pooled = self.cls.seq_relationship, output.pooler_output
-        output.seq_relationship_logits, linear_cache = head.forward(pooled)  # (B, 2)
-        if labels is None:
+        logits, linear_cache = head.forward(pooled)  # (B, 2)
+        output.seq_relationship_logits = logits.astype(self.dtype, copy=False)
+        if targets is None:
             return None
-        targets = class_targets("next_sentence_label", labels, pooled.shape[:1], 2, self.device, self.dtype)
-        denominator = loss_denominator(denominator, targets)
         output.nsp_loss, loss_cache = ops.cross_entropy(
-            output.seq_relationship_logits, targets.labels, targets.weights, denominator
+            output.seq_relationship_logits, targets.labels, targets.weights, targets.denominator
         )
         return [linear_cache, loss_cache]
 
-    def backward(self, cache: list, scale: float = 1.0) -> None:
+    def backward(self, cache: list, scale: Array | float = 1.0) -> None:
         """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up.
 
-        Raises ValueError if the forward had no labels.
+        ``scale`` is a number or a 0-d array on the device. Raises ValueError if the forward had no labels.
         """
-        scale = float(scale)  # a NumPy number would widen the dtype
+        if not isinstance(scale, self.device.xp.ndarray):
+            scale = float(scale)  # a NumPy number would widen the dtype
         dhidden = dpooled = None
         predictions_cache = cache.pop()
         if predictions_cache is not None:
@@ -347,6 +391,4 @@ class BertForNextSentencePrediction(BertForPreTraining):
     masked_lm = False
 
 
-def loss_denominator(given: float | None, targets: Targets) -> float:
-    """What a loss is divided by: a plain number (a NumPy one would widen the dtype), and never 0."""
-    return float(len(targets.counted) if given is None else given) or 1.0
+_HOST = resolve_device("cpu")

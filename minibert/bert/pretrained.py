@@ -137,6 +137,7 @@ def load_tensors(model: Module, sources: dict[str, StoredTensor]) -> None:
                 "read it with dtype='float64'"
             ) from None
         parameters[name].value[...] = model.device.asarray(numbers)
+    model.buffers.round_operand()
 
 
 def report(match: Match, folder: Path, model: Module) -> None:

@@ -42,13 +42,16 @@ class SentenceEncoder(BertModel):
         normalise: bool = False,
         device: str | Device | None = "cpu",
         dtype: str = "float32",
+        precision: str | None = None,
         seed: int = 0,
     ):
         if pooling not in ops.POOLING:
             raise UserError(f"unknown pooling {pooling!r}; expected one of {', '.join(ops.POOLING)}")
         self.pooling = pooling
         self.normalise = normalise
-        super().__init__(config, device=device, dtype=dtype, seed=seed, add_pooling_layer=False)
+        super().__init__(
+            config, device=device, dtype=dtype, precision=precision, seed=seed, add_pooling_layer=False
+        )
 
     # -- Vectors --------------------------------------------------------------------------------
 
@@ -62,10 +65,13 @@ class SentenceEncoder(BertModel):
         inputs = encoder_inputs(self.config, self.device, input_ids, token_type_ids, attention_mask)
         check_a_token_each(attention_mask)
         output, encoder_cache = self.encode(inputs, self.dtype)
+        hidden = output.last_hidden_state
         pool, _ = ops.POOLING[self.pooling]
-        pooled, pool_cache = pool(output.last_hidden_state, inputs.attention_mask.astype(self.dtype))
+        pooled, pool_cache = pool(
+            hidden.astype(self.dtype, copy=False), inputs.attention_mask.astype(self.dtype)
+        )
         output.embeddings, norm_cache = ops.unit_length(pooled) if self.normalise else (pooled, None)
-        return output, [encoder_cache, pool_cache, norm_cache]
+        return output, [hidden.dtype, encoder_cache, pool_cache, norm_cache]
 
     def backward(self, cache: list, dembeddings: Array) -> None:
         """Add to all gradients, from that of the embeddings (B, H). The cache is used up."""
@@ -73,7 +79,8 @@ class SentenceEncoder(BertModel):
         dpooled = dembeddings if norm_cache is None else ops.unit_length_backward(dembeddings, norm_cache)
         _, pool_backward = ops.POOLING[self.pooling]
         dhidden = pool_backward(dpooled, cache.pop())
-        super().backward(cache.pop(), dhidden)
+        encoder_cache = cache.pop()
+        super().backward(encoder_cache, dhidden.astype(cache.pop(), copy=False))
 
     # -- Learning from pairs --------------------------------------------------------------------
 
@@ -81,6 +88,10 @@ class SentenceEncoder(BertModel):
         """Choose the random bits of every dropout, for two texts of a pair different ones."""
         self._place = (seed, step, micro_batch, replica)
         super().set_dropout_stream(seed, step, micro_batch, replica)
+
+    def _choose_text(self, side: int, seed: int, step: int, micro_batch: int, replica: int) -> None:
+        """The random bits for the first (0) or second (1) text of a pair; a backward may need them again."""
+        super().set_dropout_stream(seed, step, 2 * micro_batch + side, replica)
 
     def forward_pairs(
         self,
@@ -99,10 +110,9 @@ class SentenceEncoder(BertModel):
         (``ops.in_batch_softmax_loss``, with ``scale`` and ``symmetric``). The loss is a sum divided by
         ``denominator``, by default N.
         """
-        seed, step, micro_batch, replica = self._place
-        sides = []
+        place, sides = self._place, []
         for side, batch in enumerate((first, second)):
-            super().set_dropout_stream(seed, step, 2 * micro_batch + side, replica)
+            self._choose_text(side, *place)
             sides.append(self.forward(**batch))
         (x, x_cache), (y, y_cache) = ((output.embeddings, cache) for output, cache in sides)
         if x.shape != y.shape:
@@ -113,15 +123,17 @@ class SentenceEncoder(BertModel):
         else:
             targets = number_targets(labels, x.shape[:1], self.device, self.dtype)
             loss, loss_cache = ops.cosine_loss(x, y, targets, denominator)
-        return BertOutput(loss=loss), [x_cache, y_cache, labels is None, loss_cache]
+        return BertOutput(loss=loss), [place, x_cache, y_cache, labels is None, loss_cache]
 
     def backward_pairs(self, cache: list, scale: float = 1.0) -> None:
         """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up."""
         loss_cache, among_all = cache.pop(), cache.pop()
         loss_backward = ops.in_batch_softmax_loss_backward if among_all else ops.cosine_loss_backward
         dx, dy = loss_backward(float(scale), loss_cache)
-        self.backward(cache.pop(), dy)
-        self.backward(cache.pop(), dx)
+        y_cache, x_cache, place = cache.pop(), cache.pop(), cache.pop()
+        for side, dembeddings, side_cache in ((1, dy, y_cache), (0, dx, x_cache)):
+            self._choose_text(side, *place)
+            self.backward(side_cache, dembeddings)
 
     # -- Folders --------------------------------------------------------------------------------
 

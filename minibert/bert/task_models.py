@@ -16,7 +16,7 @@ from minibert.bert.inputs import (
     words_back,
     words_first,
 )
-from minibert.bert.models import BertModel, BertOutput, PretrainedModel, loss_denominator
+from minibert.bert.models import BertModel, BertOutput, PretrainedModel
 from minibert.errors import UserError
 from minibert.nn import Linear
 
@@ -41,13 +41,14 @@ class TaskModel(PretrainedModel):
         *,
         device: str | Device | None = "cpu",
         dtype: str = "float32",
+        precision: str | None = None,
         seed: int = 0,
     ):
         super().__init__()
         self.config = config
         self.bert = BertModel(config, device=None, add_pooling_layer=self.add_pooling_layer)
         self._add_head(config)
-        self._become_root(device, dtype, seed)
+        self._become_root(device, dtype, precision, seed)
 
     def forward(
         self,
@@ -102,7 +103,8 @@ class BertForSequenceClassification(TaskModel):
         return kind == "regression" or (kind is None and self.config.num_labels == 1)
 
     def _head(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
-        output.logits, classifier_cache = self.classifier.forward(output.pooler_output)  # (B, K)
+        logits, classifier_cache = self.classifier.forward(output.pooler_output)
+        output.logits = logits.astype(self.dtype, copy=False)  # (B, K)
         if labels is None:
             return None
         output.loss, loss_cache = self._loss(output.logits, labels, denominator)
@@ -116,8 +118,8 @@ class BertForSequenceClassification(TaskModel):
             return ops.squared_error(logits, targets, float(denominator or targets.size))
         batch_size, num_labels = logits.shape
         targets = class_targets("labels", labels, (batch_size,), num_labels, self.device, self.dtype)
-        denominator = loss_denominator(denominator, targets)
-        return ops.cross_entropy(logits, targets.labels, targets.weights, denominator)
+        targets = targets.divided_by(denominator, self.device)
+        return ops.cross_entropy(logits, targets.labels, targets.weights, targets.denominator)
 
     def _head_backward(self, dloss: float, cache: list) -> tuple[None, Array]:
         """dloss, a scalar → nothing for the hidden states, dpooled (B, H)."""
@@ -145,20 +147,23 @@ class BertForTokenClassification(TaskModel):
         self.crf = LinearChainCRF(config.num_labels) if config.crf else None
 
     def _head(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
-        output.logits, classifier_cache = self.classifier.forward(output.last_hidden_state)  # (B, S, K)
+        logits, classifier_cache = self.classifier.forward(output.last_hidden_state)
+        output.logits = logits.astype(self.dtype, copy=False)  # (B, S, K)
         if labels is None:
             return None
         *shape, num_tags = output.logits.shape
         rows = output.logits.reshape(-1, num_tags)  # (B·S, K)
         if self.crf is None:
             targets = class_targets("labels", labels, tuple(shape), num_tags, self.device, self.dtype)
-            denominator = loss_denominator(denominator, targets)
-            output.loss, loss_cache = ops.cross_entropy(rows, targets.labels, targets.weights, denominator)
+            targets = targets.divided_by(denominator, self.device)
+            output.loss, loss_cache = ops.cross_entropy(
+                rows, targets.labels, targets.weights, targets.denominator
+            )
             return [output.logits.shape, classifier_cache, loss_cache]
         targets = tag_targets(labels, tuple(shape), num_tags, self.device, self.dtype)
-        denominator = loss_denominator(denominator, targets)
-        words, gather_cache = ops.embedding(targets.positions, rows)  # (B, W, K)
-        output.loss, crf_cache = self.crf.forward(words, targets.labels, targets.weights, denominator)
+        targets = targets.divided_by(denominator, self.device)
+        words, gather_cache = ops.embedding(rows, targets.positions)  # (B, W, K)
+        output.loss, crf_cache = self.crf.forward(words, targets.labels, targets.weights, targets.denominator)
         return [output.logits.shape, classifier_cache, gather_cache, crf_cache]
 
     def _head_backward(self, dloss: float, cache: list) -> tuple[Array, None]:
@@ -223,7 +228,8 @@ class BertForQuestionAnswering(TaskModel):
         )
 
     def _head(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
-        logits, linear_cache = self.qa_outputs.forward(output.last_hidden_state)  # (B, S, 2)
+        logits, linear_cache = self.qa_outputs.forward(output.last_hidden_state)
+        logits = logits.astype(self.dtype, copy=False)  # (B, S, 2)
         output.start_logits, output.end_logits = logits[..., 0], logits[..., 1]
         if labels is None:
             return None

@@ -28,6 +28,7 @@ def initialise(
             parameter.value[...] = module.device.asarray(start, dtype=module.dtype)
         else:
             parameter.value[...] = {"zeros": 0.0, "ones": 1.0}[parameter.init]
+    module.buffers.round_operand()
 
 
 def _standard_normal(rng: np.random.Generator, shape: tuple[int, ...], truncated: bool) -> np.ndarray:

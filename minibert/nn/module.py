@@ -2,7 +2,16 @@
 
 from collections.abc import Iterator
 
-from minibert.arrays import Device, check_float_dtype, resolve_device
+from minibert import ops
+from minibert.arrays import (
+    Array,
+    Device,
+    allow_tf32,
+    check_precision,
+    choose_precision,
+    dropout_key,
+    resolve_device,
+)
 from minibert.nn.parameter import Packed, Parameter, ParameterBuffers, Piece
 
 
@@ -61,17 +70,28 @@ class Module:
 
     # -- Storage --------------------------------------------------------------------------------
 
-    def allocate(self, device: str | Device = "cpu", dtype: str = "float32") -> None:
+    def allocate(
+        self, device: str | Device = "cpu", dtype: str = "float32", precision: str | None = None
+    ) -> None:
         """Give all parameters their place in one new flat buffer. Only the root of a tree does this.
 
-        Values that the parameters already have are kept, so a head can be added to a trained encoder.
-        Every dropout gets its own site in the stream of seed 0, step 0.
+        ``dtype`` is that of the parameters, float32 or float64, and ``precision`` one of ``PRECISIONS``, if
+        it is to be another. Values that the parameters already have are kept, so a head can be added to a
+        trained encoder. Every dropout gets its own site in the stream of seed 0, step 0.
+
+        Whether products on a GPU use TF32 is a matter of the process: the model allocated last decides.
         """
         self.device = resolve_device(device)
-        self.dtype = check_float_dtype(dtype)
+        self.precision = choose_precision(dtype, precision)
+        check_precision(self.precision, self.device)
+        self.dtype = self.precision.dtype
+        if self.device.name.startswith("cuda"):
+            allow_tf32(self.precision.name == "tf32")
         for name, parameter in self.named_parameters():
             parameter.name = name
-        self.buffers = ParameterBuffers(_unique(self._pieces()), self.device, dtype)
+        self.buffers = ParameterBuffers(
+            _unique(self._pieces()), self.device, self.dtype, self.precision.operand
+        )
         self.set_dropout_stream(seed=0, step=0)
 
     def _pieces(self) -> list[Piece]:
@@ -104,9 +124,22 @@ class Module:
 
         Until it is called again, every forward drops the same elements.
         """
-        sites = (module for module in self.modules() if hasattr(module, "set_stream"))
-        for site, module in enumerate(sites):
-            module.set_stream(seed, step, micro_batch, replica, site)
+        for site, module in enumerate(self._dropouts()):
+            module.set_key(dropout_key(seed, step, micro_batch, replica, site))
+
+    def set_dropout_keys(self, stream: Array) -> None:
+        """The same, from the numbers that ``arrays.dropout_stream`` has put together, on the device.
+
+        The keys are made there too, so that nothing of them passes through the host.
+        """
+        dropouts = self._dropouts()
+        keys = ops.dropout_keys(stream, len(dropouts))  # (sites, 2)
+        for site, module in enumerate(dropouts):
+            module.set_key(keys[site])
+
+    def _dropouts(self) -> list["Module"]:
+        """Where dropout is applied; the place in this list is the site."""
+        return [module for module in self.modules() if hasattr(module, "set_key")]
 
 
 def _kind(piece: Piece) -> int:

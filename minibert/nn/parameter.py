@@ -12,6 +12,7 @@ ALIGNMENT = 64  # every piece of the buffer begins at a multiple of this many el
 class Parameter:
     """An array that is learned, with its gradient: two views of one shape, once its model has allocated them.
 
+    ``operand`` is what products read: ``value``, or its copy in 16 bits where the model computes in these.
     ``init`` says how it starts ("normal", "zeros", "ones"), ``decay`` whether weight decay applies,
     ``lr_scale`` and ``frozen`` how and whether the optimiser moves it.
     """
@@ -24,6 +25,7 @@ class Parameter:
         self.lr_scale = 1.0
         self.frozen = False
         self.value: Array = None
+        self.operand: Array = None
         self.grad: Array = None
         self.fresh = True  # no gradient has been written since zero_grad
 
@@ -52,13 +54,15 @@ class Parameter:
 class Packed:
     """Parameters that lie next to each other in the buffer, so that one view spans them all.
 
-    With query, key and value weights (H, H) each, ``value`` is the fused projection (3H, H).
+    With query, key and value weights (H, H) each, ``value`` is the fused projection (3H, H), and
+    ``operand`` what products read of it.
     """
 
     def __init__(self, parameters: Sequence[Parameter]):
         self.parameters = tuple(parameters)
         self.shape = (sum(p.shape[0] for p in parameters), *parameters[0].shape[1:])
         self.value: Array = None
+        self.operand: Array = None
 
     def add_grad(self, gradient: Array) -> None:
         """Add each parameter's share of ``gradient`` (of the packed shape) to it."""
@@ -93,10 +97,11 @@ class Segment:
 class ParameterBuffers:
     """All values of a model in one 1-D array, all gradients in another, and what lies where.
 
-    The gaps that alignment leaves between pieces are zero in both, and stay zero.
+    ``operand`` is a third, the values rounded to 16 bits, where products read these; else ``value`` itself.
+    The gaps that alignment leaves between pieces are zero in all, and stay zero.
     """
 
-    def __init__(self, pieces: Sequence[Piece], device: Device, dtype: str):
+    def __init__(self, pieces: Sequence[Piece], device: Device, dtype: str, operand_dtype: str | None = None):
         xp = device.xp
         self.parameters = [parameter for piece in pieces for parameter in members(piece)]
         self.ends: list[int] = []  # where each parameter's share of the buffer ends, its gap included
@@ -111,8 +116,11 @@ class ParameterBuffers:
             self.ends[-1] = offset
         self.value = xp.zeros(offset, dtype=dtype)
         self.grad = xp.zeros(offset, dtype=dtype)
+        self.has_copy = operand_dtype not in (None, dtype)
+        self.operand = xp.zeros(offset, dtype=operand_dtype) if self.has_copy else self.value
         for piece, start in zip(pieces, starts, strict=True):
             self._bind(piece, start, device)
+        self.round_operand()
 
     def _bind(self, piece: Piece, start: int, device: Device) -> None:
         """Make the piece a view of the buffers, keeping the values that it already has."""
@@ -123,10 +131,20 @@ class ParameterBuffers:
             if parameter.value is not None:
                 value[...] = device.asarray(to_numpy(parameter.value))  # it may come from another device
             parameter.value, parameter.grad = value, self.grad[flat].reshape(parameter.shape)
+            parameter.operand = self.operand[flat].reshape(parameter.shape) if self.has_copy else value
             parameter.fresh = True
             offset = flat.stop
         if isinstance(piece, Packed):
             piece.value = self.value[start:offset].reshape(piece.shape)
+            piece.operand = self.operand[start:offset].reshape(piece.shape) if self.has_copy else piece.value
+
+    def round_operand(self) -> None:
+        """Make the 16-bit copy, if there is one, that of the values: after these were written to.
+
+        The optimiser's update does so by itself.
+        """
+        if self.has_copy:
+            self.operand[...] = self.value.astype(self.operand.dtype)
 
     @property
     def segments(self) -> list[Segment]:

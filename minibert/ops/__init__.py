@@ -8,16 +8,17 @@ The letters in shapes: B batch · S sequence length · H hidden size · A heads 
 size · V vocabulary · L layers · P predicted positions.
 """
 
+from minibert import arrays
 from minibert.ops import composites, optimise
 from minibert.ops import cross_entropy as _cross_entropy
+from minibert.ops import dropout as _dropout
+from minibert.ops import embedding as _embedding
 from minibert.ops import layer_norm as _layer_norm
 from minibert.ops import linear as _linear
 from minibert.ops.activations import ACTIVATIONS, tanh, tanh_backward
 from minibert.ops.attention import attention_bias, split_heads
 from minibert.ops.composites import attention_probabilities
 from minibert.ops.crf import crf_nll, crf_nll_backward, viterbi
-from minibert.ops.dropout import dropout, dropout_backward
-from minibert.ops.embedding import embedding, embedding_backward
 from minibert.ops.pooling import POOLING, first_token, first_token_backward
 from minibert.ops.similarity import (
     cosine_loss,
@@ -32,19 +33,31 @@ from minibert.ops.similarity import (
 from minibert.ops.softmax import softmax
 from minibert.ops.span_loss import span_loss, span_loss_backward
 from minibert.ops.squared_error import squared_error, squared_error_backward
-from minibert.ops.table import TABLE, reference_only, register, replaceable, replaceable_pair
+from minibert.ops.table import (
+    TABLE,
+    kernels_required,
+    reference_only,
+    register,
+    replaceable,
+    replaceable_pair,
+    require_kernels,
+)
 
 linear, linear_backward = replaceable_pair(_linear.linear, _linear.linear_backward)
+embedding, embedding_backward = replaceable_pair(
+    _embedding.embedding, _embedding.embedding_backward, activations=0
+)
+dropout, dropout_backward = replaceable_pair(_dropout.dropout, _dropout.dropout_backward)
 layer_norm, layer_norm_backward = replaceable_pair(_layer_norm.layer_norm, _layer_norm.layer_norm_backward)
 cross_entropy, cross_entropy_backward = replaceable_pair(
     _cross_entropy.cross_entropy, _cross_entropy.cross_entropy_backward
 )
-embed, embed_backward = replaceable_pair(composites.embed, composites.embed_backward)
+embed, embed_backward = replaceable_pair(composites.embed, composites.embed_backward, activations=0)
 linear_activation, linear_activation_backward = replaceable_pair(
     composites.linear_activation, composites.linear_activation_backward
 )
 dropout_residual_norm, dropout_residual_norm_backward = replaceable_pair(
-    composites.dropout_residual_norm, composites.dropout_residual_norm_backward
+    composites.dropout_residual_norm, composites.dropout_residual_norm_backward, activations=2
 )
 packed_attention, packed_attention_backward = replaceable_pair(
     composites.packed_attention, composites.packed_attention_backward
@@ -52,6 +65,7 @@ packed_attention, packed_attention_backward = replaceable_pair(
 masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
     composites.masked_lm_loss, composites.masked_lm_loss_backward
 )
+dropout_keys = replaceable(arrays.dropout_keys)
 global_norm = replaceable(optimise.global_norm)
 adamw_update = replaceable(optimise.adamw_update)
 
@@ -72,6 +86,7 @@ __all__ = [
     "cross_entropy_backward",
     "dropout",
     "dropout_backward",
+    "dropout_keys",
     "dropout_residual_norm",
     "dropout_residual_norm_backward",
     "embed",
@@ -83,6 +98,7 @@ __all__ = [
     "global_norm",
     "in_batch_softmax_loss",
     "in_batch_softmax_loss_backward",
+    "kernels_required",
     "layer_norm",
     "layer_norm_backward",
     "linear",
@@ -95,6 +111,7 @@ __all__ = [
     "packed_attention_backward",
     "reference_only",
     "register",
+    "require_kernels",
     "softmax",
     "span_loss",
     "span_loss_backward",

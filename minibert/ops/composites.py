@@ -35,8 +35,8 @@ def embed(
     norm_bias (H,), input_ids and token_type_ids (B, S) → y (B, S, H).
     """
     length = input_ids.shape[1]
-    words, word_cache = embedding(input_ids, word_weight)  # (B, S, H)
-    types, type_cache = embedding(token_type_ids, token_type_weight)  # (B, S, H)
+    words, word_cache = embedding(word_weight, input_ids)  # (B, S, H)
+    types, type_cache = embedding(token_type_weight, token_type_ids)  # (B, S, H)
     total = words + types + position_weight[:length]  # (B, S, H)
     normalised, norm_cache = layer_norm(total, norm_weight, norm_bias, eps)
     y, dropout_cache = dropout(normalised, probability, key)

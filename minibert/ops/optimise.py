@@ -22,6 +22,9 @@ def adamw_update(
     weight_decay: float,
     mean_correction: Array | float = 1.0,
     variance_correction: Array | float = 1.0,
+    *,
+    copy: Array | None = None,
+    norm: Array | None = None,
 ) -> None:
     """One step of Adam with decoupled weight decay (Loshchilov and Hutter, 2019), in place.
 
@@ -32,12 +35,18 @@ def adamw_update(
     value, grad, mean m and variance v are 1-D and of one length; lr, clip and the corrections are
     numbers or 0-d arrays of the same dtype. c₁ = c₂ = 1 is google-research/bert's optimiser, which
     leaves Adam's bias correction out; Adam itself has c₁ = 1 − β₁ᵗ and c₂ = 1 − β₂ᵗ at step t.
+
+    ``copy`` gets the new value too, in its own dtype (the 16-bit weights that products read). ``norm`` is
+    the length of the whole gradient, a 0-d array: where it is no finite number nothing changes.
     """
     xp = get_array_module(value)
     grad = grad * clip
-    mean *= beta1
-    mean += (1.0 - beta1) * grad
-    variance *= beta2
-    variance += (1.0 - beta2) * grad * grad
-    direction = (mean / mean_correction) / (xp.sqrt(variance / variance_correction) + eps)
-    value -= lr * (direction + weight_decay * value)
+    new_mean = beta1 * mean + (1.0 - beta1) * grad
+    new_variance = beta2 * variance + (1.0 - beta2) * grad * grad
+    direction = (new_mean / mean_correction) / (xp.sqrt(new_variance / variance_correction) + eps)
+    new_value = value - lr * (direction + weight_decay * value)
+    for array, new in ((value, new_value), (mean, new_mean), (variance, new_variance)):
+        # chosen number by number, since the host does not know what the norm is
+        array[...] = new if norm is None else xp.where(xp.isfinite(norm), new, array)
+    if copy is not None:
+        copy[...] = value.astype(copy.dtype)

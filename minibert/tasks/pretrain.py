@@ -7,14 +7,16 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minibert import __version__
-from minibert.arrays import Device, get_threads, resolve_device, set_threads
+from minibert.arrays import Device, default_precision, get_threads, resolve_device, set_threads
 from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.bert.info import step_cost
 from minibert.data import (
     BatchStream,
     Corpus,
@@ -28,6 +30,7 @@ from minibert.data import (
 )
 from minibert.errors import UserError
 from minibert.files import atomic_folder, write_json
+from minibert.ops import require_kernels
 from minibert.plots import plot_loss
 from minibert.tasks.fill_mask import fill_mask
 from minibert.text import BertTokenizer
@@ -110,9 +113,11 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     Raises UserError for settings or text that do not work, and KeyboardInterrupt after Ctrl-C, once all
     is saved.
     """
+    device = resolve_device(settings.device)
+    settings = settings.with_precision_for(device)
     checkpoint = _find_start(settings)
     settings.model_config(settings.vocab_size)  # sizes that do not fit are told before any work is done
-    device = _choose_machine(settings)
+    _prepare_machine(settings, device)
     print(f"{settings.describe()}\n", flush=True)
     tokenizer, prepared = prepare(settings)
     held_out = _held_out(settings, tokenizer, prepared)
@@ -121,21 +126,48 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     )
     print(f"guessing by frequency: loss {plateau[0]:.3f} nats, accuracy {plateau[1]:.2%}", flush=True)
 
-    model = _make_model(settings, device, len(tokenizer), checkpoint)
-    trainer = _make_trainer(settings, model, tokenizer, prepared, held_out)
-    _remove_unfinished(settings.folder)
-    if checkpoint is not None:
-        _restore(trainer, checkpoint, prepared)
-    else:
-        _clear(settings.folder)
-        write_json(settings.folder / "config.json", settings.to_dict())
-    try:
-        trainer.run()
-    except KeyboardInterrupt:
-        if trainer.checkpoint is not None:
-            print(f"\nstopped; to go on from {trainer.checkpoint}:\n    {settings.resume_command}")
-        raise
+    with _out_of_memory_explained(settings, device, len(tokenizer)):
+        model = _make_model(settings, device, len(tokenizer), checkpoint)
+        trainer = _make_trainer(settings, model, tokenizer, prepared, held_out)
+        _remove_unfinished(settings.folder)
+        if checkpoint is not None:
+            _restore(trainer, checkpoint, prepared)
+        else:
+            _clear(settings.folder)
+            write_json(settings.folder / "config.json", settings.to_dict())
+        try:
+            trainer.run()
+        except KeyboardInterrupt:
+            if trainer.checkpoint is not None:
+                print(f"\nstopped; to go on from {trainer.checkpoint}:\n    {settings.resume_command}")
+            raise
     return _finish(settings, trainer, tokenizer, prepared, plateau)
+
+
+@contextmanager
+def _out_of_memory_explained(settings: PretrainSettings, device: Device, vocab_size: int) -> Iterator[None]:
+    """Turn a lack of memory into a UserError that says what was asked for and what to lower."""
+    try:
+        yield
+    except MemoryError as error:  # CuPy's OutOfMemoryError is one
+        cost = step_cost(
+            settings.model_config(vocab_size),
+            settings.batch_size,
+            settings.max_seq_length,
+            settings.max_predictions,
+            settings.precision,
+            settings.recompute,
+        )
+        ways = ["lower --batch-size and raise --accumulation as much, for the same step in smaller pieces"]
+        if not settings.recompute:
+            ways.append("add --recompute")
+        if settings.precision != "bfloat16" and default_precision(device) == "bfloat16":
+            ways.append("use --precision bfloat16")
+        raise UserError(
+            f"not enough memory on {device.name}: {settings.batch_size} sequences of "
+            f"{settings.max_seq_length} tokens in {settings.precision} take about "
+            f"{cost.peak_bytes / 2**30:,.2f} GiB ({' '.join(str(error).split())}); {', or '.join(ways)}"
+        ) from None
 
 
 # -- Before ------------------------------------------------------------------------------------------
@@ -177,13 +209,12 @@ def _remove_unfinished(run: Path) -> None:
             path.unlink()
 
 
-def _choose_machine(settings: PretrainSettings) -> Device:
+def _prepare_machine(settings: PretrainSettings, device: Device) -> None:
     if settings.threads is not None:
         set_threads(settings.threads)
-    device = resolve_device(settings.device)
+    require_kernels(settings.strict_kernels)
     chosen = " (chosen by auto)" if settings.device == "auto" else ""
     print(f"device: {device.name}{chosen}, {get_threads()} threads for the CPU's matrix products", flush=True)
-    return device
 
 
 def _held_out(
@@ -209,9 +240,10 @@ def _make_model(
     Model = BertForPreTraining if settings.nsp else BertForMaskedLM
     if checkpoint is None:
         config = settings.model_config(vocab_size)
-        model = Model(config, device=device, dtype=settings.dtype, seed=settings.seed)
+        model = Model(config, device=device, precision=settings.precision, seed=settings.seed)
     else:
-        model = Model.from_pretrained(checkpoint.folder, device=device, dtype=settings.dtype)
+        model = Model.from_pretrained(checkpoint.folder, device=device, precision=settings.precision)
+    model.bert.encoder.recompute = settings.recompute
     config = model.config
     parameters = sum(parameter.size for parameter in model.buffers.parameters)
     print(
@@ -240,9 +272,8 @@ def _make_trainer(
         clip_norm=settings.clip_norm,
         bias_correction=settings.bias_correction,
     )
-    batches = BatchStream(
-        prepared.train, tokenizer, settings.instance_settings(), settings.batch_size, settings.seed
-    )
+    instances = settings.instance_settings()
+    batches = BatchStream(prepared.train, tokenizer, instances, settings.batch_size, settings.seed)
 
     def learning_rate(step: int) -> float:
         warmup = round(settings.warmup * settings.steps)
@@ -264,6 +295,8 @@ def _make_trainer(
         steps=settings.steps,
         accumulation=settings.accumulation,
         seed=settings.seed,
+        predictions=settings.batch_size * instances.most_predictions,
+        graph=settings.graph,
         log_every=settings.log_every or (1 if model.device.name == "cpu" else 10),
         print_every=settings.print_every,
         eval_every=settings.eval_every,
@@ -314,7 +347,7 @@ def _finish(
         **{name: value for name, value in last.items() if name != "step"},
         "tokens_per_second": trainer.tokens / trainer.seconds,
         "seconds": trainer.seconds,
-        "peak_memory": peak_memory(trainer.model.device),
+        "peak_memory": peak_memory(trainer.model.device, trainer.pool_bytes),
     }
     _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
     _print_summary(run, summary)

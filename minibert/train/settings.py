@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any
 
-from minibert.arrays import FLOAT_DTYPES
+from minibert.arrays import PRECISIONS, Device, check_precision, default_precision
 from minibert.bert import PRESETS, BertConfig
 from minibert.data import LAYOUTS, InstanceSettings
 from minibert.errors import UserError
@@ -134,7 +134,12 @@ class PretrainSettings:
         "seed of all that is random: documents held out, weights, pairs, masks, dropout",
         least=0,
     )
-    dtype: str = _setting("float32", "Optimiser", "precision of the arithmetic", choices=FLOAT_DTYPES)
+    precision: str = _setting(
+        "auto",
+        "Optimiser",
+        "of the arithmetic; auto is bfloat16 on a GPU that has it, else float32",
+        choices=("auto", *PRECISIONS),
+    )
 
     log_every: int | None = _setting(
         None, "Report", "steps between lines of metrics.jsonl; none: 1 on the CPU, 10 on a GPU", least=1
@@ -148,8 +153,17 @@ class PretrainSettings:
     keep_checkpoints: int = _setting(2, "Report", "checkpoints to keep, the newest", least=1)
 
     device: str = _setting("auto", "Machine", "auto, cpu, cuda or cuda:N")
+    graph: bool = _setting(True, "Machine", "record the training step and replay it (on a GPU)")
+    strict_kernels: bool = _setting(
+        False, "Machine", "an error, not a warning, if a GPU kernel cannot be used"
+    )
     threads: int | None = _setting(
         None, "Machine", "threads for the CPU's matrix products; none: all cores", least=1
+    )
+    recompute: bool = _setting(
+        False,
+        "Machine",
+        "compute layers again in the backward rather than keep them: slower, less memory",
     )
     prepared: str = _setting("prepared", "Machine", "folder of vocabularies and prepared corpora, for reuse")
     processes: int | None = _setting(
@@ -176,6 +190,19 @@ class PretrainSettings:
     def replace(self, **changes: Any) -> "PretrainSettings":
         """The same settings with some of them changed."""
         return dataclasses.replace(self, **changes)
+
+    def with_precision_for(self, device: Device) -> "PretrainSettings":
+        """The same settings with a precision that the device has, in the place of "auto".
+
+        Raises UserError if it does not have the one that is asked for.
+        """
+        name = default_precision(device) if self.precision == "auto" else self.precision
+        if device.name == "cpu" and name not in ("float32", "float64"):
+            raise UserError(
+                f"precision {name} needs a GPU; on the CPU leave out --precision, or give float32 or float64"
+            )
+        check_precision(PRECISIONS[name], device)
+        return self.replace(precision=name)
 
     def to_dict(self) -> dict[str, Any]:
         """What makes the run what it is, for its config.json: all but ``resume`` and ``overwrite``."""

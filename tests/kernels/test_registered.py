@@ -228,3 +228,18 @@ def test_gelu_kernel_is_accurate_for_every_float():
     tail = np.abs(x) < 5
     exact = x64 * ndtr(x64)
     assert (np.abs(y - exact)[tail] <= 1.5e-6 * np.abs(exact)[tail]).all()
+
+
+def test_the_update_writes_the_copy_unless_the_norm_is_not_finite():
+    rng = np.random.default_rng(0)
+    update = ops.TABLE["adamw_update"].kernels["numpy", "float32"].forward
+    settings = 0.01, 1.0, 0.9, 0.999, 1e-6, 0.01
+    start = rng.standard_normal((3, 300_000), dtype=np.float32)  # more than one block of work
+    for norm in (np.float32(2.0), np.float32(np.inf), np.float32(np.nan)):
+        value, grad, mean = start.copy()
+        variance, copy = mean * mean, np.zeros(len(mean), dtype=np.float16)
+        update(value, grad, mean, variance, *settings, copy=copy, norm=norm)
+        assert (value != start[0]).any() == np.isfinite(norm)
+        assert (mean != start[2]).any() == np.isfinite(norm)
+        expected = value.astype(np.float16) if np.isfinite(norm) else 0 * copy
+        np.testing.assert_array_equal(copy, expected)

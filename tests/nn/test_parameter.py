@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minibert import ops
-from minibert.arrays import to_numpy
+from minibert.arrays import PRECISIONS, check_precision, to_numpy
 from minibert.nn import Packed, Parameter, ParameterBuffers, Segment
 from minibert.nn.parameter import ALIGNMENT
 
@@ -166,3 +166,34 @@ def test_gaps_stay_zero_through_optimiser_steps(device):
         ops.adamw_update(buffers.value, buffers.grad, mean, variance, 0.1, 1.0, 0.9, 0.999, 1e-6, 0.01)
     for array in (buffers.value, buffers.grad, mean, variance):
         assert ((to_numpy(array) == 0) == gap).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_products_read_a_copy_in_16_bits(device, dtype):
+    check_precision(PRECISIONS[dtype], device)
+    first, second = Parameter((2, 3)), Parameter((4, 3))
+    packed = Packed([first, second])
+    buffers = ParameterBuffers([packed], device, "float32", dtype)
+    first.value[...], second.value[...] = 1 / 3, 2 / 3
+    assert not to_numpy(packed.operand).any(), "not before it is told"
+    buffers.round_operand()
+    for piece in (first, second, packed):
+        assert (piece.operand.dtype.name, piece.operand.shape) == (dtype, piece.shape)
+        np.testing.assert_array_equal(to_numpy(piece.operand), to_numpy(piece.value).astype(dtype))
+    assert {buffers.value.dtype.name, buffers.grad.dtype.name, first.value.dtype.name} == {"float32"}
+
+
+def test_without_a_copy_products_read_the_values(device):
+    parameter = Parameter((2, 3))
+    packed = Packed([parameter])
+    buffers = ParameterBuffers([packed], device, "float32")
+    assert buffers.operand is buffers.value
+    assert (parameter.operand is parameter.value, packed.operand is packed.value) == (True, True)
+
+
+def test_values_that_are_already_there_are_copied_too(device):
+    parameter = Parameter((2, 3))
+    ParameterBuffers([parameter], device, "float32")
+    parameter.value[...] = 1.5
+    ParameterBuffers([parameter], device, "float32", "float16")
+    assert to_numpy(parameter.operand).tolist() == [[1.5] * 3] * 2

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from minibert.arrays import to_numpy
+from minibert.arrays import PRECISIONS, check_precision, to_numpy
 from minibert.ops.optimise import adamw_update, global_norm
 
 SETTINGS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.01}
@@ -76,6 +76,44 @@ def test_scalars_may_be_arrays_of_the_device(device, draw, dtype):
         results.append(to_numpy(state[0]))
     tolerance = {"float32": 1e-6, "float64": 1e-14}[dtype]
     np.testing.assert_allclose(*results, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_copy_gets_the_new_value(device, draw, dtype):
+    check_precision(PRECISIONS[dtype], device)
+    value, grad = draw(20, dtype="float32"), draw(20, dtype="float32")
+    copy = device.asarray(np.zeros(20), dtype=dtype)
+    adamw_update(value, grad, value * 0, value * 0, 0.01, 1.0, **SETTINGS, copy=copy)
+    assert copy.dtype.name == dtype
+    np.testing.assert_array_equal(to_numpy(copy), to_numpy(value).astype(dtype))
+
+
+@pytest.mark.parametrize("norm", [math.inf, math.nan])
+def test_without_a_finite_norm_nothing_changes(device, draw, norm):
+    """The gradient is as bad as its norm, and so is what it is multiplied with."""
+    arrays = [draw(6, dtype="float32") for _ in range(4)]
+    value, grad, mean, variance = arrays
+    variance *= variance
+    grad[2] = norm
+    copy = device.asarray(np.zeros(6), dtype="float16")
+    before = [to_numpy(array).copy() for array in (value, mean, variance)]
+    with np.errstate(invalid="ignore"):
+        adamw_update(
+            *arrays, 0.1, 1.0, **SETTINGS, copy=copy, norm=device.asarray(np.array(norm), dtype="float32")
+        )
+    for array, original in zip((value, mean, variance), before, strict=True):
+        np.testing.assert_array_equal(to_numpy(array), original)
+    np.testing.assert_array_equal(to_numpy(copy), before[0].astype("float16"))
+
+
+def test_a_finite_norm_changes_nothing_about_the_update(device, draw):
+    value, grad = draw(20), draw(20)
+    results = []
+    for norm in (None, device.asarray(np.array(3.0))):
+        state = [value * 1, grad, value * 0, value * 0]
+        adamw_update(*state, 0.01, 0.7, **SETTINGS, norm=norm)
+        results.append([to_numpy(array) for array in state])
+    np.testing.assert_array_equal(*results)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

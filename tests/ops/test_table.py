@@ -2,11 +2,13 @@
 
 import inspect
 
+import ml_dtypes  # noqa: F401  (so that NumPy knows the name "bfloat16")
 import numpy as np
 import pytest
 import strict
 
 from minibert import ops
+from minibert.arrays import HALF
 from minibert.ops import table
 from minibert.ops.table import TABLE, reference_only, register, replaceable, replaceable_pair
 
@@ -100,6 +102,57 @@ def test_an_operation_without_backward(monkeypatch):
     assert choose(np.ones(3, "float64"), 2.0) == ("reference", 6.0)
     with reference_only():
         assert choose(np.ones(3, "float32")) == ("reference", 3.0)
+
+
+# -- 16 bits -----------------------------------------------------------------------------------------
+
+
+def scaled_sum(x, weight, times):
+    """y = weight · x and the dtypes of what came in, as the cache."""
+    return weight * x * times, (x, weight)
+
+
+def scaled_sum_backward(dout, cache):
+    x, weight = cache
+    assert {dout.dtype, x.dtype, weight.dtype} == {np.dtype("float32")}
+    return dout * weight, (dout * x).sum(axis=0)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_in_16_bits_the_reference_computes_in_float32(monkeypatch, dtype):
+    monkeypatch.setattr(table, "TABLE", {})
+    forward, backward = replaceable_pair(scaled_sum, scaled_sum_backward)
+    x, weight = np.full((4000, 1), 1.01).astype(dtype), np.full(1, 3.0).astype(dtype)
+    y, cache = forward(x, weight=weight, times=2.0)
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, (weight.astype("float32") * x.astype("float32") * 2.0).astype(dtype))
+    dx, dweight = backward(np.ones_like(x), cache)
+    assert dx.dtype == dtype, "the derivative of an activation is rounded"
+    assert dweight.dtype == "float32", "that of a parameter is not"
+    assert dweight[0] == pytest.approx(4000 * float(x[0, 0]), rel=1e-5), (
+        "nor were its terms added up in 16 bits"
+    )
+
+
+def test_a_loss_is_not_rounded(monkeypatch):
+    monkeypatch.setattr(table, "TABLE", {})
+    forward, backward = replaceable_pair(
+        lambda x: (x.sum(), x.shape), lambda dout, cache: dout + np.zeros(cache)
+    )
+    x = np.full(3, 1 / 3, dtype="float16")
+    loss, cache = forward(x)
+    assert loss.dtype == "float32" and loss == 3 * np.float32(x[0])
+    assert backward(np.float32(1.0), cache).dtype == "float16"
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_kernel_for_16_bits_comes_before_the_reference(operation, dtype):
+    forward, _ = operation
+    assert maker(forward(np.ones(3, dtype)))[0] == "reference"
+    register("double", "numpy", dtype, fast_double, fast_double_backward)
+    assert maker(forward(np.ones(3, dtype))) == "fast"
+    with reference_only():
+        assert maker(forward(np.ones(3, dtype)))[0] == "reference"
 
 
 def test_only_known_operations_take_kernels():

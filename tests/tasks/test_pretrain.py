@@ -37,7 +37,9 @@ def test_a_run_leaves_its_files_and_says_how_it_did(small, capsys):
     assert names(settings.folder) == [
         *("checkpoint-3", "checkpoint-6", "config.json", "final", "loss.png", "metrics.jsonl")
     ]
-    assert PretrainSettings.from_dict(json.loads((settings.folder / "config.json").read_text())) == settings
+    assert PretrainSettings.from_dict(
+        json.loads((settings.folder / "config.json").read_text())
+    ) == settings.replace(precision="float32")
     last = [r for r in read_metrics(settings.folder / "metrics.jsonl") if "held_out_mlm_loss" in r][-1]
     assert last["step"] == 6 and summary["held_out_mlm_loss"] == last["held_out_mlm_loss"]
     assert 2 < summary["plateau_loss"] < np.log(80) and 0 < summary["plateau_accuracy"] < 1
@@ -342,3 +344,41 @@ def test_a_damaged_checkpoint_names_the_way_out_and_that_works(small):
     shutil.rmtree(newest)
     pretrain(settings.replace(resume=True))
     assert weights(settings) == before
+
+
+# -- Precision and memory ----------------------------------------------------------------------------
+
+
+def test_recomputing_the_layers_gives_the_same_bits(small):
+    keeping, recomputing = small(name="a", dropout=0.1), small(name="b", dropout=0.1, recompute=True)
+    for settings in (keeping, recomputing):
+        pretrain(settings)
+    assert weights(keeping) == weights(recomputing)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16"])
+def test_a_precision_that_only_a_gpu_has_is_refused_before_any_work(small, tmp_path, precision):
+    with pytest.raises(UserError, match=rf"precision {precision} needs a GPU; on the CPU leave out"):
+        pretrain(small(precision=precision))
+    assert not (tmp_path / "prepared").exists()
+
+
+def test_double_precision_all_the_way(small):
+    pretrain(small(precision="float64"))
+    config = json.loads((small().folder / "final" / "config.json").read_text())
+    assert config["dtype"] == "float64"
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_out_of_memory_is_told_in_one_line(small, monkeypatch, recompute):
+    def run_out(*arguments, **keywords):
+        raise MemoryError("Out of memory allocating 8 bytes\n(allocated so far: 3 bytes).")
+
+    monkeypatch.setattr(BertForPreTraining, "backward", run_out)
+    expected = (
+        r"^not enough memory on cpu: 4 sequences of 32 tokens in float32 take about 0\.00 GiB "
+        r"\(Out of memory allocating 8 bytes \(allocated so far: 3 bytes\)\.\); lower --batch-size and raise "
+        r"--accumulation as much, for the same step in smaller pieces"
+    ) + ("$" if recompute else ", or add --recompute$")
+    with pytest.raises(UserError, match=expected):
+        pretrain(small(recompute=recompute))

@@ -52,13 +52,20 @@ def adamw_update(
     weight_decay: float,
     mean_correction: np.ndarray | float = 1.0,
     variance_correction: np.ndarray | float = 1.0,
+    *,
+    copy: np.ndarray | None = None,
+    norm: np.ndarray | None = None,
 ) -> None:
     """See ``ops.adamw_update``."""
+    if norm is not None and not np.isfinite(norm):
+        return
     rates = beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps, weight_decay
     numbers = lr, clip, *rates, 1.0 / mean_correction, 1.0 / variance_correction
     numbers = [float32(number) for number in numbers]
 
     def block(s: slice) -> None:
         _adamw(value[s], grad[s], mean[s], variance[s], *numbers)
+        if copy is not None:
+            copy[s] = value[s]
 
     run_blocks(block, len(value), ELEMENTS)

@@ -42,6 +42,7 @@ def adamw_update(
     dtype = "float32" if copy is None else copy.dtype.name
     scalars = [xp.asarray(s, dtype="float32") for s in (lr, clip, mean_correction, variance_correction)]
     blocks = -(-value.size // (THREADS * pack(dtype)))
+    norm = None if norm is None else xp.asarray(norm, dtype="float32")
     arrays = value, grad, mean, variance, copy, *scalars, norm
     numbers = value.size, beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps, weight_decay
     launch("adamw", "adamw", dtype, (blocks,), (THREADS,), *arrays, *numbers)

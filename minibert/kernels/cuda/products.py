@@ -10,7 +10,7 @@ import functools
 import warnings
 from typing import Any
 
-from minibert.arrays import Array, get_array_module
+from minibert.arrays import Array, get_array_module, tf32_allowed
 from minibert.kernels.cuda.launch import contiguous
 
 # From cublas_api.h and library_types.h.
@@ -20,14 +20,6 @@ COMPUTE_FLOAT32, COMPUTE_TF32 = 68, 77
 DEFAULT_ALGORITHM = -1
 
 WORKSPACE = 32 << 20  # bytes, what cuBLAS recommends for Hopper
-
-_compute = COMPUTE_FLOAT32
-
-
-def allow_tf32(on: bool) -> None:
-    """Let products of float32 round their factors to 10 bits (TF32), which tensor cores multiply faster."""
-    global _compute
-    _compute = COMPUTE_TF32 if on else COMPUTE_FLOAT32
 
 
 # -- cuBLAS -------------------------------------------------------------------------------------------
@@ -128,7 +120,7 @@ def multiply(a: Array, b: Array, out: Array, scale: float = 1.0) -> Array:
     (a_flag, a_step), (b_flag, b_step), (_, out_step) = _layout(a), _layout(b), _layout(out)
     # cuBLAS reads columns where our arrays have rows, so it is given outᵀ = bᵀ aᵀ.
     sizes = b_flag, a_flag, b.shape[-1], a.shape[-2], a.shape[-1]
-    compute = _compute if a.dtype.name == "float32" else COMPUTE_FLOAT32
+    compute = COMPUTE_TF32 if a.dtype.name == "float32" and tf32_allowed() else COMPUTE_FLOAT32
     # It takes a stack with one leading axis: the longer of the two, while we loop over the shorter.
     leading = out.shape[:-2] or (1, 1)
     loop, batch = (0, 1) if leading[0] <= leading[1] else (1, 0)

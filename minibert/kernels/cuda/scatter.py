@@ -38,3 +38,14 @@ def scatter_rows(ids: Array, d: Array, count: int) -> Array:
     if chunks > 1:
         launch("scatter", "join_runs", dtype, (chunks - 1, tiles), TILE, ids, partial, dweight, n, size)
     return dweight
+
+
+def embedding(weight: Array, ids: Array) -> tuple[Array, tuple]:
+    """See ``ops.embedding``."""
+    return weight[ids], (ids, weight.shape[0])
+
+
+def embedding_backward(dout: Array, cache: tuple) -> Array:
+    """See ``ops.embedding_backward``. The gradient is float32."""
+    ids, count = cache
+    return scatter_rows(ids.reshape(-1), contiguous(dout).reshape(-1, dout.shape[-1]), count)
