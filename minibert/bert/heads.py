@@ -63,7 +63,7 @@ class BertLMPredictionHead(Module):
         hidden (B, S, H), positions (N,) = b·S + s, labels and weights (N,).
         """
         rows = hidden.reshape(-1, hidden.shape[-1])  # (B·S, H)
-        gathered, gather_cache = ops.embedding(positions, rows)  # (N, H): a look-up like any other
+        gathered, gather_cache = ops.gather(rows, positions)  # (N, H)
         transformed, transform_cache = self.transform.forward(gathered)  # (N, H)
         loss, loss_cache = ops.masked_lm_loss(
             transformed,
@@ -81,8 +81,8 @@ class BertLMPredictionHead(Module):
         self._decoder_weight.add_grad(dweight)
         self.bias.add_grad(dbias)
         dgathered = self.transform.backward(dtransformed, cache.pop())
-        drows = ops.embedding_backward(dgathered, cache.pop())  # (B·S, H)
-        return drows.reshape(cache.pop()).astype(dgathered.dtype, copy=False)
+        drows = ops.gather_backward(dgathered, cache.pop())  # (B·S, H)
+        return drows.reshape(cache.pop())
 
 
 class NextSentenceHead(Linear):

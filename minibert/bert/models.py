@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from minibert import ops
 from minibert.arrays import Array, Device
 from minibert.bert.config import BertConfig
@@ -304,8 +306,7 @@ class BertForPreTraining(PretrainedModel):
 
         ``scale`` is a number or a 0-d array on the device. Raises ValueError if the forward had no labels.
         """
-        if not isinstance(scale, self.device.xp.ndarray):
-            scale = float(scale)  # a NumPy number would widen the dtype
+        scale = _number(scale)
         dhidden = dpooled = None
         predictions_cache = cache.pop()
         if predictions_cache is not None:
@@ -330,6 +331,11 @@ class BertForNextSentencePrediction(BertForPreTraining):
     """BERT with the next-sentence head alone."""
 
     masked_lm = False
+
+
+def _number(scale: Array | float) -> Array | float:
+    """A plain number, or an array as it is: a NumPy number would widen the dtype."""
+    return scale if hasattr(scale, "shape") and not isinstance(scale, np.generic) else float(scale)
 
 
 def _denominator(given: float | None, targets: Targets) -> float:

@@ -34,6 +34,7 @@ dropout_residual_norm, dropout_residual_norm_backward = replaceable_pair(
 packed_attention, packed_attention_backward = replaceable_pair(
     composites.packed_attention, composites.packed_attention_backward
 )
+gather, gather_backward = replaceable_pair(composites.gather, composites.gather_backward)
 masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
     composites.masked_lm_loss, composites.masked_lm_loss_backward
 )
@@ -54,6 +55,8 @@ __all__ = [
     "embed_backward",
     "embedding",
     "embedding_backward",
+    "gather",
+    "gather_backward",
     "global_norm",
     "layer_norm",
     "layer_norm_backward",

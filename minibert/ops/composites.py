@@ -140,6 +140,19 @@ def _split_qkv(qkv: Array, num_heads: int) -> list[Array]:
     return [split_heads(qkv[..., i * hidden : (i + 1) * hidden], num_heads) for i in range(3)]
 
 
+def gather(x: Array, positions: Array) -> tuple[Array, Cache]:
+    """y = x[positions]: the rows that are predicted. x (R, H), positions (N,) integers in [0, R) → y (N, H).
+
+    A look-up like any other, except that the table is made of activations.
+    """
+    return embedding(positions, x)
+
+
+def gather_backward(dout: Array, cache: Cache) -> Array:
+    """Derivative of :func:`gather`: dx (R, H), zero in the rows that were not taken."""
+    return embedding_backward(dout, cache)
+
+
 def masked_lm_loss(
     hidden: Array, weight: Array, bias: Array, labels: Array, label_weights: Array, denominator: float
 ) -> tuple[Array, Cache]:

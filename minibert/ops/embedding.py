@@ -18,11 +18,10 @@ def embedding_backward(dout: Array, cache: Cache) -> Array:
     """Derivative of :func:`embedding` with respect to the table: dweight (V, H).
 
     forward: y[r] = weight[ids[r]], so dweight[v] = Σ dout[r] over all r with ids[r] = v. An id that
-    occurs twice collects two gradients: ``dweight[ids] += dout`` would keep only one of them. These sums
-    are float32 at least, whatever dout is.
+    occurs twice collects two gradients: ``dweight[ids] += dout`` would keep only one of them.
     """
     ids, shape = cache
     xp = get_array_module(dout)
-    dweight = xp.zeros(shape, dtype=xp.result_type(dout.dtype, xp.float32))
-    xp.add.at(dweight, ids.reshape(-1), dout.reshape(-1, shape[-1]).astype(dweight.dtype, copy=False))
+    dweight = xp.zeros(shape, dtype=dout.dtype)
+    xp.add.at(dweight, ids.reshape(-1), dout.reshape(-1, shape[-1]))
     return dweight

@@ -34,6 +34,7 @@ PAIRS = (
     ("layer_norm", residual_norm, ("residual_norm",)),
     ("dropout_residual_norm", residual_norm, ("residual_norm",)),
     ("embed", embed, ("embed", "scatter", "columns")),
+    ("gather", embed, ("scatter",)),
     ("packed_attention", attention, ("attention",)),
     ("cross_entropy", cross_entropy, ("cross_entropy",)),
     ("masked_lm_loss", cross_entropy, ("cross_entropy", "columns")),

@@ -93,6 +93,10 @@ CASES = {
         lambda rng: case_embed(rng, 2, 5, 37, 11, 0.2),
         lambda rng: case_embed(rng, 1, 1, 130, 5, 0.1),
     ],
+    "gather": [
+        lambda rng: (normal(rng, 90, 24), rng.permutation(90)[:41]),
+        lambda rng: (normal(rng, 400, 37), rng.integers(0, 400, 300)),  # some rows twice
+    ],
     "packed_attention": [
         lambda rng: case_attention(rng, 3, 24, 2, 8, 0.1),
         lambda rng: case_attention(rng, 2, 37, 5, 3, 0.1),
