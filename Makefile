@@ -16,7 +16,7 @@ PIP_QUIET := -qq --disable-pip-version-check
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 USABLE  := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 
-.PHONY: help train test lint gradcheck parity bench clean
+.PHONY: help train test lint cuda gradcheck parity bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -31,6 +31,9 @@ test: $(READY)  ## run the tests
 lint: $(READY)  ## check style and layout
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
+
+cuda: $(READY)  ## compile the CUDA kernels for sm_80 and sm_90, with registers and spills; needs no GPU
+	$(BIN)/python -m minibert.kernels.cuda.compile
 
 gradcheck: $(READY)  ## compare every hand-written derivative with a numeric one
 	$(BIN)/python -m minibert gradcheck $(ARGS)

@@ -12,7 +12,7 @@ from benchmarks.measure import ROOT, ContenderError
 from benchmarks.results import Results, describe_origins, paragraph, table, usable_cores
 from minibert.errors import UserError
 
-PARTS = "train_step memory inference tokenizer vocabulary scaling profile held_out".split()
+PARTS = "train_step memory inference tokenizer vocabulary scaling profile held_out gpu_step".split()
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -28,11 +28,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = {name: importlib.import_module(f"benchmarks.parts.{name}") for name in PARTS}
     try:
         options = parse(parts, arguments)
-        results = Results(options.results)
-        for name in parts if options.part == "all" else [options.part]:
-            if name != "report":
-                measure(name, parts[name], results, options)
-        print(f"written: {write_report(parts, results)}")
+        if options.part not in ("all", "report"):
+            parts = {options.part: parts[options.part]}
+        for machine in ("cpu", "gpu"):
+            here = {name: part for name, part in parts.items() if machine_of(part) == machine}
+            results = Results(options.results, machine)
+            if options.part != "report" and not (options.part == "all" and machine == "gpu"):
+                for name, part in here.items():
+                    measure(name, part, results, options)
+            if here and (results.parts or machine == "cpu"):
+                print(f"written: {write_report(results)}")
     except (UserError, ContenderError) as error:
         print(f"benchmarks: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
@@ -62,7 +67,7 @@ def parse(parts: dict[str, ModuleType], arguments: Sequence[str] | None) -> argp
     parser = Parser(prog="python -m benchmarks", description="minibert against what else there is")
     commands = parser.add_subparsers(dest="part", required=True, metavar="PART")
     all_of_them = commands.add_parser(
-        "all", parents=[common], help="all of these", conflict_handler="resolve"
+        "all", parents=[common], help="all of these that need no GPU", conflict_handler="resolve"
     )
     for name, part in parts.items():
         text = part.__doc__.strip()
@@ -99,22 +104,29 @@ def measure(name: str, part: ModuleType, results: Results, options: argparse.Nam
             print(f"{what}: {measured}" + (f"   (aim: {least})" if least else ""), flush=True)
 
 
-def write_report(parts: dict[str, ModuleType], results: Results) -> Path:
-    """The report of everything that was ever measured: the aims, then the parts."""
+def machine_of(part: ModuleType) -> str:
+    """What it is measured on: "cpu" or "gpu"."""
+    return getattr(part, "MACHINE", "cpu")
+
+
+def write_report(results: Results) -> Path:
+    """The report of everything that was ever measured on this machine: the aims, then the parts."""
+    parts = {name: importlib.import_module(f"benchmarks.parts.{name}") for name in PARTS}
     measured = {name: cases for name, cases in results.parts.items() if name in parts}
     aims = [row for name, cases in measured.items() for row in parts[name].aims(cases)]
     sections = [
-        paragraph("""
+        paragraph(f"""
             Medians, with quartiles in brackets. Contenders run in processes of their own and take turns
             of about a second; a ratio is taken between times of the same round. All raw times are in
-            `cpu.json`. `make bench` measures everything anew."""),
+            `{results.path.name}`. `make bench` measures everything anew that needs no GPU,
+            `python -m benchmarks gpu_step` what needs one."""),
         table(["what", "aim: at least", "measured"], aims),
     ]
     for name, cases in measured.items():
         part = parts[name]
         title = f"## {part.__doc__.strip().removesuffix('.')}"
         sections += [title, part.section(cases, results.folder), describe_origins(cases)]
-    return results.write_report("Measured on a CPU", sections)
+    return results.write_report(f"Measured on a {results.machine.upper()}", sections)
 
 
 if __name__ == "__main__":

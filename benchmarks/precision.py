@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.measure import ROOT
 from benchmarks.parts.common import new_axes, save_figure
 from benchmarks.results import table
-from minibert.arrays import PRECISIONS, check_precision, resolve_device, to_numpy
+from minibert.arrays import PRECISIONS, check_precision, resolve_device
 from minibert.bert import BertForPreTraining
 from minibert.data import BatchStream
 from minibert.errors import UserError
@@ -22,7 +22,7 @@ from minibert.files import write_json
 from minibert.tasks import prepare
 from minibert.train import AdamW, PretrainSettings
 from minibert.train.schedule import SCHEDULES
-from minibert.train.trainer import accumulate_gradients
+from minibert.train.step import TrainingStep
 
 REFERENCE = "float32"
 
@@ -73,33 +73,28 @@ def run(options: argparse.Namespace) -> None:
     options.results.mkdir(parents=True, exist_ok=True)
     record = {"device": device.name, "steps": settings.steps, "preset": settings.preset, "losses": curves}
     write_json(options.results / "precision.json", record)
-    plot(curves, options.results / "precision.png")
-    means = {name: smooth(curve) for name, curve in curves.items()}
+    plot(curves, settings.steps, options.results / "precision.png")
     rows = [
-        [name, f"{tail(curve):.4f}", f"{np.abs(means[name] - means[REFERENCE]).max():.4f}"]
+        [name, f"{tail(curve):.4f}", f"{distance(curve, curves[REFERENCE]):.4f}"]
         for name, curve in curves.items()
     ]
     print(table(["", "loss of the last tenth, nats", f"at most from {REFERENCE}'s curve"], rows))
 
 
 def loss_curve(model: BertForPreTraining, batches: BatchStream, settings: PretrainSettings) -> list[float]:
-    """The loss of every step of a run with these settings. It is read at the end only."""
+    """The mean losses of some 50 stretches of a run with these settings, all equally long."""
     optimiser = AdamW(model, beta2=settings.beta2, weight_decay=settings.weight_decay)
-    losses = []
-    for step in range(settings.steps):
-        scale = optimiser.loss_scale.value if optimiser.loss_scale else 1.0
-        batch = next(batches)
-        losses.append(accumulate_gradients(model, [batch], seed=0, step=step, scale=scale)["loss"])
+    most = settings.batch_size * settings.instance_settings().most_predictions
+    training = TrainingStep(model, optimiser, predictions=most)
+    stretch = max(settings.steps // 50, 1)
+    means = []
+    for step in range(settings.steps // stretch * stretch):
         warmup = round(settings.warmup * settings.steps)
         rate = SCHEDULES[settings.schedule](step, settings.steps, warmup, settings.learning_rate)
-        optimiser.step(rate, step)
-    return [float(to_numpy(loss)) for loss in losses]
-
-
-def smooth(curve: list[float]) -> np.ndarray:
-    """The means of some 50 runs of steps."""
-    run = max(len(curve) // 50, 1)
-    return np.array(curve[: len(curve) // run * run]).reshape(-1, run).mean(axis=1)
+        training.take([next(batches)], rate, step)
+        if (step + 1) % stretch == 0:
+            means.append(training.read()["loss"])
+    return means
 
 
 def tail(curve: list[float]) -> float:
@@ -107,14 +102,18 @@ def tail(curve: list[float]) -> float:
     return float(np.mean(curve[-max(len(curve) // 10, 1) :]))
 
 
-def plot(curves: dict[str, list[float]], path: Path) -> None:
-    """The smoothed curves, and below them their distances from the reference's."""
+def distance(curve: list[float], other: list[float]) -> float:
+    """The largest between the two, wherever it is."""
+    return float(np.abs(np.subtract(curve, other)).max())
+
+
+def plot(curves: dict[str, list[float]], steps: int, path: Path) -> None:
+    """The curves, and below them their distances from the reference's."""
     figure, (above, below) = new_axes(8, 6, nrows=2, sharex=True, height_ratios=(2, 1))
     for name, curve in curves.items():
-        means = smooth(curve)
-        steps = (np.arange(len(means)) + 0.5) * (len(curve) / len(means))
-        above.plot(steps, means, linewidth=1.4, label=name)
-        below.plot(steps, means - smooth(curves[REFERENCE]), linewidth=1.4)
+        at = (np.arange(len(curve)) + 0.5) * (steps / len(curve))
+        above.plot(at, curve, linewidth=1.4, label=name)
+        below.plot(at, np.subtract(curve, curves[REFERENCE]), linewidth=1.4)
     above.set_ylabel("training loss, nats")
     above.legend(frameon=False)
     below.set_ylabel(f"minus {REFERENCE}'s")

@@ -1,4 +1,4 @@
-"""The file of all that was measured, ``cpu.json``, and the report that is made of it, ``cpu.md``."""
+"""The file of all that was measured, ``cpu.json`` or ``gpu.json``, and the report made of it, ``….md``."""
 
 import os
 import platform
@@ -13,8 +13,7 @@ from typing import Any
 from benchmarks.measure import Spread
 from minibert.files import read_json, write_json, write_text
 
-PACKAGES = "numpy scipy numba torch transformers tokenizers onnxruntime".split()
-DATA, REPORT = "cpu.json", "cpu.md"
+PACKAGES = "numpy scipy numba torch transformers tokenizers onnxruntime cupy-cuda12x cupy-cuda13x".split()
 
 
 class Results:
@@ -24,11 +23,11 @@ class Results:
     record of the same case.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        path = folder / DATA
+    def __init__(self, folder: Path, machine: str = "cpu"):
+        self.folder, self.machine = folder, machine
+        self.path = folder / f"{machine}.json"
         self.parts: dict[str, dict[str, dict[str, Any]]] = (
-            read_json(path, "file of results") if path.exists() else {}
+            read_json(self.path, "file of results") if self.path.exists() else {}
         )
 
     def save(self, part: str, case: str, record: Mapping[str, Any], threads: int) -> None:
@@ -41,11 +40,11 @@ class Results:
             "versions": versions(),
         }
         self.parts.setdefault(part, {})[case] = {**record, "origin": origin}
-        write_json(self.folder / DATA, self.parts)
+        write_json(self.path, self.parts)
 
     def write_report(self, title: str, sections: Sequence[str]) -> Path:
         """Write the report."""
-        path = self.folder / REPORT
+        path = self.path.with_suffix(".md")
         write_text(path, "\n\n".join([f"# {title}", *sections]) + "\n")
         return path
 

@@ -7,10 +7,12 @@ a GPU. Nothing else in the package needs to know which of the two it is.
 
 import functools
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -59,6 +61,45 @@ def to_numpy(array: Array) -> np.ndarray:
     raise TypeError(f"expected a NumPy or CuPy array, got {type(array).__name__}")
 
 
+def map_arrays(function: Callable[[Array], Any], tree: Any) -> Any:
+    """The same tree with ``function(array)`` in the place of every array.
+
+    A tree is an array, None, or a list or a dataclass of trees.
+    """
+    if isinstance(tree, list):
+        return [map_arrays(function, branch) for branch in tree]
+    if is_dataclass(tree):
+        branches = {f.name: map_arrays(function, getattr(tree, f.name)) for f in fields(tree)}
+        return type(tree)(**branches)
+    return None if tree is None else function(tree)
+
+
+def add_rows(table: Array, rows: Array, values: Array) -> None:
+    """table[rows] += values, where a row that occurs several times gets the sum; always the same bits.
+
+    table (V, H), rows (N,) integers in [0, V), values (N, H). CuPy's own ``add.at`` adds with atomics, in
+    another order every time. So the rows are sorted there, and neighbours of one number are added up in
+    steps that double in length; behind the last neighbour of each number then stands the sum of all.
+    """
+    xp = get_array_module(table)
+    if xp is np:
+        np.add.at(table, rows, values)
+        return
+    if not rows.size:
+        return
+    order = xp.argsort(rows, kind="stable")
+    rows, sums = rows[order], values[order]  # (N,), (N, H)
+    step = 1
+    while step < rows.size:
+        same = (rows[step:] == rows[:-step])[:, None]
+        sums[step:] += xp.where(same, sums[:-step], 0)
+        step *= 2
+    numbers = xp.arange(table.shape[0], dtype=rows.dtype)
+    last = xp.searchsorted(rows, numbers, side="right") - 1  # (V,): of each number, −1 before the first
+    there = (rows[xp.maximum(last, 0)] == numbers)[:, None]
+    table += xp.where(there, sums[xp.maximum(last, 0)], 0)
+
+
 # -- Devices --------------------------------------------------------------------------------------
 
 
@@ -94,31 +135,71 @@ def resolve_device(name: "str | Device") -> Device:
     count, problem = _count_gpus()
     if problem:
         raise UserError(f"device {name!r} cannot be used: {problem}")
-    if int(index or 0) >= count:
+    number = int(index or 0)
+    if number >= count:
         raise UserError(f"device {name!r} is not there: this machine has {count} GPU(s), numbered from 0")
     import cupy
 
-    cupy.cuda.Device(int(index or 0)).use()
-    return Device(f"cuda:{int(index or 0)}", cupy)
+    cupy.cuda.Device(number).use()
+    try:
+        cupy.arange(2) + 1  # compiled for this GPU, and run on it
+    except Exception as error:  # the compiler or a library is missing, the GPU too old or too new
+        raise UserError(
+            f"device {name!r} cannot be used: CuPy finds the GPU but cannot compute on it "
+            f"({_in_one_line(error)}); {_INSTALL}"
+        ) from error
+    return Device(f"cuda:{number}", cupy)
+
+
+_INSTALL = (
+    "from the checkout run  pip install -e '.[cuda12]'  (or  '.[cuda13]'  for a CUDA 13 driver; "
+    "nvidia-smi shows which)"
+)
 
 
 def _count_gpus() -> tuple[int, str]:
     """How many GPUs CuPy can use, and if none, why and what to do."""
+    wheels = sorted({d.name for d in metadata.distributions() if re.fullmatch(_CUPY_WHEELS, d.name or "")})
+    if len(wheels) > 1:
+        return 0, (
+            f"several CuPy packages are installed and overwrite each other's files; "
+            f"run  pip uninstall {' '.join(wheels)}  and then  pip install -e '.[cuda12]'"
+        )
     try:
         import cupy
-    except ImportError:
-        return 0, (
-            "CuPy is not installed; from the checkout run  pip install -e '.[cuda12]'  "
-            "(or  '.[cuda13]'  for a CUDA 13 driver; nvidia-smi shows which)"
-        )
+    except ModuleNotFoundError as error:
+        if error.name != "cupy":
+            return 0, f"CuPy is installed, but what it needs is not ({error}); {_INSTALL}"
+        return 0, f"CuPy is not installed; {_INSTALL}"
+    except ImportError as error:
+        return 0, f"CuPy is installed but does not load ({_in_one_line(error)}); {_INSTALL}"
+    runtime = cupy.cuda.runtime
     try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        return (
-            0,
-            f"CuPy is installed but finds no usable GPU ({error}); check nvidia-smi, or use --device cpu",
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        if error.status == _INSUFFICIENT_DRIVER:
+            version = runtime.runtimeGetVersion()
+            return 0, (
+                "there is no NVIDIA driver, or one too old for CUDA "
+                f"{version // 1000}.{version % 1000 // 10}, which this CuPy is made for; nvidia-smi shows "
+                "the driver and its CUDA version: install a newer driver or the CuPy for that version, "
+                "or use --device cpu"
+            )
+        return 0, (
+            f"CuPy is installed but finds no usable GPU ({error}); check nvidia-smi, or use --device cpu"
         )
     return count, "" if count else "CuPy is installed but this machine has no NVIDIA GPU; use --device cpu"
+
+
+_INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: also where there is no driver at all
+
+_CUPY_WHEELS = r"(amd-)?cupy(-cuda\w+|-rocm[\w-]+)?"  # packages that are all imported as ``cupy``
+
+
+def _in_one_line(error: Exception) -> str:
+    """Of an error's text the last line that says something: CuPy draws frames around its own."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" =-")]
+    return lines[-1] if lines else type(error).__name__
 
 
 # -- Precision ------------------------------------------------------------------------------------
@@ -314,16 +395,44 @@ def dropout_key(seed: int, step: int, micro_batch: int, replica: int, site: int)
     ``site`` numbers the places in the model where dropout is applied; the others say which training
     run, step, piece of an accumulated batch, and device.
     """
+    return _fold([*_stream_words(seed, step, micro_batch, replica), int(site)])
+
+
+def dropout_stream(seed: int, step: int, micro_batch: int, replica: int) -> np.ndarray:
+    """What all sites of a forward pass have in common, as :func:`dropout_keys` reads it: (5,) uint32."""
+    words = _stream_words(seed, step, micro_batch, replica)
+    return np.array([word & 0xFFFFFFFF for word in words], dtype=np.uint32)
+
+
+def dropout_keys(stream: Array, sites: int) -> Array:
+    """:func:`dropout_key` of the sites 0, 1, …, made where the stream is: (sites, 2) uint32.
+
+    stream (5,) uint32, from :func:`dropout_stream`.
+    """
+    xp = get_array_module(stream)
+    site = xp.arange(sites, dtype="uint32")
+    # an array of one number wraps around like the others; NumPy's single numbers warn
+    return xp.stack(list(_fold([*(stream[i : i + 1] for i in range(stream.size)), site])), axis=1)
+
+
+def _stream_words(seed: int, step: int, micro_batch: int, replica: int) -> list[int]:
+    # ints, for a NumPy integer would give the key, and then the bits, another dtype
+    return [int(seed), int(seed) >> 32, int(step), int(micro_batch), int(replica)]
+
+
+def _fold(words: list[Any]) -> tuple[Any, Any]:
+    """Mix all words into two, in two ways."""
     first, second = 0x9E3779B9, 0x85EBCA6B
-    for word in (seed, seed >> 32, step, micro_batch, replica, site):
-        word = int(word)  # a NumPy integer would give the key, and then the bits, another dtype
+    for word in words:
         first = _mix((first ^ word) & 0xFFFFFFFF)
         second = _mix((second + word) & 0xFFFFFFFF)
     return first, second
 
 
-def random_bits(xp: ModuleType, key: DropoutKey, shape: tuple[int, ...]) -> Array:
+def random_bits(xp: ModuleType, key: DropoutKey | Array, shape: tuple[int, ...]) -> Array:
     """Uniform random 16-bit integers (uint16), a pure function of the key and each element's index.
+
+    The key is two numbers, or an array of two on the device.
 
     Element i takes half of the 32-bit word number i // 2. A word is its number mixed with both halves
     of the key, so that different keys give unrelated sequences and not shifts of the same one.

@@ -29,6 +29,7 @@ from minibert.data import open_corpus
 from minibert.errors import UserError
 from minibert.files import read_text
 from minibert.gradcheck import report
+from minibert.ops import require_kernels
 from minibert.tasks import fill_mask, prepare, pretrain
 from minibert.text import BertTokenizer
 from minibert.train.settings import PretrainSettings, check_names, read_settings
@@ -120,12 +121,18 @@ def _examples(*lines: str) -> str:
 def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads for the CPU's matrix products")
+    parser.add_argument(
+        "--strict-kernels",
+        action="store_true",
+        help="a GPU kernel that cannot be used is an error",
+    )
 
 
 def _device(flags: argparse.Namespace) -> Device:
     """What the flags say of the machine, put into force."""
     if flags.threads is not None:
         set_threads(flags.threads)
+    require_kernels(flags.strict_kernels)
     return resolve_device(flags.device)
 
 

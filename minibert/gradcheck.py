@@ -344,7 +344,7 @@ def _primitive_cases(draw: Draws) -> list[Case]:
         function_case("layer_norm", lambda *a: ops.layer_norm(*a, 0.5), ops.layer_norm_backward, norm),
         function_case(
             "embedding",
-            lambda weight: ops.embedding(ids, weight),
+            lambda weight: ops.embedding(weight, ids),
             ops.embedding_backward,
             {"weight": x(7, 6)},
         ),

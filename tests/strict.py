@@ -16,15 +16,17 @@ makes slow:
 - results whose shape depends on values (``a[mask]``, ``nonzero``, ``unique``): each waits for the GPU;
 - indexing with a list or a NumPy array: each is a hidden copy to the GPU.
 
+- ``add.at`` with repeated indices: CuPy adds with atomics, in another order and to other bits every time.
+
 As in CuPy every result is an array (reductions give 0-d ones), a Python number takes the array's dtype
 (NEP 50), and a NumPy number keeps its own.
 
 ``xp`` is the library, ``StrictArray`` its array type; ``record()`` lists the dtype of all results, with the
-function that made each.
+function that made each. ``capture()`` notes operations as a CUDA graph does, to be done again later.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +49,7 @@ COMPARE_WHOLE_ARRAYS = frozenset(
 ATOMIC_DTYPES = frozenset("float16 float32 float64 complex64 complex128 int32 uint32 uint64".split())
 
 _recording: list[tuple[str, np.dtype]] | None = None
+_captured: list[Callable[[], Any]] | None = None
 
 
 @contextmanager
@@ -58,6 +61,55 @@ def record() -> Iterator[list[tuple[str, np.dtype]]]:
         yield made
     finally:
         _recording = None
+
+
+@contextmanager
+def capture() -> Iterator[list[Callable[[], Any]]]:
+    """Collect what has to be called in order to repeat every operation, at the same addresses.
+
+    As while a CUDA graph is captured, nothing is really computed: floating-point results are NaN, and what
+    would be written in place stays as it was. Whatever passes a value from the host to the device or
+    back is an error.
+    """
+    global _captured
+    _captured = operations = []
+    try:
+        with np.errstate(all="ignore"):
+            yield operations
+    finally:
+        _captured = None
+
+
+def capturing() -> bool:
+    """Whether a ``capture`` is open."""
+    return _captured is not None
+
+
+def _pass_host(what: str) -> None:
+    """Refuse to pass a value between host and device in the midst of a capture."""
+    if _captured is not None:
+        raise RuntimeError(f"the stream is capturing, so {what} is disallowed")
+
+
+def _in_place(operation: Callable[[], Any]) -> None:
+    """Do what writes to an array that exists already; in a capture only note it."""
+    if _captured is None:
+        operation()
+    else:
+        _captured.append(operation)
+
+
+def _computed(operation: Callable[[], Any], operands: Iterable[Any], name: str) -> Any:
+    """The result of an operation as a strict array, or several; a capture notes how to compute it anew."""
+    result = operation()
+    if _captured is None or not isinstance(result, np.ndarray | np.generic):
+        return _wrap(result, name)
+    result = np.asarray(result)
+    if not any(isinstance(a, np.ndarray) and np.may_share_memory(a, result) for a in operands):  # no view
+        if result.dtype.kind == "f":
+            result[...] = np.nan
+        _captured.append(lambda: np.copyto(result, operation()))
+    return _wrap(result, name)
 
 
 def _wrap(result: Any, function: str) -> Any:
@@ -106,9 +158,17 @@ def _call(function: Callable, name: str, parameters: list[str], args: tuple, kwa
     if len(args) > len(names):
         raise TypeError(f"CuPy's {name} takes at most {len(names)} arguments, {len(args)} were given")
     arguments = [_argument(value, key.lstrip("*"), name) for key, value in zip(names, args, strict=False)]
-    result = function(*arguments, **{key: _argument(value, key, name) for key, value in kwargs.items()})
-    out = kwargs.get("out")
-    return _wrap(result, name) if out is None else out
+    keywords = {key: _argument(value, key, name) for key, value in kwargs.items()}
+
+    def operation() -> Any:
+        return function(*arguments, **keywords)
+
+    if kwargs.get("out") is not None:
+        _in_place(operation)
+        return kwargs["out"]
+    owner = getattr(function, "__self__", None)  # of a method
+    flat = (item for value in arguments for item in (value if isinstance(value, list) else [value]))
+    return _computed(operation, [owner, *flat, *keywords.values()], name)
 
 
 class StrictUfunc:
@@ -124,8 +184,8 @@ class StrictUfunc:
             raise TypeError(f"CuPy's {self.name} has no parameter {', '.join(unknown)}")
         operands = [_operand(value, self.name) for value in args]
         if out is None:
-            return _wrap(self._ufunc(*operands, **kwargs), self.name)
-        self._ufunc(*operands, out=_operand(out, self.name), **kwargs)
+            return _computed(lambda: self._ufunc(*operands, **kwargs), operands, self.name)
+        _in_place(lambda: self._ufunc(*operands, out=_operand(out, self.name), **kwargs))
         return out
 
     def at(self, array: "StrictArray", indices: Any, values: Any) -> None:
@@ -134,7 +194,10 @@ class StrictUfunc:
             raise NotImplementedError(f"CuPy has no {self.name}.at")
         if array.dtype.name not in ATOMIC_DTYPES:
             raise TypeError(f"{self.name}.at: no atomic operation for {array.dtype}")
-        self._ufunc.at(array._data, array._index(indices), _operand(values, f"{self.name}.at"))
+        index, values = array._index(indices), _operand(values, f"{self.name}.at")
+        if self.name in ("add", "subtract") and array.dtype.kind == "f" and array._repeats(index):
+            raise ValueError(f"{self.name}.at with repeated indices: other bits in every run")
+        _in_place(lambda: self._ufunc.at(array._data, index, values))
 
 
 class StrictArray:
@@ -181,16 +244,19 @@ class StrictArray:
 
     def item(self) -> Any:
         """The Python number of a 0-d array: a wait for the GPU, so it has to be asked for."""
+        _pass_host("reading a number")
         if self.ndim:
             raise ValueError(f"one number was asked for, the array has shape {self.shape}")
         return self._data.item()
 
     def get(self) -> np.ndarray:
         """A copy on the host."""
+        _pass_host("a copy to the host")
         return self._data.copy()
 
-    def set(self, array: np.ndarray) -> None:
+    def set(self, array: np.ndarray, stream: Any = None) -> None:
         """Copy a host array of the same shape and dtype into this one."""
+        _pass_host("a copy from the host")
         if not isinstance(array, np.ndarray) or (array.shape, array.dtype) != (self.shape, self.dtype):
             raise TypeError(f"set: a NumPy array of shape {self.shape} and dtype {self.dtype} is needed")
         self._data[...] = array
@@ -212,16 +278,21 @@ class StrictArray:
         index = self._index(key)
         if any(isinstance(part, np.ndarray) and part.dtype == bool for part in index):
             raise TypeError("a[mask] has a shape that depends on values, which waits for the GPU; use where")
-        return _wrap(self._data[index], "getitem")
+        operands = [self._data, *index]
+        return _computed(lambda: self._data[index], operands, "getitem")
 
     def __setitem__(self, key: Any, value: Any) -> None:
         index, value = self._index(key), _operand(value, "setitem")
-        integers = any(isinstance(part, np.ndarray) and part.dtype != bool for part in index)
-        if integers and np.ndim(value):
-            written = np.arange(self.size).reshape(self.shape)[index]
-            if np.unique(written).size < written.size:
-                raise ValueError("a[i] = values with repeated indices: undefined which value wins")
-        self._data[index] = value
+        if np.ndim(value) and self._repeats(index):
+            raise ValueError("a[i] = values with repeated indices: undefined which value wins")
+        _in_place(lambda: self._data.__setitem__(index, value))
+
+    def _repeats(self, index: tuple) -> bool:
+        """Whether an index names the same place twice."""
+        if not any(isinstance(part, np.ndarray) and part.dtype != bool for part in index):
+            return False
+        named = np.arange(self.size).reshape(self.shape)[index]
+        return np.unique(named).size < named.size
 
 
 def _attach_operators() -> None:
@@ -276,7 +347,8 @@ def _transfer(name: str) -> Callable:
 
     def transfer(a: Any, dtype: Any = None, copy: bool | None = name == "array" or None) -> StrictArray:
         if isinstance(a, StrictArray):
-            return _wrap(np.array(a._data, dtype=dtype, copy=copy), name)
+            return _computed(lambda: np.array(a._data, dtype=dtype, copy=copy), [a._data], name)
+        _pass_host("a copy from the host")
         return _wrap(np.array(a, dtype=dtype), name)
 
     return transfer
@@ -303,7 +375,7 @@ def _build_library() -> ModuleType:
         setattr(library, name, _transfer(name))
     library.ndarray = StrictArray
     library.special = ModuleType("strict.special")  # where CuPy has cupyx.scipy.special
-    library.special.erf = lambda x: _wrap(scipy.special.erf(_operand(x, "erf")), "erf")
+    library.special.erf = lambda x: _computed(lambda: scipy.special.erf(_operand(x, "erf")), [], "erf")
     return library
 
 

@@ -1,6 +1,7 @@
 """Which library an array belongs to, devices, threads, and the random bits of dropout."""
 
 import itertools
+import re
 import sys
 import threading
 from types import ModuleType, SimpleNamespace
@@ -14,10 +15,13 @@ import threadpoolctl
 from minibert.arrays import (
     PRECISIONS,
     Device,
+    add_rows,
     check_precision,
     choose_precision,
     default_precision,
     dropout_key,
+    dropout_keys,
+    dropout_stream,
     erf,
     get_array_module,
     get_threads,
@@ -65,18 +69,42 @@ def test_erf(device):
     assert erf(device.asarray(x, dtype="float32")).dtype == "float32"
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 300])
+def test_rows_are_added_up_in_the_same_order_every_time(device, count):
+    rng = np.random.default_rng(count)
+    table, rows = rng.standard_normal((9, 4)), rng.integers(0, 9, count)
+    values = rng.standard_normal((count, 4))
+    values[:1] = np.inf  # stays with the row that it is added to
+    expected = table.copy()
+    np.add.at(expected, rows, values)
+    results = []
+    for _ in range(2):
+        there = device.asarray(table.copy())
+        add_rows(there, device.asarray(rows), device.asarray(values))
+        results.append(to_numpy(there))
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_allclose(results[0], expected, rtol=1e-12, atol=1e-13)
+
+
 # -- Devices ----------------------------------------------------------------------------------------
 
 
 class CudaError(Exception):
     """Stands for cupy.cuda.runtime.CUDARuntimeError."""
 
+    def __init__(self, message, status=100):
+        super().__init__(message)
+        self.status = status
+
 
 @pytest.fixture
 def pretend(monkeypatch):
-    """Pretend that CuPy is installed and finds so many GPUs, or raises an error; None: not installed."""
+    """Pretend that CuPy is installed and finds so many GPUs, or raises an error; None: not installed.
 
-    def install(gpus):
+    ``broken`` is the error that computing then ends in.
+    """
+
+    def install(gpus, broken=None):
         if gpus is None:
             monkeypatch.setitem(sys.modules, "cupy", None)  # makes "import cupy" an ImportError
             return []
@@ -87,15 +115,33 @@ def pretend(monkeypatch):
                 raise gpus
             return gpus
 
+        def arange(stop):
+            if broken:
+                raise broken
+            return np.arange(stop)
+
         cupy = ModuleType("cupy")
+        cupy.arange = arange
         cupy.cuda = SimpleNamespace(
-            runtime=SimpleNamespace(getDeviceCount=count, CUDARuntimeError=CudaError),
+            runtime=SimpleNamespace(
+                getDeviceCount=count,
+                CUDARuntimeError=CudaError,
+                runtimeGetVersion=lambda: 12090,
+            ),
             Device=lambda index: SimpleNamespace(use=lambda: used.append(index)),
         )
         monkeypatch.setitem(sys.modules, "cupy", cupy)
         return used
 
     return install
+
+
+def refusal(name="cuda"):
+    """The one line that says why there is no such device."""
+    with pytest.raises(UserError, match=f"device '{name}'") as caught:
+        resolve_device(name)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def test_cpu_is_always_there():
@@ -130,12 +176,45 @@ def test_cuda_without_cupy_says_what_to_install(pretend, name):
 
 
 def test_cuda_without_a_usable_gpu(pretend):
-    pretend(CudaError("driver too old"))
-    with pytest.raises(UserError, match=r"no usable GPU \(driver too old\).*--device cpu"):
-        resolve_device("cuda")
+    pretend(CudaError("out of order"))
+    assert re.search(r"no usable GPU \(out of order\).*--device cpu", refusal())
     pretend(0)
-    with pytest.raises(UserError, match=r"no NVIDIA GPU.*--device cpu"):
-        resolve_device("cuda")
+    assert re.search(r"no NVIDIA GPU.*--device cpu", refusal())
+
+
+def test_no_driver_or_one_that_is_too_old_for_this_wheel(pretend):
+    pretend(CudaError("driver version is insufficient", status=35))
+    assert re.search(r"no NVIDIA driver, or one too old for CUDA 12\.9.*or the CuPy for that", refusal())
+
+
+def test_a_cupy_that_does_not_load(pretend, monkeypatch, tmp_path):
+    """CuPy's own message has a frame and many lines; what counts is the last."""
+    framed = r"{0}\nFailed to import CuPy.\n{0}\nlibcudart.so.12: no such file\n{0}".format("=" * 60)
+    for source, told in (
+        (f'raise ImportError("{framed}")', r"not load \(libcudart.so.12: no such file\); .*pip install"),
+        ("import a_module_that_is_not_there", r"what it needs is not .*a_module_that_is_not_there"),
+    ):
+        (tmp_path / "cupy.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "cupy", raising=False)
+        assert re.search(told, refusal())
+
+
+def test_several_cupy_wheels(pretend, monkeypatch):
+    pretend(1)
+    names = ["numpy", "cupy-cuda12x", "cupy-xarray", "cupy-cuda13x"]
+    monkeypatch.setattr(
+        "minibert.arrays.metadata.distributions", lambda: [SimpleNamespace(name=name) for name in names]
+    )
+    assert re.search(r"several CuPy .* pip uninstall cupy-cuda12x cupy-cuda13x ", refusal())
+    assert resolve_device("auto").name == "cpu"
+    names.remove("cupy-cuda13x")
+    assert resolve_device("cuda").name == "cuda:0"
+
+
+def test_a_gpu_on_which_cupy_cannot_compute(pretend):
+    pretend(1, broken=RuntimeError("CuPy failed to load libnvrtc.so.12"))
+    assert re.search(r"cannot compute on it \(CuPy failed to load libnvrtc.so.12\); .*pip install", refusal())
 
 
 def test_a_gpu_that_is_not_there(pretend):
@@ -399,3 +478,14 @@ def test_runs_of_kept_elements_have_the_right_lengths():
     expected = np.array([p * (1 - p) ** (k - 1) for k in range(1, 41)] + [(1 - p) ** 40])
     counts = np.bincount(gaps, minlength=42)[1:]
     assert scipy.stats.chisquare(counts, expected * len(gaps)).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**40 + 12345, 2**63])
+def test_keys_made_on_a_device_are_those_of_the_host(device, seed):
+    stream = device.asarray(dropout_stream(seed, 678, 2, 1))
+    keys = to_numpy(dropout_keys(stream, 5))
+    assert keys.dtype == np.uint32
+    assert [tuple(key) for key in keys.tolist()] == [dropout_key(seed, 678, 2, 1, site) for site in range(5)]
+    key = dropout_keys(stream, 5)[3]
+    bits = to_numpy(random_bits(device.xp, key, (7, 3)))
+    np.testing.assert_array_equal(bits, random_bits(np, dropout_key(seed, 678, 2, 1, 3), (7, 3)))

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from minibert import ops
 from minibert.cli import main
 from minibert.data import open_corpus
+from minibert.kernels import cuda
+from minibert.kernels.cuda.launch import KernelError
 from minibert.text import BertTokenizer
 
 SENTENCES = [
@@ -344,6 +347,28 @@ def test_cuda_without_cupy_says_how_to_install_it(monkeypatch, workplace, capsys
     monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails from here on
     assert main(["fill-mask", "[MASK]", "--device", "cuda"]) == 2
     assert "pip install -e '.[cuda12]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_strict_kernels_make_a_broken_kernel_an_error_in_one_line(strict, workplace, monkeypatch, capsys):
+    """A kernel registered for NumPy that does not compile stands for one on a GPU."""
+    broken = cuda._function_with_fallback("global_norm", fail_to_compile)
+    monkeypatch.setattr(cuda, "_warned", set())
+    kernels = ops.TABLE["global_norm"].kernels
+    monkeypatch.setitem(kernels, ("numpy", "float32"), type(kernels["numpy", "float32"])(broken))
+    line = f"pretrain --name strict --corpus corpus.txt {SMALL}" + " --strict-kernels" * strict
+    code = main(line.split())
+    said = capsys.readouterr().err
+    ops.require_kernels(False)
+    assert "global_norm cannot be used" in said and "norm.cu does not compile" in said
+    if strict:
+        assert code == 2 and said.count("\n") == 1 and "--strict-kernels" in said
+    else:
+        assert code == 0 and "warning" in said
+
+
+def fail_to_compile(*arguments):
+    raise KernelError("norm.cu does not compile")
 
 
 def test_ctrl_c_exits_with_130(monkeypatch, capsys):

@@ -207,7 +207,7 @@ def test_embedding_gradient_assigned_instead_of_scattered(draw):
         return dweight
 
     def row_with(ids):
-        return rows_of(lambda weight: embedding(ids, weight), backward, {"weight": weight})["weight"]
+        return rows_of(lambda weight: embedding(weight, ids), backward, {"weight": weight})["weight"]
 
     weight = draw.normal(7, 6)
     assert row_with(draw.ids(7, 2, 3)).error > 0.1

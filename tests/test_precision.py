@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from minibert.arrays import Device, to_numpy
+from minibert.arrays import Device
 from minibert.bert import BertConfig, BertForPreTraining
 from minibert.train import AdamW
-from minibert.train.trainer import accumulate_gradients
+from minibert.train.step import TrainingStep
 
 STEPS, LENGTH, WORDS = 200, 12, 30
 CONFIG = BertConfig(
@@ -46,13 +46,13 @@ def loss_curve(device: Device, precision: str) -> np.ndarray:
     """The mean loss of every 20 steps."""
     model = BertForPreTraining(CONFIG, device=device, precision=precision, seed=1)
     optimiser = AdamW(model, beta2=0.98, bias_correction=True)
-    losses = []
+    training = TrainingStep(model, optimiser, predictions=32 * LENGTH)
+    means = []
     for step in range(STEPS):
-        scale = optimiser.loss_scale.value if optimiser.loss_scale else 1.0
-        outputs = accumulate_gradients(model, [batch(step)], seed=0, step=step, scale=scale)
-        optimiser.step(1e-2 * (1 - step / STEPS), step)
-        losses.append(outputs["loss"])
-    return np.array([float(to_numpy(loss)) for loss in losses]).reshape(-1, 20).mean(axis=1)
+        training.take([batch(step)], 1e-2 * (1 - step / STEPS), step)
+        if step % 20 == 19:
+            means.append(training.read()["loss"])
+    return np.array(means)
 
 
 @pytest.fixture(scope="module")

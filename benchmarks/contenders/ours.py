@@ -1,14 +1,17 @@
 """Ours."""
 
+import itertools
+
 import numpy as np
 import threadpoolctl
 
 from benchmarks import inputs, operations, products, texts
 from benchmarks.worker import Contender
 from minibert import BertConfig, BertForPreTraining, BertModel, BertTokenizer
+from minibert.arrays import Device
 from minibert.train import AdamW
-from minibert.train.metrics import as_float
-from minibert.train.trainer import accumulate_gradients
+from minibert.train.metrics import as_float, peak_memory
+from minibert.train.step import TrainingStep
 
 
 def describe_blas() -> str:
@@ -21,18 +24,53 @@ def training_step(folder: str, batch_size: int, length: int) -> Contender:
     """A step as the trainer takes it, of the model in a pretrained folder."""
     model = BertForPreTraining.from_pretrained(folder)
     batch = inputs.pretraining_batch(model.config.vocab_size, batch_size, length)
-    optimiser = AdamW(model)
+    training = TrainingStep(model, AdamW(model))
 
     def step(number: int) -> None:
-        losses = accumulate_gradients(model, [batch], seed=0, step=number)
-        optimiser.step(1e-5, number)
-        as_float(losses["loss"])
+        training.take([batch], 1e-5, max(number, 0))
+        training.read()
 
     def loss_without_dropout() -> float:
         model.eval()
         return as_float(model.forward(**batch)[0].loss)
 
     return {"step": step, "loss": loss_without_dropout, "blas": describe_blas}
+
+
+def gpu_steps(
+    folder: str, batch_size: int, length: int, device: str, precision: str, graph: bool, steps: int
+) -> Contender:
+    """``steps`` steps and a look at their loss; also for the CPU, with the same words."""
+    model = BertForPreTraining.from_pretrained(folder, device=device, precision=precision)
+    batch = inputs.pretraining_batch(model.config.vocab_size, batch_size, length)
+    predictions = inputs.count_masked(batch_size, length)
+    training = TrainingStep(model, AdamW(model), predictions=predictions, graph=graph)
+    numbers = itertools.count()
+
+    def take_steps(_: int) -> None:
+        for _ in range(steps):
+            training.take([batch], 1e-5, next(numbers))
+        training.read()
+
+    def loss_without_dropout() -> float:
+        model.eval()
+        return as_float(model.forward(**batch, return_logits=False)[0].loss)
+
+    return {
+        "steps": take_steps,
+        "loss": loss_without_dropout,
+        "replaying": lambda: training.repetition.replaying,
+        "memory": lambda: peak_memory(model.device, training.repetition.pool_bytes),
+        "device": lambda: describe_device(model.device),
+    }
+
+
+def describe_device(device: Device) -> str:
+    """What the GPU calls itself, or "cpu"."""
+    if device.name == "cpu":
+        return device.name
+    number = int(device.name.partition(":")[2])
+    return device.xp.cuda.runtime.getDeviceProperties(number)["name"].decode()
 
 
 def step_and_products(folder: str, batch_size: int, length: int) -> Contender:

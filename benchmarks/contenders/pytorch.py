@@ -145,10 +145,12 @@ def training_functions(
     return {"step": step, "loss": loss_without_dropout}
 
 
-def training_step(folder: str, batch_size: int, length: int, compile: dict[str, Any] | None) -> Contender:
-    """A step of the model in a pretrained folder, eager, or with these arguments of ``torch.compile``."""
+def prepare(
+    folder: str, batch_size: int, length: int, device: str = "cpu"
+) -> tuple[Pretraining, tuple[Tensor, ...], torch.optim.Optimizer]:
+    """The model in a pretrained folder, a batch for its forward, and its optimiser."""
     config = read_config(folder)
-    model = Pretraining(config, load_file(Path(folder) / "model.safetensors"))
+    model = Pretraining(config, load_file(Path(folder) / "model.safetensors")).to(device)
     batch = tensors_of(pretraining_batch(config.vocab_size, batch_size, length))
     labels = batch["labels"].reshape(-1)
     (positions,) = torch.nonzero(labels != IGNORED, as_tuple=True)
@@ -163,8 +165,41 @@ def training_step(folder: str, batch_size: int, length: int, compile: dict[str, 
     others = [parameter for parameter in model.parameters() if parameter.ndim == 1]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=1e-5, fused=True)
+    return model, tuple(tensor.to(device) for tensor in inputs), optimiser
+
+
+def training_step(folder: str, batch_size: int, length: int, compile: dict[str, Any] | None) -> Contender:
+    """A step of the model in a pretrained folder, eager, or with these arguments of ``torch.compile``."""
+    model, inputs, optimiser = prepare(folder, batch_size, length)
     run = model if compile is None else torch.compile(model, **compile)
     return training_functions(model, lambda: run(*inputs), optimiser)
+
+
+def gpu_steps(
+    folder: str, batch_size: int, length: int, device: str, compile: dict[str, Any] | None, steps: int
+) -> Contender:
+    """``steps`` steps under autocast to bfloat16, and a look at the last one's loss."""
+    model, inputs, optimiser = prepare(folder, batch_size, length, device)
+    run = model if compile is None else torch.compile(model, **compile)
+
+    def loss() -> Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            return run(*inputs)
+
+    def take_steps(_: int) -> None:
+        for _ in range(steps):
+            optimiser.zero_grad()
+            value = loss()
+            value.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+        value.item()
+
+    def memory() -> int | None:
+        return torch.cuda.max_memory_reserved() if device == "cuda" else None
+
+    functions = training_functions(model, loss, optimiser)
+    return {"steps": take_steps, "loss": functions["loss"], "memory": memory}
 
 
 def inference(folder: str, batch_size: int, length: int, compile: dict[str, Any] | None) -> Contender:

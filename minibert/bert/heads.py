@@ -56,14 +56,14 @@ class BertLMPredictionHead(Module):
         return logits.reshape(*shape, logits.shape[-1]).astype(self.bias.value.dtype, copy=False)
 
     def forward(
-        self, hidden: Array, positions: Array, labels: Array, weights: Array, denominator: float
+        self, hidden: Array, positions: Array, labels: Array, weights: Array, denominator: Array | float
     ) -> tuple[Array, list]:
         """The masked-LM loss Σ weight · (−log p(label)) / denominator, a 0-d array, in nats.
 
         hidden (B, S, H), positions (N,) = b·S + s, labels and weights (N,).
         """
         rows = hidden.reshape(-1, hidden.shape[-1])  # (B·S, H)
-        gathered, gather_cache = ops.gather(rows, positions)  # (N, H)
+        gathered, gather_cache = ops.embedding(rows, positions)  # (N, H): a look-up like any other
         transformed, transform_cache = self.transform.forward(gathered)  # (N, H)
         loss, loss_cache = ops.masked_lm_loss(
             transformed,
@@ -81,7 +81,7 @@ class BertLMPredictionHead(Module):
         self._decoder_weight.add_grad(dweight)
         self.bias.add_grad(dbias)
         dgathered = self.transform.backward(dtransformed, cache.pop())
-        drows = ops.gather_backward(dgathered, cache.pop())  # (B·S, H)
+        drows = ops.embedding_backward(dgathered, cache.pop())  # (B·S, H)
         return drows.reshape(cache.pop())
 
 

@@ -14,7 +14,7 @@ IGNORED = -100  # a label that does not count
 
 @dataclass(frozen=True)
 class EncoderInputs:
-    """What the encoder reads, on the device: three (B, S) integer arrays."""
+    """What the encoder reads: three (B, S) arrays of int32."""
 
     input_ids: Array
     token_type_ids: Array
@@ -23,16 +23,25 @@ class EncoderInputs:
 
 @dataclass(frozen=True)
 class Targets:
-    """Which rows are predicted and what is right there, on the device; every array (N,).
+    """Which rows are predicted and what is right there; positions, labels and weights (N,).
 
-    ``positions`` are flat row numbers. A row with weight 0 counts for nothing.
-    ``counted`` is the same on the host: the indices of the rows that do count.
+    ``positions`` are flat row numbers. A row with weight 0 counts for nothing. The sum of the others is
+    divided by the ``denominator``, a 0-d array; it starts as their number, or 1 if there is none.
     """
 
     positions: Array
     labels: Array
     weights: Array
-    counted: np.ndarray
+    denominator: Array
+
+
+@dataclass(frozen=True)
+class PretrainingInputs:
+    """A whole batch that has been checked; a head without labels has None for its targets."""
+
+    encoder: EncoderInputs
+    masked_lm: Targets | None
+    next_sentence: Targets | None
 
 
 def encoder_inputs(
@@ -61,27 +70,35 @@ def encoder_inputs(
     _check_range("input_ids", ids, config.vocab_size, "vocab_size")
     _check_range("token_type_ids", types, config.type_vocab_size, "type_vocab_size")
     _check_range("attention_mask", mask, 2, "the two values 0 and 1")
-    return EncoderInputs(*(device.asarray(array) for array in (ids, types, mask)))
+    return EncoderInputs(*(device.asarray(array, dtype="int32") for array in (ids, types, mask)))
 
 
 def masked_lm_targets(
-    config: BertConfig, device: Device, dtype: str, labels: Any, shape: tuple[int, int]
+    config: BertConfig,
+    device: Device,
+    dtype: str,
+    labels: Any,
+    shape: tuple[int, int],
+    rows: int | None = None,
 ) -> Targets:
     """The N labelled positions of a batch, as flat arrays.
 
-    labels (B, S) holds −100 wherever nothing is predicted; if it does so everywhere, position 0 stands in
-    with weight 0. Raises UserError if the shape is not that of the input or a label is outside the
-    vocabulary.
+    labels (B, S) holds −100 wherever nothing is predicted. N is their number, but at least 1; or always
+    ``rows``: a captured step cannot change its shapes. Position 0 with weight 0 stands in for what is
+    missing. Raises UserError if the shape is not that of the input, a label is outside the vocabulary, or
+    there are more than ``rows``.
     """
     labels = _integers("labels", labels)
     if labels.shape != shape:
         raise UserError(f"labels has shape {labels.shape}; expected that of input_ids, {shape}")
     chosen = labels != IGNORED  # (B, S)
     _check_range("labels", labels[chosen], config.vocab_size, "vocab_size, or −100 for ignored")
-    positions = np.flatnonzero(chosen)  # b·S + s
-    real = np.ones(len(positions), dtype=bool)
-    if not len(positions):
-        positions, real = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=bool)
+    count = int(chosen.sum())
+    if rows is not None and count > rows:
+        raise UserError(f"labels has {count} positions to predict; expected at most {rows}")
+    missing = max(count, 1) - count if rows is None else rows - count
+    positions = np.pad(np.flatnonzero(chosen), (0, missing))  # b·S + s
+    real = np.arange(len(positions)) < count
     return _targets(device, dtype, positions, np.where(real, labels.reshape(-1)[positions], 0), real)
 
 
@@ -103,10 +120,10 @@ def _targets(
     device: Device, dtype: str, positions: np.ndarray, labels: np.ndarray, real: np.ndarray
 ) -> Targets:
     return Targets(
-        positions=device.asarray(positions.reshape(-1)),
-        labels=device.asarray(labels.reshape(-1)),
-        weights=device.asarray(real.reshape(-1), dtype=dtype),
-        counted=np.flatnonzero(real),
+        positions=device.asarray(positions, dtype="int32"),
+        labels=device.asarray(labels, dtype="int32"),
+        weights=device.asarray(real, dtype=dtype),
+        denominator=device.asarray(real.sum() or 1, dtype=dtype),
     )
 
 

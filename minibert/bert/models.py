@@ -1,20 +1,19 @@
 """The models: an encoder, and the heads that it is pre-trained with."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from minibert import ops
-from minibert.arrays import Array, Device
+from minibert.arrays import Array, Device, map_arrays, resolve_device
 from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
 from minibert.bert.encoder import BertEncoder, BertPooler
 from minibert.bert.heads import BertPreTrainingHeads
 from minibert.bert.inputs import (
     EncoderInputs,
+    PretrainingInputs,
     Targets,
     encoder_inputs,
     masked_lm_targets,
@@ -242,19 +241,40 @@ class BertForPreTraining(PretrainedModel):
 
         Raises UserError for a batch that does not fit the model, or labels for a head it does not have.
         """
-        self._check_heads(labels, next_sentence_label)
-        inputs = encoder_inputs(self.config, self.device, input_ids, token_type_ids, attention_mask)
-        output, encoder_cache = self.bert.encode(inputs, self.dtype, return_hidden_states, return_attentions)
-        predictions_cache = relationship_cache = None
-        if self.masked_lm:
-            predictions_cache = self._predict(output, inputs, labels, mlm_denominator, return_logits)
-        if self.next_sentence:
-            relationship_cache = self._relate(output, next_sentence_label, nsp_denominator)
-        losses = [loss for loss in (output.mlm_loss, output.nsp_loss) if loss is not None]
-        output.loss = sum(losses[1:], start=losses[0]) if losses else None
-        return output, [encoder_cache, relationship_cache, predictions_cache]
+        batch = self.check(
+            input_ids,
+            token_type_ids,
+            attention_mask,
+            labels,
+            next_sentence_label,
+            mlm_denominator,
+            nsp_denominator,
+        )
+        output, cache = self.compute(
+            map_arrays(self.device.asarray, batch), return_hidden_states, return_attentions
+        )
+        if self.masked_lm and return_logits:
+            positions = None
+            if batch.masked_lm is not None:  # a row of weight 0 only stands in where there are no labels
+                positions = self.device.asarray(batch.masked_lm.positions[batch.masked_lm.weights > 0])
+            output.prediction_logits = self.cls.predictions.logits(output.last_hidden_state, positions)
+        return output, cache
 
-    def _check_heads(self, labels: Any, next_sentence_label: Any) -> None:
+    def check(
+        self,
+        input_ids: Any,
+        token_type_ids: Any = None,
+        attention_mask: Any = None,
+        labels: Any = None,
+        next_sentence_label: Any = None,
+        mlm_denominator: float | None = None,
+        nsp_denominator: float | None = None,
+        predictions: int | None = None,
+    ) -> PretrainingInputs:
+        """The first half of ``forward``: everything that is done on the host.
+
+        ``predictions`` gives the masked-LM targets this number of rows, whatever the labels are.
+        """
         for name, given, has_head in (
             ("labels", labels, self.masked_lm),
             ("next_sentence_label", next_sentence_label, self.next_sentence),
@@ -263,41 +283,54 @@ class BertForPreTraining(PretrainedModel):
                 raise UserError(
                     f"{type(self).__name__} has no head for {name}; leave them out or use BertForPreTraining"
                 )
-
-    def _predict(
-        self,
-        output: BertOutput,
-        inputs: EncoderInputs,
-        labels: Any,
-        denominator: float | None,
-        with_logits: bool,
-    ) -> list | None:
-        """Fill in the masked-LM loss and logits; the cache is None without labels."""
-        head, hidden = self.cls.predictions, output.last_hidden_state
-        if labels is None:
-            output.prediction_logits = head.logits(hidden) if with_logits else None
-            return None
-        targets = masked_lm_targets(self.config, self.device, self.dtype, labels, inputs.input_ids.shape)
-        denominator = _denominator(denominator, targets)
-        output.mlm_loss, cache = head.forward(
-            hidden, targets.positions, targets.labels, targets.weights, denominator
+        encoder = encoder_inputs(self.config, _HOST, input_ids, token_type_ids, attention_mask)
+        shape, masked_lm, next_sentence = encoder.input_ids.shape, None, None
+        if labels is not None:
+            masked_lm = masked_lm_targets(self.config, _HOST, self.dtype, labels, shape, predictions)
+        if next_sentence_label is not None:
+            next_sentence = next_sentence_targets(_HOST, self.dtype, next_sentence_label, shape[0])
+        return PretrainingInputs(
+            encoder, _divided_by(masked_lm, mlm_denominator), _divided_by(next_sentence, nsp_denominator)
         )
-        if with_logits:
-            counted = self.device.asarray(targets.counted)
-            output.prediction_logits = head.logits(hidden, targets.positions[counted])
-        return cache
 
-    def _relate(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
-        """Fill in the next-sentence logits and loss; the cache is None without labels."""
+    def compute(
+        self,
+        batch: PretrainingInputs,
+        return_hidden_states: bool = False,
+        return_attentions: bool = False,
+    ) -> tuple[BertOutput, list]:
+        """The second half: a checked batch, now on the device, → outputs without masked-LM logits, cache.
+
+        Nothing here goes through the host, so that a GPU can be given all of it at once.
+        """
+        output, encoder_cache = self.bert.encode(
+            batch.encoder, self.dtype, return_hidden_states, return_attentions
+        )
+        predictions_cache = relationship_cache = None
+        if batch.masked_lm is not None:
+            targets = batch.masked_lm
+            output.mlm_loss, predictions_cache = self.cls.predictions.forward(
+                output.last_hidden_state,
+                targets.positions,
+                targets.labels,
+                targets.weights,
+                targets.denominator,
+            )
+        if self.next_sentence:
+            relationship_cache = self._relate(output, batch.next_sentence)
+        losses = [loss for loss in (output.mlm_loss, output.nsp_loss) if loss is not None]
+        output.loss = sum(losses[1:], start=losses[0]) if losses else None
+        return output, [encoder_cache, relationship_cache, predictions_cache]
+
+    def _relate(self, output: BertOutput, targets: Targets | None) -> list | None:
+        """Fill in the next-sentence logits and loss; the cache is None without targets."""
         head, pooled = self.cls.seq_relationship, output.pooler_output
         logits, linear_cache = head.forward(pooled)  # (B, 2)
         output.seq_relationship_logits = logits.astype(self.dtype, copy=False)
-        if labels is None:
+        if targets is None:
             return None
-        targets = next_sentence_targets(self.device, self.dtype, labels, pooled.shape[0])
-        denominator = _denominator(denominator, targets)
         output.nsp_loss, loss_cache = ops.cross_entropy(
-            output.seq_relationship_logits, targets.labels, targets.weights, denominator
+            output.seq_relationship_logits, targets.labels, targets.weights, targets.denominator
         )
         return [linear_cache, loss_cache]
 
@@ -306,7 +339,7 @@ class BertForPreTraining(PretrainedModel):
 
         ``scale`` is a number or a 0-d array on the device. Raises ValueError if the forward had no labels.
         """
-        scale = _number(scale)
+        scale = _plain_number(scale)
         dhidden = dpooled = None
         predictions_cache = cache.pop()
         if predictions_cache is not None:
@@ -333,11 +366,16 @@ class BertForNextSentencePrediction(BertForPreTraining):
     masked_lm = False
 
 
-def _number(scale: Array | float) -> Array | float:
-    """A plain number, or an array as it is: a NumPy number would widen the dtype."""
-    return scale if hasattr(scale, "shape") and not isinstance(scale, np.generic) else float(scale)
+def _plain_number(scale: Array | float) -> Array | float:
+    """An array as it is, else a Python number: one of NumPy's would widen the dtype."""
+    return scale if hasattr(scale, "__setitem__") else float(scale)
 
 
-def _denominator(given: float | None, targets: Targets) -> float:
-    """What a loss is divided by: a plain number (a NumPy one would widen the dtype), and never 0."""
-    return float(len(targets.counted) if given is None else given) or 1.0
+_HOST = resolve_device("cpu")
+
+
+def _divided_by(targets: Targets | None, denominator: float | None) -> Targets | None:
+    """The targets with that denominator, if one is given; 0 would be one for no targets at all."""
+    if targets is None or denominator is None:
+        return targets
+    return replace(targets, denominator=_HOST.asarray(denominator or 1, dtype=targets.denominator.dtype))

@@ -53,6 +53,11 @@ class InstanceSettings:
             raise UserError(f"unknown masking {self.masking!r}; expected one of {', '.join(MASKING)}")
 
     @property
+    def most_predictions(self) -> int:
+        """Positions that are masked in an instance, at most: those of one of full length."""
+        return min(self.max_predictions, max(1, round(self.masked_lm_prob * self.max_seq_length)))
+
+    @property
     def specials(self) -> int:
         """Special tokens in an instance: [CLS] and a [SEP] after each segment."""
         return 3 if self.next_sentence else 2

@@ -56,7 +56,7 @@ class Embedding(Module):
 
     def forward(self, ids: Array) -> tuple[Array, tuple]:
         """ids (…) integers in [0, count) → y (…, size)."""
-        return ops.embedding(ids, self.weight.value)
+        return ops.embedding(self.weight.value, ids)
 
     def backward(self, dout: Array, cache: tuple) -> None:
         """dout (…, size); adds to the gradient of weight. Integers have no derivative to return."""
@@ -72,12 +72,12 @@ class Dropout(Module):
     def __init__(self, probability: float):
         super().__init__()
         self.probability = probability
-        self.set_stream(seed=0, step=0, micro_batch=0, replica=0, site=0)
+        self._key: DropoutKey | Array = dropout_key(0, 0, 0, 0, 0)
 
-    def set_stream(self, seed: int, step: int, micro_batch: int, replica: int, site: int) -> None:
+    def set_key(self, key: DropoutKey | Array) -> None:
         """Choose the random bits (see ``Module.set_dropout_stream``)."""
-        self._key = dropout_key(seed, step, micro_batch, replica, site)
+        self._key = key
 
-    def key(self) -> DropoutKey | None:
+    def key(self) -> DropoutKey | Array | None:
         """The key for ``ops.dropout``, or None while dropout is off."""
         return self._key if self.training and self.probability > 0.0 else None

@@ -2,7 +2,16 @@
 
 from collections.abc import Iterator
 
-from minibert.arrays import Device, allow_tf32, check_precision, choose_precision, resolve_device
+from minibert import ops
+from minibert.arrays import (
+    Array,
+    Device,
+    allow_tf32,
+    check_precision,
+    choose_precision,
+    dropout_key,
+    resolve_device,
+)
 from minibert.nn.parameter import Packed, Parameter, ParameterBuffers, Piece
 
 
@@ -110,9 +119,22 @@ class Module:
 
         Until it is called again, every forward drops the same elements.
         """
-        sites = (module for module in self.modules() if hasattr(module, "set_stream"))
-        for site, module in enumerate(sites):
-            module.set_stream(seed, step, micro_batch, replica, site)
+        for site, module in enumerate(self._dropouts()):
+            module.set_key(dropout_key(seed, step, micro_batch, replica, site))
+
+    def set_dropout_keys(self, stream: Array) -> None:
+        """The same, from the numbers that ``arrays.dropout_stream`` has put together, on the device.
+
+        The keys are made there too, so that nothing of them passes through the host.
+        """
+        dropouts = self._dropouts()
+        keys = ops.dropout_keys(stream, len(dropouts))  # (sites, 2)
+        for site, module in enumerate(dropouts):
+            module.set_key(keys[site])
+
+    def _dropouts(self) -> list["Module"]:
+        """Where dropout is applied; the place in this list is the site."""
+        return [module for module in self.modules() if hasattr(module, "set_key")]
 
 
 def _kind(piece: Piece) -> int:

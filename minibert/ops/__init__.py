@@ -8,18 +8,28 @@ The letters in shapes: B batch · S sequence length · H hidden size · A heads 
 size · V vocabulary · L layers · P predicted positions.
 """
 
+from minibert import arrays
 from minibert.ops import composites, optimise
 from minibert.ops import cross_entropy as _cross_entropy
+from minibert.ops import embedding as _embedding
 from minibert.ops import layer_norm as _layer_norm
 from minibert.ops import linear as _linear
 from minibert.ops.activations import ACTIVATIONS, tanh, tanh_backward
 from minibert.ops.attention import attention_bias, split_heads
 from minibert.ops.composites import attention_probabilities
-from minibert.ops.embedding import embedding, embedding_backward
 from minibert.ops.softmax import softmax
-from minibert.ops.table import TABLE, reference_only, register, replaceable, replaceable_pair
+from minibert.ops.table import (
+    TABLE,
+    kernels_required,
+    reference_only,
+    register,
+    replaceable,
+    replaceable_pair,
+    require_kernels,
+)
 
 linear, linear_backward = replaceable_pair(_linear.linear, _linear.linear_backward)
+embedding, embedding_backward = replaceable_pair(_embedding.embedding, _embedding.embedding_backward)
 layer_norm, layer_norm_backward = replaceable_pair(_layer_norm.layer_norm, _layer_norm.layer_norm_backward)
 cross_entropy, cross_entropy_backward = replaceable_pair(
     _cross_entropy.cross_entropy, _cross_entropy.cross_entropy_backward
@@ -34,10 +44,10 @@ dropout_residual_norm, dropout_residual_norm_backward = replaceable_pair(
 packed_attention, packed_attention_backward = replaceable_pair(
     composites.packed_attention, composites.packed_attention_backward
 )
-gather, gather_backward = replaceable_pair(composites.gather, composites.gather_backward)
 masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
     composites.masked_lm_loss, composites.masked_lm_loss_backward
 )
+dropout_keys = replaceable(arrays.dropout_keys)
 global_norm = replaceable(optimise.global_norm)
 adamw_update = replaceable(optimise.adamw_update)
 
@@ -49,15 +59,15 @@ __all__ = [
     "attention_probabilities",
     "cross_entropy",
     "cross_entropy_backward",
+    "dropout_keys",
     "dropout_residual_norm",
     "dropout_residual_norm_backward",
     "embed",
     "embed_backward",
     "embedding",
     "embedding_backward",
-    "gather",
-    "gather_backward",
     "global_norm",
+    "kernels_required",
     "layer_norm",
     "layer_norm_backward",
     "linear",
@@ -70,6 +80,7 @@ __all__ = [
     "packed_attention_backward",
     "reference_only",
     "register",
+    "require_kernels",
     "softmax",
     "split_heads",
     "tanh",

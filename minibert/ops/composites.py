@@ -35,8 +35,8 @@ def embed(
     norm_bias (H,), input_ids and token_type_ids (B, S) → y (B, S, H).
     """
     length = input_ids.shape[1]
-    words, word_cache = embedding(input_ids, word_weight)  # (B, S, H)
-    types, type_cache = embedding(token_type_ids, token_type_weight)  # (B, S, H)
+    words, word_cache = embedding(word_weight, input_ids)  # (B, S, H)
+    types, type_cache = embedding(token_type_weight, token_type_ids)  # (B, S, H)
     total = words + types + position_weight[:length]  # (B, S, H)
     normalised, norm_cache = layer_norm(total, norm_weight, norm_bias, eps)
     y, dropout_cache = dropout(normalised, probability, key)
@@ -138,19 +138,6 @@ def _split_qkv(qkv: Array, num_heads: int) -> list[Array]:
     """(B, S, 3H) → q, k, v, each (B, A, S, D)."""
     hidden = qkv.shape[-1] // 3
     return [split_heads(qkv[..., i * hidden : (i + 1) * hidden], num_heads) for i in range(3)]
-
-
-def gather(x: Array, positions: Array) -> tuple[Array, Cache]:
-    """y = x[positions]: the rows that are predicted. x (R, H), positions (N,) integers in [0, R) → y (N, H).
-
-    A look-up like any other, except that the table is made of activations.
-    """
-    return embedding(positions, x)
-
-
-def gather_backward(dout: Array, cache: Cache) -> Array:
-    """Derivative of :func:`gather`: dx (R, H), zero in the rows that were not taken."""
-    return embedding_backward(dout, cache)
 
 
 def masked_lm_loss(

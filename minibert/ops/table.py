@@ -44,6 +44,7 @@ class Entry:
 TABLE: dict[str, Entry] = {}
 
 _kernels_on = True
+_kernels_required = False
 
 
 def register(
@@ -62,6 +63,17 @@ def reference_only() -> Iterator[None]:
         yield
     finally:
         _kernels_on = before
+
+
+def require_kernels(on: bool) -> None:
+    """Whether it is an error (UserError), and not only a warning, if a registered kernel cannot be used."""
+    global _kernels_required
+    _kernels_required = on
+
+
+def kernels_required() -> bool:
+    """What ``require_kernels`` was told last; no at first."""
+    return _kernels_required
 
 
 def _choose(name: str, x: Array) -> Implementation:
@@ -88,7 +100,7 @@ def in_float32(reference: Implementation, activations: int) -> Implementation:
         cache, dtype = cache
         gradients = reference.backward(_widen(dout), cache)
         if not isinstance(gradients, tuple):
-            return gradients.astype(dtype)
+            return gradients.astype(dtype) if activations else gradients
         rounded = (gradient.astype(dtype) for gradient in gradients[:activations])
         return *rounded, *gradients[activations:]
 

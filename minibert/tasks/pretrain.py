@@ -30,6 +30,7 @@ from minibert.data import (
 )
 from minibert.errors import UserError
 from minibert.files import atomic_folder, write_json
+from minibert.ops import require_kernels
 from minibert.plots import plot_loss
 from minibert.tasks.fill_mask import fill_mask
 from minibert.text import BertTokenizer
@@ -211,6 +212,7 @@ def _remove_unfinished(run: Path) -> None:
 def _prepare_machine(settings: PretrainSettings, device: Device) -> None:
     if settings.threads is not None:
         set_threads(settings.threads)
+    require_kernels(settings.strict_kernels)
     chosen = " (chosen by auto)" if settings.device == "auto" else ""
     print(f"device: {device.name}{chosen}, {get_threads()} threads for the CPU's matrix products", flush=True)
 
@@ -270,9 +272,8 @@ def _make_trainer(
         clip_norm=settings.clip_norm,
         bias_correction=settings.bias_correction,
     )
-    batches = BatchStream(
-        prepared.train, tokenizer, settings.instance_settings(), settings.batch_size, settings.seed
-    )
+    instances = settings.instance_settings()
+    batches = BatchStream(prepared.train, tokenizer, instances, settings.batch_size, settings.seed)
 
     def learning_rate(step: int) -> float:
         warmup = round(settings.warmup * settings.steps)
@@ -294,6 +295,8 @@ def _make_trainer(
         steps=settings.steps,
         accumulation=settings.accumulation,
         seed=settings.seed,
+        predictions=settings.batch_size * instances.most_predictions,
+        graph=settings.graph,
         log_every=settings.log_every or (1 if model.device.name == "cpu" else 10),
         print_every=settings.print_every,
         eval_every=settings.eval_every,
@@ -344,7 +347,7 @@ def _finish(
         **{name: value for name, value in last.items() if name != "step"},
         "tokens_per_second": trainer.tokens / trainer.seconds,
         "seconds": trainer.seconds,
-        "peak_memory": peak_memory(trainer.model.device),
+        "peak_memory": peak_memory(trainer.model.device, trainer.pool_bytes),
     }
     _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
     _print_summary(run, summary)

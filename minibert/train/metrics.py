@@ -65,14 +65,14 @@ def _count_right(logits: Array, labels: np.ndarray) -> int:
     return int(np.sum(to_numpy(logits.argmax(axis=-1)) == labels))
 
 
-def peak_memory(device: Device) -> int | None:
+def peak_memory(device: Device, of_graphs: int = 0) -> int | None:
     """The most memory this process has held so far, in bytes, on the device; None where nobody counts it.
 
     On the CPU that is the resident set, preparation of the corpus included; on a GPU what CuPy's pool
-    has taken from the driver.
+    has taken from the driver, and the pools ``of_graphs`` (``Repetition.pool_bytes``).
     """
     if device.name.startswith("cuda"):
-        return device.xp.get_default_memory_pool().total_bytes()
+        return device.xp.get_default_memory_pool().total_bytes() + of_graphs
     try:
         import resource
     except ImportError:  # Windows

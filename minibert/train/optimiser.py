@@ -1,14 +1,24 @@
 """BERT's optimiser: Adam with decoupled weight decay and clipped gradients, over the flat buffers."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from minibert import ops
-from minibert.arrays import Array, to_numpy
+from minibert.arrays import Array, map_arrays, to_numpy
 from minibert.errors import UserError
 from minibert.nn import Module
 from minibert.train.loss_scale import LossScale
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the host knows of an update, as 0-d arrays: the learning rate, and Adam's corrections 1 − βᵗ."""
+
+    learning_rate: Array
+    mean_correction: Array
+    variance_correction: Array
 
 
 class AdamW:
@@ -18,9 +28,10 @@ class AdamW:
     g · clip_norm / max(‖g‖, clip_norm). Biases and LayerNorm parameters are not decayed. Defaults are
     those of google-research/bert (optimization.py): no bias correction, ε outside the root.
 
-    What the host knows of a step, it puts into 0-d arrays on the device, and it reads nothing back, so
-    that a GPU never waits for it. So a step whose gradient is not finite is left out without the host
-    knowing. In float16 ``loss_scale`` says what the loss has to be multiplied with before the backward.
+    What the host knows of a step goes into 0-d arrays on the device, and nothing is read back, so that a
+    GPU never waits for the host, and a recorded update can be replayed with other ``Rates``. So a step
+    whose gradient is not finite is left out without the host knowing. In float16 ``loss_scale`` says what
+    the loss has to be multiplied with before the backward.
     """
 
     def __init__(
@@ -52,45 +63,51 @@ class AdamW:
 
         ``step`` counts the updates from 0; only the bias correction asks for it.
         """
+        return self.update(map_arrays(self.device.asarray, self.rates(learning_rate, step)))
+
+    def rates(self, learning_rate: float, step: int) -> Rates:
+        """What ``update`` has to be told for this step, on the host.
+
+        The corrections are what Adam's means, which began at 0, are divided by; 1 if they are not corrected.
+        """
+        numbers = (learning_rate, 1.0, 1.0)
+        if self.bias_correction:
+            numbers = (learning_rate, 1.0 - self.beta1 ** (step + 1), 1.0 - self.beta2 ** (step + 1))
+        return Rates(*(np.array(number, dtype=self.buffers.value.dtype) for number in numbers))
+
+    def update(self, rates: Rates) -> Array:
+        """The same as ``step``, with what the host knows on the device already."""
         buffers, segments = self.buffers, self.buffers.segments
         for segment in segments:
             if segment.frozen:
                 buffers.grad[segment.start : segment.stop] = 0
         norm = ops.global_norm(buffers.grad)
-        clip_norm = self._scalar(self.clip_norm)
         scale = self.loss_scale.value if self.loss_scale else 1.0
         norm = norm / scale
-        clip = clip_norm / (self.device.xp.maximum(norm, clip_norm) * scale)
+        clip = self.clip_norm / (self.device.xp.maximum(norm, self.clip_norm) * scale)
         if self.loss_scale:
             self.loss_scale.update(norm)
         for segment in segments:
             if not segment.frozen:
                 here = slice(segment.start, segment.stop)
+                scaled = segment.lr_scale != 1.0
                 ops.adamw_update(
                     buffers.value[here],
                     buffers.grad[here],
                     self.mean[here],
                     self.variance[here],
-                    self._scalar(learning_rate * segment.lr_scale),
+                    rates.learning_rate * segment.lr_scale if scaled else rates.learning_rate,
                     clip,
                     self.beta1,
                     self.beta2,
                     self.eps,
                     self.weight_decay if segment.decay else 0.0,
-                    *self._corrections(step + 1),
+                    rates.mean_correction,
+                    rates.variance_correction,
                     copy=buffers.operand[here] if buffers.has_copy else None,
                     norm=norm,
                 )
         return norm
-
-    def _corrections(self, updates: int) -> tuple[Array, Array]:
-        """What Adam's means are divided by after so many updates: 1 − βᵗ, as they began at 0."""
-        if not self.bias_correction:
-            return self._scalar(1.0), self._scalar(1.0)
-        return self._scalar(1.0 - self.beta1**updates), self._scalar(1.0 - self.beta2**updates)
-
-    def _scalar(self, value: float) -> Array:
-        return self.device.xp.asarray(value, dtype=self.buffers.value.dtype)
 
     def state_arrays(self) -> dict[str, np.ndarray]:
         """The two means of every parameter by name, "mean.…" and "variance.…", on the host.

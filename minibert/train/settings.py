@@ -153,6 +153,10 @@ class PretrainSettings:
     keep_checkpoints: int = _setting(2, "Report", "checkpoints to keep, the newest", least=1)
 
     device: str = _setting("auto", "Machine", "auto, cpu, cuda or cuda:N")
+    graph: bool = _setting(True, "Machine", "record the training step and replay it (on a GPU)")
+    strict_kernels: bool = _setting(
+        False, "Machine", "an error, not a warning, if a GPU kernel cannot be used"
+    )
     threads: int | None = _setting(
         None, "Machine", "threads for the CPU's matrix products; none: all cores", least=1
     )

@@ -4,19 +4,17 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from minibert.arrays import Array
 from minibert.errors import UserError
 from minibert.train.loss_scale import LEAST
-from minibert.train.metrics import Batch, MetricsLog, as_float, count_targets
+from minibert.train.metrics import Batch, MetricsLog, as_float
 from minibert.train.optimiser import AdamW
 from minibert.train.progress import Progress
-
-LOSSES = ("loss", "mlm_loss", "nsp_loss")
+from minibert.train.step import TrainingStep
 
 
 class BatchSource(Protocol):
@@ -32,35 +30,6 @@ class BatchSource(Protocol):
         """Go to a place that ``state`` gave: the same batches follow, bit for bit."""
 
 
-def accumulate_gradients(
-    model: Any, micro_batches: Sequence[Batch], *, seed: int, step: int, scale: Array | float = 1.0
-) -> dict[str, Array]:
-    """The gradients of one batch, computed in pieces that are added up; returns its losses, 0-d arrays.
-
-    The gradients are those of ``scale`` times the loss.
-
-    Every piece divides its losses by the number of predictions in all of them, so the sum is what the
-    one large batch would give, although the pieces may hold different numbers of masked words.
-    """
-    model.train()
-    model.zero_grad()
-    denominators = count_targets(micro_batches)
-    losses: dict[str, Array] = {}
-    for index, batch in enumerate(micro_batches):
-        model.set_dropout_stream(seed=seed, step=step, micro_batch=index)
-        outputs, cache = model.forward(**batch, **denominators, return_logits=False)
-        model.backward(cache, scale)
-        add_up(losses, {name: getattr(outputs, name) for name in LOSSES})
-    return losses
-
-
-def add_up(totals: dict[str, Array], terms: Mapping[str, Array | None]) -> None:
-    """Add each term that there is to the total of its name."""
-    for name, term in terms.items():
-        if term is not None:
-            totals[name] = totals[name] + term if name in totals else term
-
-
 @dataclass
 class Trainer:
     """Trains ``model`` up to ``steps`` steps. Three things recur, each after so many steps and at the end:
@@ -70,9 +39,9 @@ class Trainer:
     save       write a checkpoint with ``state()``
 
     The losses stay on the device until a report reads them: it gives their mean over the steps since the
-    last. A loss or a gradient that is not finite ends the run, before anything is saved from it (in float16
-    a gradient may: its step is left out, and ``grad_norm`` is null in the metrics). Ctrl-C
-    lets the step end and saves; a second one stops at once.
+    last, and that of the gradient's norm. A loss or a gradient that is not finite ends the run, before
+    anything is saved from it (in float16 a gradient may: its step is left out, and ``grad_norm`` is null in
+    the metrics). Ctrl-C lets the step end and saves; a second one stops at once.
     """
 
     model: Any
@@ -85,6 +54,8 @@ class Trainer:
     steps: int
     accumulation: int = 1
     seed: int = 0
+    predictions: int | None = None  # these two: see TrainingStep
+    graph: bool = True
     log_every: int = 1
     print_every: int = 100
     eval_every: int = 250
@@ -95,7 +66,6 @@ class Trainer:
     seconds: float = 0.0  # spent in steps, without evaluations and checkpoints
     checkpoint: Path | None = None  # the last one
 
-    _sums: dict[str, Array] = field(default_factory=dict)  # of the losses since the last report
     _since: tuple[int, int, float] = (0, 0, 0.0)  # step, tokens and the clock at the last report
     _place: dict[str, Any] = field(default_factory=dict)  # in the data, at the last report
 
@@ -108,6 +78,11 @@ class Trainer:
             "data": self.batches.state(),
         }
 
+    @property
+    def pool_bytes(self) -> int:
+        """Memory of the GPU that the steps of ``run`` have to themselves."""
+        return self._training.repetition.pool_bytes
+
     def restore(self, checkpoint: Path, state: Mapping[str, Any]) -> None:
         """Go on from the ``state()`` in a checkpoint. Parameters and moments are no business of this."""
         self.checkpoint = checkpoint
@@ -117,16 +92,19 @@ class Trainer:
 
     def run(self) -> None:
         """Train to the end. Raises KeyboardInterrupt, once saved, after Ctrl-C, and UserError for a NaN."""
+        self._training = TrainingStep(
+            self.model, self.optimiser, seed=self.seed, predictions=self.predictions, graph=self.graph
+        )
         with _Interrupt() as interrupt, Progress(self.step, self.steps, self.print_every) as progress:
             if self.step == 0:
                 self._evaluate(progress)
             self._begin_report()
             while self.step < self.steps:
-                norm = self._take_step()
+                self._take_step()
                 stopping = interrupt.requested
                 evaluating, saving = self._due(self.eval_every), self._due(self.save_every) or stopping
                 if self._due(self.log_every) or evaluating or saving:
-                    self._report(norm, progress)
+                    self._report(progress)
                     if evaluating:
                         self._evaluate(progress)
                     if saving:
@@ -138,29 +116,22 @@ class Trainer:
     def _due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.steps
 
-    def _take_step(self) -> Array:
-        """One update of the parameters; returns the norm of the gradient, still on the device."""
+    def _take_step(self) -> None:
+        """One update of the parameters."""
         micro_batches = [next(self.batches) for _ in range(self.accumulation)]
-        scaling = self.optimiser.loss_scale
-        losses = accumulate_gradients(
-            self.model, micro_batches, seed=self.seed, step=self.step, scale=scaling.value if scaling else 1.0
-        )
-        add_up(self._sums, losses)
-        norm = self.optimiser.step(self.learning_rate(self.step), self.step)
+        self._training.take(micro_batches, self.learning_rate(self.step), self.step)
         self.step += 1
         self.tokens += sum(int(batch["attention_mask"].sum()) for batch in micro_batches)
-        return norm
 
     def _begin_report(self) -> None:
-        self._sums = {}
         self._since = (self.step, self.tokens, time.perf_counter())
         self._place = self.batches.state()
 
-    def _report(self, norm: Array, progress: Progress) -> None:
+    def _report(self, progress: Progress) -> None:
         """Read the losses since the last report, for which the host waits here, and write them down."""
-        step, tokens, clock = self._since
-        losses = {name: as_float(total) / (self.step - step) for name, total in self._sums.items()}
-        grad_norm = as_float(norm)
+        _, tokens, clock = self._since
+        losses = self._training.read()
+        grad_norm = losses.pop("grad_norm")
         scaling = self.optimiser.loss_scale
         scale = {"loss_scale": as_float(scaling.value)} if scaling else {}
         # In float16 a gradient may overflow now and then, as long as there is a smaller scale to try.

@@ -6,11 +6,9 @@ import numpy as np
 from benchmarks import precision
 
 
-def test_smoothing_keeps_the_mean_and_the_tail_is_the_end():
-    curve = list(np.random.default_rng(0).random(200))
-    assert len(precision.smooth(curve)) == 50
-    assert np.isclose(precision.smooth(curve).mean(), np.mean(curve))
-    assert precision.tail([5.0] * 90 + [1.0] * 10) == 1.0
+def test_the_tail_is_the_end_and_the_distance_the_largest():
+    assert precision.tail([5.0] * 45 + [1.0] * 5) == 1.0
+    assert precision.distance([3.0, 2.0, 1.0], [3.0, 2.5, 0.75]) == 0.5
 
 
 def test_it_trains_in_each_precision_and_draws_the_curves(tmp_path, monkeypatch, capsys):

@@ -8,11 +8,12 @@ import pytest
 
 from benchmarks import operations
 from benchmarks.__main__ import PARTS, main
+from benchmarks.inputs import count_masked
 from benchmarks.measure import Spread
-from benchmarks.parts import scaling
+from benchmarks.parts import gpu_step, scaling
 from benchmarks.parts.common import check_agreement
 from benchmarks.results import Results, milliseconds, ratio, share, table
-from minibert import ops
+from minibert import BertConfig, ops
 
 TIMES = {
     "minibert": [0.1, 0.2, 0.1],
@@ -64,6 +65,21 @@ RECORDS = {
             },
         }
     },
+    "gpu_step": {
+        "tiny, 256 × 128": {
+            "batch": {"batch_size": 256, "length": 128},
+            "device": "a GPU",
+            "replaying": True,
+            "seconds": {
+                "minibert": [0.1, 0.2, 0.1],
+                "minibert, CPU": [20.0, 30.0, 20.0],
+                "PyTorch, eager": [0.2, 0.4, 0.2],
+            },
+            "bytes": {"minibert": 2**30, "PyTorch, eager": 2**31},
+            "missing": {"PyTorch, compiled": "no compiler at all"},
+            "floor": {"compute": 0.01, "memory": 0.05},
+        }
+    },
     "held_out": {
         "tiny": {
             "plateau": {"loss": 6.4, "accuracy": 0.07},
@@ -87,12 +103,18 @@ def test_every_part_has_a_record_here():
 
 def test_a_report_is_made_of_whatever_was_measured(tmp_path, capsys):
     for count in range(len(RECORDS) + 1):
-        results = Results(tmp_path)
         for part in list(RECORDS)[:count]:
+            results = Results(tmp_path, "gpu" if part == "gpu_step" else "cpu")
             for case, record in RECORDS[part].items():
                 results.save(part, case, record, threads=2)
         assert main(["report", "--results", str(tmp_path)]) == 0
+    on_gpu = (tmp_path / "gpu.md").read_text()
+    assert (
+        on_gpu.startswith("# Measured on a GPU") and "Left out: PyTorch, compiled: no compiler at" in on_gpu
+    )
+    assert "| PyTorch, eager | 200.0 (200.0–300.0) | 163,840 | 25% | 2,048 | 2.00 (2.00–2.00) |" in on_gpu
     report = (tmp_path / "cpu.md").read_text()
+    assert "PyTorch, compiled: no compiler at all" not in report
     assert "Left out: PyTorch, compiled, max-autotune: no compiler" in report
     pictures = {line.split("(")[1].rstrip(")") for line in report.splitlines() if line.startswith("![")}
     assert pictures == {"train_step.png", "scaling.png", "profile_tiny.png"}
@@ -126,6 +148,29 @@ def test_other_aims():
         "learning a vocabulary: ours / Rust": ("at most 3.0", "1.50 (1.50–1.50)")
     }
     assert list(aims_of("held_out").values()) == [("1.0", "1.100")]
+
+
+def test_a_gpu_is_held_against_pytorch_the_floor_and_the_cpu():
+    assert aims_of("gpu_step") == {
+        "training step on a GPU, tiny, 256 × 128: PyTorch, eager / ours": ("1.5", "2.00 (2.00–2.00)"),
+        "training step on a GPU, tiny, 256 × 128: floor / step": ("40%", "50%"),
+        "training step, tiny, 256 × 128: CPU / GPU": ("100", "200.00 (175.00–200.00)"),
+    }
+
+
+def test_the_floor_of_a_step_counts_its_products():
+    """Base at 256 × 128: the FLOPs of its bare products, which another file counts shape by shape."""
+    config = BertConfig.preset("base")
+    tokens, hidden, masked = 256 * 128, 768, count_masked(256, 128)
+    layer = tokens * (4 * hidden**2 + 2 * hidden * 3072) + 2 * tokens * 128 * hidden
+    heads = masked * (hidden**2 + hidden * 30522)
+    floor = gpu_step.floor(config, 256, 128, tflops=790, terabytes=4.3)
+    assert floor["compute"] == pytest.approx(6 * (12 * layer + heads) / 790e12, rel=1e-3)
+    assert floor["memory"] < floor["compute"]
+    tiny = gpu_step.floor(BertConfig.preset("tiny"), 256, 128, tflops=790, terabytes=4.3)
+    assert tiny["memory"] > tiny["compute"]
+    halved = gpu_step.floor(BertConfig.preset("tiny"), 256, 128, tflops=790, terabytes=8.6)
+    assert halved["memory"] == pytest.approx(tiny["memory"] / 2)
 
 
 def test_mistakes_are_one_line_and_code_2(tmp_path, capsys):

@@ -49,7 +49,10 @@ def training_forward(config: BertConfig) -> tuple[BertForPreTraining, list]:
 
 
 def held_bytes(cache: object, parameters: np.ndarray) -> int:
-    """Bytes of all floating-point arrays in a nest of caches, each once, whatever views it has."""
+    """Bytes of all floating-point arrays in a nest of caches, each once, whatever views it has.
+
+    Single numbers, such as a loss's denominator, do not count.
+    """
     owners = {}
 
     def visit(item):
@@ -58,7 +61,7 @@ def held_bytes(cache: object, parameters: np.ndarray) -> int:
                 visit(part)
         elif dataclasses.is_dataclass(item):
             visit([getattr(item, field.name) for field in dataclasses.fields(item)])
-        elif isinstance(item, np.ndarray) and item.dtype.kind == "f":
+        elif isinstance(item, np.ndarray) and item.dtype.kind == "f" and item.ndim:
             owner = item
             while owner.base is not None:
                 owner = owner.base

@@ -18,7 +18,7 @@ def test_defaults_and_dtypes(config, device):
         assert to_numpy(inputs.token_type_ids).tolist() == [[0] * 3] * 2
         assert to_numpy(inputs.attention_mask).tolist() == [[1] * 3] * 2
         arrays = (inputs.input_ids, inputs.token_type_ids, inputs.attention_mask)
-        assert all(isinstance(array, device.xp.ndarray) and array.dtype == "int64" for array in arrays)
+        assert all(isinstance(array, device.xp.ndarray) and array.dtype == "int32" for array in arrays)
 
 
 def test_a_mask_may_be_of_truth_values(config, device):
@@ -69,14 +69,27 @@ def test_labels_become_rows(config, device):
     assert to_numpy(targets.positions).tolist() == [1, 3, 4, 10]
     assert to_numpy(targets.labels).tolist() == [7, 0, 49, 5]
     assert to_numpy(targets.weights).tolist() == [1.0] * 4
-    assert targets.counted.tolist() == [0, 1, 2, 3]
+    assert float(to_numpy(targets.denominator)) == 4.0
     assert targets.weights.dtype == "float32"
 
 
 def test_no_labels_at_all(config, device):
     targets = masked_lm_targets(config(), device, "float32", [[-100, -100]], (1, 2))
-    assert to_numpy(targets.weights).tolist() == [0.0] and targets.counted.tolist() == []
+    assert to_numpy(targets.weights).tolist() == [0.0] and float(to_numpy(targets.denominator)) == 1.0
     assert to_numpy(targets.positions).tolist() == to_numpy(targets.labels).tolist() == [0]
+
+
+def test_a_fixed_number_of_rows(config, device):
+    labels = [[-100, 7, -100], [5, -100, -100]]
+    targets = masked_lm_targets(config(), device, "float32", labels, (2, 3), rows=4)
+    assert to_numpy(targets.positions).tolist() == [1, 3, 0, 0]
+    assert to_numpy(targets.labels).tolist() == [7, 5, 0, 0]
+    assert to_numpy(targets.weights).tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert float(to_numpy(targets.denominator)) == 2.0
+    full = masked_lm_targets(config(), device, "float32", labels, (2, 3), rows=2)
+    assert to_numpy(full.weights).tolist() == [1.0, 1.0]
+    with pytest.raises(UserError, match="2 positions to predict; expected at most 1"):
+        masked_lm_targets(config(), device, "float32", labels, (2, 3), rows=1)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +115,7 @@ def test_next_sentence_labels(device):
         assert to_numpy(targets.weights).tolist() == [1.0, 0.0, 1.0]
         assert to_numpy(targets.labels)[[0, 2]].tolist() == [0, 1]
         assert 0 <= to_numpy(targets.labels)[1] < 2
-        assert targets.counted.tolist() == [0, 2]
+        assert float(to_numpy(targets.denominator)) == 2.0
 
 
 @pytest.mark.parametrize(

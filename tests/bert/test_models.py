@@ -342,11 +342,11 @@ def test_backward_without_labels_is_an_error(build, batch):
 
 
 def arrays_in(cache):
-    """Every array in a nest of caches."""
+    """Every array in a nest of caches; single numbers, such as a denominator, are none."""
     if isinstance(cache, list | tuple):
         for item in cache:
             yield from arrays_in(item)
-    elif hasattr(cache, "dtype"):
+    elif hasattr(cache, "dtype") and cache.ndim:
         yield cache
 
 

@@ -91,7 +91,7 @@ def test_a_layer_used_twice_sums_both_gradients(device, build, make):
 
 def test_dropout_is_on_while_training_only():
     layer = Dropout(0.1)
-    layer.set_stream(1, 2, 3, 4, 5)
+    layer.set_key(dropout_key(1, 2, 3, 4, 5))
     assert layer.key() == dropout_key(1, 2, 3, 4, 5)
     layer.eval()
     assert layer.key() is None

@@ -13,7 +13,7 @@ from parity.ours import our_model, our_results
 
 from minibert.train.optimiser import AdamW
 from minibert.train.schedule import SCHEDULES
-from minibert.train.trainer import accumulate_gradients
+from minibert.train.step import TrainingStep
 
 pytest.importorskip("torch", reason="compares with torch, which is not installed")
 pytest.importorskip("transformers", reason="compares with transformers, which is not installed")
@@ -139,11 +139,11 @@ def test_twenty_steps(model, schedule, bias_correction, parity):
     their_losses = train(theirs, batches, schedule, betas=(beta1, beta2), **plan, **recipe)
     ours = our_model(case, "float64")
     optimiser = AdamW(ours, beta1=beta1, beta2=beta2, **recipe)
-    our_losses = []
+    training, our_losses = TrainingStep(ours, optimiser), []
     for step, batch in enumerate(batches):
-        losses = accumulate_gradients(ours, micro_batches(batch, rng.choice([2, 3, 6])), seed=0, step=step)
-        optimiser.step(SCHEDULES[schedule](step, STEPS, **plan), step)
-        our_losses.append(float(losses["loss"]))
+        pieces = micro_batches(batch, rng.choice([2, 3, 6]))
+        training.take(pieces, SCHEDULES[schedule](step, STEPS, **plan), step)
+        our_losses.append(training.read()["loss"])
 
     where = f"live, {STEPS} steps, " + ("bias-corrected" if bias_correction else "not bias-corrected")
     our_weights = {f"final_weights {name}": p.value for name, p in ours.named_parameters()}

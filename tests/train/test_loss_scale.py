@@ -7,7 +7,7 @@ from minibert.arrays import to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.train import AdamW
 from minibert.train.loss_scale import LEAST, MOST, LossScale
-from minibert.train.trainer import accumulate_gradients
+from minibert.train.step import TrainingStep
 
 
 def after(scale, device, norms):
@@ -52,10 +52,9 @@ def test_the_scale_drops_out_of_the_update(config, device, make_batch):
             model = BertForPreTraining(config, device=device, precision="float16", seed=3)
             optimiser = AdamW(model, clip_norm=clip_norm)
             optimiser.loss_scale = LossScale(device, start)
-            scale = optimiser.loss_scale.value
-            accumulate_gradients(model, [make_batch(4, 1)], seed=0, step=0, scale=scale)
-            norm = optimiser.step(0.01, 0)
-            results.append([float(to_numpy(norm)), to_numpy(model.buffers.value)])
+            training = TrainingStep(model, optimiser)
+            training.take([make_batch(4, 1)], 0.01, 0)
+            results.append([training.read()["grad_norm"], to_numpy(model.buffers.value)])
         assert results[0][0] == pytest.approx(results[1][0], rel=1e-3)
         change = np.abs(results[0][1] - results[1][1])
         assert change.max() <= 0.05 * 0.01 * 10, "far below the size of an update"
@@ -66,9 +65,9 @@ def test_a_step_that_overflows_is_left_out(half, make_batch):
     optimiser.loss_scale.value[...] = 2.0**24
     before = to_numpy(half.buffers.value).copy(), to_numpy(half.buffers.operand).copy()
     with np.errstate(over="ignore", invalid="ignore"):
-        accumulate_gradients(half, [make_batch(4, 1)], seed=0, step=0, scale=optimiser.loss_scale.value)
-        norm = optimiser.step(0.01, 0)
-    assert not np.isfinite(to_numpy(norm))
+        training = TrainingStep(half, optimiser)
+        training.take([make_batch(4, 1)], 0.01, 0)
+    assert not np.isfinite(training.read()["grad_norm"])
     np.testing.assert_array_equal(to_numpy(half.buffers.value), before[0])
     np.testing.assert_array_equal(to_numpy(half.buffers.operand), before[1])
     assert not to_numpy(optimiser.mean).any()
@@ -76,10 +75,8 @@ def test_a_step_that_overflows_is_left_out(half, make_batch):
 
 
 def test_the_copy_follows_the_parameters(half, make_batch):
-    optimiser = AdamW(half)
     before = to_numpy(half.buffers.operand).copy()
-    accumulate_gradients(half, [make_batch(4, 1)], seed=0, step=0, scale=optimiser.loss_scale.value)
-    optimiser.step(0.01, 0)
+    TrainingStep(half, AdamW(half)).take([make_batch(4, 1)], 0.01, 0)
     after_it = to_numpy(half.buffers.operand)
     assert not np.array_equal(after_it, before)
     np.testing.assert_array_equal(after_it, to_numpy(half.buffers.value).astype("float16"))

@@ -10,7 +10,6 @@ from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
 from minibert.train import AdamW, Trainer
 from minibert.train.metrics import MetricsLog, read_metrics
-from minibert.train.trainer import accumulate_gradients
 
 
 @dataclass
@@ -61,38 +60,6 @@ def make_trainer(tmp_path, config, make_batch):
 def losses(trainer):
     """Step → loss, as reported."""
     return {r["step"]: r["loss"] for r in read_metrics(trainer.metrics.path) if "loss" in r}
-
-
-# -- One step ----------------------------------------------------------------------------------------
-
-
-def test_micro_batches_with_different_mask_counts_equal_the_one_large_batch(model, make_batch):
-    pieces = [make_batch(rows, seed) for seed, rows in enumerate((1, 6, 3))]
-    counts = [int((piece["labels"] != -100).sum()) for piece in pieces]
-    assert len({count / len(piece["labels"]) for count, piece in zip(counts, pieces, strict=True)}) == 3
-    whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-
-    expected = {n: float(v) for n, v in accumulate_gradients(model, [whole], seed=0, step=0).items()}
-    gradient = model.buffers.grad.copy()
-    got = {n: float(v) for n, v in accumulate_gradients(model, pieces, seed=0, step=0).items()}
-    assert got == pytest.approx(expected, rel=1e-13)
-    difference = np.linalg.norm(model.buffers.grad - gradient) / np.linalg.norm(gradient)
-    assert difference < 1e-13
-
-
-def test_every_micro_batch_drops_other_elements(config, make_batch):
-    config.hidden_dropout_prob = 0.5
-    model = BertForPreTraining(config, dtype="float64")
-    batch = make_batch(4, seed=0)
-    model.eval()  # as an evaluation leaves it
-
-    def loss(batches, step):
-        return float(accumulate_gradients(model, batches, seed=0, step=step)["loss"])
-
-    once, twice = loss([batch], step=0), loss([batch, batch], step=0)
-    assert once == loss([batch], step=0)  # a pure function of the step
-    assert once != pytest.approx(twice, rel=1e-6)  # the same batch with the same bits would be the mean, once
-    assert once != pytest.approx(loss([batch], step=1), rel=1e-6)
 
 
 # -- The loop ----------------------------------------------------------------------------------------
@@ -189,12 +156,12 @@ def test_overflowing_steps_are_left_out_until_the_scale_fits(make_trainer):
 def test_a_gradient_that_no_scale_makes_finite_ends_the_run(make_trainer, monkeypatch):
     trainer = make_trainer(precision="float16", steps=30)
     trainer.optimiser.loss_scale.value[...] = 4.0
-    monkeypatch.setattr(AdamW, "step", overflow)
+    monkeypatch.setattr(AdamW, "update", overflow)
     with pytest.raises(UserError, match="gradient's norm inf at step 2"):
         trainer.run()
 
 
-def overflow(optimiser, rate, step):
+def overflow(optimiser, rates):
     norm = np.asarray(np.inf, dtype="float32")
     optimiser.loss_scale.update(norm)
     return norm
@@ -248,7 +215,7 @@ def test_a_nan_between_two_reports_is_found_before_the_next_checkpoint(make_trai
 
 def test_an_infinite_gradient_ends_the_run_too(make_trainer, monkeypatch):
     trainer = make_trainer()
-    monkeypatch.setattr(trainer.optimiser, "step", lambda rate, step: np.float64(np.inf))
+    monkeypatch.setattr(trainer.optimiser, "update", lambda rates: np.float64(np.inf))
     with pytest.raises(UserError, match="gradient's norm inf at step 1"):
         trainer.run()
 

@@ -1,7 +1,8 @@
 """Kernels for CuPy in float32, float16 and bfloat16: what the notes at the top of each .cu file say.
 
 A source is compiled when it is first needed, for the GPU and the dtype at hand. Where that fails, the
-reference operation takes over, with one warning for each operation, or it is an error: see ``strict``.
+reference operation takes over, with one warning for each operation, or it is an error: see
+``ops.require_kernels``.
 Nothing here needs CuPy or a GPU before an array of CuPy's comes along.
 """
 
@@ -12,19 +13,22 @@ from typing import Any
 
 from minibert.arrays import Array
 from minibert.errors import UserError
-from minibert.kernels.cuda import activation, attention, cross_entropy, embed, launch, optimise, residual_norm
-from minibert.ops import TABLE, register
+from minibert.kernels.cuda import (
+    activation,
+    attention,
+    cross_entropy,
+    dropout,
+    embed,
+    launch,
+    optimise,
+    residual_norm,
+    scatter,
+)
+from minibert.ops import TABLE, kernels_required, register
 
 DTYPES = ("float32", "float16", "bfloat16")
 
-_strict = False
 _warned: set[str] = set()
-
-
-def strict(on: bool) -> None:
-    """Whether a kernel that cannot be used is an error (``UserError``) instead of a warning."""
-    global _strict
-    _strict = on
 
 
 # An operation, the module that has it and its backward, and the sources that the two need.
@@ -33,8 +37,8 @@ PAIRS = (
     ("linear_activation", activation, ("activation",)),
     ("layer_norm", residual_norm, ("residual_norm",)),
     ("dropout_residual_norm", residual_norm, ("residual_norm",)),
+    ("embedding", scatter, ("scatter",)),
     ("embed", embed, ("embed", "scatter", "columns")),
-    ("gather", embed, ("scatter",)),
     ("packed_attention", attention, ("attention",)),
     ("cross_entropy", cross_entropy, ("cross_entropy",)),
     ("masked_lm_loss", cross_entropy, ("cross_entropy", "columns")),
@@ -49,6 +53,7 @@ def register_all() -> None:
             register(name, "cupy", dtype, *pair)
     for name in ("global_norm", "adamw_update"):  # over flat buffers, which are float32 always
         register(name, "cupy", "float32", _function_with_fallback(name, getattr(optimise, name)))
+    register("dropout_keys", "cupy", "uint32", _function_with_fallback("dropout_keys", dropout.dropout_keys))
 
 
 def _with_fallback(
@@ -94,7 +99,7 @@ def _function_with_fallback(name: str, function: Callable) -> Callable:
 
 def _complain(name: str, error: launch.KernelError) -> None:
     """Say once that the operation is left to its reference, or raise UserError if that is not wanted."""
-    if _strict:
+    if kernels_required():
         raise UserError(
             f"the CUDA kernel of {name} cannot be used: {error}. Run without --strict-kernels to compute "
             "it with CuPy's own functions, more slowly"

@@ -24,10 +24,7 @@ def dropout_arguments(
 
 
 def dropout_keys(stream: Array, sites: int) -> Array:
-    """``arrays.dropout_key`` for the sites 0, 1, …: (sites, 2) uint32.
-
-    stream (5,) uint32 on the device: seed, seed >> 32, step, micro-batch and replica, modulo 2³².
-    """
+    """See ``arrays.dropout_keys``."""
     keys = get_array_module(stream).empty((sites, 2), dtype=np.uint32)
     launch("dropout_keys", "dropout_keys", "float32", (-(-sites // 64),), (64,), stream, keys, sites)
     return keys

@@ -1,4 +1,4 @@
-"""Embeddings + LayerNorm + dropout (embed.cu), and the look-up of the predicted positions."""
+"""Embeddings + LayerNorm + dropout (embed.cu)."""
 
 from minibert.arrays import Array, DropoutKey, get_array_module
 from minibert.kernels.cuda.columns import add_sums, column_sums
@@ -57,14 +57,3 @@ def embed_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Array, Arra
     dword = scatter_rows(ids.reshape(-1), rows, words)
     dtoken_type = scatter_rows(types.reshape(-1), rows, token_types)
     return dword, dposition, dtoken_type, dnorm_weight, dnorm_bias
-
-
-def gather(x: Array, positions: Array) -> tuple[Array, tuple]:
-    """See ``composites.gather``."""
-    return x[positions], (positions, x.shape[0])
-
-
-def gather_backward(dout: Array, cache: tuple) -> Array:
-    """See ``composites.gather_backward``. Always added up in the same order."""
-    positions, count = cache
-    return scatter_rows(positions, contiguous(dout), count).astype(dout.dtype, copy=False)

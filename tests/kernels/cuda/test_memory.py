@@ -15,7 +15,7 @@ from minibert import BertConfig, BertForPreTraining, ops
 from minibert.bert.info import step_cost
 from minibert.kernels.cuda import DTYPES, launch, products
 from minibert.train import AdamW
-from minibert.train.trainer import accumulate_gradients
+from minibert.train.step import TrainingStep
 
 
 class Idle(launch.Launcher):
@@ -55,12 +55,11 @@ def measured_peak(config, batch_size, length, predictions, precision, recompute)
     try:
         model = BertForPreTraining(config, precision=precision)
         model.bert.encoder.recompute = recompute
-        optimiser = AdamW(model)
+        training = TrainingStep(model, AdamW(model))
         for step in range(2):
             tracemalloc.reset_peak()
             with np.errstate(all="ignore"):  # of what the memory held
-                accumulate_gradients(model, [batch], seed=0, step=step)
-                optimiser.step(1e-3, step)
+                training.take([batch], 1e-3, step)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

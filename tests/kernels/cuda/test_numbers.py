@@ -43,6 +43,12 @@ def case_embed(rng, batch, length, size, vocabulary, probability):
     return *tables, normal(rng, size), normal(rng, size), ids, types, EPS, probability, KEY
 
 
+def case_embedding(rng, shape, size, count):
+    ids = rng.integers(0, count, shape)
+    ids[: len(ids) // 2] = 1  # one id that many sums cross several chunks for
+    return normal(rng, count, size), ids
+
+
 def case_attention(rng, batch, length, heads, size, probability, causal=False):
     mask = (np.arange(length) < rng.integers(1, length + 1, (batch, 1))).astype(np.int64)
     bias = attention_bias(mask, "float64", causal)
@@ -93,10 +99,6 @@ CASES = {
         lambda rng: case_embed(rng, 2, 5, 37, 11, 0.2),
         lambda rng: case_embed(rng, 1, 1, 130, 5, 0.1),
     ],
-    "gather": [
-        lambda rng: (normal(rng, 90, 24), rng.permutation(90)[:41]),
-        lambda rng: (normal(rng, 400, 37), rng.integers(0, 400, 300)),  # some rows twice
-    ],
     "packed_attention": [
         lambda rng: case_attention(rng, 3, 24, 2, 8, 0.1),
         lambda rng: case_attention(rng, 2, 37, 5, 3, 0.1),
@@ -104,6 +106,11 @@ CASES = {
         lambda rng: case_attention(rng, 2, 19, 2, 6, 0.3, causal=True),
         lambda rng: case_attention(rng, 1, 150, 3, 4, 0.1),
         lambda rng: case_attention(rng, 2, 1, 2, 4, 0.1),
+    ],
+    "embedding": [
+        lambda rng: case_embedding(rng, (5, 31), 24, 300),
+        lambda rng: case_embedding(rng, (700,), 7, 1000),
+        lambda rng: case_embedding(rng, (1,), 9, 2),
     ],
     "cross_entropy": [
         lambda rng: (normal(rng, 300, 2), *case_labels(rng, 300, 2)),
@@ -189,7 +196,7 @@ def test_kernel_equals_reference(xp, name, case, dtype):
     pair = getattr(module, name), getattr(module, f"{name}_backward")
     gradients = check(xp, *pair, ops.TABLE[name].reference, arguments, dtype)
     # Gradients of activations in their own dtype, those of parameters in float32.
-    of_activations = {"embed": 0, "dropout_residual_norm": 2}.get(name, 1)
+    of_activations = ops.TABLE[name].activations
     for number, gradient in enumerate(gradients):
         assert gradient.dtype == (storage(dtype) if number < of_activations else np.float32)
 

@@ -1,0 +1,188 @@
+"""The same computation many times over: fed from the host, and on a GPU recorded once and then replayed.
+
+A training step on a GPU is a thousand small kernels, and launching each from Python takes longer than
+running it. CUDA can record all launches of a step as one *graph* and replay it with a single call. The
+price: a replay does exactly what was recorded, at the same addresses, with the same Python numbers. So
+everything that differs from one call to the next has to lie in arrays that stay where they are.
+
+:class:`Repetition` takes care of these arrays and of the recording. On the CPU it simply calls the function.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from minibert.arrays import Array, Device, map_arrays
+from minibert.errors import UserError
+
+ALIGNMENT = 256  # bytes: every array begins at a multiple, as CUDA's own allocations do
+WARM_UP = 3  # calls before the recording: kernels are compiled, libraries loaded, memory fetched
+
+
+class Repetition:
+    """Calls ``function(inputs)``, again and again, with other inputs each time.
+
+    The inputs are a tree (see ``arrays.map_arrays``) of NumPy arrays; the function gets the same tree with
+    arrays on the device. It returns nothing: its results have to go to arrays that exist already. After a
+    call they are there for whoever works on the caller's stream.
+
+    On a GPU (unless ``graph`` is False) the function is called a few times and recorded in the call after
+    that; from then on it is not called any more, but what it did is done again. It may therefore not
+    look at a value on the device, nor give it an array from the host, nor let anything that Python knows
+    of a single call have an influence. Where recording fails, it goes on being called, with a warning.
+    Inputs of another layout (number, shapes or dtypes) start all over again.
+    """
+
+    def __init__(self, device: Device, function: Callable[[Any], None], *, graph: bool = True):
+        self._function = function
+        self._engine = _Streams(device, graph) if hasattr(device.xp, "cuda") else _Calls(device)
+        self._layout: list[tuple[tuple[int, ...], np.dtype]] | None = None
+        self._places: list[np.ndarray] = []  # of each array, in the engine's memory on the host
+        self._inputs: Any = None  # the tree that the function is given
+
+    @property
+    def fixed_shapes(self) -> bool:
+        """Whether inputs should always have the same shapes."""
+        return isinstance(self._engine, _Streams)
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the last call was a replay."""
+        return self._engine.replaying
+
+    @property
+    def pool_bytes(self) -> int:
+        """Memory of the device that the function's own arrays take, beside the default pool."""
+        return self._engine.pool_bytes
+
+    def __call__(self, inputs: Any) -> None:
+        """One call. It does not wait for a GPU, except that it stays at most two calls ahead of it."""
+        arrays: list[np.ndarray] = []
+        map_arrays(arrays.append, inputs)
+        layout = [(array.shape, array.dtype) for array in arrays]
+        if layout != self._layout:
+            self._lay_out(layout, inputs)
+        self._engine.wait_for_host_memory()
+        for place, array in zip(self._places, arrays, strict=True):
+            place[...] = array
+        self._engine.run(lambda: self._function(self._inputs))
+
+    def _lay_out(self, layout: list[tuple[tuple[int, ...], np.dtype]], inputs: Any) -> None:
+        """Find every array its place in one piece of memory, on the host and on the device alike."""
+        places, size = [], 0
+        for shape, dtype in layout:
+            places.append(slice(size, size + math.prod(shape) * dtype.itemsize))
+            size = -(-places[-1].stop // ALIGNMENT) * ALIGNMENT
+        host, static = self._engine.allocate(size)
+
+        def views(memory: Array) -> list[Array]:
+            pairs = zip(places, layout, strict=True)
+            return [memory[place].view(dtype).reshape(shape) for place, (shape, dtype) in pairs]
+
+        self._places = views(host)
+        on_device = iter(views(static))
+        self._inputs = map_arrays(lambda _: next(on_device), inputs)
+        self._layout = layout
+
+
+class _Calls:
+    """Without streams: the inputs are copied and the function is called."""
+
+    replaying = False
+    pool_bytes = 0
+
+    def __init__(self, device: Device):
+        self._device = device
+
+    def allocate(self, size: int) -> tuple[np.ndarray, Array]:
+        self._host = np.zeros(size, dtype=np.uint8)
+        self._static = self._device.asarray(self._host)
+        return self._host, self._static
+
+    def wait_for_host_memory(self) -> None:
+        pass
+
+    def run(self, function: Callable[[], None]) -> None:
+        self._static[...] = self._device.asarray(self._host)
+        function()
+
+
+class _Streams:
+    """A GPU: two streams, memory on the way, and the graph.
+
+        host      pinned memory, filled by the caller
+        staging   copied from it on the copying stream, while the call before is still computing
+        static    copied from staging on the computing stream, when that is done; the function reads it
+
+    Two events keep the order: ``copied`` (the host may write its memory again, and the computing stream
+    read staging) and ``consumed`` (staging may be written again). Memory that the function takes comes
+    from a pool of its own, so that nobody else is ever given the addresses that the graph works at.
+    """
+
+    def __init__(self, device: Device, graph: bool):
+        self._xp, self._cuda = device.xp, device.xp.cuda
+        self._wanted = graph
+        self._stream = self._cuda.Stream(non_blocking=True)
+        self._copying = self._cuda.Stream(non_blocking=True)
+        self._pool = self._cuda.MemoryPool()
+        self._copied, self._consumed = (self._cuda.Event(disable_timing=True) for _ in range(2))
+        self._graph, self._calls = None, 0
+
+    @property
+    def replaying(self) -> bool:
+        return self._graph is not None
+
+    @property
+    def pool_bytes(self) -> int:
+        return self._pool.total_bytes()
+
+    def allocate(self, size: int) -> tuple[np.ndarray, Array]:
+        self._stream.synchronize()  # for the memory that is given up now
+        self._graph, self._calls = None, 0
+        self._host = np.frombuffer(self._cuda.alloc_pinned_memory(size), np.uint8, size)
+        self._staging, self._static = (self._xp.zeros(size, dtype="uint8") for _ in range(2))
+        self._cuda.get_current_stream().synchronize()  # the zeros, which the two streams would not wait for
+        return self._host, self._static
+
+    def wait_for_host_memory(self) -> None:
+        self._copied.synchronize()
+
+    def run(self, function: Callable[[], None]) -> None:
+        self._copying.wait_event(self._consumed)
+        self._staging.set(self._host, self._copying)
+        self._copied.record(self._copying)
+
+        caller = self._cuda.get_current_stream()
+        self._stream.wait_event(caller.record())
+        self._stream.wait_event(self._copied)
+        with self._stream, self._cuda.using_allocator(self._pool.malloc):
+            self._static[...] = self._staging
+            self._consumed.record(self._stream)
+            if self._graph is None and self._wanted and self._calls >= WARM_UP:
+                self._record(function)
+            if self._graph is None:
+                function()
+            else:
+                self._graph.launch(self._stream)
+        self._calls += 1
+        caller.wait_event(self._stream.record())
+
+    def _record(self, function: Callable[[], None]) -> None:
+        """Make the graph, or say why there is none and never try again. Nothing is computed here."""
+        self._stream.begin_capture()
+        try:
+            function()
+        except Exception as error:  # CuPy, cuBLAS and CUDA each have their own way to refuse
+            with suppress(Exception):  # a recording that has failed ends with an error as well
+                self._stream.end_capture()
+            if isinstance(error, UserError):
+                raise
+            self._wanted = False
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            warnings.warn(f"not recorded as a CUDA graph, so slower: {reason}", stacklevel=2)
+        else:
+            self._graph = self._stream.end_capture()
