@@ -143,6 +143,18 @@ def test_info_counts_bert_base(capsys):
     assert "GFLOP" in printed and "MiB" in printed
 
 
+def test_info_predicts_the_memory_of_a_precision(capsys):
+    peaks = []
+    for flags in ([], ["--precision", "bfloat16"], ["--precision", "bfloat16", "--recompute"]):
+        assert main(["info", "--preset", "mini", *flags]) == 0
+        printed = capsys.readouterr().out
+        assert ("their copy in 16 bits" in printed) == bool(flags)
+        last = printed.splitlines()[-1]
+        assert last.split()[:3] == ["=", "peak,", "bfloat16" if flags else "float32"]
+        peaks.append(float(last.split()[3].replace(",", "")))
+    assert peaks == sorted(peaks, reverse=True) and peaks[2] < 0.6 * peaks[0]
+
+
 def test_info_reads_a_pretrained_folder(workplace, capsys):
     assert main(["info", "runs/small/final", "--max-seq-length", "32"]) == 0
     assert "3 × 16" not in capsys.readouterr().out
@@ -275,6 +287,9 @@ MISTAKES = {
     "unknown device": (NOTHING, "fill-mask [MASK] --device tpu", ["tpu", "cuda"]),
     "unknown preset": (NOTHING, "info --preset tyni", ["tyni", "tiny"]),
     "sequence longer than a preset's": (NOTHING, "info --max-seq-length 513", ["513", "512"]),
+    "16 bits on the CPU": (NOTHING, "pretrain --device cpu --precision float16", ["float16", "needs a GPU"]),
+    "unknown precision": (NOTHING, "pretrain --precision half", ["half", "bfloat16"]),
+    "unknown precision of a step": (NOTHING, "info --precision half", ["half", "bfloat16"]),
     "no sequences": (NOTHING, "info --batch-size 0", ["0"]),
     "vocabulary in the way": (
         NOTHING,

@@ -77,8 +77,7 @@ def test_in_16_bits_only_activations_and_operands_are(dtype, hidden_act):
     assert output.seq_relationship_logits.dtype == "float32"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
+TASKS = pytest.mark.parametrize(
     ("model_class", "settings", "labels"),
     [
         (BertForSequenceClassification, {"num_labels": 3}, {"labels": CLASSES}),
@@ -88,14 +87,32 @@ def test_in_16_bits_only_activations_and_operands_are(dtype, hidden_act):
         (BertForQuestionAnswering, {}, SPANS),
     ],
 )
+
+
+@TASKS
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_fine_tuning_stays_in_its_dtype(dtype, model_class, settings, labels):
     model = model_class(CONFIG.replace(**settings), device=STRICT, dtype=dtype)
     with strict.record() as made:
         output, cache = model.forward(**BATCH, **labels)
-        model.backward(cache)
+        model.backward(cache, np.float64(2.0))
         if model_class is BertForTokenClassification:
             model.best_tags(output.logits, BATCH["attention_mask"])
     assert {result.name for _, result in made if result.kind not in "iub"} == {dtype}
+
+
+@TASKS
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_fine_tuning_in_16_bits_adds_nothing_up_in_them(dtype, model_class, settings, labels):
+    model = model_class(CONFIG.replace(**settings), device=STRICT, precision=dtype)
+    with strict.record() as made:
+        output, cache = model.forward(**BATCH, **labels)
+        model.backward(cache)
+    floats = {(function, result.name) for function, result in made if result.kind not in "iub"}
+    assert {result for _, result in floats} == {"float32", dtype}
+    assert {function for function, result in floats if result == dtype} <= HALF_COMES_FROM
+    logits = [output.logits, output.start_logits, output.end_logits, output.loss]
+    assert {array.dtype.name for array in logits if array is not None} == {"float32"}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -104,7 +121,7 @@ def test_learning_from_pairs_stays_in_its_dtype(dtype, pooling):
     model = SentenceEncoder(CONFIG, pooling=pooling, normalise=True, device=STRICT, dtype=dtype)
     with strict.record() as made:
         for labels in (None, [0.5, 1.0, 0.0]):
-            model.backward_pairs(model.forward_pairs(BATCH, SECOND_TEXTS, labels)[1])
+            model.backward_pairs(model.forward_pairs(BATCH, SECOND_TEXTS, labels)[1], np.float64(2.0))
     assert {result.name for _, result in made if result.kind not in "iub"} == {dtype}
 
 

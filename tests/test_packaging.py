@@ -26,18 +26,18 @@ def third_party_imports(folder: Path) -> set[str]:
     return found - set(sys.stdlib_module_names) - {"minibert"}
 
 
+# CuPy's own packages, the finder of NVIDIA's libraries that comes with it, and bfloat16 for NumPy.
+ONLY_WITH_A_GPU = {"cupy", "cupyx", "cuda", "ml_dtypes"}
+
+
 def test_the_package_imports_what_it_requires_and_nothing_else():
-    assert third_party_imports(ROOT / "minibert") == names(PROJECT["dependencies"]) | {
-        "cupy",
-        "cupyx",
-        "cuda",
-    }  # cuda.pathfinder comes with CuPy
+    assert third_party_imports(ROOT / "minibert") == names(PROJECT["dependencies"]) | ONLY_WITH_A_GPU
 
 
 def test_each_cuda_version_has_its_extra():
     extras = PROJECT["optional-dependencies"]
-    assert names(extras["cuda12"]) == {"cupy-cuda12x"}
-    assert names(extras["cuda13"]) == {"cupy-cuda13x"}
+    assert names(extras["cuda12"]) == {"cupy-cuda12x", "ml_dtypes"}
+    assert names(extras["cuda13"]) == {"cupy-cuda13x", "ml_dtypes"}
 
 
 def test_nobody_is_sent_to_somebody_elses_package():

@@ -168,7 +168,7 @@ def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     for case, record in cases.items():
         seconds = record["seconds"]
         rate, share = AIMS.get(case, ("", ""))
-        if best := fastest(seconds, pytorch_names(seconds)):
+        if best := fastest(seconds, pytorch_names(seconds), OURS):
             times = paired_ratio(seconds[best], seconds[OURS])
             rows.append((f"training step on a GPU, {case}: {best} / ours", rate, ratio(times)))
         least = max(record["floor"].values()) / spread(seconds[OURS]).median

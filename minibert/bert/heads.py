@@ -86,7 +86,7 @@ class BertLMPredictionHead(Module):
         self.bias.add_grad(dbias)
         dgathered = self.transform.backward(dtransformed, cache.pop())
         drows = ops.embedding_backward(dgathered, cache.pop())  # (B·S, H)
-        return drows.reshape(cache.pop()).astype(dgathered.dtype, copy=False)
+        return drows.reshape(cache.pop())
 
 
 class NextSentenceHead(Linear):

@@ -363,8 +363,7 @@ class BertForPreTraining(PretrainedModel):
 
         ``scale`` is a number or a 0-d array on the device. Raises ValueError if the forward had no labels.
         """
-        if not isinstance(scale, self.device.xp.ndarray):
-            scale = float(scale)  # a NumPy number would widen the dtype
+        scale = plain_number(scale)
         dhidden = dpooled = None
         predictions_cache = cache.pop()
         if predictions_cache is not None:
@@ -389,6 +388,11 @@ class BertForNextSentencePrediction(BertForPreTraining):
     """BERT with the next-sentence head alone."""
 
     masked_lm = False
+
+
+def plain_number(scale: Array | float) -> Array | float:
+    """An array as it is, else a Python number: one of NumPy's would widen the dtype."""
+    return scale if hasattr(scale, "__setitem__") else float(scale)
 
 
 _HOST = resolve_device("cpu")

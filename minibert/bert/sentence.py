@@ -8,7 +8,7 @@ from minibert import ops
 from minibert.arrays import Array, Device
 from minibert.bert.config import BertConfig
 from minibert.bert.inputs import check_a_token_each, encoder_inputs, number_targets
-from minibert.bert.models import BertModel, BertOutput
+from minibert.bert.models import BertModel, BertOutput, plain_number
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
 
@@ -125,11 +125,11 @@ class SentenceEncoder(BertModel):
             loss, loss_cache = ops.cosine_loss(x, y, targets, denominator)
         return BertOutput(loss=loss), [place, x_cache, y_cache, labels is None, loss_cache]
 
-    def backward_pairs(self, cache: list, scale: float = 1.0) -> None:
+    def backward_pairs(self, cache: list, scale: Array | float = 1.0) -> None:
         """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up."""
         loss_cache, among_all = cache.pop(), cache.pop()
         loss_backward = ops.in_batch_softmax_loss_backward if among_all else ops.cosine_loss_backward
-        dx, dy = loss_backward(float(scale), loss_cache)
+        dx, dy = loss_backward(plain_number(scale), loss_cache)
         y_cache, x_cache, place = cache.pop(), cache.pop(), cache.pop()
         for side, dembeddings, side_cache in ((1, dy, y_cache), (0, dx, x_cache)):
             self._choose_text(side, *place)

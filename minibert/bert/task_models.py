@@ -16,7 +16,7 @@ from minibert.bert.inputs import (
     words_back,
     words_first,
 )
-from minibert.bert.models import BertModel, BertOutput, PretrainedModel
+from minibert.bert.models import BertModel, BertOutput, PretrainedModel, plain_number
 from minibert.errors import UserError
 from minibert.nn import Linear
 
@@ -70,16 +70,15 @@ class TaskModel(PretrainedModel):
         head_cache = self._head(output, labels, denominator)
         return output, [encoder_cache, head_cache]
 
-    def backward(self, cache: list, scale: float = 1.0) -> None:
+    def backward(self, cache: list, scale: Array | float = 1.0) -> None:
         """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up.
 
-        Raises ValueError if the forward had no labels.
+        ``scale`` is a number or a 0-d array on the device. Raises ValueError if the forward had no labels.
         """
         head_cache = cache.pop()
         if head_cache is None:
             raise ValueError("backward without a loss: give labels to forward")
-        scale = float(scale)  # a NumPy number would widen the dtype
-        dhidden, dpooled = self._head_backward(scale, head_cache)
+        dhidden, dpooled = self._head_backward(plain_number(scale), head_cache)
         self.bert.backward(cache.pop(), dhidden, dpooled)
         self.buffers.settle_grad()
 
@@ -121,7 +120,7 @@ class BertForSequenceClassification(TaskModel):
         targets = targets.divided_by(denominator, self.device)
         return ops.cross_entropy(logits, targets.labels, targets.weights, targets.denominator)
 
-    def _head_backward(self, dloss: float, cache: list) -> tuple[None, Array]:
+    def _head_backward(self, dloss: Array | float, cache: list) -> tuple[None, Array]:
         """dloss, a scalar → nothing for the hidden states, dpooled (B, H)."""
         loss_backward = ops.squared_error_backward if self.is_regression else ops.cross_entropy_backward
         dlogits = loss_backward(dloss, cache.pop())
@@ -166,7 +165,7 @@ class BertForTokenClassification(TaskModel):
         output.loss, crf_cache = self.crf.forward(words, targets.labels, targets.weights, targets.denominator)
         return [output.logits.shape, classifier_cache, gather_cache, crf_cache]
 
-    def _head_backward(self, dloss: float, cache: list) -> tuple[Array, None]:
+    def _head_backward(self, dloss: Array | float, cache: list) -> tuple[Array, None]:
         """dloss, a scalar → dhidden (B, S, H), nothing for the pooled vector."""
         if self.crf is None:
             drows = ops.cross_entropy_backward(dloss, cache.pop())  # (B·S, K)
@@ -237,7 +236,7 @@ class BertForQuestionAnswering(TaskModel):
         output.loss, loss_cache = ops.span_loss(logits, positions, weights)
         return [linear_cache, loss_cache]
 
-    def _head_backward(self, dloss: float, cache: list) -> tuple[Array, None]:
+    def _head_backward(self, dloss: Array | float, cache: list) -> tuple[Array, None]:
         """dloss, a scalar → dhidden (B, S, H), nothing for the pooled vector."""
         dlogits = ops.span_loss_backward(dloss, cache.pop())
         return self.qa_outputs.backward(dlogits, cache.pop()), None

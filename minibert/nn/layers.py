@@ -56,7 +56,7 @@ class Embedding(Module):
 
     def forward(self, ids: Array) -> tuple[Array, tuple]:
         """ids (…) integers in [0, count) → y (…, size)."""
-        return ops.embedding(self.weight.operand, ids)
+        return ops.embedding(self.weight.value, ids)
 
     def backward(self, dout: Array, cache: tuple) -> None:
         """dout (…, size); adds to the gradient of weight. Integers have no derivative to return."""

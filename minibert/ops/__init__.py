@@ -44,9 +44,7 @@ from minibert.ops.table import (
 )
 
 linear, linear_backward = replaceable_pair(_linear.linear, _linear.linear_backward)
-embedding, embedding_backward = replaceable_pair(
-    _embedding.embedding, _embedding.embedding_backward, activations=0
-)
+embedding, embedding_backward = replaceable_pair(_embedding.embedding, _embedding.embedding_backward)
 dropout, dropout_backward = replaceable_pair(_dropout.dropout, _dropout.dropout_backward)
 layer_norm, layer_norm_backward = replaceable_pair(_layer_norm.layer_norm, _layer_norm.layer_norm_backward)
 cross_entropy, cross_entropy_backward = replaceable_pair(

@@ -19,10 +19,9 @@ def embedding_backward(dout: Array, cache: Cache) -> Array:
 
     forward: y[r] = weight[ids[r]], so dweight[v] = Σ dout[r] over all r with ids[r] = v. An id that
     occurs twice collects two gradients (``add_rows``): ``dweight[ids] += dout`` would keep only one of them.
-    These sums are float32 at least, whatever dout is.
     """
     ids, shape = cache
     xp = get_array_module(dout)
-    dweight = xp.zeros(shape, dtype=xp.result_type(dout.dtype, xp.float32))
-    add_rows(dweight, ids.reshape(-1), dout.reshape(-1, shape[-1]).astype(dweight.dtype, copy=False))
+    dweight = xp.zeros(shape, dtype=dout.dtype)
+    add_rows(dweight, ids.reshape(-1), dout.reshape(-1, shape[-1]))
     return dweight

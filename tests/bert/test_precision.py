@@ -5,7 +5,15 @@ import pytest
 
 from minibert import ops
 from minibert.arrays import resolve_device, to_numpy
-from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.bert import (
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    SentenceEncoder,
+)
+from minibert.bert.cases import BATCH, CLASSES, CONFIG, SECOND_TEXTS, SPANS, TAGS
 from minibert.errors import UserError
 
 # Relative error of the loss, and by norm of the gradients of all parameters together and of the worst one.
@@ -59,6 +67,38 @@ def test_loss_and_gradients_are_those_of_single_precision(
     for name, right in gradients.items():
         if not name.endswith("key.bias"):  # whose gradient is 0
             assert length([errors[name]]) <= of_worst * length([right]), name
+
+
+def task_gradient(model, **labels):
+    """The loss and the flat gradient of a fine-tuning step; of a sentence encoder's on pairs."""
+    if isinstance(model, SentenceEncoder):
+        output, cache = model.forward_pairs(BATCH, SECOND_TEXTS)
+        model.backward_pairs(cache)
+    else:
+        output, cache = model.forward(**BATCH, **labels)
+        model.backward(cache)
+    return float(to_numpy(output.loss)), to_numpy(model.buffers.grad).astype("float64")
+
+
+@pytest.mark.parametrize("precision", BOUNDS)
+@pytest.mark.parametrize(
+    ("model_class", "settings", "labels"),
+    [
+        (BertForSequenceClassification, {"num_labels": 3, "classifier_dropout": 0.2}, {"labels": CLASSES}),
+        (BertForSequenceClassification, {"num_labels": 1}, {"labels": [0.5, -1.0, 2.0]}),
+        (BertForTokenClassification, {"num_labels": 3}, {"labels": TAGS}),
+        (BertForTokenClassification, {"num_labels": 3, "crf": True}, {"labels": TAGS}),
+        (BertForQuestionAnswering, {}, SPANS),
+        (SentenceEncoder, {}, {}),
+    ],
+)
+def test_fine_tuning_is_that_of_single_precision(device, precision, model_class, settings, labels):
+    config = CONFIG.replace(**settings)
+    loss, gradient = task_gradient(model_class(config, device=device, dtype="float64"), **labels)
+    got_loss, got = task_gradient(model_class(config, device=device, precision=precision), **labels)
+    of_loss, of_all, _ = BOUNDS[precision]
+    assert got_loss == pytest.approx(loss, rel=of_loss)
+    assert 1e-6 < np.linalg.norm(got - gradient) / np.linalg.norm(gradient) <= of_all
 
 
 @pytest.mark.parametrize("precision", BOUNDS)

@@ -100,6 +100,18 @@ def test_the_two_texts_of_a_pair_have_dropout_of_their_own(encoder):
     assert len({first, loss(seed=1, step=2, micro_batch=1), loss(seed=1, step=3), loss(seed=2, step=2)}) == 4
 
 
+def test_recomputed_layers_of_both_texts_have_the_dropout_that_they_had(encoder):
+    model = encoder(hidden_dropout_prob=0.3)
+    model.train()
+    found = []
+    for recompute in (False, True):
+        model.encoder.recompute = recompute
+        model.zero_grad()
+        model.backward_pairs(model.forward_pairs(FIRST, SECOND)[1])
+        found.append(to_numpy(model.buffers.grad).copy())
+    np.testing.assert_array_equal(*found)
+
+
 def test_pairs_are_of_one_number(encoder):
     with pytest.raises(UserError, match="3 first and 1 second texts; expected pairs"):
         encoder().forward_pairs(FIRST, {"input_ids": [[2, 3]]})

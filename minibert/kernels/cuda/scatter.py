@@ -46,6 +46,7 @@ def embedding(weight: Array, ids: Array) -> tuple[Array, tuple]:
 
 
 def embedding_backward(dout: Array, cache: tuple) -> Array:
-    """See ``ops.embedding_backward``. The gradient is float32."""
+    """See ``ops.embedding_backward``. Added up in float32; a table in 16 bits is one of activations."""
     ids, count = cache
-    return scatter_rows(ids.reshape(-1), contiguous(dout).reshape(-1, dout.shape[-1]), count)
+    dweight = scatter_rows(ids.reshape(-1), contiguous(dout).reshape(-1, dout.shape[-1]), count)
+    return dweight.astype(dout.dtype, copy=False)

@@ -196,7 +196,7 @@ def test_kernel_equals_reference(xp, name, case, dtype):
     pair = getattr(module, name), getattr(module, f"{name}_backward")
     gradients = check(xp, *pair, ops.TABLE[name].reference, arguments, dtype)
     # Gradients of activations in their own dtype, those of parameters in float32.
-    of_activations = {"embed": 0, "embedding": 0, "dropout_residual_norm": 2}.get(name, 1)
+    of_activations = ops.TABLE[name].activations
     for number, gradient in enumerate(gradients):
         assert gradient.dtype == (storage(dtype) if number < of_activations else np.float32)
 
