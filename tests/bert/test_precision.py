@@ -12,6 +12,8 @@ from minibert.bert import (
     BertForSequenceClassification,
     BertForTokenClassification,
     SentenceEncoder,
+    extract_features,
+    freeze,
 )
 from minibert.bert.cases import BATCH, CLASSES, CONFIG, SECOND_TEXTS, SPANS, TAGS
 from minibert.errors import UserError
@@ -102,6 +104,16 @@ def test_fine_tuning_is_that_of_single_precision(device, precision, model_class,
 
 
 @pytest.mark.parametrize("precision", BOUNDS)
+def test_features_are_in_the_dtype_of_the_parameters(models, batch, device, precision):
+    rounded, exact = models(precision, device), models("float32", device)
+    rounded.eval()
+    exact.eval()
+    features = extract_features(rounded, **batch.encoder, layers=(-1,))
+    assert features.dtype == "float32"
+    np.testing.assert_allclose(features, extract_features(exact, **batch.encoder, layers=(-1,)), atol=4e-2)
+
+
+@pytest.mark.parametrize("precision", BOUNDS)
 def test_kernels_on_or_off_is_the_same_in_16_bits_where_there_are_none(models, batch, of_one_step, precision):
     loss, gradients = of_one_step(models(precision), batch)
     with ops.reference_only():
@@ -161,6 +173,17 @@ def test_recomputed_layers_give_the_same_bits(models, batch, device, of_one_step
     model = models(precision, device)
     loss, gradients = of_one_step(model, batch)
     model.bert.encoder.recompute = True
+    again, others = of_one_step(model, batch)
+    assert loss == again
+    assert all(np.array_equal(gradients[name], others[name]) for name in gradients)
+
+
+def test_recomputed_layers_above_frozen_ones_give_the_same_bits(models, batch, device, of_one_step):
+    model = models("float32", device)
+    freeze(model, 1)
+    loss, gradients = of_one_step(model, batch)
+    model.bert.encoder.recompute = True
+    assert model.forward(**batch.all)[1][0][1][0] is None  # of the layer that does not learn nothing is kept
     again, others = of_one_step(model, batch)
     assert loss == again
     assert all(np.array_equal(gradients[name], others[name]) for name in gradients)
