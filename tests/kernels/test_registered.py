@@ -1,5 +1,8 @@
 """Every kernel in the table computes what its reference does: outputs and gradients, over random shapes."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import threadpoolctl
@@ -228,3 +231,18 @@ def test_gelu_kernel_is_accurate_for_every_float():
     tail = np.abs(x) < 5
     exact = x64 * ndtr(x64)
     assert (np.abs(y - exact)[tail] <= 1.5e-6 * np.abs(exact)[tail]).all()
+
+
+def test_without_numba_the_reference_computes():
+    code = """
+import sys
+sys.modules["numba"] = None  # as if it were not installed
+from minibert import BertConfig, BertForPreTraining, ops
+assert not any(library == "numpy" for entry in ops.TABLE.values() for library, _ in entry.kernels)
+model = BertForPreTraining(BertConfig.preset("tiny", vocab_size=50))
+outputs, cache = model.forward([[1, 2, 3]], labels=[[-100, 7, -100]], next_sentence_label=[1])
+model.backward(cache)
+print(outputs.loss.dtype)
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (process.stdout, process.returncode) == ("float32\n", 0), process.stderr
