@@ -1,5 +1,8 @@
 """Every kernel in the table computes what its reference does: outputs and gradients, over random shapes."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import threadpoolctl
@@ -243,3 +246,18 @@ def test_the_update_writes_the_copy_unless_the_norm_is_not_finite():
         assert (mean != start[2]).any() == np.isfinite(norm)
         expected = value.astype(np.float16) if np.isfinite(norm) else 0 * copy
         np.testing.assert_array_equal(copy, expected)
+
+
+def test_without_numba_the_reference_computes():
+    code = """
+import sys
+sys.modules["numba"] = None  # as if it were not installed
+from minibert import BertConfig, BertForPreTraining, ops
+assert not any(library == "numpy" for entry in ops.TABLE.values() for library, _ in entry.kernels)
+model = BertForPreTraining(BertConfig.preset("tiny", vocab_size=50))
+outputs, cache = model.forward([[1, 2, 3]], labels=[[-100, 7, -100]], next_sentence_label=[1])
+model.backward(cache)
+print(outputs.loss.dtype)
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (process.stdout, process.returncode) == ("float32\n", 0), process.stderr

@@ -82,6 +82,12 @@ def test_random_strings_with_the_released_vocabularies(parity, released):
     compare(parity, f"tokenizer, {'un' * released.lowercase}cased vocabulary", released, texts)
 
 
+def marks_stay(text: str) -> bool:
+    """Whether NFD leaves all marks in their order, also once control characters between them are gone."""
+    kept = "".join(char for char in text if unicodedata.category(char)[0] != "C" and char != "\ufffd")
+    return unicodedata.normalize("NFD", kept) == "".join(unicodedata.normalize("NFD", char) for char in kept)
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_where_tokens_stand_in_random_strings(parity, character_vocabulary, name):
     """Left out: texts whose marks NFD puts into another order. There theirs are those of the new place."""
@@ -89,7 +95,7 @@ def test_where_tokens_stand_in_random_strings(parity, character_vocabulary, name
     theirs = tokenizer_parity.reference_tokenizer(ours)
     compared, differing = 0, []
     for text in tokenizer_parity.random_texts(STRINGS // 3, parity.seed + 3, ours.tokens):
-        if unicodedata.normalize("NFD", text) == "".join(unicodedata.normalize("NFD", char) for char in text):
+        if marks_stay(text):
             compared += 1
             if ours.token_ids_with_spans(text)[1] != theirs.encode(text, add_special_tokens=False).offsets:
                 differing.append(text)
