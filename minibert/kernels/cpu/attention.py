@@ -90,7 +90,7 @@ def packed_attention(
         scores = np.matmul(q[part], k[part].swapaxes(2, 3), out=p[part])
         _softmax_rows(scores, bias[part[0]], scale)
         dropped = scores
-        if probability > 0.0 and key is not None:
+        if drop[2]:  # the threshold: without dropout it is 0
             dropped = empty_like(scores)
             _dropout(scores, drop, first, dropped)
         np.matmul(dropped, v[part], out=y_heads[part])

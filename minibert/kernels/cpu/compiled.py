@@ -18,10 +18,13 @@ import numpy as np
 from minibert.arrays import DropoutKey
 from minibert.ops.dropout import dropout_threshold
 
+_ANY_ORDER = {"contract", "nsz", "arcp", "reassoc"}
+_THIS_ORDER = {"contract", "nsz"}
+
 
 def compiled(function: Callable) -> Callable:
     """Have a function of arrays and numbers compiled when it is first called; sums may be reordered."""
-    return _compile(function, {"contract", "nsz", "arcp", "reassoc"})
+    return _compile(function, _ANY_ORDER)
 
 
 def inlined(function: Callable) -> Callable:
@@ -30,12 +33,12 @@ def inlined(function: Callable) -> Callable:
     Left to itself it would exist twice, alone and once more inside each caller, optimised differently; which
     of them runs would depend on whether this process has compiled it or found it on disk.
     """
-    return _compile(function, {"contract", "nsz", "arcp", "reassoc"}, inline="always")
+    return _compile(function, _ANY_ORDER, inline="always")
 
 
 def _in_this_order(function: Callable) -> Callable:
     """The same for a function in which the order of additions matters."""
-    return _compile(function, {"contract", "nsz"})
+    return _compile(function, _THIS_ORDER)
 
 
 def _compile(function: Callable, fastmath: set[str], inline: str = "never") -> Callable:
