@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.results import table
-from minibert.data import held_out_batches, unigram_plateau
+from minibert.data import unigram_plateau
 from minibert.errors import UserError
 from minibert.files import read_json
-from minibert.tasks.pretrain import prepare
+from minibert.tasks.pretrain import evaluation_batches, prepare
 from minibert.train import PretrainSettings
 from minibert.train.metrics import read_metrics
 
@@ -54,14 +54,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
 def _plateau(settings: PretrainSettings) -> tuple[float, float]:
     """What guessing by frequency reaches on the run's held-out batches, as the run itself has printed."""
     tokenizer, prepared = prepare(settings)
-    batches = held_out_batches(
-        prepared.held_out,
-        tokenizer,
-        settings.instance_settings(),
-        settings.batch_size,
-        settings.seed,
-        settings.eval_batches,
-    )
+    batches = evaluation_batches(settings, tokenizer, prepared)
     labels = np.concatenate([batch["labels"] for batch in batches])
     return unigram_plateau(prepared.train.token_counts(len(tokenizer)), labels)
 

@@ -120,7 +120,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     _prepare_machine(settings, device)
     print(f"{settings.describe()}\n", flush=True)
     tokenizer, prepared = prepare(settings)
-    held_out = _held_out(settings, tokenizer, prepared)
+    held_out = evaluation_batches(settings, tokenizer, prepared)
     plateau = unigram_plateau(
         prepared.train.token_counts(len(tokenizer)), np.concatenate([batch["labels"] for batch in held_out])
     )
@@ -217,7 +217,7 @@ def _prepare_machine(settings: PretrainSettings, device: Device) -> None:
     print(f"device: {device.name}{chosen}, {get_threads()} threads for the CPU's matrix products", flush=True)
 
 
-def _held_out(
+def evaluation_batches(
     settings: PretrainSettings, tokenizer: BertTokenizer, prepared: PreparedCorpus
 ) -> list[dict[str, np.ndarray]]:
     """The batches that every evaluation of the run is made on."""
