@@ -179,7 +179,7 @@ KILLED = """
 import os, signal, sys
 from minibert.tasks import pretrain
 from minibert.train import PretrainSettings, checkpoint
-from minibert.train.settings import read_settings
+from minibert.settings import read_settings
 
 moments = []
 
