@@ -32,6 +32,7 @@ from minibert.errors import UserError
 from minibert.files import atomic_folder, write_json
 from minibert.ops import require_kernels
 from minibert.plots import plot_loss
+from minibert.settings import read_settings
 from minibert.tasks.fill_mask import fill_mask
 from minibert.text import BertTokenizer
 from minibert.train import AdamW, PretrainSettings, Trainer
@@ -46,7 +47,7 @@ from minibert.train.checkpoint import (
 from minibert.train.metrics import MetricsLog, evaluate, peak_memory, read_metrics
 from minibert.train.progress import format_seconds
 from minibert.train.schedule import SCHEDULES
-from minibert.train.settings import Phase, read_settings
+from minibert.train.settings import Phase
 
 EXAMPLES = 5  # masked sentences shown at the end
 

@@ -14,12 +14,12 @@ from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.data import BatchStream
 from minibert.errors import UserError
 from minibert.files import write_json
+from minibert.settings import read_settings
 from minibert.tasks import fill_mask, prepare, pretrain
 from minibert.tasks.pretrain import _print_summary, masked_sentences
 from minibert.text import BertTokenizer
 from minibert.train import PretrainSettings
 from minibert.train.metrics import read_metrics
-from minibert.train.settings import read_settings
 from minibert.train.step import TrainingStep
 
 
@@ -182,7 +182,7 @@ KILLED = """
 import os, signal, sys
 from minibert.tasks import pretrain
 from minibert.train import PretrainSettings, checkpoint
-from minibert.train.settings import read_settings
+from minibert.settings import read_settings
 
 moments = []
 

@@ -4,8 +4,8 @@ import json
 import pytest
 
 from minibert.errors import UserError
+from minibert.settings import read_settings
 from minibert.train import PretrainSettings
-from minibert.train.settings import read_settings
 
 
 def test_every_setting_has_a_group_and_a_help_text():
@@ -20,13 +20,11 @@ def test_settings_survive_their_file(tmp_path):
     assert again == settings.replace(resume=False)  # how a run was called is not what it is
 
 
-def test_an_unknown_setting_is_named_with_the_nearest_known(tmp_path):
-    path = tmp_path / "mine.json"
-    path.write_text('{"learning_rat": 1}')
+def test_an_unknown_setting_is_named_with_the_nearest_known():
     with pytest.raises(
         UserError, match=r"mine.json: unknown setting 'learning_rat'; did you mean 'learning_rate'"
     ):
-        read_settings(path)
+        PretrainSettings.from_dict({"learning_rat": 1}, "mine.json")
     with pytest.raises(UserError, match=r"unknown setting 'qqq'; known are: name, out"):
         PretrainSettings.from_dict({"qqq": 1})
 
