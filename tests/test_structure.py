@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "minibert"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports only rooms before it.
-ROOMS = "errors files arrays replay ops kernels gradcheck nn bert text data train plots tasks course".split()
-ROOMS += ["cli", "__main__"]
+ROOMS = "errors files settings arrays replay ops kernels gradcheck nn bert text data train plots".split()
+ROOMS += ["tasks", "course", "cli", "__main__"]
 # Rooms that stand on less than all that is before them.
 ONLY = {
     "text": {"errors", "files", "arrays"},

@@ -95,12 +95,6 @@ class BertForSequenceClassification(TaskModel):
     def _add_head(self, config: BertConfig) -> None:
         self.classifier = Classifier(config)
 
-    @property
-    def is_regression(self) -> bool:
-        """Whether the labels are numbers and not classes."""
-        kind = self.config.problem_type
-        return kind == "regression" or (kind is None and self.config.num_labels == 1)
-
     def _head(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
         logits, classifier_cache = self.classifier.forward(output.pooler_output)
         output.logits = logits.astype(self.dtype, copy=False)  # (B, K)
@@ -112,7 +106,7 @@ class BertForSequenceClassification(TaskModel):
     def _loss(self, logits: Array, labels: Any, denominator: float | None) -> tuple[Array, tuple]:
         if self.config.problem_type == "multi_label_classification":
             raise UserError("multi_label_classification has no loss here; leave the labels out")
-        if self.is_regression:
+        if self.config.is_regression:
             targets = number_targets(labels, logits.shape, self.device, self.dtype)
             return ops.squared_error(logits, targets, float(denominator or targets.size))
         batch_size, num_labels = logits.shape
@@ -122,7 +116,9 @@ class BertForSequenceClassification(TaskModel):
 
     def _head_backward(self, dloss: Array | float, cache: list) -> tuple[None, Array]:
         """dloss, a scalar → nothing for the hidden states, dpooled (B, H)."""
-        loss_backward = ops.squared_error_backward if self.is_regression else ops.cross_entropy_backward
+        loss_backward = (
+            ops.squared_error_backward if self.config.is_regression else ops.cross_entropy_backward
+        )
         dlogits = loss_backward(dloss, cache.pop())
         return None, self.classifier.backward(dlogits, cache.pop())
 
