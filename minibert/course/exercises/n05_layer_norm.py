@@ -44,8 +44,8 @@ def mean_and_deviation_taken_for_constants(dout, cache):
 
 
 @layer_norm_backward.mistake(
-    "The way through the mean is missing: every x[j] moves μ by 1/H, and with it every x̂. Each row of dx has "
-    "to sum to 0, for a constant added to a row changes nothing; do yours?"
+    "The way through the mean is missing: every x[j] moves μ by 1/H, and with it every x̂. Each row of dx "
+    "has to sum to 0, for a constant added to a row changes nothing; do yours?"
 )
 def no_mean_term(dout, cache):
     normalised, inverse_std, weight = cache
