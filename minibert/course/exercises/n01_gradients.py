@@ -85,8 +85,8 @@ def products_of_rows(x: np.ndarray) -> np.ndarray:
 def complex_step(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, h: float) -> np.ndarray:
     """∂f/∂x = Im f(x + i·10⁻³⁰) / 10⁻³⁰, right to the last digit: nothing is subtracted, so nothing cancels.
 
-    (Squire and Trapp, 1998.) Only for functions that NumPy can also compute with complex numbers. The step h of
-    a central difference, plays no part.
+    (Squire and Trapp, 1998.) Only for functions that NumPy can also compute with complex numbers. The
+    step of a central difference plays no part.
     """
     gradient = np.empty_like(x)
     for index in np.ndindex(*x.shape):

@@ -112,6 +112,32 @@ def parameters_summed_over_the_batch_only(dout, cache):
 
 
 @layer_norm_backward.mistake(
+    "dγ and dβ hold a gradient for every token. They have one γ and one β between them: sum over all axes "
+    "but the last."
+)
+def parameters_not_summed(dout, cache):
+    normalised, _, _ = cache
+    dx, _, _ = layer_norm_backward.solution(dout, cache)
+    return dx, dout * normalised, dout.copy()
+
+
+@layer_norm_backward.mistake(
+    "The division by σ is missing in dx. x̂ = (x − μ)/σ: the wider a row is spread, the less one x moves it."
+)
+def not_divided_by_the_deviation(dout, cache):
+    dx, dweight, dbias = layer_norm_backward.solution(dout, cache)
+    return dx / cache[1], dweight, dbias
+
+
+@layer_norm_backward.mistake(
+    "dx is multiplied by σ where it should be divided. The cache holds 1/σ: multiply by `inverse_std`."
+)
+def multiplied_by_the_deviation(dout, cache):
+    dx, dweight, dbias = layer_norm_backward.solution(dout, cache)
+    return dx / cache[1] ** 2, dweight, dbias
+
+
+@layer_norm_backward.mistake(
     "dγ is missing its x̂: y = γ x̂ + β, so what γ was multiplied with is what its gradient is multiplied with."
 )
 def dweight_without_normalised(dout, cache):
