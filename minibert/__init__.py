@@ -18,6 +18,7 @@ from minibert.bert import (
     layerwise_lr,
     unfreeze,
 )
+from minibert.course import check
 from minibert.errors import UserError
 from minibert.text import BertTokenizer
 
@@ -37,6 +38,7 @@ __all__ = [
     "SentenceEncoder",
     "SentencePairs",
     "UserError",
+    "check",
     "extract_features",
     "freeze",
     "layerwise_lr",
