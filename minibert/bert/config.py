@@ -29,9 +29,9 @@ class BertConfig:
     ``hidden_act`` is "gelu" (the erf form, as in transformers), "gelu_new" (the tanh form, as in
     google-research/bert), "relu" or "tanh". ``initializer`` is "truncated_normal" (google-research/bert)
     or "normal" (transformers); with ``position_initializer`` "sinusoidal" the positions, which are learned
-    all the same, start as the waves of Vaswani et al. (2017). ``loss_denominator_epsilon`` is added to the number of masked words that
-    the masked-LM loss is divided by (1e-5 in google-research/bert, 0 in transformers). With ``is_decoder``
-    a token sees only itself and those to its left.
+    all the same, start as the waves of Vaswani et al. (2017). ``loss_denominator_epsilon`` is added to the
+    number of masked words that the masked-LM loss is divided by (1e-5 in google-research/bert, 0 in
+    transformers). With ``is_decoder`` a token sees only itself and those to its left.
 
     The rest belongs to the heads of fine-tuning. ``id2label`` names the ``num_labels`` labels, and its
     inverse ``label2id`` follows from it. ``problem_type`` is "single_label_classification", "regression",

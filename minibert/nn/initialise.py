@@ -25,7 +25,9 @@ def initialise(
             continue
         if parameter.init in ("normal", "sinusoidal"):
             drawn = parameter.init == "normal"
-            start = _standard_normal(rng, parameter.shape, truncated) if drawn else sinusoids(*parameter.shape)
+            start = (
+                _standard_normal(rng, parameter.shape, truncated) if drawn else sinusoids(*parameter.shape)
+            )
             parameter.value[...] = module.device.asarray(std * start, dtype=module.dtype)
         else:
             parameter.value[...] = {"zeros": 0.0, "ones": 1.0}[parameter.init]
