@@ -45,7 +45,8 @@ class Row:
     """The verdict on one output, and how far it is off.
 
     ``largest_error`` is absolute and, like ``relative_error`` (see ``gradcheck``), from the library's
-    function; ``numeric_error`` is relative, from the numeric gradient. None where there is none.
+    function; ``independent_error`` is relative, from the numeric gradient or whatever else speaks for itself.
+    None where there is none.
     """
 
     name: str
@@ -54,12 +55,12 @@ class Row:
     dtype: str = ""
     largest_error: float | None = None
     relative_error: float | None = None
-    numeric_error: float | None = None
+    independent_error: float | None = None
     note: str = ""
 
     def cells(self) -> list[str]:
         """What stands in the table."""
-        errors = self.largest_error, self.relative_error, self.numeric_error
+        errors = self.largest_error, self.relative_error, self.independent_error
         return [
             *(self.name, self.shape, self.dtype),
             *("" if error is None else f"{error:.1e}" for error in errors),
@@ -67,7 +68,7 @@ class Row:
         ]
 
 
-HEADING = ["output", "shape", "dtype", "largest error", "relative", "from numeric", "verdict"]
+HEADING = ["output", "shape", "dtype", "largest error", "relative", "independent", "verdict"]
 RIGHT_ALIGNED = range(3, 6)
 
 
@@ -79,6 +80,7 @@ class Result:
     rows: list[Row]
     mistakes: list[str]
     hints: list[str]
+    independent: str = "numeric"  # what the column of independent errors is headed with
 
     @property
     def passed(self) -> bool:
@@ -101,24 +103,23 @@ class Result:
 
     def __str__(self) -> str:
         notes = dict.fromkeys(row.note for row in self.rows if row.note)  # each once
-        parts = [self._summary()], _table(self.rows), map(_wrapped, notes), map(_wrapped, self.hints)
+        parts = [self._summary()], self._table(), map(_wrapped, notes), map(_wrapped, self.hints)
         return "\n\n".join(text for part in parts if (text := "\n".join(part)))
+
+    def _table(self) -> list[str]:
+        lines = [HEADING, *(row.cells() for row in self.rows)]
+        columns = []
+        for i, column in enumerate(zip(*lines, strict=True)):
+            if any(column[1:]):  # a column without an entry is left out
+                title = f"from {self.independent}" if column[0] == "independent" else column[0]
+                align = str.rjust if i in RIGHT_ALIGNED else str.ljust
+                width = max(map(len, (title, *column[1:])))
+                columns.append([align(cell, width) for cell in (title, *column[1:])])
+        return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
 
 
 def _wrapped(text: str) -> str:
     return textwrap.fill(text, WIDTH, subsequent_indent="  ")
-
-
-def _table(rows: list[Row]) -> list[str]:
-    lines = [HEADING, *(row.cells() for row in rows)]
-    used = [i for i in range(len(HEADING)) if any(line[i] for line in lines[1:])]
-    widths = {i: max(len(line[i]) for line in lines) for i in used}
-    return [
-        "  ".join(
-            line[i].rjust(widths[i]) if i in RIGHT_ALIGNED else line[i].ljust(widths[i]) for i in used
-        ).rstrip()
-        for line in lines
-    ]
 
 
 # -- check ------------------------------------------------------------------------------------------
@@ -148,7 +149,8 @@ def check(name: str, answer: Any) -> Result:
             rows += _judge(exercise, trial, call, expected)
             answers.append(call.outputs)
         mistakes = _recognise(exercise, answers)
-    result = Result(name, rows, [mistake.name for mistake in mistakes], _hints(exercise, rows, mistakes))
+    names, hints = [mistake.name for mistake in mistakes], _hints(exercise, rows, mistakes)
+    result = Result(name, rows, names, hints, exercise.independent)
     print(result)
     return result
 
@@ -233,8 +235,7 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
             return name
         if isinstance(old[name], np.ndarray):
             if not np.array_equal(old[name], new[name]):
-                change = np.abs(np.subtract(new[name], old[name], dtype=np.float64))
-                return f"{name} (by up to {change.max():.1e})"
+                return f"{name} (by up to {np.abs(_difference(new[name], old[name])).max():.1e})"
         elif old[name] != new[name]:
             return name
     return ""
@@ -264,7 +265,7 @@ def _judge(exercise: Exercise, trial: Trial, call: Call, expected: tuple) -> Ite
             yield Row(name, call.verdict, *_form(right), note=call.note)
             continue
         got = _as_array(call.outputs[i])
-        row = _judge_output(name, got, right, trial.numeric.get(output), exercise.secret)
+        row = _judge_output(name, got, right, trial.independent.get(output), exercise.secret)
         if call.verdict is not Verdict.PASS:
             row = replace(row, verdict=call.verdict, note=call.note)
         elif not exercise.views and (source := _shares_memory(got, call.arguments)):
@@ -273,7 +274,7 @@ def _judge(exercise: Exercise, trial: Trial, call: Call, expected: tuple) -> Ite
         yield row
 
 
-def _judge_output(name: str, got: Any, right: Any, numeric: np.ndarray | None, secret: bool) -> Row:
+def _judge_output(name: str, got: Any, right: Any, independent: np.ndarray | None, secret: bool) -> Row:
     shape, dtype = _form(got)
     row = Row(name, Verdict.PASS, shape, dtype)
     if not isinstance(got, type(right)):
@@ -282,7 +283,7 @@ def _judge_output(name: str, got: Any, right: Any, numeric: np.ndarray | None, s
     if not isinstance(right, np.ndarray):
         if _same(got, right):
             return row
-        note = f"{name}: {got!r}." if secret else f"{name}: {got!r}, expected {right!r}."
+        note = "" if secret else f"{name}: {got!r}, expected {right!r}."
         return replace(row, verdict=Verdict.FAIL, note=note)
     if got.shape != right.shape:
         note = f"{name} has shape {got.shape}, expected {right.shape}."
@@ -294,19 +295,19 @@ def _judge_output(name: str, got: Any, right: Any, numeric: np.ndarray | None, s
         first = np.argwhere(~np.isfinite(got))[0].tolist()
         note = f"{name} has numbers that are NaN or infinite, the first at {first}."
         return replace(row, verdict=Verdict.NOT_A_NUMBER, note=note)
-    return _judge_numbers(row, got, right, numeric)
+    return _judge_numbers(row, got, right, independent)
 
 
-def _judge_numbers(row: Row, got: np.ndarray, right: np.ndarray, numeric: np.ndarray | None) -> Row:
+def _judge_numbers(row: Row, got: np.ndarray, right: np.ndarray, independent: np.ndarray | None) -> Row:
     """Two finite arrays of the same shape and kind."""
-    errors = np.abs(got.astype(np.float64) - right)
+    errors = np.abs(_difference(got, right))
     row = replace(
         row,
         largest_error=float(errors.max(initial=0.0)),
         relative_error=_relative_error(got, right),
-        numeric_error=None if numeric is None else _relative_error(got, numeric),
+        independent_error=None if independent is None else _relative_error(got, independent),
     )
-    if _same(got, right) and (row.numeric_error is None or row.numeric_error <= RELATIVE_BOUND):
+    if _same(got, right) and (row.independent_error is None or row.independent_error <= RELATIVE_BOUND):
         return row
     worst = np.unravel_index(errors.argmax(), errors.shape)
     place = f" at {[int(i) for i in worst]}" if worst else ""
@@ -317,7 +318,11 @@ def _judge_numbers(row: Row, got: np.ndarray, right: np.ndarray, numeric: np.nda
 
 def _relative_error(a: np.ndarray, b: np.ndarray) -> float:
     size = float(np.linalg.norm(a) + np.linalg.norm(b))
-    return float(np.linalg.norm(a - b)) / size if size else 0.0
+    return float(np.linalg.norm(_difference(a, b))) / size if size else 0.0
+
+
+def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.subtract(a, b, dtype=np.float64)  # also of whole numbers and of truth values
 
 
 def _shares_memory(output: Any, arguments: dict[str, Any]) -> str:

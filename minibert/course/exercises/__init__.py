@@ -12,4 +12,12 @@ from minibert.course.exercises import (  # noqa: F401
     n09_heads,
     n10_encoder,
     n11_heads_losses,
+    n12_pretraining_data,
+    n13_optimiser,
+    n14_pretraining,
+    n15_fine_tuning,
+    n16_inside,
+    n17_cupy,
+    n18_real_weights,
+    n19_applications,
 )
