@@ -2,124 +2,22 @@
 
 import copy
 import difflib
-import textwrap
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from minibert import ops
 from minibert.course.exercise import EXERCISES, Exercise, Mistake, Trial
+from minibert.course.result import Result, Row, Verdict
 from minibert.errors import UserError
 from minibert.gradcheck import RELATIVE_BOUND
 
-WIDTH = 100  # of printed lines
-
-
-class Verdict(StrEnum):
-    """What can be said of one output."""
-
-    PASS = "pass"
-    FAIL = "fail"
-    NOT_ATTEMPTED = "not attempted"
-    RAISES = "raises"
-    WRONG_COUNT = "wrong number of outputs"
-    WRONG_TYPE = "wrong type"
-    WRONG_SHAPE = "wrong shape"
-    WRONG_DTYPE = "wrong dtype"
-    NOT_A_NUMBER = "not a number"
-    OVERWRITES = "overwrites an input"
-    IS_VIEW = "view of an input"
-
-
 # Where the values are at fault, and hints are about values.
 WRONG_VALUES = {Verdict.FAIL, Verdict.WRONG_SHAPE, Verdict.NOT_A_NUMBER}
-
-
-@dataclass(frozen=True)
-class Row:
-    """The verdict on one output, and how far it is off.
-
-    ``largest_error`` is absolute and, like ``relative_error`` (see ``gradcheck``), from the library's
-    function; ``independent_error`` is relative, from the numeric gradient or whatever else speaks for itself.
-    None where there is none.
-    """
-
-    name: str
-    verdict: Verdict
-    shape: str = ""
-    dtype: str = ""
-    largest_error: float | None = None
-    relative_error: float | None = None
-    independent_error: float | None = None
-    note: str = ""
-
-    def cells(self) -> list[str]:
-        """What stands in the table."""
-        errors = self.largest_error, self.relative_error, self.independent_error
-        return [
-            *(self.name, self.shape, self.dtype),
-            *("" if error is None else f"{error:.1e}" for error in errors),
-            self.verdict,
-        ]
-
-
-HEADING = ["output", "shape", "dtype", "largest error", "relative", "independent", "verdict"]
-RIGHT_ALIGNED = range(3, 6)
-
-
-@dataclass(frozen=True, repr=False)
-class Result:
-    """What ``check`` found: a row for each output, the recognised mistakes, and what to tell the learner."""
-
-    exercise: str
-    rows: list[Row]
-    mistakes: list[str]
-    hints: list[str]
-    independent: str = "numeric"  # what the column of independent errors is headed with
-
-    @property
-    def passed(self) -> bool:
-        """Whether every output is right."""
-        return all(row.verdict is Verdict.PASS for row in self.rows)
-
-    def __repr__(self) -> str:
-        return f"<{self._summary()}>"
-
-    def _ipython_display_(self) -> None:
-        """Nothing at the end of a cell: ``check`` has printed it."""
-
-    def _summary(self) -> str:
-        if self.passed:
-            return f"{self.exercise}: passed"
-        if all(row.verdict is Verdict.NOT_ATTEMPTED for row in self.rows):
-            return f"{self.exercise}: not attempted"
-        right = sum(row.verdict is Verdict.PASS for row in self.rows)
-        return f"{self.exercise}: {right} of {len(self.rows)} right"
-
-    def __str__(self) -> str:
-        notes = dict.fromkeys(row.note for row in self.rows if row.note)  # each once
-        parts = [self._summary()], self._table(), map(_wrapped, notes), map(_wrapped, self.hints)
-        return "\n\n".join(text for part in parts if (text := "\n".join(part)))
-
-    def _table(self) -> list[str]:
-        lines = [HEADING, *(row.cells() for row in self.rows)]
-        columns = []
-        for i, column in enumerate(zip(*lines, strict=True)):
-            if any(column[1:]):  # a column without an entry is left out
-                title = f"from {self.independent}" if column[0] == "independent" else column[0]
-                align = str.rjust if i in RIGHT_ALIGNED else str.ljust
-                width = max(map(len, (title, *column[1:])))
-                columns.append([align(cell, width) for cell in (title, *column[1:])])
-        return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent="  ")
 
 
 # -- check ------------------------------------------------------------------------------------------
@@ -211,9 +109,7 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
         note = f"It returned {_describe(value)}, expected a tuple of {len(wanted)}: {', '.join(wanted)}."
         return Call(arguments, None, Verdict.WRONG_COUNT, note)
     if changed := _changed(trial.arguments, arguments):
-        note = (
-            f"It changed {changed}, which its caller may still need: work on a copy, or write to a new array."
-        )
+        note = f"It changed {changed}, which its caller may still need: work on a copy, or make a new array."
         return Call(arguments, outputs, Verdict.OVERWRITES, note)
     return Call(arguments, outputs)
 
@@ -268,10 +164,20 @@ def _judge(exercise: Exercise, trial: Trial, call: Call, expected: tuple) -> Ite
         row = _judge_output(name, got, right, trial.independent.get(output), exercise.secret)
         if call.verdict is not Verdict.PASS:
             row = replace(row, verdict=call.verdict, note=call.note)
-        elif not exercise.views and (source := _shares_memory(got, call.arguments)):
-            note = f"{name} is {source} itself or a view of it: a change of one changes both. Return a copy."
-            row = replace(row, verdict=Verdict.IS_VIEW, note=note)
+        elif row.verdict is Verdict.PASS and not exercise.views:
+            row = _unless_view(row, got, call.arguments)
         yield row
+
+
+def _unless_view(row: Row, got: Any, arguments: dict[str, Any]) -> Row:
+    """The row, or its verdict if an array shares its memory with an argument."""
+    for name, leaf in _leaves(arguments):
+        if isinstance(got, np.ndarray) and isinstance(leaf, np.ndarray) and np.shares_memory(got, leaf):
+            note = (
+                f"{row.name} is {name} itself or a view of it: a change of one changes both. Return a copy."
+            )
+            return replace(row, verdict=Verdict.IS_VIEW, note=note)
+    return row
 
 
 def _judge_output(name: str, got: Any, right: Any, independent: np.ndarray | None, secret: bool) -> Row:
@@ -288,7 +194,7 @@ def _judge_output(name: str, got: Any, right: Any, independent: np.ndarray | Non
     if got.shape != right.shape:
         note = f"{name} has shape {got.shape}, expected {right.shape}."
         return replace(row, verdict=Verdict.WRONG_SHAPE, note=note)
-    if got.dtype != right.dtype if right.dtype.kind == "f" else got.dtype.kind != right.dtype.kind:
+    if got.dtype.kind != right.dtype.kind or (right.dtype.kind == "f" and got.dtype != right.dtype):
         note = f"{name} is {got.dtype}, expected {right.dtype}."
         return replace(row, verdict=Verdict.WRONG_DTYPE, note=note)
     if not np.isfinite(got).all():
@@ -325,24 +231,18 @@ def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.subtract(a, b, dtype=np.float64)  # also of whole numbers and of truth values
 
 
-def _shares_memory(output: Any, arguments: dict[str, Any]) -> str:
-    """The argument, or part of one, that an array is or is a view of; empty if there is none."""
-    for name, leaf in _leaves(arguments):
-        if isinstance(output, np.ndarray) and isinstance(leaf, np.ndarray) and np.shares_memory(output, leaf):
-            return name
-    return ""
-
-
 def _as_array(value: Any) -> Any:
-    """Single numbers as arrays, so that 0.5, np.float64(0.5) and np.array(0.5) are one."""
-    return np.asarray(value) if isinstance(value, int | float | np.generic) else value
+    """Single numbers as arrays, so that 0.5, np.float64(0.5) and np.array(0.5) are one, and 0 is 0.0."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return np.asarray(value, dtype=np.float64)
+    return np.asarray(value) if isinstance(value, bool | np.generic) else value
 
 
 def _form(value: Any) -> tuple[str, str]:
     """What the table says of shape and dtype."""
-    return (
-        (str(value.shape), str(value.dtype)) if isinstance(value, np.ndarray) else ("", type(value).__name__)
-    )
+    if isinstance(value, np.ndarray):
+        return str(value.shape), str(value.dtype)
+    return "", type(value).__name__
 
 
 def _describe(value: Any) -> str:
