@@ -170,8 +170,15 @@ def _section(title: str, *parts: str) -> list[str]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    lines = [" | ".join(str(cell).replace("|", r"\|") for cell in row) for row in rows]
-    return "\n".join(f"| {line} |" for line in [" | ".join(head), "|".join("-" * len(head)), *lines] if lines)
+    lines = [" | ".join(_cell(value) for value in row) for row in rows]
+    return "\n".join(
+        f"| {line} |" for line in [" | ".join(head), " | ".join("-" * len(head)), *lines] if lines
+    )
+
+
+def _cell(value: Any) -> str:
+    told = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+    return str(told).replace("|", r"\|")
 
 
 def _code(language: str, text: str | None) -> str:

@@ -84,7 +84,7 @@ class Task:
         if layout:
             read = {f.name: f.default for f in fields(self.options) if f.metadata["group"] == "Data"}
             options = self.options.to_dict() | read | dict(layout)
-            self.options = self.Options.from_dict(options, f"reading files of task {self.name}")
+            self.options = self.Options.from_dict(options, f"task {self.name}")
 
     def example(self, text: str, pair: str | None, place: Place) -> Any:
         """The example, without a label, of a text that somebody typed, or of a text and its partner.
