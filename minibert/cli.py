@@ -37,7 +37,6 @@ from minibert.tasks.predict import (
     examples_of,
     examples_of_lines,
     json_lines,
-    predict,
     records,
     write_predictions,
 )
@@ -314,7 +313,7 @@ def _predict(flags: argparse.Namespace) -> None:
     task, model = open_task(flags.model, device=_device(flags))
     task.set_layout(_layout(flags))
     examples = _examples_to_predict(flags, task, faults)
-    predictions = predict(task, model, examples, flags.batch_size)
+    predictions = task.predict(model, examples, flags.batch_size)
     if flags.output:
         write_predictions(task, examples, predictions, flags.output)
         print(f"{len(predictions):,} prediction(s) written to {flags.output}")

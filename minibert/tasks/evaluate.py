@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from minibert.data.tasks import Faults
-from minibert.tasks.predict import predict
 from minibert.tasks.registry import open_task
 
 
@@ -53,7 +52,7 @@ def evaluate(
     task, model = open_task(folder, **options)
     task.set_layout(layout or {})
     examples = task.check(task.read(path, faults=faults), faults)
-    predictions = predict(task, model, examples, batch_size)
+    predictions = task.predict(model, examples, batch_size)
     scores, details = task.scores(examples, predictions), task.details(examples, predictions)
     return Evaluation(str(folder), task.name, str(path), len(examples), scores, details)
 

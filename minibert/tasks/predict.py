@@ -6,17 +6,12 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from minibert.bert.models import PretrainedModel
 from minibert.data.tasks import Faults, Place
 from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
 from minibert.files import write_text
 from minibert.tasks.registry import open_task
 from minibert.tasks.task import Task
-
-CHUNK = 16  # batches from one move of the progress bar to the next; their rows are sorted by length together
 
 
 def predict_texts(
@@ -37,7 +32,7 @@ def predict_texts(
         raise UserError(f"{len(texts)} texts and {len(pairs)} partners; give one for each")
     task, model = open_task(folder, **options)
     examples = examples_of(task, zip(texts, pairs or repeat(None), strict=False), "the texts")
-    return records(task, examples, predict(task, model, examples, batch_size))
+    return records(task, examples, task.predict(model, examples, batch_size))
 
 
 def examples_of(
@@ -63,19 +58,6 @@ def examples_of_lines(
     """Examples of lines, each a text, or a text and its partner with a tab between them."""
     parts = (line.partition("\t") for line in lines)
     return examples_of(task, ((text, pair if tab else None) for text, tab, pair in parts), source, faults)
-
-
-def predict(task: Task, model: PretrainedModel, examples: Sequence[Any], batch_size: int = 32) -> list[Any]:
-    """A prediction for each example, with a progress bar if that goes to a terminal."""
-    if batch_size < 1:
-        raise UserError(f"batch size must be at least 1, got {batch_size}")
-    predictions: list[Any] = []
-    with tqdm(total=len(examples), unit=" examples", leave=False, disable=None) as bar:
-        for start in range(0, len(examples), CHUNK * batch_size):
-            chunk = examples[start : start + CHUNK * batch_size]
-            predictions += task.predict(model, chunk, batch_size)
-            bar.update(len(chunk))
-    return predictions
 
 
 def records(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> list[dict[str, Any]]:

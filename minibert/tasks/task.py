@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from tqdm import tqdm
 
 from minibert.bert import BertOutput
 from minibert.bert.models import PretrainedModel
@@ -166,12 +167,15 @@ class Task:
     ) -> Iterator[tuple[np.ndarray, BertOutput]]:
         """What the model makes of features, dropout off: batch after batch, the rows and their outputs.
 
-        ``rows`` (B,) tells which feature each row of the outputs belongs to; the longest come first.
+        ``rows`` (B,) tells which feature each row of the outputs belongs to; the longest come first. On a
+        terminal a bar tells how far it is.
         """
         model.eval()
-        for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
-            texts = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
-            yield rows, model.forward(**texts)[0]
+        with tqdm(total=len(features), desc="predicting", unit="", leave=False, disable=None) as bar:
+            for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
+                texts = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+                yield rows, model.forward(**texts)[0]
+                bar.update(len(rows))
 
     def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         """How good predictions are, as fractions (``tasks.metrics``); examples with labels."""

@@ -7,7 +7,7 @@ from minibert.data.tasks import Faults
 from minibert.errors import UserError
 from minibert.tasks import open_task, predict_texts
 from minibert.tasks.classify import Classify, ClassifyOptions
-from minibert.tasks.predict import CHUNK, examples_of_lines, predict, records, write_predictions
+from minibert.tasks.predict import examples_of_lines, records, write_predictions
 from minibert.tasks.tag import Tag
 from minibert.text import BertTokenizer
 
@@ -47,19 +47,6 @@ def test_texts_and_pairs(tuned):
         predict_texts(folder, [])
 
 
-def test_many_examples_are_predicted_in_their_order(tuned, tmp_path):
-    task, model = open_task(tuned(Classify, ["bad", "good"]))
-    texts = [" ".join(["good bad film it was".split()[i % 5]] * (1 + i % 7)) for i in range(3 * CHUNK + 1)]
-    examples = examples_of_lines(task, texts, "texts")
-    together = predict(task, model, examples, batch_size=1)
-    for i in (0, 1, CHUNK, 3 * CHUNK):
-        (alone,) = task.predict(model, [examples[i]])
-        assert together[i].probabilities == pytest.approx(alone.probabilities, rel=1e-4)
-    assert len({round(float(p.probabilities[0]), 4) for p in together}) > 5  # so that order matters
-    with pytest.raises(UserError, match="batch size must be at least 1, got 0"):
-        predict(task, model, examples, 0)
-
-
 def test_lines_are_texts_or_two_with_a_tab(tuned):
     task, _ = open_task(tuned(Classify, ["bad", "good"]))
     examples = examples_of_lines(task, ["it was", "a\tfilm"], "lines.txt")
@@ -79,7 +66,7 @@ def test_lines_are_texts_or_two_with_a_tab(tuned):
 def test_predictions_are_written_as_json_or_in_the_tasks_own_format(tuned, tmp_path):
     task, model = open_task(tuned(Tag, ["B-x", "O"]))
     examples = examples_of_lines(task, ["good film", "été"], "lines")
-    predictions = predict(task, model, examples)
+    predictions = task.predict(model, examples)
     write_predictions(task, examples, predictions, tmp_path / "a.jsonl")
     lines = (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == records(task, examples, predictions)
@@ -93,7 +80,7 @@ def test_predictions_are_written_as_json_or_in_the_tasks_own_format(tuned, tmp_p
 def test_a_task_without_a_format_of_its_own_writes_json(tuned, tmp_path):
     task, model = open_task(tuned(Classify, ["bad", "good"]))
     examples = examples_of_lines(task, ["good"], "lines")
-    write_predictions(task, examples, predict(task, model, examples), tmp_path / "a.conll")
+    write_predictions(task, examples, task.predict(model, examples), tmp_path / "a.conll")
     assert json.loads((tmp_path / "a.conll").read_text())["text"] == "good"
 
 
