@@ -39,6 +39,8 @@ def test_texts_and_pairs(tuned):
     pairs = predict_texts(folder, ["a good film", "it was bad"], ["it", "really"], batch_size=1)
     assert [record["text_pair"] for record in pairs] == ["it", "really"]
     assert pairs[0]["probabilities"] != pytest.approx(alone[0]["probabilities"])
+    with pytest.raises(UserError, match="expected a list of texts, got a single one"):
+        predict_texts(folder, "a good film")
     with pytest.raises(UserError, match="2 texts and 1 partners"):
         predict_texts(folder, ["a", "b"], ["c"])
     with pytest.raises(UserError, match="the texts: line 2: an empty text"):
