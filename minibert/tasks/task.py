@@ -52,6 +52,7 @@ class Task:
     name: ClassVar[str]  # as in --task
     Model: ClassVar[type[PretrainedModel]]
     Options: ClassVar[type[TaskOptions]]
+    metric: str  # the score that chooses the best checkpoint if nothing is said; more is better
     has_labels: ClassVar[bool] = False
     own_ending: ClassVar[str | None] = None  # of the names of files in the task's `own_format`
 
@@ -184,11 +185,6 @@ class Task:
     def details(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, dict[str, float]]:
         """The same for parts of the data, such as each kind of entity; by the part, then by the score."""
         return {}
-
-    @property
-    def metric(self) -> str:
-        """The score that chooses the best checkpoint; more is better."""
-        return self.options.metric
 
     def record(self, example: Any, prediction: Any) -> dict[str, Any]:
         """An example and its prediction as one JSON object."""
