@@ -52,9 +52,13 @@ _SENTENCES = Kind(
     'from minibert import SentenceEncoder\n\nmodel = SentenceEncoder.from_pretrained("FOLDER")',
 )
 
+_PAIRS = _predictor(
+    "text-classification", "gives a label or a number to a pair of texts", "a text", "another text"
+)
+
 KINDS = {  # by the class that config.json names
     "BertForSequenceClassification": _predictor(
-        "text-classification", "labels a text, or a pair of texts", "a text"
+        "text-classification", "gives a label or a number to a text", "a text"
     ),
     "BertForTokenClassification": _predictor("token-classification", "tags the words of a text", "a text"),
     "BertForQuestionAnswering": _predictor(
@@ -81,6 +85,7 @@ def write_model_card(
     scores: Mapping[str, Sequence[float]] | None = None,
     scored_on: str = "dev",
     best: int = 0,
+    pairs: bool = False,
     limits: Sequence[str] = (),
 ) -> None:
     """Write ``README.md`` into a folder that has its model and its vocabulary already.
@@ -96,12 +101,13 @@ def write_model_card(
         scores: by name, as fractions, a value for each restart: {"f1": [0.383, 0.391]}.
         scored_on: what they were measured on.
         best: which of the restarts this model is, counted from 0.
+        pairs: whether the texts that it gives labels or numbers to are pairs.
         limits: what else it is known not to do.
 
     Raises UserError if the folder has no model of a kind that there are cards for.
     """
     folder = Path(folder)
-    kind, sizes = _kind(folder), _sizes(folder)
+    kind, sizes = _kind(folder, pairs), _sizes(folder)
     parts = [
         f"---\npipeline_tag: {kind.pipeline}\ntags:\n- bert\n---",
         f"# {name}",
@@ -116,12 +122,12 @@ def write_model_card(
     write_text(folder / "README.md", "\n\n".join(filter(None, parts)) + "\n")
 
 
-def _kind(folder: Path) -> Kind:
+def _kind(folder: Path, pairs: bool) -> Kind:
     path = folder / "config.json"
     named = read_json(path, "model configuration").get("architectures") or [None]
     if named[0] not in KINDS:
         raise UserError(f"{path}: a model of class {named[0]}; there are cards for {', '.join(KINDS)}")
-    return KINDS[named[0]]
+    return _PAIRS if pairs and named[0] == "BertForSequenceClassification" else KINDS[named[0]]
 
 
 def _sizes(folder: Path) -> dict[str, str]:

@@ -108,6 +108,13 @@ def test_what_a_card_says_of_its_use_works(folder, Model, capsys):
     assert eval(last, names)
 
 
+def test_pairs_are_asked_as_pairs(folder):
+    text = card(folder(BertForSequenceClassification), pairs=True)
+    assert 'minibert predict --model FOLDER "a text" --pair "another text"' in text
+    assert 'predict_texts("FOLDER", ["a text"], ["another text"])' in text
+    assert "A BERT that gives a label or a number to a pair of texts" in text
+
+
 def test_a_sentence_encoder_has_a_card(folder):
     assert "pipeline_tag: sentence-similarity" in card(folder(SentenceEncoder))
 
