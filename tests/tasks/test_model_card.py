@@ -69,7 +69,7 @@ def test_a_card_tells_what_is_known(folder):
         "| crf | yes |",
         r"| columns | a\|b |",
         "minibert finetune --task tag",
-        "Measured on dev.conll, as fractions. This model is restart 2 of 2.",
+        "Measured on dev.conll. This model is restart 2 of 2.",
         "| f1 | 0.5000 | 0.3750 ± 0.1768 |",
         "| recall | 0.7500 | 0.7500 ± 0.0000 |",
         "- Learned in English.",
