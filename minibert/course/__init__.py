@@ -3,5 +3,6 @@
 from minibert.course import exercises  # noqa: F401  (enters them in the table)
 from minibert.course.exercise import EXERCISES
 from minibert.course.judge import Result, check
+from minibert.course.logs import read_log
 
-__all__ = ["EXERCISES", "Result", "check"]
+__all__ = ["EXERCISES", "Result", "check", "read_log"]
