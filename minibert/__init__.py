@@ -17,6 +17,7 @@ from minibert.bert import (
     layerwise_lr,
     unfreeze,
 )
+from minibert.course import check
 from minibert.errors import UserError
 from minibert.text import BertTokenizer
 
@@ -35,6 +36,7 @@ __all__ = [
     "BertTokenizer",
     "SentenceEncoder",
     "UserError",
+    "check",
     "extract_features",
     "freeze",
     "layerwise_lr",
