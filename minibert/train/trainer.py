@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from minibert.errors import UserError
 from minibert.train.loss_scale import LEAST
-from minibert.train.metrics import Batch, MetricsLog, as_float
+from minibert.train.metrics import Batch, MetricsLog, as_float, count_tokens
 from minibert.train.optimiser import AdamW
 from minibert.train.progress import Progress
 from minibert.train.step import TrainingStep
@@ -130,7 +130,7 @@ class Trainer:
         micro_batches = [next(self.batches) for _ in range(self.accumulation)]
         self._training.take(micro_batches, self.learning_rate(self.step), self.step)
         self.step += 1
-        self.tokens += sum(int(batch["attention_mask"].sum()) for batch in micro_batches)
+        self.tokens += sum(map(count_tokens, micro_batches))
 
     def _begin_report(self) -> None:
         self._since = (self.step, self.tokens, time.perf_counter())
