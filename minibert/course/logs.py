@@ -9,7 +9,7 @@ from minibert.files import read_text
 
 
 def read_log(name: str) -> list[dict[str, Any]]:
-    """The lines of ``notebooks/logs/NAME``, JSON each, as a notebook there or in ``exercises/`` finds them."""
+    """The lines of ``notebooks/logs/NAME``, JSON each, wherever the notebook is that asks."""
     for folder in (Path("logs"), Path("../logs")):
         if (folder / name).exists():
             return [json.loads(line) for line in read_text(folder / name, "log").splitlines()]
