@@ -33,7 +33,7 @@ def test_a_mistake_gets_its_hint_and_no_other(exercise: Exercise, mistake: Mista
     result = check(exercise.name, mistake.function)
     assert not result.passed
     assert result.mistakes == [mistake.name]
-    assert result.hints == [f"{mistake.name}: {mistake.hint}"]
+    assert result.hints == [f"Recognised: {mistake.hint}"]
 
 
 def test_at_least_three_mistakes_with_names_of_their_own(exercise):
