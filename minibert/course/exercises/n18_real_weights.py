@@ -90,7 +90,7 @@ def gamma_and_beta_mixed_up(old):
 
 
 @rename.mistake(
-    "The second digit of a layer's number is lost: layer_11 becomes layer.11. Replace “layer_” and nothing else."
+    "The second digit of a layer's number is lost: layer_11 becomes layer.11. Only “layer_” is replaced."
 )
 def one_digit_of_the_layer(old):
     name, transposed = rename.solution(old)
