@@ -192,6 +192,14 @@ class BertTokenizer:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def check_size(self, vocab_size: int) -> None:
+        """Raise UserError if this cannot be the vocabulary of a model that knows ``vocab_size`` tokens."""
+        if len(self) != vocab_size:
+            raise UserError(
+                f"the vocabulary has {len(self)} tokens but the model knows {vocab_size}; "
+                "use the vocabulary that the model was trained with"
+            )
+
     def tokenize(self, text: str) -> list[str]:
         """The tokens of a text, without [CLS] and [SEP]."""
         return [self.tokens[i] for i in self.token_ids(text)]
