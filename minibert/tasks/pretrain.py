@@ -33,6 +33,7 @@ from minibert.files import atomic_folder, write_json
 from minibert.plots import plot_loss
 from minibert.settings import read_settings
 from minibert.tasks.fill_mask import fill_mask
+from minibert.tasks.pretrained_card import write_pretrained_card
 from minibert.tasks.run import (
     check_folder_is_free,
     learning_rates,
@@ -340,8 +341,6 @@ def _finish(
 ) -> dict[str, Any]:
     """Write the model, the results and the picture; print how well the run did, and return it."""
     run = settings.folder
-    with atomic_folder(run / "final") as unfinished:
-        _save_pretrained(trainer.model, tokenizer, unfinished)
     metrics = read_metrics(run / "metrics.jsonl")
     plot_loss(metrics, plateau[0], run / "loss.png")
     last = next(record for record in reversed(metrics) if "held_out_mlm_loss" in record)
@@ -360,6 +359,9 @@ def _finish(
         "parameters": sum(parameter.size for parameter in trainer.model.buffers.parameters),
         "environment": describe_environment(trainer.model.device),
     }
+    with atomic_folder(run / "final") as unfinished:
+        _save_pretrained(trainer.model, tokenizer, unfinished)
+        write_pretrained_card(unfinished, settings, summary | about)
     write_json(run / "results.json", summary | about)
     _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
     _print_summary(run, summary)

@@ -58,6 +58,10 @@ def test_a_run_leaves_its_files_and_says_how_it_did(small, capsys):
     assert results["training_text"]["documents"] == 9 and results["held_out_text"]["documents"] == 3
     assert results["environment"]["device"] == "cpu" and results["environment"]["processor"]
     printed = capsys.readouterr().out
+    card = (settings.folder / "final" / "README.md").read_text()
+    assert f"| masked words, loss in nats | {summary['held_out_mlm_loss']:.4f} |" in card
+    assert f"| the same, guessing by frequency | {summary['plateau_loss']:.4f} |" in card
+    assert "| steps 1 to 6 | 4 sequences of 32 tokens, up to 5 predicted in each |" in card
     for told in (
         "steps=6",
         "device: cpu",
