@@ -70,9 +70,9 @@ class Exercise:
 
     ``outputs`` names what it returns: one thing, or a tuple of so many. ``make_trials`` draws the calls.
     ``reference`` is the library's own function, or, where the library has none, the solution; ``independent``
-    says in a word what the trials' independent outputs come from. ``hints`` are
-    for answers that match no registered mistake. A ``secret`` exercise never shows the right answer; where
-    ``views`` are allowed, an output may share its memory with an argument.
+    says in a word where the trials' independent outputs come from. ``hints`` are for answers that match no
+    registered mistake. A ``secret`` exercise does not show the right answer; where ``views`` are allowed, an
+    output may share its memory with an argument.
     """
 
     name: str
@@ -128,18 +128,17 @@ def exercise(
     trials: Callable[[Draws], Sequence[Trial]],
     hints: Hints,
     reference: Callable | None = None,
-    independent: str = "numeric",
-    secret: bool = False,
-    views: bool = False,
+    **options: Any,
 ) -> Callable[[Callable], Exercise]:
-    """Decorator: make an exercise of its solution. ``outputs`` are names with spaces between them."""
+    """Decorator: make an exercise of its solution.
+
+    ``outputs`` are names with spaces between them; options as in ``Exercise``.
+    """
 
     def define(solution: Callable) -> Exercise:
         name = f"{notebook}.{solution.__name__}"
-        options = {"independent": independent, "secret": secret, "views": views}
-        EXERCISES[name] = Exercise(
-            name, solution, reference or solution, tuple(outputs.split()), trials, hints, **options
-        )
+        names = tuple(outputs.split())
+        EXERCISES[name] = Exercise(name, solution, reference or solution, names, trials, hints, **options)
         return EXERCISES[name]
 
     return define

@@ -38,10 +38,10 @@ def check(name: str, answer: Any) -> Result:
     Raises UserError for a name that is no exercise's, and for no function where one is to be written.
     """
     exercise = _find(name)
-    if not callable(answer) and answer is not ... and exercise.trials[0].arguments:
-        raise UserError(f"{name}: expected the function that you wrote, got {_describe(answer)}")
     rows, answers = [], []
     with ops.reference_only():
+        if not callable(answer) and answer is not ... and exercise.trials[0].arguments:
+            raise UserError(f"{name}: expected the function that you wrote, got {_describe(answer)}")
         for trial, expected in zip(exercise.trials, exercise.expected, strict=True):
             call = _call(answer, exercise, trial)
             rows += _judge(exercise, trial, call, expected)
@@ -70,7 +70,7 @@ def _hints(exercise: Exercise, rows: list[Row], mistakes: list[Mistake]) -> list
         return []
     _failures[exercise.name] += 1
     if mistakes:
-        return [f"{mistake.name}: {mistake.hint}" for mistake in mistakes]
+        return [f"Recognised: {mistake.hint}" for mistake in mistakes]
     level = min(_failures[exercise.name], len(exercise.hints))
     return [f"Hint {level} of {len(exercise.hints)}: {exercise.hints[level - 1]}"]
 
@@ -216,9 +216,8 @@ def _judge_numbers(row: Row, got: np.ndarray, right: np.ndarray, independent: np
     if _same(got, right) and (row.independent_error is None or row.independent_error <= RELATIVE_BOUND):
         return row
     worst = np.unravel_index(errors.argmax(), errors.shape)
-    place = f" at {[int(i) for i in worst]}" if worst else ""
-    numbers = f"{got[worst].item():.6g}, expected {right[worst].item():.6g}"
-    note = f"{row.name} is off the most{place}: {numbers}."
+    place = f" is off the most at {[int(i) for i in worst]}" if worst else ""
+    note = f"{row.name}{place}: {got[worst].item():.8g}, expected {right[worst].item():.8g}."
     return replace(row, verdict=Verdict.FAIL, note=note)
 
 

@@ -33,7 +33,20 @@ def test_a_mistake_gets_its_hint_and_no_other(exercise: Exercise, mistake: Mista
     result = check(exercise.name, mistake.function)
     assert not result.passed
     assert result.mistakes == [mistake.name]
-    assert result.hints == [f"{mistake.name}: {mistake.hint}"]
+    assert result.hints == [f"Recognised: {mistake.hint}"]
+
+
+ODD = [None, 1, True, 2.5, "x", [], {}, (), np.zeros(0), np.zeros((3, 4, 6), dtype=object), np.array("x"), 1j]
+
+
+def test_nothing_that_is_returned_breaks_the_judge(exercise):
+    """Run All has to reach the end of a notebook, whatever stands in it."""
+    count = len(exercise.outputs)
+    for value in ODD:
+        for answer in (value, [value] * count, (value,) * count, (value,) * (count + 1)):
+            assert not check(exercise.name, lambda *arguments, answer=answer: answer).passed
+    assert not check(exercise.name, lambda *arguments: arguments[:count]).passed
+    assert not check(exercise.name, lambda *arguments: list(arguments)).passed
 
 
 def test_at_least_three_mistakes_with_names_of_their_own(exercise):

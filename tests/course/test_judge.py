@@ -87,7 +87,7 @@ def test_not_attempted_shows_what_is_asked_for():
         (
             lambda dx, dw, db: (dx + (dx == dx.max()), dw, db),
             "fail",
-            "dx is off the most at [0, 2, 0]: 2.75424, expected 1.75424.",
+            "dx is off the most at [0, 2, 0]: 2.7542408, expected 1.7542408.",
         ),
     ],
 )

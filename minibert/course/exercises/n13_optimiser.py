@@ -199,8 +199,8 @@ def adamw_step(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_
 
 
 @adamw_step.mistake(
-    "The bias correction is made. Adam has it, and so has PyTorch; the original BERT leaves it out (the "
-    "warm-up does its work), and so do we unless told otherwise. Here `step` plays no part."
+    "The bias correction is made. Adam has it, and so has PyTorch; the original BERT leaves it out, "
+    "and so do we unless told otherwise. Here `step` plays no part."
 )
 def bias_corrected(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
     _, mean, variance = adamw_step.solution(

@@ -30,7 +30,7 @@ ENDINGS = {
 
 @exercise(
     "18",
-    outputs="name transposed",
+    outputs="renamed",
     trials=lambda draw: [Trial({"old": old}, old) for old in NAMES],
     hints=(
         "Compare an old name with `[name for name, _ in model.named_parameters()]`, piece by piece.",
@@ -90,8 +90,7 @@ def gamma_and_beta_mixed_up(old):
 
 
 @rename.mistake(
-    "The number of the layer has lost its second digit, or its point: layer_11 becomes layer.11. Replace "
-    "only “layer_”."
+    "The second digit of a layer's number is lost: layer_11 becomes layer.11. Only “layer_” is replaced."
 )
 def one_digit_of_the_layer(old):
     name, transposed = rename.solution(old)
