@@ -75,6 +75,19 @@ class Settings:
             groups.setdefault(f.metadata["group"], []).append(f)
         return groups
 
+    def flags(self) -> list[str]:
+        """What one would have to type for these settings: a flag for each that is not its default."""
+        flags: list[str] = []
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value != f.default:
+                flag = f.name.replace("_", "-")
+                if isinstance(value, bool):
+                    flags.append(f"--{flag}" if value else f"--no-{flag}")
+                else:
+                    flags += [f"--{flag}", *map(str, value if isinstance(value, tuple) else [value])]
+        return flags
+
     def describe(self) -> str:
         """The settings as text, a line a group."""
         return "\n".join(

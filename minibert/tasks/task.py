@@ -133,11 +133,7 @@ class Task:
     def _fits(self, model: PretrainedModel) -> PretrainedModel:
         """The model, if it can read what this task will give it. Raises UserError otherwise."""
         config = model.config
-        if len(self.tokenizer) != config.vocab_size:
-            raise UserError(
-                f"the vocabulary has {len(self.tokenizer)} tokens but the model knows {config.vocab_size}; "
-                "use the vocabulary that the model was trained with"
-            )
+        self.tokenizer.check_size(config.vocab_size)
         if self.options.max_length > config.max_position_embeddings:
             raise UserError(
                 f"max_length is {self.options.max_length}, but the model has only "

@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 
 SOLUTION, ANSWER, FIGURE = "solution", "answer", "figure"
 METADATA = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
 # [text](target) and ![text](target); $…$ and `…` come first, so that nothing inside of them counts

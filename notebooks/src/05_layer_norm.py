@@ -86,7 +86,7 @@ numbers from −17 to 40; after, every row has mean 0 and deviation 1, whatever 
 
 Along the last, and no other. A token's result does not depend on its neighbours in the sequence or on the other
 sequences in the batch. (BatchNorm is the opposite: it takes statistics *across* the batch, so it needs a large one, and
-other code when the model is used than when it learns. LayerNorm does the same always.)
+it has to compute differently in training and in use. LayerNorm does the same always.)
 """
 
 # %%
@@ -217,7 +217,7 @@ FORWARD = [
     ("x", "c", "x"),
     ("μ", "c", "− μ"),
     ("c", "v", "mean of c²"),
-    ("v", "s", "(v + ε)^−½"),
+    ("v", "s", r"$(v + \varepsilon)^{-1/2}$"),
     ("c", "x̂", "c"),
     ("s", "x̂", "× s"),
 ]
@@ -608,7 +608,7 @@ r"""
 
 The published model has one LayerNorm after the embeddings and two in each layer: after attention and after
 the feed-forward part, each time on the *sum* of the part's result and what went into it ("post-LN"; why there, and
-what happens if it stands elsewhere, is the business of [10 · The encoder](10_encoder.ipynb)).
+what happens if it stands elsewhere, is the business of [10 · The encoder](10_encoder.ipynb)). The head that predicts masked words adds one more.
 """
 
 # %%
