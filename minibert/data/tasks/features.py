@@ -29,6 +29,14 @@ class Feature:
         return len(self.inputs["input_ids"])
 
 
+class PairFeature(Feature):
+    """Two texts, each a row of a batch of its own: ``inputs`` has a feature for ``first`` and ``second``."""
+
+    def __len__(self) -> int:
+        """Tokens of both."""
+        return len(self.inputs["first"]) + len(self.inputs["second"])
+
+
 @dataclass(frozen=True, eq=False)
 class TaggedFeature(Feature):
     """A run of words of a sentence: ``positions`` (n,) are those of their first pieces."""
@@ -50,14 +58,41 @@ def text_features(
     """
     features = []
     for index, example in enumerate(examples):
-        encoded = tokenizer(example.text, example.text_pair, max_length=max_length, truncation=True)
-        inputs = {name: np.array(encoded[name], np.int32) for name in ("input_ids", "token_type_ids")}
+        inputs = _row(tokenizer, example.text, example.text_pair, max_length)
         if isinstance(example.label, float):
             inputs["labels"] = example.label
         elif example.label is not None and label_ids is not None:
             inputs["labels"] = label_ids[example.label]
         features.append(Feature(inputs, index))
     return features
+
+
+def single_features(texts: Sequence[str], tokenizer: BertTokenizer, max_length: int) -> list[Feature]:
+    """[CLS] text [SEP], one row a text, cut to ``max_length`` tokens."""
+    return [Feature(_row(tokenizer, text, None, max_length), index) for index, text in enumerate(texts)]
+
+
+def pair_features(
+    examples: Sequence[TextExample], tokenizer: BertTokenizer, max_length: int
+) -> list[PairFeature]:
+    """Two rows an example, ``first`` and ``second``, each [CLS] text [SEP], cut to ``max_length`` tokens.
+
+    ``labels``, if there are any, are the scores.
+    """
+    features = []
+    for index, example in enumerate(examples):
+        first, second = (
+            Feature(_row(tokenizer, text, None, max_length), index)
+            for text in (example.text, example.text_pair)
+        )
+        scored = {} if example.label is None else {"labels": example.label}
+        features.append(PairFeature({"first": first, "second": second, **scored}, index))
+    return features
+
+
+def _row(tokenizer: BertTokenizer, text: str, text_pair: str | None, max_length: int) -> dict[str, Any]:
+    encoded = tokenizer(text, text_pair, max_length=max_length, truncation=True)
+    return {name: np.array(encoded[name], np.int32) for name in ("input_ids", "token_type_ids")}
 
 
 def tagged_features(
