@@ -11,10 +11,9 @@ import itertools
 import os
 import re
 import sys
-import tomllib
 import typing
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from types import NoneType
@@ -27,12 +26,12 @@ from minibert.bert.cases import all_cases
 from minibert.bert.info import describe_parameters, describe_step
 from minibert.data import open_corpus
 from minibert.errors import UserError
-from minibert.files import read_text
 from minibert.gradcheck import report
 from minibert.ops import require_kernels
+from minibert.settings import read_settings
 from minibert.tasks import fill_mask, prepare, pretrain
 from minibert.text import BertTokenizer
-from minibert.train.settings import PretrainSettings, check_names, read_settings
+from minibert.train.settings import PretrainSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -174,18 +173,9 @@ def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
 def _settings(flags: argparse.Namespace) -> PretrainSettings:
     """The settings of a command line: its flags, then its --config file, then the defaults."""
     given = {f.name: getattr(flags, f.name) for f in fields(PretrainSettings) if hasattr(flags, f.name)}
-    return PretrainSettings.from_dict((_read_config(flags.config) if flags.config else {}) | given)
-
-
-def _read_config(path: str) -> Mapping[str, Any]:
-    if not path.endswith(".toml"):
-        return read_settings(path)
-    try:
-        values = tomllib.loads(read_text(path, "settings file"))
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: this settings file is not valid TOML ({error})") from None
-    check_names(values, path)
-    return values
+    if not flags.config:
+        return PretrainSettings(**given)
+    return PretrainSettings.from_dict(read_settings(flags.config) | given, flags.config)
 
 
 # -- Commands ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from minibert.bert.models import (
     BertModel,
     BertOutput,
 )
-from minibert.bert.sentence import SentenceEncoder
+from minibert.bert.sentence import SentenceEncoder, SentencePairs
 from minibert.bert.task_models import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -28,6 +28,7 @@ __all__ = [
     "BertModel",
     "BertOutput",
     "SentenceEncoder",
+    "SentencePairs",
     "extract_features",
     "freeze",
     "layerwise_lr",

@@ -119,6 +119,12 @@ class BertConfig:
         names = self.id2label or {i: f"LABEL_{i}" for i in range(self.num_labels)}
         return list(names.values())
 
+    @property
+    def is_regression(self) -> bool:
+        """Whether the labels of sequences are numbers and not classes."""
+        kind = self.problem_type
+        return kind == "regression" or (kind is None and self.num_labels == 1)
+
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> "BertConfig":
         """The configuration of a released size: "tiny" … "large", or "L4-H256" and the like.

@@ -26,7 +26,7 @@ OUTPUTS = (".npy", ".npz", ".jsonl")
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """A sentence encoder and what stands before it: the tokenizer, and a length to cut texts at, in tokens."""
+    """A sentence encoder and what stands before it: a tokenizer, and the tokens that a text is cut to."""
 
     model: SentenceEncoder
     tokenizer: BertTokenizer
@@ -51,12 +51,11 @@ class TextEncoder:
                 f"{folder}: the vocabulary has {len(tokenizer)} tokens but the model knows "
                 f"{model.config.vocab_size}; use the vocabulary that the model was trained with"
             )
-        length = (
-            max_length or _stated_length(folder) or min(positions, tokenizer.model_max_length or positions)
-        )
+        limit = min(positions, tokenizer.model_max_length or positions)
+        length = (_stated_length(folder) or limit) if max_length is None else max_length
         if not 3 <= length <= positions:
             raise UserError(
-                f"{folder}: max_length must be 3 to {positions}, the model's positions; got {length}"
+                f"{folder}: max_length is {length}; expected 3 to {positions}, the model's positions"
             )
         return cls(model, tokenizer, length)
 
@@ -133,6 +132,4 @@ def write_vectors(path: str | Path, texts: Sequence[TextExample], vectors: np.nd
 def check_output(path: str | Path) -> None:
     """Raises UserError if ``write_vectors`` does not know how to write a file of this name."""
     if Path(path).suffix not in OUTPUTS:
-        raise UserError(
-            f"{path}: cannot write vectors into such a file; give one that ends in {', '.join(OUTPUTS)}"
-        )
+        raise UserError(f"{path}: vectors cannot be written so; its name must end in {', '.join(OUTPUTS)}")

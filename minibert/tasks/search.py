@@ -133,8 +133,8 @@ class PassageIndex:
         """Raises UserError if the vectors in here were made by another encoder."""
         if encoder.digest != self.info.digest:
             raise UserError(
-                f"{self.folder}: made with another model, {self.info.model} (pooling {self.info.pooling}, cut at "
-                f"{self.info.max_length} tokens), or that one has changed; use the same, or make a new index"
+                f"{self.folder}: made with another model ({self.info.model}, pooling {self.info.pooling}, "
+                f"{self.info.max_length} tokens), or it has changed since; use that one, or make a new index"
             )
 
     # -- What is in it ---------------------------------------------------------------------------

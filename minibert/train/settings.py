@@ -1,38 +1,49 @@
-"""Everything that a pre-training run can be told, in one place: name, default, meaning and limits.
-
-The flags of ``minibert pretrain``, the keys of a ``--config`` file and a run's own ``config.json`` are
-all made from the fields of :class:`PretrainSettings`.
-"""
+"""Everything that a pre-training run can be told."""
 
 import dataclasses
-import difflib
 import math
-import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from types import NoneType, UnionType
 from typing import Any
 
 from minibert.arrays import PRECISIONS, Device, check_precision, default_precision
 from minibert.bert import PRESETS, BertConfig
 from minibert.data import LAYOUTS, InstanceSettings
 from minibert.errors import UserError
-from minibert.files import read_json
 from minibert.ops import ACTIVATIONS
+from minibert.settings import Settings, setting
 from minibert.train.schedule import SCHEDULES
 
-# While a run is resumed only these may differ from what it began with: all others change its result.
-_FREE_WHEN_RESUMING = ("Run", "Report", "Machine")
-
-
-def _setting(default: Any, group: str, help: str, **limits: Any) -> Any:
-    """A field with its help text, its group, and its limits: ``least``, ``most`` or ``choices``."""
-    return field(default=default, metadata={"group": group, "help": help, **limits})
+# While a run is resumed only these may differ from what it began with: all others change its result. (The
+# long sequences change it only where they have begun: see check_phases.)
+_FREE_WHEN_RESUMING = ("Run", "Report", "Machine", "Phases")
 
 
 @dataclass(frozen=True)
-class PretrainSettings:
+class Phase:
+    """A stretch of steps with sequences of one length."""
+
+    start: int  # steps taken before it begins
+    stop: int  # and when it is over
+    batch_size: int  # sequences in a micro-batch
+    instances: InstanceSettings
+
+    @property
+    def most_predictions(self) -> int:
+        """Tokens that are predicted in a micro-batch, at most."""
+        return self.batch_size * self.instances.most_predictions
+
+    def describe(self) -> str:
+        """One line."""
+        length = self.instances.max_seq_length
+        return (
+            f"steps {self.start + 1:,} to {self.stop:,}: {self.batch_size} sequences of {length} tokens, "
+            f"up to {self.instances.most_predictions} predicted in each"
+        )
+
+
+@dataclass(frozen=True)
+class PretrainSettings(Settings):
     """The settings of one pre-training run.
 
     What is done defaults to BERT's own recipe. How much of it is for five minutes on two cores: short
@@ -40,156 +51,157 @@ class PretrainSettings:
     the paper has 512 (and 128), 1e-4, 0.02, 0.999, 0.1.
     """
 
-    name: str = _setting("tiny", "Run", "the run's name: its files go to OUT/NAME")
-    out: str = _setting("runs", "Run", "folder of all runs")
-    resume: bool = _setting(False, "Run", "go on from the newest checkpoint in OUT/NAME")
-    overwrite: bool = _setting(False, "Run", "throw away an earlier run in OUT/NAME")
+    name: str = setting("tiny", "Run", "the run's name: its files go to OUT/NAME")
+    out: str = setting("runs", "Run", "folder of all runs")
+    resume: bool = setting(False, "Run", "go on from the newest checkpoint in OUT/NAME")
+    overwrite: bool = setting(False, "Run", "throw away an earlier run in OUT/NAME")
 
-    corpus: tuple[str, ...] = _setting(
+    corpus: tuple[str, ...] = setting(
         (), "Corpus", "text files, folders or globs; none: the documentation installed with Python"
     )
-    layout: str = _setting("auto", "Corpus", "what a line of a text file is", choices=LAYOUTS)
-    held_out: float = _setting(
+    layout: str = setting("auto", "Corpus", "what a line of a text file is", choices=LAYOUTS)
+    held_out: float = setting(
         0.05, "Corpus", "share of the documents kept for evaluation", least=0.001, most=0.5
     )
-    tokenizer: str | None = _setting(
+    tokenizer: str | None = setting(
         None, "Corpus", "folder with a vocabulary to use; none: learn one from the training documents"
     )
-    vocab_size: int = _setting(8192, "Corpus", "tokens in the vocabulary to learn", least=6)
-    lowercase: bool = _setting(True, "Corpus", "lower-case the text and strip accents (a learned vocabulary)")
+    vocab_size: int = setting(8192, "Corpus", "tokens in the vocabulary to learn", least=6)
+    lowercase: bool = setting(True, "Corpus", "lower-case the text and strip accents (a learned vocabulary)")
 
-    preset: str = _setting("tiny", "Model", "size of the model", choices=tuple(PRESETS))
-    layers: int | None = _setting(None, "Model", "layers, if not the preset's", least=1)
-    hidden: int | None = _setting(None, "Model", "hidden size, if not the preset's", least=1)
-    heads: int | None = _setting(
+    preset: str = setting("tiny", "Model", "size of the model", choices=tuple(PRESETS))
+    layers: int | None = setting(None, "Model", "layers, if not the preset's", least=1)
+    hidden: int | None = setting(None, "Model", "hidden size, if not the preset's", least=1)
+    heads: int | None = setting(
         None, "Model", "attention heads, if not the preset's (or hidden / 64)", least=1
     )
-    intermediate: int | None = _setting(
+    intermediate: int | None = setting(
         None, "Model", "feed-forward size, if not the preset's (or 4 x hidden)", least=1
     )
-    positions: int | None = _setting(
+    positions: int | None = setting(
         None, "Model", "longest sequence the model can read, if not the preset's", least=4
     )
-    activation: str = _setting(
+    activation: str = setting(
         "gelu",
         "Model",
         "of the feed-forward layers: gelu is the erf form, gelu_new the tanh form",
         choices=tuple(ACTIVATIONS),
     )
-    dropout: float = _setting(
+    dropout: float = setting(
         0.0, "Model", "probability of dropping a hidden unit or an attention weight", least=0, most=0.99
     )
-    initializer_range: float = _setting(
+    initializer_range: float = setting(
         0.05, "Model", "standard deviation of the first weights", least=0, most=10
     )
 
-    max_seq_length: int = _setting(64, "Instances", "tokens in a training sequence, at most", least=8)
-    short_seq_prob: float = _setting(
+    max_seq_length: int = setting(64, "Instances", "tokens in a training sequence, at most", least=8)
+    short_seq_prob: float = setting(
         0.1, "Instances", "share of sequences made shorter on purpose", least=0, most=1
     )
-    masked_lm_prob: float = _setting(0.15, "Instances", "share of the tokens to predict", least=0.001, most=1)
-    max_predictions: int = _setting(20, "Instances", "tokens to predict in a sequence, at most", least=1)
-    whole_word_masking: bool = _setting(False, "Instances", "mask all pieces of a word or none")
-    masking: str = _setting(
+    masked_lm_prob: float = setting(0.15, "Instances", "share of the tokens to predict", least=0.001, most=1)
+    max_predictions: int = setting(20, "Instances", "tokens to predict in a sequence, at most", least=1)
+    whole_word_masking: bool = setting(False, "Instances", "mask all pieces of a word or none")
+    masking: str = setting(
         "dynamic",
         "Instances",
         "draw the masks anew in every pass over the corpus, or only DUPE_FACTOR times",
         choices=("dynamic", "fixed"),
     )
-    dupe_factor: int = _setting(
+    dupe_factor: int = setting(
         10, "Instances", "passes after which fixed masks and pairs come round again", least=1
     )
-    nsp: bool = _setting(True, "Instances", "also learn whether the second sentence follows the first (NSP)")
+    nsp: bool = setting(True, "Instances", "also learn whether the second sentence follows the first (NSP)")
 
-    steps: int = _setting(6000, "Optimiser", "optimiser steps", least=1)
-    batch_size: int = _setting(32, "Optimiser", "sequences in a micro-batch", least=1)
-    accumulation: int = _setting(1, "Optimiser", "micro-batches whose gradients make up one step", least=1)
-    learning_rate: float = _setting(2e-3, "Optimiser", "learning rate at its peak", least=0)
-    warmup: float = _setting(0.1, "Optimiser", "share of the steps in which it rises", least=0, most=1)
-    schedule: str = _setting(
+    long_seq_length: int | None = setting(
+        None,
+        "Phases",
+        "tokens in a sequence of the last steps, at most (held-out text stays at MAX_SEQ_LENGTH); none: "
+        "all have MAX_SEQ_LENGTH",
+        least=8,
+    )
+    long_share: float = setting(
+        0.1, "Phases", "share of the steps that have long sequences, the last ones", least=0, most=1
+    )
+    long_batch_size: int | None = setting(
+        None, "Phases", "of them in a micro-batch; none: as many tokens as before", least=1
+    )
+    long_max_predictions: int | None = setting(
+        None, "Phases", "tokens to predict in one, at most; none: as large a share as before", least=1
+    )
+
+    steps: int = setting(6000, "Optimiser", "optimiser steps", least=1)
+    batch_size: int = setting(32, "Optimiser", "sequences in a micro-batch", least=1)
+    accumulation: int = setting(1, "Optimiser", "micro-batches whose gradients make up one step", least=1)
+    learning_rate: float = setting(2e-3, "Optimiser", "learning rate at its peak", least=0)
+    warmup: float = setting(0.1, "Optimiser", "share of the steps in which it rises", least=0, most=1)
+    schedule: str = setting(
         "original",
         "Optimiser",
         "how it falls after the warm-up: on the line from step 0 (original) or from the peak (triangle)",
         choices=tuple(SCHEDULES),
     )
-    weight_decay: float = _setting(
+    weight_decay: float = setting(
         0.01, "Optimiser", "decoupled weight decay, not on biases and LayerNorm", least=0
     )
-    clip_norm: float = _setting(
+    clip_norm: float = setting(
         1.0, "Optimiser", "longest gradient; a longer one is scaled down to it", least=1e-12
     )
-    beta1: float = _setting(0.9, "Optimiser", "decay of the mean of the gradient", least=0, most=0.999999)
-    beta2: float = _setting(
+    beta1: float = setting(0.9, "Optimiser", "decay of the mean of the gradient", least=0, most=0.999999)
+    beta2: float = setting(
         0.98, "Optimiser", "decay of the mean of the squared gradient", least=0, most=0.99999999
     )
-    adam_eps: float = _setting(
+    adam_eps: float = setting(
         1e-6, "Optimiser", "added to the root of the mean squared gradient", least=1e-30
     )
-    bias_correction: bool = _setting(
+    bias_correction: bool = setting(
         False, "Optimiser", "correct Adam's means for their start at zero (the original BERT does not)"
     )
-    seed: int = _setting(
+    seed: int = setting(
         0,
         "Optimiser",
         "seed of all that is random: documents held out, weights, pairs, masks, dropout",
         least=0,
     )
-    precision: str = _setting(
+    precision: str = setting(
         "auto",
         "Optimiser",
         "of the arithmetic; auto is bfloat16 on a GPU that has it, else float32",
         choices=("auto", *PRECISIONS),
     )
 
-    log_every: int | None = _setting(
+    log_every: int | None = setting(
         None, "Report", "steps between lines of metrics.jsonl; none: 1 on the CPU, 10 on a GPU", least=1
     )
-    print_every: int = _setting(
+    print_every: int = setting(
         100, "Report", "steps between printed lines where there is no progress bar", least=1
     )
-    eval_every: int = _setting(250, "Report", "steps between evaluations on held-out text", least=1)
-    eval_batches: int = _setting(30, "Report", "batches of held-out text to evaluate on, at most", least=1)
-    save_every: int = _setting(500, "Report", "steps between checkpoints", least=1)
-    keep_checkpoints: int = _setting(2, "Report", "checkpoints to keep, the newest", least=1)
+    eval_every: int = setting(250, "Report", "steps between evaluations on held-out text", least=1)
+    eval_batches: int = setting(30, "Report", "batches of held-out text to evaluate on, at most", least=1)
+    save_every: int = setting(500, "Report", "steps between checkpoints", least=1)
+    keep_checkpoints: int = setting(2, "Report", "checkpoints to keep, the newest", least=1)
 
-    device: str = _setting("auto", "Machine", "auto, cpu, cuda or cuda:N")
-    graph: bool = _setting(True, "Machine", "record the training step and replay it (on a GPU)")
-    strict_kernels: bool = _setting(
+    device: str = setting("auto", "Machine", "auto, cpu, cuda or cuda:N")
+    graph: bool = setting(True, "Machine", "record the training step and replay it (on a GPU)")
+    strict_kernels: bool = setting(
         False, "Machine", "an error, not a warning, if a GPU kernel cannot be used"
     )
-    threads: int | None = _setting(
+    threads: int | None = setting(
         None, "Machine", "threads for the CPU's matrix products; none: all cores", least=1
     )
-    recompute: bool = _setting(
+    recompute: bool = setting(
         False,
         "Machine",
         "compute layers again in the backward rather than keep them: slower, less memory",
     )
-    prepared: str = _setting("prepared", "Machine", "folder of vocabularies and prepared corpora, for reuse")
-    processes: int | None = _setting(
+    prepared: str = setting("prepared", "Machine", "folder of vocabularies and prepared corpora, for reuse")
+    processes: int | None = setting(
         None, "Machine", "processes that prepare the corpus; none: all cores", least=1
     )
 
     def __post_init__(self) -> None:
-        """Raise UserError, naming the setting, if one is of the wrong type or out of its limits."""
-        types = typing.get_type_hints(type(self))
-        for f in fields(self):
-            value = _as_type(getattr(self, f.name), types[f.name], f.name)
-            if value is not None:
-                _check_limits(value, f)
-            object.__setattr__(self, f.name, value)
+        super().__post_init__()
         if self.resume and self.overwrite:
             raise UserError("resume and overwrite contradict each other; give one of them")
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> "PretrainSettings":
-        """Settings from names and values. Raises UserError for an unknown name, with the nearest known."""
-        check_names(values, source)
-        return cls(**values)
-
-    def replace(self, **changes: Any) -> "PretrainSettings":
-        """The same settings with some of them changed."""
-        return dataclasses.replace(self, **changes)
 
     def with_precision_for(self, device: Device) -> "PretrainSettings":
         """The same settings with a precision that the device has, in the place of "auto".
@@ -206,7 +218,7 @@ class PretrainSettings:
 
     def to_dict(self) -> dict[str, Any]:
         """What makes the run what it is, for its config.json: all but ``resume`` and ``overwrite``."""
-        values = dataclasses.asdict(self)
+        values = super().to_dict()
         del values["resume"], values["overwrite"]
         return values
 
@@ -241,15 +253,16 @@ class PretrainSettings:
             initializer_range=self.initializer_range,
             **{name: size for name, size in sizes.items() if size is not None},
         )
-        if self.max_seq_length > config.max_position_embeddings:
-            raise UserError(
-                f"max_seq_length is {self.max_seq_length}, but the model has only "
-                f"{config.max_position_embeddings} positions; shorten the one or raise positions"
-            )
+        for name in ("max_seq_length", "long_seq_length"):
+            if (getattr(self, name) or 0) > config.max_position_embeddings:
+                raise UserError(
+                    f"{name} is {getattr(self, name)}, but the model has only "
+                    f"{config.max_position_embeddings} positions; shorten the one or raise positions"
+                )
         return config
 
     def instance_settings(self) -> InstanceSettings:
-        """How the corpus is cut and masked."""
+        """How the corpus is cut and masked, but for the long sequences."""
         return InstanceSettings(
             max_seq_length=self.max_seq_length,
             max_predictions=self.max_predictions,
@@ -261,6 +274,68 @@ class PretrainSettings:
             dupe_factor=self.dupe_factor,
         )
 
+    def phases(self) -> list[Phase]:
+        """The stretches of the run: all steps, or those before the long sequences and those with them.
+
+        A long micro-batch has B · S / S' sequences, so that it has as many tokens as the others, and in each
+        P · S' / S predictions. Raises UserError if it does not come out even, or S' ≤ S.
+        """
+        instances = self.instance_settings()
+        border = self.steps - round(self.long_share * self.steps)
+        if self.long_seq_length is None or border == self.steps:
+            return [Phase(0, self.steps, self.batch_size, instances)]
+        long_instances = dataclasses.replace(
+            instances,
+            max_seq_length=self.long_seq_length,
+            max_predictions=self.long_max_predictions
+            or round(self.max_predictions * self.long_seq_length / self.max_seq_length),
+        )
+        phases = [
+            Phase(0, border, self.batch_size, instances),
+            Phase(border, self.steps, self._long_batch_size(), long_instances),
+        ]
+        return phases[border == 0 :]
+
+    def _long_batch_size(self) -> int:
+        short, long = self.max_seq_length, self.long_seq_length
+        if long <= short:
+            raise UserError(f"long_seq_length is {long}; it must be longer than max_seq_length, {short}")
+        if self.long_batch_size is not None:
+            return self.long_batch_size
+        if self.batch_size * short % long:
+            raise UserError(
+                f"{self.batch_size} sequences of {short} tokens do not make whole ones of {long}; give "
+                f"long_batch_size, or a batch_size that is a multiple of {long // math.gcd(short, long)}"
+            )
+        return self.batch_size * short // long
+
+    def begun_phases(self, step: int) -> list[list[int]]:
+        """What the first ``step`` steps were like, as JSON: of each phase the start, batch size, S and P.
+
+        A phase has begun when it has taken a step.
+        """
+        return [
+            [phase.start, phase.batch_size, phase.instances.max_seq_length, phase.instances.max_predictions]
+            for phase in self.phases()
+            if phase.start < step
+        ]
+
+    def check_phases(self, step: int, begun: list[list[int]] | None) -> None:
+        """Raise UserError if the first ``step`` steps of a run were not taken as these settings say.
+
+        ``begun`` is what ``begun_phases`` gave; None stands for a run of before there were long sequences.
+        """
+        one_phase = [[0, self.batch_size, self.max_seq_length, self.max_predictions]]
+        if (begun or one_phase) != self.begun_phases(step):
+            settings = "  ".join(
+                f"{f.name}={getattr(self, f.name)}" for f in fields(self) if "long_" in f.name
+            )
+            raise UserError(
+                f"{self.folder} has taken {step:,} steps, and not with {settings}; long sequences can be "
+                "changed only before their first step: go on with the same settings, or with a checkpoint "
+                "of before"
+            )
+
     def check_resumes(self, saved: "PretrainSettings") -> None:
         """Raise UserError if a run that began with ``saved`` would not stay the same run with these."""
         for f in fields(self):
@@ -270,60 +345,3 @@ class PretrainSettings:
                     f"{self.folder} was begun with {f.name} = {before!r}, not {now!r}; "
                     f"go on with the same settings:  {self.resume_command}"
                 )
-
-    def describe(self) -> str:
-        """The settings as text, a line a group."""
-        groups: dict[str, list[str]] = {}
-        for f in fields(self):
-            value = getattr(self, f.name)
-            text = " ".join(value) or "none" if isinstance(value, tuple) else value
-            groups.setdefault(f.metadata["group"], []).append(f"{f.name}={text}")
-        return "\n".join(f"{group:<10} {'  '.join(settings)}" for group, settings in groups.items())
-
-
-def read_settings(path: str | Path) -> dict[str, Any]:
-    """The settings named in a JSON file. Raises UserError if it is no object, or names an unknown one."""
-    values = read_json(path, "settings file")
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: expected an object of settings, found {type(values).__name__}")
-    check_names(values, str(path))
-    return values
-
-
-def check_names(values: Mapping[str, Any], source: str) -> None:
-    """Raise UserError if a setting in ``values`` does not exist, with the nearest name that does."""
-    known = [f.name for f in fields(PretrainSettings)]
-    for name in values:
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; known are: {', '.join(known)}"
-            raise UserError(f"{source}: unknown setting {name!r}{hint}")
-
-
-def _as_type(value: Any, expected: Any, name: str) -> Any:
-    """``value`` as a field of type ``expected`` holds it; JSON's lists become tuples, and ints floats."""
-    if isinstance(expected, UnionType):  # X | None
-        if value is None:
-            return None
-        (expected,) = set(typing.get_args(expected)) - {NoneType}
-    if expected is float and type(value) is int:
-        return float(value)
-    if typing.get_origin(expected) is tuple:
-        if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-            return tuple(value)
-        raise UserError(f"{name} must be a list of strings, got {value!r}")
-    if type(value) is not expected:  # not isinstance: True would pass for an int
-        raise UserError(f"{name} must be of type {expected.__name__}, got {value!r}")
-    return value
-
-
-def _check_limits(value: Any, f: dataclasses.Field) -> None:
-    limits = f.metadata
-    if "choices" in limits and value not in limits["choices"]:
-        raise UserError(f"{f.name} must be one of {', '.join(limits['choices'])}, got {value!r}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{f.name} must be a finite number, got {value!r}")
-    if "least" in limits and value < limits["least"]:
-        raise UserError(f"{f.name} must be at least {limits['least']}, got {value!r}")
-    if "most" in limits and value > limits["most"]:
-        raise UserError(f"{f.name} must be at most {limits['most']}, got {value!r}")

@@ -140,7 +140,7 @@ def test_the_head_has_a_dropout_of_its_own(build, batch):
 )
 def test_when_it_is_a_regression(build, batch, settings, is_regression):
     model = build(BertForSequenceClassification, **settings)
-    assert model.is_regression is is_regression
+    assert model.config.is_regression is is_regression
     if is_regression:
         labels = np.linspace(-1, 1, 4 * settings["num_labels"]).reshape(4, -1)
         output, _ = model.forward(**batch.encoder, labels=labels)

@@ -30,7 +30,7 @@ class Feature:
 
 
 class PairFeature(Feature):
-    """Two texts, each a row of a batch of its own: ``inputs`` has a feature for ``first`` and ``second``."""
+    """Two texts of which each is a row for itself: ``inputs`` holds them as ``first`` and ``second``."""
 
     def __len__(self) -> int:
         """Tokens of both."""

@@ -1,0 +1,110 @@
+"""Settings: everything that a run or a task can be told, each with name, default, meaning and limits.
+
+The flags of a command, the keys of a ``--config`` file and what a run writes down of itself are all made
+from the fields of a :class:`Settings`.
+"""
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Self
+
+from minibert.errors import UserError
+from minibert.files import read_json, read_text
+
+
+def setting(default: Any, group: str, help: str, **limits: Any) -> Any:
+    """A field with its help text, its group, and its limits: ``least``, ``most`` or ``choices``."""
+    return field(default=default, metadata={"group": group, "help": help, **limits})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is told, as the fields of a subclass, each of them a `setting`.
+
+    Raises UserError, naming the setting, if one is of the wrong type or out of its limits.
+    """
+
+    def __post_init__(self) -> None:
+        types = typing.get_type_hints(type(self))
+        for f in fields(self):
+            value = _as_type(getattr(self, f.name), types[f.name], f.name)
+            if value is not None:
+                _check_limits(value, f)
+            object.__setattr__(self, f.name, value)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> Self:
+        """Settings from names and values. Raises UserError for an unknown name, with the nearest known."""
+        known = [f.name for f in fields(cls)]
+        for name in values:
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; known are: {', '.join(known)}"
+                raise UserError(f"{source}: unknown setting {name!r}{hint}")
+        return cls(**values)
+
+    def replace(self, **changes: Any) -> Self:
+        """The same settings with some of them changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Names and values, as JSON can hold them."""
+        return dataclasses.asdict(self)
+
+    def describe(self) -> str:
+        """The settings as text, a line a group."""
+        groups: dict[str, list[str]] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            text = " ".join(value) or "none" if isinstance(value, tuple) else value
+            groups.setdefault(f.metadata["group"], []).append(f"{f.name}={text}")
+        return "\n".join(f"{group:<10} {'  '.join(settings)}" for group, settings in groups.items())
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """The settings named in a TOML file (``.toml``) or a JSON file. Raises UserError if it is none."""
+    if str(path).endswith(".toml"):
+        try:
+            return tomllib.loads(read_text(path, "settings file"))
+        except tomllib.TOMLDecodeError as error:
+            raise UserError(f"{path}: this settings file is not valid TOML ({error})") from None
+    values = read_json(path, "settings file")
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected an object of settings, found {type(values).__name__}")
+    return values
+
+
+def _as_type(value: Any, expected: Any, name: str) -> Any:
+    """``value`` as a field of type ``expected`` holds it; JSON's lists become tuples, and ints floats."""
+    if isinstance(expected, UnionType):  # X | None
+        if value is None:
+            return None
+        (expected,) = set(typing.get_args(expected)) - {NoneType}
+    if expected is float and type(value) is int:
+        return float(value)
+    if typing.get_origin(expected) is tuple:
+        if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        raise UserError(f"{name} must be a list of strings, got {value!r}")
+    if type(value) is not expected:  # not isinstance: True would pass for an int
+        raise UserError(f"{name} must be of type {expected.__name__}, got {value!r}")
+    return value
+
+
+def _check_limits(value: Any, f: dataclasses.Field) -> None:
+    limits = f.metadata
+    if "choices" in limits and value not in limits["choices"]:
+        raise UserError(f"{f.name} must be one of {', '.join(limits['choices'])}, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{f.name} must be a finite number, got {value!r}")
+    if "least" in limits and value < limits["least"]:
+        raise UserError(f"{f.name} must be at least {limits['least']}, got {value!r}")
+    if "most" in limits and value > limits["most"]:
+        raise UserError(f"{f.name} must be at most {limits['most']}, got {value!r}")

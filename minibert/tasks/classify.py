@@ -1,0 +1,151 @@
+"""A label or a number for a text, or for a pair of texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert import ops
+from minibert.arrays import to_numpy
+from minibert.bert import BertConfig, BertForSequenceClassification
+from minibert.data.tasks import Feature, TextExample, text_features
+from minibert.errors import UserError
+from minibert.settings import setting
+from minibert.tasks import metrics
+from minibert.tasks.task import TableOptions, TableTask
+
+
+@dataclass(frozen=True)
+class ClassPrediction:
+    """The likeliest label, and the probability (K,) of each."""
+
+    label: str
+    probabilities: np.ndarray
+
+
+@dataclass(frozen=True)
+class ClassifyOptions(TableOptions):
+    """A table, and which score counts."""
+
+    metric: str = setting(
+        "accuracy",
+        "Task",
+        "score that chooses the best checkpoint; f1 is that of the second of two labels",
+        choices=("accuracy", "f1", "macro_f1", "matthews"),
+    )
+
+
+@dataclass(frozen=True)
+class RegressOptions(TableOptions):
+    """A table, and which score counts."""
+
+    metric: str = setting(
+        "spearman", "Task", "score that chooses the best checkpoint", choices=("spearman", "pearson")
+    )
+
+
+class TextTask(TableTask):
+    """A softmax or a number on the pooled vector of a text or a pair of texts."""
+
+    Model = BertForSequenceClassification
+
+    def features(self, examples: Sequence[TextExample], *, training: bool) -> list[Feature]:
+        """One row an example; see `data.tasks.text_features`."""
+        return text_features(
+            examples, self.tokenizer, self.options.max_length, self.label_ids if training else None
+        )
+
+    def _logits(
+        self, model: BertForSequenceClassification, examples: Sequence[TextExample], batch_size: int
+    ) -> np.ndarray:
+        """(N, K), in the order of the examples."""
+        features = self.features(examples, training=False)
+        logits = np.zeros((len(features), model.config.num_labels), model.dtype)
+        for rows, output in self.outputs(model, features, batch_size):
+            logits[rows] = to_numpy(output.logits)
+        return logits
+
+
+class Classify(TextTask):
+    """A label for a text, or for a pair of texts."""
+
+    name = "classify"
+    Options = ClassifyOptions
+    has_labels = True
+
+    def learn_labels(self, examples: Sequence[TextExample]) -> None:
+        """As `Task.learn_labels`; raises UserError too if the score that counts is for two labels only."""
+        super().learn_labels(examples)
+        if self.metric == "f1" and len(self.labels) != 2:
+            raise UserError(
+                f"{examples[0].place.path}: {len(self.labels)} labels, but the metric f1 is for two; "
+                "choose macro_f1 or another"
+            )
+
+    def _model_settings(self) -> dict[str, Any]:
+        return super()._model_settings() | {"problem_type": "single_label_classification"}
+
+    @classmethod
+    def recognises(cls, folder: Path) -> bool:
+        """A classifier of sequences, unless it is a regression."""
+        return super().recognises(folder) and not Regress.recognises(folder)
+
+    def predict(
+        self, model: BertForSequenceClassification, examples: Sequence[TextExample], batch_size: int = 32
+    ) -> list[ClassPrediction]:
+        """The likeliest label of each example, and the probabilities of all."""
+        probabilities, _ = ops.softmax(self._logits(model, examples, batch_size))
+        return [ClassPrediction(self.labels[row.argmax()], row) for row in probabilities]
+
+    def scores(
+        self, examples: Sequence[TextExample], predictions: Sequence[ClassPrediction]
+    ) -> dict[str, float]:
+        """Accuracy, Matthews' correlation, the mean F1 of all labels, and of two labels the second's F1."""
+        pair = [prediction.label for prediction in predictions], [example.label for example in examples]
+        scores = {name: getattr(metrics, name)(*pair) for name in ("accuracy", "macro_f1", "matthews")}
+        if len(self.labels) == 2:
+            scores["f1"] = metrics.f1(*pair, positive=self.labels[1])
+        return scores
+
+    def record(self, example: TextExample, prediction: ClassPrediction) -> dict[str, Any]:
+        """The text or texts, the label if it is known, the predicted one, and all probabilities."""
+        scores = dict(zip(self.labels, prediction.probabilities.tolist(), strict=True))
+        return _told(example) | {"prediction": prediction.label, "probabilities": scores}
+
+
+class Regress(TextTask):
+    """A number for a text, or for a pair of texts."""
+
+    name = "regress"
+    Options = RegressOptions
+    has_scores = True
+
+    def _model_settings(self) -> dict[str, Any]:
+        return {"num_labels": 1, "problem_type": "regression"}
+
+    @classmethod
+    def recognises(cls, folder: Path) -> bool:
+        """A classifier of sequences whose configuration says that it is a regression."""
+        return super().recognises(folder) and BertConfig.from_pretrained(folder).is_regression
+
+    def predict(
+        self, model: BertForSequenceClassification, examples: Sequence[TextExample], batch_size: int = 32
+    ) -> list[float]:
+        """A number for each example."""
+        return self._logits(model, examples, batch_size)[:, 0].tolist()
+
+    def scores(self, examples: Sequence[TextExample], predictions: Sequence[float]) -> dict[str, float]:
+        """Pearson's and Spearman's correlation."""
+        labels = [example.label for example in examples]
+        return {name: getattr(metrics, name)(predictions, labels) for name in ("spearman", "pearson")}
+
+    def record(self, example: TextExample, prediction: float) -> dict[str, Any]:
+        """The text or texts, the score if it is known, and the predicted one."""
+        return _told(example) | {"prediction": prediction}
+
+
+def _told(example: TextExample) -> dict[str, Any]:
+    told = {"text": example.text, "text_pair": example.text_pair, "label": example.label}
+    return {name: value for name, value in told.items() if value is not None}

@@ -1,0 +1,45 @@
+"""All tasks by name, and the way from a folder to the task that its model was fine-tuned for."""
+
+from pathlib import Path
+from typing import Any
+
+from minibert.bert.models import PretrainedModel
+from minibert.bert.weights import check_folder
+from minibert.errors import UserError
+from minibert.files import read_json
+from minibert.tasks.classify import Classify, Regress
+from minibert.tasks.task import TASK_FILE, Task
+from minibert.text import BertTokenizer
+
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Classify, Regress)}
+
+
+def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel]:
+    """The task and the model in a fine-tuned folder; options as for ``from_pretrained``: device, precision …
+
+    A folder of another program, without ``task.json``, is known by the architecture in its configuration.
+    Raises UserError for a folder that is none of these.
+    """
+    folder = Path(folder)
+    check_folder(folder)
+    if (folder / TASK_FILE).is_file():
+        chosen, values = _read_task(folder / TASK_FILE)
+    else:
+        chosen, values = next((task for task in TASKS.values() if task.recognises(folder)), None), {}
+    if chosen is None:
+        raise UserError(
+            f"{folder}: no model that was fine-tuned for one of {', '.join(TASKS)}; make one with  "
+            f"minibert finetune --model {folder}"
+        )
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    task = chosen(tokenizer, chosen.Options.from_dict(values, str(folder / TASK_FILE)))
+    return task, task.open_model(folder, **options)
+
+
+def _read_task(path: Path) -> tuple[type[Task], dict[str, Any]]:
+    """The class of a task, and its options."""
+    values = read_json(path, "task file")
+    name = values.pop("task", None) if isinstance(values, dict) else None
+    if name not in TASKS:
+        raise UserError(f"{path}: expected a task, one of {', '.join(TASKS)}; found {name!r}")
+    return TASKS[name], values

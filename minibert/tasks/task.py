@@ -1,0 +1,219 @@
+"""A task: what fine-tuning, prediction and evaluation have to know of it, and of nothing else."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from minibert.bert import BertOutput
+from minibert.bert.models import PretrainedModel
+from minibert.data.tasks import (
+    FORMATS,
+    RECIPES,
+    Columns,
+    Faults,
+    Feature,
+    check_labels,
+    label_names,
+    ordered_batches,
+    read_table,
+)
+from minibert.data.tasks.tables import USUAL_COLUMNS
+from minibert.errors import UserError
+from minibert.files import read_json, write_json
+from minibert.settings import Settings, setting
+from minibert.text import BertTokenizer
+
+TASK_FILE = "task.json"  # beside a fine-tuned model: the name of its task, and its options
+
+
+@dataclass(frozen=True)
+class TaskOptions(Settings):
+    """How files are read and examples are written out; a task adds its own."""
+
+    recipe: str | None = setting(
+        None, "Data", "layout of a well-known data set, of which the files are", choices=tuple(RECIPES)
+    )
+    max_length: int = setting(128, "Task", "tokens in a sequence, at most", least=4)
+
+
+class Task:
+    """One task. A subclass says how it reads, what the model is given, and what is made of its outputs.
+
+    ``labels`` are the names of the classes in the order of their ids, None for a task without classes;
+    `learn_labels` takes them from training data, `open_task` from a model.
+    """
+
+    name: ClassVar[str]  # as in --task
+    Model: ClassVar[type[PretrainedModel]]
+    Options: ClassVar[type[TaskOptions]]
+    has_labels: ClassVar[bool] = False
+
+    def __init__(
+        self, tokenizer: BertTokenizer, options: TaskOptions | None = None, labels: list[str] | None = None
+    ):
+        self.tokenizer = tokenizer
+        self.options = self.Options() if options is None else options
+        self.labels = labels
+
+    # -- Data -----------------------------------------------------------------------------------
+
+    def read(self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None) -> list[Any]:
+        """The examples in a person's file, in its order. Raises UserError, naming file and line."""
+        recipe = self.options.recipe
+        if recipe is None:
+            return self._read(path, labelled, faults)
+        if RECIPES[recipe].task != self.name:
+            raise UserError(f"recipe {recipe} is for the task {RECIPES[recipe].task}, not {self.name}")
+        return RECIPES[recipe].read(path, labelled=labelled, faults=faults)
+
+    def _read(self, path: str | Path, labelled: bool, faults: Faults | None) -> list[Any]:
+        """The same for files without a recipe."""
+        raise NotImplementedError
+
+    @property
+    def label_ids(self) -> dict[str, int] | None:
+        """The id of each label."""
+        return None if self.labels is None else {name: i for i, name in enumerate(self.labels)}
+
+    def learn_labels(self, examples: Sequence[Any]) -> None:
+        """Take the names of the labels from the training data. Raises UserError if there are fewer than 2."""
+        if self.has_labels:
+            self.labels = label_names(examples)
+
+    def check(self, examples: Sequence[Any], faults: Faults | None = None) -> Sequence[Any]:
+        """Examples to evaluate on whose labels the training data has; see `data.tasks.check_labels`."""
+        return check_labels(examples, self.labels, faults) if self.has_labels else examples
+
+    def features(self, examples: Sequence[Any], *, training: bool) -> list[Feature]:
+        """Examples written out as rows of batches, for training with what is to be learned."""
+        raise NotImplementedError
+
+    # -- Models ---------------------------------------------------------------------------------
+
+    def new_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
+        """The encoder in a pretrained folder with a new head; options as for ``from_pretrained``."""
+        return self._fits(self.Model.from_pretrained(folder, **self._model_settings(), **options))
+
+    def open_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
+        """A model that has been fine-tuned for this task, whose labels become the task's."""
+        model = self._fits(self.Model.from_pretrained(folder, **options))
+        if self.has_labels:
+            self.labels = model.config.labels
+        return model
+
+    def _model_settings(self) -> dict[str, Any]:
+        """What a new model's configuration says of the task."""
+        return {"id2label": dict(enumerate(self.labels))} if self.has_labels else {}
+
+    def _fits(self, model: PretrainedModel) -> PretrainedModel:
+        """The model, if it can read what this task will give it. Raises UserError otherwise."""
+        config = model.config
+        if len(self.tokenizer) != config.vocab_size:
+            raise UserError(
+                f"the vocabulary has {len(self.tokenizer)} tokens but the model knows {config.vocab_size}; "
+                "use the vocabulary that the model was trained with"
+            )
+        if self.options.max_length > config.max_position_embeddings:
+            raise UserError(
+                f"max_length is {self.options.max_length}, but the model has only "
+                f"{config.max_position_embeddings} positions; give a smaller one"
+            )
+        return model
+
+    def save(self, model: PretrainedModel, folder: str | Path) -> None:
+        """Write a folder that `open_task` opens, and transformers if it knows the model."""
+        model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        write_json(Path(folder) / TASK_FILE, {"task": self.name, **self.options.to_dict()})
+
+    @classmethod
+    def recognises(cls, folder: Path) -> bool:
+        """Whether a folder without ``task.json`` holds a model of this task."""
+        config = read_json(folder / "config.json", "model configuration")
+        return cls.Model.__name__ in (config.get("architectures") or [])
+
+    # -- Predictions ----------------------------------------------------------------------------
+
+    def predict(self, model: PretrainedModel, examples: Sequence[Any], batch_size: int = 32) -> list[Any]:
+        """A prediction for each example, on the host. Leaves the model in evaluation mode."""
+        raise NotImplementedError
+
+    def outputs(
+        self, model: PretrainedModel, features: Sequence[Feature], batch_size: int
+    ) -> Iterator[tuple[np.ndarray, BertOutput]]:
+        """What the model makes of features, dropout off: batch after batch, the rows and their outputs.
+
+        ``rows`` (B,) tells which feature each row of the outputs belongs to; the longest come first.
+        """
+        model.eval()
+        for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
+            texts = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+            yield rows, model.forward(**texts)[0]
+
+    def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """How good predictions are, as fractions (``tasks.metrics``); examples with labels."""
+        raise NotImplementedError
+
+    @property
+    def metric(self) -> str:
+        """The score that chooses the best checkpoint; more is better."""
+        return self.options.metric
+
+    def record(self, example: Any, prediction: Any) -> dict[str, Any]:
+        """An example and its prediction as one JSON object."""
+        raise NotImplementedError
+
+
+# -- Tasks whose examples are rows of tables ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TableOptions(TaskOptions):
+    """Which column holds what: a name, or a number from 1."""
+
+    format: str | None = setting(
+        None, "Data", "of the files, if their names do not end in it", choices=FORMATS
+    )
+    text_column: str | None = setting(
+        None, "Data", "column of the text, by name or by number; none: as such columns are usually called"
+    )
+    pair_column: str | None = setting(None, "Data", "column of the second text")
+    label_column: str | None = setting(None, "Data", "column of the label or score")
+    header: bool = setting(False, "Data", "the first line is no example, although columns are numbered")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.text_column is None and (self.pair_column or self.header):
+            raise UserError("which column holds the text? give text_column too")
+
+    def columns(self) -> list[Columns]:
+        """The possible columns of a file, of which the first that fits is taken."""
+        label = _column(self.label_column)
+        if self.text_column is None:
+            return [replace(columns, label=label or columns.label) for columns in USUAL_COLUMNS]
+        texts = _column(self.text_column), _column(self.pair_column)
+        return [Columns(*texts, name, self.header) for name in ([label] if label else ["label", "score"])]
+
+
+def _column(given: str | None) -> str | int | None:
+    return int(given) if given is not None and given.isdecimal() else given
+
+
+class TableTask(Task):
+    """A task whose examples are texts or pairs of texts, one a row."""
+
+    Options = TableOptions
+    has_scores: ClassVar[bool] = False  # whether labels are numbers
+
+    def _read(self, path: str | Path, labelled: bool, faults: Faults | None) -> list[Any]:
+        return read_table(
+            path,
+            self.options.columns(),
+            file_format=self.options.format,
+            labelled=labelled,
+            scores=self.has_scores,
+            faults=faults,
+        )

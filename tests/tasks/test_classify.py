@@ -1,0 +1,164 @@
+import json
+
+import numpy as np
+import pytest
+
+from minibert.bert import BertConfig, BertForSequenceClassification, BertModel
+from minibert.errors import UserError
+from minibert.tasks.classify import Classify, ClassifyOptions, ClassPrediction, Regress, RegressOptions
+from minibert.tasks.registry import open_task
+from minibert.text import BertTokenizer
+
+TOKENIZER = BertTokenizer("[PAD] [UNK] [CLS] [SEP] [MASK] good bad film it was really a".split())
+SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+SIZES |= {"initializer_range": 0.5}  # so that different texts get different scores
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """A pretrained folder without a head."""
+    BertModel(BertConfig(vocab_size=len(TOKENIZER), **SIZES), seed=1).save_pretrained(tmp_path / "encoder")
+    TOKENIZER.save_pretrained(tmp_path / "encoder")
+    return tmp_path / "encoder"
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(text, name="train.tsv"):
+        (tmp_path / name).write_text(text.replace("|", "\t"), encoding="utf-8")
+        return tmp_path / name
+
+    return write
+
+
+FILMS = "text|label\nit was good|pos\nbad film|neg\nreally a really good film|pos\nit|neutral\n"
+
+
+def test_labels_of_the_training_data_are_those_of_the_model(encoder, table, tmp_path):
+    task = Classify(TOKENIZER)
+    examples = task.read(table(FILMS))
+    task.learn_labels(examples)
+    assert task.labels == ["neg", "neutral", "pos"]
+    assert [f.inputs["labels"] for f in task.features(examples, training=True)] == [2, 0, 2, 1]
+
+    model = task.new_model(encoder, seed=3)
+    assert model.config.labels == task.labels
+    task.save(model, tmp_path / "tuned")
+    again, opened = open_task(tmp_path / "tuned")
+    assert (type(again), again.labels, again.options) == (Classify, task.labels, task.options)
+
+    before = task.predict(model, examples, batch_size=3)
+    after = again.predict(opened, examples, batch_size=1)  # other batches, other padding
+    for one, other in zip(before, after, strict=True):
+        assert one.label == other.label == task.labels[one.probabilities.argmax()]
+        np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=1e-4)
+
+
+def test_predictions_stand_in_the_order_of_the_examples(encoder, table):
+    task = Classify(TOKENIZER)
+    examples = task.read(table(FILMS))
+    task.learn_labels(examples)
+    model = task.new_model(encoder)
+    alone = [task.predict(model, [example])[0].probabilities for example in examples]
+    together = [prediction.probabilities for prediction in task.predict(model, examples)]
+    np.testing.assert_allclose(together, alone, rtol=1e-4)
+    assert not np.allclose(alone[0], alone[2], rtol=1e-3)  # so that order matters
+
+
+def test_scores_and_records(table):
+    task = Classify(TOKENIZER)
+    examples = task.read(table("text|label\ngood|1\nbad|0\nfilm|1\nit|0\n"))
+    task.learn_labels(examples)
+    predictions = [ClassPrediction(label, np.array([0.5, 0.5])) for label in "1101"]
+    scores = task.scores(examples, predictions)
+    assert scores == {"accuracy": 0.25, "f1": 0.4, "macro_f1": 0.2, "matthews": pytest.approx(-(1 / 3**0.5))}
+    assert task.record(examples[0], predictions[0]) == {
+        "text": "good",
+        "label": "1",
+        "prediction": "1",
+        "probabilities": {"0": 0.5, "1": 0.5},
+    }
+
+
+def test_f1_is_for_two_labels(table):
+    task = Classify(TOKENIZER, ClassifyOptions(metric="f1"))
+    with pytest.raises(UserError, match=r"train.tsv: 3 labels, but the metric f1 is for two; choose"):
+        task.learn_labels(task.read(table(FILMS)))
+
+
+def test_regression_from_one_file_to_one_number(encoder, table, tmp_path):
+    task = Regress(TOKENIZER, RegressOptions(metric="pearson"))
+    examples = task.read(table("sentence1|sentence2|score\ngood|bad|0.5\nfilm|a film|4\nit|was|2\n"))
+    task.learn_labels(examples)
+    assert [f.inputs["labels"] for f in task.features(examples, training=True)] == [0.5, 4.0, 2.0]
+    model = task.new_model(encoder)
+    assert model.config.is_regression and model.config.num_labels == 1
+    predictions = task.predict(model, examples)
+    scores = task.scores(examples, predictions)
+    assert scores["pearson"] == pytest.approx(np.corrcoef(predictions, [0.5, 4, 2])[0, 1])
+    task.save(model, tmp_path / "tuned")
+    again, _ = open_task(tmp_path / "tuned")
+    assert (type(again), again.metric) == (Regress, "pearson")
+    record = again.record(examples[1], predictions[1])
+    assert record == {"text": "film", "text_pair": "a film", "label": 4.0, "prediction": predictions[1]}
+
+
+@pytest.mark.parametrize(("labels", "task"), [(1, Regress), (2, Classify)])
+def test_a_folder_of_another_program_is_known_by_its_architecture(tmp_path, labels, task):
+    config = BertConfig(vocab_size=len(TOKENIZER), num_labels=labels, **SIZES)
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    opened, _ = open_task(tmp_path)
+    assert type(opened) is task
+
+
+def test_a_folder_without_a_task_is_refused(encoder):
+    with pytest.raises(UserError, match=r"encoder: no model that was fine-tuned for one of classify"):
+        open_task(encoder)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"task": "classifi"}, "task.json: expected a task, one of classify, .*; found 'classifi'"),
+        ([1], "task.json: expected a task"),
+        (
+            {"task": "classify", "max_lenth": 3},
+            "task.json: unknown setting .*; did you mean 'max_length'",
+        ),
+        ({"task": "classify", "max_length": 600}, "max_length is 600, but the model has only 512 positions"),
+    ],
+)
+def test_a_damaged_task_file_is_refused(encoder, values, message):
+    (encoder / "task.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=message):
+        open_task(encoder)
+
+
+def test_another_vocabulary_is_refused(encoder):
+    task = Classify(BertTokenizer([*TOKENIZER.tokens, "more"]), labels=["a", "b"])
+    with pytest.raises(UserError, match="the vocabulary has 13 tokens but the model knows 12"):
+        task.new_model(encoder)
+
+
+@pytest.mark.parametrize(
+    ("options", "content"),
+    [
+        ({}, "text|label\ngood|pos\nbad|neg"),
+        ({"label_column": "mood"}, "text|mood|label\ngood|pos|x\nbad|neg|y"),
+        ({"text_column": "review"}, "label|review\npos|good\nneg|bad"),
+        ({"text_column": "2", "label_column": "1"}, "pos|good\nneg|bad"),
+        ({"text_column": "2", "label_column": "1", "header": True}, "a|b\npos|good\nneg|bad"),
+        ({"recipe": "sst2"}, "sentence|label\ngood|pos\nbad|neg"),
+    ],
+)
+def test_columns_are_found(table, options, content):
+    examples = Classify(TOKENIZER, ClassifyOptions(**options)).read(table(content))
+    assert [(example.text, example.label) for example in examples] == [("good", "pos"), ("bad", "neg")]
+
+
+def test_columns_that_contradict_are_refused(table):
+    with pytest.raises(UserError, match="which column holds the text"):
+        ClassifyOptions(pair_column="other")
+    with pytest.raises(UserError, match="recipe stsb is for the task regress, not classify"):
+        Classify(TOKENIZER, ClassifyOptions(recipe="stsb")).read(table(FILMS))
