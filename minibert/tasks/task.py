@@ -15,6 +15,7 @@ from minibert.data.tasks import (
     Columns,
     Faults,
     Feature,
+    FeatureStream,
     check_labels,
     label_names,
     ordered_batches,
@@ -91,7 +92,15 @@ class Task:
         """Examples written out as rows of batches, for training with what is to be learned."""
         raise NotImplementedError
 
+    def batches(self, features: Sequence[Feature], batch_size: int, seed: int) -> FeatureStream:
+        """The stream of training batches."""
+        return FeatureStream(features, batch_size, self.tokenizer.pad_id, seed=seed)
+
     # -- Models ---------------------------------------------------------------------------------
+
+    def trainee(self, model: PretrainedModel) -> Any:
+        """What a trainer trains: the model, or something around it that has its parameters."""
+        return model
 
     def new_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
         """The encoder in a pretrained folder with a new head; options as for ``from_pretrained``."""
