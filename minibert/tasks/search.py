@@ -6,6 +6,7 @@ metadata, so that one commit holds all; every change is a new version of the tab
 """
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +28,9 @@ VERSION = 1  # of what stands there
 
 # The approximate search: HNSW graphs over vectors of 8 bits a number. So many parts of the index are looked
 # into, and so many times the wanted number of candidates is compared again with the vectors as they are.
-PROBES, REFINE = 20, 10
+PROBES, REFINE = 20, 5
+
+BLOCK = 256  # queries that are searched for together
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,8 @@ class PassageIndex:
         """All passages, and their vectors (N, H), of length 1."""
         table = self._table.to_arrow()
         vectors = table["vector"].combine_chunks().flatten().to_numpy()
-        return _passages(table), vectors.reshape(-1, self.info.dimension)
+        passages = [_passage(row) for row in table.select(COLUMNS).to_pylist()]
+        return passages, vectors.reshape(-1, self.info.dimension)
 
     # -- Searching ------------------------------------------------------------------------------
 
@@ -163,25 +167,34 @@ class PassageIndex:
         All passages are compared, unless the index is approximate and ``exact`` is not asked for. ``where``
         is a condition in SQL on id, title and text that passages must meet.
         """
-        return [self._search(vector, top_k, exact, where) for vector in vectors]
+        if vectors.ndim != 2 or vectors.shape[1] != self.info.dimension:
+            raise UserError(
+                f"{self.folder}: vectors of shape {vectors.shape}; expected (Q, {self.info.dimension})"
+            )
+        if top_k < 1:
+            raise UserError(f"top_k must be at least 1, got {top_k}")
+        blocks = np.split(vectors, range(BLOCK, len(vectors), BLOCK))
+        return [hits for block in blocks for hits in self._search(block, top_k, exact, where)]
 
-    def _search(self, vector: np.ndarray, top_k: int, exact: bool, where: str | None) -> list[Hit]:
-        query = self._table.search(vector, vector_column_name="vector").distance_type("cosine").limit(top_k)
+    def _search(self, vectors: np.ndarray, top_k: int, exact: bool, where: str | None) -> list[list[Hit]]:
+        query = self._table.search(vectors, vector_column_name="vector").distance_type("cosine").limit(top_k)
         query = query.bypass_vector_index() if exact else query.nprobes(PROBES).refine_factor(REFINE)
         query = query.select([*COLUMNS, "_distance"])
-        if where is None:
-            table = query.to_arrow()
-        else:
-            try:
-                table = query.where(where, prefilter=True).to_arrow()
-            except (ValueError, RuntimeError) as error:
-                raise UserError(f"the condition {where!r} cannot be used ({_first_line(error)})") from None
-        scores = 1.0 - table["_distance"].to_numpy()
-        return [Hit(passage, float(score)) for passage, score in zip(_passages(table), scores, strict=True)]
+        if where is not None:
+            query = query.where(where, prefilter=True)
+        try:
+            rows = query.to_arrow().to_pylist()
+        except ValueError as error:
+            raise UserError(f"the condition {where!r} cannot be used ({_first_line(error)})") from None
+        found: list[list[Hit]] = [[] for _ in vectors]
+        for row in rows:
+            found[row.get("query_index", 0)].append(Hit(_passage(row), 1.0 - row["_distance"]))
+        return found
 
 
 def _lancedb() -> ModuleType:
     """The database's module, loaded when it is needed: not everybody has it, and it takes a second."""
+    os.environ.setdefault("LANCEDB_LOG", "error")  # what it warns of is for programmers
     try:
         import lancedb
         import lancedb.index
@@ -222,8 +235,8 @@ def _rows(
     return table.replace_schema_metadata({METADATA: json.dumps(asdict(info))})
 
 
-def _passages(table: Any) -> list[Passage]:
-    return [Passage(row["id"], row["text"], row["title"]) for row in table.select(COLUMNS).to_pylist()]
+def _passage(row: dict[str, Any]) -> Passage:
+    return Passage(row["id"], row["text"], row["title"])
 
 
 def _first_line(error: Exception) -> str:
@@ -237,17 +250,30 @@ def _first_line(error: Exception) -> str:
 def exact_search(
     queries: np.ndarray, vectors: np.ndarray, top_k: int, block: int = 16_384
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest vectors by brute force: every cosine is computed, so nothing can be missed.
+    """The nearest vectors by brute force: every cosine is computed, so nothing is missed.
 
     queries (Q, H) and vectors (N, H), all of length 1 → rows of ``vectors`` (Q, K) and their cosines
-    (Q, K), best first, K = min(top_k, N). Takes memory for Q · ``block`` cosines at a time.
+    (Q, K), best first, K = min(top_k, N). No more than ``BLOCK`` · ``block`` cosines are held at a time.
     """
+    parts = [
+        _exact_search(part, vectors, top_k, block)
+        for part in np.split(queries, range(BLOCK, len(queries), BLOCK))
+    ]
+    rows, cosines = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return rows, cosines
+
+
+def _exact_search(
+    queries: np.ndarray, vectors: np.ndarray, top_k: int, block: int
+) -> tuple[np.ndarray, np.ndarray]:
     rows = np.empty((len(queries), 0), np.int64)
     cosines = np.empty((len(queries), 0), vectors.dtype)
     for start in range(0, len(vectors), block):
         new = queries @ vectors[start : start + block].T  # (Q, block)
         new_rows = np.broadcast_to(np.arange(start, start + new.shape[1]), new.shape)
-        cosines, rows = np.hstack([cosines, new]), np.hstack([rows, new_rows])
-        best = np.argsort(-cosines, axis=1, kind="stable")[:, :top_k]
-        cosines, rows = np.take_along_axis(cosines, best, 1), np.take_along_axis(rows, best, 1)
-    return rows, cosines
+        rows, cosines = np.hstack([rows, new_rows]), np.hstack([cosines, new])
+        if cosines.shape[1] > top_k:
+            best = np.argpartition(-cosines, top_k - 1, axis=1)[:, :top_k]
+            rows, cosines = np.take_along_axis(rows, best, 1), np.take_along_axis(cosines, best, 1)
+    order = np.lexsort((rows, -cosines), axis=1)  # of equal cosines the first row first
+    return np.take_along_axis(rows, order, 1), np.take_along_axis(cosines, order, 1)

@@ -1,4 +1,4 @@
-"""How alike two texts are: the cosine of their vectors, learned from scores or from pairs that belong together."""
+"""How alike two texts are, by the cosine of their vectors; learned from scores, or from matching pairs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,6 @@ from minibert.tasks import metrics
 from minibert.tasks.embed import LENGTH_FILE, TextEncoder
 from minibert.tasks.task import TableOptions, TableTask
 
-METRICS = {"cosine": ("spearman", "pearson"), "softmax": ("mrr", "recall@1", "recall@10")}
 RECIPE_TASKS = {"cosine": "regress", "softmax": "qa"}  # whose recipes are of use for a loss
 
 
@@ -43,15 +42,9 @@ class SimilarityOptions(TableOptions):
     loss: str = setting(
         "cosine",
         "Task",
-        "cosine: pairs have scores, which their cosines are to be; softmax: each text has to find its partner "
-        "among those of the batch (question and passage, say)",
-        choices=tuple(METRICS),
-    )
-    metric: str | None = setting(
-        None,
-        "Task",
-        "score that chooses the best checkpoint (default: spearman for the loss cosine, mrr for softmax)",
-        choices=tuple(metric for names in METRICS.values() for metric in names),
+        "cosine: pairs have scores, to which their cosines are fitted; softmax: pairs match (a question and "
+        "its passage, say), and each text has to find its partner in the batch",
+        choices=tuple(RECIPE_TASKS),
     )
     pooling: str | None = setting(
         None, "Task", "how a text's vector is made (default: as the model says)", choices=tuple(ops.POOLING)
@@ -68,20 +61,18 @@ class SimilarityOptions(TableOptions):
     scale: float = setting(20.0, "Task", "factor of the cosines in the softmax", least=0.0)
     symmetric: bool = setting(True, "Task", "the second texts have to find the first ones, too")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.metric is not None and self.metric not in METRICS[self.loss]:
-            raise UserError(
-                f"the loss {self.loss} goes with {', '.join(METRICS[self.loss])}, not {self.metric}"
-            )
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PairPrediction:
-    """The cosine of two texts and, among all second texts, the rank of the right one (from 1)."""
+    """The vectors of two texts, each (H,) and of length 1."""
 
-    cosine: float
-    rank: int | None = None
+    first: np.ndarray
+    second: np.ndarray
+
+    @property
+    def cosine(self) -> float:
+        """How alike the two are, from −1 to 1."""
+        return float(self.first @ self.second)
 
 
 class Similarity(TableTask):
@@ -182,23 +173,17 @@ class Similarity(TableTask):
 
     @property
     def metric(self) -> str:
-        """The score that chooses the best checkpoint; more is better."""
-        return self.options.metric or METRICS[self.options.loss][0]
+        """The score that chooses the best checkpoint if nothing is said."""
+        return "spearman" if self.scored else "mrr"
 
     def predict(
         self, model: SentenceEncoder, examples: Sequence[TextExample], batch_size: int = 32
     ) -> list[PairPrediction]:
-        """The cosine of each pair, and for the loss softmax the rank of its second text among all."""
+        """The vectors of each pair."""
         encoder = TextEncoder(model, self.tokenizer, self.options.max_length)
         texts = [example.text for example in examples] + [example.text_pair for example in examples]
         vectors, _ = ops.unit_length(encoder.embed(texts, batch_size))
-        first, second = np.split(vectors, 2)  # (N, H) each
-        cosines = (first * second).sum(axis=1).tolist()
-        if self.scored:
-            return [PairPrediction(cosine) for cosine in cosines]
-        columns = {text: column for column, text in enumerate(dict.fromkeys(texts[len(examples) :]))}
-        ranks = _ranks(first, second, [columns[example.text_pair] for example in examples])
-        return [PairPrediction(*values) for values in zip(cosines, ranks, strict=True)]
+        return [PairPrediction(*pair) for pair in zip(*np.split(vectors, 2), strict=True)]
 
     def scores(
         self, examples: Sequence[TextExample], predictions: Sequence[PairPrediction]
@@ -206,30 +191,34 @@ class Similarity(TableTask):
         """The correlations of cosines with scores, or how far up the right second texts are."""
         if self.scored:
             pair = [prediction.cosine for prediction in predictions], [example.label for example in examples]
-            return {name: getattr(metrics, name)(*pair) for name in METRICS["cosine"]}
-        ranks = [prediction.rank for prediction in predictions]
+            return {name: getattr(metrics, name)(*pair) for name in ("spearman", "pearson")}
+        first, second = (np.stack([getattr(p, side) for p in predictions]) for side in ("first", "second"))
+        ranks = partner_ranks(first, second, [example.text_pair for example in examples])
         recalls = {f"recall@{k}": metrics.recall_at(ranks, k) for k in (1, 10)}
         return {"mrr": metrics.mean_reciprocal_rank(ranks), **recalls}
 
     def record(self, example: TextExample, prediction: PairPrediction) -> dict[str, Any]:
-        """The two texts, the score if it is known, their cosine, and the rank if there is one."""
-        told = {"text": example.text, "text_pair": example.text_pair, "label": example.label}
-        told |= {"cosine": prediction.cosine, "rank": prediction.rank}
-        return {name: value for name, value in told.items() if value is not None}
+        """The two texts, the score if it is known, and their cosine."""
+        told = {"text": example.text, "text_pair": example.text_pair}
+        told |= {} if example.label is None else {"label": example.label}
+        return told | {"cosine": prediction.cosine}
 
 
-def _ranks(first: np.ndarray, second: np.ndarray, columns: Sequence[int], block: int = 1024) -> list[int]:
-    """How far up each first text finds its partner among the different second texts.
+def partner_ranks(
+    first: np.ndarray, second: np.ndarray, texts: Sequence[str], block: int = 1024
+) -> list[int]:
+    """For each first text the rank of its partner, from 1, among all different second texts.
 
-    first, second (N, H); ``columns`` (N,) tells equal second texts by equal numbers, counted up from 0. One
-    that is as near as the partner counts as nearer: a model that tells nothing apart shall not look good.
+    first, second (N, H) of length 1; ``texts`` are the N second texts. Whatever is as near as the partner
+    counts as nearer: a model that tells nothing apart shall not look good.
     """
-    columns = np.asarray(columns)
-    _, rows = np.unique(columns, return_index=True)
-    candidates = second[rows]  # (M, H)
+    rows = {text: row for row, text in enumerate(texts)}  # of each different text, one
+    columns = {text: column for column, text in enumerate(rows)}
+    candidates = second[list(rows.values())]  # (M, H)
+    right = np.array([columns[text] for text in texts])[:, None]  # (N, 1)
     ranks: list[int] = []
     for start in range(0, len(first), block):
         cosines = first[start : start + block] @ candidates.T  # (block, M)
-        right = np.take_along_axis(cosines, columns[start : start + block, None], axis=1)
-        ranks += (cosines >= right).sum(axis=1).tolist()
+        partner = np.take_along_axis(cosines, right[start : start + block], axis=1)
+        ranks += (cosines >= partner).sum(axis=1).tolist()
     return ranks
