@@ -1,6 +1,6 @@
 """BERT: configuration, embeddings, encoder, heads, models."""
 
-from minibert.bert.config import PRESETS, BertConfig
+from minibert.bert.config import POSITION_INITIALIZERS, PRESETS, BertConfig
 from minibert.bert.fine_tuning import extract_features, freeze, layerwise_lr, unfreeze
 from minibert.bert.models import (
     BertForMaskedLM,
@@ -17,6 +17,7 @@ from minibert.bert.task_models import (
 )
 
 __all__ = [
+    "POSITION_INITIALIZERS",
     "PRESETS",
     "BertConfig",
     "BertForMaskedLM",

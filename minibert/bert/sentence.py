@@ -162,16 +162,18 @@ class SentencePairs(Module):
 
     def compute(self, batch: PairInputs) -> tuple[BertOutput, list]:
         """The second half: a checked batch, now on the device, → outputs, cache."""
-        keys, sides = self._keys, []
+        sides = []
         for side, inputs in enumerate((batch.first, batch.second)):
-            self._choose_text(side, keys)
+            self._choose_text(side)
             sides.append(self.encoder.compute(inputs))
         (x, x_cache), (y, y_cache) = ((output.embeddings, cache) for output, cache in sides)
         if batch.labels is None:
             loss, loss_cache = ops.in_batch_softmax_loss(x, y, self.scale, self.symmetric, batch.denominator)
+            loss_backward = ops.in_batch_softmax_loss_backward
         else:
             loss, loss_cache = ops.cosine_loss(x, y, batch.labels, batch.denominator)
-        return BertOutput(loss=loss), [keys, x_cache, y_cache, batch.labels is None, loss_cache]
+            loss_backward = ops.cosine_loss_backward
+        return BertOutput(loss=loss), [x_cache, y_cache, loss_cache, loss_backward]
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The ``denominator`` of a batch alone: how many pairs it has."""
@@ -179,13 +181,11 @@ class SentencePairs(Module):
 
     def backward(self, cache: list, scale: Array | float = 1.0) -> None:
         """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up."""
-        loss_cache, among_all = cache.pop(), cache.pop()
-        loss_backward = ops.in_batch_softmax_loss_backward if among_all else ops.cosine_loss_backward
-        dx, dy = loss_backward(plain_number(scale), loss_cache)
-        y_cache, x_cache, keys = cache.pop(), cache.pop(), cache.pop()
-        for side, dembeddings, side_cache in ((1, dy, y_cache), (0, dx, x_cache)):
-            self._choose_text(side, keys)  # recomputed layers need them again
-            self.encoder.backward(side_cache, dembeddings)
+        loss_backward = cache.pop()
+        dembeddings = loss_backward(plain_number(scale), cache.pop())  # of both sides, (N, H) each
+        for side in (1, 0):
+            self._choose_text(side)  # recomputed layers need the bits again
+            self.encoder.backward(cache.pop(), dembeddings[side])
 
     # Every dropout is two sites, one for the first text and one for the second.
 
@@ -198,10 +198,10 @@ class SentencePairs(Module):
         """The same, from the numbers that ``arrays.dropout_stream`` has put together, on the device."""
         self._keys = ops.dropout_keys(stream, 2 * len(self._dropouts()))
 
-    def _choose_text(self, side: int, keys: Any) -> None:
+    def _choose_text(self, side: int) -> None:
         """The random bits for the first (0) or second (1) text of a pair."""
         for site, module in enumerate(self._dropouts()):
-            module.set_key(keys[2 * site + side])
+            module.set_key(self._keys[2 * site + side])
 
 
 def _read_modules(folder: Path) -> dict[str, Any]:

@@ -88,6 +88,9 @@ class Result:
     def __repr__(self) -> str:
         return f"<{self._summary()}>"
 
+    def _ipython_display_(self) -> None:
+        """Nothing at the end of a cell: ``check`` has printed it."""
+
     def _summary(self) -> str:
         if self.passed:
             return f"{self.exercise}: passed"
@@ -123,22 +126,25 @@ def _table(rows: list[Row]) -> list[str]:
 _failures: Counter[str] = Counter()  # failed calls of each exercise since it was last passed
 
 
-def check(name: str, function: Callable) -> Result:
-    """Judge a learner's ``function`` in the exercise ``name``, such as "05.layer_norm_backward".
+def check(name: str, answer: Any) -> Result:
+    """Judge a learner's ``answer`` to the exercise ``name``, such as "05.layer_norm_backward".
+
+    The answer is a function, or, where something is asked that no function answers, the thing itself. A
+    function that raises NotImplementedError, ``...`` and anything that holds ``...`` are not attempted yet.
 
     Prints a table with a row for each output, and below it what seems to be wrong: a registered mistake if
-    its numbers are the same, else a hint that says more with every failing call, up to three. A function
-    that raises NotImplementedError counts as not attempted. Returns the same as a ``Result``.
+    its numbers are the same, else a hint that says more with every failing call, up to three. Returns the
+    same as a ``Result``.
 
-    Raises UserError for a name that is no exercise's, and for anything but a function.
+    Raises UserError for a name that is no exercise's, and for no function where one is to be written.
     """
     exercise = _find(name)
-    if not callable(function):
-        raise UserError(f"{name}: expected the function that you wrote, got {_describe(function)}")
+    if not callable(answer) and answer is not ... and exercise.trials[0].arguments:
+        raise UserError(f"{name}: expected the function that you wrote, got {_describe(answer)}")
     rows, answers = [], []
     with ops.reference_only():
         for trial, expected in zip(exercise.trials, exercise.expected, strict=True):
-            call = _call(function, exercise, trial)
+            call = _call(answer, exercise, trial)
             rows += _judge(exercise, trial, call, expected)
             answers.append(call.outputs)
         mistakes = _recognise(exercise, answers)
@@ -182,14 +188,16 @@ class Call:
     note: str = ""
 
 
-def _call(function: Callable, exercise: Exercise, trial: Trial) -> Call:
+def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
     arguments = copy.deepcopy(trial.arguments)
     try:
-        value = function(*arguments.values())
+        value = answer(*arguments.values()) if callable(answer) else answer
     except NotImplementedError:
         return Call(arguments, None, Verdict.NOT_ATTEMPTED)
     except Exception as error:
-        return Call(arguments, None, Verdict.RAISES, _where(error, function))
+        return Call(arguments, None, Verdict.RAISES, _where(error, answer))
+    if any(leaf is ... for _, leaf in _leaves(value)):
+        return Call(arguments, None, Verdict.NOT_ATTEMPTED)
     wanted = exercise.outputs
     if value is None:
         return Call(arguments, None, Verdict.WRONG_TYPE, "It returned None: is a return missing at its end?")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from minibert.arrays import PRECISIONS, Device, check_precision, default_precision
-from minibert.bert import PRESETS, BertConfig
+from minibert.bert import POSITION_INITIALIZERS, PRESETS, BertConfig
 from minibert.data import LAYOUTS, InstanceSettings
 from minibert.errors import UserError
 from minibert.ops import ACTIVATIONS
@@ -92,6 +92,12 @@ class PretrainSettings(Settings):
     )
     initializer_range: float = setting(
         0.05, "Model", "standard deviation of the first weights", least=0, most=10
+    )
+    position_initializer: str = setting(
+        "normal",
+        "Model",
+        "how the table of positions starts: drawn like other weights, or as waves",
+        choices=POSITION_INITIALIZERS,
     )
 
     max_seq_length: int = setting(64, "Instances", "tokens in a training sequence, at most", least=8)
@@ -251,6 +257,7 @@ class PretrainSettings(Settings):
             hidden_dropout_prob=self.dropout,
             attention_probs_dropout_prob=self.dropout,
             initializer_range=self.initializer_range,
+            position_initializer=self.position_initializer,
             **{name: size for name, size in sizes.items() if size is not None},
         )
         for name in ("max_seq_length", "long_seq_length"):

@@ -21,7 +21,7 @@ def verdicts(function) -> list[str]:
     return [row.verdict for row in check(NAME, function).rows]
 
 
-def not_yet(dout, cache):
+def not_yet(*arguments):
     raise NotImplementedError
 
 
@@ -195,6 +195,21 @@ def test_hints_say_more_with_every_failing_call():
     assert check(NAME, zeros).hints == told[0]  # passed in between: it begins anew
 
 
+@pytest.mark.usefixtures("own_exercises")
+def test_an_answer_that_is_no_function():
+    @exercise("99", outputs="choices", trials=lambda draw: [Trial({})], hints=("", "", ""), secret=True)
+    def diagnosis():
+        return {"A": "b", "B": "c"}
+
+    assert check("99.diagnosis", {"A": "b", "B": "c"}).passed
+    for nothing_yet in (..., {"A": "b", "B": ...}, not_yet):
+        (row,) = check("99.diagnosis", nothing_yet).rows
+        assert row.verdict == "not attempted"
+    (row,) = check("99.diagnosis", {"A": "b", "B": "b"}).rows
+    assert row.verdict == "fail"
+    assert row.note == "choices: {'A': 'b', 'B': 'b'}."
+
+
 def test_not_attempting_does_not_use_up_hints():
     check(NAME, not_yet)
     check(NAME, lambda dout, cache: 1 / 0)
@@ -232,3 +247,9 @@ def test_a_name_that_is_no_exercise():
 def test_something_else_than_a_function():
     with pytest.raises(UserError, match="expected the function that you wrote, got a tuple of 2"):
         check(NAME, (1, 2))
+    assert {row.verdict for row in check(NAME, ...).rows} == {"not attempted"}
+
+
+def test_a_notebook_shows_the_table_once():
+    """IPython asks an object that ends a cell to display itself; what check returns has been printed."""
+    assert check(NAME, SOLUTION)._ipython_display_() is None

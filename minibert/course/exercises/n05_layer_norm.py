@@ -44,8 +44,8 @@ def mean_and_deviation_taken_for_constants(dout, cache):
 
 
 @layer_norm_backward.mistake(
-    "The way through the mean is missing: every x[j] moves μ by 1/H, and with it every x̂. Each row of dx has "
-    "to sum to 0, for a constant added to a row changes nothing; do yours?"
+    "The way through the mean is missing: every x[j] moves μ by 1/H, and with it every x̂. Each row of dx "
+    "has to sum to 0, for a constant added to a row changes nothing; do yours?"
 )
 def no_mean_term(dout, cache):
     normalised, inverse_std, weight = cache
@@ -109,6 +109,32 @@ def parameters_summed_over_the_batch_only(dout, cache):
     normalised, _, _ = cache
     dx, _, _ = layer_norm_backward.solution(dout, cache)
     return dx, (dout * normalised).sum(axis=0), dout.sum(axis=0)
+
+
+@layer_norm_backward.mistake(
+    "dγ and dβ hold a gradient for every token. They have one γ and one β between them: sum over all axes "
+    "but the last."
+)
+def parameters_not_summed(dout, cache):
+    normalised, _, _ = cache
+    dx, _, _ = layer_norm_backward.solution(dout, cache)
+    return dx, dout * normalised, dout.copy()
+
+
+@layer_norm_backward.mistake(
+    "The division by σ is missing in dx. x̂ = (x − μ)/σ: the wider a row is spread, the less one x moves it."
+)
+def not_divided_by_the_deviation(dout, cache):
+    dx, dweight, dbias = layer_norm_backward.solution(dout, cache)
+    return dx / cache[1], dweight, dbias
+
+
+@layer_norm_backward.mistake(
+    "dx is multiplied by σ where it should be divided. The cache holds 1/σ: multiply by `inverse_std`."
+)
+def multiplied_by_the_deviation(dout, cache):
+    dx, dweight, dbias = layer_norm_backward.solution(dout, cache)
+    return dx / cache[1] ** 2, dweight, dbias
 
 
 @layer_norm_backward.mistake(
