@@ -1,8 +1,9 @@
 """A second look at what a search has found, by a model that reads query and passage together.
 
 A cross-encoder: a classifier of pairs (fine-tuned by ``minibert finetune --task classify``, on what
-`training_pairs` gives) that says whether the passage answers the query. It compares every token of one with every token of the
-other, so it judges better than two vectors do, and it has to read every pair, so it only sees the best few.
+`training_pairs` gives) that says whether the passage answers the query. It compares every token of one with
+every token of the other, so it judges better than two vectors do; it has to read every pair, so it only sees
+the best few.
 """
 
 from collections.abc import Sequence
