@@ -21,6 +21,7 @@ from minibert.data.tasks import (
     pair_features,
     read_squad,
 )
+from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
 from minibert.files import write_json
 from minibert.settings import setting
@@ -113,6 +114,12 @@ class Similarity(TableTask):
         if examples and examples[0].text_pair is None:
             raise UserError(f"{examples[0].place}: one text; say which column holds the second (pair_column)")
         return examples
+
+    def example(self, text: str, pair: str | None, place: Place) -> TextExample:
+        """A pair without a score."""
+        if pair is None:
+            raise Problem("one text; two are needed to be compared")
+        return super().example(text, pair, place)
 
     def learn_labels(self, examples: Sequence[TextExample]) -> None:
         """Find the range of the scores. Raises UserError if it is none."""
