@@ -1,6 +1,7 @@
 """The answer to a question, as a span of a passage, or that there is none there (SQuAD v1.1 and v2.0)."""
 
 import heapq
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,7 +13,8 @@ import numpy as np
 from minibert import ops
 from minibert.arrays import to_numpy
 from minibert.bert import BertForQuestionAnswering
-from minibert.data.tasks import Faults, Question, QuestionWindow, question_windows, read_squad
+from minibert.data.tasks import Faults, Place, Question, QuestionWindow, question_windows, read_squad
+from minibert.data.tasks.faults import Problem
 from minibert.settings import setting
 from minibert.tasks.metrics import best_null_threshold, squad_scores
 from minibert.tasks.task import Task, TaskOptions
@@ -131,9 +133,16 @@ class AnswerQuestions(Task):
     name = "qa"
     Model = BertForQuestionAnswering
     Options = AnswerOptions
+    own_ending = ".json"
 
     def _read(self, path: str | Path, labelled: bool, faults: Faults | None) -> list[Question]:
         return read_squad(path, labelled=labelled, faults=faults)
+
+    def example(self, text: str, pair: str | None, place: Place) -> Question:
+        """A question and its passage."""
+        if pair is None:
+            raise Problem("a question without a passage; give both")
+        return Question(str(place.line), text, pair, "", ())
 
     def features(self, examples: Sequence[Question], *, training: bool) -> list[QuestionWindow]:
         """One row a window; see `data.tasks.question_windows`."""
@@ -221,6 +230,14 @@ class AnswerQuestions(Task):
         known = {"answers": _right_answers(example)} if example.answers else {}
         asked = {"id": example.id, "question": example.text, **known}
         return asked | {"prediction": self.answer(prediction), "n_best": n_best}
+
+    def own_format(self, examples: Sequence[Question], predictions: Sequence[AnswerPrediction]) -> str:
+        """The answers by the questions' ids, as the evaluation scripts of SQuAD read them."""
+        answers = {
+            question.id: self.answer(prediction)
+            for question, prediction in zip(examples, predictions, strict=True)
+        }
+        return json.dumps(answers, ensure_ascii=False, indent=2) + "\n"
 
 
 def _right_answers(question: Question) -> list[str]:

@@ -1,11 +1,13 @@
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from minibert.bert import BertConfig, BertForQuestionAnswering, BertOutput
-from minibert.data.tasks import Answer, Question, question_windows
+from minibert.data.tasks import Answer, Place, Question, question_windows
+from minibert.data.tasks.faults import Problem
 from minibert.tasks.question_answering import (
     AnswerOptions,
     AnswerPrediction,
@@ -221,6 +223,19 @@ def test_a_record_has_the_best_answers_and_their_probabilities():
     assert [entry["text"] for entry in record["n_best"]] == ["a", "", "a b"]
     e = np.exp([2.0, 1.5, 1.0])
     assert [entry["probability"] for entry in record["n_best"]] == pytest.approx(e / e.sum())
+
+
+def test_answers_by_id_are_what_the_evaluation_scripts_read():
+    asked = [replace(question("c d"), id="é"), replace(question("c d"), id="2")]
+    qa = task(null_threshold=0.0)
+    assert json.loads(qa.own_format(asked, [predicted(0.0), predicted(1.0)])) == {"é": "c", "2": ""}
+
+
+def test_a_question_is_asked_of_a_passage():
+    qa, place = task(), Place("stdin", 3)
+    assert qa.example("Who?", "c d", place) == Question("3", "Who?", "c d", "", ())
+    with pytest.raises(Problem, match="a question without a passage"):
+        qa.example("Who?", None, place)
 
 
 def test_questions_of_the_same_id_are_scored_each_for_itself():
