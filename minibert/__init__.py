@@ -12,11 +12,13 @@ from minibert.bert import (
     BertForTokenClassification,
     BertModel,
     SentenceEncoder,
+    SentencePairs,
     extract_features,
     freeze,
     layerwise_lr,
     unfreeze,
 )
+from minibert.course import check
 from minibert.errors import UserError
 from minibert.text import BertTokenizer
 
@@ -34,7 +36,9 @@ __all__ = [
     "BertModel",
     "BertTokenizer",
     "SentenceEncoder",
+    "SentencePairs",
     "UserError",
+    "check",
     "extract_features",
     "freeze",
     "layerwise_lr",

@@ -143,6 +143,7 @@ class _Streams:
     def allocate(self, size: int) -> tuple[np.ndarray, Array]:
         self._stream.synchronize()  # for the memory that is given up now
         self._graph, self._calls = None, 0
+        self._pool.free_all_blocks()  # arrays of other shapes will be wanted now
         self._host = np.frombuffer(self._cuda.alloc_pinned_memory(size), np.uint8, size)
         self._staging, self._static = (self._xp.zeros(size, dtype="uint8") for _ in range(2))
         self._cuda.get_current_stream().synchronize()  # the zeros, which the two streams would not wait for

@@ -16,6 +16,7 @@ from minibert.bert import (
     BertForSequenceClassification,
     BertForTokenClassification,
     SentenceEncoder,
+    SentencePairs,
 )
 from minibert.bert.cases import (
     BATCH,
@@ -120,8 +121,9 @@ def test_fine_tuning_in_16_bits_adds_nothing_up_in_them(dtype, model_class, sett
 def test_learning_from_pairs_stays_in_its_dtype(dtype, pooling):
     model = SentenceEncoder(CONFIG, pooling=pooling, normalise=True, device=STRICT, dtype=dtype)
     with strict.record() as made:
+        pairs = SentencePairs(model)
         for labels in (None, [0.5, 1.0, 0.0]):
-            model.backward_pairs(model.forward_pairs(BATCH, SECOND_TEXTS, labels)[1], np.float64(2.0))
+            pairs.backward(pairs.forward(BATCH, SECOND_TEXTS, labels)[1], np.float64(2.0))
     assert {result.name for _, result in made if result.kind not in "iub"} == {dtype}
 
 

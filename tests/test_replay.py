@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import strict
-from recorder import recording_device
+from recorder import MemoryPool, recording_device
 
 from minibert.arrays import Array, Device, to_numpy
 from minibert.errors import UserError
@@ -92,7 +92,9 @@ def test_arrays_stay_where_they_are_and_begin_at_aligned_places():
     assert [a.dtype for a in seen[0].rows] == [np.int32, np.float64] and seen[0].rate.shape == ()
 
 
-def test_inputs_of_another_layout_are_recorded_anew():
+def test_inputs_of_another_layout_are_recorded_anew(monkeypatch):
+    freed = []
+    monkeypatch.setattr(MemoryPool, "free_all_blocks", lambda pool: freed.append(pool))
     device = recording_device()
     seen = []
     repetition = Repetition(device, lambda given: seen.append(given.rows[0].shape))
@@ -101,6 +103,7 @@ def test_inputs_of_another_layout_are_recorded_anew():
             repetition(inputs(number, length))
     assert seen == [(3,)] * (WARM_UP + 1) + [(5,)] * (WARM_UP + 1)
     assert len(device.xp.cuda.graphs) == 2
+    assert len(freed) == 2 and freed[0] is freed[1], "memory for the old shapes would stay in the pool"
 
 
 def test_the_order_of_the_two_streams():

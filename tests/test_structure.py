@@ -13,14 +13,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports only rooms before it.
 ROOMS = "errors files settings arrays replay ops kernels gradcheck nn bert text data train plots".split()
-ROOMS += ["tasks", "cli", "__main__"]
+ROOMS += ["tasks", "course", "cli", "__main__"]
 # Rooms that stand on less than all that is before them.
 ONLY = {
     "text": {"errors", "files", "arrays"},
     "data": {"errors", "files", "arrays", "text"},
 }
 # The faster operations are put in from outside; whoever uses operations does not know of them.
-BLIND_TO_KERNELS = {"gradcheck", "nn", "bert", "text", "data", "train", "tasks", "plots", "cli"}
+BLIND_TO_KERNELS = {"gradcheck", "nn", "bert", "text", "data", "train", "tasks", "plots", "course", "cli"}
 
 # Where ``numpy`` may be named although the code around it runs on any array library, and for what.
 HOST_NUMPY = {

@@ -1,6 +1,6 @@
 """BERT: configuration, embeddings, encoder, heads, models."""
 
-from minibert.bert.config import PRESETS, BertConfig
+from minibert.bert.config import POSITION_INITIALIZERS, PRESETS, BertConfig
 from minibert.bert.fine_tuning import extract_features, freeze, layerwise_lr, unfreeze
 from minibert.bert.models import (
     BertForMaskedLM,
@@ -9,7 +9,7 @@ from minibert.bert.models import (
     BertModel,
     BertOutput,
 )
-from minibert.bert.sentence import SentenceEncoder
+from minibert.bert.sentence import SentenceEncoder, SentencePairs
 from minibert.bert.task_models import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -17,6 +17,7 @@ from minibert.bert.task_models import (
 )
 
 __all__ = [
+    "POSITION_INITIALIZERS",
     "PRESETS",
     "BertConfig",
     "BertForMaskedLM",
@@ -28,6 +29,7 @@ __all__ = [
     "BertModel",
     "BertOutput",
     "SentenceEncoder",
+    "SentencePairs",
     "extract_features",
     "freeze",
     "layerwise_lr",

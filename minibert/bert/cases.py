@@ -1,7 +1,6 @@
 """Gradient checks of BERT, module by module and as a whole, and the list of all checks there are."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from minibert import ops
@@ -26,7 +25,7 @@ from minibert.bert.heads import (
     LinearChainCRF,
     NextSentenceHead,
 )
-from minibert.bert.sentence import SentenceEncoder
+from minibert.bert.sentence import SentenceEncoder, SentencePairs
 from minibert.gradcheck import Case, Draws, forget_gradients, model_case, module_case, operation_cases
 from minibert.nn import Module
 from minibert.nn.cases import layer_cases
@@ -171,21 +170,13 @@ def task_cases(device: Device) -> list[Case]:
         cases.append(model_case(what, model, BATCH | targets, zeros))
     for pooling, normalise, targets in [("mean", True, {}), ("max", False, {"labels": [0.5, -1.0, 0.2]})]:
         model = SentenceEncoder(CONFIG, pooling=pooling, normalise=normalise, device=device, dtype="float64")
-        _prepare(model, draw)
         what = f"SentenceEncoder, {pooling}, {'cosine' if targets else 'softmax'}"
-        pairs = {"first": BATCH, "second": SECOND_TEXTS, "scale": 3.0, **targets}
-        cases.append(model_case(what, _in_pairs(model), pairs, _zeros(model)))
+        model.encoder.recompute = bool(targets)  # the right dropout comes back for each side
+        pairs = SentencePairs(model, scale=3.0)
+        _prepare(pairs, draw)
+        batch = {"first": BATCH, "second": SECOND_TEXTS, **targets}
+        cases.append(model_case(what, pairs, batch, _zeros(pairs)))
     return cases
-
-
-def _in_pairs(encoder: SentenceEncoder) -> SimpleNamespace:
-    """A sentence encoder as a model whose forward has a loss."""
-    return SimpleNamespace(
-        forward=encoder.forward_pairs,
-        backward=encoder.backward_pairs,
-        named_parameters=encoder.named_parameters,
-        zero_grad=encoder.zero_grad,
-    )
 
 
 def _encoder_case(device: Device, draw: Draws, used: list[str]) -> Case:

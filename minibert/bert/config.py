@@ -28,9 +28,10 @@ class BertConfig:
 
     ``hidden_act`` is "gelu" (the erf form, as in transformers), "gelu_new" (the tanh form, as in
     google-research/bert), "relu" or "tanh". ``initializer`` is "truncated_normal" (google-research/bert)
-    or "normal" (transformers). ``loss_denominator_epsilon`` is added to the number of masked words that
-    the masked-LM loss is divided by (1e-5 in google-research/bert, 0 in transformers). With ``is_decoder``
-    a token sees only itself and those to its left.
+    or "normal" (transformers); with ``position_initializer`` "sinusoidal" the positions, which are learned
+    all the same, start as the waves of Vaswani et al. (2017). ``loss_denominator_epsilon`` is added to the
+    number of masked words that the masked-LM loss is divided by (1e-5 in google-research/bert, 0 in
+    transformers). With ``is_decoder`` a token sees only itself and those to its left.
 
     The rest belongs to the heads of fine-tuning. ``id2label`` names the ``num_labels`` labels, and its
     inverse ``label2id`` follows from it. ``problem_type`` is "single_label_classification", "regression",
@@ -56,6 +57,7 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
     pad_token_id: int | None = 0
     initializer: str = "truncated_normal"
+    position_initializer: str = "normal"
     loss_denominator_epsilon: float = 0.0
     is_decoder: bool = False
     num_labels: int = 2
@@ -84,6 +86,7 @@ class BertConfig:
                 )
         _check_choice("hidden_act", self.hidden_act, ACTIVATIONS)
         _check_choice("initializer", self.initializer, ("truncated_normal", "normal"))
+        _check_choice("position_initializer", self.position_initializer, POSITION_INITIALIZERS)
         _check_choice("problem_type", self.problem_type, PROBLEM_TYPES)
         if self.problem_type == "single_label_classification" and self.num_labels == 1:
             raise UserError("single_label_classification needs at least 2 labels; with 1 say regression")
@@ -200,6 +203,7 @@ LARGEST = {
     "num_labels": 10_000,  # a new head is held against nothing, so this is the limit to its memory
 }
 
+POSITION_INITIALIZERS = ("normal", "sinusoidal")
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
 _RANGES = {  # from 0 up to, but not including

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from minibert.arrays import Array, to_numpy
+from minibert.arrays import Array, map_arrays, to_numpy
 from minibert.bert.inputs import encoder_inputs
 from minibert.bert.models import BertModel, PretrainedModel
 from minibert.errors import UserError
@@ -74,7 +74,8 @@ def extract_features(
         raise UserError(
             f"no layer {wrong[0]}; there are 0 (the embeddings) to {count}, and −1 to −{count + 1}"
         )
-    inputs = encoder_inputs(model.config, model.device, input_ids, token_type_ids, attention_mask)
+    inputs = encoder_inputs(model.config, input_ids, token_type_ids, attention_mask)
+    inputs = map_arrays(model.device.asarray, inputs)
     output, _ = encoder_of(model).encode(inputs, model.dtype, return_hidden_states=True)
     states = [output.hidden_states[layer].astype(model.dtype, copy=False) for layer in layers]  # (B, S, H)
     return to_numpy(model.device.xp.concatenate(states, axis=-1))

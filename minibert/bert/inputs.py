@@ -1,11 +1,12 @@
-"""Batches: checked on the host, where a mistake can still be explained, then sent to the device."""
+"""Batches: checked on the host, where a mistake can still be explained, before they go to the device."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from minibert.arrays import Array, Device, to_numpy
+from minibert.arrays import Array, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.errors import UserError
 
@@ -34,11 +35,27 @@ class Targets:
     weights: Array
     denominator: Array
 
-    def divided_by(self, denominator: float | None, device: Device) -> "Targets":
+    def divided_by(self, denominator: float | None) -> "Targets":
         """The same with that denominator, if one is given; 0 would be one for no targets at all."""
         if denominator is None:
             return self
-        return replace(self, denominator=device.asarray(denominator or 1, dtype=self.denominator.dtype))
+        return replace(self, denominator=np.asarray(denominator or 1, self.denominator.dtype))
+
+
+@dataclass(frozen=True)
+class NumberTargets:
+    """The right ``numbers``, and what the sum of their squared errors is divided by, a 0-d array."""
+
+    numbers: Array
+    denominator: Array
+
+
+@dataclass(frozen=True)
+class SpanTargets:
+    """Where answers begin and end, and what each counts for: positions and weights (2, B)."""
+
+    positions: Array
+    weights: Array
 
 
 @dataclass(frozen=True)
@@ -50,10 +67,28 @@ class PretrainingInputs:
     next_sentence: Targets | None
 
 
+@dataclass(frozen=True)
+class TaskInputs:
+    """A whole batch for a model of fine-tuning; without labels there are no targets."""
+
+    encoder: EncoderInputs
+    targets: Targets | NumberTargets | SpanTargets | None
+
+
+@dataclass(frozen=True)
+class PairInputs:
+    """The first and the second text of each pair, and how alike they should be (N,), if that is known."""
+
+    first: EncoderInputs
+    second: EncoderInputs
+    labels: Array | None
+    denominator: Array  # of the loss, a 0-d array
+
+
 def encoder_inputs(
-    config: BertConfig, device: Device, input_ids: Any, token_type_ids: Any = None, attention_mask: Any = None
+    config: BertConfig, input_ids: Any, token_type_ids: Any = None, attention_mask: Any = None
 ) -> EncoderInputs:
-    """Check a batch and move it to the device; no token types means 0, no mask means 1 everywhere.
+    """Check a batch; no token types means 0, no mask means 1 everywhere.
 
     Raises UserError if shapes differ, an array is not of integers, a sequence is longer than the
     model's positions, or an id is outside its table.
@@ -76,25 +111,41 @@ def encoder_inputs(
     _check_range("input_ids", ids, config.vocab_size, "vocab_size")
     _check_range("token_type_ids", types, config.type_vocab_size, "type_vocab_size")
     _check_range("attention_mask", mask, 2, "the two values 0 and 1")
-    return EncoderInputs(*(device.asarray(array, dtype="int32") for array in (ids, types, mask)))
+    return EncoderInputs(*(array.astype(np.int32) for array in (ids, types, mask)))
 
 
-def check_a_token_each(attention_mask: Any) -> None:
-    """Raises UserError if a sequence of a batch, which has been checked otherwise, is nothing but padding."""
-    if attention_mask is None:
-        return
-    empty = np.flatnonzero(_integers("attention_mask", attention_mask).sum(axis=1) == 0)
+def text_inputs(config: BertConfig, **batch: Any) -> EncoderInputs:
+    """The same for texts that are to get a vector each: a row that is nothing but padding is a UserError."""
+    inputs = encoder_inputs(config, **batch)
+    empty = np.flatnonzero(inputs.attention_mask.sum(axis=1) == 0)
     if len(empty):
         raise UserError(f"attention_mask is 0 all along row {empty[0]}; an empty text has no vector")
+    return inputs
+
+
+def pair_inputs(
+    config: BertConfig,
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    labels: Any,
+    denominator: float | None,
+    dtype: str,
+) -> PairInputs:
+    """Two batches of texts that make N pairs, perhaps with labels (N,); the denominator defaults to N.
+
+    Raises UserError as `text_inputs`, and if they are no pairs.
+    """
+    first, second = text_inputs(config, **first), text_inputs(config, **second)
+    count = len(first.input_ids)
+    if len(second.input_ids) != count:
+        raise UserError(f"{count} first and {len(second.input_ids)} second texts; expected pairs")
+    if labels is not None:
+        labels = number_targets(labels, (count,), None, dtype).numbers
+    return PairInputs(first, second, labels, np.asarray(denominator or count, dtype))
 
 
 def masked_lm_targets(
-    config: BertConfig,
-    device: Device,
-    dtype: str,
-    labels: Any,
-    shape: tuple[int, int],
-    rows: int | None = None,
+    config: BertConfig, dtype: str, labels: Any, shape: tuple[int, int], rows: int | None = None
 ) -> Targets:
     """The N labelled positions of a batch, as flat arrays.
 
@@ -114,22 +165,20 @@ def masked_lm_targets(
     missing = max(count, 1) - count if rows is None else rows - count
     positions = np.pad(np.flatnonzero(chosen), (0, missing))  # b·S + s
     real = np.arange(len(positions)) < count
-    return _targets(device, dtype, positions, np.where(real, labels.reshape(-1)[positions], 0), real)
+    return _targets(dtype, positions, np.where(real, labels.reshape(-1)[positions], 0), real)
 
 
-def class_targets(
-    name: str, labels: Any, shape: tuple[int, ...], num_classes: int, device: Device, dtype: str
-) -> Targets:
+def class_targets(name: str, labels: Any, shape: tuple[int, ...], num_classes: int, dtype: str) -> Targets:
     """Labels of a shape, each a class or −100 for ignored, as one row each. One a sequence may be a column.
 
     Raises UserError if the shape is another or a label is no class.
     """
     labels = _class_labels(name, labels, shape, num_classes).reshape(-1)
     counted = labels != IGNORED
-    return _targets(device, dtype, np.arange(len(labels)), np.where(counted, labels, 0), counted)
+    return _targets(dtype, np.arange(len(labels)), np.where(counted, labels, 0), counted)
 
 
-def tag_targets(labels: Any, shape: tuple[int, int], num_tags: int, device: Device, dtype: str) -> Targets:
+def tag_targets(labels: Any, shape: tuple[int, int], num_tags: int, dtype: str) -> Targets:
     """The tags of a batch for a CRF, which sees the labelled tokens only, as if they stood side by side.
 
     labels (B, S) holds −100 at all other tokens. Positions, labels and weights are (B, W), W the largest
@@ -139,7 +188,17 @@ def tag_targets(labels: Any, shape: tuple[int, int], num_tags: int, device: Devi
     labels = _class_labels("labels", labels, shape, num_tags)
     positions, inside = words_first(labels != IGNORED)
     tags = np.where(inside, labels.reshape(-1)[positions], 0)
-    return _targets(device, dtype, positions, tags, inside).divided_by(inside[:, 0].sum(), device)
+    return _targets(dtype, positions, tags, inside).divided_by(inside[:, 0].sum())
+
+
+def count_labels(labels: np.ndarray) -> int:
+    """How many labels of a batch count."""
+    return int((labels != IGNORED).sum())
+
+
+def count_spans(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
+    """How many starts and how many ends of a batch count: (2,)."""
+    return np.array([(starts < length).sum(), (ends < length).sum()])
 
 
 def words_first(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -171,13 +230,14 @@ def tokens_chosen(chosen: Any, shape: tuple[int, int]) -> np.ndarray:
 
 
 def span_targets(
-    starts: Any, ends: Any, shape: tuple[int, int], denominator: float | None, device: Device, dtype: str
-) -> tuple[Array, Array]:
-    """Where answers begin and end, as ``ops.span_loss`` wants it: positions and weights (2, B).
+    starts: Any, ends: Any, shape: tuple[int, int], denominators: Any, dtype: str
+) -> SpanTargets:
+    """Where answers begin and end, as ``ops.span_loss`` wants it.
 
     A position behind the last token is ignored; transformers does so too. A weight is 1/denominator, which
-    defaults to the number of starts (of ends) that count. Raises UserError if there is not one position a
-    sequence, or if one is negative (transformers would take it for the first token).
+    defaults to the number of starts (of ends) that count; given are one for both, or one for each. Raises
+    UserError if there is not one position a sequence, or if one is negative (transformers would take it for
+    the first token).
     """
     batch_size, length = shape
     positions = []
@@ -190,15 +250,18 @@ def span_targets(
         positions.append(given)
     positions = np.stack(positions)  # (2, B)
     counted = positions < length
-    counts = counted.sum(axis=1, keepdims=True) if denominator is None else np.full((2, 1), denominator)
-    weights = counted / np.where(counts == 0, 1, counts)
-    return device.asarray(np.where(counted, positions, 0)), device.asarray(weights, dtype=dtype)
+    counts = counted.sum(axis=1) if denominators is None else np.asarray(denominators)
+    weights = counted / np.where(counts == 0, 1, counts).reshape(-1, 1)
+    return SpanTargets(np.where(counted, positions, 0), weights.astype(dtype))
 
 
-def number_targets(labels: Any, shape: tuple[int, ...], device: Device, dtype: str) -> Array:
+def number_targets(
+    labels: Any, shape: tuple[int, ...], denominator: float | None, dtype: str
+) -> NumberTargets:
     """The numbers of this shape that a regression has to give; for (B, 1) they may be (B,).
 
-    Raises UserError if the shape is another or something is not a finite number.
+    The denominator defaults to how many there are. Raises UserError if the shape is another or something is
+    not a finite number.
     """
     try:
         labels = np.asarray(to_numpy(labels) if hasattr(labels, "dtype") else labels, dtype=np.float64)
@@ -210,7 +273,7 @@ def number_targets(labels: Any, shape: tuple[int, ...], device: Device, dtype: s
         raise UserError(f"labels has shape {labels.shape}; expected {shape}, a number for each output")
     if not np.isfinite(labels).all():
         raise UserError("labels of a regression contains a number that is not finite")
-    return device.asarray(labels, dtype=dtype)
+    return NumberTargets(labels.astype(dtype), np.asarray(denominator or labels.size, dtype))
 
 
 def _class_labels(name: str, labels: Any, shape: tuple[int, ...], num_classes: int) -> np.ndarray:
@@ -226,14 +289,12 @@ def _column(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return array[:, 0] if array.shape == (*shape, 1) else array
 
 
-def _targets(
-    device: Device, dtype: str, positions: np.ndarray, labels: np.ndarray, real: np.ndarray
-) -> Targets:
+def _targets(dtype: str, positions: np.ndarray, labels: np.ndarray, real: np.ndarray) -> Targets:
     return Targets(
-        positions=device.asarray(positions, dtype="int32"),
-        labels=device.asarray(labels, dtype="int32"),
-        weights=device.asarray(real, dtype=dtype),
-        denominator=device.asarray(real.sum() or 1, dtype=dtype),
+        positions=positions.astype(np.int32),
+        labels=labels.astype(np.int32),
+        weights=real.astype(dtype),
+        denominator=np.asarray(real.sum() or 1, dtype),
     )
 
 

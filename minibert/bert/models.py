@@ -1,12 +1,12 @@
 """The models: an encoder, and the heads that it is pre-trained with."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, Device, map_arrays, resolve_device
+from minibert.arrays import Array, Device, map_arrays
 from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
 from minibert.bert.encoder import BertEncoder, BertPooler
@@ -16,6 +16,7 @@ from minibert.bert.inputs import (
     PretrainingInputs,
     Targets,
     class_targets,
+    count_labels,
     encoder_inputs,
     masked_lm_targets,
 )
@@ -153,7 +154,8 @@ class BertModel(PretrainedModel):
 
         Raises UserError for a batch that does not fit the model (see ``encoder_inputs``).
         """
-        inputs = encoder_inputs(self.config, self.device, input_ids, token_type_ids, attention_mask)
+        inputs = encoder_inputs(self.config, input_ids, token_type_ids, attention_mask)
+        inputs = map_arrays(self.device.asarray, inputs)
         return self.encode(inputs, self.dtype, return_hidden_states, return_attentions)
 
     def encode(
@@ -221,6 +223,7 @@ class BertModel(PretrainedModel):
 class BertForPreTraining(PretrainedModel):
     """BERT with both of its pre-training heads. loss = masked-LM loss + next-sentence loss."""
 
+    losses = ("loss", "mlm_loss", "nsp_loss")  # of the outputs; a head that is not there has none
     masked_lm = True
     next_sentence = True
 
@@ -305,16 +308,16 @@ class BertForPreTraining(PretrainedModel):
                 raise UserError(
                     f"{type(self).__name__} has no head for {name}; leave them out or use BertForPreTraining"
                 )
-        encoder = encoder_inputs(self.config, _HOST, input_ids, token_type_ids, attention_mask)
+        encoder = encoder_inputs(self.config, input_ids, token_type_ids, attention_mask)
         shape, masked_lm, next_sentence = encoder.input_ids.shape, None, None
         if labels is not None:
-            masked_lm = masked_lm_targets(self.config, _HOST, self.dtype, labels, shape, predictions)
-            masked_lm = masked_lm.divided_by(mlm_denominator, _HOST)
+            masked_lm = masked_lm_targets(self.config, self.dtype, labels, shape, predictions)
+            masked_lm = masked_lm.divided_by(mlm_denominator)
         if next_sentence_label is not None:
             next_sentence = class_targets(
-                "next_sentence_label", next_sentence_label, shape[:1], 2, _HOST, self.dtype
+                "next_sentence_label", next_sentence_label, shape[:1], 2, self.dtype
             )
-            next_sentence = next_sentence.divided_by(nsp_denominator, _HOST)
+            next_sentence = next_sentence.divided_by(nsp_denominator)
         return PretrainingInputs(encoder, masked_lm, next_sentence)
 
     def compute(
@@ -345,6 +348,14 @@ class BertForPreTraining(PretrainedModel):
         losses = [loss for loss in (output.mlm_loss, output.nsp_loss) if loss is not None]
         output.loss = sum(losses[1:], start=losses[0]) if losses else None
         return output, [encoder_cache, relationship_cache, predictions_cache]
+
+    def count_targets(self, batch: Mapping[str, Any]) -> dict[str, int]:
+        """The denominators of a batch alone: masked words and sentence pairs to predict.
+
+        Those of micro-batches are added up.
+        """
+        targets = {"mlm_denominator": "labels", "nsp_denominator": "next_sentence_label"}
+        return {name: count_labels(batch[labels]) for name, labels in targets.items() if labels in batch}
 
     def _relate(self, output: BertOutput, targets: Targets | None) -> list | None:
         """Fill in the next-sentence logits and loss; the cache is None without targets."""
@@ -393,6 +404,3 @@ class BertForNextSentencePrediction(BertForPreTraining):
 def plain_number(scale: Array | float) -> Array | float:
     """An array as it is, else a Python number: one of NumPy's would widen the dtype."""
     return scale if hasattr(scale, "__setitem__") else float(scale)
-
-
-_HOST = resolve_device("cpu")

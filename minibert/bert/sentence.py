@@ -1,16 +1,18 @@
 """One vector for a sentence, close to those of sentences that mean the same (Reimers and Gurevych, 2019)."""
 
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, Device
+from minibert.arrays import Array, Device, dropout_key, map_arrays
 from minibert.bert.config import BertConfig
-from minibert.bert.inputs import check_a_token_each, encoder_inputs, number_targets
+from minibert.bert.inputs import EncoderInputs, PairInputs, pair_inputs, text_inputs
 from minibert.bert.models import BertModel, BertOutput, plain_number
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
+from minibert.nn import Module
 
 # The layout of the sentence-transformers library: modules one after the other, each with a folder. What is
 # written is the older form, which all versions read.
@@ -28,7 +30,7 @@ class SentenceEncoder(BertModel):
     """The encoder without its pooler, and the mean (or maximum, or [CLS]) of its hidden states.
 
     ``pooling`` is "mean", "max" or "cls"; with ``normalise`` every vector has length 1. Two texts are
-    compared by the cosine of their vectors, and learned from in pairs (``forward_pairs``).
+    compared by the cosine of their vectors, and learned from in pairs (`SentencePairs`).
     """
 
     architecture = "BertModel"
@@ -62,8 +64,13 @@ class SentenceEncoder(BertModel):
 
         Raises UserError for a batch that does not fit the model, or a text without any token.
         """
-        inputs = encoder_inputs(self.config, self.device, input_ids, token_type_ids, attention_mask)
-        check_a_token_each(attention_mask)
+        inputs = text_inputs(
+            self.config, input_ids=input_ids, token_type_ids=token_type_ids, attention_mask=attention_mask
+        )
+        return self.compute(map_arrays(self.device.asarray, inputs))
+
+    def compute(self, inputs: EncoderInputs) -> tuple[BertOutput, list]:
+        """The same for inputs that have been checked and are on the device."""
         output, encoder_cache = self.encode(inputs, self.dtype)
         hidden = output.last_hidden_state
         pool, _ = ops.POOLING[self.pooling]
@@ -81,59 +88,6 @@ class SentenceEncoder(BertModel):
         dhidden = pool_backward(dpooled, cache.pop())
         encoder_cache = cache.pop()
         super().backward(encoder_cache, dhidden.astype(cache.pop(), copy=False))
-
-    # -- Learning from pairs --------------------------------------------------------------------
-
-    def set_dropout_stream(self, seed: int, step: int, micro_batch: int = 0, replica: int = 0) -> None:
-        """Choose the random bits of every dropout, for two texts of a pair different ones."""
-        self._place = (seed, step, micro_batch, replica)
-        super().set_dropout_stream(seed, step, micro_batch, replica)
-
-    def _choose_text(self, side: int, seed: int, step: int, micro_batch: int, replica: int) -> None:
-        """The random bits for the first (0) or second (1) text of a pair; a backward may need them again."""
-        super().set_dropout_stream(seed, step, 2 * micro_batch + side, replica)
-
-    def forward_pairs(
-        self,
-        first: dict[str, Any],
-        second: dict[str, Any],
-        labels: Any = None,
-        *,
-        scale: float = 20.0,
-        symmetric: bool = True,
-        denominator: float | None = None,
-    ) -> tuple[BertOutput, list]:
-        """The loss of N pairs of texts, each side a batch of ``forward``'s arguments → outputs, cache.
-
-        With labels (N,), how alike the two texts are, from −1 to 1, the squared error of their cosine
-        (``ops.cosine_loss``). Without, each text has to find its partner among all N
-        (``ops.in_batch_softmax_loss``, with ``scale`` and ``symmetric``). The loss is a sum divided by
-        ``denominator``, by default N.
-        """
-        place, sides = self._place, []
-        for side, batch in enumerate((first, second)):
-            self._choose_text(side, *place)
-            sides.append(self.forward(**batch))
-        (x, x_cache), (y, y_cache) = ((output.embeddings, cache) for output, cache in sides)
-        if x.shape != y.shape:
-            raise UserError(f"{len(x)} first and {len(y)} second texts; expected pairs")
-        denominator = float(denominator or len(x))
-        if labels is None:
-            loss, loss_cache = ops.in_batch_softmax_loss(x, y, scale, symmetric, denominator)
-        else:
-            targets = number_targets(labels, x.shape[:1], self.device, self.dtype)
-            loss, loss_cache = ops.cosine_loss(x, y, targets, denominator)
-        return BertOutput(loss=loss), [place, x_cache, y_cache, labels is None, loss_cache]
-
-    def backward_pairs(self, cache: list, scale: Array | float = 1.0) -> None:
-        """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up."""
-        loss_cache, among_all = cache.pop(), cache.pop()
-        loss_backward = ops.in_batch_softmax_loss_backward if among_all else ops.cosine_loss_backward
-        dx, dy = loss_backward(plain_number(scale), loss_cache)
-        y_cache, x_cache, place = cache.pop(), cache.pop(), cache.pop()
-        for side, dembeddings, side_cache in ((1, dy, y_cache), (0, dx, x_cache)):
-            self._choose_text(side, *place)
-            self.backward(side_cache, dembeddings)
 
     # -- Folders --------------------------------------------------------------------------------
 
@@ -161,6 +115,93 @@ class SentenceEncoder(BertModel):
                 for index, (path, kind) in enumerate(modules)
             ],
         )
+
+
+class SentencePairs(Module):
+    """Pairs of texts that a `SentenceEncoder` learns from: to a trainer a model like any other.
+
+    With labels (N,), how alike the two texts of each pair are, from −1 to 1, the loss is the squared error
+    of their cosine (``ops.cosine_loss``). Without, each text has to find its partner among all N
+    (``ops.in_batch_softmax_loss``, with ``scale`` and ``symmetric``).
+    Then the loss depends on who else is in the batch: accumulated micro-batches find partners within each.
+    """
+
+    losses = ("loss",)
+
+    def __init__(self, encoder: SentenceEncoder, *, scale: float = 20.0, symmetric: bool = True):
+        super().__init__()
+        self.encoder = encoder
+        self.scale, self.symmetric = scale, symmetric
+        self.buffers, self.device = encoder.buffers, encoder.device
+        self.dtype, self.precision = encoder.dtype, encoder.precision
+        self.set_dropout_stream(seed=0, step=0)
+
+    def forward(
+        self,
+        first: Mapping[str, Any],
+        second: Mapping[str, Any],
+        labels: Any = None,
+        denominator: float | None = None,
+    ) -> tuple[BertOutput, list]:
+        """N pairs of texts, each side a batch of the encoder's arguments, on the host → outputs, cache.
+
+        The loss is a sum divided by ``denominator``, by default N. Raises UserError for batches that do not
+        fit the encoder or each other.
+        """
+        return self.compute(map_arrays(self.device.asarray, self.check(first, second, labels, denominator)))
+
+    def check(
+        self,
+        first: Mapping[str, Any],
+        second: Mapping[str, Any],
+        labels: Any = None,
+        denominator: float | None = None,
+    ) -> PairInputs:
+        """The first half of ``forward``: everything that is done on the host."""
+        return pair_inputs(self.encoder.config, first, second, labels, denominator, self.dtype)
+
+    def compute(self, batch: PairInputs) -> tuple[BertOutput, list]:
+        """The second half: a checked batch, now on the device, → outputs, cache."""
+        sides = []
+        for side, inputs in enumerate((batch.first, batch.second)):
+            self._choose_text(side)
+            sides.append(self.encoder.compute(inputs))
+        (x, x_cache), (y, y_cache) = ((output.embeddings, cache) for output, cache in sides)
+        if batch.labels is None:
+            loss, loss_cache = ops.in_batch_softmax_loss(x, y, self.scale, self.symmetric, batch.denominator)
+            loss_backward = ops.in_batch_softmax_loss_backward
+        else:
+            loss, loss_cache = ops.cosine_loss(x, y, batch.labels, batch.denominator)
+            loss_backward = ops.cosine_loss_backward
+        return BertOutput(loss=loss), [x_cache, y_cache, loss_cache, loss_backward]
+
+    def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The ``denominator`` of a batch alone: how many pairs it has."""
+        return {"denominator": len(batch["first"]["input_ids"])}
+
+    def backward(self, cache: list, scale: Array | float = 1.0) -> None:
+        """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up."""
+        loss_backward = cache.pop()
+        dembeddings = loss_backward(plain_number(scale), cache.pop())  # of both sides, (N, H) each
+        for side in (1, 0):
+            self._choose_text(side)  # recomputed layers need the bits again
+            self.encoder.backward(cache.pop(), dembeddings[side])
+
+    # Every dropout is two sites, one for the first text and one for the second.
+
+    def set_dropout_stream(self, seed: int, step: int, micro_batch: int = 0, replica: int = 0) -> None:
+        """Choose the random bits of every dropout, for two texts of a pair different ones."""
+        sites = range(2 * len(self._dropouts()))
+        self._keys = tuple(dropout_key(seed, step, micro_batch, replica, site) for site in sites)
+
+    def set_dropout_keys(self, stream: Array) -> None:
+        """The same, from the numbers that ``arrays.dropout_stream`` has put together, on the device."""
+        self._keys = ops.dropout_keys(stream, 2 * len(self._dropouts()))
+
+    def _choose_text(self, side: int) -> None:
+        """The random bits for the first (0) or second (1) text of a pair."""
+        for site, module in enumerate(self._dropouts()):
+            module.set_key(self._keys[2 * site + side])
 
 
 def _read_modules(folder: Path) -> dict[str, Any]:

@@ -1,13 +1,21 @@
 """The models of fine-tuning: the encoder and one more layer (Devlin et al., 2019, section 4)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, Device, to_numpy
+from minibert.arrays import Array, Device, map_arrays, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.heads import Classifier, LinearChainCRF
 from minibert.bert.inputs import (
+    IGNORED,
+    NumberTargets,
+    SpanTargets,
+    Targets,
+    TaskInputs,
     class_targets,
+    count_labels,
+    count_spans,
     encoder_inputs,
     number_targets,
     span_targets,
@@ -24,8 +32,9 @@ from minibert.nn import Linear
 class TaskModel(PretrainedModel):
     """The encoder, and on top of it the head of one task. What the tasks have in common.
 
-    A task makes its head in ``_add_head``, fills in logits and loss in ``_head``, which returns its cache
-    (None without labels), and goes back through both in ``_head_backward``.
+    A task makes its head in ``_add_head`` and its targets from labels in ``_targets``, fills in logits and
+    loss in ``_head``, which returns its cache (None without targets), and goes back through both in
+    ``_head_backward``.
 
     A loss is a sum divided by ``denominator``, which defaults to the number of labels in the batch; for
     micro-batches pass that of all of them, and their losses and gradients add up to those of the one large
@@ -34,6 +43,7 @@ class TaskModel(PretrainedModel):
 
     begins_with_new_head = True
     add_pooling_layer = False
+    losses = ("loss",)
 
     def __init__(
         self,
@@ -65,10 +75,35 @@ class TaskModel(PretrainedModel):
         input_ids, token_type_ids, attention_mask (B, S); what the labels are, the class says. Raises
         UserError for a batch that does not fit the model.
         """
-        inputs = encoder_inputs(self.config, self.device, input_ids, token_type_ids, attention_mask)
-        output, encoder_cache = self.bert.encode(inputs, self.dtype, return_hidden_states, return_attentions)
-        head_cache = self._head(output, labels, denominator)
-        return output, [encoder_cache, head_cache]
+        batch = self.check(input_ids, token_type_ids, attention_mask, labels, denominator)
+        batch = map_arrays(self.device.asarray, batch)
+        return self.compute(batch, return_hidden_states, return_attentions)
+
+    def check(
+        self,
+        input_ids: Any,
+        token_type_ids: Any = None,
+        attention_mask: Any = None,
+        labels: Any = None,
+        denominator: float | None = None,
+    ) -> TaskInputs:
+        """The first half of ``forward``: everything that is done on the host."""
+        encoder = encoder_inputs(self.config, input_ids, token_type_ids, attention_mask)
+        shape = encoder.input_ids.shape
+        return TaskInputs(encoder, None if labels is None else self._targets(labels, shape, denominator))
+
+    def compute(
+        self, batch: TaskInputs, return_hidden_states: bool = False, return_attentions: bool = False
+    ) -> tuple[BertOutput, list]:
+        """The second half: a checked batch, now on the device, → outputs, cache."""
+        output, encoder_cache = self.bert.encode(
+            batch.encoder, self.dtype, return_hidden_states, return_attentions
+        )
+        return output, [encoder_cache, self._head(output, batch.targets)]
+
+    def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The ``denominator`` of a batch alone; those of micro-batches are added up."""
+        return {"denominator": count_labels(batch["labels"])}
 
     def backward(self, cache: list, scale: Array | float = 1.0) -> None:
         """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up.
@@ -95,24 +130,36 @@ class BertForSequenceClassification(TaskModel):
     def _add_head(self, config: BertConfig) -> None:
         self.classifier = Classifier(config)
 
-    def _head(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
-        logits, classifier_cache = self.classifier.forward(output.pooler_output)
-        output.logits = logits.astype(self.dtype, copy=False)  # (B, K)
-        if labels is None:
-            return None
-        output.loss, loss_cache = self._loss(output.logits, labels, denominator)
-        return [classifier_cache, loss_cache]
-
-    def _loss(self, logits: Array, labels: Any, denominator: float | None) -> tuple[Array, tuple]:
+    def _targets(
+        self, labels: Any, shape: tuple[int, int], denominator: float | None
+    ) -> Targets | NumberTargets:
+        batch_size, num_labels = shape[0], self.config.num_labels
         if self.config.problem_type == "multi_label_classification":
             raise UserError("multi_label_classification has no loss here; leave the labels out")
         if self.config.is_regression:
-            targets = number_targets(labels, logits.shape, self.device, self.dtype)
-            return ops.squared_error(logits, targets, float(denominator or targets.size))
-        batch_size, num_labels = logits.shape
-        targets = class_targets("labels", labels, (batch_size,), num_labels, self.device, self.dtype)
-        targets = targets.divided_by(denominator, self.device)
-        return ops.cross_entropy(logits, targets.labels, targets.weights, targets.denominator)
+            return number_targets(labels, (batch_size, num_labels), denominator, self.dtype)
+        targets = class_targets("labels", labels, (batch_size,), num_labels, self.dtype)
+        return targets.divided_by(denominator)
+
+    def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The classes that count; of a regression all numbers."""
+        return (
+            {"denominator": batch["labels"].size}
+            if self.config.is_regression
+            else super().count_targets(batch)
+        )
+
+    def _head(self, output: BertOutput, targets: Targets | NumberTargets | None) -> list | None:
+        logits, classifier_cache = self.classifier.forward(output.pooler_output)
+        output.logits = logits.astype(self.dtype, copy=False)  # (B, K)
+        if targets is None:
+            return None
+        if self.config.is_regression:
+            loss = ops.squared_error(output.logits, targets.numbers, targets.denominator)
+        else:
+            loss = ops.cross_entropy(output.logits, targets.labels, targets.weights, targets.denominator)
+        output.loss, loss_cache = loss
+        return [classifier_cache, loss_cache]
 
     def _head_backward(self, dloss: Array | float, cache: list) -> tuple[None, Array]:
         """dloss, a scalar → nothing for the hidden states, dpooled (B, H)."""
@@ -141,22 +188,30 @@ class BertForTokenClassification(TaskModel):
         self.classifier = Classifier(config)
         self.crf = LinearChainCRF(config.num_labels) if config.crf else None
 
-    def _head(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
+    def _targets(self, labels: Any, shape: tuple[int, int], denominator: float | None) -> Targets:
+        num_tags = self.config.num_labels
+        if self.crf is None:
+            targets = class_targets("labels", labels, shape, num_tags, self.dtype)
+        else:
+            targets = tag_targets(labels, shape, num_tags, self.dtype)
+        return targets.divided_by(denominator)
+
+    def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The tokens with a label; with the CRF the sequences with any."""
+        counted = batch["labels"] != IGNORED
+        return {"denominator": int((counted if self.crf is None else counted.any(axis=1)).sum())}
+
+    def _head(self, output: BertOutput, targets: Targets | None) -> list | None:
         logits, classifier_cache = self.classifier.forward(output.last_hidden_state)
         output.logits = logits.astype(self.dtype, copy=False)  # (B, S, K)
-        if labels is None:
+        if targets is None:
             return None
-        *shape, num_tags = output.logits.shape
-        rows = output.logits.reshape(-1, num_tags)  # (B·S, K)
+        rows = output.logits.reshape(-1, output.logits.shape[-1])  # (B·S, K)
         if self.crf is None:
-            targets = class_targets("labels", labels, tuple(shape), num_tags, self.device, self.dtype)
-            targets = targets.divided_by(denominator, self.device)
             output.loss, loss_cache = ops.cross_entropy(
                 rows, targets.labels, targets.weights, targets.denominator
             )
             return [output.logits.shape, classifier_cache, loss_cache]
-        targets = tag_targets(labels, tuple(shape), num_tags, self.device, self.dtype)
-        targets = targets.divided_by(denominator, self.device)
         words, gather_cache = ops.embedding(rows, targets.positions)  # (B, W, K)
         output.loss, crf_cache = self.crf.forward(words, targets.labels, targets.weights, targets.denominator)
         return [output.logits.shape, classifier_cache, gather_cache, crf_cache]
@@ -209,27 +264,42 @@ class BertForQuestionAnswering(TaskModel):
         return_attentions: bool = False,
     ) -> tuple[BertOutput, list]:
         """A batch on the host → outputs, cache. Without positions there is no loss, and no backward."""
+        batch = self.check(
+            input_ids, token_type_ids, attention_mask, start_positions, end_positions, denominator
+        )
+        batch = map_arrays(self.device.asarray, batch)
+        return self.compute(batch, return_hidden_states, return_attentions)
+
+    def check(
+        self,
+        input_ids: Any,
+        token_type_ids: Any = None,
+        attention_mask: Any = None,
+        start_positions: Any = None,
+        end_positions: Any = None,
+        denominator: Any = None,
+    ) -> TaskInputs:
+        """The first half of ``forward``; the denominator may be two, for the starts and for the ends."""
         if (start_positions is None) != (end_positions is None):
             raise UserError("give both start_positions and end_positions, or none of them")
         labels = None if start_positions is None else (start_positions, end_positions)
-        return super().forward(
-            input_ids,
-            token_type_ids,
-            attention_mask,
-            labels,
-            denominator,
-            return_hidden_states,
-            return_attentions,
-        )
+        return super().check(input_ids, token_type_ids, attention_mask, labels, denominator)
 
-    def _head(self, output: BertOutput, labels: Any, denominator: float | None) -> list | None:
+    def _targets(self, labels: tuple, shape: tuple[int, int], denominator: Any) -> SpanTargets:
+        return span_targets(*labels, shape, denominator, self.dtype)
+
+    def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The starts and the ends that count, which are not always equally many."""
+        length = batch["input_ids"].shape[1]
+        return {"denominator": count_spans(batch["start_positions"], batch["end_positions"], length)}
+
+    def _head(self, output: BertOutput, targets: SpanTargets | None) -> list | None:
         logits, linear_cache = self.qa_outputs.forward(output.last_hidden_state)
         logits = logits.astype(self.dtype, copy=False)  # (B, S, 2)
         output.start_logits, output.end_logits = logits[..., 0], logits[..., 1]
-        if labels is None:
+        if targets is None:
             return None
-        positions, weights = span_targets(*labels, logits.shape[:2], denominator, self.device, self.dtype)
-        output.loss, loss_cache = ops.span_loss(logits, positions, weights)
+        output.loss, loss_cache = ops.span_loss(logits, targets.positions, targets.weights)
         return [linear_cache, loss_cache]
 
     def _head_backward(self, dloss: Array | float, cache: list) -> tuple[Array, None]:

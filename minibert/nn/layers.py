@@ -48,11 +48,11 @@ class LayerNorm(Module):
 
 
 class Embedding(Module):
-    """A table of ``count`` rows of ``size`` numbers, one for each id."""
+    """A table of ``count`` rows of ``size`` numbers, one for each id. ``init``: see ``initialise``."""
 
-    def __init__(self, count: int, size: int):
+    def __init__(self, count: int, size: int, init: str = "normal"):
         super().__init__()
-        self.weight = Parameter((count, size))
+        self.weight = Parameter((count, size), init)
 
     def forward(self, ids: Array) -> tuple[Array, tuple]:
         """ids (…) integers in [0, count) → y (…, size)."""

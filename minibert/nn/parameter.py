@@ -13,8 +13,8 @@ class Parameter:
     """An array that is learned, with its gradient: two views of one shape, once its model has allocated them.
 
     ``operand`` is what products read: ``value``, or its copy in 16 bits where the model computes in these.
-    ``init`` says how it starts ("normal", "zeros", "ones"), ``decay`` whether weight decay applies,
-    ``lr_scale`` and ``frozen`` how and whether the optimiser moves it.
+    ``init`` says how it starts ("normal", "sinusoidal", "zeros", "ones"), ``decay`` whether weight decay
+    applies, ``lr_scale`` and ``frozen`` how and whether the optimiser moves it.
     """
 
     def __init__(self, shape: tuple[int, ...], init: str = "normal", decay: bool = True):

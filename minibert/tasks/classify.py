@@ -11,10 +11,8 @@ from minibert import ops
 from minibert.arrays import to_numpy
 from minibert.bert import BertConfig, BertForSequenceClassification
 from minibert.data.tasks import Feature, TextExample, text_features
-from minibert.errors import UserError
-from minibert.settings import setting
 from minibert.tasks import metrics
-from minibert.tasks.task import TableOptions, TableTask
+from minibert.tasks.task import TableTask
 
 
 @dataclass(frozen=True)
@@ -23,27 +21,6 @@ class ClassPrediction:
 
     label: str
     probabilities: np.ndarray
-
-
-@dataclass(frozen=True)
-class ClassifyOptions(TableOptions):
-    """A table, and which score counts."""
-
-    metric: str = setting(
-        "accuracy",
-        "Task",
-        "score that chooses the best checkpoint; f1 is that of the second of two labels",
-        choices=("accuracy", "f1", "macro_f1", "matthews"),
-    )
-
-
-@dataclass(frozen=True)
-class RegressOptions(TableOptions):
-    """A table, and which score counts."""
-
-    metric: str = setting(
-        "spearman", "Task", "score that chooses the best checkpoint", choices=("spearman", "pearson")
-    )
 
 
 class TextTask(TableTask):
@@ -72,17 +49,8 @@ class Classify(TextTask):
     """A label for a text, or for a pair of texts."""
 
     name = "classify"
-    Options = ClassifyOptions
+    metric = "accuracy"
     has_labels = True
-
-    def learn_labels(self, examples: Sequence[TextExample]) -> None:
-        """As `Task.learn_labels`; raises UserError too if the score that counts is for two labels only."""
-        super().learn_labels(examples)
-        if self.metric == "f1" and len(self.labels) != 2:
-            raise UserError(
-                f"{examples[0].place.path}: {len(self.labels)} labels, but the metric f1 is for two; "
-                "choose macro_f1 or another"
-            )
 
     def _model_settings(self) -> dict[str, Any]:
         return super()._model_settings() | {"problem_type": "single_label_classification"}
@@ -119,7 +87,7 @@ class Regress(TextTask):
     """A number for a text, or for a pair of texts."""
 
     name = "regress"
-    Options = RegressOptions
+    metric = "spearman"
     has_scores = True
 
     def _model_settings(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from minibert import __version__
 from minibert.arrays import Device, default_precision, get_threads, resolve_device, set_threads
-from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
 from minibert.bert.info import step_cost
 from minibert.data import (
     BatchStream,
@@ -47,6 +47,7 @@ from minibert.train.checkpoint import (
 from minibert.train.metrics import MetricsLog, evaluate, peak_memory, read_metrics
 from minibert.train.progress import format_seconds
 from minibert.train.schedule import SCHEDULES
+from minibert.train.settings import Phase
 
 EXAMPLES = 5  # masked sentences shown at the end
 
@@ -117,6 +118,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     settings = settings.with_precision_for(device)
     checkpoint = _find_start(settings)
     settings.model_config(settings.vocab_size)  # sizes that do not fit are told before any work is done
+    settings.phases()  # and so are lengths
     _prepare_machine(settings, device)
     print(f"{settings.describe()}\n", flush=True)
     tokenizer, prepared = prepare(settings)
@@ -128,15 +130,16 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
 
     with _out_of_memory_explained(settings, device, len(tokenizer)):
         model = _make_model(settings, device, len(tokenizer), checkpoint)
-        trainer = _make_trainer(settings, model, tokenizer, prepared, held_out)
+        step = checkpoint.state["step"] if checkpoint else 0
+        trainer = _make_trainer(settings, model, tokenizer, prepared, held_out, step)
         _remove_unfinished(settings.folder)
         if checkpoint is not None:
             _restore(trainer, checkpoint, prepared)
         else:
             _clear(settings.folder)
-            write_json(settings.folder / "config.json", settings.to_dict())
+        write_json(settings.folder / "config.json", settings.to_dict())
         try:
-            trainer.run()
+            _run_phases(settings, trainer, tokenizer, prepared)
         except KeyboardInterrupt:
             if trainer.checkpoint is not None:
                 print(f"\nstopped; to go on from {trainer.checkpoint}:\n    {settings.resume_command}")
@@ -150,24 +153,26 @@ def _out_of_memory_explained(settings: PretrainSettings, device: Device, vocab_s
     try:
         yield
     except MemoryError as error:  # CuPy's OutOfMemoryError is one
-        cost = step_cost(
-            settings.model_config(vocab_size),
-            settings.batch_size,
-            settings.max_seq_length,
-            settings.max_predictions,
-            settings.precision,
-            settings.recompute,
-        )
+        config = settings.model_config(vocab_size)
+        peak = functools.partial(_peak_bytes, settings, config)
+        largest = max(settings.phases(), key=peak)
         ways = ["lower --batch-size and raise --accumulation as much, for the same step in smaller pieces"]
         if not settings.recompute:
             ways.append("add --recompute")
         if settings.precision != "bfloat16" and default_precision(device) == "bfloat16":
             ways.append("use --precision bfloat16")
         raise UserError(
-            f"not enough memory on {device.name}: {settings.batch_size} sequences of "
-            f"{settings.max_seq_length} tokens in {settings.precision} take about "
-            f"{cost.peak_bytes / 2**30:,.2f} GiB ({' '.join(str(error).split())}); {', or '.join(ways)}"
+            f"not enough memory on {device.name}: {largest.batch_size} sequences of "
+            f"{largest.instances.max_seq_length} tokens in {settings.precision} take about "
+            f"{peak(largest) / 2**30:,.2f} GiB ({' '.join(str(error).split())}); {', or '.join(ways)}"
         ) from None
+
+
+def _peak_bytes(settings: PretrainSettings, config: BertConfig, phase: Phase) -> int:
+    """The memory that a step of this phase takes."""
+    instances = phase.instances
+    sizes = (phase.batch_size, instances.max_seq_length, instances.max_predictions)
+    return step_cost(config, *sizes, settings.precision, settings.recompute).peak_bytes
 
 
 # -- Before ------------------------------------------------------------------------------------------
@@ -181,7 +186,9 @@ def _find_start(settings: PretrainSettings) -> Checkpoint | None:
         if not checkpoints:
             raise UserError(f"{run}: no checkpoint to resume from; begin the run without --resume")
         settings.check_resumes(PretrainSettings.from_dict(read_settings(run / "config.json")))
-        return open_checkpoint(checkpoints[-1])
+        checkpoint = open_checkpoint(checkpoints[-1])
+        settings.check_phases(checkpoint.state["step"], checkpoint.state.get("phases"))
+        return checkpoint
     if run.is_file():
         raise UserError(f"{run} is a file; choose another --name for the run's folder")
     if run.exists() and any(run.iterdir()) and not settings.overwrite:
@@ -260,8 +267,9 @@ def _make_trainer(
     tokenizer: BertTokenizer,
     prepared: PreparedCorpus,
     held_out: list[dict[str, np.ndarray]],
+    step: int,
 ) -> Trainer:
-    """The trainer of a new run."""
+    """A new trainer, with the data of the phase that takes, or took, the step number ``step``."""
     run = settings.folder
     optimiser = AdamW(
         model,
@@ -272,8 +280,8 @@ def _make_trainer(
         clip_norm=settings.clip_norm,
         bias_correction=settings.bias_correction,
     )
-    instances = settings.instance_settings()
-    batches = BatchStream(prepared.train, tokenizer, instances, settings.batch_size, settings.seed)
+    phases = settings.phases()
+    phase = next(phase for phase in phases if step <= phase.stop)
 
     def learning_rate(step: int) -> float:
         warmup = round(settings.warmup * settings.steps)
@@ -281,13 +289,14 @@ def _make_trainer(
 
     def save(state: dict[str, Any]) -> Path:
         state = {**state, "seed": settings.seed, "text": prepared.folder.name}
+        state["phases"] = settings.begun_phases(state["step"])
         save_model = functools.partial(_save_pretrained, model, tokenizer)
         return save_checkpoint(run, state, save_model, optimiser, settings.keep_checkpoints)
 
     return Trainer(
         model,
         optimiser,
-        batches,
+        _stream(settings, phase, tokenizer, prepared),
         learning_rate,
         evaluate=functools.partial(evaluate, model, held_out),
         save=save,
@@ -295,7 +304,7 @@ def _make_trainer(
         steps=settings.steps,
         accumulation=settings.accumulation,
         seed=settings.seed,
-        predictions=settings.batch_size * instances.most_predictions,
+        predictions=max(phase.most_predictions for phase in phases),
         graph=settings.graph,
         log_every=settings.log_every or (1 if model.device.name == "cpu" else 10),
         print_every=settings.print_every,
@@ -317,6 +326,26 @@ def _restore(trainer: Trainer, checkpoint: Checkpoint, prepared: PreparedCorpus)
     for change in environment_changes(checkpoint.state["environment"], now):
         print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
     print(f"resuming from {checkpoint.folder}", flush=True)
+
+
+def _stream(
+    settings: PretrainSettings, phase: Phase, tokenizer: BertTokenizer, prepared: PreparedCorpus
+) -> BatchStream:
+    """The training data of a phase, from its beginning."""
+    return BatchStream(prepared.train, tokenizer, phase.instances, phase.batch_size, settings.seed)
+
+
+def _run_phases(
+    settings: PretrainSettings, trainer: Trainer, tokenizer: BertTokenizer, prepared: PreparedCorpus
+) -> None:
+    """Take all steps that are left. Every phase ends with an evaluation and a checkpoint."""
+    for phase in settings.phases():
+        if trainer.step < phase.stop:
+            if trainer.step == phase.start > 0:
+                trainer.batches = _stream(settings, phase, tokenizer, prepared)
+            if settings.long_seq_length is not None:
+                print(phase.describe(), flush=True)
+            trainer.run(phase.stop)
 
 
 def _save_pretrained(model: BertForPreTraining, tokenizer: BertTokenizer, folder: Path) -> None:

@@ -58,6 +58,7 @@ class Task:
     name: ClassVar[str]  # as in --task
     Model: ClassVar[type[PretrainedModel]]
     Options: ClassVar[type[TaskOptions]]
+    metric: ClassVar[str]  # the score that chooses the best checkpoint if nothing is said; more is better
     has_labels: ClassVar[bool] = False
 
     def __init__(
@@ -161,11 +162,6 @@ class Task:
     def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         """How good predictions are, as fractions (``tasks.metrics``); examples with labels."""
         raise NotImplementedError
-
-    @property
-    def metric(self) -> str:
-        """The score that chooses the best checkpoint; more is better."""
-        return self.options.metric
 
     def record(self, example: Any, prediction: Any) -> dict[str, Any]:
         """An example and its prediction as one JSON object."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minibert.arrays import Array, Device, to_numpy
+from minibert.bert import BertForPreTraining
 from minibert.bert.inputs import IGNORED
 from minibert.errors import UserError
 from minibert.files import write_text
@@ -16,28 +17,39 @@ from minibert.files import write_text
 Batch = Mapping[str, np.ndarray]
 
 
-def count_targets(batches: Iterable[Batch]) -> dict[str, int]:
+def count_targets(model: Any, batches: Iterable[Batch]) -> dict[str, Any]:
     """What the losses of several batches have to be divided by so that they add up to the loss of all.
 
-    The number of masked words and of sentence pairs to predict, as the ``…_denominator`` arguments of
-    the models' forward. Counted on the host, before anything is computed.
+    How much there is to predict in them, as the ``…denominator`` arguments of the model's forward. Counted
+    on the host, before anything is computed.
     """
-    counts: dict[str, int] = {}
+    counts: dict[str, Any] = {}
     for batch in batches:
-        for name, argument in (("labels", "mlm_denominator"), ("next_sentence_label", "nsp_denominator")):
-            if name in batch:
-                counts[argument] = counts.get(argument, 0) + int(np.sum(batch[name] != IGNORED))
+        add_up(counts, model.count_targets(batch))
     return counts
 
 
-def evaluate(model: Any, batches: Sequence[Batch]) -> dict[str, float]:
-    """Losses (nats) and accuracies of a model, dropout off, over all predictions in these batches.
+def add_up(totals: dict[str, Any], terms: Mapping[str, Any]) -> None:
+    """Add each term that there is to the total of its name."""
+    for name, term in terms.items():
+        if term is not None:
+            totals[name] = totals[name] + term if name in totals else term
+
+
+def count_tokens(batch: Batch) -> int:
+    """The tokens of a batch, or of the two batches of a pair; padding does not count."""
+    masks = [batch] if "attention_mask" in batch else [batch["first"], batch["second"]]
+    return sum(int(part["attention_mask"].sum()) for part in masks)
+
+
+def evaluate(model: BertForPreTraining, batches: Sequence[Batch]) -> dict[str, float]:
+    """Losses (nats) and accuracies in pre-training, dropout off, over all predictions in these batches.
 
     Every prediction counts the same, whichever batch it is in: the sums are divided once, by the
     counts of all batches. Leaves the model in evaluation mode.
     """
     model.eval()
-    counts = count_targets(batches)
+    counts = count_targets(model, batches)
     losses = {"mlm": 0.0, "nsp": 0.0}
     right = {"mlm": 0, "nsp": 0}
     for batch in batches:

@@ -1,19 +1,45 @@
 """Everything that a pre-training run can be told."""
 
+import dataclasses
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from minibert.arrays import PRECISIONS, Device, check_precision, default_precision
-from minibert.bert import PRESETS, BertConfig
+from minibert.bert import POSITION_INITIALIZERS, PRESETS, BertConfig
 from minibert.data import LAYOUTS, InstanceSettings
 from minibert.errors import UserError
 from minibert.ops import ACTIVATIONS
 from minibert.settings import Settings, setting
 from minibert.train.schedule import SCHEDULES
 
-# While a run is resumed only these may differ from what it began with: all others change its result.
-_FREE_WHEN_RESUMING = ("Run", "Report", "Machine")
+# While a run is resumed only these may differ from what it began with: all others change its result. (The
+# long sequences change it only where they have begun: see check_phases.)
+_FREE_WHEN_RESUMING = ("Run", "Report", "Machine", "Phases")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of steps with sequences of one length."""
+
+    start: int  # steps taken before it begins
+    stop: int  # and when it is over
+    batch_size: int  # sequences in a micro-batch
+    instances: InstanceSettings
+
+    @property
+    def most_predictions(self) -> int:
+        """Tokens that are predicted in a micro-batch, at most."""
+        return self.batch_size * self.instances.most_predictions
+
+    def describe(self) -> str:
+        """One line."""
+        length = self.instances.max_seq_length
+        return (
+            f"steps {self.start + 1:,} to {self.stop:,}: {self.batch_size} sequences of {length} tokens, "
+            f"up to {self.instances.most_predictions} predicted in each"
+        )
 
 
 @dataclass(frozen=True)
@@ -67,6 +93,12 @@ class PretrainSettings(Settings):
     initializer_range: float = setting(
         0.05, "Model", "standard deviation of the first weights", least=0, most=10
     )
+    position_initializer: str = setting(
+        "normal",
+        "Model",
+        "how the table of positions starts: drawn like other weights, or as waves",
+        choices=POSITION_INITIALIZERS,
+    )
 
     max_seq_length: int = setting(64, "Instances", "tokens in a training sequence, at most", least=8)
     short_seq_prob: float = setting(
@@ -85,6 +117,23 @@ class PretrainSettings(Settings):
         10, "Instances", "passes after which fixed masks and pairs come round again", least=1
     )
     nsp: bool = setting(True, "Instances", "also learn whether the second sentence follows the first (NSP)")
+
+    long_seq_length: int | None = setting(
+        None,
+        "Phases",
+        "tokens in a sequence of the last steps, at most (held-out text stays at MAX_SEQ_LENGTH); none: "
+        "all have MAX_SEQ_LENGTH",
+        least=8,
+    )
+    long_share: float = setting(
+        0.1, "Phases", "share of the steps that have long sequences, the last ones", least=0, most=1
+    )
+    long_batch_size: int | None = setting(
+        None, "Phases", "of them in a micro-batch; none: as many tokens as before", least=1
+    )
+    long_max_predictions: int | None = setting(
+        None, "Phases", "tokens to predict in one, at most; none: as large a share as before", least=1
+    )
 
     steps: int = setting(6000, "Optimiser", "optimiser steps", least=1)
     batch_size: int = setting(32, "Optimiser", "sequences in a micro-batch", least=1)
@@ -208,17 +257,19 @@ class PretrainSettings(Settings):
             hidden_dropout_prob=self.dropout,
             attention_probs_dropout_prob=self.dropout,
             initializer_range=self.initializer_range,
+            position_initializer=self.position_initializer,
             **{name: size for name, size in sizes.items() if size is not None},
         )
-        if self.max_seq_length > config.max_position_embeddings:
-            raise UserError(
-                f"max_seq_length is {self.max_seq_length}, but the model has only "
-                f"{config.max_position_embeddings} positions; shorten the one or raise positions"
-            )
+        for name in ("max_seq_length", "long_seq_length"):
+            if (getattr(self, name) or 0) > config.max_position_embeddings:
+                raise UserError(
+                    f"{name} is {getattr(self, name)}, but the model has only "
+                    f"{config.max_position_embeddings} positions; shorten the one or raise positions"
+                )
         return config
 
     def instance_settings(self) -> InstanceSettings:
-        """How the corpus is cut and masked."""
+        """How the corpus is cut and masked, but for the long sequences."""
         return InstanceSettings(
             max_seq_length=self.max_seq_length,
             max_predictions=self.max_predictions,
@@ -229,6 +280,68 @@ class PretrainSettings(Settings):
             masking=self.masking,
             dupe_factor=self.dupe_factor,
         )
+
+    def phases(self) -> list[Phase]:
+        """The stretches of the run: all steps, or those before the long sequences and those with them.
+
+        A long micro-batch has B · S / S' sequences, so that it has as many tokens as the others, and in each
+        P · S' / S predictions. Raises UserError if it does not come out even, or S' ≤ S.
+        """
+        instances = self.instance_settings()
+        border = self.steps - round(self.long_share * self.steps)
+        if self.long_seq_length is None or border == self.steps:
+            return [Phase(0, self.steps, self.batch_size, instances)]
+        long_instances = dataclasses.replace(
+            instances,
+            max_seq_length=self.long_seq_length,
+            max_predictions=self.long_max_predictions
+            or round(self.max_predictions * self.long_seq_length / self.max_seq_length),
+        )
+        phases = [
+            Phase(0, border, self.batch_size, instances),
+            Phase(border, self.steps, self._long_batch_size(), long_instances),
+        ]
+        return phases[border == 0 :]
+
+    def _long_batch_size(self) -> int:
+        short, long = self.max_seq_length, self.long_seq_length
+        if long <= short:
+            raise UserError(f"long_seq_length is {long}; it must be longer than max_seq_length, {short}")
+        if self.long_batch_size is not None:
+            return self.long_batch_size
+        if self.batch_size * short % long:
+            raise UserError(
+                f"{self.batch_size} sequences of {short} tokens do not make whole ones of {long}; give "
+                f"long_batch_size, or a batch_size that is a multiple of {long // math.gcd(short, long)}"
+            )
+        return self.batch_size * short // long
+
+    def begun_phases(self, step: int) -> list[list[int]]:
+        """What the first ``step`` steps were like, as JSON: of each phase the start, batch size, S and P.
+
+        A phase has begun when it has taken a step.
+        """
+        return [
+            [phase.start, phase.batch_size, phase.instances.max_seq_length, phase.instances.max_predictions]
+            for phase in self.phases()
+            if phase.start < step
+        ]
+
+    def check_phases(self, step: int, begun: list[list[int]] | None) -> None:
+        """Raise UserError if the first ``step`` steps of a run were not taken as these settings say.
+
+        ``begun`` is what ``begun_phases`` gave; None stands for a run of before there were long sequences.
+        """
+        one_phase = [[0, self.batch_size, self.max_seq_length, self.max_predictions]]
+        if (begun or one_phase) != self.begun_phases(step):
+            settings = "  ".join(
+                f"{f.name}={getattr(self, f.name)}" for f in fields(self) if "long_" in f.name
+            )
+            raise UserError(
+                f"{self.folder} has taken {step:,} steps, and not with {settings}; long sequences can be "
+                "changed only before their first step: go on with the same settings, or with a checkpoint "
+                "of before"
+            )
 
     def check_resumes(self, saved: "PretrainSettings") -> None:
         """Raise UserError if a run that began with ``saved`` would not stay the same run with these."""

@@ -1,23 +1,20 @@
 """One training step: from batches on the host to changed parameters, with nothing to wait for in between."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from minibert.arrays import Array, dropout_stream, to_numpy
-from minibert.bert.inputs import PretrainingInputs
 from minibert.replay import Repetition
-from minibert.train.metrics import Batch, count_targets
+from minibert.train.metrics import Batch, add_up, count_targets
 from minibert.train.optimiser import AdamW, Rates
-
-LOSSES = ("loss", "mlm_loss", "nsp_loss")
 
 
 @dataclass(frozen=True)
 class StepInputs:
     """All that differs from one step to the next. ``batches`` and ``streams`` have an item a micro-batch."""
 
-    batches: list[PretrainingInputs]
+    batches: list[Any]  # as the model has checked them
     streams: list[Array]  # of dropout, each (5,): see arrays.dropout_stream
     rates: Rates
 
@@ -25,8 +22,13 @@ class StepInputs:
 class TrainingStep:
     """Takes steps, on a GPU as one CUDA graph (unless ``graph`` is False), and adds up their losses there.
 
-    ``predictions`` is the largest number of masked words in a micro-batch. A GPU always computes with so
-    many, some of weight 0, so that the shapes stay the same; the CPU with as many as there are.
+    Of a model it asks for the two halves of a forward, ``check(**batch)`` on the host and ``compute`` on the
+    device, for ``backward(cache, scale)``, for ``count_targets(batch)``, the denominators, and for the names
+    of its ``losses``.
+
+    ``predictions`` is the largest number of masked words in a micro-batch of pre-training. A GPU always
+    computes with so many, some of weight 0, so that the shapes stay the same; the CPU with as many as there
+    are. A graph is for batches that are all of one shape.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class TrainingStep:
     ):
         self.model, self.optimiser, self.seed = model, optimiser, seed
         self.repetition = Repetition(model.device, self._compute, graph=graph)
-        self._predictions = predictions if self.repetition.fixed_shapes else None
+        fixed = self.repetition.fixed_shapes and predictions is not None
+        self._shapes = {"predictions": predictions} if fixed else {}
         self._names: list[str] = []  # of what is added up
-        self._sums = model.device.xp.zeros(len(LOSSES) + 1, dtype=model.buffers.value.dtype)
+        self._sums = model.device.xp.zeros(len(model.losses) + 1, dtype=model.buffers.value.dtype)
         self._steps = 0  # that are in the sums
 
     def take(self, micro_batches: Sequence[Batch], learning_rate: float, step: int) -> None:
@@ -50,11 +53,8 @@ class TrainingStep:
 
         Raises UserError for a batch that does not fit the model.
         """
-        denominators = count_targets(micro_batches)
-        batches = [
-            self.model.check(**batch, **denominators, predictions=self._predictions)
-            for batch in micro_batches
-        ]
+        denominators = count_targets(self.model, micro_batches)
+        batches = [self.model.check(**batch, **denominators, **self._shapes) for batch in micro_batches]
         streams = [dropout_stream(self.seed, step, index, 0) for index in range(len(batches))]
         self.repetition(StepInputs(batches, streams, self.optimiser.rates(learning_rate, step)))
         self._steps += 1
@@ -81,13 +81,13 @@ class TrainingStep:
 
 
 def accumulate_gradients(
-    model: Any, batches: Sequence[PretrainingInputs], streams: Sequence[Array], scale: Array | float = 1.0
+    model: Any, batches: Sequence[Any], streams: Sequence[Array], scale: Array | float = 1.0
 ) -> dict[str, Array]:
     """The gradients of one batch, computed in pieces that are added up; returns its losses, 0-d arrays.
 
     The gradients are those of ``scale`` times the loss. Batches and dropout streams are on the device.
     Every piece divides its losses by the number of predictions in all of them, so the sum is what the one
-    large batch would give, although the pieces may hold different numbers of masked words.
+    large batch would give, although the pieces may hold different numbers of them.
     """
     model.train()
     model.zero_grad()
@@ -96,12 +96,5 @@ def accumulate_gradients(
         model.set_dropout_keys(stream)
         outputs, cache = model.compute(batch)
         model.backward(cache, scale)
-        add_up(losses, {name: getattr(outputs, name) for name in LOSSES})
+        add_up(losses, {name: getattr(outputs, name) for name in model.losses})
     return losses
-
-
-def add_up(totals: dict[str, Array], terms: Mapping[str, Array | None]) -> None:
-    """Add each term that there is to the total of its name."""
-    for name, term in terms.items():
-        if term is not None:
-            totals[name] = totals[name] + term if name in totals else term

@@ -1,5 +1,6 @@
 """The training loop: steps, and between them reports, evaluations, checkpoints, and an orderly stop."""
 
+import functools
 import math
 import signal
 import threading
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 
 from minibert.errors import UserError
 from minibert.train.loss_scale import LEAST
-from minibert.train.metrics import Batch, MetricsLog, as_float
+from minibert.train.metrics import Batch, MetricsLog, as_float, count_tokens
 from minibert.train.optimiser import AdamW
 from minibert.train.progress import Progress
 from minibert.train.step import TrainingStep
@@ -32,7 +33,7 @@ class BatchSource(Protocol):
 
 @dataclass
 class Trainer:
-    """Trains ``model`` up to ``steps`` steps. Three things recur, each after so many steps and at the end:
+    """Trains ``model`` for ``steps`` steps. Three things recur, after so many steps and when ``run`` ends:
 
     a report   read the losses and write a line of ``metrics``
     evaluate   measure on held-out text, likewise (also before the first step)
@@ -66,6 +67,7 @@ class Trainer:
     seconds: float = 0.0  # spent in steps, without evaluations and checkpoints
     checkpoint: Path | None = None  # the last one
 
+    _stop: int = 0  # where ``run`` ends
     _since: tuple[int, int, float] = (0, 0, 0.0)  # step, tokens and the clock at the last report
     _place: dict[str, Any] = field(default_factory=dict)  # in the data, at the last report
 
@@ -77,6 +79,12 @@ class Trainer:
             "seconds": self.seconds,
             "data": self.batches.state(),
         }
+
+    @functools.cached_property
+    def _training(self) -> TrainingStep:
+        return TrainingStep(
+            self.model, self.optimiser, seed=self.seed, predictions=self.predictions, graph=self.graph
+        )
 
     @property
     def pool_bytes(self) -> int:
@@ -90,16 +98,17 @@ class Trainer:
         self.batches.restore(state["data"])
         self.metrics.truncate(self.step)
 
-    def run(self) -> None:
-        """Train to the end. Raises KeyboardInterrupt, once saved, after Ctrl-C, and UserError for a NaN."""
-        self._training = TrainingStep(
-            self.model, self.optimiser, seed=self.seed, predictions=self.predictions, graph=self.graph
-        )
+    def run(self, stop: int | None = None) -> None:
+        """Train until ``stop`` steps have been taken (default: to the end).
+
+        Raises KeyboardInterrupt, once saved, after Ctrl-C, and UserError for a NaN.
+        """
+        self._stop = self.steps if stop is None else stop
         with _Interrupt() as interrupt, Progress(self.step, self.steps, self.print_every) as progress:
             if self.step == 0:
                 self._evaluate(progress)
             self._begin_report()
-            while self.step < self.steps:
+            while self.step < self._stop:
                 self._take_step()
                 stopping = interrupt.requested
                 evaluating, saving = self._due(self.eval_every), self._due(self.save_every) or stopping
@@ -114,14 +123,14 @@ class Trainer:
                     raise KeyboardInterrupt
 
     def _due(self, every: int) -> bool:
-        return self.step % every == 0 or self.step == self.steps
+        return self.step % every == 0 or self.step == self._stop
 
     def _take_step(self) -> None:
         """One update of the parameters."""
         micro_batches = [next(self.batches) for _ in range(self.accumulation)]
         self._training.take(micro_batches, self.learning_rate(self.step), self.step)
         self.step += 1
-        self.tokens += sum(int(batch["attention_mask"].sum()) for batch in micro_batches)
+        self.tokens += sum(map(count_tokens, micro_batches))
 
     def _begin_report(self) -> None:
         self._since = (self.step, self.tokens, time.perf_counter())

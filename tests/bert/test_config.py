@@ -78,6 +78,10 @@ def test_overrides():
         ({"loss_denominator_epsilon": -1}, "loss_denominator_epsilon must be a number of at least 0"),
         ({"hidden_act": "swish"}, "unknown hidden_act 'swish'; expected one of gelu, gelu_new"),
         ({"hidden_act": ["gelu"]}, r"unknown hidden_act \['gelu'\]"),
+        (
+            {"position_initializer": "x"},
+            "unknown position_initializer 'x'; expected one of normal, sinusoidal",
+        ),
         ({"initializer": "zeros"}, "unknown initializer 'zeros'; expected one of truncated_normal, normal"),
         ({"pad_token_id": 30522}, "pad_token_id must be an id below 30522 or null, got 30522"),
         ({"pad_token_id": -1}, "pad_token_id must be .*, got -1"),

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from minibert.arrays import to_numpy
 from minibert.bert.inputs import (
     class_targets,
     encoder_inputs,
@@ -20,20 +19,20 @@ IDS = [[1, 2, 3], [4, 5, 0]]
 
 
 def test_defaults_and_dtypes(config, device):
-    """No token types is 0, no mask is 1; lists and any integer type give the same device arrays."""
+    """No token types is 0, no mask is 1; lists and any integer type give the same arrays on the host."""
     for ids in (IDS, np.array(IDS, "int32"), np.array(IDS, "uint8"), device.asarray(IDS)):
-        inputs = encoder_inputs(config(), device, ids)
-        assert to_numpy(inputs.input_ids).tolist() == IDS
-        assert to_numpy(inputs.token_type_ids).tolist() == [[0] * 3] * 2
-        assert to_numpy(inputs.attention_mask).tolist() == [[1] * 3] * 2
+        inputs = encoder_inputs(config(), ids)
+        assert inputs.input_ids.tolist() == IDS
+        assert inputs.token_type_ids.tolist() == [[0] * 3] * 2
+        assert inputs.attention_mask.tolist() == [[1] * 3] * 2
         arrays = (inputs.input_ids, inputs.token_type_ids, inputs.attention_mask)
-        assert all(isinstance(array, device.xp.ndarray) and array.dtype == "int32" for array in arrays)
+        assert all(isinstance(array, np.ndarray) and array.dtype == "int32" for array in arrays)
 
 
-def test_a_mask_may_be_of_truth_values(config, device):
+def test_a_mask_may_be_of_truth_values(config):
     mask = np.array([[True, True, False]] * 2)
-    inputs = encoder_inputs(config(), device, IDS, attention_mask=mask)
-    assert to_numpy(inputs.attention_mask).tolist() == [[1, 1, 0]] * 2
+    inputs = encoder_inputs(config(), IDS, attention_mask=mask)
+    assert inputs.attention_mask.tolist() == [[1, 1, 0]] * 2
 
 
 @pytest.mark.parametrize(
@@ -62,43 +61,43 @@ def test_a_mask_may_be_of_truth_values(config, device):
         ({"attention_mask": [[1.0, 1.0, 0.0]] * 2}, "attention_mask has dtype float64; expected integers"),
     ],
 )
-def test_batches_that_are_refused(config, device, arguments, message):
+def test_batches_that_are_refused(config, arguments, message):
     with pytest.raises(UserError, match=message) as caught:
-        encoder_inputs(config(), device, **({"input_ids": IDS} | arguments))
+        encoder_inputs(config(), **({"input_ids": IDS} | arguments))
     assert "\n" not in str(caught.value)
 
 
-def test_the_ends_of_the_ranges_are_inside(config, device):
-    encoder_inputs(config(), device, [[0, 49] * 8], [[0, 1] * 8], [[0, 1] * 8])
+def test_the_ends_of_the_ranges_are_inside(config):
+    encoder_inputs(config(), [[0, 49] * 8], [[0, 1] * 8], [[0, 1] * 8])
 
 
-def test_labels_become_rows(config, device):
+def test_labels_become_rows(config):
     labels = [[-100, 7, -100, 0, 49], [-100] * 5, [5, -100, -100, -100, -100]]
-    targets = masked_lm_targets(config(), device, "float32", labels, (3, 5))
-    assert to_numpy(targets.positions).tolist() == [1, 3, 4, 10]
-    assert to_numpy(targets.labels).tolist() == [7, 0, 49, 5]
-    assert to_numpy(targets.weights).tolist() == [1.0] * 4
-    assert float(to_numpy(targets.denominator)) == 4.0
+    targets = masked_lm_targets(config(), "float32", labels, (3, 5))
+    assert targets.positions.tolist() == [1, 3, 4, 10]
+    assert targets.labels.tolist() == [7, 0, 49, 5]
+    assert targets.weights.tolist() == [1.0] * 4
+    assert float(targets.denominator) == 4.0
     assert targets.weights.dtype == "float32"
 
 
-def test_no_labels_at_all(config, device):
-    targets = masked_lm_targets(config(), device, "float32", [[-100, -100]], (1, 2))
-    assert to_numpy(targets.weights).tolist() == [0.0] and float(to_numpy(targets.denominator)) == 1.0
-    assert to_numpy(targets.positions).tolist() == to_numpy(targets.labels).tolist() == [0]
+def test_no_labels_at_all(config):
+    targets = masked_lm_targets(config(), "float32", [[-100, -100]], (1, 2))
+    assert targets.weights.tolist() == [0.0] and float(targets.denominator) == 1.0
+    assert targets.positions.tolist() == targets.labels.tolist() == [0]
 
 
-def test_a_fixed_number_of_rows(config, device):
+def test_a_fixed_number_of_rows(config):
     labels = [[-100, 7, -100], [5, -100, -100]]
-    targets = masked_lm_targets(config(), device, "float32", labels, (2, 3), rows=4)
-    assert to_numpy(targets.positions).tolist() == [1, 3, 0, 0]
-    assert to_numpy(targets.labels).tolist() == [7, 5, 0, 0]
-    assert to_numpy(targets.weights).tolist() == [1.0, 1.0, 0.0, 0.0]
-    assert float(to_numpy(targets.denominator)) == 2.0
-    full = masked_lm_targets(config(), device, "float32", labels, (2, 3), rows=2)
-    assert to_numpy(full.weights).tolist() == [1.0, 1.0]
+    targets = masked_lm_targets(config(), "float32", labels, (2, 3), rows=4)
+    assert targets.positions.tolist() == [1, 3, 0, 0]
+    assert targets.labels.tolist() == [7, 5, 0, 0]
+    assert targets.weights.tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert float(targets.denominator) == 2.0
+    full = masked_lm_targets(config(), "float32", labels, (2, 3), rows=2)
+    assert full.weights.tolist() == [1.0, 1.0]
     with pytest.raises(UserError, match="2 positions to predict; expected at most 1"):
-        masked_lm_targets(config(), device, "float32", labels, (2, 3), rows=1)
+        masked_lm_targets(config(), "float32", labels, (2, 3), rows=1)
 
 
 @pytest.mark.parametrize(
@@ -113,18 +112,18 @@ def test_a_fixed_number_of_rows(config, device):
         ([], r"labels has shape \(0,\)"),
     ],
 )
-def test_labels_that_are_refused(config, device, labels, message):
+def test_labels_that_are_refused(config, labels, message):
     with pytest.raises(UserError, match=message):
-        masked_lm_targets(config(), device, "float32", labels, (2, 2))
+        masked_lm_targets(config(), "float32", labels, (2, 2))
 
 
-def test_next_sentence_labels(device):
+def test_next_sentence_labels():
     for labels in ([0, -100, 1], np.array([[0], [-100], [1]])):
-        targets = class_targets("next_sentence_label", labels, (3,), 2, device, "float64")
-        assert to_numpy(targets.weights).tolist() == [1.0, 0.0, 1.0]
-        assert to_numpy(targets.labels)[[0, 2]].tolist() == [0, 1]
-        assert 0 <= to_numpy(targets.labels)[1] < 2
-        assert float(to_numpy(targets.denominator)) == 2.0
+        targets = class_targets("next_sentence_label", labels, (3,), 2, "float64")
+        assert targets.weights.tolist() == [1.0, 0.0, 1.0]
+        assert targets.labels[[0, 2]].tolist() == [0, 1]
+        assert 0 <= targets.labels[1] < 2
+        assert float(targets.denominator) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -136,9 +135,9 @@ def test_next_sentence_labels(device):
         ([0.0, 1.0, 1.0], "next_sentence_label has dtype float64"),
     ],
 )
-def test_next_sentence_labels_that_are_refused(device, labels, message):
+def test_next_sentence_labels_that_are_refused(labels, message):
     with pytest.raises(UserError, match=message):
-        class_targets("next_sentence_label", labels, (3,), 2, device, "float64")
+        class_targets("next_sentence_label", labels, (3,), 2, "float64")
 
 
 def test_words_first_and_back():
@@ -154,27 +153,27 @@ def test_words_first_and_back():
     assert nothing.shape == (2, 1) and not inside.any()
 
 
-def test_tags_stand_side_by_side(device):
-    targets = tag_targets(
-        [[-100, 2, -100, 0], [-100] * 4, [1, -100, -100, -100]], (3, 4), 3, device, "float32"
-    )
-    assert to_numpy(targets.positions)[[0, 0, 2], [0, 1, 0]].tolist() == [1, 3, 8]
-    assert to_numpy(targets.labels).tolist() == [[2, 0], [0, 0], [1, 0]]
-    assert to_numpy(targets.weights).tolist() == [[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
+def test_tags_stand_side_by_side():
+    targets = tag_targets([[-100, 2, -100, 0], [-100] * 4, [1, -100, -100, -100]], (3, 4), 3, "float32")
+    assert targets.positions[[0, 0, 2], [0, 1, 0]].tolist() == [1, 3, 8]
+    assert targets.labels.tolist() == [[2, 0], [0, 0], [1, 0]]
+    assert targets.weights.tolist() == [[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
     assert targets.denominator == 2
     assert targets.weights.dtype == "float32"
 
 
-def test_spans(device):
+def test_spans():
     """A start (an end) counts for 1 / their number, or 1 / denominator; one beyond the tokens for nothing."""
-    positions, weights = span_targets([0, 4, 2, 9], [[1], [5], [4], [7]], (4, 5), None, device, "float32")
-    assert to_numpy(positions)[:, [0, 2]].tolist() == [[0, 2], [1, 4]]
-    np.testing.assert_allclose(to_numpy(weights), [[1 / 3, 1 / 3, 1 / 3, 0], [1 / 2, 0, 1 / 2, 0]], rtol=1e-7)
-    _, weights = span_targets([0, 9], [9, 9], (2, 5), 4, device, "float32")
-    assert to_numpy(weights).tolist() == [[0.25, 0.0], [0.0, 0.0]] and weights.dtype == "float32"
+    targets = span_targets([0, 4, 2, 9], [[1], [5], [4], [7]], (4, 5), None, "float32")
+    assert targets.positions[:, [0, 2]].tolist() == [[0, 2], [1, 4]]
+    np.testing.assert_allclose(targets.weights, [[1 / 3, 1 / 3, 1 / 3, 0], [1 / 2, 0, 1 / 2, 0]], rtol=1e-7)
+    for denominator, weight in ((4, 0.25), ([4, 2], 0.25), ([0, 2], 1.0)):
+        weights = span_targets([0, 9], [9, 9], (2, 5), denominator, "float32").weights
+        assert weights.tolist() == [[weight, 0.0], [0.0, 0.0]] and weights.dtype == "float32"
 
 
-def test_numbers(device):
+def test_numbers():
     for labels in ([1, 2.5], [[1], [2.5]], np.array([1, 2.5], dtype="float32")):
-        targets = number_targets(labels, (2, 1), device, "float32")
-        assert to_numpy(targets).tolist() == [[1.0], [2.5]] and targets.dtype == "float32"
+        targets = number_targets(labels, (2, 1), None, "float32")
+        assert targets.numbers.tolist() == [[1.0], [2.5]] and targets.numbers.dtype == "float32"
+        assert targets.denominator == 2 and targets.denominator.dtype == "float32"

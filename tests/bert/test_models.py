@@ -176,6 +176,20 @@ def test_first_values_follow_from_the_seed(config, device):
         assert value.std() == pytest.approx(0.44 if cut else 0.5, abs=0.02)
 
 
+def test_positions_may_start_as_waves(config, device):
+    """Of the size that drawn ones have; from position to position the same rotation; the rest is drawn."""
+    made = config(position_initializer="sinusoidal", initializer_range=0.5, max_position_embeddings=40)
+    parameters = dict(BertModel(made, device=device, dtype="float64").named_parameters())
+    table = to_numpy(parameters["embeddings.position_embeddings.weight"].value)  # (40, H)
+    assert (table**2).mean() == pytest.approx(0.25)
+    np.testing.assert_allclose(table[3, :2], np.sqrt(0.5) * np.array([np.sin(3), np.cos(3)]))
+    for wave in range(0, table.shape[1], 2):  # sin and cos of one frequency, as a complex number
+        steps = (table[1:, wave + 1] + 1j * table[1:, wave]) / (table[:-1, wave + 1] + 1j * table[:-1, wave])
+        np.testing.assert_allclose(steps, np.exp(1j / 10000 ** (wave / table.shape[1])))
+    words = to_numpy(parameters["embeddings.word_embeddings.weight"].value)
+    assert 0.3 < words.std() < 0.6
+
+
 # -- Backward ---------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from minibert.bert import (
     BertForSequenceClassification,
     BertForTokenClassification,
     SentenceEncoder,
+    SentencePairs,
     extract_features,
     freeze,
 )
@@ -73,12 +74,11 @@ def test_loss_and_gradients_are_those_of_single_precision(
 
 def task_gradient(model, **labels):
     """The loss and the flat gradient of a fine-tuning step; of a sentence encoder's on pairs."""
+    learned, batch = model, BATCH | labels
     if isinstance(model, SentenceEncoder):
-        output, cache = model.forward_pairs(BATCH, SECOND_TEXTS)
-        model.backward_pairs(cache)
-    else:
-        output, cache = model.forward(**BATCH, **labels)
-        model.backward(cache)
+        learned, batch = SentencePairs(model), {"first": BATCH, "second": SECOND_TEXTS}
+    output, cache = learned.forward(**batch)
+    learned.backward(cache)
     return float(to_numpy(output.loss)), to_numpy(model.buffers.grad).astype("float64")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minibert.arrays import to_numpy
-from minibert.bert import BertForSequenceClassification, BertModel, SentenceEncoder
+from minibert.bert import BertForSequenceClassification, BertModel, SentenceEncoder, SentencePairs
 from minibert.errors import UserError
 
 FIRST = {
@@ -67,7 +67,7 @@ def cosines(model):
 
 def test_with_labels_the_cosines_are_to_be_those(encoder):
     model = encoder()
-    output, _ = model.forward_pairs(FIRST, SECOND, [0.5, -1.0, 0.2])
+    output, _ = SentencePairs(model).forward(FIRST, SECOND, [0.5, -1.0, 0.2])
     expected = np.mean((np.diag(cosines(model)) - [0.5, -1.0, 0.2]) ** 2)
     assert float(output.loss) == pytest.approx(expected, rel=1e-10)
 
@@ -75,24 +75,24 @@ def test_with_labels_the_cosines_are_to_be_those(encoder):
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_without_labels_each_has_to_find_its_partner(encoder, symmetric):
     model = encoder("max")
-    output, _ = model.forward_pairs(FIRST, SECOND, scale=7.0, symmetric=symmetric)
+    output, _ = SentencePairs(model, scale=7.0, symmetric=symmetric).forward(FIRST, SECOND)
     scores = np.exp(7.0 * cosines(model))
     expected = -np.log(np.diag(scores) / scores.sum(axis=1)).mean()
     if symmetric:
         expected = (expected - np.log(np.diag(scores) / scores.sum(axis=0)).mean()) / 2
     assert float(output.loss) == pytest.approx(expected, rel=1e-10)
-    summed, _ = model.forward_pairs(FIRST, SECOND, scale=7.0, symmetric=symmetric, denominator=1)
+    summed, _ = SentencePairs(model, scale=7.0, symmetric=symmetric).forward(FIRST, SECOND, denominator=1)
     assert float(summed.loss) == pytest.approx(3 * expected, rel=1e-10)
 
 
 def test_the_two_texts_of_a_pair_have_dropout_of_their_own(encoder):
     """Equal texts get different vectors, and the same again in the same place; so do micro-batches."""
-    model = encoder(hidden_dropout_prob=0.3)
-    model.train()
+    pairs = SentencePairs(encoder(hidden_dropout_prob=0.3))
+    pairs.train()
 
     def loss(**place):
-        model.set_dropout_stream(**place)
-        return float(model.forward_pairs(SECOND, SECOND, [1.0, 1.0, 1.0])[0].loss)
+        pairs.set_dropout_stream(**place)
+        return float(pairs.forward(SECOND, SECOND, [1.0, 1.0, 1.0])[0].loss)
 
     first = loss(seed=1, step=2)
     assert first > 1e-4
@@ -102,21 +102,22 @@ def test_the_two_texts_of_a_pair_have_dropout_of_their_own(encoder):
 
 def test_recomputed_layers_of_both_texts_have_the_dropout_that_they_had(encoder):
     model = encoder(hidden_dropout_prob=0.3)
-    model.train()
+    pairs = SentencePairs(model)
+    pairs.train()
     found = []
     for recompute in (False, True):
         model.encoder.recompute = recompute
-        model.zero_grad()
-        model.backward_pairs(model.forward_pairs(FIRST, SECOND)[1])
+        pairs.zero_grad()
+        pairs.backward(pairs.forward(FIRST, SECOND)[1])
         found.append(to_numpy(model.buffers.grad).copy())
     np.testing.assert_array_equal(*found)
 
 
 def test_pairs_are_of_one_number(encoder):
     with pytest.raises(UserError, match="3 first and 1 second texts; expected pairs"):
-        encoder().forward_pairs(FIRST, {"input_ids": [[2, 3]]})
+        SentencePairs(encoder()).forward(FIRST, {"input_ids": [[2, 3]]})
     with pytest.raises(UserError, match=r"labels has shape \(2,\); expected \(3,\)"):
-        encoder().forward_pairs(FIRST, SECOND, [0.0, 1.0])
+        SentencePairs(encoder()).forward(FIRST, SECOND, [0.0, 1.0])
 
 
 # -- Folders ----------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@ import pytest
 
 from minibert.bert import BertConfig, BertForSequenceClassification, BertModel
 from minibert.errors import UserError
-from minibert.tasks.classify import Classify, ClassifyOptions, ClassPrediction, Regress, RegressOptions
+from minibert.tasks.classify import Classify, ClassPrediction, Regress
 from minibert.tasks.registry import open_task
+from minibert.tasks.task import TableOptions
 from minibert.text import BertTokenizer
 
 TOKENIZER = BertTokenizer("[PAD] [UNK] [CLS] [SEP] [MASK] good bad film it was really a".split())
@@ -80,14 +81,8 @@ def test_scores_and_records(table):
     }
 
 
-def test_f1_is_for_two_labels(table):
-    task = Classify(TOKENIZER, ClassifyOptions(metric="f1"))
-    with pytest.raises(UserError, match=r"train.tsv: 3 labels, but the metric f1 is for two; choose"):
-        task.learn_labels(task.read(table(FILMS)))
-
-
 def test_regression_from_one_file_to_one_number(encoder, table, tmp_path):
-    task = Regress(TOKENIZER, RegressOptions(metric="pearson"))
+    task = Regress(TOKENIZER, TableOptions(max_length=9))
     examples = task.read(table("sentence1|sentence2|score\ngood|bad|0.5\nfilm|a film|4\nit|was|2\n"))
     task.learn_labels(examples)
     assert [f.inputs["labels"] for f in task.features(examples, training=True)] == [0.5, 4.0, 2.0]
@@ -98,7 +93,7 @@ def test_regression_from_one_file_to_one_number(encoder, table, tmp_path):
     assert scores["pearson"] == pytest.approx(np.corrcoef(predictions, [0.5, 4, 2])[0, 1])
     task.save(model, tmp_path / "tuned")
     again, _ = open_task(tmp_path / "tuned")
-    assert (type(again), again.metric) == (Regress, "pearson")
+    assert (type(again), again.options.max_length) == (Regress, 9)
     record = again.record(examples[1], predictions[1])
     assert record == {"text": "film", "text_pair": "a film", "label": 4.0, "prediction": predictions[1]}
 
@@ -153,12 +148,12 @@ def test_another_vocabulary_is_refused(encoder):
     ],
 )
 def test_columns_are_found(table, options, content):
-    examples = Classify(TOKENIZER, ClassifyOptions(**options)).read(table(content))
+    examples = Classify(TOKENIZER, TableOptions(**options)).read(table(content))
     assert [(example.text, example.label) for example in examples] == [("good", "pos"), ("bad", "neg")]
 
 
 def test_columns_that_contradict_are_refused(table):
     with pytest.raises(UserError, match="which column holds the text"):
-        ClassifyOptions(pair_column="other")
+        TableOptions(pair_column="other")
     with pytest.raises(UserError, match="recipe stsb is for the task regress, not classify"):
-        Classify(TOKENIZER, ClassifyOptions(recipe="stsb")).read(table(FILMS))
+        Classify(TOKENIZER, TableOptions(recipe="stsb")).read(table(FILMS))

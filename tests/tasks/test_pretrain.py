@@ -13,11 +13,14 @@ import pytest
 from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.data import BatchStream
 from minibert.errors import UserError
+from minibert.files import write_json
+from minibert.settings import read_settings
 from minibert.tasks import fill_mask, prepare, pretrain
 from minibert.tasks.pretrain import _print_summary, masked_sentences
 from minibert.text import BertTokenizer
 from minibert.train import PretrainSettings
 from minibert.train.metrics import read_metrics
+from minibert.train.step import TrainingStep
 
 
 def names(folder):
@@ -264,6 +267,105 @@ def test_another_machine_is_told(small, capsys):
     assert warning == f"warning: numpy was 1.0, is {np.__version__}; the last bits of the result may differ\n"
 
 
+# -- Long sequences ----------------------------------------------------------------------------------
+
+# Steps 1 to 4 have 4 sequences of 16 tokens, steps 5 to 8 have 2 of 32.
+LONG = {"long_seq_length": 32, "long_share": 0.5}
+TWO_LENGTHS = {"max_seq_length": 16, "steps": 8, "save_every": 1, "keep_checkpoints": 100}
+
+
+def cut_back(settings, step, name):
+    """A copy of a run as it was after ``step`` steps; returns how to go on with it."""
+    shutil.copytree(settings.folder, settings.folder.with_name(name))
+    for later in range(step + 1, settings.steps + 1):
+        shutil.rmtree(settings.folder.with_name(name) / f"checkpoint-{later}")
+    return settings.replace(name=name, resume=True)
+
+
+def without(settings, *keys):
+    """Take these out of the run's files, as if they were of before there were long sequences."""
+    for path in (settings.folder / "config.json", *settings.folder.glob("checkpoint-*/state.json")):
+        values = json.loads(path.read_text())
+        path.write_text(json.dumps({key: value for key, value in values.items() if key not in keys}))
+
+
+def test_the_last_steps_have_long_sequences(small, monkeypatch, capsys):
+    shapes, take = [], TrainingStep.take
+
+    def note(training, micro_batches, *arguments):
+        shapes.append([batch["input_ids"].shape for batch in micro_batches])
+        take(training, micro_batches, *arguments)
+
+    monkeypatch.setattr(TrainingStep, "take", note)
+    pretrain(small(**TWO_LENGTHS, **LONG, accumulation=2))
+    assert shapes == [[(4, 16)] * 2] * 4 + [[(2, 32)] * 2] * 4
+    printed = capsys.readouterr().out
+    assert "steps 1 to 4: 4 sequences of 16 tokens, up to 2 predicted in each\n" in printed
+    assert "steps 5 to 8: 2 sequences of 32 tokens, up to 5 predicted in each\n" in printed
+
+
+def test_held_out_text_is_measured_at_one_length(small):
+    """Where the sequences become long the curve does not leap: the batches are those of a short run."""
+    for settings in (small(name="short", **TWO_LENGTHS), small(name="long", **TWO_LENGTHS, **LONG)):
+        pretrain(settings)
+    short, long = (
+        {r["step"]: r for r in read_metrics(small(name=name).folder / "metrics.jsonl") if "lr" not in r}
+        for name in ("short", "long")
+    )
+    assert set(long) == set(short) | {4} == {0, 3, 4, 6, 8}  # and once more between the two
+    assert long[3] == short[3] and long[8] != short[8]
+
+
+@pytest.mark.parametrize("step", [3, 4, 6])
+def test_a_run_of_two_lengths_goes_on_to_the_same_bits(small, step):
+    whole = small(**TWO_LENGTHS, **LONG)
+    pretrain(whole)
+    resumed = cut_back(whole, step, "resumed")
+    pretrain(resumed)
+    assert weights(resumed) == weights(whole)
+    losses = [
+        [(r["step"], r.get("loss")) for r in read_metrics(s.folder / "metrics.jsonl")]
+        for s in (whole, resumed)
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("step", [2, 4])
+def test_long_sequences_can_be_added_before_they_begin(small, step):
+    """Also to a run of a version that did not know them."""
+    whole, short = small(name="whole", **TWO_LENGTHS, **LONG), small(name="short", **TWO_LENGTHS)
+    pretrain(whole)
+    pretrain(short)
+    resumed = cut_back(short, step, "resumed")
+    without(resumed, "phases", *LONG, "long_batch_size", "long_max_predictions")
+    resumed = resumed.replace(**LONG)
+    pretrain(resumed)
+    assert weights(resumed) == weights(whole) != weights(short)
+    assert PretrainSettings.from_dict(read_settings(resumed.folder / "config.json")) == resumed.replace(
+        resume=False, precision="float32"
+    )
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize(
+    ("begun_with", "resumed_with"), [({}, LONG), (LONG, {}), (LONG, {**LONG, "long_share": 0.4})]
+)
+def test_steps_that_were_taken_keep_their_length(small, begun_with, resumed_with, old):
+    """However the settings were changed: by flags, or in the run's own config.json."""
+    begun = small(name="begun", precision="float32", **TWO_LENGTHS, **begun_with)
+    pretrain(begun)
+    resumed = cut_back(begun, 6, "resumed").replace(
+        **{"long_seq_length": None, "long_share": 0.1} | resumed_with
+    )
+    write_json(resumed.folder / "config.json", resumed.to_dict())
+    if old and not begun_with:
+        without(resumed, "phases")
+    before = (resumed.folder / "checkpoint-6" / "state.json").read_bytes()
+    with pytest.raises(UserError, match=r"resumed has taken 6 steps, and not with long_seq_length="):
+        pretrain(resumed)
+    assert (resumed.folder / "checkpoint-6" / "state.json").read_bytes() == before
+
+
 # -- Refusals ----------------------------------------------------------------------------------------
 
 
@@ -298,6 +400,15 @@ def test_an_overwritten_run_is_kept_until_the_new_one_can_begin(small, tmp_path)
     ("changes", "message"),
     [
         ({"max_seq_length": 33}, "max_seq_length is 33, but the model has only 32 positions"),
+        (
+            {"max_seq_length": 16, "long_seq_length": 64},
+            "long_seq_length is 64, but the model has only 32 pos",
+        ),
+        ({"long_seq_length": 32}, "long_seq_length is 32; it must be longer than max_seq_length, 32"),
+        (
+            {"max_seq_length": 12, "long_seq_length": 32},
+            "4 sequences of 12 tokens do not make whole ones of 32; .* a batch_size that is a multiple of 8",
+        ),
         ({"heads": 3}, "hidden_size 16 is not divisible by num_attention_heads 3"),
         ({"resume": True}, "runs/small: no checkpoint to resume from"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
@@ -367,6 +478,17 @@ def test_double_precision_all_the_way(small):
     pretrain(small(precision="float64"))
     config = json.loads((small().folder / "final" / "config.json").read_text())
     assert config["dtype"] == "float64"
+
+
+def test_out_of_memory_is_told_of_the_longer_sequences(small, monkeypatch):
+    def run_out(*arguments, **keywords):
+        raise MemoryError
+
+    monkeypatch.setattr(BertForPreTraining, "backward", run_out)
+    with pytest.raises(
+        UserError, match=r"^not enough memory on cpu: 2 sequences of 32 tokens in float32 take"
+    ):
+        pretrain(small(**TWO_LENGTHS, **LONG))
 
 
 @pytest.mark.parametrize("recompute", [False, True])

@@ -60,10 +60,10 @@ def test_evaluation_runs_on_every_array_library(device, config, model, make_batc
     assert evaluate(elsewhere, batches) == pytest.approx(evaluate(model, batches), rel=1e-12)
 
 
-def test_targets_are_counted_over_all_batches(make_batch):
+def test_targets_are_counted_over_all_batches(model, make_batch):
     batches = [make_batch(rows, seed) for seed, rows in enumerate((2, 3))]
     masked = sum(int((batch["labels"] != -100).sum()) for batch in batches)
-    assert count_targets(batches) == {"mlm_denominator": masked, "nsp_denominator": 5}
+    assert count_targets(model, batches) == {"mlm_denominator": masked, "nsp_denominator": 5}
 
 
 def test_lines_after_a_step_are_dropped_and_so_is_half_a_line(tmp_path):

@@ -87,6 +87,40 @@ def test_the_instances_follow_the_settings():
     assert (instances.max_seq_length, instances.next_sentence, instances.masking) == (64, False, "fixed")
 
 
+def lengths(settings):
+    return [
+        (phase.start, phase.stop, phase.batch_size, *map(phase.instances.__getattribute__, LENGTH_AND_MOST))
+        for phase in settings.phases()
+    ]
+
+
+LENGTH_AND_MOST = ("max_seq_length", "max_predictions")
+
+
+def test_the_steps_of_the_paper():
+    """128 tokens for 90 % of the steps, then 512; as many tokens, and predictions, in every step."""
+    paper = PretrainSettings(steps=1_000_000, batch_size=256, max_seq_length=128, max_predictions=20)
+    assert lengths(paper) == [(0, 1_000_000, 256, 128, 20)]
+    paper = paper.replace(long_seq_length=512)
+    assert lengths(paper) == [(0, 900_000, 256, 128, 20), (900_000, 1_000_000, 64, 512, 80)]
+    assert [phase.instances.most_predictions for phase in paper.phases()] == [19, 77]
+    own = paper.replace(long_share=0.25, long_batch_size=256, long_max_predictions=77)
+    assert lengths(own) == [(0, 750_000, 256, 128, 20), (750_000, 1_000_000, 256, 512, 77)]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.0, [64]), (0.04, [64]), (0.06, [64, 128]), (1.0, [128])])
+def test_a_phase_without_steps_is_none(share, expected):
+    phases = PretrainSettings(steps=10, long_seq_length=128, long_share=share).phases()
+    assert [phase.instances.max_seq_length for phase in phases] == expected
+    assert phases[0].start == 0 and phases[-1].stop == 10
+
+
+def test_a_phase_begins_with_its_first_step():
+    settings = PretrainSettings(steps=10, long_seq_length=128, long_share=0.5)
+    assert settings.begun_phases(1) == settings.begun_phases(5) == [[0, 32, 64, 20]]
+    assert settings.begun_phases(6) == [[0, 32, 64, 20], [5, 16, 128, 40]]
+
+
 def test_all_settings_are_described():
     text = PretrainSettings(corpus=("a", "b")).describe()
     assert all(f"{field.name}=" in text for field in dataclasses.fields(PretrainSettings))

@@ -6,7 +6,15 @@ import strict
 from recorder import recording_device
 
 from minibert.arrays import Device, dropout_stream, map_arrays, to_numpy
-from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.bert import (
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    SentenceEncoder,
+    SentencePairs,
+)
 from minibert.errors import UserError
 from minibert.replay import WARM_UP
 from minibert.train import AdamW
@@ -18,7 +26,7 @@ PREDICTIONS = 4 * 11  # more than a batch of four ever has in these tests
 
 def gradients(model, batches, step=0):
     """What a step does up to the update: the losses."""
-    counts = count_targets(batches)
+    counts = count_targets(model, batches)
     checked = [map_arrays(model.device.asarray, model.check(**batch, **counts)) for batch in batches]
     streams = [dropout_stream(0, step, index, 0) for index in range(len(batches))]
     losses = accumulate_gradients(model, checked, streams)
@@ -36,6 +44,51 @@ def test_micro_batches_with_different_mask_counts_equal_the_one_large_batch(mode
     assert gradients(model, pieces) == pytest.approx(expected, rel=1e-13)
     difference = np.linalg.norm(model.buffers.grad - gradient) / np.linalg.norm(gradient)
     assert difference < 1e-13
+
+
+ENCODER = {
+    "input_ids": np.random.default_rng(1).integers(1, 40, (4, 7)),
+    "attention_mask": np.arange(7) < np.array([[7], [5], [7], [6]]),
+}
+TAGS = np.array([[-100, 2, 0, -100, 1, 1, -100], [-100, 0, -100, 2, -100, -100, -100], [-100] * 7, [2] * 7])
+SPANS = {"start_positions": np.array([1, 0, 6, 7]), "end_positions": np.array([3, 9, 6, 9])}  # 7, 9: ignored
+
+
+@pytest.mark.parametrize(
+    ("Model", "settings", "labels"),
+    [
+        (BertForSequenceClassification, {"num_labels": 3}, {"labels": np.array([2, 0, -100, 1])}),
+        (BertForSequenceClassification, {"num_labels": 1}, {"labels": np.array([0.5, 1, -2, 0])}),
+        (BertForTokenClassification, {"num_labels": 3}, {"labels": TAGS}),
+        (BertForTokenClassification, {"num_labels": 3, "crf": True}, {"labels": TAGS}),
+        (BertForQuestionAnswering, {}, SPANS),
+        (SentenceEncoder, {}, {"labels": np.array([0.5, 1, -0.5, 0])}),
+    ],
+)
+def test_micro_batches_of_every_task_equal_the_one_large_batch(device, config, Model, settings, labels):
+    """The loss, the gradient and the update, though the pieces hold different numbers of labels."""
+    batch = ENCODER | labels
+    states, read = [], []
+    for rows in ([slice(0, 4)], [slice(0, 1), slice(1, 3), slice(3, 4)]):
+        model = Model(config.replace(**settings), device=device, dtype="float64", seed=3)
+        pieces = [{name: array[part] for name, array in batch.items()} for part in rows]
+        if Model is SentenceEncoder:
+            model = SentencePairs(model)
+            pieces = [
+                {
+                    "first": piece,
+                    "second": {"input_ids": piece["input_ids"][:, 2:]},
+                    "labels": piece.pop("labels"),
+                }
+                for piece in pieces
+            ]
+        training = TrainingStep(model, AdamW(model), graph=False)
+        training.take(pieces, 0.01, 0)
+        read.append(training.read())
+        states.append(to_numpy(model.buffers.value))
+    assert read[1] == pytest.approx(read[0], rel=1e-12) and read[0]["loss"] > 0
+    assert read[0].keys() == {"loss", "grad_norm"}
+    np.testing.assert_allclose(states[1], states[0], rtol=1e-9, atol=1e-12)
 
 
 def test_every_micro_batch_drops_other_elements(config, make_batch):

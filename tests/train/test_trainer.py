@@ -84,6 +84,16 @@ def test_it_reports_evaluates_and_saves_when_due_and_at_the_end(make_trainer):
     assert [state["data"]["batch"] for state in trainer.saved] == [5, 7]
 
 
+def test_training_in_two_stretches_ends_in_the_same_bits(make_trainer):
+    whole, twice = (make_trainer(save_every=100) for _ in range(2))
+    whole.run()
+    twice.run(4)
+    twice.run()
+    np.testing.assert_array_equal(twice.model.buffers.value, whole.model.buffers.value)
+    assert [state["step"] for state in whole.saved] == [6]
+    assert [state["step"] for state in twice.saved] == [4, 6]  # each stretch ends with a checkpoint
+
+
 def test_a_report_gives_the_mean_since_the_last_and_counts_tokens(make_trainer, make_batch):
     often = make_trainer(log_every=1)
     often.run()

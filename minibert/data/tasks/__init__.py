@@ -4,7 +4,14 @@ from minibert.data.tasks.blimp import MinimalPair, read_blimp
 from minibert.data.tasks.conll import SCHEMES, TaggedSentence, read_conll
 from minibert.data.tasks.faults import Faults, Place
 from minibert.data.tasks.feature_batches import FeatureStream, collate, ordered_batches
-from minibert.data.tasks.features import Feature, TaggedFeature, tagged_features, text_features
+from minibert.data.tasks.features import (
+    Feature,
+    PairFeature,
+    TaggedFeature,
+    pair_features,
+    tagged_features,
+    text_features,
+)
 from minibert.data.tasks.labels import check_labels, label_names
 from minibert.data.tasks.recipes import RECIPES, Recipe
 from minibert.data.tasks.squad import Answer, Question, read_squad, split_articles
@@ -21,6 +28,7 @@ __all__ = [
     "Feature",
     "FeatureStream",
     "MinimalPair",
+    "PairFeature",
     "Place",
     "Question",
     "QuestionWindow",
@@ -32,6 +40,7 @@ __all__ = [
     "collate",
     "label_names",
     "ordered_batches",
+    "pair_features",
     "question_windows",
     "read_blimp",
     "read_conll",

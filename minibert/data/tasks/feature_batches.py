@@ -17,13 +17,18 @@ def collate(features: Sequence[Feature], pad_id: int) -> Batch:
 
     (B, S) int32: input_ids, token_type_ids, attention_mask (0 on padding), labels of words (−100 on padding).
     (B,) int32: labels of texts (scores: float32), start_positions, end_positions.
+    Of pairs, ``first`` and ``second`` are a batch each.
     """
     lengths = np.array([len(feature) for feature in features])
     padding = {"input_ids": pad_id, "token_type_ids": 0, "labels": IGNORED}
-    batch = {"attention_mask": (np.arange(lengths.max()) < lengths[:, None]).astype(np.int32)}
+    batch = {}
+    if "input_ids" in features[0].inputs:
+        batch["attention_mask"] = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int32)
     for name, first in features[0].inputs.items():
         column = [feature.inputs[name] for feature in features]
-        if isinstance(first, np.ndarray):
+        if isinstance(first, Feature):
+            batch[name] = collate(column, pad_id)
+        elif isinstance(first, np.ndarray):
             batch[name] = np.full((len(column), lengths.max()), padding[name], np.int32)
             for row, values in zip(batch[name], column, strict=True):
                 row[: len(values)] = values

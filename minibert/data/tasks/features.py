@@ -1,7 +1,7 @@
 """Examples written out as what the models read: texts and pairs, tagged words."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,14 @@ class TaggedFeature(Feature):
     positions: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class PairFeature(Feature):
+    """Two texts of which each is a row for itself: ``inputs`` holds them as ``first`` and ``second``."""
+
+    def __len__(self) -> int:
+        return len(self.inputs["first"]) + len(self.inputs["second"])
+
+
 def text_features(
     examples: Sequence[TextExample],
     tokenizer: BertTokenizer,
@@ -57,6 +65,20 @@ def text_features(
         elif example.label is not None and label_ids is not None:
             inputs["labels"] = label_ids[example.label]
         features.append(Feature(inputs, index))
+    return features
+
+
+def pair_features(
+    examples: Sequence[TextExample], tokenizer: BertTokenizer, max_length: int
+) -> list[PairFeature]:
+    """Both texts as [CLS] text [SEP], each of ``max_length`` tokens at most; ``labels``: the score."""
+    features = []
+    for index, example in enumerate(examples):
+        texts = example.text, example.text_pair
+        alone = [replace(example, text=text, text_pair=None, label=None) for text in texts]
+        first, second = text_features(alone, tokenizer, max_length)
+        labels = {} if example.label is None else {"labels": example.label}
+        features.append(PairFeature({"first": first, "second": second, **labels}, index))
     return features
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibert.data.tasks import Feature, FeatureStream, collate, ordered_batches
+from minibert.data.tasks import Feature, FeatureStream, PairFeature, collate, ordered_batches
 from minibert.errors import UserError
 
 
@@ -36,6 +36,17 @@ def test_labels_of_words_are_padded_with_those_that_do_not_count_and_scores_are_
     assert collate(rows, 0)["labels"].tolist() == [[0, -100, -100], [0, 1, 2]]
     scored = [Feature({"input_ids": np.ones(1, np.int32), "labels": score}, 0) for score in (2.5, 4.0)]
     assert collate(scored, 0)["labels"].dtype == np.float32
+
+
+def test_pairs_are_two_batches_each_as_wide_as_it_has_to_be():
+    short, long = features([2, 3]), features([7, 5])
+    for one, other in zip(short, long, strict=True):
+        del one.inputs["labels"], other.inputs["labels"]
+    rows = [PairFeature({"first": short[i], "second": long[i], "labels": 0.5}, i) for i in range(2)]
+    batch = collate(rows, pad_id=9)
+    assert batch.keys() == {"first", "second", "labels"} and batch["labels"].tolist() == [0.5, 0.5]
+    assert batch["first"]["input_ids"].tolist() == [[7, 7, 9], [7, 7, 7]]
+    assert batch["second"]["attention_mask"].tolist() == [[1] * 7, [1] * 5 + [0] * 2]
 
 
 def test_ordered_batches_hold_everything_once_the_longest_first():

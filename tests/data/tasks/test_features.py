@@ -3,7 +3,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibert.data.tasks import Place, TaggedSentence, TextExample, tagged_features, text_features
+from minibert.data.tasks import (
+    Place,
+    TaggedSentence,
+    TextExample,
+    pair_features,
+    tagged_features,
+    text_features,
+)
 from minibert.errors import UserError
 from minibert.text import BertTokenizer
 
@@ -42,6 +49,14 @@ def test_scores_stay_as_they_are_and_labels_need_not_be(tokenizer):
     assert text_features([pair("a", "b", 2.5)], tokenizer, 8)[0].inputs["labels"] == 2.5
     assert "labels" not in text_features([pair("a")], tokenizer, 8, {"x": 0})[0].inputs
     assert "labels" not in text_features([pair("a", label="x")], tokenizer, 8)[0].inputs
+
+
+def test_texts_of_a_pair_each_for_itself(tokenizer):
+    scored, unknown = pair_features([pair("ab", "c c c c", 2.5), pair("a", "b")], tokenizer, 5)
+    assert tokens(scored.inputs["first"]) == "[CLS] a ##b [SEP]"
+    assert tokens(scored.inputs["second"]) == "[CLS] c c c [SEP]"
+    assert scored.inputs["labels"] == 2.5 and "labels" not in unknown.inputs
+    assert (len(scored), len(unknown), unknown.example) == (9, 6, 1)
 
 
 @pytest.mark.parametrize(

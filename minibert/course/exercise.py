@@ -1,0 +1,137 @@
+"""What an exercise of the course is: a function to write, and all that is needed to judge what was written.
+
+An exercise reads from top to bottom: what the function is called with and held against, the solution, and
+the mistakes that people make, each with what to tell them:
+
+    @exercise("05", outputs="dx dweight dbias", trials=…, reference=library_backward, hints=(…))
+    def layer_norm_backward(dout, cache):
+        …                                     # the solution; the exercise is "05.layer_norm_backward"
+
+    @layer_norm_backward.mistake("γ belongs inside the two means: …")
+    def gamma_outside_the_means(dout, cache):
+        …                                     # who returns the same numbers as this is told so
+
+Inputs are random, from a fixed seed, and such that mistakes show (see ``gradcheck``): B > 1, γ, β and ε of
+order one, ids that occur twice, padding.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from minibert.arrays import Array, resolve_device
+from minibert.gradcheck import Case, Draws
+
+Hints = tuple[str, str, str]  # a nudge, a bit more, the place to look
+
+EXERCISES: dict[str, "Exercise"] = {}  # by name, in the order of the course
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One call of the function.
+
+    ``arguments`` by name, in order; ``label`` tells trials apart; ``numeric`` has numeric gradients by the
+    names of the outputs, as far as the outputs are gradients.
+    """
+
+    arguments: dict[str, Any]
+    label: str = ""
+    numeric: dict[str, Array] = field(default_factory=dict)
+
+
+def gradient_trial(forward: Callable, inputs: dict[str, Array], label: str = "") -> Trial:
+    """The call gradients(dout, cache) after y, cache = forward(*inputs), with a random dout of y's shape.
+
+    ``inputs`` are the float64 arrays to differentiate with respect to, by name; their gradients are to be
+    returned, "dx" for "x".
+    """
+    # Of the case only the numeric side is used: the other is what the learner writes.
+    case = Case(label, inputs, lambda: [forward(*inputs.values())[0]], backward=lambda douts: {})
+    _, cache = forward(*inputs.values())
+    numeric = {f"d{name}": gradient for name, gradient in case.numeric.items()}
+    return Trial({"dout": case.douts[0], "cache": cache}, label, numeric)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong implementation that people write, and what to tell them."""
+
+    name: str
+    function: Callable
+    hint: str
+
+
+@dataclass
+class Exercise:
+    """A function to write, named "NN.function" after its notebook and its solution.
+
+    ``outputs`` names what it returns: one thing, or a tuple of so many. ``make_trials`` draws the calls.
+    ``reference`` is the library's own function, or, where the library has none, the solution. ``hints`` are
+    for answers that match no registered mistake. A ``secret`` exercise never shows the right answer.
+    """
+
+    name: str
+    solution: Callable
+    reference: Callable
+    outputs: tuple[str, ...]
+    make_trials: Callable[[Draws], Sequence[Trial]]
+    hints: Hints
+    secret: bool = False
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def mistake(self, hint: str) -> Callable[[Callable], Mistake]:
+        """Decorator: register a wrong implementation, to be recognised by what it returns."""
+
+        def register(function: Callable) -> Mistake:
+            self.mistakes.append(Mistake(function.__name__.replace("_", " "), function, hint))
+            return self.mistakes[-1]
+
+        return register
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """The calls, always the same."""
+        return list(self.make_trials(Draws(resolve_device("cpu"), seed=1)))
+
+    @cached_property
+    def expected(self) -> list[tuple]:
+        """What the reference returns: a tuple of outputs for each trial."""
+        return self._answers(self.reference)
+
+    @cached_property
+    def mistaken(self) -> list[tuple[Mistake, list[tuple]]]:
+        """Each registered mistake, with what it returns."""
+        return [(mistake, self._answers(mistake.function)) for mistake in self.mistakes]
+
+    def row_name(self, output: str, trial: Trial) -> str:
+        """What one output of one trial is called."""
+        if len(self.outputs) == 1 and trial.label:
+            return trial.label
+        return f"{output}, {trial.label}" if trial.label else output
+
+    def _answers(self, function: Callable) -> list[tuple]:
+        values = [function(*copy.deepcopy(trial.arguments).values()) for trial in self.trials]
+        return [(value,) for value in values] if len(self.outputs) == 1 else values
+
+
+def exercise(
+    notebook: str,
+    *,
+    outputs: str,
+    trials: Callable[[Draws], Sequence[Trial]],
+    hints: Hints,
+    reference: Callable | None = None,
+    secret: bool = False,
+) -> Callable[[Callable], Exercise]:
+    """Decorator: make an exercise of its solution. ``outputs`` are names with spaces between them."""
+
+    def define(solution: Callable) -> Exercise:
+        name = f"{notebook}.{solution.__name__}"
+        names = tuple(outputs.split())
+        EXERCISES[name] = Exercise(name, solution, reference or solution, names, trials, hints, secret)
+        return EXERCISES[name]
+
+    return define

@@ -1,0 +1,9 @@
+"""The exercises, a file a notebook."""
+
+from minibert.course.exercises import (  # noqa: F401
+    n01_gradients,
+    n02_linear,
+    n03_softmax,
+    n04_gelu_dropout,
+    n05_layer_norm,
+)

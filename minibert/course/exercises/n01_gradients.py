@@ -1,0 +1,163 @@
+"""01 Gradients and checks: taking a broadcast back, and the numeric gradient."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from minibert.course.exercise import Trial, exercise, gradient_trial
+
+BROADCAST = (3, 4, 5)
+
+
+@exercise(
+    "01",
+    outputs="dx",
+    trials=lambda draw: [
+        gradient_trial(
+            lambda x: (np.broadcast_to(x, BROADCAST), x.shape),
+            {"x": draw.normal(*shape)},
+            label=f"{BROADCAST} to {shape}",
+        )
+        for shape in ((5,), (4, 1), (3, 1, 5), ())
+    ],
+    hints=(
+        "Broadcasting makes copies. A number that was used several times collects the gradient of every use.",
+        "NumPy aligns shapes at their ends. It adds axes in front, and it stretches axes of size 1: two "
+        "cases.",
+        "Sum over the first dout.ndim − len(shape) axes; then over every axis i with shape[i] == 1, with "
+        "keepdims=True.",
+    ),
+)
+def unbroadcast(dout, shape):
+    new = dout.ndim - len(shape)
+    dx = dout.sum(axis=tuple(range(new)))
+    stretched = tuple(i for i, size in enumerate(shape) if size == 1)
+    return dx.sum(axis=stretched, keepdims=True)
+
+
+@unbroadcast.mistake(
+    "You sum over the axes that broadcasting put in front, but not over those of size 1 that it stretched: "
+    "x of shape (4, 1) was copied along its second axis, too."
+)
+def only_the_new_axes(dout, shape):
+    return dout.sum(axis=tuple(range(dout.ndim - len(shape))))
+
+
+@unbroadcast.mistake(
+    "You take the mean over the copies. Each copy contributes to the loss in full, so the gradients add up: "
+    "a sum. (A mean is right only where the loss itself is one, and then the 1/n is in dout already.)"
+)
+def mean_for_sum(dout, shape):
+    copies = dout.size / np.prod(shape)
+    return unbroadcast.solution(dout, shape) / copies
+
+
+@unbroadcast.mistake(
+    "A stretched axis is summed away; dx must have x's own shape, in which that axis has size 1: "
+    "keepdims=True."
+)
+def stretched_axes_lost(dout, shape):
+    return np.squeeze(unbroadcast.solution(dout, shape))
+
+
+@unbroadcast.mistake(
+    "You keep the gradient of one copy and drop the others. All of them are x: their gradients add up."
+)
+def one_copy_only(dout, shape):
+    aligned = (1,) * (dout.ndim - len(shape)) + shape
+    first = tuple(slice(0, 1) if size == 1 else slice(None) for size in aligned)
+    return dout[first].reshape(shape).copy()
+
+
+# -- The numeric gradient -----------------------------------------------------------------------------
+
+
+def sum_of_cubes(x: np.ndarray) -> np.ndarray:
+    """Σ x³: its gradient is 3 x²."""
+    return (x**3).sum()
+
+
+def products_of_rows(x: np.ndarray) -> np.ndarray:
+    """Σ tanh(x) tanh(x)ᵀ: here every number of x acts together with the others."""
+    return (np.tanh(x) @ np.tanh(x).T).sum()
+
+
+def complex_step(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, h: float) -> np.ndarray:
+    """∂f/∂x = Im f(x + i·10⁻³⁰) / 10⁻³⁰, right to the last digit: nothing is subtracted, so nothing cancels.
+
+    (Squire and Trapp, 1998.) Only for functions that NumPy can also compute with complex numbers. The
+    step of a central difference plays no part.
+    """
+    gradient = np.empty_like(x)
+    for index in np.ndindex(*x.shape):
+        step = np.zeros(x.shape, dtype=complex)
+        step[index] = 1e-30j
+        gradient[index] = f(x + step).imag / 1e-30
+    return gradient
+
+
+@exercise(
+    "01",
+    outputs="dx",
+    trials=lambda draw: [
+        Trial({"f": f, "x": draw.normal(3, 4), "h": 1e-5}, f.__name__)
+        for f in (sum_of_cubes, products_of_rows)
+    ],
+    reference=complex_step,
+    hints=(
+        "One number of x at a time: how does f(x) change if only that one moves a little?",
+        "∂f/∂x ≈ (f(x + h) − f(x − h)) / 2h, where h is added to one element and the others stay.",
+        "for index in np.ndindex(*x.shape): copy x, add h at index, call f; copy x, subtract h, call f; the "
+        "difference over 2h is gradient[index]. `Case._numeric` in minibert/gradcheck.py does the same.",
+    ),
+)
+def numeric_grad(f, x, h):
+    gradient = np.empty_like(x)
+    for index in np.ndindex(*x.shape):
+        above, below = x.copy(), x.copy()
+        above[index] += h
+        below[index] -= h
+        gradient[index] = (f(above) - f(below)) / (2 * h)
+    return gradient
+
+
+@numeric_grad.mistake(
+    "This is the difference to one side, (f(x + h) − f(x)) / h. It is off by h/2 · f″, here about 1e-5; with "
+    "steps to either side these terms cancel, and what is left is of the order of h²."
+)
+def to_one_side_only(f, x, h):
+    gradient = np.empty_like(x)
+    for index in np.ndindex(*x.shape):
+        above = x.copy()
+        above[index] += h
+        gradient[index] = (f(above) - f(x)) / h
+    return gradient
+
+
+@numeric_grad.mistake("Exactly twice what it should be: from x − h to x + h it is 2h, not h.")
+def divided_by_one_step(f, x, h):
+    return 2 * numeric_grad.solution(f, x, h)
+
+
+@numeric_grad.mistake(
+    "You move all numbers of x at once, so that every element gets the same number, the sum of all "
+    "derivatives. Move one at a time."
+)
+def all_elements_at_once(f, x, h):
+    return np.full_like(x, (f(x + h) - f(x - h)) / (2 * h))
+
+
+@numeric_grad.mistake(
+    "All zeros: the steps do not reach f. x.flatten() is a copy, and so is what x[rows] gives; change an "
+    "array and call f with that very array."
+)
+def steps_on_a_copy(f, x, h):
+    return np.zeros_like(x)
+
+
+@numeric_grad.mistake(
+    "This was computed in float32. With 7 digits, f(x + h) and f(x − h) agree in nearly all of them, and the "
+    "difference is rounding: that is why gradients are checked in float64."
+)
+def in_float32(f, x, h):
+    return numeric_grad.solution(f, x.astype(np.float32), h).astype(np.float64)

@@ -1,0 +1,84 @@
+"""02 Linear: the three products. forward: y = x Wᵀ + b."""
+
+from minibert.course.exercise import exercise, gradient_trial
+from minibert.ops.linear import linear
+from minibert.ops.linear import linear_backward as library_backward
+
+
+@exercise(
+    "02",
+    outputs="dx dweight dbias",
+    trials=lambda draw: [
+        gradient_trial(
+            linear, {"x": draw.normal(3, 4, 6), "weight": draw.matrix(5, 6), "bias": draw.normal(5)}
+        )
+    ],
+    reference=library_backward,
+    hints=(
+        "Let the shapes lead you: dx has x's, dweight has weight's, dbias has bias's. Which products give "
+        "them?",
+        "Make rows of x and dout first: every leading axis is just more rows. dx is a product of dout and W, "
+        "dW one of dout and x, and b was broadcast over the rows.",
+        "dx = dout W, dW = doutᵀ x, db = Σ dout over the rows; dx gets x's shape back at the end. See "
+        "`linear_backward` in minibert/ops/linear.py.",
+    ),
+)
+def linear_backward(dout, cache):
+    x, weight = cache  # (…, K), (N, K)
+    rows = x.reshape(-1, x.shape[-1])  # (R, K)
+    drows = dout.reshape(-1, dout.shape[-1])  # (R, N)
+    dx = (drows @ weight).reshape(x.shape)  # (…, K)
+    return dx, drows.T @ rows, drows.sum(axis=0)
+
+
+@linear_backward.mistake(
+    "dweight is divided by the number of rows. The mean, if there is one, is the loss's business: its 1/n "
+    "comes in with dout. Here it would be divided by twice."
+)
+def dweight_is_a_mean(dout, cache):
+    dx, dweight, dbias = linear_backward.solution(dout, cache)
+    return dx, dweight / (dout.size / dout.shape[-1]), dbias
+
+
+@linear_backward.mistake(
+    "dbias is a mean over the rows. b was broadcast: every row used it in full, so its gradients add up."
+)
+def dbias_is_a_mean(dout, cache):
+    dx, dweight, _ = linear_backward.solution(dout, cache)
+    return dx, dweight, dout.mean(axis=(0, 1))
+
+
+@linear_backward.mistake(
+    "dbias is summed over the batch only. Every position of every sequence used b: sum over all axes but the "
+    "last."
+)
+def dbias_summed_over_the_batch_only(dout, cache):
+    dx, dweight, _ = linear_backward.solution(dout, cache)
+    return dx, dweight, dout.sum(axis=0)
+
+
+@linear_backward.mistake(
+    "dweight is transposed. The weight is stored as (outputs, inputs), and its gradient has its shape: "
+    "doutᵀ x."
+)
+def dweight_transposed(dout, cache):
+    dx, dweight, dbias = linear_backward.solution(dout, cache)
+    return dx, dweight.T.copy(), dbias
+
+
+@linear_backward.mistake(
+    "dweight has the right shape and the wrong numbers: it is xᵀ dout, reshaped. A reshape does not "
+    "transpose, it reads the same numbers off in another order. Take doutᵀ x."
+)
+def dweight_transposed_then_reshaped(dout, cache):
+    dx, dweight, dbias = linear_backward.solution(dout, cache)
+    return dx, dweight.T.reshape(dweight.shape), dbias
+
+
+@linear_backward.mistake(
+    "dweight holds one gradient for every sequence. The same W served them all: sum over the batch, too."
+)
+def dweight_for_each_sequence(dout, cache):
+    x, _ = cache
+    dx, _, dbias = linear_backward.solution(dout, cache)
+    return dx, dout.transpose(0, 2, 1) @ x, dbias

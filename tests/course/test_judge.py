@@ -1,0 +1,255 @@
+"""What ``check`` says to all that a function may do. The judge is tried on 05.layer_norm_backward."""
+
+import numpy as np
+import pytest
+
+import minibert.course.exercise
+from minibert import UserError
+from minibert.course import EXERCISES, check, judge
+from minibert.course.exercise import Trial, exercise
+
+NAME = "05.layer_norm_backward"
+SOLUTION = EXERCISES[NAME].solution
+
+
+@pytest.fixture(autouse=True)
+def first_call():
+    judge._failures.clear()
+
+
+def verdicts(function) -> list[str]:
+    return [row.verdict for row in check(NAME, function).rows]
+
+
+def not_yet(*arguments):
+    raise NotImplementedError
+
+
+def returning(change):
+    """The right gradients, changed."""
+    return lambda dout, cache: change(*SOLUTION(dout, cache))
+
+
+def zeros(dout, cache):
+    return tuple(np.zeros_like(gradient) for gradient in SOLUTION(dout, cache))
+
+
+def test_the_table(capsys):
+    result = check(NAME, SOLUTION)
+    printed = capsys.readouterr().out
+    assert printed == f"{result}\n"
+    summary, _, heading, dx, dweight, dbias = printed.splitlines()
+    assert summary == "05.layer_norm_backward: passed"
+    assert heading.split() == "output shape dtype largest error relative from numeric verdict".split()
+    assert dx.startswith("dx       (3, 4, 6)  float64")
+    assert dweight.startswith("dweight  (6,)       float64")
+    assert all(line.endswith("pass") for line in (dx, dweight, dbias))
+    assert repr(result) == "<05.layer_norm_backward: passed>"
+
+
+def test_errors_are_those_of_the_answer():
+    row = check(NAME, returning(lambda dx, dweight, dbias: (dx, 3.0 * dweight, dbias))).rows[1]
+    _, dweight, _ = EXERCISES[NAME].expected[0]
+    assert row.verdict == "fail"
+    assert row.largest_error == pytest.approx(2.0 * np.abs(dweight).max())
+    assert row.relative_error == pytest.approx(0.5)  # |3 − 1| / (3 + 1)
+    assert row.numeric_error == pytest.approx(0.5)
+
+
+def test_not_attempted_shows_what_is_asked_for():
+    result = check(NAME, not_yet)
+    assert not result.passed
+    assert repr(result) == "<05.layer_norm_backward: not attempted>"
+    assert result.rows[0].cells() == [
+        "dx",
+        "(3, 4, 6)",
+        "float64",
+        *[""] * 3,
+        "not attempted",
+    ]
+    assert not result.hints
+
+
+@pytest.mark.parametrize(
+    "change, verdict, note",
+    [
+        (lambda dx, dw, db: (dx.tolist(), dw, db), "wrong type", "dx is a list of 3, expected an array of"),
+        (lambda dx, dw, db: (None, dw, db), "wrong type", "dx is of type NoneType"),
+        (lambda dx, dw, db: (dx[0], dw, db), "wrong shape", "dx has shape (4, 6), expected (3, 4, 6)."),
+        (
+            lambda dx, dw, db: (dx.astype("float32"), dw, db),
+            "wrong dtype",
+            "dx is float32, expected float64.",
+        ),
+        (lambda dx, dw, db: (dx.astype(int), dw, db), "wrong dtype", "dx is int64, expected float64."),
+        (lambda dx, dw, db: (dx / 0.0 * 0.0, dw, db), "not a number", "the first at [0, 0, 0]"),
+        (
+            lambda dx, dw, db: (dx + (dx == dx.max()), dw, db),
+            "fail",
+            "dx is off the most at [0, 2, 0]: 2.75424, expected 1.75424.",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_one_output_is_odd(change, verdict, note):
+    odd, *others = check(NAME, returning(change)).rows
+    assert odd.verdict == verdict
+    assert note in odd.note
+    assert [row.verdict for row in others] == ["pass", "pass"]
+
+
+@pytest.mark.parametrize(
+    "change, verdict, note",
+    [
+        (
+            lambda *gradients: gradients[:2],
+            "wrong number of outputs",
+            "a tuple of 2, expected a tuple of 3: dx, d",
+        ),
+        (lambda *gradients: list(gradients), "wrong number of outputs", "a list of 3, expected a tuple of 3"),
+        (lambda *gradients: gradients[0], "wrong number of outputs", "an array of shape (3, 4, 6), expected"),
+        (lambda *gradients: None, "wrong type", "returned None: is a return missing"),
+    ],
+)
+def test_what_is_returned_is_odd_as_a_whole(change, verdict, note):
+    rows = check(NAME, returning(change)).rows
+    assert {row.verdict for row in rows} == {verdict}
+    assert note in rows[0].note
+
+
+def test_an_error_is_shown_with_the_learners_line():
+    def broken(dout, cache):
+        return np.matmul(dout, np.ones((7, 7)))
+
+    row = check(NAME, broken).rows[0]
+    assert row.verdict == "raises"
+    assert row.note.startswith("ValueError: matmul")
+    assert "return np.matmul(dout, np.ones((7, 7)))" in row.note
+
+
+def test_another_number_of_arguments():
+    result = check(NAME, lambda dout: dout)
+    assert result.rows[0].verdict == "raises"
+    assert "takes 1 positional argument but 2 were given" in result.rows[0].note
+
+
+def test_changing_an_input():
+    def in_place(dout, cache):
+        gradients = SOLUTION(dout, cache)
+        cache[0][0, 1, 2] += 0.25
+        return gradients
+
+    rows = check(NAME, in_place).rows
+    assert {row.verdict for row in rows} == {"overwrites an input"}
+    assert rows[0].note.startswith("It changed cache[0] (by up to 2.5e-01)")
+    assert check(NAME, SOLUTION).passed  # the next call gets the inputs unharmed
+
+
+@pytest.fixture
+def own_exercises(monkeypatch):
+    """Exercises that a test makes are found, and gone after it."""
+    table = {}
+    for module in (judge, minibert.course.exercise):
+        monkeypatch.setattr(module, "EXERCISES", table)
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_returning_a_view_of_an_input():
+    """In an exercise where that gives the right numbers: the gradient of a sum is dout, for either term."""
+
+    def trials(draw):
+        return [Trial({"dout": draw.normal(3, 4)})]
+
+    @exercise("99", outputs="dx dy", trials=trials, hints=("", "", ""))
+    def add_backward(dout):
+        return dout.copy(), dout.copy()
+
+    dx, dy = check("99.add_backward", lambda dout: (dout.copy(), dout[:])).rows
+    assert dx.verdict == "pass"
+    assert dy.verdict == "view of an input"
+    assert dy.note.startswith("dy is dout itself or a view of it")
+
+
+@pytest.mark.usefixtures("own_exercises")
+@pytest.mark.parametrize("secret", [False, True])
+def test_texts_are_compared_one_by_one(secret):
+    def trials(draw):
+        return [Trial({"text": text}, repr(text)) for text in ("Ab", "c")]
+
+    @exercise("99", outputs="letters", trials=trials, hints=("", "", ""), secret=secret)
+    def letters(text):
+        return list(text.lower())
+
+    first, second = check("99.letters", list).rows
+    assert first.cells() == ["'Ab'", "", "list", "", "", "", "fail"]
+    assert first.note == "'Ab': ['A', 'b']" + ("." if secret else ", expected ['a', 'b'].")
+    assert second.verdict == "pass"
+    assert [row.verdict for row in check("99.letters", str).rows] == ["wrong type"] * 2
+
+
+def test_hints_say_more_with_every_failing_call():
+    told = [check(NAME, zeros).hints for _ in range(4)]
+    first, second, third = EXERCISES[NAME].hints
+    assert told == [[f"Hint 1 of 3: {first}"], [f"Hint 2 of 3: {second}"], *[[f"Hint 3 of 3: {third}"]] * 2]
+    check(NAME, SOLUTION)
+    assert check(NAME, zeros).hints == told[0]  # passed in between: it begins anew
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_an_answer_that_is_no_function():
+    @exercise("99", outputs="choices", trials=lambda draw: [Trial({})], hints=("", "", ""), secret=True)
+    def diagnosis():
+        return {"A": "b", "B": "c"}
+
+    assert check("99.diagnosis", {"A": "b", "B": "c"}).passed
+    for nothing_yet in (..., {"A": "b", "B": ...}, not_yet):
+        (row,) = check("99.diagnosis", nothing_yet).rows
+        assert row.verdict == "not attempted"
+    (row,) = check("99.diagnosis", {"A": "b", "B": "b"}).rows
+    assert row.verdict == "fail"
+    assert row.note == "choices: {'A': 'b', 'B': 'b'}."
+
+
+def test_not_attempting_does_not_use_up_hints():
+    check(NAME, not_yet)
+    check(NAME, lambda dout, cache: 1 / 0)
+    assert check(NAME, zeros).hints[0].startswith("Hint 1 of 3")
+
+
+def test_two_mistakes_at_once_get_both_hints():
+    first, second = (
+        mistake for mistake in EXERCISES[NAME].mistakes if mistake.name.startswith(("no mean", "dweight"))
+    )
+
+    def both(dout, cache):
+        dx, _, dbias = first.function(dout, cache)
+        return dx, second.function(dout, cache)[1], dbias
+
+    assert check(NAME, both).mistakes == [first.name, second.name]
+
+
+def test_the_same_function_is_judged_the_same(capsys):
+    for _ in range(2):
+        check(NAME, EXERCISES[NAME].mistakes[0].function)
+    printed = capsys.readouterr().out
+    assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+
+
+def test_a_name_that_is_no_exercise():
+    with pytest.raises(
+        UserError, match=r"no exercise '05.layernorm_backward'; did you mean '05.layer_norm_back"
+    ):
+        check("05.layernorm_backward", SOLUTION)
+    with pytest.raises(UserError, match=r"no exercise 'zzz'; there are .*05.layer_norm_backward"):
+        check("zzz", SOLUTION)
+
+
+def test_something_else_than_a_function():
+    with pytest.raises(UserError, match="expected the function that you wrote, got a tuple of 2"):
+        check(NAME, (1, 2))
+    assert {row.verdict for row in check(NAME, ...).rows} == {"not attempted"}
+
+
+def test_a_notebook_shows_the_table_once():
+    """IPython asks an object that ends a cell to display itself; what check returns has been printed."""
+    assert check(NAME, SOLUTION)._ipython_display_() is None
