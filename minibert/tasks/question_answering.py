@@ -109,9 +109,6 @@ class AnswerOptions(TaskOptions):
         "no answer is predicted where its score beats that of the best one by more; none: never. "
         "Fine-tuning chooses it if there are questions without answer in the dev file",
     )
-    metric: str = setting(
-        "f1", "Task", "score that chooses the best checkpoint", choices=("f1", "exact_match")
-    )
 
 
 @dataclass(frozen=True)
@@ -133,6 +130,7 @@ class AnswerQuestions(Task):
     name = "qa"
     Model = BertForQuestionAnswering
     Options = AnswerOptions
+    metric = "f1"
     own_ending = ".json"
 
     def _read(self, path: str | Path, labelled: bool, faults: Faults | None) -> list[Question]:
