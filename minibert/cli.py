@@ -1,4 +1,4 @@
-"""The commands: ``minibert pretrain | fill-mask | tokenizer | prepare | info | gradcheck``.
+"""The commands: ``minibert pretrain | fill-mask | predict | evaluate | tokenizer | prepare | info | …``.
 
 Each reads its flags, calls one function of the package and prints what comes back. A person's mistake
 (``UserError``) is told in one line on stderr, with exit code 2 and no traceback; Ctrl-C exits with 130.
@@ -25,11 +25,23 @@ from minibert.bert import PRESETS, BertConfig, BertForMaskedLM
 from minibert.bert.cases import all_cases
 from minibert.bert.info import describe_parameters, describe_step
 from minibert.data import open_corpus
+from minibert.data.lines import decoded_lines, read_lines
+from minibert.data.tasks import Faults
 from minibert.errors import UserError
+from minibert.files import write_json
 from minibert.gradcheck import report
 from minibert.ops import require_kernels
 from minibert.settings import read_settings
-from minibert.tasks import fill_mask, prepare, pretrain
+from minibert.tasks import evaluate, fill_mask, open_task, prepare, pretrain
+from minibert.tasks.predict import (
+    examples_of,
+    examples_of_lines,
+    json_lines,
+    records,
+    write_predictions,
+)
+from minibert.tasks.registry import TASKS
+from minibert.tasks.task import Task
 from minibert.text import BertTokenizer
 from minibert.train.settings import PretrainSettings
 
@@ -99,7 +111,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"minibert {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_pretrain, _add_fill_mask, _add_tokenizer, _add_prepare, _add_info, _add_gradcheck):
+    for add in (
+        _add_pretrain,
+        _add_fill_mask,
+        _add_predict,
+        _add_evaluate,
+        _add_tokenizer,
+        _add_prepare,
+        _add_info,
+        _add_gradcheck,
+    ):
         add(commands)
     return parser.parse_args(arguments)
 
@@ -231,6 +252,136 @@ def _newest_model() -> str:
     if not models:
         raise UserError("no model in runs/*/final; make one with  minibert pretrain,  or name one's folder")
     return str(models[-1])
+
+
+def _add_model_use_flags(parser: argparse.ArgumentParser) -> None:
+    """What ``predict`` and ``evaluate`` have in common; how files are read goes to `Task.set_layout`."""
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="(default: %(default)s)")
+    parser.add_argument("--skip-bad", action="store_true", help="leave out and count what cannot be read")
+    _add_machine_flags(parser)
+    layout = parser.add_argument_group("files unlike those of the training (said in full, or not at all)")
+    for name, (f, annotation) in _layout_options().items():
+        flag = "--" + name.replace("_", "-")
+        layout.add_argument(flag, default=argparse.SUPPRESS, **_flag_options(f, annotation))
+
+
+def _layout_options() -> dict[str, tuple[Field, Any]]:
+    """The settings of all tasks that say how files are read, with their types."""
+    return {
+        f.name: (f, typing.get_type_hints(task.Options)[f.name])
+        for task in TASKS.values()
+        for f in fields(task.Options)
+        if f.metadata["group"] == "Data"
+    }
+
+
+def _layout(flags: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(flags, name) for name in _layout_options() if hasattr(flags, name)}
+
+
+def _add_predict(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "predict",
+        _predict,
+        "ask a fine-tuned model",
+        'minibert predict --model runs/sst2/best "a fine film"',
+        "minibert predict --model runs/wnut17/best --input tweets.conll --output tagged.conll",
+        "minibert predict --model runs/mrpc/best --input pairs.txt --lines --output answers.jsonl",
+    )
+    parser.usage = f"{parser.prog} --model FOLDER [TEXT ...] [flags]"
+    parser.add_argument(
+        "text", nargs="*", metavar="TEXT", help="texts; without any, and without --input, lines of stdin"
+    )
+    parser.add_argument(
+        "--pair", metavar="TEXT", help="the text that goes with them; of questions, the passage"
+    )
+    parser.add_argument("--model", required=True, metavar="FOLDER", help="a fine-tuned model")
+    parser.add_argument("--input", metavar="FILE", help="a file like those of the training; no labels needed")
+    parser.add_argument(
+        "--lines", action="store_true", help="FILE has a text in each line, or two with a tab between them"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="where to write: a JSON object a line, or FILE.conll for tags"
+    )
+    _add_model_use_flags(parser)
+
+
+def _predict(flags: argparse.Namespace) -> None:
+    _check_inputs(flags)
+    faults = Faults(flags.skip_bad)
+    task, model = open_task(flags.model, device=_device(flags))
+    task.set_layout(_layout(flags))
+    examples = _examples_to_predict(flags, task, faults)
+    predictions = task.predict(model, examples, flags.batch_size)
+    if flags.output:
+        write_predictions(task, examples, predictions, flags.output)
+        print(f"{len(predictions):,} prediction(s) written to {flags.output}")
+    else:
+        print(json_lines(records(task, examples, predictions)), end="")
+    _tell(faults)
+
+
+def _check_inputs(flags: argparse.Namespace) -> None:
+    """Raise UserError unless a command line names one source of texts, and another place for predictions."""
+    if flags.text and flags.input:
+        raise UserError("texts and --input FILE; give one of them")
+    if flags.pair is not None and not flags.text:
+        raise UserError("--pair goes with a text on the command line; in lines, a tab goes between the two")
+    if flags.lines and not flags.input:
+        raise UserError("--lines goes with --input FILE; stdin is read by lines without it")
+    if not flags.text and not flags.input and sys.stdin.isatty():
+        raise UserError("nothing to read; give a text, --input FILE, or lines on stdin")
+    if flags.input and flags.output and os.path.realpath(flags.input) == os.path.realpath(flags.output):
+        raise UserError(f"{flags.output}: the predictions would replace what is read; give another --output")
+
+
+def _examples_to_predict(flags: argparse.Namespace, task: Task, faults: Faults) -> list[Any]:
+    """Texts of the command line, a file, the lines of a file, or those of stdin."""
+    if flags.text:
+        return examples_of(task, ((text, flags.pair) for text in flags.text), "the texts given", faults)
+    if flags.input and not flags.lines:
+        return task.read(flags.input, labelled=False, faults=faults)
+    if flags.input:
+        return examples_of_lines(task, read_lines(flags.input), flags.input, faults)
+    return examples_of_lines(task, decoded_lines(sys.stdin.buffer, Path("stdin")), "stdin", faults)
+
+
+def _tell(faults: Faults) -> None:
+    for line in faults.describe():
+        print(f"minibert: {line}", file=sys.stderr)
+
+
+def _add_evaluate(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "evaluate",
+        _evaluate,
+        "measure a fine-tuned model on a labelled file",
+        "minibert evaluate --model runs/wnut17/best --data emerging.test.annotated",
+        "minibert evaluate --model runs/mrpc/best --recipe mrpc --data test.txt --json scores.json",
+    )
+    parser.usage = f"{parser.prog} --model FOLDER --data FILE [flags]"
+    parser.add_argument("--model", required=True, metavar="FOLDER", help="a fine-tuned model")
+    parser.add_argument("--data", required=True, metavar="FILE", help="a file with labels")
+    parser.add_argument("--json", metavar="FILE", help="where to write the scores as JSON, too")
+    _add_model_use_flags(parser)
+
+
+def _evaluate(flags: argparse.Namespace) -> None:
+    faults = Faults(flags.skip_bad)
+    result = evaluate(
+        flags.model,
+        flags.data,
+        layout=_layout(flags),
+        batch_size=flags.batch_size,
+        faults=faults,
+        device=_device(flags),
+    )
+    print(result.describe())
+    _tell(faults)
+    if flags.json:
+        write_json(flags.json, result.to_dict())
 
 
 def _add_tokenizer(commands: Any) -> None:

@@ -20,7 +20,7 @@ from minibert.bert.inputs import (
     encoder_inputs,
     masked_lm_targets,
 )
-from minibert.bert.pretrained import load_tensors, match_tensors, report, save_model
+from minibert.bert.pretrained import check_complete, load_tensors, match_tensors, report, save_model
 from minibert.bert.weights import open_weights
 from minibert.errors import UserError
 from minibert.nn import Module, initialise
@@ -79,6 +79,7 @@ class PretrainedModel(Module):
         dtype: str = "float32",
         precision: str | None = None,
         seed: int = 0,
+        complete: bool = False,
         **settings: Any,
     ) -> "PretrainedModel":
         """The model in a local folder (``config.json``, ``model.safetensors``), in evaluation mode.
@@ -87,13 +88,16 @@ class PretrainedModel(Module):
         shards, in 16, 32 or 64 bits, with or without ``bert.`` in the names. ``settings`` are fields of
         the configuration that get another value than in the file. A pooler or a head that the files do not
         have starts anew, from ``seed``, and tensors that this class has no use for are left aside; a warning
-        names both. In fine-tuning that is how it should be, and one line says which head is new. Raises
-        UserError for anything else that does not fit, before memory is taken.
+        names both. In fine-tuning that is how it should be, and one line says which head is new. With
+        ``complete`` nothing may start anew. Raises UserError for anything else that does not fit, before
+        memory is taken.
         """
         folder = Path(folder)
         stored = open_weights(folder, cls.architecture or cls.__name__)
         model = cls._skeleton(folder, settings)
         match = match_tensors(model, stored, folder)
+        if complete:
+            check_complete(match, folder, model)
         try:
             model.allocate(device, dtype, precision)
         except MemoryError:

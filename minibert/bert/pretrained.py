@@ -140,6 +140,15 @@ def load_tensors(model: Module, sources: dict[str, StoredTensor]) -> None:
     model.buffers.round_operand()
 
 
+def check_complete(match: Match, folder: Path, model: Module) -> None:
+    """Raise UserError if a part of the model would start anew."""
+    if match.missing:
+        raise UserError(
+            f"{folder} has no {_heads_among(match.missing)}, which a {type(model).__name__} needs; "
+            "train it first"
+        )
+
+
 def report(match: Match, folder: Path, model: Module) -> None:
     """Tell, in one line each, of parameters that start anew and of tensors that are not used.
 
@@ -148,10 +157,8 @@ def report(match: Match, folder: Path, model: Module) -> None:
     """
     model_name, missing, unexpected = type(model).__name__, match.missing, match.unexpected
     if model.begins_with_new_head:
-        new = [head for head in HEADS if any(_common_name(name).startswith(head) for name in missing)]
-        if new:
-            listed = " and ".join(head.removesuffix(".") for head in new)
-            print(f"{folder}: {model_name} begins with a new {listed}", file=sys.stderr)
+        if missing:
+            print(f"{folder}: {model_name} begins with a new {_heads_among(missing)}", file=sys.stderr)
         missing = []
         unexpected = [name for name in unexpected if not _common_name(name).startswith(HEADS)]
     for names, what in (
@@ -160,6 +167,12 @@ def report(match: Match, folder: Path, model: Module) -> None:
     ):
         if names:
             warnings.warn(f"{folder} {what}: {list_names(names)}", stacklevel=3)
+
+
+def _heads_among(names: Iterable[str]) -> str:
+    """The heads that parameters belong to, such as "pooler and classifier"."""
+    heads = [head for head in HEADS if any(_common_name(name).startswith(head) for name in names)]
+    return " and ".join(head.removesuffix(".") for head in heads)
 
 
 def save_model(model: Module, folder: Path) -> None:
