@@ -35,7 +35,7 @@ def pseudo_log_likelihoods(
 
     over all tokens but [CLS] and [SEP]; 0 for a sentence without tokens. The model reads a copy of the
     sentence for each token, ``batch_size`` copies at a time, those of the longest sentences first. It is put
-    into evaluation mode.
+    into evaluation mode. ``progress`` shows a bar on a terminal.
 
     Source: Salazar et al. 2020, "Masked Language Model Scoring".
     Raises UserError if a sentence is longer than the model's positions, or the vocabulary not the model's.
@@ -48,7 +48,7 @@ def pseudo_log_likelihoods(
     ]
     sentence, position = _copies(np.array([len(feature) - 2 for feature in features], int))
     sums = np.zeros(len(features))
-    with tqdm(total=len(sentence), desc="masked words", unit="", disable=not progress) as bar:
+    with tqdm(total=len(sentence), desc="masked words", unit="", disable=None if progress else True) as bar:
         for start in range(0, len(sentence), batch_size):
             rows = slice(start, start + batch_size)
             batch = collate([features[index] for index in sentence[rows]], tokenizer.pad_id)
