@@ -256,7 +256,9 @@ def _newest_model() -> str:
 
 def _add_model_use_flags(parser: argparse.ArgumentParser) -> None:
     """What ``predict`` and ``evaluate`` have in common; how files are read goes to `Task.set_layout`."""
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="(default: %(default)s)")
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="sequences at a time (default: %(default)s)"
+    )
     parser.add_argument("--skip-bad", action="store_true", help="leave out and count what cannot be read")
     _add_machine_flags(parser)
     layout = parser.add_argument_group("files unlike those of the training (said in full, or not at all)")
@@ -301,8 +303,11 @@ def _add_predict(commands: Any) -> None:
     parser.add_argument(
         "--lines", action="store_true", help="FILE has a text in each line, or two with a tab between them"
     )
+    endings = ", ".join(f"{task.own_ending} ({task.name})" for task in TASKS.values() if task.own_ending)
     parser.add_argument(
-        "--output", metavar="FILE", help="where to write: a JSON object a line, or FILE.conll for tags"
+        "--output",
+        metavar="FILE",
+        help=f"where to write: a JSON object a line, or what other programs read if it ends in {endings}",
     )
     _add_model_use_flags(parser)
 

@@ -70,7 +70,8 @@ class Exercise:
 
     ``outputs`` names what it returns: one thing, or a tuple of so many. ``make_trials`` draws the calls.
     ``reference`` is the library's own function, or, where the library has none, the solution. ``hints`` are
-    for answers that match no registered mistake. A ``secret`` exercise never shows the right answer.
+    for answers that match no registered mistake. A ``secret`` exercise never shows the right answer; where
+    ``views`` are allowed, an output may share its memory with an argument.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Exercise:
     make_trials: Callable[[Draws], Sequence[Trial]]
     hints: Hints
     secret: bool = False
+    views: bool = False
     mistakes: list[Mistake] = field(default_factory=list)
 
     def mistake(self, hint: str) -> Callable[[Callable], Mistake]:
@@ -125,13 +127,15 @@ def exercise(
     hints: Hints,
     reference: Callable | None = None,
     secret: bool = False,
+    views: bool = False,
 ) -> Callable[[Callable], Exercise]:
     """Decorator: make an exercise of its solution. ``outputs`` are names with spaces between them."""
 
     def define(solution: Callable) -> Exercise:
         name = f"{notebook}.{solution.__name__}"
         names = tuple(outputs.split())
-        EXERCISES[name] = Exercise(name, solution, reference or solution, names, trials, hints, secret)
-        return EXERCISES[name]
+        made = Exercise(name, solution, reference or solution, names, trials, hints, secret, views)
+        EXERCISES[name] = made
+        return made
 
     return define

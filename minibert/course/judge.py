@@ -267,7 +267,7 @@ def _judge(exercise: Exercise, trial: Trial, call: Call, expected: tuple) -> Ite
         row = _judge_output(name, got, right, trial.numeric.get(output), exercise.secret)
         if call.verdict is not Verdict.PASS:
             row = replace(row, verdict=call.verdict, note=call.note)
-        elif row.verdict is Verdict.PASS and (source := _shares_memory(got, call.arguments)):
+        elif not exercise.views and (source := _shares_memory(got, call.arguments)):
             note = f"{name} is {source} itself or a view of it: a change of one changes both. Return a copy."
             row = replace(row, verdict=Verdict.IS_VIEW, note=note)
         yield row
@@ -276,7 +276,7 @@ def _judge(exercise: Exercise, trial: Trial, call: Call, expected: tuple) -> Ite
 def _judge_output(name: str, got: Any, right: Any, numeric: np.ndarray | None, secret: bool) -> Row:
     shape, dtype = _form(got)
     row = Row(name, Verdict.PASS, shape, dtype)
-    if type(got) is not type(right):
+    if not isinstance(got, type(right)):
         note = f"{name} is {_describe(got)}, expected {_describe(right)}."
         return replace(row, verdict=Verdict.WRONG_TYPE, note=note)
     if not isinstance(right, np.ndarray):
@@ -352,35 +352,44 @@ def _describe(value: Any) -> str:
 
 
 def _recognise(exercise: Exercise, answers: list[tuple | None]) -> list[Mistake]:
-    """The mistakes that explain an output: it is wrong wherever, and as, the mistake's is."""
+    """The mistakes that explain an output: in every trial it is what the mistake returns."""
+    if None in answers:
+        return []
+    expected, answers = _by_output(exercise.expected), _by_output(answers)
     return [
         mistake
         for mistake, mistaken in exercise.mistaken
-        if any(_explains(i, mistaken, exercise.expected, answers) for i in range(len(exercise.outputs)))
+        if any(
+            not _all_same(wrong, right) and _all_same(wrong, answer)
+            for wrong, right, answer in zip(_by_output(mistaken), expected, answers, strict=True)
+        )
     ]
 
 
-def _explains(output: int, mistaken: list[tuple], expected: list[tuple], answers: list[tuple | None]) -> bool:
-    wrong = [
-        (mistake[output], answer)
-        for mistake, right, answer in zip(mistaken, expected, answers, strict=True)
-        if not _same(mistake[output], right[output])
-    ]
-    return bool(wrong) and all(
-        answer is not None and _same(mistake, answer[output]) for mistake, answer in wrong
-    )
+def _by_output(answers: list[tuple]) -> list[tuple]:
+    """From a tuple of outputs for each trial to a tuple of trials for each output."""
+    return list(zip(*answers, strict=True))
+
+
+def _all_same(a: tuple, b: tuple) -> bool:
+    return all(_same(*pair) for pair in zip(a, b, strict=True))
 
 
 def _same(a: Any, b: Any) -> bool:
     """Whether two outputs are equal, numbers to within the bound of the gradient checks."""
     a, b = _as_array(a), _as_array(b)
-    if type(a) is not type(b):
-        return False
-    if not isinstance(a, np.ndarray):
-        return repr(a) == repr(b)
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return _equal(a, b)
     if a.shape != b.shape or a.dtype.kind != b.dtype.kind:
         return False
     if a.dtype.kind != "f":
         return np.array_equal(a, b)
     finite = np.isfinite(a)
     return np.array_equal(finite, np.isfinite(b)) and _relative_error(a[finite], b[finite]) <= RELATIVE_BOUND
+
+
+def _equal(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except ValueError:  # there are arrays in it, where texts or numbers belong
+        return False

@@ -52,9 +52,13 @@ _SENTENCES = Kind(
     'from minibert import SentenceEncoder\n\nmodel = SentenceEncoder.from_pretrained("FOLDER")',
 )
 
+_PAIRS = _predictor(
+    "text-classification", "gives a label or a number to a pair of texts", "a text", "another text"
+)
+
 KINDS = {  # by the class that config.json names
     "BertForSequenceClassification": _predictor(
-        "text-classification", "labels a text, or a pair of texts", "a text"
+        "text-classification", "gives a label or a number to a text", "a text"
     ),
     "BertForTokenClassification": _predictor("token-classification", "tags the words of a text", "a text"),
     "BertForQuestionAnswering": _predictor(
@@ -81,6 +85,7 @@ def write_model_card(
     scores: Mapping[str, Sequence[float]] | None = None,
     scored_on: str = "dev",
     best: int = 0,
+    pairs: bool = False,
     limits: Sequence[str] = (),
 ) -> None:
     """Write ``README.md`` into a folder that has its model and its vocabulary already.
@@ -93,15 +98,16 @@ def write_model_card(
         data: what each part of the data was, such as {"train": "reviews.tsv, 3,576 examples"}.
         recipe: the settings that matter, and what it began from: {"began from": "…", "epochs": 3}.
         command: what was typed.
-        scores: by name, as fractions, a value for each restart: {"f1": [0.383, 0.391]}.
+        scores: by name, a value for each restart: {"f1": [0.383, 0.391]}. Deviations are a sample's (n − 1).
         scored_on: what they were measured on.
         best: which of the restarts this model is, counted from 0.
+        pairs: whether the texts that it gives labels or numbers to are pairs.
         limits: what else it is known not to do.
 
     Raises UserError if the folder has no model of a kind that there are cards for.
     """
     folder = Path(folder)
-    kind, sizes = _kind(folder), _sizes(folder)
+    sizes, kind = _sizes(folder), _kind(folder, pairs)
     parts = [
         f"---\npipeline_tag: {kind.pipeline}\ntags:\n- bert\n---",
         f"# {name}",
@@ -116,18 +122,18 @@ def write_model_card(
     write_text(folder / "README.md", "\n\n".join(filter(None, parts)) + "\n")
 
 
-def _kind(folder: Path) -> Kind:
+def _kind(folder: Path, pairs: bool) -> Kind:
     path = folder / "config.json"
     named = read_json(path, "model configuration").get("architectures") or [None]
     if named[0] not in KINDS:
         raise UserError(f"{path}: a model of class {named[0]}; there are cards for {', '.join(KINDS)}")
-    return KINDS[named[0]]
+    return _PAIRS if pairs and named[0] == "BertForSequenceClassification" else KINDS[named[0]]
 
 
 def _sizes(folder: Path) -> dict[str, str]:
     """What the folder itself tells."""
     config, tokenizer = BertConfig.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
-    tensors = open_weights(folder, "")
+    tensors = open_weights(folder, "BertModel")
     sizes = {
         "layers": f"{config.num_hidden_layers}",
         "hidden size": f"{config.hidden_size}",
@@ -147,21 +153,15 @@ def _results(scores: Mapping[str, Sequence[float]], scored_on: str, best: int) -
     """Every score of this model and, of several restarts, their mean and deviation."""
     if not scores:
         return []
-    restarts = len(next(iter(scores.values())))
-    measured = f"Measured on {scored_on}, as fractions"
-    if restarts == 1:
-        return [
-            measured + ".",
-            _table(("", "this model"), [(name, f"{v:.4f}") for name, (v,) in scores.items()]),
-        ]
-    rows = [(name, f"{values[best]:.4f}", spread(values)) for name, values in scores.items()]
-    columns = ("", "this model", f"{restarts} restarts, mean ± standard deviation")
-    return [f"{measured}. This model is restart {best + 1} of {restarts}.", _table(columns, rows)]
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation (of a sample: divided by n − 1) of several values, as text."""
-    return f"{statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
+    restarts = max(map(len, scores.values()))
+    told, columns = f"Measured on {scored_on}.", ["", "this model"]
+    rows = [[name, f"{values[best]:.4f}"] for name, values in scores.items()]
+    if restarts > 1:
+        told += f" This model is restart {best + 1} of {restarts}."
+        columns.append("mean ± standard deviation")
+        for row, values in zip(rows, scores.values(), strict=True):
+            row.append(f"{statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}")
+    return [told, _table(columns, rows)]
 
 
 def _section(title: str, *parts: str) -> list[str]:

@@ -28,6 +28,8 @@ def predict_texts(
     are those of ``from_pretrained``: device, precision … Raises UserError for a folder without such a model,
     and for what its task cannot read.
     """
+    if isinstance(texts, str) or isinstance(pairs, str):
+        raise UserError("expected a list of texts, got a single one; put it into brackets")
     if pairs is not None and len(pairs) != len(texts):
         raise UserError(f"{len(texts)} texts and {len(pairs)} partners; give one for each")
     task, model = open_task(folder, **options)

@@ -90,7 +90,7 @@ class Tag(Task):
     @property
     def marks_entities(self) -> bool:
         """Whether all labels are BIO tags."""
-        return all(label == "O" or label[:2] in ("B-", "I-") for label in self.labels)
+        return all(label == "O" or (label[:2] in ("B-", "I-") and label[2:]) for label in self.labels)
 
     @property
     def metric(self) -> str:
@@ -145,7 +145,7 @@ class Tag(Task):
         return {name: value for name, value in told.items() if value is not None}
 
     def own_format(self, examples: Sequence[TaggedSentence], predictions: Sequence[Sequence[str]]) -> str:
-        """A CoNLL file: word and predicted tag, one word a line, an empty line after each sentence."""
+        """A CoNLL file: word and predicted tag, one word a line, an empty line between sentences."""
         sentences = (
             "".join(f"{word}\t{tag}\n" for word, tag in zip(sentence.words, tags, strict=True))
             for sentence, tags in zip(examples, predictions, strict=True)

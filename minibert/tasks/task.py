@@ -61,7 +61,7 @@ class Task:
     name: ClassVar[str]  # as in --task
     Model: ClassVar[type[PretrainedModel]]
     Options: ClassVar[type[TaskOptions]]
-    metric: ClassVar[str]  # the score that chooses the best checkpoint if nothing is said; more is better
+    metric: str  # the score that chooses the best checkpoint if nothing is said; more is better
     has_labels: ClassVar[bool] = False
     own_ending: ClassVar[str | None] = None  # of the names of files in the task's `own_format`
 

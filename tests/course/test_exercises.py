@@ -6,7 +6,9 @@ import pytest
 from minibert import ops
 from minibert.course import EXERCISES, check
 from minibert.course.exercise import Exercise, Mistake
+from minibert.course.exercises import n07_wordpiece
 from minibert.gradcheck import RELATIVE_BOUND
+from minibert.text.learn import learn_vocabulary
 
 MISTAKES = [(exercise, mistake) for exercise in EXERCISES.values() for mistake in exercise.mistakes]
 
@@ -48,6 +50,17 @@ def test_the_reference_agrees_with_the_numeric_gradients(exercise):
                 size = np.linalg.norm(gradient) + np.linalg.norm(numeric)
                 assert np.linalg.norm(gradient - numeric) <= RELATIVE_BOUND * size
                 assert size > 1e-3  # zero would agree with a gradient that is forgotten
+
+
+def test_merging_again_and_again_learns_the_vocabulary():
+    words = n07_wordpiece.CORPORA["hug, pug, pun, bun, hugs"]
+    counts = {"".join(token.removeprefix("##") for token in tokens): n for tokens, n in words.items()}
+    learned = learn_vocabulary(counts, vocab_size=100, special_tokens=[], min_frequency=1)
+    merged = []
+    while any(len(tokens) > 1 for tokens in words):
+        (left, right), words = n07_wordpiece.merge_once.solution(words)
+        merged.append(left + right.removeprefix("##"))
+    assert learned[-len(merged) :] == merged
 
 
 def test_exercises_stand_in_the_order_of_the_course():

@@ -69,7 +69,7 @@ def test_a_card_tells_what_is_known(folder):
         "| crf | yes |",
         r"| columns | a\|b |",
         "minibert finetune --task tag",
-        "Measured on dev.conll, as fractions. This model is restart 2 of 2.",
+        "Measured on dev.conll. This model is restart 2 of 2.",
         "| f1 | 0.5000 | 0.3750 ± 0.1768 |",
         "| recall | 0.7500 | 0.7500 ± 0.0000 |",
         "- Learned in English.",
@@ -106,6 +106,13 @@ def test_what_a_card_says_of_its_use_works(folder, Model, capsys):
     names = {}
     exec("\n".join(lines), names)
     assert eval(last, names)
+
+
+def test_pairs_are_asked_as_pairs(folder):
+    text = card(folder(BertForSequenceClassification), pairs=True)
+    assert 'minibert predict --model FOLDER "a text" --pair "another text"' in text
+    assert 'predict_texts("FOLDER", ["a text"], ["another text"])' in text
+    assert "A BERT that gives a label or a number to a pair of texts" in text
 
 
 def test_a_sentence_encoder_has_a_card(folder):

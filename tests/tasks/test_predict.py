@@ -6,9 +6,10 @@ from minibert.bert import BertConfig, BertForTokenClassification, BertModel
 from minibert.data.tasks import Faults
 from minibert.errors import UserError
 from minibert.tasks import open_task, predict_texts
-from minibert.tasks.classify import Classify, ClassifyOptions
+from minibert.tasks.classify import Classify
 from minibert.tasks.predict import examples_of_lines, records, write_predictions
 from minibert.tasks.tag import Tag
+from minibert.tasks.task import TableOptions
 from minibert.text import BertTokenizer
 
 TOKENIZER = BertTokenizer("[PAD] [UNK] [CLS] [SEP] [MASK] good bad film it was really a".split())
@@ -39,6 +40,8 @@ def test_texts_and_pairs(tuned):
     pairs = predict_texts(folder, ["a good film", "it was bad"], ["it", "really"], batch_size=1)
     assert [record["text_pair"] for record in pairs] == ["it", "really"]
     assert pairs[0]["probabilities"] != pytest.approx(alone[0]["probabilities"])
+    with pytest.raises(UserError, match="expected a list of texts, got a single one"):
+        predict_texts(folder, "a good film")
     with pytest.raises(UserError, match="2 texts and 1 partners"):
         predict_texts(folder, ["a", "b"], ["c"])
     with pytest.raises(UserError, match="the texts: line 2: an empty text"):
@@ -94,7 +97,7 @@ def test_files_are_read_as_in_training_or_as_is_said(tuned, tmp_path):
     task.set_layout({"text_column": "a", "pair_column": "b"})
     (example,) = task.read(tmp_path / "a.tsv", labelled=False)
     assert (example.text, example.text_pair) == ("it", "film")
-    assert task.options == ClassifyOptions(text_column="a", pair_column="b", max_length=20)
+    assert task.options == TableOptions(text_column="a", pair_column="b", max_length=20)
     with pytest.raises(UserError, match="task classify: unknown setting 'scheme'"):
         task.set_layout({"scheme": "bio"})
 

@@ -6,4 +6,10 @@ from minibert.course.exercises import (  # noqa: F401
     n03_softmax,
     n04_gelu_dropout,
     n05_layer_norm,
+    n06_embeddings,
+    n07_wordpiece,
+    n08_attention,
+    n09_heads,
+    n10_encoder,
+    n11_heads_losses,
 )
