@@ -365,13 +365,22 @@ def _add_evaluate(commands: Any) -> None:
         commands,
         "evaluate",
         _evaluate,
-        "measure a fine-tuned model on a labelled file",
+        "measure a fine-tuned model on a labelled file, or a pretrained one on minimal pairs",
         "minibert evaluate --model runs/wnut17/best --data emerging.test.annotated",
         "minibert evaluate --model runs/mrpc/best --recipe mrpc --data test.txt --json scores.json",
+        "minibert evaluate --model runs/tiny/final --recipe blimp --data BLiMP.zip --limit 100",
     )
     parser.usage = f"{parser.prog} --model FOLDER --data FILE [flags]"
-    parser.add_argument("--model", required=True, metavar="FOLDER", help="a fine-tuned model")
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="FOLDER",
+        help="a fine-tuned model; for --recipe blimp a pretrained one",
+    )
     parser.add_argument("--data", required=True, metavar="FILE", help="a file with labels")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="use the first N examples only; of blimp, N of each paradigm"
+    )
     parser.add_argument("--json", metavar="FILE", help="where to write the scores as JSON, too")
     _add_model_use_flags(parser)
 
@@ -382,6 +391,7 @@ def _evaluate(flags: argparse.Namespace) -> None:
         flags.model,
         flags.data,
         layout=_layout(flags),
+        limit=flags.limit,
         batch_size=flags.batch_size,
         faults=faults,
         device=_device(flags),
