@@ -24,6 +24,7 @@ from minibert.arrays import PRECISIONS, Device, resolve_device, set_threads
 from minibert.bert import PRESETS, BertConfig, BertForMaskedLM
 from minibert.bert.cases import all_cases
 from minibert.bert.info import describe_parameters, describe_step
+from minibert.bert.weights import DTYPES
 from minibert.data import open_corpus
 from minibert.data.lines import decoded_lines, read_lines
 from minibert.data.tasks import Faults
@@ -32,7 +33,7 @@ from minibert.files import write_json
 from minibert.gradcheck import report
 from minibert.ops import require_kernels
 from minibert.settings import Settings, read_settings
-from minibert.tasks import evaluate, fill_mask, finetune, open_task, prepare, pretrain
+from minibert.tasks import evaluate, export, fill_mask, finetune, open_task, prepare, pretrain
 from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
 from minibert.tasks.predict import (
     examples_of,
@@ -120,6 +121,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         _add_evaluate,
         _add_tokenizer,
         _add_prepare,
+        _add_export,
         _add_info,
         _add_gradcheck,
     ):
@@ -515,6 +517,28 @@ def _tokenizer_encode(flags: argparse.Namespace) -> None:
 def _tokenizer_decode(flags: argparse.Namespace) -> None:
     tokenizer = BertTokenizer.from_pretrained(flags.tokenizer or _newest_model())
     print(tokenizer.decode(flags.ids, skip_special_tokens=flags.skip_special_tokens))
+
+
+def _add_export(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "export",
+        _export,
+        "write a model into a new folder, in 16 bits or in several files",
+        "minibert export runs/tiny/final --output tiny --dtype float16",
+        "minibert export runs/small/final --output small --dtype bfloat16 --max-shard-size 16MiB",
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="a pretrained or fine-tuned model")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="where it goes, a new folder")
+    parser.add_argument("--dtype", choices=tuple(DTYPES), help="type of the weights (default: as they are)")
+    parser.add_argument("--max-shard-size", metavar="SIZE", help="of a file of weights, at most, like 16MiB")
+    parser.add_argument("--encoder-only", action="store_true", help="leave out the heads")
+
+
+def _export(flags: argparse.Namespace) -> None:
+    export(flags.folder, flags.output, flags.dtype, flags.max_shard_size, flags.encoder_only)
+    for path in sorted(Path(flags.output).glob("*.safetensors")):
+        print(f"{path.stat().st_size:>13,} bytes  {path}")
 
 
 def _add_prepare(commands: Any) -> None:

@@ -123,13 +123,19 @@ class PretrainedModel(Module):
         """The model that a folder describes, without memory."""
         return cls(BertConfig.from_pretrained(folder, **settings), device=None)
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(
+        self, folder: str | Path, dtype: str | None = None, max_shard_size: int | str | None = None
+    ) -> None:
         """Write ``config.json`` and ``model.safetensors``, which transformers reads, into a folder.
 
-        Either both files are replaced or, after an error, none. A tokenizer is saved beside them by its
-        own ``save_pretrained``.
+        ``dtype``: "float16", "bfloat16", "float32" or "float64", by default the model's. With a
+        ``max_shard_size``, in bytes or as "16MiB" or "5GB", the weights are split into files of at most that
+        size, listed in ``model.safetensors.index.json``. Weights that were there before are replaced, all or,
+        after an error, none. A tokenizer is saved beside them by its own ``save_pretrained``.
+
+        Raises UserError if a number is too large for the type or a tensor for a file.
         """
-        save_model(self, Path(folder))
+        save_model(self, Path(folder), dtype, max_shard_size)
 
 
 class BertModel(PretrainedModel):
