@@ -51,6 +51,7 @@ class BertOutput:
     embeddings: Array | None = None  # (B, H), a vector for each sentence
     last_hidden_state: Array | None = None  # (B, S, H)
     pooler_output: Array | None = None  # (B, H)
+    features: Array | None = None  # with feature_layers what the head reads: (B, S, …), of a text (B, …)
     hidden_states: list[Array] | None = None  # L + 1 of (B, S, H): the embeddings, then each layer's output
     attentions: list[Array] | None = None  # L of (B, A, S, S), before dropout
 
