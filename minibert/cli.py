@@ -13,7 +13,7 @@ import re
 import sys
 import typing
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from types import NoneType
@@ -24,6 +24,7 @@ from minibert.arrays import PRECISIONS, Device, resolve_device, set_threads
 from minibert.bert import PRESETS, BertConfig, BertForMaskedLM
 from minibert.bert.cases import all_cases
 from minibert.bert.info import describe_parameters, describe_step
+from minibert.bert.weights import DTYPES
 from minibert.data import open_corpus
 from minibert.data.lines import decoded_lines, read_lines
 from minibert.data.tasks import Faults
@@ -31,8 +32,9 @@ from minibert.errors import UserError
 from minibert.files import write_json
 from minibert.gradcheck import report
 from minibert.ops import require_kernels
-from minibert.settings import read_settings
-from minibert.tasks import evaluate, fill_mask, open_task, prepare, pretrain
+from minibert.settings import Settings, read_settings
+from minibert.tasks import evaluate, export, fill_mask, finetune, open_task, prepare, pretrain
+from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
 from minibert.tasks.predict import (
     examples_of,
     examples_of_lines,
@@ -113,11 +115,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
         _add_pretrain,
+        _add_finetune,
         _add_fill_mask,
         _add_predict,
         _add_evaluate,
         _add_tokenizer,
         _add_prepare,
+        _add_export,
         _add_info,
         _add_gradcheck,
     ):
@@ -156,22 +160,34 @@ def _device(flags: argparse.Namespace) -> Device:
     return resolve_device(flags.device)
 
 
-def _add_setting_flags(parser: argparse.ArgumentParser, names: Collection[str] | None = None) -> None:
-    """A flag for each field of PretrainSettings (or for those named), and --config for a file of them.
+def _add_setting_flags(
+    parser: argparse.ArgumentParser,
+    *kinds: type[Settings],
+    names: Collection[str] | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> None:
+    """A flag for each setting of these kinds (or for those named), and --config for a file of them.
 
-    Only flags that are given get a value, so that the others do not hide what the file says.
+    Only flags that are given get a value, so that the others do not hide what the file says. ``notes`` are
+    added to the help of some.
     """
     parser.usage = f"{parser.prog} [--config FILE] [flags]"
     parser.add_argument("--config", metavar="FILE", help="settings as TOML or JSON; flags go before them")
-    types = typing.get_type_hints(PretrainSettings)
     sections: dict[str, Any] = {}
-    for f in fields(PretrainSettings):
-        if names is None or f.name in names:
-            group = f.metadata["group"]
-            if group not in sections:
-                sections[group] = parser.add_argument_group(group.lower())
-            flag = "--" + f.name.replace("_", "-")
-            sections[group].add_argument(flag, default=argparse.SUPPRESS, **_flag_options(f, types[f.name]))
+    added: set[str] = set()
+    for kind in kinds:
+        types = typing.get_type_hints(kind)
+        for group, members in kind.groups().items():
+            for f in members:
+                if f.name not in added and (names is None or f.name in names):
+                    if group not in sections:
+                        sections[group] = parser.add_argument_group(group.lower())
+                    flag = "--" + f.name.replace("_", "-")
+                    options = _flag_options(f, types[f.name])
+                    options["help"] += (notes or {}).get(f.name, "")
+                    sections[group].add_argument(flag, default=argparse.SUPPRESS, **options)
+                    added.add(f.name)
+    parser.set_defaults(settings=added)
 
 
 def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
@@ -192,11 +208,14 @@ def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
 
 
 def _settings(flags: argparse.Namespace) -> PretrainSettings:
-    """The settings of a command line: its flags, then its --config file, then the defaults."""
-    given = {f.name: getattr(flags, f.name) for f in fields(PretrainSettings) if hasattr(flags, f.name)}
-    if not flags.config:
-        return PretrainSettings(**given)
-    return PretrainSettings.from_dict(read_settings(flags.config) | given, flags.config)
+    """The settings of pre-training that a command line tells."""
+    return PretrainSettings.from_dict(_given(flags), flags.config or "settings")
+
+
+def _given(flags: argparse.Namespace) -> dict[str, Any]:
+    """The values of the flags that were given, then those of the --config file."""
+    given = {name: value for name, value in vars(flags).items() if name in flags.settings}
+    return (read_settings(flags.config) if flags.config else {}) | given
 
 
 # -- Commands ---------------------------------------------------------------------------------------
@@ -212,11 +231,43 @@ def _add_pretrain(commands: Any) -> None:
         "minibert pretrain --corpus books/*.txt --name books --steps 20000",
         "minibert pretrain --config runs/books/config.json --resume",
     )
-    _add_setting_flags(parser)
+    _add_setting_flags(parser, PretrainSettings)
 
 
 def _pretrain(flags: argparse.Namespace) -> None:
     pretrain(_settings(flags))
+
+
+def _add_finetune(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "finetune",
+        _finetune,
+        "teach a pretrained model a task",
+        "minibert finetune --recipe mrpc --train train.tsv --dev dev.tsv --model bert-base-uncased",
+        "minibert finetune --task classify --train reviews.csv --model runs/books/final --name reviews",
+        "minibert finetune --config runs/reviews/config.json --resume",
+    )
+    options = [task.Options for task in TASKS.values()]
+    _add_setting_flags(parser, FinetuneSettings, *options, notes=_task_notes())
+
+
+def _task_notes() -> dict[str, str]:
+    """For which tasks an option is, if not for all; and other defaults than that of the first task."""
+    defaults: dict[str, dict[str, Any]] = {}  # by option, then by task
+    for task in TASKS.values():
+        for f in fields(task.Options):
+            defaults.setdefault(f.name, {})[task.name] = f.default
+    notes = {}
+    for name, values in defaults.items():
+        usual = next(iter(values.values()))
+        notes[name] = "".join(f" ({task}: {value})" for task, value in values.items() if value != usual)
+        notes[name] += f" [{', '.join(values)}]" if len(values) < len(TASKS) else ""
+    return notes
+
+
+def _finetune(flags: argparse.Namespace) -> None:
+    finetune(*split_settings(_given(flags), flags.config or "settings"))
 
 
 def _add_fill_mask(commands: Any) -> None:
@@ -411,7 +462,7 @@ def _add_tokenizer(commands: Any) -> None:
         "learn a WordPiece vocabulary from all of a text",
         "minibert tokenizer train --corpus books/*.txt --vocab-size 8192 --output vocabulary",
     )
-    _add_setting_flags(train, ("corpus", "layout", "vocab_size", "lowercase"))
+    _add_setting_flags(train, PretrainSettings, names=("corpus", "layout", "vocab_size", "lowercase"))
     train.add_argument("--output", required=True, metavar="FOLDER", help="where vocab.txt and the rest go")
     train.usage = f"{train.prog} --output FOLDER [--config FILE] [flags]"
 
@@ -468,6 +519,28 @@ def _tokenizer_decode(flags: argparse.Namespace) -> None:
     print(tokenizer.decode(flags.ids, skip_special_tokens=flags.skip_special_tokens))
 
 
+def _add_export(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "export",
+        _export,
+        "write a model into a new folder, in 16 bits or in several files",
+        "minibert export runs/tiny/final --output tiny --dtype float16",
+        "minibert export runs/small/final --output small --dtype bfloat16 --max-shard-size 16MiB",
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="a pretrained or fine-tuned model")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="where it goes, a new folder")
+    parser.add_argument("--dtype", choices=tuple(DTYPES), help="type of the weights (default: as they are)")
+    parser.add_argument("--max-shard-size", metavar="SIZE", help="of a file of weights, at most, like 16MiB")
+    parser.add_argument("--encoder-only", action="store_true", help="leave out the heads")
+
+
+def _export(flags: argparse.Namespace) -> None:
+    export(flags.folder, flags.output, flags.dtype, flags.max_shard_size, flags.encoder_only)
+    for path in sorted(Path(flags.output).glob("*.safetensors")):
+        print(f"{path.stat().st_size:>13,} bytes  {path}")
+
+
 def _add_prepare(commands: Any) -> None:
     parser = _add_command(
         commands,
@@ -477,7 +550,7 @@ def _add_prepare(commands: Any) -> None:
         "minibert prepare --corpus wikipedia/ --vocab-size 30000",
     )
     names = "corpus layout held_out tokenizer vocab_size lowercase seed prepared processes"
-    _add_setting_flags(parser, names.split())
+    _add_setting_flags(parser, PretrainSettings, names=names.split())
 
 
 def _prepare(flags: argparse.Namespace) -> None:

@@ -1,6 +1,5 @@
 """Measuring a fine-tuned model on a labelled file, or a pretrained one on minimal pairs."""
 
-import math
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from minibert.errors import UserError
 from minibert.tasks.likelihood import blimp_scores
 from minibert.tasks.registry import open_task
 from minibert.text import BertTokenizer
+from minibert.train.metrics import without_nan
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON can hold it: a score that is not a number, such as some correlations, is None."""
-        details = {part: _without_nan(scores) for part, scores in self.details.items()}
-        return asdict(self) | {"scores": _without_nan(self.scores), "details": details}
+        details = {part: without_nan(scores) for part, scores in self.details.items()}
+        return asdict(self) | {"scores": without_nan(self.scores), "details": details}
 
 
 def evaluate(
@@ -111,7 +111,3 @@ def _columns(table: Mapping[str, Mapping[str, float]]) -> str:
 
 def _shown(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-
-
-def _without_nan(scores: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else value for name, value in scores.items()}

@@ -13,7 +13,15 @@ import numpy as np
 from minibert import ops
 from minibert.arrays import to_numpy
 from minibert.bert import BertForQuestionAnswering
-from minibert.data.tasks import Faults, Place, Question, QuestionWindow, question_windows, read_squad
+from minibert.data.tasks import (
+    Faults,
+    Place,
+    Question,
+    QuestionWindow,
+    question_windows,
+    read_squad,
+    split_articles,
+)
 from minibert.data.tasks.faults import Problem
 from minibert.settings import setting
 from minibert.tasks.metrics import best_null_threshold, squad_scores
@@ -141,6 +149,13 @@ class AnswerQuestions(Task):
         if pair is None:
             raise Problem("a question without a passage; give both")
         return Question(str(place.line), text, pair, "", ())
+
+    def hold_out(
+        self, examples: Sequence[Question], share: float, seed: int
+    ) -> tuple[list[Question], list[Question]]:
+        """As `Task.hold_out`, but of articles: questions on one passage give each other away."""
+        articles = len({question.article for question in examples})
+        return split_articles(examples, max(1, round(share * articles)), seed)
 
     def features(self, examples: Sequence[Question], *, training: bool) -> list[QuestionWindow]:
         """One row a window; see `data.tasks.question_windows`."""
