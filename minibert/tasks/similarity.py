@@ -206,9 +206,7 @@ class Similarity(TableTask):
 
     def record(self, example: TextExample, prediction: PairPrediction) -> dict[str, Any]:
         """The two texts, the score if it is known, and their cosine."""
-        told = {"text": example.text, "text_pair": example.text_pair}
-        told |= {} if example.label is None else {"label": example.label}
-        return told | {"cosine": prediction.cosine}
+        return example.to_dict() | {"cosine": prediction.cosine}
 
 
 def partner_ranks(
