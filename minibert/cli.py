@@ -33,7 +33,7 @@ from minibert.errors import UserError
 from minibert.files import write_json, write_text
 from minibert.gradcheck import report
 from minibert.ops import POOLING, require_kernels
-from minibert.settings import read_settings
+from minibert.settings import Settings, read_settings
 from minibert.tasks import evaluate, fill_mask, open_task, prepare, pretrain
 from minibert.tasks.embed import TextEncoder, check_output, write_vectors
 from minibert.tasks.predict import (
@@ -164,22 +164,26 @@ def _device(flags: argparse.Namespace) -> Device:
     return resolve_device(flags.device)
 
 
-def _add_setting_flags(parser: argparse.ArgumentParser, names: Collection[str] | None = None) -> None:
-    """A flag for each field of PretrainSettings (or for those named), and --config for a file of them.
+def _add_setting_flags(
+    parser: argparse.ArgumentParser, *kinds: type[Settings], names: Collection[str] | None = None
+) -> None:
+    """A flag for each setting of these kinds (or for those named), and --config for a file of them.
 
     Only flags that are given get a value, so that the others do not hide what the file says.
     """
     parser.usage = f"{parser.prog} [--config FILE] [flags]"
     parser.add_argument("--config", metavar="FILE", help="settings as TOML or JSON; flags go before them")
-    types = typing.get_type_hints(PretrainSettings)
     sections: dict[str, Any] = {}
-    for f in fields(PretrainSettings):
-        if names is None or f.name in names:
-            group = f.metadata["group"]
-            if group not in sections:
-                sections[group] = parser.add_argument_group(group.lower())
-            flag = "--" + f.name.replace("_", "-")
-            sections[group].add_argument(flag, default=argparse.SUPPRESS, **_flag_options(f, types[f.name]))
+    for kind in kinds:
+        types = typing.get_type_hints(kind)
+        for group, members in kind.groups().items():
+            for f in members:
+                if names is None or f.name in names:
+                    if group not in sections:
+                        sections[group] = parser.add_argument_group(group.lower())
+                    flag = "--" + f.name.replace("_", "-")
+                    options = _flag_options(f, types[f.name])
+                    sections[group].add_argument(flag, default=argparse.SUPPRESS, **options)
 
 
 def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
@@ -202,9 +206,8 @@ def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
 def _settings(flags: argparse.Namespace) -> PretrainSettings:
     """The settings of a command line: its flags, then its --config file, then the defaults."""
     given = {f.name: getattr(flags, f.name) for f in fields(PretrainSettings) if hasattr(flags, f.name)}
-    if not flags.config:
-        return PretrainSettings(**given)
-    return PretrainSettings.from_dict(read_settings(flags.config) | given, flags.config)
+    values = read_settings(flags.config) if flags.config else {}
+    return PretrainSettings.from_dict(values | given, flags.config or "settings")
 
 
 # -- Commands ---------------------------------------------------------------------------------------
@@ -220,7 +223,7 @@ def _add_pretrain(commands: Any) -> None:
         "minibert pretrain --corpus books/*.txt --name books --steps 20000",
         "minibert pretrain --config runs/books/config.json --resume",
     )
-    _add_setting_flags(parser)
+    _add_setting_flags(parser, PretrainSettings)
 
 
 def _pretrain(flags: argparse.Namespace) -> None:
@@ -673,7 +676,7 @@ def _add_tokenizer(commands: Any) -> None:
         "learn a WordPiece vocabulary from all of a text",
         "minibert tokenizer train --corpus books/*.txt --vocab-size 8192 --output vocabulary",
     )
-    _add_setting_flags(train, ("corpus", "layout", "vocab_size", "lowercase"))
+    _add_setting_flags(train, PretrainSettings, names=("corpus", "layout", "vocab_size", "lowercase"))
     train.add_argument("--output", required=True, metavar="FOLDER", help="where vocab.txt and the rest go")
     train.usage = f"{train.prog} --output FOLDER [--config FILE] [flags]"
 
@@ -739,7 +742,7 @@ def _add_prepare(commands: Any) -> None:
         "minibert prepare --corpus wikipedia/ --vocab-size 30000",
     )
     names = "corpus layout held_out tokenizer vocab_size lowercase seed prepared processes"
-    _add_setting_flags(parser, names.split())
+    _add_setting_flags(parser, PretrainSettings, names=names.split())
 
 
 def _prepare(flags: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minibert import __version__
-from minibert.arrays import Device, default_precision, get_threads, resolve_device, set_threads
+from minibert.arrays import Device, default_precision, resolve_device
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
 from minibert.bert.info import step_cost
 from minibert.data import (
@@ -30,23 +30,29 @@ from minibert.data import (
 )
 from minibert.errors import UserError
 from minibert.files import atomic_folder, write_json
-from minibert.ops import require_kernels
 from minibert.plots import plot_loss
 from minibert.settings import read_settings
 from minibert.tasks.fill_mask import fill_mask
+from minibert.tasks.run import (
+    check_folder_is_free,
+    learning_rates,
+    make_optimiser,
+    prepare_machine,
+    remove_unfinished,
+    report_interval,
+    tell_resuming,
+    tell_stopped,
+)
 from minibert.text import BertTokenizer
-from minibert.train import AdamW, PretrainSettings, Trainer
+from minibert.train import PretrainSettings, Trainer
 from minibert.train.checkpoint import (
     Checkpoint,
-    describe_environment,
-    environment_changes,
     list_checkpoints,
     open_checkpoint,
     save_checkpoint,
 )
 from minibert.train.metrics import MetricsLog, evaluate, peak_memory, read_metrics
 from minibert.train.progress import format_seconds
-from minibert.train.schedule import SCHEDULES
 from minibert.train.settings import Phase
 
 EXAMPLES = 5  # masked sentences shown at the end
@@ -119,7 +125,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     checkpoint = _find_start(settings)
     settings.model_config(settings.vocab_size)  # sizes that do not fit are told before any work is done
     settings.phases()  # and so are lengths
-    _prepare_machine(settings, device)
+    prepare_machine(settings, device)
     print(f"{settings.describe()}\n", flush=True)
     tokenizer, prepared = prepare(settings)
     held_out = evaluation_batches(settings, tokenizer, prepared)
@@ -132,7 +138,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         model = _make_model(settings, device, len(tokenizer), checkpoint)
         step = checkpoint.state["step"] if checkpoint else 0
         trainer = _make_trainer(settings, model, tokenizer, prepared, held_out, step)
-        _remove_unfinished(settings.folder)
+        remove_unfinished(settings.folder)
         if checkpoint is not None:
             _restore(trainer, checkpoint, prepared)
         else:
@@ -141,8 +147,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         try:
             _run_phases(settings, trainer, tokenizer, prepared)
         except KeyboardInterrupt:
-            if trainer.checkpoint is not None:
-                print(f"\nstopped; to go on from {trainer.checkpoint}:\n    {settings.resume_command}")
+            tell_stopped(trainer.checkpoint, settings)
             raise
     return _finish(settings, trainer, tokenizer, prepared, plateau)
 
@@ -189,13 +194,7 @@ def _find_start(settings: PretrainSettings) -> Checkpoint | None:
         checkpoint = open_checkpoint(checkpoints[-1])
         settings.check_phases(checkpoint.state["step"], checkpoint.state.get("phases"))
         return checkpoint
-    if run.is_file():
-        raise UserError(f"{run} is a file; choose another --name for the run's folder")
-    if run.exists() and any(run.iterdir()) and not settings.overwrite:
-        raise UserError(
-            f"{run} is not empty; go on with the run in it (--resume), replace it (--overwrite), "
-            "or choose another --name"
-        )
+    check_folder_is_free(settings)
     return None
 
 
@@ -205,23 +204,6 @@ def _clear(run: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     for name in ("config.json", "metrics.jsonl", "loss.png"):
         (run / name).unlink(missing_ok=True)
-
-
-def _remove_unfinished(run: Path) -> None:
-    """Remove what a killed run was just writing."""
-    for path in run.glob(".*.part"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def _prepare_machine(settings: PretrainSettings, device: Device) -> None:
-    if settings.threads is not None:
-        set_threads(settings.threads)
-    require_kernels(settings.strict_kernels)
-    chosen = " (chosen by auto)" if settings.device == "auto" else ""
-    print(f"device: {device.name}{chosen}, {get_threads()} threads for the CPU's matrix products", flush=True)
 
 
 def evaluation_batches(
@@ -271,21 +253,9 @@ def _make_trainer(
 ) -> Trainer:
     """A new trainer, with the data of the phase that takes, or took, the step number ``step``."""
     run = settings.folder
-    optimiser = AdamW(
-        model,
-        beta1=settings.beta1,
-        beta2=settings.beta2,
-        eps=settings.adam_eps,
-        weight_decay=settings.weight_decay,
-        clip_norm=settings.clip_norm,
-        bias_correction=settings.bias_correction,
-    )
+    optimiser = make_optimiser(settings, model)
     phases = settings.phases()
     phase = next(phase for phase in phases if step <= phase.stop)
-
-    def learning_rate(step: int) -> float:
-        warmup = round(settings.warmup * settings.steps)
-        return SCHEDULES[settings.schedule](step, settings.steps, warmup, settings.learning_rate)
 
     def save(state: dict[str, Any]) -> Path:
         state = {**state, "seed": settings.seed, "text": prepared.folder.name}
@@ -297,7 +267,7 @@ def _make_trainer(
         model,
         optimiser,
         _stream(settings, phase, tokenizer, prepared),
-        learning_rate,
+        learning_rates(settings, settings.steps),
         evaluate=functools.partial(evaluate, model, held_out),
         save=save,
         metrics=MetricsLog(run / "metrics.jsonl"),
@@ -306,7 +276,7 @@ def _make_trainer(
         seed=settings.seed,
         predictions=max(phase.most_predictions for phase in phases),
         graph=settings.graph,
-        log_every=settings.log_every or (1 if model.device.name == "cpu" else 10),
+        log_every=report_interval(settings, model.device),
         print_every=settings.print_every,
         eval_every=settings.eval_every,
         save_every=settings.save_every,
@@ -322,10 +292,7 @@ def _restore(trainer: Trainer, checkpoint: Checkpoint, prepared: PreparedCorpus)
         )
     trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
     trainer.restore(checkpoint.folder, checkpoint.state)
-    now = describe_environment(trainer.model.device)
-    for change in environment_changes(checkpoint.state["environment"], now):
-        print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
-    print(f"resuming from {checkpoint.folder}", flush=True)
+    tell_resuming(checkpoint, trainer.model.device)
 
 
 def _stream(
