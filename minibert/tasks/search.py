@@ -1,6 +1,6 @@
 """Passages found by what they mean: their vectors in an embedded vector database, on disk.
 
-The database is LanceDB (docs/vector_database.md tells why). An index is a folder with one table, a row a
+The database is LanceDB (benchmarks/README.md tells why). An index is a folder with one table, a row a
 passage: id, title, text and vector (H,) of length 1. What the vectors were made with stands in the table's
 metadata, so that one commit holds all; every change is a new version of the table, whole or not at all.
 """
