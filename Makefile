@@ -29,7 +29,7 @@ test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest $(ARGS)
 
 lab: $(READY)  ## open the course in JupyterLab
-	$(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks $(ARGS)
 
 course: $(READY)  ## make and run the notebooks of notebooks/src (ARGS=05: that one; ARGS=--check: write nothing)
 	$(BIN)/python -m notebooks.make $(ARGS)

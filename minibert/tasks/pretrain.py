@@ -47,6 +47,7 @@ from minibert.text import BertTokenizer
 from minibert.train import PretrainSettings, Trainer
 from minibert.train.checkpoint import (
     Checkpoint,
+    describe_environment,
     list_checkpoints,
     open_checkpoint,
     save_checkpoint,
@@ -112,10 +113,11 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     """Train a BERT from nothing on real text (or go on with a run), and say how well it does.
 
     Writes ``OUT/NAME/``: ``config.json`` (these settings), ``metrics.jsonl``, ``loss.png``, checkpoints,
-    and ``final/``, a pretrained folder. Prints the settings, the data, the course of the training, and
-    at the end what is returned: ``plateau_loss`` and ``plateau_accuracy`` (guessing by frequency), the
-    last ``held_out_…`` measurements, ``tokens_per_second``, ``seconds``, ``peak_memory`` (bytes).
-    Losses are in nats.
+    ``results.json``, and ``final/``, a pretrained folder. Prints the settings, the data, the course of the
+    training, and at the end how well it went: that is what is returned, and in ``results.json`` with the
+    sizes of text and model and the machine. ``plateau_loss`` and ``plateau_accuracy`` are those of guessing
+    by frequency, ``held_out_…`` the last measurements, then ``tokens_per_second``, ``seconds``,
+    ``peak_memory`` (bytes). Losses are in nats.
 
     Raises UserError for settings or text that do not work, and KeyboardInterrupt after Ctrl-C, once all
     is saved.
@@ -202,7 +204,7 @@ def _clear(run: Path) -> None:
     """Remove what an earlier run left, and nothing that is not a run's."""
     for folder in (*list_checkpoints(run), run / "final"):
         shutil.rmtree(folder, ignore_errors=True)
-    for name in ("config.json", "metrics.jsonl", "loss.png"):
+    for name in ("config.json", "metrics.jsonl", "results.json", "loss.png"):
         (run / name).unlink(missing_ok=True)
 
 
@@ -330,7 +332,7 @@ def _finish(
     prepared: PreparedCorpus,
     plateau: tuple[float, float],
 ) -> dict[str, Any]:
-    """Write the model and the picture, print how well the run did, and return it."""
+    """Write the model, the results and the picture; print how well the run did, and return it."""
     run = settings.folder
     with atomic_folder(run / "final") as unfinished:
         _save_pretrained(trainer.model, tokenizer, unfinished)
@@ -345,9 +347,21 @@ def _finish(
         "seconds": trainer.seconds,
         "peak_memory": peak_memory(trainer.model.device, trainer.pool_bytes),
     }
+    about = {
+        "tokens": trainer.tokens,
+        "training_text": _sizes(prepared.train),
+        "held_out_text": _sizes(prepared.held_out),
+        "parameters": sum(parameter.size for parameter in trainer.model.buffers.parameters),
+        "environment": describe_environment(trainer.model.device),
+    }
+    write_json(run / "results.json", summary | about)
     _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
     _print_summary(run, summary)
     return summary
+
+
+def _sizes(documents: Documents) -> dict[str, int]:
+    return {"documents": len(documents), "tokens": int(documents.lengths().sum())}
 
 
 def _print_examples(
@@ -398,5 +412,5 @@ def _print_summary(run: Path, summary: dict[str, Any]) -> None:
     print(
         f"training {format_seconds(summary['seconds'])}, {summary['tokens_per_second']:,.0f} tokens/s"
         + (f", peak memory {memory / 2**20:,.0f} MiB" if memory else "")
-        + f"\nwritten to {run}: final/ (the model), metrics.jsonl, loss.png"
+        + f"\nwritten to {run}: final/ (the model), metrics.jsonl, results.json, loss.png"
     )

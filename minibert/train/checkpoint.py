@@ -23,7 +23,7 @@ import safetensors.numpy
 import threadpoolctl
 
 from minibert import __version__
-from minibert.arrays import Device, get_threads
+from minibert.arrays import Device, describe_processor, get_threads
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
 from minibert.train.optimiser import AdamW
@@ -44,7 +44,8 @@ def save_checkpoint(
         save_model(unfinished)
         # bytes first, rather than save_file: a full disk is then an ordinary OSError
         (unfinished / "optimiser.safetensors").write_bytes(safetensors.numpy.save(optimiser.state_arrays()))
-        files = {file.name: _digest(file) for file in sorted(unfinished.iterdir())}
+        written = sorted(file for file in unfinished.rglob("*") if file.is_file())
+        files = {file.relative_to(unfinished).as_posix(): _digest(file) for file in written}
         environment = describe_environment(optimiser.device)
         write_json(unfinished / "state.json", {**state, "environment": environment, "files": files})
     for old in list_checkpoints(run)[:-keep]:
@@ -102,6 +103,7 @@ def describe_environment(device: Device) -> dict[str, Any]:
         "threads": get_threads(),
         "platform": f"{platform.system()} {platform.machine()}",
         "device": device.name,
+        "processor": describe_processor(device),
     }
     if device.name != "cpu":
         environment["cupy"] = device.xp.__version__

@@ -1,9 +1,10 @@
 """One source text becomes two notebooks: the complete one, and the one with the exercises still to do.
 
-A source is Python in jupytext's percent format. Two tags tell what is different in the exercises:
+A source is Python in jupytext's percent format. Tags tell what is special about a cell:
 
-    # %% tags=["solution"]    what its functions do, and what it assigns, is left to do
-    # %% tags=["answer"]      the cell, of code or Markdown, is left out
+    # %% tags=["solution"]    in the exercises, what its functions do, and what it assigns, is left to do
+    # %% tags=["answer"]      the cell, of code or Markdown, is not in the exercises
+    # %% tags=["figure"]      its code only draws: JupyterLab shows the figure, and the code on a click
 """
 
 import ast
@@ -13,9 +14,9 @@ from collections.abc import Iterator
 import jupytext
 from nbformat import NotebookNode
 
-SOLUTION, ANSWER = "solution", "answer"
+SOLUTION, ANSWER, FIGURE = "solution", "answer", "figure"
 METADATA = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
 # [text](target) and ![text](target); $…$ and `…` come first, so that nothing inside of them counts
@@ -112,5 +113,8 @@ def _tidy(notebook: NotebookNode) -> NotebookNode:
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells, 1):
         cell.id = f"cell-{number}"
-        cell.metadata = NotebookNode({"tags": tags(cell)} if tags(cell) else {})
+        metadata = {"tags": tags(cell)} if tags(cell) else {}
+        if FIGURE in tags(cell):
+            metadata["jupyter"] = {"source_hidden": True}
+        cell.metadata = NotebookNode(metadata)
     return notebook

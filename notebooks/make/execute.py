@@ -1,6 +1,7 @@
 """Run a notebook from top to bottom, as Run All does."""
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def execute(notebook: NotebookNode, folder: Path) -> float:
     try:
         client.execute()
     except CellExecutionError as error:
-        raise RuntimeError(str(error)) from None
+        without_colours = re.sub(r"\x1b\[[\d;]*m", "", str(error))
+        raise RuntimeError(f"{folder.name}: {without_colours}") from None
     notebook.metadata = metadata  # the kernel adds the version of Python
     return time.perf_counter() - start

@@ -3,10 +3,10 @@ r"""
 # 05 · LayerNorm
 
 BERT rescales every token's vector 25 times on its way from the words to the output (twice in each of its 12 layers,
-once before them). The forward is two lines. The backward is the first one in this course that nobody guesses, and the
-one that most home-made transformers get wrong.
+once before them). The forward is two lines. The backward is the first one in this course that nobody guesses, and
+mistakes in it have a way of staying unnoticed.
 
-**You will** say what LayerNorm does and along which axis · derive its gradient in six small steps · collapse them to
+**You will** say what LayerNorm does and along which axis · derive its gradient in five small steps · collapse them to
 the one line that the library runs · write that line yourself · see which tests would let a wrong one through.
 
 **Before this:** [01 · Gradients](01_gradients.ipynb) (un-broadcasting, numeric gradients).
@@ -60,28 +60,18 @@ x = middle + spread * rng.standard_normal((B, S, H))  # (B, S, H)
 gamma, beta, eps = np.ones(H), np.zeros(H), 1e-12  # what BERT starts with
 y, cache = layer_norm(x, gamma, beta, eps)  # (B, S, H)
 
-print("row   mean before  after   deviation before  after")
+print("row      mean  after   deviation  after")
 for row, (before, after) in enumerate(zip(x.reshape(-1, H), y.reshape(-1, H), strict=True)):
-    print(
-        f"{row:3} {before.mean():13.3f} {abs(after.mean()):6.3f} {before.std():18.3f} {after.std():6.3f}"
-    )
+    means = f"{before.mean():9.3f} {abs(after.mean()):6.3f}"
+    print(f"{row:3} {means} {before.std():11.3f} {after.std():6.3f}")
 
-# %%
+# %% tags=["figure"]
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
 for panel, rows, title in ((axes[0], x, "before: x"), (axes[1], y, "after: x̂")):
     for number, row in enumerate(rows.reshape(-1, H)):
-        panel.plot(
-            row,
-            np.full(H, number),
-            "o",
-            color=plots.BLUE,
-            alpha=0.35,
-            markersize=4,
-            markeredgewidth=0,
-        )
-        panel.plot(
-            row.mean(), number, "|", color=plots.VERMILION, markersize=15, markeredgewidth=2.5
-        )
+        at = np.full(H, number)
+        panel.scatter(row, at, s=14, alpha=0.35, linewidths=0, color=plots.BLUE)
+        panel.scatter(row.mean(), number, s=160, marker="|", linewidths=2.5, color=plots.VERMILION)
     panel.set(title=title, xlabel="value of a feature", yticks=range(B * S))
     panel.invert_yaxis()
 axes[0].set_ylabel("row (token)")
@@ -90,13 +80,13 @@ plt.show()
 # %% [markdown]
 r"""
 Each dot is one feature of a token, each bar a row's mean. Before, the layer that comes next would have to cope with
-numbers from −20 to 30; after, every row has mean 0 and deviation 1, whatever it was.
+numbers from −17 to 40; after, every row has mean 0 and deviation 1, whatever it was.
 
 ### Along which axis?
 
 Along the last, and no other. A token's result does not depend on its neighbours in the sequence or on the other
 sequences in the batch. (BatchNorm is the opposite: it takes statistics *across* the batch, so it needs a large one, and
-other code when the model is used than when it learns. LayerNorm does the same always.)
+it has to compute differently in training and in use. LayerNorm does the same always.)
 """
 
 # %%
@@ -137,9 +127,8 @@ divides by $H$, not by $H - 1$: two details that differ between libraries, and w
 constant = np.full((1, H), 4.0)
 with np.errstate(invalid="ignore", divide="ignore"):
     for epsilon in (1e-12, 0.0):
-        print(
-            f"ε = {epsilon:<6}  y[0, :4] = {layer_norm(constant, gamma, beta, epsilon)[0][0, :4]}"
-        )
+        y_constant, _ = layer_norm(constant, gamma, beta, epsilon)
+        print(f"ε = {epsilon:<6}  y = {y_constant[0, :4]} …")
 
 # %% [markdown]
 r"""
@@ -221,18 +210,18 @@ them. For one row:
 | 5 | $\hat x_i = c_i \, s$ | normalised |
 """
 
-# %%
+# %% tags=["figure"]
 NODES = {"x": (0, 0), "μ": (1, 1), "c": (2, 0), "v": (3.1, 1), "s": (4.6, 1), "x̂": (5.7, 0)}
 FORWARD = [
     ("x", "μ", "mean"),
     ("x", "c", "x"),
     ("μ", "c", "− μ"),
     ("c", "v", "mean of c²"),
-    ("v", "s", "(v + ε)^−½"),
+    ("v", "s", r"$(v + \varepsilon)^{-1/2}$"),
     ("c", "x̂", "c"),
     ("s", "x̂", "× s"),
 ]
-figure, axes = plt.subplots(figsize=(7.5, 2.4))
+figure, axes = plt.subplots(figsize=(7.5, 2.0))
 plots.graph(axes, NODES, FORWARD)
 plt.show()
 
@@ -268,7 +257,7 @@ The same graph with the arrows turned around shows what has been done: every arr
 two arrive, they are added.
 """
 
-# %%
+# %% tags=["figure"]
 BACKWARD = [
     ("x̂", "s", "Σ dx̂ c"),
     ("x̂", "c", "s dx̂"),
@@ -278,7 +267,7 @@ BACKWARD = [
     ("c", "x", "dc"),
     ("μ", "x", "dμ/H"),
 ]
-figure, axes = plt.subplots(figsize=(7.5, 2.4))
+figure, axes = plt.subplots(figsize=(7.5, 2.0))
 plots.graph(axes, NODES, BACKWARD, colour=plots.VERMILION)
 plt.show()
 
@@ -326,10 +315,10 @@ assert row.ok
 
 # %% [markdown]
 r"""
-## 4. Six lines become one
+## 4. Five steps become one line
 
-The code above is right, and you could stop here. But put the steps into each other and something simple appears. We
-use two facts: $c_i = \hat x_i / s$ (step 5, backwards), and $\sum_i \hat x_i = 0$ (it was centred). Write
+The code above is right, and you could stop here. But put the steps into each other and something simple appears. (Try
+it on paper before you read on.) We use two facts: $c_i = \hat x_i / s$ (step 5, backwards), and $\sum_i \hat x_i = 0$ (it was centred). Write
 $\overline{a} = \frac1H \sum_i a_i$ for a mean over the row.
 
 **First, $dc$.** Insert step 4 into step 3, then step 5 into that, then $c = \hat x / s$:
@@ -365,9 +354,9 @@ The incoming gradient, minus its mean, minus its share along $\hat x$, divided b
 # %%
 _, cache = layer_norm(x, gamma, beta, eps)
 one_line, _, _ = layer_norm_backward(dout, cache)  # the library's, which computes that formula
-six_lines = backward_in_steps(dnormalised, forward_in_steps(x, eps)[1])
-print(f"largest difference: {np.abs(one_line - six_lines).max():.0e}")
-assert np.allclose(one_line, six_lines, rtol=0, atol=1e-13)
+in_five_steps = backward_in_steps(dnormalised, forward_in_steps(x, eps)[1])
+print(f"largest difference: {np.abs(one_line - in_five_steps).max():.0e}")
+assert np.allclose(one_line, in_five_steps, rtol=0, atol=1e-13)
 
 # %% [markdown]
 r"""
@@ -430,22 +419,18 @@ row = x[0, 0]  # (H,)
 x_hat, s = normalised[0, 0], inverse_std[0, 0, 0]
 
 measured = np.empty((H, H))
-for j in range(H):
-    step = 1e-5 * np.eye(H)[j]
-    measured[:, j] = (
-        forward_in_steps(row + step, eps)[0] - forward_in_steps(row - step, eps)[0]
-    ) / 2e-5
+for j, step in enumerate(1e-5 * np.eye(H)):
+    above, below = forward_in_steps(row + step, eps)[0], forward_in_steps(row - step, eps)[0]
+    measured[:, j] = (above - below) / 2e-5
 
-straight, through_mean, through_variance = (
-    np.eye(H),
-    -np.ones((H, H)) / H,
-    -np.outer(x_hat, x_hat) / H,
-)
+straight = np.eye(H)
+through_mean = -np.ones((H, H)) / H
+through_variance = -np.outer(x_hat, x_hat) / H
 derived = s * (straight + through_mean + through_variance)
 print(f"largest difference: {np.abs(measured - derived).max():.0e}")
 assert np.allclose(measured, derived, atol=1e-8)
 
-# %%
+# %% tags=["figure"]
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.5))
 parts = {
     "straight": straight,
@@ -478,7 +463,7 @@ print(f"row sums of dx:     at most {np.abs(one_line.sum(axis=-1)).max():.0e}")
 print(f"row sums of dx · x̂: at most {np.abs((one_line * normalised).sum(axis=-1)).max():.0e}")
 assert np.allclose(np.sort(np.abs(eigenvalues)), [0, 0, 1, 1, 1, 1])
 
-# %%
+# %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 incoming = dnormalised[0, 0]  # (H,)
 bars = {
@@ -505,15 +490,14 @@ gradient a tenth as large. No row can shout down the others on the way back eith
 for factor in (0.1, 1.0, 10.0, 100.0):
     _, scaled_cache = layer_norm(factor * x, gamma, beta, eps)
     dx, _, _ = layer_norm_backward(dout, scaled_cache)
-    print(
-        f"x × {factor:<5}  ‖dx‖ = {np.linalg.norm(dx):8.4f}   ‖dx‖ × factor = {np.linalg.norm(dx) * factor:.4f}"
-    )
+    size = np.linalg.norm(dx)
+    print(f"x × {factor:<5}  ‖dx‖ = {size:8.4f}   ‖dx‖ × factor = {size * factor:.4f}")
 
 # %% [markdown]
 r"""
 ## 7. When does a check pass although the gradient is wrong?
 
-Take four mistakes that were found in real projects.
+Take four mistakes that people make.
 """
 
 
@@ -535,9 +519,8 @@ def no_way_through_mean(dout, cache):
     normalised, inverse_std, weight = cache
     dnormalised = dout * weight
     projection = (dnormalised * normalised).mean(axis=-1, keepdims=True)
-    return (dnormalised - normalised * projection) * inverse_std, *layer_norm_backward(dout, cache)[
-        1:
-    ]
+    dx = (dnormalised - normalised * projection) * inverse_std
+    return dx, *layer_norm_backward(dout, cache)[1:]
 
 
 def mean_over_batch(dout, cache):
@@ -577,10 +560,12 @@ TESTS = {
     "B = 1": {"sequences": 1},
     "all random,\nB = 2": {},
 }
-errors = np.array(
-    [[relative_error(mistake, **test) for test in TESTS.values()] for mistake in MISTAKES.values()]
-)
+tests = TESTS.values()
+errors = np.array([[relative_error(f, **test) for test in tests] for f in MISTAKES.values()])
+assert (errors[:, -1] > 0.01).all()  # the proper test sees every mistake …
+assert (errors[:, :-1].min(axis=0) < 1e-12).all()  # … and each of the others misses one
 
+# %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(6.5, 2.9))
 plots.heatmap(axes, errors, digits=2)
 axes.set_aspect("auto")
@@ -588,7 +573,6 @@ axes.set_xticks(range(len(TESTS)), TESTS)
 axes.set_yticks(range(len(MISTAKES)), MISTAKES)
 axes.xaxis.tick_top()
 plt.show()
-assert (errors[:, -1] > 0.01).all() and (errors[:, :-1].min(axis=0) < 1e-12).all()
 
 # %% [markdown]
 r"""
@@ -606,11 +590,9 @@ def numeric_dx(dtype, h=1e-5):
     row, weight, bias, drow = (array.astype(dtype) for array in (x[0, 0], gamma, beta, dout[0, 0]))
     numeric = []
     for step in h * np.eye(H, dtype=dtype):
-        rise = (
-            layer_norm(row + step, weight, bias, eps)[0]
-            - layer_norm(row - step, weight, bias, eps)[0]
-        )
-        numeric.append((rise * drow).sum() / (2 * h))
+        above, _ = layer_norm(row + step, weight, bias, eps)
+        below, _ = layer_norm(row - step, weight, bias, eps)
+        numeric.append(((above - below) * drow).sum() / (2 * h))
     return np.array(numeric)
 
 
@@ -626,30 +608,24 @@ r"""
 
 The published model has one LayerNorm after the embeddings and two in each layer: after attention and after
 the feed-forward part, each time on the *sum* of the part's result and what went into it ("post-LN"; why there, and
-what happens if it stands elsewhere, is the business of [10 · The encoder](10_encoder.ipynb)).
+what happens if it stands elsewhere, is the business of [10 · The encoder](10_encoder.ipynb)). The head that predicts masked words adds one more.
 """
 
 # %%
 model = BertModel(BertConfig.preset("mini"))
-norms = [
-    name.removesuffix(".weight")
-    for name, _ in model.named_parameters()
-    if name.endswith("LayerNorm.weight")
-]
-print(*norms, sep="\n")
-print(f"\n{len(norms)} = 2 × {model.config.num_hidden_layers} + 1")
+weights = [name for name, _ in model.named_parameters() if name.endswith("LayerNorm.weight")]
+print(*weights, sep="\n")
+print(f"\n{len(weights)} = 2 × {model.config.num_hidden_layers} + 1")
 
 # %% [markdown]
 r"""
-They are many, but light: 2`H` numbers each. What they cost is time on the way through memory, not parameters.
+They are many, but light: 2`H` numbers each.
 """
 
 # %%
 base = BertConfig.preset("base")
-count = (2 * base.num_hidden_layers + 1) * 2 * base.hidden_size
-print(
-    f"BERT-base: {2 * base.num_hidden_layers + 1} LayerNorms, {count:,} of 110 million parameters"
-)
+norms = 2 * base.num_hidden_layers + 1
+print(f"BERT-base: {norms} LayerNorms, {norms * 2 * base.hidden_size:,} of 110 million parameters")
 
 # %% [markdown]
 r"""
@@ -672,7 +648,9 @@ for offset in offsets:
     one_pass = (row * row).mean(axis=-1) - mu[:, 0] ** 2
     for name, variance in zip(errors_of, (two_pass, one_pass), strict=True):
         errors_of[name].append(np.abs(variance / true - 1).max())
+assert one_pass.min() < 0 < two_pass.min()
 
+# %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 for (name, values), colour in zip(errors_of.items(), (plots.BLUE, plots.VERMILION), strict=True):
     axes.loglog(offsets, values, "o-", color=colour, label=name)
@@ -683,6 +661,7 @@ axes.set(
     xlabel="mean of the row (its deviation is 1)",
     ylabel="relative error",
 )
+axes.set_ylim(2e-9, 200)
 axes.legend(loc="lower right")
 plt.show()
 
@@ -701,9 +680,9 @@ r"""
 ## What usually goes wrong
 
 - **γ outside the means.** Both means are of $d\hat x = \gamma \, dy$, not of $dy$. Invisible while γ = 1.
-- **A path forgotten.** Treating μ or σ as a constant. A `dout` of ones hides the second.
+- **A path forgotten.** Treating μ or σ as a constant. With γ = 1, a `dout` of ones hides the second.
 - **The wrong axis.** Means over `(S, H)` instead of `H`, or $d\gamma$ summed over `B` and not over `S`.
-- **A missing `keepdims=True`.** If you are lucky NumPy complains; if `S` happens to equal `H`, it does not.
+- **A missing `keepdims=True`.** NumPy complains, unless there happen to be as many rows as features.
 - **Other conventions.** ε outside of the root, or `H − 1` in the variance: good enough to train, but real weights
   then give other numbers.
 

@@ -67,6 +67,12 @@ def test_links_are_the_same_places_one_folder_further_down():
     assert "$[x](y)$ and `[z](w)`" in exercise_notebook(SOURCE, "05_title").cells[0].source
 
 
+def test_the_code_of_a_figure_is_folded_away():
+    source = '# %% [markdown]\n# Title\n\n# %% tags=["figure"]\nplt.plot(x)\n\n# %%\nx\n'
+    cells = complete_notebook(source, "05_title").cells
+    assert [cell.metadata.get("jupyter", {}).get("source_hidden") for cell in cells] == [None, True, None]
+
+
 @pytest.mark.parametrize("convert", [complete_notebook, exercise_notebook])
 def test_the_same_source_gives_the_same_file(convert):
     notebook = convert(SOURCE, "05_title")

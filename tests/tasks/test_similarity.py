@@ -77,6 +77,14 @@ def test_matching_pairs_are_never_twice_in_a_batch(read):
     assert isinstance(stream, FeatureStream) and not isinstance(stream, DistinctPairs)
 
 
+def test_what_is_held_out_has_passages_of_its_own(read):
+    rows = "".join(f"who {i} ?\tann {i // 4}\n" for i in range(40))
+    task, examples = read("text\ttext_pair\n" + rows, loss="softmax")
+    train, dev = task.hold_out(examples, 0.2, seed=0)
+    assert (len(train), len(dev)) == (32, 8) and not {e.text for e in train} & {e.text for e in dev}
+    assert not {e.text_pair for e in train} & {e.text_pair for e in dev}
+
+
 def test_questions_of_squad_and_their_passages_are_pairs(read):
     def question(text, answers):
         answers = [{"text": answer, "answer_start": 0} for answer in answers]

@@ -10,7 +10,7 @@ from minibert.course.exercise import Trial, exercise
 from minibert.text.normalise import ASCII_PUNCTUATION, Normaliser
 from minibert.text.wordpiece import CONTINUATION, WordPiece
 
-# -- Normalising ------------------------------------------------------------------------------------------
+# -- Normalising ------------------------------------------------------------------------------------
 
 TEXTS = ("Héllo, World!", "naïve CAFÉ", "don't", "C++ costs $5", "tabs\tand\nnew  lines", "“½ ﬁne”")
 
@@ -104,7 +104,7 @@ def signs_in_a_row_are_one_word(text):
     return re.findall(r"\w+|[^\w\s]+", " ".join(_words(text.lower(), in_place="{}")))
 
 
-# -- Cutting a word -----------------------------------------------------------------------------------------
+# -- Cutting a word ---------------------------------------------------------------------------------
 
 VOCABULARY = frozenset("[UNK] un a ab abc play player ##aff ##able ##ab ##cd ##s ##ing ##er ##a".split())
 WORDS = ("unaffable", "players", "playing", "unplay", "abcd", "playxing", "un", "able")
@@ -221,7 +221,7 @@ def pieces_taken_back(word, vocabulary):
     return cuts(0) or ["[UNK]"]
 
 
-# -- Learning the vocabulary ----------------------------------------------------------------------------
+# -- Learning the vocabulary ------------------------------------------------------------------------
 
 # What words are cut into so far, and how often each word occurs.
 CORPORA = {

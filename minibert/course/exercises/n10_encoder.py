@@ -108,7 +108,7 @@ def activation_after_the_second_map(x, up, down, norm, eps):
     return layer_norm(x + linear_activation(wide, *down, "gelu")[0], *norm, eps)[0]
 
 
-# -- The backward ----------------------------------------------------------------------------------------
+# -- The backward -----------------------------------------------------------------------------------
 
 
 @exercise(
