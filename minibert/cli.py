@@ -500,14 +500,11 @@ def _embed(flags: argparse.Namespace) -> None:
     check_output(flags.output)
     faults = Faults(flags.skip_bad)
     texts = read_texts(flags.input, column_of(flags.column), file_format=flags.format, faults=faults)
-    encoder = TextEncoder.open(flags.model, device=_device(flags), **_given(flags, *ENCODER, "normalise"))
+    encoder = TextEncoder.open(flags.model, device=_device(flags), **_encoder_options(flags))
     vectors = encoder.embed([text.text for text in texts], flags.batch_size, progress=True)
     write_vectors(flags.output, texts, vectors)
     print(f"{len(vectors):,} vectors of {encoder.dimension} numbers written to {flags.output}")
     _tell(faults)
-
-
-ENCODER = ("pooling", "max_length")  # what can be said of an encoder beside its folder
 
 
 def _add_encoder_flags(parser: argparse.ArgumentParser, about: str, required: bool) -> None:
@@ -527,7 +524,9 @@ def _add_encoder_flags(parser: argparse.ArgumentParser, about: str, required: bo
     )
 
 
-def _given(flags: argparse.Namespace, *names: str) -> dict[str, Any]:
+def _encoder_options(flags: argparse.Namespace) -> dict[str, Any]:
+    """What was said of the encoder; the folder tells the rest."""
+    names = ("pooling", "max_length", "normalise")
     return {name: getattr(flags, name) for name in names if hasattr(flags, name)}
 
 
@@ -571,12 +570,12 @@ def _search_index(flags: argparse.Namespace) -> None:
     how = {"batch_size": flags.batch_size, "progress": True}
     if Path(flags.index).exists():
         index = PassageIndex.open(flags.index)
-        encoder = index.open_encoder(flags.model, device=_device(flags), **_given(flags, *ENCODER))
+        encoder = index.open_encoder(flags.model, device=_device(flags), **_encoder_options(flags))
         index.add(encoder, passages, **how)
     elif flags.model is None:
         raise UserError(f"{flags.index}: a new index needs an encoder; give --model FOLDER")
     else:
-        encoder = TextEncoder.open(flags.model, device=_device(flags), **_given(flags, *ENCODER))
+        encoder = TextEncoder.open(flags.model, device=_device(flags), **_encoder_options(flags))
         index = PassageIndex.create(flags.index, flags.model, encoder, passages, **how)
     if flags.approximate:
         index.make_approximate()
