@@ -25,7 +25,7 @@ from minibert.data.tasks import (
     ordered_batches,
     read_table,
 )
-from minibert.data.tasks.tables import USUAL_COLUMNS
+from minibert.data.tasks.tables import USUAL_COLUMNS, column_of
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.settings import Settings, setting
@@ -261,15 +261,11 @@ class TableOptions(TaskOptions):
 
     def columns(self) -> list[Columns]:
         """The possible columns of a file, of which the first that fits is taken."""
-        label = _column(self.label_column)
+        label = column_of(self.label_column)
         if self.text_column is None:
             return [replace(columns, label=label or columns.label) for columns in USUAL_COLUMNS]
-        texts = _column(self.text_column), _column(self.pair_column)
+        texts = column_of(self.text_column), column_of(self.pair_column)
         return [Columns(*texts, name, self.header) for name in ([label] if label else ["label", "score"])]
-
-
-def _column(given: str | None) -> str | int | None:
-    return int(given) if given is not None and given.isdecimal() else given
 
 
 class TableTask(Task):
