@@ -234,10 +234,11 @@ def _add_pretrain(commands: Any) -> None:
         commands,
         "pretrain",
         _pretrain,
-        "train a BERT from nothing on real text",
+        "train a BERT on real text, from nothing or from another",
         "minibert pretrain",
         "minibert pretrain --corpus books/*.txt --name books --steps 20000",
         "minibert pretrain --config runs/books/config.json --resume",
+        "minibert pretrain --model bert-base-uncased --corpus mine/ --learning-rate 5e-5 --name mine",
     )
     _add_setting_flags(parser, PretrainSettings)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from minibert.assets import model_folder
 from minibert.bert.weights import check_folder
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
@@ -185,11 +186,13 @@ class BertConfig:
     def from_pretrained(cls, folder: str | Path, **settings: Any) -> "BertConfig":
         """The configuration in ``folder/config.json``; what it says beyond our fields is left aside.
 
+        ``folder`` may also be the name of a model that comes with the package, "mini".
         ``settings`` are fields that get another value than in the file. Raises UserError if folder or file
         are missing or damaged, or describe something that is not a BERT.
         """
-        check_folder(Path(folder))
-        path = Path(folder) / "config.json"
+        folder = model_folder(folder)
+        check_folder(folder)
+        path = folder / "config.json"
         values = read_json(path, "model configuration")
         if not isinstance(values, dict) or values.get("model_type", "bert") != "bert":
             raise UserError(f"{path}: not the configuration of a BERT (model_type should be 'bert')")

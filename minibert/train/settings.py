@@ -188,6 +188,11 @@ class PretrainSettings(RunSettings):
     vocab_size: int = setting(8192, "Corpus", "tokens in the vocabulary to learn", least=6)
     lowercase: bool = setting(True, "Corpus", "lower-case the text and strip accents (a learned vocabulary)")
 
+    model: str | None = setting(
+        None,
+        "Model",
+        "folder of a model to go on from, with its sizes, its vocabulary and its weights; none: a new model",
+    )
     preset: str = setting("tiny", "Model", "size of the model", choices=tuple(PRESETS))
     layers: int | None = setting(None, "Model", "layers, if not the preset's", least=1)
     hidden: int | None = setting(None, "Model", "hidden size, if not the preset's", least=1)
@@ -267,6 +272,34 @@ class PretrainSettings(RunSettings):
     processes: int | None = setting(
         None, "Machine", "processes that prepare the corpus; none: all cores", least=1
     )
+
+    def with_sizes_of_model(self) -> Self:
+        """The same settings with the sizes and the vocabulary of ``model``, if the run begins from one.
+
+        Raises UserError if there is no such model, or a setting, other than by its default, contradicts it.
+        """
+        if self.model is None:
+            return self
+        config = BertConfig.from_pretrained(self.model)
+        values = {
+            "tokenizer": self.model,
+            "vocab_size": config.vocab_size,
+            "layers": config.num_hidden_layers,
+            "hidden": config.hidden_size,
+            "heads": config.num_attention_heads,
+            "intermediate": config.intermediate_size,
+            "positions": config.max_position_embeddings,
+            "activation": config.hidden_act,
+        }
+        if PRESETS[self.preset] == (config.num_hidden_layers, config.hidden_size):
+            values["preset"] = self.preset
+        for f in fields(self):
+            given, default = getattr(self, f.name), f.default
+            if f.name in (*values, "preset") and given not in (default, values.get(f.name)):
+                raise UserError(
+                    f"{f.name} is {given!r}, but the model in {self.model} has its own; leave it out"
+                )
+        return self.replace(**values)
 
     def model_config(self, vocab_size: int) -> BertConfig:
         """The preset with the sizes that were changed, for a vocabulary of this size.
