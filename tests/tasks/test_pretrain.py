@@ -402,6 +402,10 @@ def test_a_run_goes_on_from_a_model_on_other_text(small, tmp_path, capsys):
     )
     config = BertForPreTraining.from_pretrained(settings.folder / "final").config
     assert (config.vocab_size, config.hidden_size, config.hidden_dropout_prob) == (80, 16, 0.1)
+    third = small(name="third", model=str(settings.folder / "final"), steps=1)
+    pretrain(third)
+    config = BertForPreTraining.from_pretrained(third.folder / "final").config
+    assert config.attention_probs_dropout_prob == 0.1, "as the model was trained"
 
 
 def test_a_run_from_a_model_is_resumed_to_the_same_bits(small):
