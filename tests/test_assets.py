@@ -9,7 +9,7 @@ from minibert import assets
 from minibert.bert import BertConfig, BertForPreTraining
 from minibert.bert.weights import open_weights
 from minibert.errors import UserError
-from minibert.tasks import export
+from minibert.tasks import export, fill_mask
 from minibert.text import BertTokenizer
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the river".split()
@@ -87,3 +87,22 @@ def test_its_card_tells_of_the_data_the_licence_and_the_results(mini):
         assert re.search(rf"\| {measured}[^|]*\| \d\.\d{{4}} \|", card), measured
     for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", card):
         assert (MINI / picture).read_bytes().startswith(b"\x89PNG")
+
+
+EASY = {
+    "the [MASK] states of america": "united",
+    "he was born in london [MASK] 1950 .": "in",
+    "the university [MASK] california": "of",
+    "he went to school in new [MASK] city .": "york",
+    "he was one of the greatest writers of the nineteenth [MASK] .": "century",
+    "the album was [MASK] in 2004 .": "released",
+    "i do not know what to [MASK] .": "do",
+    "she opened the [MASK] and went into the room .": "door",
+}
+
+
+def test_it_has_learned_something(mini):
+    """The commonest tokens are no answer to most of these."""
+    guesses = {text: [token for token, _ in fill_mask(*mini, text)[0]] for text in EASY}
+    right = [word for text, word in EASY.items() if word in guesses[text]]
+    assert len(right) >= 6, guesses
