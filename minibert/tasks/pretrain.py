@@ -199,7 +199,7 @@ def _find_start(settings: PretrainSettings) -> Checkpoint | None:
         checkpoint = open_checkpoint(checkpoints[-1])
         settings.check_phases(checkpoint.state["step"], checkpoint.state.get("phases"))
         return checkpoint
-    check_folder_is_free(settings)
+    check_folder_is_free(settings, settings.model)
     return None
 
 

@@ -291,11 +291,11 @@ class PretrainSettings(RunSettings):
             "positions": config.max_position_embeddings,
             "activation": config.hidden_act,
         }
-        if PRESETS[self.preset] == (config.num_hidden_layers, config.hidden_size):
-            values["preset"] = self.preset
+        has_preset = PRESETS[self.preset] == (config.num_hidden_layers, config.hidden_size)
+        fitting = {**values, "preset": self.preset if has_preset else None}
         for f in fields(self):
-            given, default = getattr(self, f.name), f.default
-            if f.name in (*values, "preset") and given not in (default, values.get(f.name)):
+            given = getattr(self, f.name)
+            if f.name in fitting and given not in (f.default, fitting[f.name]):
                 raise UserError(
                     f"{f.name} is {given!r}, but the model in {self.model} has its own; leave it out"
                 )

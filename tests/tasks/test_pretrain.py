@@ -436,6 +436,17 @@ def test_settings_that_contradict_the_model_are_refused(small, tmp_path, name, v
     assert (names(tmp_path / "runs"), names(tmp_path / "prepared")) == before
 
 
+def test_a_run_does_not_replace_the_model_that_it_begins_from(small):
+    settings = small()
+    pretrain(settings)
+    before = weights(settings)
+    with pytest.raises(
+        UserError, match=r"final is in .*small, which would be replaced; choose another --name"
+    ):
+        pretrain(settings.replace(model=str(settings.folder / "final"), overwrite=True))
+    assert weights(settings) == before
+
+
 def test_settings_that_say_what_the_model_is_are_none(small):
     settings = PretrainSettings(preset="mini", positions=64, vocab_size=100)
     folder = Path(small().out) / "model"
