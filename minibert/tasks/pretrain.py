@@ -199,7 +199,7 @@ def _find_start(settings: PretrainSettings) -> Checkpoint | None:
         checkpoint = open_checkpoint(checkpoints[-1])
         settings.check_phases(checkpoint.state["step"], checkpoint.state.get("phases"))
         return checkpoint
-    check_folder_is_free(settings)
+    check_folder_is_free(settings, settings.model)
     return None
 
 
@@ -236,8 +236,11 @@ def _make_model(
     if checkpoint is not None:
         model = Model.from_pretrained(checkpoint.folder, **options)
     elif settings.model is not None:
-        dropout = {"hidden_dropout_prob": settings.dropout, "attention_probs_dropout_prob": settings.dropout}
-        model = Model.from_pretrained(settings.model, **options, **dropout)
+        if settings.dropout is not None:
+            options |= dict.fromkeys(
+                ("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout
+            )
+        model = Model.from_pretrained(settings.model, **options)
     else:
         model = Model(settings.model_config(vocab_size), **options)
     model.bert.encoder.recompute = settings.recompute

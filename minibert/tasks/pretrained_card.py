@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from minibert.bert import BertConfig
 from minibert.tasks.model_card import write_model_card
 from minibert.train import PretrainSettings
 from minibert.train.progress import format_seconds
@@ -35,6 +36,7 @@ def write_pretrained_card(
         "read": f"{results['tokens']:,} tokens in {format_seconds(results['seconds'])} of training",
         "machine": f"{environment['processor']} ({environment['device']})",
     }
+    recipe["dropout"] = BertConfig.from_pretrained(folder).hidden_dropout_prob
     recipe |= {name: getattr(settings, name) for name in RECIPE}
     typed = settings.replace(resume=False, overwrite=False)
     scores = {told: [results[name]] for name, told in SCORES.items() if name in results}
@@ -50,7 +52,7 @@ def write_pretrained_card(
     )
 
 
-RECIPE = "learning_rate schedule warmup weight_decay beta2 dropout precision seed".split()
+RECIPE = "learning_rate schedule warmup weight_decay beta2 precision seed".split()
 SCORES = {
     "held_out_mlm_loss": "masked words, loss in nats",
     "plateau_loss": "the same, guessing by frequency",

@@ -211,8 +211,12 @@ class PretrainSettings(RunSettings):
         "of the feed-forward layers: gelu is the erf form, gelu_new the tanh form",
         choices=tuple(ACTIVATIONS),
     )
-    dropout: float = setting(
-        0.0, "Model", "probability of dropping a hidden unit or an attention weight", least=0, most=0.99
+    dropout: float | None = setting(
+        None,
+        "Model",
+        "probability of dropping a hidden unit or an attention weight; none: 0, or as MODEL was trained",
+        least=0,
+        most=0.99,
     )
     initializer_range: float = setting(
         0.05, "Model", "standard deviation of the first weights", least=0, most=10
@@ -291,11 +295,11 @@ class PretrainSettings(RunSettings):
             "positions": config.max_position_embeddings,
             "activation": config.hidden_act,
         }
-        if PRESETS[self.preset] == (config.num_hidden_layers, config.hidden_size):
-            values["preset"] = self.preset
+        has_preset = PRESETS[self.preset] == (config.num_hidden_layers, config.hidden_size)
+        fitting = {**values, "preset": self.preset if has_preset else None}
         for f in fields(self):
-            given, default = getattr(self, f.name), f.default
-            if f.name in (*values, "preset") and given not in (default, values.get(f.name)):
+            given = getattr(self, f.name)
+            if f.name in fitting and given not in (f.default, fitting[f.name]):
                 raise UserError(
                     f"{f.name} is {given!r}, but the model in {self.model} has its own; leave it out"
                 )
@@ -317,8 +321,8 @@ class PretrainSettings(RunSettings):
             self.preset,
             vocab_size=vocab_size,
             hidden_act=self.activation,
-            hidden_dropout_prob=self.dropout,
-            attention_probs_dropout_prob=self.dropout,
+            hidden_dropout_prob=self.dropout or 0.0,
+            attention_probs_dropout_prob=self.dropout or 0.0,
             initializer_range=self.initializer_range,
             position_initializer=self.position_initializer,
             **{name: size for name, size in sizes.items() if size is not None},

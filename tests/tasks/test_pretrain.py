@@ -402,6 +402,10 @@ def test_a_run_goes_on_from_a_model_on_other_text(small, tmp_path, capsys):
     )
     config = BertForPreTraining.from_pretrained(settings.folder / "final").config
     assert (config.vocab_size, config.hidden_size, config.hidden_dropout_prob) == (80, 16, 0.1)
+    third = small(name="third", model=str(settings.folder / "final"), steps=1)
+    pretrain(third)
+    config = BertForPreTraining.from_pretrained(third.folder / "final").config
+    assert config.attention_probs_dropout_prob == 0.1, "as the model was trained"
 
 
 def test_a_run_from_a_model_is_resumed_to_the_same_bits(small):
@@ -430,6 +434,17 @@ def test_settings_that_contradict_the_model_are_refused(small, tmp_path, name, v
     ):
         pretrain(small(model=model, **{name: value}))
     assert (names(tmp_path / "runs"), names(tmp_path / "prepared")) == before
+
+
+def test_a_run_does_not_replace_the_model_that_it_begins_from(small):
+    settings = small()
+    pretrain(settings)
+    before = weights(settings)
+    with pytest.raises(
+        UserError, match=r"final is in .*small, which would be replaced; choose another --name"
+    ):
+        pretrain(settings.replace(model=str(settings.folder / "final"), overwrite=True))
+    assert weights(settings) == before
 
 
 def test_settings_that_say_what_the_model_is_are_none(small):
