@@ -53,6 +53,8 @@ from minibert.tasks.task import Task
 from minibert.text import BertTokenizer
 from minibert.train.settings import PretrainSettings
 
+DEFAULT_MODEL = "mini"  # of those in minibert.assets
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own); return the exit code."""
@@ -113,7 +115,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="BERT from scratch in NumPy and CuPy. Every command tells more with --help.",
         epilog=_examples(
             "minibert pretrain",
-            'minibert fill-mask "this function returns the [MASK] of a list ."',
+            'minibert fill-mask "the capital of france is [MASK] ."',
             "minibert info --preset base",
         ),
     )
@@ -234,10 +236,11 @@ def _add_pretrain(commands: Any) -> None:
         commands,
         "pretrain",
         _pretrain,
-        "train a BERT from nothing on real text",
+        "train a BERT on real text, from nothing or from another",
         "minibert pretrain",
         "minibert pretrain --corpus books/*.txt --name books --steps 20000",
         "minibert pretrain --config runs/books/config.json --resume",
+        "minibert pretrain --model bert-base-uncased --corpus mine/ --learning-rate 5e-5 --name mine",
     )
     _add_setting_flags(parser, PretrainSettings)
 
@@ -284,33 +287,29 @@ def _add_fill_mask(commands: Any) -> None:
         "fill-mask",
         _fill_mask,
         "guess the words behind [MASK]",
-        'minibert fill-mask "this function returns the [MASK] of a list ."',
+        'minibert fill-mask "the capital of france is [MASK] ."',
         'minibert fill-mask --model runs/books/final --top-k 3 "it was a [MASK] and [MASK] night ."',
     )
     parser.add_argument("text", help="a text with one [MASK] or several")
-    parser.add_argument("--model", metavar="FOLDER", help="a model (default: the newest runs/*/final)")
+    parser.add_argument(
+        "--model",
+        default=DEFAULT_MODEL,
+        metavar="FOLDER",
+        help="a model (default: %(default)s, which comes with minibert)",
+    )
     parser.add_argument("--top-k", type=int, default=5, metavar="N", help="guesses (default: %(default)s)")
     _add_machine_flags(parser)
 
 
 def _fill_mask(flags: argparse.Namespace) -> None:
-    folder = flags.model or _newest_model()
-    tokenizer = BertTokenizer.from_pretrained(folder)
+    tokenizer = BertTokenizer.from_pretrained(flags.model)
     warnings.filterwarnings("ignore", ".* does not use")  # that there is a pooler as well is no news here
-    model = BertForMaskedLM.from_pretrained(folder, device=_device(flags))
-    print(f"model: {folder}")
+    model = BertForMaskedLM.from_pretrained(flags.model, device=_device(flags))
+    print(f"model: {flags.model}" + ", which comes with minibert" * (flags.model == DEFAULT_MODEL))
     for guesses in fill_mask(model, tokenizer, flags.text, top_k=flags.top_k):
         print("[MASK]")
         for token, probability in guesses:
             print(f"  {probability:7.2%}  {token}")
-
-
-def _newest_model() -> str:
-    """The folder of the model that was finished last. Raises UserError if there is none."""
-    models = sorted(Path("runs").glob("*/final"), key=lambda folder: folder.stat().st_mtime)
-    if not models:
-        raise UserError("no model in runs/*/final; make one with  minibert pretrain,  or name one's folder")
-    return str(models[-1])
 
 
 def _add_model_use_flags(parser: argparse.ArgumentParser) -> None:
@@ -759,7 +758,10 @@ def _add_tokenizer(commands: Any) -> None:
     decode.add_argument("--skip-special-tokens", action="store_true", help="leave out [CLS], [SEP], [PAD] …")
     for parser in (encode, decode):
         parser.add_argument(
-            "--tokenizer", metavar="FOLDER", help="(default: that of the newest runs/*/final)"
+            "--tokenizer",
+            default=DEFAULT_MODEL,
+            metavar="FOLDER",
+            help="of a model, or a vocabulary (default: that of %(default)s, which comes with minibert)",
         )
 
 
@@ -781,14 +783,14 @@ def _tokenizer_train(flags: argparse.Namespace) -> None:
 def _tokenizer_encode(flags: argparse.Namespace) -> None:
     if len(flags.text) > 2:
         raise UserError(f"expected a text or a pair of texts, got {len(flags.text)}; quote texts with spaces")
-    tokenizer = BertTokenizer.from_pretrained(flags.tokenizer or _newest_model())
+    tokenizer = BertTokenizer.from_pretrained(flags.tokenizer)
     ids = tokenizer(*flags.text)["input_ids"]
     print(" ".join(tokenizer.tokens[i] for i in ids))
     print(" ".join(map(str, ids)))
 
 
 def _tokenizer_decode(flags: argparse.Namespace) -> None:
-    tokenizer = BertTokenizer.from_pretrained(flags.tokenizer or _newest_model())
+    tokenizer = BertTokenizer.from_pretrained(flags.tokenizer)
     print(tokenizer.decode(flags.ids, skip_special_tokens=flags.skip_special_tokens))
 
 

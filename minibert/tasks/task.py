@@ -44,15 +44,6 @@ class TaskOptions(Settings):
     max_length: int = setting(128, "Task", "tokens in a sequence, at most", least=4)
 
 
-def check_vocabulary(model: PretrainedModel, tokenizer: BertTokenizer) -> None:
-    """Raise UserError if the vocabulary cannot be the one that the model was trained with."""
-    if len(tokenizer) != model.config.vocab_size:
-        raise UserError(
-            f"the vocabulary has {len(tokenizer)} tokens but the model knows {model.config.vocab_size}; "
-            "use the vocabulary that the model was trained with"
-        )
-
-
 class Task:
     """One task. A subclass says how it reads, what the model is given, and what is made of its outputs.
 
@@ -175,8 +166,8 @@ class Task:
 
     def _fits(self, model: PretrainedModel) -> PretrainedModel:
         """The model, if it can read what this task will give it. Raises UserError otherwise."""
-        check_vocabulary(model, self.tokenizer)
         config = model.config
+        self.tokenizer.check_size(config.vocab_size)
         if self.options.max_length > config.max_position_embeddings:
             raise UserError(
                 f"max_length is {self.options.max_length}, but the model has only "
