@@ -16,7 +16,7 @@ PIP_QUIET := -qq --disable-pip-version-check
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 USABLE  := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 
-.PHONY: help train test lint cuda gradcheck parity bench clean
+.PHONY: help train test lab course lint cuda gradcheck parity bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -27,6 +27,12 @@ train: $(READY)  ## pre-train a tiny BERT into runs/tiny (an earlier run there i
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest $(ARGS)
+
+lab: $(READY)  ## open the course in JupyterLab
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks $(ARGS)
+
+course: $(READY)  ## make and run the notebooks of notebooks/src (ARGS=05: that one; ARGS=--check: write nothing)
+	$(BIN)/python -m notebooks.make $(ARGS)
 
 lint: $(READY)  ## check style and layout
 	$(BIN)/python -m ruff check

@@ -5,6 +5,7 @@
 #     DEVICE=cpu QUICK=1 benchmarks/gpu_session.sh     see that it works, without a GPU
 #
 # PYTHON (.venv/bin/python) has minibert's dev and cuda12 or cuda13 extras and, for the comparison, torch.
+# CORPUS names the text for the run of BERT-small: see small_gpu.sh.
 # Every stage has a time limit in minutes and a log of its own; one that fails does not stop the next.
 # summary.txt tells how each went; the exit code is the number of stages that failed.
 set -uo pipefail
@@ -15,6 +16,7 @@ mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
 PYTHON=${PYTHON:-.venv/bin/python}
 DEVICE=${DEVICE:-cuda}
+export OUT PYTHON DEVICE
 library=cupy steps=300 suite=() quick=()
 [ "$DEVICE" = cpu ] && library=numpy
 [ -n "${QUICK:-}" ] && steps=20 suite=(tests/train) quick=(--quick)
@@ -71,6 +73,13 @@ if [ "$DEVICE" != cpu ]; then
         pretrain $precision --precision $precision
     done
 fi
+
+# BERT-small, in pieces.
+small=()
+[ -n "${QUICK:-}" ] && small=(--layers 1 --hidden 64 --heads 2 --steps 20 --batch-size 8 --precision float32)
+for piece in 1 2 3; do
+    stage small_$piece 11 benchmarks/small_gpu.sh "${small[@]}"
+done
 
 stage benchmarks 40 "$PYTHON" -m benchmarks gpu_step --device "$DEVICE" --results "$OUT" "${quick[@]}"
 

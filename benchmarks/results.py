@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Spread
+from minibert.arrays import describe_processor, resolve_device
 from minibert.files import read_json, write_json, write_text
 
 PACKAGES = "numpy scipy numba torch transformers tokenizers onnxruntime cupy-cuda12x cupy-cuda13x".split()
@@ -52,7 +53,7 @@ class Results:
 def describe_machine() -> dict[str, Any]:
     """The processor, its cores that we may use, and the system."""
     return {
-        "processor": _processor(),
+        "processor": describe_processor(resolve_device("cpu")),
         "cores": usable_cores(),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
@@ -62,18 +63,6 @@ def describe_machine() -> dict[str, Any]:
 def usable_cores() -> int:
     """The cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _processor() -> str:
-    """Its name, as Linux tells it, or else what Python knows."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    fields = {name.strip(): value.strip() for name, value in fields.items()}
-    name = fields.get("model name", platform.machine())
-    return f"{name} (family {fields['cpu family']})" if "cpu family" in fields else name
 
 
 def versions() -> dict[str, str]:

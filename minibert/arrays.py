@@ -7,12 +7,14 @@ a GPU. Nothing else in the package needs to know which of the two it is.
 
 import functools
 import math
+import platform
 import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -116,6 +118,20 @@ class Device:
         if not isinstance(array, xp.ndarray):
             array = np.asarray(array, dtype=dtype)
         return xp.asarray(array, dtype=dtype)
+
+
+def describe_processor(device: Device) -> str:
+    """What computes there: what the GPU calls itself, or the CPU as Linux (elsewhere Python) knows it."""
+    if device.name.startswith("cuda:"):
+        number = int(device.name.removeprefix("cuda:"))
+        return device.xp.cuda.runtime.getDeviceProperties(number)["name"].decode()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    name = told.get("model name", platform.machine())
+    return f"{name} (family {told['cpu family']})" if "cpu family" in told else name
 
 
 def resolve_device(name: "str | Device") -> Device:

@@ -1,4 +1,4 @@
-"""The commands: ``minibert pretrain | fill-mask | tokenizer | prepare | info | gradcheck``.
+"""The commands: ``minibert pretrain | fill-mask | predict | evaluate | tokenizer | prepare | info | …``.
 
 Each reads its flags, calls one function of the package and prints what comes back. A person's mistake
 (``UserError``) is told in one line on stderr, with exit code 2 and no traceback; Ctrl-C exits with 130.
@@ -24,12 +24,25 @@ from minibert.arrays import PRECISIONS, Device, resolve_device, set_threads
 from minibert.bert import PRESETS, BertConfig, BertForMaskedLM
 from minibert.bert.cases import all_cases
 from minibert.bert.info import describe_parameters, describe_step
+from minibert.bert.weights import DTYPES
 from minibert.data import open_corpus
+from minibert.data.lines import decoded_lines, read_lines
+from minibert.data.tasks import Faults
 from minibert.errors import UserError
+from minibert.files import write_json
 from minibert.gradcheck import report
 from minibert.ops import require_kernels
-from minibert.settings import read_settings
-from minibert.tasks import fill_mask, prepare, pretrain
+from minibert.settings import Settings, read_settings
+from minibert.tasks import evaluate, export, fill_mask, open_task, prepare, pretrain
+from minibert.tasks.predict import (
+    examples_of,
+    examples_of_lines,
+    json_lines,
+    records,
+    write_predictions,
+)
+from minibert.tasks.registry import TASKS
+from minibert.tasks.task import Task
 from minibert.text import BertTokenizer
 from minibert.train.settings import PretrainSettings
 
@@ -99,7 +112,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"minibert {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_pretrain, _add_fill_mask, _add_tokenizer, _add_prepare, _add_info, _add_gradcheck):
+    for add in (
+        _add_pretrain,
+        _add_fill_mask,
+        _add_predict,
+        _add_evaluate,
+        _add_tokenizer,
+        _add_prepare,
+        _add_export,
+        _add_info,
+        _add_gradcheck,
+    ):
         add(commands)
     return parser.parse_args(arguments)
 
@@ -135,22 +158,26 @@ def _device(flags: argparse.Namespace) -> Device:
     return resolve_device(flags.device)
 
 
-def _add_setting_flags(parser: argparse.ArgumentParser, names: Collection[str] | None = None) -> None:
-    """A flag for each field of PretrainSettings (or for those named), and --config for a file of them.
+def _add_setting_flags(
+    parser: argparse.ArgumentParser, *kinds: type[Settings], names: Collection[str] | None = None
+) -> None:
+    """A flag for each setting of these kinds (or for those named), and --config for a file of them.
 
     Only flags that are given get a value, so that the others do not hide what the file says.
     """
     parser.usage = f"{parser.prog} [--config FILE] [flags]"
     parser.add_argument("--config", metavar="FILE", help="settings as TOML or JSON; flags go before them")
-    types = typing.get_type_hints(PretrainSettings)
     sections: dict[str, Any] = {}
-    for f in fields(PretrainSettings):
-        if names is None or f.name in names:
-            group = f.metadata["group"]
-            if group not in sections:
-                sections[group] = parser.add_argument_group(group.lower())
-            flag = "--" + f.name.replace("_", "-")
-            sections[group].add_argument(flag, default=argparse.SUPPRESS, **_flag_options(f, types[f.name]))
+    for kind in kinds:
+        types = typing.get_type_hints(kind)
+        for group, members in kind.groups().items():
+            for f in members:
+                if names is None or f.name in names:
+                    if group not in sections:
+                        sections[group] = parser.add_argument_group(group.lower())
+                    flag = "--" + f.name.replace("_", "-")
+                    options = _flag_options(f, types[f.name])
+                    sections[group].add_argument(flag, default=argparse.SUPPRESS, **options)
 
 
 def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
@@ -173,9 +200,8 @@ def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
 def _settings(flags: argparse.Namespace) -> PretrainSettings:
     """The settings of a command line: its flags, then its --config file, then the defaults."""
     given = {f.name: getattr(flags, f.name) for f in fields(PretrainSettings) if hasattr(flags, f.name)}
-    if not flags.config:
-        return PretrainSettings(**given)
-    return PretrainSettings.from_dict(read_settings(flags.config) | given, flags.config)
+    values = read_settings(flags.config) if flags.config else {}
+    return PretrainSettings.from_dict(values | given, flags.config or "settings")
 
 
 # -- Commands ---------------------------------------------------------------------------------------
@@ -191,7 +217,7 @@ def _add_pretrain(commands: Any) -> None:
         "minibert pretrain --corpus books/*.txt --name books --steps 20000",
         "minibert pretrain --config runs/books/config.json --resume",
     )
-    _add_setting_flags(parser)
+    _add_setting_flags(parser, PretrainSettings)
 
 
 def _pretrain(flags: argparse.Namespace) -> None:
@@ -233,6 +259,141 @@ def _newest_model() -> str:
     return str(models[-1])
 
 
+def _add_model_use_flags(parser: argparse.ArgumentParser) -> None:
+    """What ``predict`` and ``evaluate`` have in common; how files are read goes to `Task.set_layout`."""
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="sequences at a time (default: %(default)s)"
+    )
+    parser.add_argument("--skip-bad", action="store_true", help="leave out and count what cannot be read")
+    _add_machine_flags(parser)
+    layout = parser.add_argument_group("files unlike those of the training (said in full, or not at all)")
+    for name, (f, annotation) in _layout_options().items():
+        flag = "--" + name.replace("_", "-")
+        layout.add_argument(flag, default=argparse.SUPPRESS, **_flag_options(f, annotation))
+
+
+def _layout_options() -> dict[str, tuple[Field, Any]]:
+    """The settings of all tasks that say how files are read, with their types."""
+    return {
+        f.name: (f, typing.get_type_hints(task.Options)[f.name])
+        for task in TASKS.values()
+        for f in fields(task.Options)
+        if f.metadata["group"] == "Data"
+    }
+
+
+def _layout(flags: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(flags, name) for name in _layout_options() if hasattr(flags, name)}
+
+
+def _add_predict(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "predict",
+        _predict,
+        "ask a fine-tuned model",
+        'minibert predict --model runs/sst2/best "a fine film"',
+        "minibert predict --model runs/wnut17/best --input tweets.conll --output tagged.conll",
+        "minibert predict --model runs/mrpc/best --input pairs.txt --lines --output answers.jsonl",
+    )
+    parser.usage = f"{parser.prog} --model FOLDER [TEXT ...] [flags]"
+    parser.add_argument(
+        "text", nargs="*", metavar="TEXT", help="texts; without any, and without --input, lines of stdin"
+    )
+    parser.add_argument(
+        "--pair", metavar="TEXT", help="the text that goes with them; of questions, the passage"
+    )
+    parser.add_argument("--model", required=True, metavar="FOLDER", help="a fine-tuned model")
+    parser.add_argument("--input", metavar="FILE", help="a file like those of the training; no labels needed")
+    parser.add_argument(
+        "--lines", action="store_true", help="FILE has a text in each line, or two with a tab between them"
+    )
+    endings = ", ".join(f"{task.own_ending} ({task.name})" for task in TASKS.values() if task.own_ending)
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help=f"where to write: a JSON object a line, or what other programs read if it ends in {endings}",
+    )
+    _add_model_use_flags(parser)
+
+
+def _predict(flags: argparse.Namespace) -> None:
+    _check_inputs(flags)
+    faults = Faults(flags.skip_bad)
+    task, model = open_task(flags.model, device=_device(flags))
+    task.set_layout(_layout(flags))
+    examples = _examples_to_predict(flags, task, faults)
+    predictions = task.predict(model, examples, flags.batch_size)
+    if flags.output:
+        write_predictions(task, examples, predictions, flags.output)
+        print(f"{len(predictions):,} prediction(s) written to {flags.output}")
+    else:
+        print(json_lines(records(task, examples, predictions)), end="")
+    _tell(faults)
+
+
+def _check_inputs(flags: argparse.Namespace) -> None:
+    """Raise UserError unless a command line names one source of texts, and another place for predictions."""
+    if flags.text and flags.input:
+        raise UserError("texts and --input FILE; give one of them")
+    if flags.pair is not None and not flags.text:
+        raise UserError("--pair goes with a text on the command line; in lines, a tab goes between the two")
+    if flags.lines and not flags.input:
+        raise UserError("--lines goes with --input FILE; stdin is read by lines without it")
+    if not flags.text and not flags.input and sys.stdin.isatty():
+        raise UserError("nothing to read; give a text, --input FILE, or lines on stdin")
+    if flags.input and flags.output and os.path.realpath(flags.input) == os.path.realpath(flags.output):
+        raise UserError(f"{flags.output}: the predictions would replace what is read; give another --output")
+
+
+def _examples_to_predict(flags: argparse.Namespace, task: Task, faults: Faults) -> list[Any]:
+    """Texts of the command line, a file, the lines of a file, or those of stdin."""
+    if flags.text:
+        return examples_of(task, ((text, flags.pair) for text in flags.text), "the texts given", faults)
+    if flags.input and not flags.lines:
+        return task.read(flags.input, labelled=False, faults=faults)
+    if flags.input:
+        return examples_of_lines(task, read_lines(flags.input), flags.input, faults)
+    return examples_of_lines(task, decoded_lines(sys.stdin.buffer, Path("stdin")), "stdin", faults)
+
+
+def _tell(faults: Faults) -> None:
+    for line in faults.describe():
+        print(f"minibert: {line}", file=sys.stderr)
+
+
+def _add_evaluate(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "evaluate",
+        _evaluate,
+        "measure a fine-tuned model on a labelled file",
+        "minibert evaluate --model runs/wnut17/best --data emerging.test.annotated",
+        "minibert evaluate --model runs/mrpc/best --recipe mrpc --data test.txt --json scores.json",
+    )
+    parser.usage = f"{parser.prog} --model FOLDER --data FILE [flags]"
+    parser.add_argument("--model", required=True, metavar="FOLDER", help="a fine-tuned model")
+    parser.add_argument("--data", required=True, metavar="FILE", help="a file with labels")
+    parser.add_argument("--json", metavar="FILE", help="where to write the scores as JSON, too")
+    _add_model_use_flags(parser)
+
+
+def _evaluate(flags: argparse.Namespace) -> None:
+    faults = Faults(flags.skip_bad)
+    result = evaluate(
+        flags.model,
+        flags.data,
+        layout=_layout(flags),
+        batch_size=flags.batch_size,
+        faults=faults,
+        device=_device(flags),
+    )
+    print(result.describe())
+    _tell(faults)
+    if flags.json:
+        write_json(flags.json, result.to_dict())
+
+
 def _add_tokenizer(commands: Any) -> None:
     about = "learn a vocabulary, or turn text into token ids and back"
     parser = commands.add_parser("tokenizer", help=about, description=about[0].upper() + about[1:] + ".")
@@ -245,7 +406,7 @@ def _add_tokenizer(commands: Any) -> None:
         "learn a WordPiece vocabulary from all of a text",
         "minibert tokenizer train --corpus books/*.txt --vocab-size 8192 --output vocabulary",
     )
-    _add_setting_flags(train, ("corpus", "layout", "vocab_size", "lowercase"))
+    _add_setting_flags(train, PretrainSettings, names=("corpus", "layout", "vocab_size", "lowercase"))
     train.add_argument("--output", required=True, metavar="FOLDER", help="where vocab.txt and the rest go")
     train.usage = f"{train.prog} --output FOLDER [--config FILE] [flags]"
 
@@ -302,6 +463,28 @@ def _tokenizer_decode(flags: argparse.Namespace) -> None:
     print(tokenizer.decode(flags.ids, skip_special_tokens=flags.skip_special_tokens))
 
 
+def _add_export(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "export",
+        _export,
+        "write a model into a new folder, in 16 bits or in several files",
+        "minibert export runs/tiny/final --output tiny --dtype float16",
+        "minibert export runs/small/final --output small --dtype bfloat16 --max-shard-size 16MiB",
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="a pretrained or fine-tuned model")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="where it goes, a new folder")
+    parser.add_argument("--dtype", choices=tuple(DTYPES), help="type of the weights (default: as they are)")
+    parser.add_argument("--max-shard-size", metavar="SIZE", help="of a file of weights, at most, like 16MiB")
+    parser.add_argument("--encoder-only", action="store_true", help="leave out the heads")
+
+
+def _export(flags: argparse.Namespace) -> None:
+    export(flags.folder, flags.output, flags.dtype, flags.max_shard_size, flags.encoder_only)
+    for path in sorted(Path(flags.output).glob("*.safetensors")):
+        print(f"{path.stat().st_size:>13,} bytes  {path}")
+
+
 def _add_prepare(commands: Any) -> None:
     parser = _add_command(
         commands,
@@ -311,7 +494,7 @@ def _add_prepare(commands: Any) -> None:
         "minibert prepare --corpus wikipedia/ --vocab-size 30000",
     )
     names = "corpus layout held_out tokenizer vocab_size lowercase seed prepared processes"
-    _add_setting_flags(parser, names.split())
+    _add_setting_flags(parser, PretrainSettings, names=names.split())
 
 
 def _prepare(flags: argparse.Namespace) -> None:

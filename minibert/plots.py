@@ -1,10 +1,12 @@
 """The pictures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minibert.files import atomic_file
@@ -49,3 +51,82 @@ def _smooth(points: np.ndarray) -> np.ndarray:
     run = max(1, len(points) // 60)
     whole = len(points) // run * run
     return points[:whole].reshape(-1, run, 2).mean(axis=1)
+
+
+# -- For the notebooks --------------------------------------------------------------------------------
+
+# Eight colours that people with any colour vision tell apart (Okabe and Ito, 2008).
+BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
+PURPLE, SKY, YELLOW, GREY = "#cc79a7", "#56b4e9", "#f0e442", "#5f5f5f"
+
+
+def notebook_style() -> None:
+    """Let pyplot draw for a notebook's page: its width, letters that can be read there, and these colours."""
+    matplotlib.rcParams.update(
+        {
+            "figure.figsize": (7.5, 3.2),
+            "figure.dpi": 110,
+            "figure.constrained_layout.use": True,
+            "font.size": 10.5,
+            "axes.titlesize": 11.5,
+            "axes.titlelocation": "left",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "grid.color": "#e6e6e6",
+            "grid.linewidth": 0.6,
+            "axes.prop_cycle": matplotlib.cycler(color=[BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY]),
+            "lines.linewidth": 1.8,
+            "legend.frameon": False,
+            "image.cmap": "cividis",
+        }
+    )
+
+
+def heatmap(axes: Axes, values: np.ndarray, digits: int | None = None, limit: float | None = None) -> Any:
+    """Draw a matrix, row 0 on top; return the image, for a colour bar.
+
+    With ``digits`` the numbers are written into it. Values of either sign take colours from -limit (violet)
+    through 0 (white) to limit (orange), others from dark to bright between their extremes.
+    """
+    values = np.asarray(values)
+    if (values < 0).any() or limit is not None:
+        limit = limit or float(np.abs(values).max())
+        image = axes.imshow(values, cmap="PuOr_r", vmin=-limit, vmax=limit)
+    else:
+        image = axes.imshow(values)
+    axes.grid(False)
+    axes.set(xticks=range(values.shape[1]), yticks=range(values.shape[0]))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    if digits is not None:
+        for (row, column), value in np.ndenumerate(values):
+            red, green, blue, _ = image.cmap(image.norm(value))
+            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+            colour = "white" if dark else "black"
+            text = f"{value:.{digits}f}".replace("-", "−")
+            axes.text(column, row, text, ha="center", va="center", color=colour)
+    return image
+
+
+def graph(
+    axes: Axes,
+    nodes: Mapping[str, tuple[float, float]],
+    arrows: Iterable[tuple[str, str, str]],
+    colour: str = BLUE,
+) -> None:
+    """Draw a graph of computation: the place of each node by its text; arrows from, to, and their text."""
+    for start, end, text in arrows:
+        arrow = {"arrowstyle": "-|>", "color": colour, "shrinkA": 20, "shrinkB": 20, "linewidth": 1.4}
+        axes.annotate("", xy=nodes[end], xytext=nodes[start], arrowprops=arrow)
+        (x0, y0), (x1, y1) = nodes[start], nodes[end]
+        background = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none"}
+        axes.text((x0 + x1) / 2, (y0 + y1) / 2, text, color=colour, ha="center", va="center", bbox=background)
+    for text, (x, y) in nodes.items():
+        axes.text(
+            x, y, text, ha="center", va="center", bbox={"boxstyle": "round,pad=0.45", "facecolor": "white"}
+        )
+    xs, ys = zip(*nodes.values(), strict=True)
+    axes.set(xlim=(min(xs) - 0.4, max(xs) + 0.4), ylim=(min(ys) - 0.4, max(ys) + 0.4))
+    axes.axis("off")

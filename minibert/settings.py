@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from minibert.errors import UserError
 from minibert.files import read_json, read_text
@@ -24,12 +24,21 @@ def setting(default: Any, group: str, help: str, **limits: Any) -> Any:
     return field(default=default, metadata={"group": group, "help": help, **limits})
 
 
+def with_default(base: "type[Settings]", name: str, default: Any) -> Any:
+    """The same `setting` that another class has under this name, with another default."""
+    (metadata,) = (f.metadata for f in fields(base) if f.name == name)
+    return field(default=default, metadata=metadata)
+
+
 @dataclass(frozen=True)
 class Settings:
     """What is told, as the fields of a subclass, each of them a `setting`.
 
-    Raises UserError, naming the setting, if one is of the wrong type or out of its limits.
+    ``GROUPS`` is the order in which groups are told. Raises UserError, naming the setting, if one is of the
+    wrong type or out of its limits.
     """
+
+    GROUPS: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         types = typing.get_type_hints(type(self))
@@ -58,14 +67,24 @@ class Settings:
         """Names and values, as JSON can hold them."""
         return dataclasses.asdict(self)
 
+    @classmethod
+    def groups(cls) -> dict[str, list[dataclasses.Field]]:
+        """The fields by their group."""
+        groups: dict[str, list[dataclasses.Field]] = {group: [] for group in cls.GROUPS}
+        for f in fields(cls):
+            groups.setdefault(f.metadata["group"], []).append(f)
+        return groups
+
     def describe(self) -> str:
         """The settings as text, a line a group."""
-        groups: dict[str, list[str]] = {}
-        for f in fields(self):
-            value = getattr(self, f.name)
-            text = " ".join(value) or "none" if isinstance(value, tuple) else value
-            groups.setdefault(f.metadata["group"], []).append(f"{f.name}={text}")
-        return "\n".join(f"{group:<10} {'  '.join(settings)}" for group, settings in groups.items())
+        return "\n".join(
+            f"{group:<10} {'  '.join(f'{f.name}={self._told(f.name)}' for f in members)}"
+            for group, members in self.groups().items()
+        )
+
+    def _told(self, name: str) -> Any:
+        value = getattr(self, name)
+        return " ".join(map(str, value)) or "none" if isinstance(value, tuple) else value
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
@@ -81,6 +100,9 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     return values
 
 
+_PLURAL = {str: "strings", int: "whole numbers"}
+
+
 def _as_type(value: Any, expected: Any, name: str) -> Any:
     """``value`` as a field of type ``expected`` holds it; JSON's lists become tuples, and ints floats."""
     if isinstance(expected, UnionType):  # X | None
@@ -90,9 +112,10 @@ def _as_type(value: Any, expected: Any, name: str) -> Any:
     if expected is float and type(value) is int:
         return float(value)
     if typing.get_origin(expected) is tuple:
-        if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        kind = typing.get_args(expected)[0]
+        if isinstance(value, list | tuple) and all(type(item) is kind for item in value):
             return tuple(value)
-        raise UserError(f"{name} must be a list of strings, got {value!r}")
+        raise UserError(f"{name} must be a list of {_PLURAL[kind]}, got {value!r}")
     if type(value) is not expected:  # not isinstance: True would pass for an int
         raise UserError(f"{name} must be of type {expected.__name__}, got {value!r}")
     return value

@@ -135,6 +135,18 @@ def test_prepare_is_what_pretrain_would_do(workplace, capsys, flags):
     assert contents(Path("prepared")) == prepared and set(Path("prepared").iterdir()) == folders
 
 
+def test_export_writes_shards_that_other_commands_read(workplace, capsys):
+    assert (
+        main("export runs/small/final --output out/small --dtype bfloat16 --max-shard-size 20KB".split()) == 0
+    )
+    files = sorted(Path("out/small").glob("model-*.safetensors"))
+    told = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert told == [[f"{path.stat().st_size:,}", "bytes", str(path)] for path in files] and len(files) > 1
+    assert main(["fill-mask", "--model", "out/small", "the [MASK] .", "--device", "cpu"]) == 0
+    assert main("export out/small --output encoder --encoder-only".split()) == 0
+    assert main(["info", "encoder", "--max-seq-length", "32"]) == 0
+
+
 def test_info_counts_bert_base(capsys):
     assert main(["info", "--preset", "base"]) == 0
     printed = capsys.readouterr().out
@@ -291,6 +303,19 @@ MISTAKES = {
     "unknown precision": (NOTHING, "pretrain --precision half", ["half", "bfloat16"]),
     "unknown precision of a step": (NOTHING, "info --precision half", ["half", "bfloat16"]),
     "no sequences": (NOTHING, "info --batch-size 0", ["0"]),
+    "nothing to export": (NOTHING, "export runs/small --output out", ["runs/small", "model.safetensors"]),
+    "export in the way": (
+        NOTHING,
+        "export runs/small/final --output prepared",
+        ["prepared", "there already"],
+    ),
+    "no size": (NOTHING, "export runs/small/final --output out --max-shard-size big", ["16MiB", "'big'"]),
+    "shards too small": (
+        NOTHING,
+        "export runs/small/final --output out --max-shard-size 1KB",
+        ["takes", "at least"],
+    ),
+    "type of weights": (NOTHING, "export runs/small/final --output out --dtype int8", ["int8", "float16"]),
     "vocabulary in the way": (
         NOTHING,
         "tokenizer train --corpus corpus.txt --output runs/small/final",
@@ -387,8 +412,11 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     assert result.stderr == ""
 
 
+HELPED = "pretrain,fill-mask,predict,evaluate,tokenizer train,prepare,info,gradcheck".split(",")
+
+
 def test_help_has_an_example_for_every_command(capsys):
-    for command in ("pretrain", "fill-mask", "tokenizer train", "prepare", "info", "gradcheck"):
+    for command in HELPED:
         with pytest.raises(SystemExit) as exit:
             main([*command.split(), "--help"])
         assert exit.value.code == 0

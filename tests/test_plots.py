@@ -2,8 +2,9 @@ import matplotlib.colors
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from minibert.plots import HELD_OUT, PLATEAU, TRAINING, plot_loss
+from minibert.plots import BLUE, HELD_OUT, PLATEAU, TRAINING, graph, heatmap, notebook_style, plot_loss
 
 METRICS = [
     {"step": 0, "held_out_mlm_loss": 9.0},
@@ -32,3 +33,41 @@ def test_the_picture_shows_both_curves_and_the_plateau(tmp_path):
 def test_a_run_of_hardly_any_steps_can_be_drawn(tmp_path, metrics):
     plot_loss(metrics, 8.0, tmp_path / "loss.png")
     assert (tmp_path / "loss.png").stat().st_size > 10_000
+
+
+def test_numbers_in_a_heatmap_can_be_read_on_any_colour():
+    values = np.linspace(-1, 1, 12).reshape(3, 4)
+    for drawn in (values, np.abs(values)):
+        axes = Figure().add_subplot()
+        image = heatmap(axes, drawn, digits=1)
+        assert [text.get_text() for text in axes.texts] == [f"{x:.1f}".replace("-", "−") for x in drawn.flat]
+        for text, value in zip(axes.texts, drawn.flat, strict=True):
+            background = np.array(image.cmap(image.norm(value))[:3])
+            assert abs(background @ [0.299, 0.587, 0.114] - (text.get_color() == "white")) > 0.45
+
+
+def test_zero_is_white_where_values_have_either_sign():
+    image = heatmap(Figure().add_subplot(), np.array([[-0.1, 0.0, 3.0]]))
+    assert min(image.cmap(image.norm(0.0))) > 0.95
+    assert image.get_clim() == (-3.0, 3.0)
+    assert heatmap(Figure().add_subplot(), np.array([[0.0, 0.5]]), limit=2.0).get_clim() == (-2.0, 2.0)
+
+
+def test_a_graph_has_its_nodes_and_arrows():
+    axes = Figure().add_subplot()
+    graph(axes, {"x": (0, 0), "y": (2, 1)}, [("x", "y", "times W")])
+    assert {text.get_text(): text.get_position() for text in axes.texts if text.get_text()} == {
+        "times W": (1, 0.5),
+        "x": (0, 0),
+        "y": (2, 1),
+    }
+    [arrow] = [text.arrow_patch for text in axes.texts if not text.get_text()]
+    assert arrow is not None
+    assert axes.get_xlim()[0] < 0 and axes.get_xlim()[1] > 2
+
+
+def test_the_style_of_notebooks_stays_in_them():
+    with matplotlib.rc_context():
+        notebook_style()
+        assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"][0] == BLUE
+    assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"][0] != BLUE

@@ -8,7 +8,7 @@ import threadpoolctl
 from benchmarks import inputs, operations, products, texts
 from benchmarks.worker import Contender
 from minibert import BertConfig, BertForPreTraining, BertModel, BertTokenizer, ops
-from minibert.arrays import Device
+from minibert.arrays import describe_processor
 from minibert.train import AdamW
 from minibert.train.metrics import as_float, peak_memory
 from minibert.train.step import TrainingStep
@@ -64,16 +64,8 @@ def gpu_steps(
         "loss": loss_without_dropout,
         "replaying": lambda: training.repetition.replaying,
         "memory": lambda: peak_memory(model.device, training.repetition.pool_bytes),
-        "device": lambda: describe_device(model.device),
+        "device": lambda: describe_processor(model.device),
     }
-
-
-def describe_device(device: Device) -> str:
-    """What the GPU calls itself, or "cpu"."""
-    if device.name == "cpu":
-        return device.name
-    number = int(device.name.partition(":")[2])
-    return device.xp.cuda.runtime.getDeviceProperties(number)["name"].decode()
 
 
 def step_and_products(folder: str, batch_size: int, length: int) -> Contender:

@@ -20,7 +20,7 @@ from minibert.bert.inputs import (
     encoder_inputs,
     masked_lm_targets,
 )
-from minibert.bert.pretrained import load_tensors, match_tensors, report, save_model
+from minibert.bert.pretrained import check_complete, load_tensors, match_tensors, report, save_model
 from minibert.bert.weights import open_weights
 from minibert.errors import UserError
 from minibert.nn import Module, initialise
@@ -79,6 +79,7 @@ class PretrainedModel(Module):
         dtype: str = "float32",
         precision: str | None = None,
         seed: int = 0,
+        complete: bool = False,
         **settings: Any,
     ) -> "PretrainedModel":
         """The model in a local folder (``config.json``, ``model.safetensors``), in evaluation mode.
@@ -87,13 +88,16 @@ class PretrainedModel(Module):
         shards, in 16, 32 or 64 bits, with or without ``bert.`` in the names. ``settings`` are fields of
         the configuration that get another value than in the file. A pooler or a head that the files do not
         have starts anew, from ``seed``, and tensors that this class has no use for are left aside; a warning
-        names both. In fine-tuning that is how it should be, and one line says which head is new. Raises
-        UserError for anything else that does not fit, before memory is taken.
+        names both. In fine-tuning that is how it should be, and one line says which head is new. With
+        ``complete`` nothing may start anew. Raises UserError for anything else that does not fit, before
+        memory is taken.
         """
         folder = Path(folder)
         stored = open_weights(folder, cls.architecture or cls.__name__)
         model = cls._skeleton(folder, settings)
         match = match_tensors(model, stored, folder)
+        if complete:
+            check_complete(match, folder, model)
         try:
             model.allocate(device, dtype, precision)
         except MemoryError:
@@ -110,13 +114,19 @@ class PretrainedModel(Module):
         """The model that a folder describes, without memory."""
         return cls(BertConfig.from_pretrained(folder, **settings), device=None)
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(
+        self, folder: str | Path, dtype: str | None = None, max_shard_size: int | str | None = None
+    ) -> None:
         """Write ``config.json`` and ``model.safetensors``, which transformers reads, into a folder.
 
-        Either both files are replaced or, after an error, none. A tokenizer is saved beside them by its
-        own ``save_pretrained``.
+        ``dtype``: "float16", "bfloat16", "float32" or "float64", by default the model's. With a
+        ``max_shard_size``, in bytes or as "16MiB" or "5GB", the weights are split into files of at most that
+        size, listed in ``model.safetensors.index.json``. Weights that were there before are replaced, all or,
+        after an error, none. A tokenizer is saved beside them by its own ``save_pretrained``.
+
+        Raises UserError if a number is too large for the type or a tensor for a file.
         """
-        save_model(self, Path(folder))
+        save_model(self, Path(folder), dtype, max_shard_size)
 
 
 class BertModel(PretrainedModel):

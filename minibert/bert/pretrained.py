@@ -1,6 +1,5 @@
 """Pretrained folders: the tensors that people's files hold, and the parameters that they belong to."""
 
-import os
 import sys
 import warnings
 from collections.abc import Iterable
@@ -8,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import safetensors.numpy
 
 from minibert.arrays import to_numpy
-from minibert.bert.weights import FILE_NAME, STORAGE, StoredTensor, list_names
+from minibert.bert.shards import replacing_weights
+from minibert.bert.weights import STORAGE, StoredTensor, list_names
 from minibert.errors import UserError
-from minibert.files import atomic_file
 from minibert.nn import Module, Parameter
 
 # What may be missing from a file, each as a whole: it then starts anew.
@@ -99,11 +97,16 @@ def _check_missing(names: dict[str, str], missing: Iterable[str], folder: Path) 
         raise UserError(f"{folder}: {len(fatal)} {verb} missing: {listed}; is it a BERT of this many layers?")
 
 
-def _check_tensor(tensor: StoredTensor, parameter: Parameter) -> None:
+def check_type(tensor: StoredTensor) -> None:
+    """Raises UserError if its numbers are no floating-point numbers."""
     if tensor.dtype not in STORAGE:
         raise UserError(
             f"{tensor.file}: tensor {tensor.name!r} has type {tensor.dtype}, expected {', '.join(STORAGE)}"
         )
+
+
+def _check_tensor(tensor: StoredTensor, parameter: Parameter) -> None:
+    check_type(tensor)
     if tensor.shape != parameter.shape:
         raise UserError(
             f"{tensor.file}: tensor {tensor.name!r} has shape {tensor.shape}, the configuration expects "
@@ -119,6 +122,14 @@ def _check_equal(second: StoredTensor, first: StoredTensor) -> None:
             f"{second.file}: {second.name!r} differs from {first.name!r}; here they are one and the same "
             "(tie_word_embeddings), so a model with a decoder of its own cannot be read"
         )
+
+
+def encoder_tensors(stored: dict[str, StoredTensor], folder: Path) -> dict[str, StoredTensor]:
+    """The tensors of embeddings, layers and pooler, under the names that they have in a BertModel."""
+    parts = ("embeddings.", "encoder.", "pooler.")
+    return {
+        name: tensor for name, tensor in _by_common_name(stored, folder).items() if name.startswith(parts)
+    }
 
 
 def load_tensors(model: Module, sources: dict[str, StoredTensor]) -> None:
@@ -140,6 +151,15 @@ def load_tensors(model: Module, sources: dict[str, StoredTensor]) -> None:
     model.buffers.round_operand()
 
 
+def check_complete(match: Match, folder: Path, model: Module) -> None:
+    """Raise UserError if a part of the model would start anew."""
+    if match.missing:
+        raise UserError(
+            f"{folder} has no {_heads_among(match.missing)}, which a {type(model).__name__} needs; "
+            "train it first"
+        )
+
+
 def report(match: Match, folder: Path, model: Module) -> None:
     """Tell, in one line each, of parameters that start anew and of tensors that are not used.
 
@@ -148,10 +168,8 @@ def report(match: Match, folder: Path, model: Module) -> None:
     """
     model_name, missing, unexpected = type(model).__name__, match.missing, match.unexpected
     if model.begins_with_new_head:
-        new = [head for head in HEADS if any(_common_name(name).startswith(head) for name in missing)]
-        if new:
-            listed = " and ".join(head.removesuffix(".") for head in new)
-            print(f"{folder}: {model_name} begins with a new {listed}", file=sys.stderr)
+        if missing:
+            print(f"{folder}: {model_name} begins with a new {_heads_among(missing)}", file=sys.stderr)
         missing = []
         unexpected = [name for name in unexpected if not _common_name(name).startswith(HEADS)]
     for names, what in (
@@ -162,12 +180,18 @@ def report(match: Match, folder: Path, model: Module) -> None:
             warnings.warn(f"{folder} {what}: {list_names(names)}", stacklevel=3)
 
 
-def save_model(model: Module, folder: Path) -> None:
-    """Write ``model.safetensors`` and ``config.json``, both complete on the disk before either appears."""
+def _heads_among(names: Iterable[str]) -> str:
+    """The heads that parameters belong to, such as "pooler and classifier"."""
+    heads = [head for head in HEADS if any(_common_name(name).startswith(head) for name in names)]
+    return " and ".join(head.removesuffix(".") for head in heads)
+
+
+def save_model(
+    model: Module, folder: Path, dtype: str | None = None, max_shard_size: int | str | None = None
+) -> None:
+    """Write ``config.json`` and the weights (see ``replacing_weights``): after an error, neither."""
+    dtype = dtype or model.dtype
     tensors = {name: np.ascontiguousarray(to_numpy(p.value)) for name, p in model.named_parameters()}
-    with atomic_file(folder / FILE_NAME) as file:
-        file.write(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
-        file.flush()
-        os.fsync(file.fileno())  # a full disk shows here, before the configuration is replaced
+    with replacing_weights(folder, tensors, dtype, max_shard_size):
         architecture = model.architecture or type(model).__name__
-        model.config.save_pretrained(folder, architectures=[architecture], dtype=model.dtype)
+        model.config.save_pretrained(folder, architectures=[architecture], dtype=dtype)

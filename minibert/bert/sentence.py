@@ -99,10 +99,12 @@ class SentenceEncoder(BertModel):
         }
         return cls(BertConfig.from_pretrained(folder, **settings), device=None, **own)
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(
+        self, folder: str | Path, dtype: str | None = None, max_shard_size: int | str | None = None
+    ) -> None:
         """Write a folder that sentence-transformers reads too; to transformers it is a BertModel."""
         folder = Path(folder)
-        super().save_pretrained(folder)
+        super().save_pretrained(folder, dtype, max_shard_size)
         pooling = {"word_embedding_dimension": self.config.hidden_size}
         pooling |= {key: name == self.pooling for name, key in POOLING_KEYS.items()}
         write_json(folder / POOLING_FOLDER / "config.json", pooling)

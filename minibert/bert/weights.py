@@ -27,6 +27,9 @@ INDEX_NAME = f"{FILE_NAME}.index.json"  # where a model is in several files, whi
 # As which NumPy type the numbers are read. bfloat16, which NumPy lacks, is the upper half of a float32.
 STORAGE = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
+# And by which name a person asks for them.
+DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
 HEADER_LIMIT = 2**24  # bytes; that of BERT-large takes 50,000
 
 

@@ -33,13 +33,13 @@ EXERCISES: dict[str, "Exercise"] = {}  # by name, in the order of the course
 class Trial:
     """One call of the function.
 
-    ``arguments`` by name, in order; ``label`` tells trials apart; ``numeric`` has numeric gradients by the
-    names of the outputs, as far as the outputs are gradients.
+    ``arguments`` by name, in order; ``label`` tells trials apart. ``independent`` has outputs, by name, as
+    found in another way than the reference finds them: numeric gradients above all.
     """
 
     arguments: dict[str, Any]
     label: str = ""
-    numeric: dict[str, Array] = field(default_factory=dict)
+    independent: dict[str, Array] = field(default_factory=dict)
 
 
 def gradient_trial(forward: Callable, inputs: dict[str, Array], label: str = "") -> Trial:
@@ -52,7 +52,7 @@ def gradient_trial(forward: Callable, inputs: dict[str, Array], label: str = "")
     case = Case(label, inputs, lambda: [forward(*inputs.values())[0]], backward=lambda douts: {})
     _, cache = forward(*inputs.values())
     numeric = {f"d{name}": gradient for name, gradient in case.numeric.items()}
-    return Trial({"dout": case.douts[0], "cache": cache}, label, numeric)
+    return Trial({"dout": case.douts[0], "cache": cache}, label, independent=numeric)
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,10 @@ class Exercise:
     """A function to write, named "NN.function" after its notebook and its solution.
 
     ``outputs`` names what it returns: one thing, or a tuple of so many. ``make_trials`` draws the calls.
-    ``reference`` is the library's own function, or, where the library has none, the solution. ``hints`` are
-    for answers that match no registered mistake. A ``secret`` exercise never shows the right answer.
+    ``reference`` is the library's own function, or, where the library has none, the solution; ``independent``
+    says in a word where the trials' independent outputs come from. ``hints`` are for answers that match no
+    registered mistake. A ``secret`` exercise does not show the right answer; where ``views`` are allowed, an
+    output may share its memory with an argument.
     """
 
     name: str
@@ -79,7 +81,9 @@ class Exercise:
     outputs: tuple[str, ...]
     make_trials: Callable[[Draws], Sequence[Trial]]
     hints: Hints
+    independent: str = "numeric"
     secret: bool = False
+    views: bool = False
     mistakes: list[Mistake] = field(default_factory=list)
 
     def mistake(self, hint: str) -> Callable[[Callable], Mistake]:
@@ -124,14 +128,17 @@ def exercise(
     trials: Callable[[Draws], Sequence[Trial]],
     hints: Hints,
     reference: Callable | None = None,
-    secret: bool = False,
+    **options: Any,
 ) -> Callable[[Callable], Exercise]:
-    """Decorator: make an exercise of its solution. ``outputs`` are names with spaces between them."""
+    """Decorator: make an exercise of its solution.
+
+    ``outputs`` are names with spaces between them; options as in ``Exercise``.
+    """
 
     def define(solution: Callable) -> Exercise:
         name = f"{notebook}.{solution.__name__}"
         names = tuple(outputs.split())
-        EXERCISES[name] = Exercise(name, solution, reference or solution, names, trials, hints, secret)
+        EXERCISES[name] = Exercise(name, solution, reference or solution, names, trials, hints, **options)
         return EXERCISES[name]
 
     return define

@@ -2,123 +2,22 @@
 
 import copy
 import difflib
-import textwrap
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from minibert import ops
 from minibert.course.exercise import EXERCISES, Exercise, Mistake, Trial
+from minibert.course.result import Result, Row, Verdict
 from minibert.errors import UserError
 from minibert.gradcheck import RELATIVE_BOUND
 
-WIDTH = 100  # of printed lines
-
-
-class Verdict(StrEnum):
-    """What can be said of one output."""
-
-    PASS = "pass"
-    FAIL = "fail"
-    NOT_ATTEMPTED = "not attempted"
-    RAISES = "raises"
-    WRONG_COUNT = "wrong number of outputs"
-    WRONG_TYPE = "wrong type"
-    WRONG_SHAPE = "wrong shape"
-    WRONG_DTYPE = "wrong dtype"
-    NOT_A_NUMBER = "not a number"
-    OVERWRITES = "overwrites an input"
-    IS_VIEW = "view of an input"
-
-
 # Where the values are at fault, and hints are about values.
 WRONG_VALUES = {Verdict.FAIL, Verdict.WRONG_SHAPE, Verdict.NOT_A_NUMBER}
-
-
-@dataclass(frozen=True)
-class Row:
-    """The verdict on one output, and how far it is off.
-
-    ``largest_error`` is absolute and, like ``relative_error`` (see ``gradcheck``), from the library's
-    function; ``numeric_error`` is relative, from the numeric gradient. None where there is none.
-    """
-
-    name: str
-    verdict: Verdict
-    shape: str = ""
-    dtype: str = ""
-    largest_error: float | None = None
-    relative_error: float | None = None
-    numeric_error: float | None = None
-    note: str = ""
-
-    def cells(self) -> list[str]:
-        """What stands in the table."""
-        errors = self.largest_error, self.relative_error, self.numeric_error
-        return [
-            *(self.name, self.shape, self.dtype),
-            *("" if error is None else f"{error:.1e}" for error in errors),
-            self.verdict,
-        ]
-
-
-HEADING = ["output", "shape", "dtype", "largest error", "relative", "from numeric", "verdict"]
-RIGHT_ALIGNED = range(3, 6)
-
-
-@dataclass(frozen=True, repr=False)
-class Result:
-    """What ``check`` found: a row for each output, the recognised mistakes, and what to tell the learner."""
-
-    exercise: str
-    rows: list[Row]
-    mistakes: list[str]
-    hints: list[str]
-
-    @property
-    def passed(self) -> bool:
-        """Whether every output is right."""
-        return all(row.verdict is Verdict.PASS for row in self.rows)
-
-    def __repr__(self) -> str:
-        return f"<{self._summary()}>"
-
-    def _ipython_display_(self) -> None:
-        """Nothing at the end of a cell: ``check`` has printed it."""
-
-    def _summary(self) -> str:
-        if self.passed:
-            return f"{self.exercise}: passed"
-        if all(row.verdict is Verdict.NOT_ATTEMPTED for row in self.rows):
-            return f"{self.exercise}: not attempted"
-        right = sum(row.verdict is Verdict.PASS for row in self.rows)
-        return f"{self.exercise}: {right} of {len(self.rows)} right"
-
-    def __str__(self) -> str:
-        notes = dict.fromkeys(row.note for row in self.rows if row.note)  # each once
-        parts = [self._summary()], _table(self.rows), map(_wrapped, notes), map(_wrapped, self.hints)
-        return "\n\n".join(text for part in parts if (text := "\n".join(part)))
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent="  ")
-
-
-def _table(rows: list[Row]) -> list[str]:
-    lines = [HEADING, *(row.cells() for row in rows)]
-    used = [i for i in range(len(HEADING)) if any(line[i] for line in lines[1:])]
-    widths = {i: max(len(line[i]) for line in lines) for i in used}
-    return [
-        "  ".join(
-            line[i].rjust(widths[i]) if i in RIGHT_ALIGNED else line[i].ljust(widths[i]) for i in used
-        ).rstrip()
-        for line in lines
-    ]
 
 
 # -- check ------------------------------------------------------------------------------------------
@@ -139,16 +38,17 @@ def check(name: str, answer: Any) -> Result:
     Raises UserError for a name that is no exercise's, and for no function where one is to be written.
     """
     exercise = _find(name)
-    if not callable(answer) and answer is not ... and exercise.trials[0].arguments:
-        raise UserError(f"{name}: expected the function that you wrote, got {_describe(answer)}")
     rows, answers = [], []
     with ops.reference_only():
+        if not callable(answer) and answer is not ... and exercise.trials[0].arguments:
+            raise UserError(f"{name}: expected the function that you wrote, got {_describe(answer)}")
         for trial, expected in zip(exercise.trials, exercise.expected, strict=True):
             call = _call(answer, exercise, trial)
             rows += _judge(exercise, trial, call, expected)
             answers.append(call.outputs)
         mistakes = _recognise(exercise, answers)
-    result = Result(name, rows, [mistake.name for mistake in mistakes], _hints(exercise, rows, mistakes))
+    names, hints = [mistake.name for mistake in mistakes], _hints(exercise, rows, mistakes)
+    result = Result(name, rows, names, hints, exercise.independent)
     print(result)
     return result
 
@@ -170,7 +70,7 @@ def _hints(exercise: Exercise, rows: list[Row], mistakes: list[Mistake]) -> list
         return []
     _failures[exercise.name] += 1
     if mistakes:
-        return [f"{mistake.name}: {mistake.hint}" for mistake in mistakes]
+        return [f"Recognised: {mistake.hint}" for mistake in mistakes]
     level = min(_failures[exercise.name], len(exercise.hints))
     return [f"Hint {level} of {len(exercise.hints)}: {exercise.hints[level - 1]}"]
 
@@ -209,9 +109,7 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
         note = f"It returned {_describe(value)}, expected a tuple of {len(wanted)}: {', '.join(wanted)}."
         return Call(arguments, None, Verdict.WRONG_COUNT, note)
     if changed := _changed(trial.arguments, arguments):
-        note = (
-            f"It changed {changed}, which its caller may still need: work on a copy, or write to a new array."
-        )
+        note = f"It changed {changed}, which its caller may still need: work on a copy, or make a new array."
         return Call(arguments, outputs, Verdict.OVERWRITES, note)
     return Call(arguments, outputs)
 
@@ -233,8 +131,7 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
             return name
         if isinstance(old[name], np.ndarray):
             if not np.array_equal(old[name], new[name]):
-                change = np.abs(np.subtract(new[name], old[name], dtype=np.float64))
-                return f"{name} (by up to {change.max():.1e})"
+                return f"{name} (by up to {np.abs(_difference(new[name], old[name])).max():.1e})"
         elif old[name] != new[name]:
             return name
     return ""
@@ -264,80 +161,87 @@ def _judge(exercise: Exercise, trial: Trial, call: Call, expected: tuple) -> Ite
             yield Row(name, call.verdict, *_form(right), note=call.note)
             continue
         got = _as_array(call.outputs[i])
-        row = _judge_output(name, got, right, trial.numeric.get(output), exercise.secret)
+        row = _judge_output(name, got, right, trial.independent.get(output), exercise.secret)
         if call.verdict is not Verdict.PASS:
             row = replace(row, verdict=call.verdict, note=call.note)
-        elif row.verdict is Verdict.PASS and (source := _shares_memory(got, call.arguments)):
-            note = f"{name} is {source} itself or a view of it: a change of one changes both. Return a copy."
-            row = replace(row, verdict=Verdict.IS_VIEW, note=note)
+        elif row.verdict is Verdict.PASS and not exercise.views:
+            row = _unless_view(row, got, call.arguments)
         yield row
 
 
-def _judge_output(name: str, got: Any, right: Any, numeric: np.ndarray | None, secret: bool) -> Row:
+def _unless_view(row: Row, got: Any, arguments: dict[str, Any]) -> Row:
+    """The row, or its verdict if an array shares its memory with an argument."""
+    for name, leaf in _leaves(arguments):
+        if isinstance(got, np.ndarray) and isinstance(leaf, np.ndarray) and np.shares_memory(got, leaf):
+            note = (
+                f"{row.name} is {name} itself or a view of it: a change of one changes both. Return a copy."
+            )
+            return replace(row, verdict=Verdict.IS_VIEW, note=note)
+    return row
+
+
+def _judge_output(name: str, got: Any, right: Any, independent: np.ndarray | None, secret: bool) -> Row:
     shape, dtype = _form(got)
     row = Row(name, Verdict.PASS, shape, dtype)
-    if type(got) is not type(right):
+    if not isinstance(got, type(right)):
         note = f"{name} is {_describe(got)}, expected {_describe(right)}."
         return replace(row, verdict=Verdict.WRONG_TYPE, note=note)
     if not isinstance(right, np.ndarray):
         if _same(got, right):
             return row
-        note = f"{name}: {got!r}." if secret else f"{name}: {got!r}, expected {right!r}."
+        note = "" if secret else f"{name}: {got!r}, expected {right!r}."
         return replace(row, verdict=Verdict.FAIL, note=note)
     if got.shape != right.shape:
         note = f"{name} has shape {got.shape}, expected {right.shape}."
         return replace(row, verdict=Verdict.WRONG_SHAPE, note=note)
-    if got.dtype != right.dtype if right.dtype.kind == "f" else got.dtype.kind != right.dtype.kind:
+    if got.dtype.kind != right.dtype.kind or (right.dtype.kind == "f" and got.dtype != right.dtype):
         note = f"{name} is {got.dtype}, expected {right.dtype}."
         return replace(row, verdict=Verdict.WRONG_DTYPE, note=note)
     if not np.isfinite(got).all():
         first = np.argwhere(~np.isfinite(got))[0].tolist()
         note = f"{name} has numbers that are NaN or infinite, the first at {first}."
         return replace(row, verdict=Verdict.NOT_A_NUMBER, note=note)
-    return _judge_numbers(row, got, right, numeric)
+    return _judge_numbers(row, got, right, independent)
 
 
-def _judge_numbers(row: Row, got: np.ndarray, right: np.ndarray, numeric: np.ndarray | None) -> Row:
+def _judge_numbers(row: Row, got: np.ndarray, right: np.ndarray, independent: np.ndarray | None) -> Row:
     """Two finite arrays of the same shape and kind."""
-    errors = np.abs(got.astype(np.float64) - right)
+    errors = np.abs(_difference(got, right))
     row = replace(
         row,
         largest_error=float(errors.max(initial=0.0)),
         relative_error=_relative_error(got, right),
-        numeric_error=None if numeric is None else _relative_error(got, numeric),
+        independent_error=None if independent is None else _relative_error(got, independent),
     )
-    if _same(got, right) and (row.numeric_error is None or row.numeric_error <= RELATIVE_BOUND):
+    if _same(got, right) and (row.independent_error is None or row.independent_error <= RELATIVE_BOUND):
         return row
     worst = np.unravel_index(errors.argmax(), errors.shape)
-    place = f" at {[int(i) for i in worst]}" if worst else ""
-    numbers = f"{got[worst].item():.6g}, expected {right[worst].item():.6g}"
-    note = f"{row.name} is off the most{place}: {numbers}."
+    place = f" is off the most at {[int(i) for i in worst]}" if worst else ""
+    note = f"{row.name}{place}: {got[worst].item():.8g}, expected {right[worst].item():.8g}."
     return replace(row, verdict=Verdict.FAIL, note=note)
 
 
 def _relative_error(a: np.ndarray, b: np.ndarray) -> float:
     size = float(np.linalg.norm(a) + np.linalg.norm(b))
-    return float(np.linalg.norm(a - b)) / size if size else 0.0
+    return float(np.linalg.norm(_difference(a, b))) / size if size else 0.0
 
 
-def _shares_memory(output: Any, arguments: dict[str, Any]) -> str:
-    """The argument, or part of one, that an array is or is a view of; empty if there is none."""
-    for name, leaf in _leaves(arguments):
-        if isinstance(output, np.ndarray) and isinstance(leaf, np.ndarray) and np.shares_memory(output, leaf):
-            return name
-    return ""
+def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.subtract(a, b, dtype=np.float64)  # also of whole numbers and of truth values
 
 
 def _as_array(value: Any) -> Any:
-    """Single numbers as arrays, so that 0.5, np.float64(0.5) and np.array(0.5) are one."""
-    return np.asarray(value) if isinstance(value, int | float | np.generic) else value
+    """Single numbers as arrays, so that 0.5, np.float64(0.5) and np.array(0.5) are one, and 0 is 0.0."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return np.asarray(value, dtype=np.float64)
+    return np.asarray(value) if isinstance(value, bool | np.generic) else value
 
 
 def _form(value: Any) -> tuple[str, str]:
     """What the table says of shape and dtype."""
-    return (
-        (str(value.shape), str(value.dtype)) if isinstance(value, np.ndarray) else ("", type(value).__name__)
-    )
+    if isinstance(value, np.ndarray):
+        return str(value.shape), str(value.dtype)
+    return "", type(value).__name__
 
 
 def _describe(value: Any) -> str:
@@ -352,35 +256,44 @@ def _describe(value: Any) -> str:
 
 
 def _recognise(exercise: Exercise, answers: list[tuple | None]) -> list[Mistake]:
-    """The mistakes that explain an output: it is wrong wherever, and as, the mistake's is."""
+    """The mistakes that explain an output: in every trial it is what the mistake returns."""
+    if None in answers:
+        return []
+    expected, answers = _by_output(exercise.expected), _by_output(answers)
     return [
         mistake
         for mistake, mistaken in exercise.mistaken
-        if any(_explains(i, mistaken, exercise.expected, answers) for i in range(len(exercise.outputs)))
+        if any(
+            not _all_same(wrong, right) and _all_same(wrong, answer)
+            for wrong, right, answer in zip(_by_output(mistaken), expected, answers, strict=True)
+        )
     ]
 
 
-def _explains(output: int, mistaken: list[tuple], expected: list[tuple], answers: list[tuple | None]) -> bool:
-    wrong = [
-        (mistake[output], answer)
-        for mistake, right, answer in zip(mistaken, expected, answers, strict=True)
-        if not _same(mistake[output], right[output])
-    ]
-    return bool(wrong) and all(
-        answer is not None and _same(mistake, answer[output]) for mistake, answer in wrong
-    )
+def _by_output(answers: list[tuple]) -> list[tuple]:
+    """From a tuple of outputs for each trial to a tuple of trials for each output."""
+    return list(zip(*answers, strict=True))
+
+
+def _all_same(a: tuple, b: tuple) -> bool:
+    return all(_same(*pair) for pair in zip(a, b, strict=True))
 
 
 def _same(a: Any, b: Any) -> bool:
     """Whether two outputs are equal, numbers to within the bound of the gradient checks."""
     a, b = _as_array(a), _as_array(b)
-    if type(a) is not type(b):
-        return False
-    if not isinstance(a, np.ndarray):
-        return repr(a) == repr(b)
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return _equal(a, b)
     if a.shape != b.shape or a.dtype.kind != b.dtype.kind:
         return False
     if a.dtype.kind != "f":
         return np.array_equal(a, b)
     finite = np.isfinite(a)
     return np.array_equal(finite, np.isfinite(b)) and _relative_error(a[finite], b[finite]) <= RELATIVE_BOUND
+
+
+def _equal(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except ValueError:  # there are arrays in it, where texts or numbers belong
+        return False

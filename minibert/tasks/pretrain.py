@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minibert import __version__
-from minibert.arrays import Device, default_precision, get_threads, resolve_device, set_threads
+from minibert.arrays import Device, default_precision, resolve_device
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
 from minibert.bert.info import step_cost
 from minibert.data import (
@@ -30,23 +30,30 @@ from minibert.data import (
 )
 from minibert.errors import UserError
 from minibert.files import atomic_folder, write_json
-from minibert.ops import require_kernels
 from minibert.plots import plot_loss
 from minibert.settings import read_settings
 from minibert.tasks.fill_mask import fill_mask
+from minibert.tasks.run import (
+    check_folder_is_free,
+    learning_rates,
+    make_optimiser,
+    prepare_machine,
+    remove_unfinished,
+    report_interval,
+    tell_resuming,
+    tell_stopped,
+)
 from minibert.text import BertTokenizer
-from minibert.train import AdamW, PretrainSettings, Trainer
+from minibert.train import PretrainSettings, Trainer
 from minibert.train.checkpoint import (
     Checkpoint,
     describe_environment,
-    environment_changes,
     list_checkpoints,
     open_checkpoint,
     save_checkpoint,
 )
 from minibert.train.metrics import MetricsLog, evaluate, peak_memory, read_metrics
 from minibert.train.progress import format_seconds
-from minibert.train.schedule import SCHEDULES
 from minibert.train.settings import Phase
 
 EXAMPLES = 5  # masked sentences shown at the end
@@ -106,10 +113,11 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     """Train a BERT from nothing on real text (or go on with a run), and say how well it does.
 
     Writes ``OUT/NAME/``: ``config.json`` (these settings), ``metrics.jsonl``, ``loss.png``, checkpoints,
-    and ``final/``, a pretrained folder. Prints the settings, the data, the course of the training, and
-    at the end what is returned: ``plateau_loss`` and ``plateau_accuracy`` (guessing by frequency), the
-    last ``held_out_…`` measurements, ``tokens_per_second``, ``seconds``, ``peak_memory`` (bytes).
-    Losses are in nats.
+    ``results.json``, and ``final/``, a pretrained folder. Prints the settings, the data, the course of the
+    training, and at the end how well it went: that is what is returned, and in ``results.json`` with the
+    sizes of text and model and the machine. ``plateau_loss`` and ``plateau_accuracy`` are those of guessing
+    by frequency, ``held_out_…`` the last measurements, then ``tokens_per_second``, ``seconds``,
+    ``peak_memory`` (bytes). Losses are in nats.
 
     Raises UserError for settings or text that do not work, and KeyboardInterrupt after Ctrl-C, once all
     is saved.
@@ -119,7 +127,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     checkpoint = _find_start(settings)
     settings.model_config(settings.vocab_size)  # sizes that do not fit are told before any work is done
     settings.phases()  # and so are lengths
-    _prepare_machine(settings, device)
+    prepare_machine(settings, device)
     print(f"{settings.describe()}\n", flush=True)
     tokenizer, prepared = prepare(settings)
     held_out = evaluation_batches(settings, tokenizer, prepared)
@@ -132,7 +140,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         model = _make_model(settings, device, len(tokenizer), checkpoint)
         step = checkpoint.state["step"] if checkpoint else 0
         trainer = _make_trainer(settings, model, tokenizer, prepared, held_out, step)
-        _remove_unfinished(settings.folder)
+        remove_unfinished(settings.folder)
         if checkpoint is not None:
             _restore(trainer, checkpoint, prepared)
         else:
@@ -141,8 +149,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         try:
             _run_phases(settings, trainer, tokenizer, prepared)
         except KeyboardInterrupt:
-            if trainer.checkpoint is not None:
-                print(f"\nstopped; to go on from {trainer.checkpoint}:\n    {settings.resume_command}")
+            tell_stopped(trainer.checkpoint, settings)
             raise
     return _finish(settings, trainer, tokenizer, prepared, plateau)
 
@@ -189,13 +196,7 @@ def _find_start(settings: PretrainSettings) -> Checkpoint | None:
         checkpoint = open_checkpoint(checkpoints[-1])
         settings.check_phases(checkpoint.state["step"], checkpoint.state.get("phases"))
         return checkpoint
-    if run.is_file():
-        raise UserError(f"{run} is a file; choose another --name for the run's folder")
-    if run.exists() and any(run.iterdir()) and not settings.overwrite:
-        raise UserError(
-            f"{run} is not empty; go on with the run in it (--resume), replace it (--overwrite), "
-            "or choose another --name"
-        )
+    check_folder_is_free(settings)
     return None
 
 
@@ -203,25 +204,8 @@ def _clear(run: Path) -> None:
     """Remove what an earlier run left, and nothing that is not a run's."""
     for folder in (*list_checkpoints(run), run / "final"):
         shutil.rmtree(folder, ignore_errors=True)
-    for name in ("config.json", "metrics.jsonl", "loss.png"):
+    for name in ("config.json", "metrics.jsonl", "results.json", "loss.png"):
         (run / name).unlink(missing_ok=True)
-
-
-def _remove_unfinished(run: Path) -> None:
-    """Remove what a killed run was just writing."""
-    for path in run.glob(".*.part"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def _prepare_machine(settings: PretrainSettings, device: Device) -> None:
-    if settings.threads is not None:
-        set_threads(settings.threads)
-    require_kernels(settings.strict_kernels)
-    chosen = " (chosen by auto)" if settings.device == "auto" else ""
-    print(f"device: {device.name}{chosen}, {get_threads()} threads for the CPU's matrix products", flush=True)
 
 
 def evaluation_batches(
@@ -271,21 +255,9 @@ def _make_trainer(
 ) -> Trainer:
     """A new trainer, with the data of the phase that takes, or took, the step number ``step``."""
     run = settings.folder
-    optimiser = AdamW(
-        model,
-        beta1=settings.beta1,
-        beta2=settings.beta2,
-        eps=settings.adam_eps,
-        weight_decay=settings.weight_decay,
-        clip_norm=settings.clip_norm,
-        bias_correction=settings.bias_correction,
-    )
+    optimiser = make_optimiser(settings, model)
     phases = settings.phases()
     phase = next(phase for phase in phases if step <= phase.stop)
-
-    def learning_rate(step: int) -> float:
-        warmup = round(settings.warmup * settings.steps)
-        return SCHEDULES[settings.schedule](step, settings.steps, warmup, settings.learning_rate)
 
     def save(state: dict[str, Any]) -> Path:
         state = {**state, "seed": settings.seed, "text": prepared.folder.name}
@@ -297,7 +269,7 @@ def _make_trainer(
         model,
         optimiser,
         _stream(settings, phase, tokenizer, prepared),
-        learning_rate,
+        learning_rates(settings, settings.steps),
         evaluate=functools.partial(evaluate, model, held_out),
         save=save,
         metrics=MetricsLog(run / "metrics.jsonl"),
@@ -306,7 +278,7 @@ def _make_trainer(
         seed=settings.seed,
         predictions=max(phase.most_predictions for phase in phases),
         graph=settings.graph,
-        log_every=settings.log_every or (1 if model.device.name == "cpu" else 10),
+        log_every=report_interval(settings, model.device),
         print_every=settings.print_every,
         eval_every=settings.eval_every,
         save_every=settings.save_every,
@@ -322,10 +294,7 @@ def _restore(trainer: Trainer, checkpoint: Checkpoint, prepared: PreparedCorpus)
         )
     trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
     trainer.restore(checkpoint.folder, checkpoint.state)
-    now = describe_environment(trainer.model.device)
-    for change in environment_changes(checkpoint.state["environment"], now):
-        print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
-    print(f"resuming from {checkpoint.folder}", flush=True)
+    tell_resuming(checkpoint, trainer.model.device)
 
 
 def _stream(
@@ -363,7 +332,7 @@ def _finish(
     prepared: PreparedCorpus,
     plateau: tuple[float, float],
 ) -> dict[str, Any]:
-    """Write the model and the picture, print how well the run did, and return it."""
+    """Write the model, the results and the picture; print how well the run did, and return it."""
     run = settings.folder
     with atomic_folder(run / "final") as unfinished:
         _save_pretrained(trainer.model, tokenizer, unfinished)
@@ -378,9 +347,21 @@ def _finish(
         "seconds": trainer.seconds,
         "peak_memory": peak_memory(trainer.model.device, trainer.pool_bytes),
     }
+    about = {
+        "tokens": trainer.tokens,
+        "training_text": _sizes(prepared.train),
+        "held_out_text": _sizes(prepared.held_out),
+        "parameters": sum(parameter.size for parameter in trainer.model.buffers.parameters),
+        "environment": describe_environment(trainer.model.device),
+    }
+    write_json(run / "results.json", summary | about)
     _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
     _print_summary(run, summary)
     return summary
+
+
+def _sizes(documents: Documents) -> dict[str, int]:
+    return {"documents": len(documents), "tokens": int(documents.lengths().sum())}
 
 
 def _print_examples(
@@ -431,5 +412,5 @@ def _print_summary(run: Path, summary: dict[str, Any]) -> None:
     print(
         f"training {format_seconds(summary['seconds'])}, {summary['tokens_per_second']:,.0f} tokens/s"
         + (f", peak memory {memory / 2**20:,.0f} MiB" if memory else "")
-        + f"\nwritten to {run}: final/ (the model), metrics.jsonl, loss.png"
+        + f"\nwritten to {run}: final/ (the model), metrics.jsonl, results.json, loss.png"
     )

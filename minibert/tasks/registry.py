@@ -3,29 +3,32 @@
 from pathlib import Path
 from typing import Any
 
+from minibert.bert import BertConfig
 from minibert.bert.models import PretrainedModel
 from minibert.bert.weights import check_folder
 from minibert.errors import UserError
 from minibert.files import read_json
 from minibert.tasks.classify import Classify, Regress
+from minibert.tasks.tag import Tag
 from minibert.tasks.task import TASK_FILE, Task
 from minibert.text import BertTokenizer
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classify, Regress)}
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Classify, Regress, Tag)}
 
 
 def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel]:
     """The task and the model in a fine-tuned folder; options as for ``from_pretrained``: device, precision …
 
-    A folder of another program, without ``task.json``, is known by the architecture in its configuration.
-    Raises UserError for a folder that is none of these.
+    A folder of another program, without ``task.json``, is known by the architecture in its configuration; it
+    is given texts as long as it has positions. Raises UserError for a folder that is none of these.
     """
     folder = Path(folder)
     check_folder(folder)
     if (folder / TASK_FILE).is_file():
         chosen, values = _read_task(folder / TASK_FILE)
     else:
-        chosen, values = next((task for task in TASKS.values() if task.recognises(folder)), None), {}
+        chosen = next((task for task in TASKS.values() if task.recognises(folder)), None)
+        values = {"max_length": BertConfig.from_pretrained(folder).max_position_embeddings}
     if chosen is None:
         raise UserError(
             f"{folder}: no model that was fine-tuned for one of {', '.join(TASKS)}; make one with  "

@@ -1,11 +1,12 @@
 """A task: what fine-tuning, prediction and evaluation have to know of it, and of nothing else."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from tqdm import tqdm
 
 from minibert.bert import BertOutput
 from minibert.bert.models import PretrainedModel
@@ -15,6 +16,8 @@ from minibert.data.tasks import (
     Columns,
     Faults,
     Feature,
+    Place,
+    TextExample,
     check_labels,
     label_names,
     ordered_batches,
@@ -49,8 +52,9 @@ class Task:
     name: ClassVar[str]  # as in --task
     Model: ClassVar[type[PretrainedModel]]
     Options: ClassVar[type[TaskOptions]]
-    metric: ClassVar[str]  # the score that chooses the best checkpoint if nothing is said; more is better
+    metric: str  # the score that chooses the best checkpoint if nothing is said; more is better
     has_labels: ClassVar[bool] = False
+    own_ending: ClassVar[str | None] = None  # of the names of files in the task's `own_format`
 
     def __init__(
         self, tokenizer: BertTokenizer, options: TaskOptions | None = None, labels: list[str] | None = None
@@ -72,6 +76,23 @@ class Task:
 
     def _read(self, path: str | Path, labelled: bool, faults: Faults | None) -> list[Any]:
         """The same for files without a recipe."""
+        raise NotImplementedError
+
+    def set_layout(self, layout: Mapping[str, Any]) -> None:
+        """Read other files than those of the training: how those were read is forgotten if anything is said.
+
+        ``layout`` has options of the group "Data". Raises UserError for one that the task does not have.
+        """
+        if layout:
+            read = {f.name: f.default for f in fields(self.options) if f.metadata["group"] == "Data"}
+            options = self.options.to_dict() | read | dict(layout)
+            self.options = self.Options.from_dict(options, f"task {self.name}")
+
+    def example(self, text: str, pair: str | None, place: Place) -> Any:
+        """The example, without a label, of a text that somebody typed, or of a text and its partner.
+
+        Raises `Problem` for what the task cannot read.
+        """
         raise NotImplementedError
 
     @property
@@ -100,7 +121,7 @@ class Task:
 
     def open_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
         """A model that has been fine-tuned for this task, whose labels become the task's."""
-        model = self._fits(self.Model.from_pretrained(folder, **options))
+        model = self._fits(self.Model.from_pretrained(folder, complete=True, **options))
         if self.has_labels:
             self.labels = model.config.labels
         return model
@@ -147,19 +168,30 @@ class Task:
     ) -> Iterator[tuple[np.ndarray, BertOutput]]:
         """What the model makes of features, dropout off: batch after batch, the rows and their outputs.
 
-        ``rows`` (B,) tells which feature each row of the outputs belongs to; the longest come first.
+        ``rows`` (B,) tells which feature each row of the outputs belongs to; the longest come first. On a
+        terminal a bar tells how far it is.
         """
         model.eval()
-        for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
-            texts = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
-            yield rows, model.forward(**texts)[0]
+        with tqdm(total=len(features), desc="predicting", unit="", leave=False, disable=None) as bar:
+            for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
+                texts = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+                yield rows, model.forward(**texts)[0]
+                bar.update(len(rows))
 
     def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         """How good predictions are, as fractions (``tasks.metrics``); examples with labels."""
         raise NotImplementedError
 
+    def details(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, dict[str, float]]:
+        """The same for parts of the data, such as each kind of entity; by the part, then by the score."""
+        return {}
+
     def record(self, example: Any, prediction: Any) -> dict[str, Any]:
         """An example and its prediction as one JSON object."""
+        raise NotImplementedError
+
+    def own_format(self, examples: Sequence[Any], predictions: Sequence[Any]) -> str:
+        """A file of predictions as other programs for the task expect it, where there is such a format."""
         raise NotImplementedError
 
 
@@ -203,6 +235,10 @@ class TableTask(Task):
 
     Options = TableOptions
     has_scores: ClassVar[bool] = False  # whether labels are numbers
+
+    def example(self, text: str, pair: str | None, place: Place) -> TextExample:
+        """A row without a label."""
+        return TextExample(text, pair, None, place)
 
     def _read(self, path: str | Path, labelled: bool, faults: Faults | None) -> list[Any]:
         return read_table(

@@ -23,7 +23,7 @@ import safetensors.numpy
 import threadpoolctl
 
 from minibert import __version__
-from minibert.arrays import Device, get_threads
+from minibert.arrays import Device, describe_processor, get_threads
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
 from minibert.train.optimiser import AdamW
@@ -102,6 +102,7 @@ def describe_environment(device: Device) -> dict[str, Any]:
         "threads": get_threads(),
         "platform": f"{platform.system()} {platform.machine()}",
         "device": device.name,
+        "processor": describe_processor(device),
     }
     if device.name != "cpu":
         environment["cupy"] = device.xp.__version__

@@ -1,22 +1,136 @@
-"""Everything that a pre-training run can be told."""
+"""Everything that a training run can be told, and pre-training in particular."""
 
 import dataclasses
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from minibert.arrays import PRECISIONS, Device, check_precision, default_precision
 from minibert.bert import POSITION_INITIALIZERS, PRESETS, BertConfig
 from minibert.data import LAYOUTS, InstanceSettings
 from minibert.errors import UserError
 from minibert.ops import ACTIVATIONS
-from minibert.settings import Settings, setting
+from minibert.settings import Settings, setting, with_default
 from minibert.train.schedule import SCHEDULES
 
-# While a run is resumed only these may differ from what it began with: all others change its result. (The
-# long sequences change it only where they have begun: see check_phases.)
-_FREE_WHEN_RESUMING = ("Run", "Report", "Machine", "Phases")
+
+@dataclass(frozen=True)
+class RunSettings(Settings):
+    """What every training run is told, pre-training and fine-tuning alike.
+
+    While a run is resumed only the groups in ``FREE`` may differ from what it began with: all others change
+    its result.
+    """
+
+    command: ClassVar[str]
+    FREE: ClassVar[tuple[str, ...]] = ("Run", "Report", "Machine")
+
+    name: str = setting("run", "Run", "the run's name: its files go to OUT/NAME")
+    out: str = setting("runs", "Run", "folder of all runs")
+    resume: bool = setting(False, "Run", "go on from the newest checkpoint in OUT/NAME")
+    overwrite: bool = setting(False, "Run", "throw away an earlier run in OUT/NAME")
+
+    batch_size: int = setting(32, "Optimiser", "sequences in a micro-batch", least=1)
+    accumulation: int = setting(1, "Optimiser", "micro-batches whose gradients make up one step", least=1)
+    learning_rate: float = setting(1e-4, "Optimiser", "learning rate at its peak", least=0)
+    warmup: float = setting(0.1, "Optimiser", "share of the steps in which it rises", least=0, most=1)
+    schedule: str = setting(
+        "original",
+        "Optimiser",
+        "how it falls after the warm-up: on the line from step 0 (original) or from the peak (triangle)",
+        choices=tuple(SCHEDULES),
+    )
+    weight_decay: float = setting(
+        0.01, "Optimiser", "decoupled weight decay, not on biases and LayerNorm", least=0
+    )
+    clip_norm: float = setting(
+        1.0, "Optimiser", "longest gradient; a longer one is scaled down to it", least=1e-12
+    )
+    beta1: float = setting(0.9, "Optimiser", "decay of the mean of the gradient", least=0, most=0.999999)
+    beta2: float = setting(
+        0.999, "Optimiser", "decay of the mean of the squared gradient", least=0, most=0.99999999
+    )
+    adam_eps: float = setting(
+        1e-6, "Optimiser", "added to the root of the mean squared gradient", least=1e-30
+    )
+    bias_correction: bool = setting(
+        False, "Optimiser", "correct Adam's means for their start at zero (the original BERT does not)"
+    )
+    seed: int = setting(
+        0, "Optimiser", "seed of all that is random: data held out, weights, order, masks, dropout", least=0
+    )
+    precision: str = setting(
+        "auto",
+        "Optimiser",
+        "of the arithmetic; auto is bfloat16 on a GPU that has it, else float32",
+        choices=("auto", *PRECISIONS),
+    )
+
+    log_every: int | None = setting(
+        None, "Report", "steps between lines of metrics.jsonl; none: 1 on the CPU, 10 on a GPU", least=1
+    )
+    print_every: int = setting(
+        100, "Report", "steps between printed lines where there is no progress bar", least=1
+    )
+    keep_checkpoints: int = setting(2, "Report", "checkpoints to keep, the newest", least=1)
+
+    device: str = setting("auto", "Machine", "auto, cpu, cuda or cuda:N")
+    strict_kernels: bool = setting(
+        False, "Machine", "an error, not a warning, if a GPU kernel cannot be used"
+    )
+    threads: int | None = setting(
+        None, "Machine", "threads for the CPU's matrix products; none: all cores", least=1
+    )
+    recompute: bool = setting(
+        False,
+        "Machine",
+        "compute layers again in the backward rather than keep them: slower, less memory",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resume and self.overwrite:
+            raise UserError("resume and overwrite contradict each other; give one of them")
+
+    def with_precision_for(self, device: Device) -> Self:
+        """The same settings with a precision that the device has, in the place of "auto".
+
+        Raises UserError if it does not have the one that is asked for.
+        """
+        name = default_precision(device) if self.precision == "auto" else self.precision
+        if device.name == "cpu" and name not in ("float32", "float64"):
+            raise UserError(
+                f"precision {name} needs a GPU; on the CPU leave out --precision, or give float32 or float64"
+            )
+        check_precision(PRECISIONS[name], device)
+        return self.replace(precision=name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What makes the run what it is, for its config.json: all but ``resume`` and ``overwrite``."""
+        values = super().to_dict()
+        del values["resume"], values["overwrite"]
+        return values
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, OUT/NAME."""
+        return Path(self.out) / self.name
+
+    @property
+    def resume_command(self) -> str:
+        """What to type in order to go on with the run."""
+        return f"{self.command} --config {self.folder / 'config.json'} --resume"
+
+    def check_resumes(self, saved: Self) -> None:
+        """Raise UserError if a run that began with ``saved`` would not stay the same run with these."""
+        for f in fields(self):
+            before, now = getattr(saved, f.name), getattr(self, f.name)
+            if before != now and f.metadata["group"] not in self.FREE:
+                raise UserError(
+                    f"{self.folder} was begun with {f.name} = {before!r}, not {now!r}; "
+                    f"go on with the same settings:  {self.resume_command}"
+                )
 
 
 @dataclass(frozen=True)
@@ -43,7 +157,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class PretrainSettings(Settings):
+class PretrainSettings(RunSettings):
     """The settings of one pre-training run.
 
     What is done defaults to BERT's own recipe. How much of it is for five minutes on two cores: short
@@ -51,10 +165,11 @@ class PretrainSettings(Settings):
     the paper has 512 (and 128), 1e-4, 0.02, 0.999, 0.1.
     """
 
-    name: str = setting("tiny", "Run", "the run's name: its files go to OUT/NAME")
-    out: str = setting("runs", "Run", "folder of all runs")
-    resume: bool = setting(False, "Run", "go on from the newest checkpoint in OUT/NAME")
-    overwrite: bool = setting(False, "Run", "throw away an earlier run in OUT/NAME")
+    command = "minibert pretrain"
+    GROUPS = ("Run", "Corpus", "Model", "Instances", "Phases", "Optimiser", "Report", "Machine")
+    FREE = ("Run", "Report", "Machine", "Phases")  # (what is long, until it has begun: see check_phases)
+
+    name: str = with_default(RunSettings, "name", "tiny")
 
     corpus: tuple[str, ...] = setting(
         (), "Corpus", "text files, folders or globs; none: the documentation installed with Python"
@@ -136,107 +251,18 @@ class PretrainSettings(Settings):
     )
 
     steps: int = setting(6000, "Optimiser", "optimiser steps", least=1)
-    batch_size: int = setting(32, "Optimiser", "sequences in a micro-batch", least=1)
-    accumulation: int = setting(1, "Optimiser", "micro-batches whose gradients make up one step", least=1)
-    learning_rate: float = setting(2e-3, "Optimiser", "learning rate at its peak", least=0)
-    warmup: float = setting(0.1, "Optimiser", "share of the steps in which it rises", least=0, most=1)
-    schedule: str = setting(
-        "original",
-        "Optimiser",
-        "how it falls after the warm-up: on the line from step 0 (original) or from the peak (triangle)",
-        choices=tuple(SCHEDULES),
-    )
-    weight_decay: float = setting(
-        0.01, "Optimiser", "decoupled weight decay, not on biases and LayerNorm", least=0
-    )
-    clip_norm: float = setting(
-        1.0, "Optimiser", "longest gradient; a longer one is scaled down to it", least=1e-12
-    )
-    beta1: float = setting(0.9, "Optimiser", "decay of the mean of the gradient", least=0, most=0.999999)
-    beta2: float = setting(
-        0.98, "Optimiser", "decay of the mean of the squared gradient", least=0, most=0.99999999
-    )
-    adam_eps: float = setting(
-        1e-6, "Optimiser", "added to the root of the mean squared gradient", least=1e-30
-    )
-    bias_correction: bool = setting(
-        False, "Optimiser", "correct Adam's means for their start at zero (the original BERT does not)"
-    )
-    seed: int = setting(
-        0,
-        "Optimiser",
-        "seed of all that is random: documents held out, weights, pairs, masks, dropout",
-        least=0,
-    )
-    precision: str = setting(
-        "auto",
-        "Optimiser",
-        "of the arithmetic; auto is bfloat16 on a GPU that has it, else float32",
-        choices=("auto", *PRECISIONS),
-    )
+    learning_rate: float = with_default(RunSettings, "learning_rate", 2e-3)
+    beta2: float = with_default(RunSettings, "beta2", 0.98)
 
-    log_every: int | None = setting(
-        None, "Report", "steps between lines of metrics.jsonl; none: 1 on the CPU, 10 on a GPU", least=1
-    )
-    print_every: int = setting(
-        100, "Report", "steps between printed lines where there is no progress bar", least=1
-    )
     eval_every: int = setting(250, "Report", "steps between evaluations on held-out text", least=1)
     eval_batches: int = setting(30, "Report", "batches of held-out text to evaluate on, at most", least=1)
     save_every: int = setting(500, "Report", "steps between checkpoints", least=1)
-    keep_checkpoints: int = setting(2, "Report", "checkpoints to keep, the newest", least=1)
 
-    device: str = setting("auto", "Machine", "auto, cpu, cuda or cuda:N")
     graph: bool = setting(True, "Machine", "record the training step and replay it (on a GPU)")
-    strict_kernels: bool = setting(
-        False, "Machine", "an error, not a warning, if a GPU kernel cannot be used"
-    )
-    threads: int | None = setting(
-        None, "Machine", "threads for the CPU's matrix products; none: all cores", least=1
-    )
-    recompute: bool = setting(
-        False,
-        "Machine",
-        "compute layers again in the backward rather than keep them: slower, less memory",
-    )
     prepared: str = setting("prepared", "Machine", "folder of vocabularies and prepared corpora, for reuse")
     processes: int | None = setting(
         None, "Machine", "processes that prepare the corpus; none: all cores", least=1
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.resume and self.overwrite:
-            raise UserError("resume and overwrite contradict each other; give one of them")
-
-    def with_precision_for(self, device: Device) -> "PretrainSettings":
-        """The same settings with a precision that the device has, in the place of "auto".
-
-        Raises UserError if it does not have the one that is asked for.
-        """
-        name = default_precision(device) if self.precision == "auto" else self.precision
-        if device.name == "cpu" and name not in ("float32", "float64"):
-            raise UserError(
-                f"precision {name} needs a GPU; on the CPU leave out --precision, or give float32 or float64"
-            )
-        check_precision(PRECISIONS[name], device)
-        return self.replace(precision=name)
-
-    def to_dict(self) -> dict[str, Any]:
-        """What makes the run what it is, for its config.json: all but ``resume`` and ``overwrite``."""
-        values = super().to_dict()
-        del values["resume"], values["overwrite"]
-        return values
-
-    @property
-    def folder(self) -> Path:
-        """The run's folder, OUT/NAME."""
-        return Path(self.out) / self.name
-
-    @property
-    def resume_command(self) -> str:
-        """What to type in order to go on with the run."""
-        return f"minibert pretrain --config {self.folder / 'config.json'} --resume"
 
     def model_config(self, vocab_size: int) -> BertConfig:
         """The preset with the sizes that were changed, for a vocabulary of this size.
@@ -342,13 +368,3 @@ class PretrainSettings(Settings):
                 "changed only before their first step: go on with the same settings, or with a checkpoint "
                 "of before"
             )
-
-    def check_resumes(self, saved: "PretrainSettings") -> None:
-        """Raise UserError if a run that began with ``saved`` would not stay the same run with these."""
-        for f in fields(self):
-            before, now = getattr(saved, f.name), getattr(self, f.name)
-            if before != now and f.metadata["group"] not in _FREE_WHEN_RESUMING:
-                raise UserError(
-                    f"{self.folder} was begun with {f.name} = {before!r}, not {now!r}; "
-                    f"go on with the same settings:  {self.resume_command}"
-                )

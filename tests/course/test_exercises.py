@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
-from minibert import ops
+from minibert import BertConfig, BertForPreTraining, ops
 from minibert.course import EXERCISES, check
 from minibert.course.exercise import Exercise, Mistake
+from minibert.course.exercises import n07_wordpiece, n18_real_weights, n19_applications
 from minibert.gradcheck import RELATIVE_BOUND
+from minibert.tasks.metrics import recall_at
+from minibert.text.learn import learn_vocabulary
 
 MISTAKES = [(exercise, mistake) for exercise in EXERCISES.values() for mistake in exercise.mistakes]
 
@@ -30,7 +33,20 @@ def test_a_mistake_gets_its_hint_and_no_other(exercise: Exercise, mistake: Mista
     result = check(exercise.name, mistake.function)
     assert not result.passed
     assert result.mistakes == [mistake.name]
-    assert result.hints == [f"{mistake.name}: {mistake.hint}"]
+    assert result.hints == [f"Recognised: {mistake.hint}"]
+
+
+ODD = [None, 1, True, 2.5, "x", [], {}, (), np.zeros(0), np.zeros((3, 4, 6), dtype=object), np.array("x"), 1j]
+
+
+def test_nothing_that_is_returned_breaks_the_judge(exercise):
+    """Run All has to reach the end of a notebook, whatever stands in it."""
+    count = len(exercise.outputs)
+    for value in ODD:
+        for answer in (value, [value] * count, (value,) * count, (value,) * (count + 1)):
+            assert not check(exercise.name, lambda *arguments, answer=answer: answer).passed
+    assert not check(exercise.name, lambda *arguments: arguments[:count]).passed
+    assert not check(exercise.name, lambda *arguments: list(arguments)).passed
 
 
 def test_at_least_three_mistakes_with_names_of_their_own(exercise):
@@ -38,16 +54,43 @@ def test_at_least_three_mistakes_with_names_of_their_own(exercise):
     assert len(set(names)) == len(names) >= 3
 
 
-def test_the_reference_agrees_with_the_numeric_gradients(exercise):
+def test_the_reference_agrees_with_what_is_independent_of_it(exercise):
     """Held against each other here, so that a learner never is between the two."""
     with ops.reference_only():
         for trial, expected in zip(exercise.trials, exercise.expected, strict=True):
-            assert set(trial.numeric) <= set(exercise.outputs)
-            for name, numeric in trial.numeric.items():
-                gradient = expected[exercise.outputs.index(name)]
-                size = np.linalg.norm(gradient) + np.linalg.norm(numeric)
-                assert np.linalg.norm(gradient - numeric) <= RELATIVE_BOUND * size
+            assert set(trial.independent) <= set(exercise.outputs)
+            for name, independent in trial.independent.items():
+                output = expected[exercise.outputs.index(name)]
+                size = np.linalg.norm(output) + np.linalg.norm(independent)
+                assert np.linalg.norm(output - independent) <= RELATIVE_BOUND * size
                 assert size > 1e-3  # zero would agree with a gradient that is forgotten
+
+
+def test_merging_again_and_again_learns_the_vocabulary():
+    words = n07_wordpiece.CORPORA["hug, pug, pun, bun, hugs"]
+    counts = {"".join(token.removeprefix("##") for token in tokens): n for tokens, n in words.items()}
+    learned = learn_vocabulary(counts, vocab_size=100, special_tokens=[], min_frequency=1)
+    merged = []
+    while any(len(tokens) > 1 for tokens in words):
+        (left, right), words = n07_wordpiece.merge_once.solution(words)
+        merged.append(left + right.removeprefix("##"))
+    assert learned[-len(merged) :] == merged
+
+
+def test_old_names_become_those_of_our_parameters():
+    model = BertForPreTraining(BertConfig.preset("tiny", num_hidden_layers=12))
+    parameters = {name: parameter.shape for name, parameter in model.named_parameters()}
+    for old in n18_real_weights.NAMES:
+        name, transposed = n18_real_weights.rename.solution(old)
+        assert name in parameters
+        assert not transposed or len(parameters[name]) == 2
+
+
+def test_recall_at_k_is_that_of_the_metrics():
+    for trial in EXERCISES["19.recall_at_k"].trials:
+        scores, right, k = trial.arguments.values()
+        ours = n19_applications.recall_at_k.solution(scores, right, k)
+        assert ours == recall_at(n19_applications.ranks(scores, right).tolist(), k)
 
 
 def test_exercises_stand_in_the_order_of_the_course():

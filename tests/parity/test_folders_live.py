@@ -81,6 +81,23 @@ def test_a_folder_of_ours_opens_in_transformers(case, parity, tmp_path, name, dt
     parity.compare(f"folder of ours, {dtype}", actual, expected, BOUND if dtype == "float32" else 1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_folder_of_ours_in_sixteen_bits_and_shards(case, tmp_path, dtype):
+    """The numbers that torch reads are those that torch rounds to."""
+    ours = our_model(replace(case, model="BertForPreTraining"), "float32")
+    size = max(parameter.value.nbytes for _, parameter in ours.named_parameters())
+    ours.save_pretrained(tmp_path, dtype=dtype, max_shard_size=size + 1000)
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    theirs, info = transformers.BertForPreTraining.from_pretrained(
+        tmp_path, dtype="auto", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    weights = theirs.state_dict()
+    for name, parameter in ours.named_parameters():
+        assert weights[name].dtype == getattr(torch, dtype)
+        assert torch.equal(weights[name], torch.from_numpy(parameter.value).to(getattr(torch, dtype))), name
+
+
 def test_the_automatic_classes_find_what_it_is(case, tmp_path):
     our_model(replace(case, model="BertForMaskedLM"), "float32").save_pretrained(tmp_path)
     assert isinstance(transformers.AutoModel.from_pretrained(tmp_path), transformers.BertModel)

@@ -104,7 +104,7 @@ def test_a_folder_of_another_program_is_known_by_its_architecture(tmp_path, labe
     BertForSequenceClassification(config).save_pretrained(tmp_path)
     TOKENIZER.save_pretrained(tmp_path)
     opened, _ = open_task(tmp_path)
-    assert type(opened) is task
+    assert type(opened) is task and opened.options.max_length == 512
 
 
 def test_a_folder_without_a_task_is_refused(encoder):
@@ -125,6 +125,8 @@ def test_a_folder_without_a_task_is_refused(encoder):
     ],
 )
 def test_a_damaged_task_file_is_refused(encoder, values, message):
+    task = Classify(TOKENIZER, labels=["pos", "neg"])
+    task.save(task.new_model(encoder), encoder)
     (encoder / "task.json").write_text(json.dumps(values))
     with pytest.raises(UserError, match=message):
         open_task(encoder)

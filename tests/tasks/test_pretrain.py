@@ -31,6 +31,10 @@ def weights(settings):
     return (settings.folder / "final" / "model.safetensors").read_bytes()
 
 
+def last_report(settings):
+    return [r for r in read_metrics(settings.folder / "metrics.jsonl") if "tokens" in r][-1]
+
+
 # -- A whole run -------------------------------------------------------------------------------------
 
 
@@ -38,7 +42,7 @@ def test_a_run_leaves_its_files_and_says_how_it_did(small, capsys):
     settings = small()
     summary = pretrain(settings)
     assert names(settings.folder) == [
-        *("checkpoint-3", "checkpoint-6", "config.json", "final", "loss.png", "metrics.jsonl")
+        *("checkpoint-3", "checkpoint-6", "config.json", "final", "loss.png", "metrics.jsonl", "results.json")
     ]
     assert PretrainSettings.from_dict(
         json.loads((settings.folder / "config.json").read_text())
@@ -47,6 +51,11 @@ def test_a_run_leaves_its_files_and_says_how_it_did(small, capsys):
     assert last["step"] == 6 and summary["held_out_mlm_loss"] == last["held_out_mlm_loss"]
     assert 2 < summary["plateau_loss"] < np.log(80) and 0 < summary["plateau_accuracy"] < 1
     assert summary["tokens_per_second"] > 0
+    results = json.loads((settings.folder / "results.json").read_text())
+    assert summary.items() <= results.items()
+    assert results["tokens"] == last_report(settings)["tokens"]
+    assert results["training_text"]["documents"] == 9 and results["held_out_text"]["documents"] == 3
+    assert results["environment"]["device"] == "cpu" and results["environment"]["processor"]
     printed = capsys.readouterr().out
     for told in (
         "steps=6",
@@ -383,7 +392,7 @@ def test_overwriting_removes_a_run_and_nothing_else(small):
     (small().folder / "thesis.tex").write_text("years of work")
     pretrain(small(steps=2, overwrite=True))
     assert names(small().folder) == [
-        *("checkpoint-2", "config.json", "final", "loss.png", "metrics.jsonl", "thesis.tex")
+        *("checkpoint-2", "config.json", "final", "loss.png", "metrics.jsonl", "results.json", "thesis.tex")
     ]
     assert max(r["step"] for r in read_metrics(small().folder / "metrics.jsonl")) == 2
 

@@ -69,7 +69,7 @@ def one_copy_only(dout, shape):
     return dout[first].reshape(shape).copy()
 
 
-# -- The numeric gradient -----------------------------------------------------------------------------
+# -- The numeric gradient ---------------------------------------------------------------------------
 
 
 def sum_of_cubes(x: np.ndarray) -> np.ndarray:

@@ -33,7 +33,7 @@ def linear_backward(dout, cache):
 
 @linear_backward.mistake(
     "dweight is divided by the number of rows. The mean, if there is one, is the loss's business: its 1/n "
-    "comes in with dout. Here it would be divided by twice."
+    "comes in with dout. Here it would be divided a second time."
 )
 def dweight_is_a_mean(dout, cache):
     dx, dweight, dbias = linear_backward.solution(dout, cache)

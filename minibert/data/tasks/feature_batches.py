@@ -42,8 +42,11 @@ def ordered_batches(
 ) -> Iterator[tuple[np.ndarray, Batch]]:
     """Every feature once, as (rows, batch): ``rows`` (B,) tells which feature each row of the batch is.
 
-    The longest come first, so that memory that suffices for the first batch suffices for all.
+    The longest come first, so that memory that suffices for the first batch suffices for all. Raises
+    UserError for a batch size below 1.
     """
+    if batch_size < 1:
+        raise UserError(f"batch size must be at least 1, got {batch_size}")
     order = np.argsort([-len(feature) for feature in features], kind="stable")
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]

@@ -117,5 +117,7 @@ def test_bad_streams():
         FeatureStream([], 4, 0)
     with pytest.raises(UserError, match="at least 1, got 0 and 50"):
         FeatureStream(features([1]), 0, 0)
+    with pytest.raises(UserError, match=r"at least 1, got 0$"):
+        next(ordered_batches(features([1]), 0, 0))
     with pytest.raises(UserError, match="the data has changed"):
         FeatureStream(features([1]), 1, 0).restore({"epoch": 0, "batch": 1})

@@ -71,7 +71,7 @@ def summed_over_everything(dout, cache):
     return y * (dout - (dout * y).sum())
 
 
-# -- Cross-entropy in stages ----------------------------------------------------------------------------
+# -- Cross-entropy in stages ------------------------------------------------------------------------
 
 
 def nll(p: Array, labels: Array, weights: Array, denominator: float) -> tuple[Array, tuple]:
@@ -95,7 +95,7 @@ def _staged_trials(draw: Draws) -> list[Trial]:
     constants = LABELS, WEIGHTS, DENOMINATOR
     whole = gradient_trial(lambda logits: staged_cross_entropy(logits, *constants), {"logits": logits})
     last_stage = gradient_trial(lambda p: nll(p, *constants), {"p": p})
-    return [replace(whole, numeric=last_stage.numeric | whole.numeric)]
+    return [replace(whole, independent=last_stage.independent | whole.independent)]
 
 
 @exercise(
@@ -158,7 +158,7 @@ def softmax_without_the_row_sum(dout, cache):
     return dp, cache[0] * dp
 
 
-# -- All in one line --------------------------------------------------------------------------------------
+# -- All in one line --------------------------------------------------------------------------------
 
 
 @exercise(

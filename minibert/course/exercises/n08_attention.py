@@ -1,0 +1,114 @@
+"""08 Attention: the backward of one head."""
+
+import math
+
+from minibert.arrays import Array
+from minibert.course.exercise import Trial, exercise, gradient_trial
+from minibert.gradcheck import MASK, Draws
+from minibert.ops.attention import attention_backward as library_backward
+from minibert.ops.attention import attention_bias
+from minibert.ops.softmax import softmax, softmax_backward
+
+
+def one_head(q: Array, k: Array, v: Array, bias: Array) -> tuple[Array, tuple]:
+    """y = p v,   p = softmax(q kᵀ / √D + bias): ``ops.attention`` for a single head, without dropout.
+
+    q, k, v (B, S, D), bias (B, 1, S) → y (B, S, D).
+    """
+    scores = q @ k.transpose(0, 2, 1) / math.sqrt(q.shape[-1]) + bias  # (B, S, S)
+    p, _ = softmax(scores)
+    return p @ v, (q, k, v, p)
+
+
+def _trials(draw: Draws) -> list[Trial]:
+    """B = 3 sequences of S = 4, two of them padded; D = 5."""
+    bias = attention_bias(draw.device.asarray(MASK), "float64")[:, 0]  # (B, 1, S)
+    inputs = {name: draw.normal(3, 4, 5) for name in "qkv"}
+    return [gradient_trial(lambda q, k, v: one_head(q, k, v, bias), inputs)]
+
+
+def _reference(dout, cache):
+    q, k, v, p = (array[:, None] for array in cache)  # (B, 1, S, …): a single head
+    gradients = library_backward(dout[:, None], (q, k, v, p, (p,), (0.0, None)))
+    return tuple(gradient[:, 0] for gradient in gradients)
+
+
+@exercise(
+    "08",
+    outputs="dq dk dv",
+    trials=_trials,
+    reference=_reference,
+    hints=(
+        "Three steps back: through p v to dp and dv, through the softmax to dscores, through q kᵀ / √D to "
+        "dq and dk.",
+        "The product y = p v gives dp = dout vᵀ and dv = pᵀ dout. The scores are a product as well; the "
+        "transposed of a sequence is array.transpose(0, 2, 1).",
+        "dscores = softmax_backward(dp, (p,)) / √D; dq = dscores k; dk = dscoresᵀ q. See "
+        "`attention_backward` in minibert/ops/attention.py.",
+    ),
+)
+def attention_backward(dout, cache):
+    q, k, v, p = cache  # (B, S, D) three times, (B, S, S)
+    dv = p.transpose(0, 2, 1) @ dout
+    dp = dout @ v.transpose(0, 2, 1)
+    dscores = softmax_backward(dp, (p,)) / math.sqrt(q.shape[-1])
+    return dscores @ k, dscores.transpose(0, 2, 1) @ q, dv
+
+
+@attention_backward.mistake(
+    "dq and dk are √D times too long: the scores were divided by √D, so their gradients are, too."
+)
+def scale_forgotten(dout, cache):
+    dq, dk, dv = attention_backward.solution(dout, cache)
+    scale = math.sqrt(dq.shape[-1])
+    return dq * scale, dk * scale, dv
+
+
+@attention_backward.mistake("dq and dk are divided by D; the scores were divided by its root, √D.")
+def divided_by_the_size_not_its_root(dout, cache):
+    dq, dk, dv = attention_backward.solution(dout, cache)
+    scale = math.sqrt(dq.shape[-1])
+    return dq / scale, dk / scale, dv
+
+
+@attention_backward.mistake(
+    "On the way through the softmax the sum over the row is missing: dscores = p (dp − Σ dp p). The weights "
+    "of a row sum to 1, so one cannot rise unless the others fall."
+)
+def softmax_without_the_row_sum(dout, cache):
+    q, k, v, p = cache
+    dscores = p * (dout @ v.transpose(0, 2, 1)) / math.sqrt(q.shape[-1])
+    return dscores @ k, dscores.transpose(0, 2, 1) @ q, p.transpose(0, 2, 1) @ dout
+
+
+def _dscores(dout, cache):
+    q, _, v, p = cache
+    return softmax_backward(dout @ v.transpose(0, 2, 1), (p,)) / math.sqrt(q.shape[-1])
+
+
+@attention_backward.mistake(
+    "dk = dscores q: dscores is square, so the shapes fit even though it is not transposed. Key j collects "
+    "from all queries i that looked at it, Σᵢ dscores[i, j] q[i]: dscoresᵀ q."
+)
+def keys_without_the_transpose(dout, cache):
+    dq, _, dv = attention_backward.solution(dout, cache)
+    return dq, _dscores(dout, cache) @ cache[0], dv
+
+
+@attention_backward.mistake(
+    "dk has the right shape and the wrong numbers: it is qᵀ dscores, of shape (B, D, S), reshaped. A "
+    "reshape does not transpose. Take dscoresᵀ q, which has the shape at once."
+)
+def keys_transposed_then_reshaped(dout, cache):
+    q, k, _, _ = cache
+    dq, _, dv = attention_backward.solution(dout, cache)
+    return dq, (q.transpose(0, 2, 1) @ _dscores(dout, cache)).reshape(k.shape), dv
+
+
+@attention_backward.mistake(
+    "dv = p dout: p is square, so the shapes fit even though it is not transposed. Value j collects from all "
+    "queries i that took of it, Σᵢ p[i, j] dout[i]: pᵀ dout."
+)
+def values_without_the_transpose(dout, cache):
+    dq, dk, _ = attention_backward.solution(dout, cache)
+    return dq, dk, cache[3] @ dout

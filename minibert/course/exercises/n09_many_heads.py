@@ -1,0 +1,184 @@
+"""09 Many heads: splitting, merging, and the backward of all heads at once."""
+
+import numpy as np
+
+from minibert.course.exercise import Trial, exercise, gradient_trial
+from minibert.gradcheck import MASK, Draws
+from minibert.ops.attention import attention_backward, attention_bias
+from minibert.ops.attention import merge_heads as library_merge_heads
+from minibert.ops.attention import split_heads as library_split_heads
+from minibert.ops.composites import packed_attention
+from minibert.ops.composites import packed_attention_backward as library_backward
+
+HEADS = 2  # A = 2 heads of D = 3 features, S = 4 tokens, B = 3 sequences
+
+
+@exercise(
+    "09",
+    outputs="heads",
+    trials=lambda draw: [Trial({"x": draw.normal(3, 4, 6), "num_heads": HEADS})],
+    reference=library_split_heads,
+    views=True,
+    hints=(
+        "Head a gets the features a·D to (a+1)·D of every token. Which reshape cuts only the last axis?",
+        "A reshape keeps the order of the numbers; only a transpose moves axes. First cut, then move.",
+        "x.reshape(B, S, A, D).transpose(0, 2, 1, 3). See `split_heads` in minibert/ops/attention.py.",
+    ),
+)
+def split_heads(x, num_heads):
+    batch, length, hidden = x.shape
+    return x.reshape(batch, length, num_heads, hidden // num_heads).transpose(0, 2, 1, 3)
+
+
+@split_heads.mistake(
+    "One reshape to (B, A, S, D) mixes tokens: it reads the numbers off in their order, so that head 0 gets "
+    "whole tokens of the first half of the sequence. Cut the last axis first, then transpose."
+)
+def reshaped_without_a_transpose(x, num_heads):
+    batch, length, hidden = x.shape
+    return x.reshape(batch, num_heads, length, hidden // num_heads)
+
+
+@split_heads.mistake(
+    "The features are dealt out in turn, 0, A, 2A, … to the first head. Head a takes D neighbours: the last "
+    "axis is cut into (A, D), not (D, A)."
+)
+def features_dealt_out_in_turn(x, num_heads):
+    batch, length, hidden = x.shape
+    return x.reshape(batch, length, hidden // num_heads, num_heads).transpose(0, 3, 1, 2)
+
+
+@split_heads.mistake(
+    "The axes are (B, A, D, S): that is right for the keys in q kᵀ, but the split is the same for all three, "
+    "(B, A, S, D)."
+)
+def tokens_last(x, num_heads):
+    return split_heads.solution(x, num_heads).transpose(0, 1, 3, 2)
+
+
+@split_heads.mistake("The heads come before the batch: (A, B, S, D). Expected is (B, A, S, D).")
+def heads_before_the_batch(x, num_heads):
+    return split_heads.solution(x, num_heads).transpose(1, 0, 2, 3)
+
+
+@exercise(
+    "09",
+    outputs="x",
+    trials=lambda draw: [Trial({"heads": draw.normal(3, HEADS, 4, 3)})],
+    reference=library_merge_heads,
+    hints=(
+        "It undoes `split_heads`: the same two steps, in the opposite order.",
+        "The features of a token have to be neighbours in memory before a reshape can glue them: (B, S, A, "
+        "D).",
+        "heads.transpose(0, 2, 1, 3).reshape(B, S, A·D). See `merge_heads` in minibert/ops/attention.py.",
+    ),
+)
+def merge_heads(heads):
+    batch, num_heads, length, size = heads.shape
+    return heads.transpose(0, 2, 1, 3).reshape(batch, length, num_heads * size)
+
+
+@merge_heads.mistake(
+    "A reshape straight from (B, A, S, D) glues neighbouring tokens of one head. First bring a token's heads "
+    "together: transpose(0, 2, 1, 3)."
+)
+def reshaped_without_a_transpose_first(heads):
+    batch, num_heads, length, size = heads.shape
+    return heads.reshape(batch, length, num_heads * size).copy()
+
+
+@merge_heads.mistake(
+    "The features of the heads are interleaved: (B, S, D, A) was glued. A head's D features stay neighbours: "
+    "(B, S, A, D)."
+)
+def heads_interleaved(heads):
+    batch, num_heads, length, size = heads.shape
+    return heads.transpose(0, 2, 3, 1).reshape(batch, length, size * num_heads)
+
+
+@merge_heads.mistake("The heads stand one behind the other along the sequence; they belong side by side.")
+def heads_behind_each_other(heads):
+    return np.concatenate(list(heads.transpose(1, 0, 2, 3)), axis=1)
+
+
+@merge_heads.mistake("The heads are summed. They are put side by side: H = A·D features, not D.")
+def heads_summed(heads):
+    return heads.sum(axis=1)
+
+
+# -- The backward -----------------------------------------------------------------------------------
+
+
+def _trials(draw: Draws) -> list[Trial]:
+    bias = attention_bias(draw.device.asarray(MASK), "float64")  # (B, 1, 1, S)
+    return [
+        gradient_trial(
+            lambda qkv: packed_attention(qkv, bias, HEADS, 0.0, None), {"qkv": draw.normal(3, 4, 18)}
+        )
+    ]
+
+
+@exercise(
+    "09",
+    outputs="dqkv",
+    trials=_trials,
+    reference=library_backward,
+    hints=(
+        "The forward: qkv is cut in three, each is split into heads, attention, the heads are merged. Now "
+        "backwards.",
+        "The backward of merging is splitting, and the other way round; the backward of cutting in three is "
+        "putting side by side.",
+        "dq, dk, dv = attention_backward(split_heads(dout, num_heads), attention_cache); merge the heads of "
+        "each; np.concatenate along the last axis. See `packed_attention_backward` in "
+        "minibert/ops/composites.py.",
+    ),
+)
+def packed_attention_backward(dout, cache):
+    attention_cache, num_heads = cache
+    gradients = attention_backward(library_split_heads(dout, num_heads), attention_cache)
+    return np.concatenate([library_merge_heads(gradient) for gradient in gradients], axis=-1)
+
+
+def _gradients(dout, cache):
+    attention_cache, num_heads = cache
+    return attention_backward(library_split_heads(dout, num_heads), attention_cache)
+
+
+@packed_attention_backward.mistake(
+    "dout is reshaped to (B, A, S, D) instead of split: each head gets the gradients of other tokens. Use "
+    "`split_heads`."
+)
+def dout_reshaped_instead_of_split(dout, cache):
+    attention_cache, num_heads = cache
+    batch, length, hidden = dout.shape
+    heads = dout.reshape(batch, num_heads, length, hidden // num_heads)
+    gradients = attention_backward(heads, attention_cache)
+    return np.concatenate([library_merge_heads(gradient) for gradient in gradients], axis=-1)
+
+
+@packed_attention_backward.mistake(
+    "The gradients are reshaped to (B, S, H) instead of merged: tokens are mixed. Use `merge_heads`."
+)
+def gradients_reshaped_instead_of_merged(dout, cache):
+    return np.concatenate([gradient.reshape(dout.shape) for gradient in _gradients(dout, cache)], axis=-1)
+
+
+@packed_attention_backward.mistake(
+    "dq, dk and dv of each head lie side by side, head after head. Here all of q comes first, then all of "
+    "k, then all of v: merge each of the three by itself."
+)
+def thirds_within_each_head(dout, cache):
+    return library_merge_heads(np.concatenate(_gradients(dout, cache), axis=-1))
+
+
+@packed_attention_backward.mistake("The order is q, k, v; yours is v, k, q.")
+def thirds_in_the_opposite_order(dout, cache):
+    merged = [library_merge_heads(gradient) for gradient in _gradients(dout, cache)]
+    return np.concatenate(merged[::-1], axis=-1)
+
+
+@packed_attention_backward.mistake(
+    "The three are added up. They are gradients of different numbers, which lie side by side: (B, S, 3H)."
+)
+def thirds_added_up(dout, cache):
+    return sum(library_merge_heads(gradient) for gradient in _gradients(dout, cache))

@@ -1,0 +1,194 @@
+"""10 The encoder: wiring the feed-forward half of a layer, forward and backward.
+
+forward: y = layer_norm(x + f(x)) with f(x) = gelu(x W₁ᵀ + b₁) W₂ᵀ + b₂, "post-LN".
+"""
+
+from minibert.arrays import Array
+from minibert.course.exercise import Trial, exercise, gradient_trial
+from minibert.gradcheck import Draws
+from minibert.ops.composites import dropout_residual_norm, linear_activation, linear_activation_backward
+from minibert.ops.layer_norm import layer_norm, layer_norm_backward
+from minibert.ops.linear import linear, linear_backward
+
+EPS = 0.5
+
+Affine = tuple[Array, Array]  # a weight and a bias
+
+
+def feed_forward_block(x: Array, up: Affine, down: Affine, norm: Affine) -> tuple[Array, tuple]:
+    """The forward with its caches. x and y (B, S, H); up: W₁ (F, H), b₁; down: W₂ (H, F), b₂; norm: γ, β."""
+    wide, up_cache = linear_activation(x, *up, "gelu")  # (B, S, F)
+    narrow, down_cache = linear(wide, *down)  # (B, S, H)
+    y, norm_cache = layer_norm(x + narrow, *norm, EPS)
+    return y, (up_cache, down_cache, norm_cache)
+
+
+def _inputs(draw: Draws) -> dict[str, Array]:
+    """B = 3, S = 4, H = 6, F = 8."""
+    parameters = {
+        "up_weight": draw.matrix(8, 6),
+        "up_bias": draw.normal(8),
+        "down_weight": draw.matrix(6, 8),
+        "down_bias": draw.normal(6),
+        "norm_weight": draw.normal(6),
+        "norm_bias": draw.normal(6),
+    }
+    return {"x": draw.normal(3, 4, 6), **parameters}
+
+
+def _forward(x, up_weight, up_bias, down_weight, down_bias, norm_weight, norm_bias):
+    return feed_forward_block(x, (up_weight, up_bias), (down_weight, down_bias), (norm_weight, norm_bias))
+
+
+def _forward_trials(draw: Draws) -> list[Trial]:
+    x, *parameters = _inputs(draw).values()
+    up, down, norm = (tuple(parameters[i : i + 2]) for i in (0, 2, 4))
+    return [Trial({"x": x, "up": up, "down": down, "norm": norm, "eps": EPS})]
+
+
+def _library_forward(x, up, down, norm, eps):
+    wide, _ = linear_activation(x, *up, "gelu")
+    narrow, _ = linear(wide, *down)
+    return dropout_residual_norm(narrow, x, *norm, eps, 0.0, None)[0]
+
+
+@exercise(
+    "10",
+    outputs="y",
+    trials=_forward_trials,
+    reference=_library_forward,
+    hints=(
+        "x goes two ways: through the two linear maps, and past them. Where do the ways meet?",
+        "Up to F features with GELU, down to H without; add x; normalise the sum. That is “post-LN”.",
+        "layer_norm(x + linear(linear_activation(x, *up, 'gelu'), *down), *norm, eps), each function's "
+        "first output. See `BertLayer` in minibert/bert/encoder.py.",
+    ),
+)
+def block_forward(x, up, down, norm, eps):
+    wide, _ = linear_activation(x, *up, "gelu")  # (B, S, F)
+    narrow, _ = linear(wide, *down)  # (B, S, H)
+    y, _ = layer_norm(x + narrow, *norm, eps)
+    return y
+
+
+def _f(x, up, down):
+    return linear(linear_activation(x, *up, "gelu")[0], *down)[0]
+
+
+@block_forward.mistake("The residual is missing: the sum x + f(x) is normalised, not f(x) alone.")
+def without_the_residual(x, up, down, norm, eps):
+    return layer_norm(_f(x, up, down), *norm, eps)[0]
+
+
+@block_forward.mistake(
+    "This is pre-LN, x + f(layer_norm(x)), as in GPT-2 and after. BERT normalises the sum: layer_norm(x + "
+    "f(x))."
+)
+def normalised_before_instead_of_after(x, up, down, norm, eps):
+    return x + _f(layer_norm(x, *norm, eps)[0], up, down)
+
+
+@block_forward.mistake(
+    "x is added behind the norm. In BERT the sum is what is normalised: layer_norm(x + f(x))."
+)
+def residual_behind_the_norm(x, up, down, norm, eps):
+    return x + layer_norm(_f(x, up, down), *norm, eps)[0]
+
+
+@block_forward.mistake(
+    "The GELU is missing. Without it two linear maps are one: W₂ (W₁ x + b₁) + b₂ is linear in x."
+)
+def without_the_activation(x, up, down, norm, eps):
+    return layer_norm(x + linear(linear(x, *up)[0], *down)[0], *norm, eps)[0]
+
+
+@block_forward.mistake("The GELU comes after the second map; it belongs between the two, on the F features.")
+def activation_after_the_second_map(x, up, down, norm, eps):
+    wide, _ = linear(x, *up)
+    return layer_norm(x + linear_activation(wide, *down, "gelu")[0], *norm, eps)[0]
+
+
+# -- The backward -----------------------------------------------------------------------------------
+
+
+@exercise(
+    "10",
+    outputs="dx dup_weight dup_bias ddown_weight ddown_bias dnorm_weight dnorm_bias",
+    trials=lambda draw: [gradient_trial(_forward, _inputs(draw))],
+    hints=(
+        "Every function of the forward has a backward; call them in the opposite order. One thing is added "
+        "twice: x was used in two places.",
+        "The sum x + f(x) hands its gradient to both terms unchanged. What comes back through f is then "
+        "added to what came along the residual.",
+        "dsum, … = layer_norm_backward(dout, norm_cache); dwide, … = linear_backward(dsum, down_cache); "
+        "dbranch, … = linear_activation_backward(dwide, up_cache); dx = dsum + dbranch.",
+    ),
+)
+def block_backward(dout, cache):
+    up_cache, down_cache, norm_cache = cache
+    dsum, *dnorm = layer_norm_backward(dout, norm_cache)  # (B, S, H), dγ, dβ
+    dwide, *ddown = linear_backward(dsum, down_cache)  # (B, S, F), dW₂, db₂
+    dbranch, *dup = linear_activation_backward(dwide, up_cache)  # (B, S, H), dW₁, db₁
+    return dsum + dbranch, *dup, *ddown, *dnorm
+
+
+def _dsum_and_dbranch(dout, cache):
+    up_cache, down_cache, norm_cache = cache
+    dsum, _, _ = layer_norm_backward(dout, norm_cache)
+    return dsum, linear_activation_backward(linear_backward(dsum, down_cache)[0], up_cache)[0]
+
+
+@block_backward.mistake(
+    "What came along the residual is missing in dx. x was used twice, so two gradients add up: dsum + "
+    "dbranch."
+)
+def residual_forgotten(dout, cache):
+    return _dsum_and_dbranch(dout, cache)[1], *block_backward.solution(dout, cache)[1:]
+
+
+@block_backward.mistake(
+    "What came back through the two linear maps is missing in dx: it has to be added to the residual's "
+    "gradient."
+)
+def branch_forgotten(dout, cache):
+    return _dsum_and_dbranch(dout, cache)[0], *block_backward.solution(dout, cache)[1:]
+
+
+@block_backward.mistake(
+    "For the residual you add 1. dy/dx of y = x is 1, but a backward multiplies with what came from above: "
+    "add dsum."
+)
+def one_added_for_the_residual(dout, cache):
+    return _dsum_and_dbranch(dout, cache)[1] + 1, *block_backward.solution(dout, cache)[1:]
+
+
+@block_backward.mistake(
+    "For the residual you add dout, as it would be with the norm inside the branch (pre-LN). Here the sum is "
+    "normalised, so the residual's gradient comes through the norm, too: dsum."
+)
+def residual_past_the_norm(dout, cache):
+    return dout + _dsum_and_dbranch(dout, cache)[1], *block_backward.solution(dout, cache)[1:]
+
+
+@block_backward.mistake(
+    "The gradients of γ and β are right, but what goes on to the linear maps is dout; it has to be what "
+    "comes out of layer_norm_backward."
+)
+def norm_skipped(dout, cache):
+    up_cache, down_cache, norm_cache = cache
+    _, *dnorm = layer_norm_backward(dout, norm_cache)
+    dwide, *ddown = linear_backward(dout, down_cache)
+    dbranch, *dup = linear_activation_backward(dwide, up_cache)
+    return dout + dbranch, *dup, *ddown, *dnorm
+
+
+@block_backward.mistake(
+    "The GELU was skipped on the way back: linear_activation_backward, not linear_backward."
+)
+def activation_skipped(dout, cache):
+    up_cache, down_cache, norm_cache = cache
+    dsum, *dnorm = layer_norm_backward(dout, norm_cache)
+    dwide, *ddown = linear_backward(dsum, down_cache)
+    linear_cache, _, _ = up_cache
+    dbranch, *dup = linear_backward(dwide, linear_cache)
+    return dsum + dbranch, *dup, *ddown, *dnorm

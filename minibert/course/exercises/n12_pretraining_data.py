@@ -1,0 +1,210 @@
+"""12 Pre-training data: the 80/10/10 of masking, and a loss with a bug to repair."""
+
+import numpy as np
+
+from minibert.arrays import Array
+from minibert.course.exercise import Trial, exercise
+from minibert.data import masking
+from minibert.gradcheck import Draws
+from minibert.ops.cross_entropy import cross_entropy
+from minibert.ops.softmax import log_softmax
+
+IGNORED = masking.IGNORED  # −100, the label where nothing is predicted
+MASK_ID, FIRST_WORD, VOCABULARY = 4, 5, 30  # ids below 5 are special
+
+# -- Masking ----------------------------------------------------------------------------------------
+
+
+def _batch(draw: Draws) -> list[Trial]:
+    """B = 4 sequences of S = 12. More than 15 % are chosen, so that each fate befalls some."""
+    rng = np.random.default_rng(2)
+    shape = (4, 12)
+    arguments = {
+        "input_ids": rng.integers(FIRST_WORD, VOCABULARY, shape),
+        "chosen": rng.random(shape) < 0.6,
+        "fate": rng.random(shape),
+        "anything": rng.integers(VOCABULARY, size=shape),
+        "mask_id": MASK_ID,
+    }
+    return [Trial(arguments)]
+
+
+class _Drawn:
+    """A random generator that draws what was drawn before."""
+
+    def __init__(self, fate, anything):
+        self.random = lambda size: fate
+        self.integers = lambda high, size, dtype: anything
+
+
+def _library_mask_tokens(input_ids, chosen, fate, anything, mask_id):
+    drawn = _Drawn(fate[chosen], anything[chosen])
+    return masking.mask_tokens(input_ids, chosen, mask_id, VOCABULARY, drawn)
+
+
+@exercise(
+    "12",
+    outputs="masked labels",
+    trials=_batch,
+    reference=_library_mask_tokens,
+    hints=(
+        "Two arrays: what the model sees, and what it has to say. Tokens that were not chosen stay in the "
+        "first and do not count in the second.",
+        "The labels are the tokens as they were, at all chosen places, also where the token was left as it "
+        "is; elsewhere −100. For the input, `fate` cuts the chosen places at 0.8 and at 0.9.",
+        "new = np.where(fate < 0.8, mask_id, np.where(fate < 0.9, input_ids, anything)); masked = "
+        "np.where(chosen, new, input_ids); labels = np.where(chosen, input_ids, −100). See "
+        "minibert/data/masking.py.",
+    ),
+)
+def mask_tokens(input_ids, chosen, fate, anything, mask_id):
+    new = np.where(fate < 0.8, mask_id, np.where(fate < 0.9, input_ids, anything))
+    masked = np.where(chosen, new, input_ids)
+    return masked, np.where(chosen, input_ids, IGNORED)
+
+
+@mask_tokens.mistake(
+    "Every chosen token becomes [MASK]. In fine-tuning no [MASK] ever comes; a tenth is left as it is and a "
+    "tenth replaced at random, so that the model has to make something of every token."
+)
+def always_masked(input_ids, chosen, fate, anything, mask_id):
+    _, labels = mask_tokens.solution(input_ids, chosen, fate, anything, mask_id)
+    return np.where(chosen, mask_id, input_ids), labels
+
+
+@mask_tokens.mistake(
+    "80 % of all tokens are masked. The 80/10/10 is of the chosen ones, 15 % of all; the others are not "
+    "touched."
+)
+def shares_of_all_tokens(input_ids, chosen, fate, anything, mask_id):
+    _, labels = mask_tokens.solution(input_ids, chosen, fate, anything, mask_id)
+    return mask_tokens.solution(input_ids, np.ones_like(chosen), fate, anything, mask_id)[0], labels
+
+
+@mask_tokens.mistake(
+    "The two tenths are in the other order. It makes no difference to the model, but here `fate` means: "
+    "below 0.8 [MASK], below 0.9 as it is, else at random."
+)
+def the_tenths_swapped(input_ids, chosen, fate, anything, mask_id):
+    _, labels = mask_tokens.solution(input_ids, chosen, fate, anything, mask_id)
+    new = np.where(fate < 0.8, mask_id, np.where(fate < 0.9, anything, input_ids))
+    return np.where(chosen, new, input_ids), labels
+
+
+@mask_tokens.mistake(
+    "Every position has a label. Only the chosen ones are predicted; the others get −100. (A model that is "
+    "asked for the words it sees learns to copy.)"
+)
+def labels_everywhere(input_ids, chosen, fate, anything, mask_id):
+    masked, _ = mask_tokens.solution(input_ids, chosen, fate, anything, mask_id)
+    return masked, input_ids.copy()
+
+
+@mask_tokens.mistake(
+    "The labels were taken after masking: they say [MASK]. Take them from the tokens as they were."
+)
+def labels_of_the_masked_text(input_ids, chosen, fate, anything, mask_id):
+    masked, _ = mask_tokens.solution(input_ids, chosen, fate, anything, mask_id)
+    return masked, np.where(chosen, masked, IGNORED)
+
+
+@mask_tokens.mistake(
+    "The label of what is not predicted is 0 here. 0 is a token of the vocabulary ([PAD]): the loss would "
+    "count it. The sign for “does not count” is −100, which is no token."
+)
+def ignored_by_zero(input_ids, chosen, fate, anything, mask_id):
+    masked, _ = mask_tokens.solution(input_ids, chosen, fate, anything, mask_id)
+    return masked, np.where(chosen, input_ids, 0)
+
+
+@mask_tokens.mistake(
+    "Chosen tokens that were left as they are have no label. They are predicted like the others: the model "
+    "must not know whether a word that it sees is the right one."
+)
+def kept_tokens_not_predicted(input_ids, chosen, fate, anything, mask_id):
+    masked, _ = mask_tokens.solution(input_ids, chosen, fate, anything, mask_id)
+    return masked, np.where(chosen & ~((fate >= 0.8) & (fate < 0.9)), input_ids, IGNORED)
+
+
+# -- Find the bug -----------------------------------------------------------------------------------
+
+
+def _losses(draw: Draws) -> list[Trial]:
+    """B = 3, S = 4, V = 7. The sequences have 1, 2 and 3 labels; one of them is 0."""
+    labels = np.full((3, 4), IGNORED)
+    labels[0, 1], labels[1, [0, 3]], labels[2, 1:] = 5, (0, 2), (6, 3, 3)
+    return [Trial({"logits": draw.normal(3, 4, 7), "labels": labels})]
+
+
+def _library_loss(logits, labels):
+    rows, flat = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    weights = (flat != IGNORED).astype(logits.dtype)
+    return cross_entropy(rows, np.where(flat == IGNORED, 0, flat), weights, weights.sum())[0]
+
+
+@exercise(
+    "12",
+    outputs="loss",
+    trials=_losses,
+    reference=_library_loss,
+    hints=(
+        "Change a label from −100 to something else, and a prediction at a place that is ignored. Which of "
+        "the two moves the loss, and which should?",
+        "The loss of every position has to be multiplied by the mask before anything is summed: a mean that "
+        "has been taken does not come apart again.",
+        "(nll · mask).sum() / mask.sum(), with nll (B, S) the −log p of each label and mask = labels != "
+        "−100.",
+    ),
+)
+def masked_loss(logits, labels):
+    mask = labels != IGNORED
+    return (_nll(logits, labels) * mask).sum() / mask.sum()
+
+
+def _nll(logits: Array, labels: Array) -> Array:
+    """−log p of every label (B, S); at ignored positions that of class 0."""
+    log_p, _ = log_softmax(logits)
+    return -np.take_along_axis(log_p, np.where(labels == IGNORED, 0, labels)[..., None], axis=-1)[..., 0]
+
+
+@masked_loss.mistake(
+    "This is the bug, still there: the mean over all positions is taken first, and a single number times "
+    "the mask, divided by its sum, is that number again. The mask does nothing."
+)
+def mean_times_mask(logits, labels):
+    mask = labels != IGNORED
+    return (_nll(logits, labels).mean() * mask).sum() / mask.sum()
+
+
+@masked_loss.mistake(
+    "The sum is right, the divisor is not: ignored positions do not count there either. As it is, the loss "
+    "falls when more is padded."
+)
+def divided_by_all_positions(logits, labels):
+    return (_nll(logits, labels) * (labels != IGNORED)).sum() / labels.size
+
+
+@masked_loss.mistake(
+    "This is the sum over the predicted positions; the loss is their mean. A sum grows with the batch, and "
+    "with it the gradient."
+)
+def sum_for_mean(logits, labels):
+    return (_nll(logits, labels) * (labels != IGNORED)).sum()
+
+
+@masked_loss.mistake(
+    "This is the mean of each sequence's mean: a word of a sequence with few predictions counts for more. "
+    "Sum over all, then divide once."
+)
+def mean_of_means(logits, labels):
+    mask = labels != IGNORED
+    return ((_nll(logits, labels) * mask).sum(axis=1) / mask.sum(axis=1)).mean()
+
+
+@masked_loss.mistake(
+    "Label 0 is ignored, too. 0 is a class like any other; what is ignored has the label −100. (With one "
+    "such loss for both heads, NSP never learns its class 0.)"
+)
+def label_zero_ignored(logits, labels):
+    mask = labels > 0
+    return (_nll(logits, labels) * mask).sum() / mask.sum()

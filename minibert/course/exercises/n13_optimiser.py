@@ -1,0 +1,263 @@
+"""13 The optimiser: the learning rate of a step, clipping, and one step of Adam as BERT takes it."""
+
+import numpy as np
+
+from minibert.course.exercise import Trial, exercise
+from minibert.gradcheck import Draws
+from minibert.ops.optimise import adamw_update, global_norm
+from minibert.train import schedule
+
+# -- Warm-up and decay ------------------------------------------------------------------------------
+
+STEPS, WARMUP, PEAK = 1000, 100, 1e-4
+
+
+@exercise(
+    "13",
+    outputs="rate",
+    trials=lambda draw: [
+        Trial({"step": step, "steps": STEPS, "warmup": WARMUP, "peak": PEAK}, f"step {step}")
+        for step in (0, 25, 99, 100, 500, 999)
+    ],
+    reference=schedule.original,
+    hints=(
+        "Two straight lines: one that rises from 0, and one that falls to 0. Which holds for which steps?",
+        "During the warm-up peak · step / warmup. From then on the line that falls from the peak at step 0 "
+        "to 0 at step `steps`, as if there had been no warm-up.",
+        "peak * step / warmup if step < warmup else peak * (1 − step / steps). See "
+        "minibert/train/schedule.py.",
+    ),
+)
+def learning_rate(step, steps, warmup, peak):
+    if step < warmup:
+        return peak * step / warmup
+    return peak * (1 - step / steps)
+
+
+@learning_rate.mistake(
+    "The warm-up is missing: in the first `warmup` steps the rate rises from 0 to the peak."
+)
+def without_a_warm_up(step, steps, warmup, peak):
+    return peak * (1 - step / steps)
+
+
+@learning_rate.mistake(
+    "The line falls from the peak at the end of the warm-up. That is transformers' schedule, and here the "
+    "option `triangle`; the original's line starts at step 0, so that the rate leaps down once."
+)
+def falls_from_the_end_of_the_warm_up(step, steps, warmup, peak):
+    return schedule.triangle(step, steps, warmup, peak)
+
+
+@learning_rate.mistake(
+    "Your first step is step 1: (step + 1) / warmup. Steps count from 0, and the first rate is 0."
+)
+def counted_from_one(step, steps, warmup, peak):
+    return learning_rate.solution(step + 1, steps, warmup, peak)
+
+
+@learning_rate.mistake("This is the share of the peak, from 0 to 1. Multiply it by `peak`.")
+def the_peak_forgotten(step, steps, warmup, peak):
+    return learning_rate.solution(step, steps, warmup, 1.0)
+
+
+@learning_rate.mistake("Behind the warm-up the rate stays at its peak; it has to fall to 0.")
+def constant_after_the_warm_up(step, steps, warmup, peak):
+    return peak * min(1.0, step / warmup)
+
+
+# -- Clipping ---------------------------------------------------------------------------------------
+
+
+def _gradients(draw: Draws) -> list[Trial]:
+    weight, bias = draw.normal(4, 3), draw.normal(4)
+    return [
+        Trial({"dweight": scale * weight, "dbias": scale * bias, "clip_norm": 1.0}, label)
+        for label, scale in (("long", 1.0), ("short", 0.1))
+    ]
+
+
+def _library_clip(dweight, dbias, clip_norm):
+    flat = np.concatenate([dweight.reshape(-1), dbias])
+    factor = clip_norm / np.maximum(global_norm(flat), clip_norm)
+    return dweight * factor, dbias * factor
+
+
+@exercise(
+    "13",
+    outputs="dweight dbias",
+    trials=_gradients,
+    reference=_library_clip,
+    views=True,
+    hints=(
+        "Clipping changes the length of the gradient, never its direction. Whose length: that of each array?",
+        "All gradients of a model are one long vector. If it is longer than clip_norm, everything is "
+        "multiplied by clip_norm / length; if not, nothing is.",
+        "norm = np.sqrt((dweight**2).sum() + (dbias**2).sum()); factor = clip_norm / max(norm, clip_norm).",
+    ),
+)
+def clip_gradients(dweight, dbias, clip_norm):
+    norm = np.sqrt((dweight**2).sum() + (dbias**2).sum())
+    factor = clip_norm / max(norm, clip_norm)
+    return dweight * factor, dbias * factor
+
+
+@clip_gradients.mistake(
+    "Each array is clipped by itself, which turns the direction: small gradients are favoured. The length "
+    "is that of all of them together."
+)
+def each_array_by_itself(dweight, dbias, clip_norm):
+    return tuple(g * clip_norm / max(np.linalg.norm(g), clip_norm) for g in (dweight, dbias))
+
+
+@clip_gradients.mistake(
+    "Each number is cut off at ±clip_norm. That is clipping by value; BERT clips by the length of the whole."
+)
+def each_number_by_itself(dweight, dbias, clip_norm):
+    return np.clip(dweight, -clip_norm, clip_norm), np.clip(dbias, -clip_norm, clip_norm)
+
+
+@clip_gradients.mistake(
+    "A short gradient is stretched to clip_norm. Clipping only shortens: divide by max(norm, clip_norm)."
+)
+def short_gradients_stretched(dweight, dbias, clip_norm):
+    norm = np.sqrt((dweight**2).sum() + (dbias**2).sum())
+    return dweight * clip_norm / norm, dbias * clip_norm / norm
+
+
+@clip_gradients.mistake("The root is missing: the length is √Σ g², not Σ g².")
+def length_without_its_root(dweight, dbias, clip_norm):
+    norm = (dweight**2).sum() + (dbias**2).sum()
+    return dweight * clip_norm / max(norm, clip_norm), dbias * clip_norm / max(norm, clip_norm)
+
+
+@clip_gradients.mistake(
+    "You add 1e-6 to the length, as PyTorch's clip_grad_norm_ does. Nearly the same; the original's divides "
+    "by the length itself."
+)
+def a_little_added_to_the_length(dweight, dbias, clip_norm):
+    norm = np.sqrt((dweight**2).sum() + (dbias**2).sum())
+    factor = min(1.0, clip_norm / (norm + 1e-6))
+    return dweight * factor, dbias * factor
+
+
+# -- One step of Adam -------------------------------------------------------------------------------
+
+# ε and λ are of order one, like all else, so that leaving them out or putting them elsewhere shows.
+HYPERPARAMETERS = {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "eps": 0.1, "weight_decay": 0.1}
+
+# A step of torch.optim.AdamW (PyTorch 2.13) with these numbers. Its own count of steps was set to 10⁶, where
+# the bias correction that it always makes has become 1 (tests/parity/test_course_live.py does it again).
+STORED_BEFORE = {
+    "value": [0.5, -1.25, 2.0, -0.03125],
+    "grad": [0.25, -3.0, 0.0, 1.5],
+    "mean": [0.1, 0.2, -0.4, 0.0],
+    "variance": [0.04, 0.5, 0.09, 0.0],
+}
+STORED_AFTER = {
+    "value": [0.49567383067389537, -1.247362480847919, 2.0070339624788263, -0.037218749999999995],
+    "mean": [0.115, -0.12, -0.36, 0.15],
+    "variance": [0.040225, 0.585, 0.0891, 0.0225],
+}
+
+
+def _updates(draw: Draws) -> list[Trial]:
+    stored = {name: np.array(numbers) for name, numbers in STORED_BEFORE.items()}
+    after = {name: np.array(numbers) for name, numbers in STORED_AFTER.items()}
+    drawn = {name: draw.normal(6) for name in STORED_BEFORE}
+    drawn["variance"] = drawn["variance"] ** 2
+    return [
+        Trial(stored | {"step": 1} | HYPERPARAMETERS, "stored", after),
+        Trial(drawn | {"step": 3} | HYPERPARAMETERS, "random"),
+    ]
+
+
+def _library_step(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    adamw_update(value, grad, mean, variance, lr, 1.0, beta1, beta2, eps, weight_decay)
+    return value, mean, variance
+
+
+@exercise(
+    "13",
+    outputs="value mean variance",
+    trials=_updates,
+    reference=_library_step,
+    independent="PyTorch",
+    hints=(
+        "First both running means, from the old ones and the gradient; then the value, from the new means.",
+        "mean: β₁ of the old, 1 − β₁ of the gradient; variance: the same with β₂ and the gradient squared. "
+        "The direction is mean / (√variance + ε). BERT leaves the bias correction out.",
+        "value − lr · (direction + weight_decay · value): the decay stands beside the direction and never "
+        "goes through the means. See `adamw_update` in minibert/ops/optimise.py.",
+    ),
+)
+def adamw_step(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    mean = beta1 * mean + (1 - beta1) * grad
+    variance = beta2 * variance + (1 - beta2) * grad**2
+    direction = mean / (np.sqrt(variance) + eps)
+    return value - lr * (direction + weight_decay * value), mean, variance
+
+
+@adamw_step.mistake(
+    "The bias correction is made. Adam has it, and so has PyTorch; the original BERT leaves it out, "
+    "and so do we unless told otherwise. Here `step` plays no part."
+)
+def bias_corrected(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    _, mean, variance = adamw_step.solution(
+        value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay
+    )
+    corrected_mean, corrected_variance = mean / (1 - beta1**step), variance / (1 - beta2**step)
+    direction = corrected_mean / (np.sqrt(corrected_variance) + eps)
+    return value - lr * (direction + weight_decay * value), mean, variance
+
+
+@adamw_step.mistake(
+    "The decay is added to the gradient: Adam with L2 regularisation. Then it is divided by √variance like "
+    "all else, and large gradients are decayed less. AdamW keeps it apart: lr · weight_decay · value."
+)
+def decay_inside_the_gradient(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    grad = grad + weight_decay * value
+    return adamw_step.solution(value, grad, mean, variance, step, lr, beta1, beta2, eps, 0.0)
+
+
+@adamw_step.mistake(
+    "The decay is not multiplied by the learning rate: value − lr · (… + weight_decay · value)."
+)
+def decay_without_the_learning_rate(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    new_value, mean, variance = adamw_step.solution(
+        value, grad, mean, variance, step, lr, beta1, beta2, eps, 0.0
+    )
+    return new_value - weight_decay * value, mean, variance
+
+
+@adamw_step.mistake("The weight decay is missing.")
+def without_decay(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    return adamw_step.solution(value, grad, mean, variance, step, lr, beta1, beta2, eps, 0.0)
+
+
+@adamw_step.mistake("ε is inside the root. It is added to the root, √variance + ε.")
+def epsilon_inside_the_root(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    _, mean, variance = adamw_step.solution(
+        value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay
+    )
+    direction = mean / np.sqrt(variance + eps)
+    return value - lr * (direction + weight_decay * value), mean, variance
+
+
+@adamw_step.mistake("The step is made with the means of before. First bring them up to date, then use them.")
+def old_means_used(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    direction = mean / (np.sqrt(variance) + eps)
+    _, mean, variance = adamw_step.solution(
+        value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay
+    )
+    return value - lr * (direction + weight_decay * value), mean, variance
+
+
+@adamw_step.mistake(
+    "The gradient goes into the means in full. A running mean takes β of the old and 1 − β of the new."
+)
+def means_without_their_share(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    mean = beta1 * mean + grad
+    variance = beta2 * variance + grad**2
+    direction = mean / (np.sqrt(variance) + eps)
+    return value - lr * (direction + weight_decay * value), mean, variance

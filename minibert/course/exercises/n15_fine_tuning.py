@@ -1,0 +1,126 @@
+"""15 Fine-tuning: the backward of a classification head."""
+
+import numpy as np
+
+from minibert.arrays import Array
+from minibert.course.exercise import exercise, gradient_trial
+from minibert.ops.composites import linear_activation, linear_activation_backward
+from minibert.ops.linear import linear, linear_backward
+from minibert.ops.pooling import first_token, first_token_backward
+
+
+def classification_head(
+    hidden: Array, pool_weight: Array, pool_bias: Array, weight: Array, bias: Array
+) -> tuple[Array, tuple]:
+    """logits = p Wᵀ + b with p = tanh(h[CLS] Wₚᵀ + bₚ): pooler and classifier, without dropout.
+
+    hidden (B, S, H), pool_weight (H, H), pool_bias (H,), weight (K, H), bias (K,) → logits (B, K).
+    """
+    first, _ = first_token(hidden)  # (B, H)
+    pooled, _ = linear_activation(first, pool_weight, pool_bias, "tanh")  # (B, H)
+    logits, _ = linear(pooled, weight, bias)
+    return logits, (hidden.shape, first, pooled, pool_weight, weight)
+
+
+def _reference(dout, cache):
+    """The backwards of ops, one after the other."""
+    shape, first, pooled, pool_weight, weight = cache
+    dpooled, dweight, dbias = linear_backward(dout, (pooled, weight))
+    dfirst, dpool_weight, dpool_bias = linear_activation_backward(
+        dpooled, ((first, pool_weight), (pooled,), "tanh")
+    )
+    return first_token_backward(dfirst, (shape,)), dpool_weight, dpool_bias, dweight, dbias
+
+
+@exercise(
+    "15",
+    outputs="dhidden dpool_weight dpool_bias dweight dbias",
+    trials=lambda draw: [
+        gradient_trial(
+            classification_head,
+            {
+                "hidden": draw.normal(3, 4, 6),
+                "pool_weight": draw.matrix(6, 6),
+                "pool_bias": draw.normal(6),
+                "weight": draw.matrix(5, 6),
+                "bias": draw.normal(5),
+            },
+        )
+    ],
+    reference=_reference,
+    hints=(
+        "From the logits back: the classifier is a linear map, then tanh, then another linear map. And "
+        "which of the S tokens had a part in it?",
+        "For y = x Wᵀ + b: dx = dout W, dW = doutᵀ x, db = Σ dout. For p = tanh(u): du = dp (1 − p²); the "
+        "cache has p.",
+        "dprojected = (dout @ weight) · (1 − pooled²); dhidden is zeros of the cache's shape with "
+        "dhidden[:, 0] = dprojected @ pool_weight.",
+    ),
+)
+def classifier_backward(dout, cache):
+    shape, first, pooled, pool_weight, weight = cache
+    dprojected = (dout @ weight) * (1 - pooled**2)  # (B, H)
+    dhidden = np.zeros(shape)
+    dhidden[:, 0] = dprojected @ pool_weight
+    return dhidden, dprojected.T @ first, dprojected.sum(axis=0), dout.T @ pooled, dout.sum(axis=0)
+
+
+def _rest(dout, cache):
+    """All but dhidden."""
+    return classifier_backward.solution(dout, cache)[1:]
+
+
+@classifier_backward.mistake(
+    "Every token gets the gradient of [CLS]. The head looked at the first token only; at this place the "
+    "others have none. (Inside the encoder they get theirs, through attention.)"
+)
+def every_token_gets_it(dout, cache):
+    shape, _, _, _, _ = cache
+    dfirst = classifier_backward.solution(dout, cache)[0][:, 0]
+    return np.broadcast_to(dfirst[:, None], shape).copy(), *_rest(dout, cache)
+
+
+@classifier_backward.mistake(
+    "dhidden is the gradient of [CLS] alone, (B, H). It has the shape of hidden, (B, S, H), with zeros "
+    "behind [CLS]."
+)
+def the_first_token_alone(dout, cache):
+    return classifier_backward.solution(dout, cache)[0][:, 0], *_rest(dout, cache)
+
+
+@classifier_backward.mistake(
+    "The gradient is in the row of the last token. [CLS] is the first: dhidden[:, 0]."
+)
+def the_last_token_gets_it(dout, cache):
+    return classifier_backward.solution(dout, cache)[0][:, ::-1].copy(), *_rest(dout, cache)
+
+
+@classifier_backward.mistake(
+    "The gradient is spread evenly over the tokens: the backward of a mean over them. Here the pooler takes "
+    "[CLS]."
+)
+def spread_as_by_a_mean(dout, cache):
+    dhidden = classifier_backward.solution(dout, cache)[0]
+    mean = dhidden.mean(axis=1, keepdims=True)
+    return np.broadcast_to(mean, dhidden.shape).copy(), *_rest(dout, cache)
+
+
+def _through(dout, cache, slope):
+    """The solution with another derivative of tanh."""
+    shape, first, pooled, pool_weight, weight = cache
+    dprojected = (dout @ weight) * slope(pooled)
+    dhidden = np.zeros(shape)
+    dhidden[:, 0] = dprojected @ pool_weight
+    return dhidden, dprojected.T @ first, dprojected.sum(axis=0), dout.T @ pooled, dout.sum(axis=0)
+
+
+@classifier_backward.mistake("The tanh was skipped on the way back: multiply by 1 − p².")
+def tanh_skipped(dout, cache):
+    return _through(dout, cache, np.ones_like)
+
+
+@classifier_backward.mistake(
+    "You take tanh once more: 1 − tanh(p)². p is the tanh already; its derivative is 1 − p²."
+)
+def tanh_taken_twice(dout, cache):
+    return _through(dout, cache, lambda pooled: 1 - np.tanh(pooled) ** 2)

@@ -1,0 +1,58 @@
+"""A model for elsewhere: its folder once more, with the weights in another type and in other files."""
+
+import shutil
+from pathlib import Path
+
+from minibert.bert import BertConfig
+from minibert.bert.pretrained import CONSTANTS, check_type, encoder_tensors
+from minibert.bert.sentence import POOLING_FOLDER
+from minibert.bert.shards import replacing_weights
+from minibert.bert.weights import DTYPES, INDEX_NAME, open_weights
+from minibert.errors import UserError
+from minibert.files import atomic_folder, read_json, write_json
+from minibert.tasks.task import TASK_FILE
+
+COMPANIONS = (".txt", ".json", ".md", ".png")  # vocabulary, tokenizer, task, model card and its pictures
+NOT_COMPANIONS = ("config.json", INDEX_NAME, "state.json")  # two are made anew, the last is a checkpoint's
+
+
+def export(
+    folder: str | Path,
+    output: str | Path,
+    dtype: str | None = None,
+    max_shard_size: int | str | None = None,
+    encoder_only: bool = False,
+) -> None:
+    """Write the model in a pretrained folder (of a run, fine-tuned, anybody's) into a new one, ``output``.
+
+    ``dtype`` and ``max_shard_size``: see ``save_pretrained``; by default the type stays as it is. With
+    ``encoder_only`` the heads are left out, and with them what the model was fine-tuned for. The new folder
+    appears only once it is complete.
+
+    Raises UserError if there is no such model, if the output is there already, for a number that is too large
+    for the type, and for a tensor that is larger than a file may be.
+    """
+    folder, output = Path(folder), Path(output)
+    stored = open_weights(folder, "BertForPreTraining")
+    BertConfig.from_pretrained(folder)  # raises for what is no BERT
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        raise UserError(f"{output} is there already; choose another --output")
+    config, left_out = read_json(folder / "config.json"), NOT_COMPANIONS
+    if encoder_only:
+        stored = encoder_tensors(stored, folder)
+        config["architectures"] = ["BertModel"]
+        left_out += (TASK_FILE,)
+    stored = {name: tensor for name, tensor in stored.items() if name.removeprefix("bert.") not in CONSTANTS}
+    for tensor in stored.values():
+        check_type(tensor)
+    types = {tensor.dtype for tensor in stored.values()}
+    config["dtype"] = dtype or next(name for name, code in DTYPES.items() if code in types)  # the widest
+    with atomic_folder(output) as unfinished:
+        for path in folder.iterdir():
+            if path.suffix in COMPANIONS and path.name not in left_out:
+                shutil.copyfile(path, unfinished / path.name)
+        if (folder / POOLING_FOLDER).is_dir():
+            shutil.copytree(folder / POOLING_FOLDER, unfinished / POOLING_FOLDER)
+        tensors = {name: tensor.read() for name, tensor in stored.items()}
+        with replacing_weights(unfinished, tensors, config["dtype"], max_shard_size):
+            write_json(unfinished / "config.json", config)

@@ -1,0 +1,185 @@
+"""The README.md of a model: what it is, what it was made from and how, how good it is, how to use it."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from minibert.bert import BertConfig
+from minibert.bert.weights import open_weights
+from minibert.errors import UserError
+from minibert.files import read_json, write_text
+from minibert.text import BertTokenizer
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of model: what Hugging Face calls its use, what it does, and how it is asked."""
+
+    pipeline: str
+    about: str
+    command: str
+    python: str
+
+
+def _predictor(pipeline: str, about: str, *asked: str) -> Kind:
+    """A model that ``minibert predict`` asks, for a text or a pair."""
+    typed = " --pair ".join(f'"{text}"' for text in asked)
+    given = ", ".join(f'["{text}"]' for text in asked)
+    return Kind(
+        pipeline,
+        about,
+        f"minibert predict --model FOLDER {typed}",
+        f'from minibert.tasks import predict_texts\n\npredict_texts("FOLDER", {given})',
+    )
+
+
+_MASKED = Kind(
+    "fill-mask",
+    "guesses hidden words, and can be fine-tuned for other tasks",
+    'minibert fill-mask --model FOLDER "a [MASK] text"',
+    "from minibert import BertForMaskedLM, BertTokenizer\n"
+    "from minibert.tasks import fill_mask\n\n"
+    'model, tokenizer = BertForMaskedLM.from_pretrained("FOLDER"), BertTokenizer.from_pretrained("FOLDER")\n'
+    'fill_mask(model, tokenizer, "a [MASK] text")',
+)
+_SENTENCES = Kind(
+    "sentence-similarity",
+    "turns a text into a vector, close to those of texts that mean the same",
+    'minibert embed --model FOLDER "a text"',
+    'from minibert import SentenceEncoder\n\nmodel = SentenceEncoder.from_pretrained("FOLDER")',
+)
+
+_PAIRS = _predictor(
+    "text-classification", "gives a label or a number to a pair of texts", "a text", "another text"
+)
+
+KINDS = {  # by the class that config.json names
+    "BertForSequenceClassification": _predictor(
+        "text-classification", "gives a label or a number to a text", "a text"
+    ),
+    "BertForTokenClassification": _predictor("token-classification", "tags the words of a text", "a text"),
+    "BertForQuestionAnswering": _predictor(
+        "question-answering", "finds the answer to a question in a passage", "a question", "a passage"
+    ),
+    "BertForPreTraining": _MASKED,
+    "BertForMaskedLM": _MASKED,
+    "BertModel": _SENTENCES,
+}
+
+LIMITS = (
+    "How good it is on other data than is named here was not measured.",
+    "What its texts get wrong or leave out it may have learned too; that was not examined.",
+)
+
+
+def write_model_card(
+    folder: str | Path,
+    *,
+    name: str,
+    data: Mapping[str, str],
+    recipe: Mapping[str, Any],
+    command: str | None = None,
+    scores: Mapping[str, Sequence[float]] | None = None,
+    scored_on: str = "dev",
+    best: int = 0,
+    pairs: bool = False,
+    limits: Sequence[str] = (),
+) -> None:
+    """Write ``README.md`` into a folder that has its model and its vocabulary already.
+
+    The kind of model, its sizes and its labels are read from the folder. All else is given; only what is
+    known is told, and a part without content is left out.
+
+    Args:
+        name: of the model, for the title.
+        data: what each part of the data was, such as {"train": "reviews.tsv, 3,576 examples"}.
+        recipe: the settings that matter, and what it began from: {"began from": "…", "epochs": 3}.
+        command: what was typed.
+        scores: by name, a value for each restart: {"f1": [0.383, 0.391]}. Deviations are a sample's (n − 1).
+        scored_on: what they were measured on.
+        best: which of the restarts this model is, counted from 0.
+        pairs: whether the texts that it gives labels or numbers to are pairs.
+        limits: what else it is known not to do.
+
+    Raises UserError if the folder has no model of a kind that there are cards for.
+    """
+    folder = Path(folder)
+    sizes, kind = _sizes(folder), _kind(folder, pairs)
+    parts = [
+        f"---\npipeline_tag: {kind.pipeline}\ntags:\n- bert\n---",
+        f"# {name}",
+        f"A BERT that {kind.about}, made with minibert.",
+        _table(("size", ""), sizes.items()),
+        *_section("Data", _table(("part", "content"), data.items())),
+        *_section("Training", _code("sh", command), _table(("setting", "value"), recipe.items())),
+        *_section("Results", *_results(scores or {}, scored_on, best)),
+        *_section("Use", "FOLDER is this folder.", _code("sh", kind.command), _code("python", kind.python)),
+        *_section("Limits", "\n".join(f"- {limit}" for limit in (*LIMITS, *limits))),
+    ]
+    write_text(folder / "README.md", "\n\n".join(filter(None, parts)) + "\n")
+
+
+def _kind(folder: Path, pairs: bool) -> Kind:
+    path = folder / "config.json"
+    named = read_json(path, "model configuration").get("architectures") or [None]
+    if named[0] not in KINDS:
+        raise UserError(f"{path}: a model of class {named[0]}; there are cards for {', '.join(KINDS)}")
+    return _PAIRS if pairs and named[0] == "BertForSequenceClassification" else KINDS[named[0]]
+
+
+def _sizes(folder: Path) -> dict[str, str]:
+    """What the folder itself tells."""
+    config, tokenizer = BertConfig.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
+    tensors = open_weights(folder, "BertModel")
+    sizes = {
+        "layers": f"{config.num_hidden_layers}",
+        "hidden size": f"{config.hidden_size}",
+        "attention heads": f"{config.num_attention_heads}",
+        "parameters": f"{sum(prod(tensor.shape) for tensor in tensors.values()):,}",
+        "vocabulary": f"{len(tokenizer):,} tokens, {'lower-cased' if tokenizer.lowercase else 'cased'}",
+        "longest input": f"{config.max_position_embeddings} tokens",
+    }
+    if config.id2label:
+        sizes["labels"] = ", ".join(config.labels)
+    if config.crf:
+        sizes["on top"] = "a linear-chain CRF (transformers opens this model without it)"
+    return sizes
+
+
+def _results(scores: Mapping[str, Sequence[float]], scored_on: str, best: int) -> list[str]:
+    """Every score of this model and, of several restarts, their mean and deviation."""
+    if not scores:
+        return []
+    restarts = max(map(len, scores.values()))
+    told, columns = f"Measured on {scored_on}.", ["", "this model"]
+    rows = [[name, f"{values[best]:.4f}"] for name, values in scores.items()]
+    if restarts > 1:
+        told += f" This model is restart {best + 1} of {restarts}."
+        columns.append("mean ± standard deviation")
+        for row, values in zip(rows, scores.values(), strict=True):
+            row.append(f"{statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}")
+    return [told, _table(columns, rows)]
+
+
+def _section(title: str, *parts: str) -> list[str]:
+    """A section, if any of its parts has content."""
+    return [f"## {title}", *parts] if any(parts) else []
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [" | ".join(_cell(value) for value in row) for row in rows]
+    return "\n".join(
+        f"| {line} |" for line in [" | ".join(head), " | ".join("-" * len(head)), *lines] if lines
+    )
+
+
+def _cell(value: Any) -> str:
+    told = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+    return str(told).replace("|", r"\|")
+
+
+def _code(language: str, text: str | None) -> str:
+    return f"```{language}\n{text}\n```" if text else ""

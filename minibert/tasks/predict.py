@@ -1,0 +1,82 @@
+"""Asking a fine-tuned model: texts, lines or a file in, a prediction for each example out."""
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from minibert.data.tasks import Faults, Place
+from minibert.data.tasks.faults import Problem
+from minibert.errors import UserError
+from minibert.files import write_text
+from minibert.tasks.registry import open_task
+from minibert.tasks.task import Task
+
+
+def predict_texts(
+    folder: str | Path,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    *,
+    batch_size: int = 32,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """What the model in a fine-tuned folder makes of texts, or of texts and their partners, as dictionaries.
+
+    The partner of a question is its passage. These are the objects that ``minibert predict`` writes; options
+    are those of ``from_pretrained``: device, precision … Raises UserError for a folder without such a model,
+    and for what its task cannot read.
+    """
+    if isinstance(texts, str) or isinstance(pairs, str):
+        raise UserError("expected a list of texts, got a single one; put it into brackets")
+    if pairs is not None and len(pairs) != len(texts):
+        raise UserError(f"{len(texts)} texts and {len(pairs)} partners; give one for each")
+    task, model = open_task(folder, **options)
+    examples = examples_of(task, zip(texts, pairs or repeat(None), strict=False), "the texts")
+    return records(task, examples, task.predict(model, examples, batch_size))
+
+
+def examples_of(
+    task: Task, texts: Iterable[tuple[str, str | None]], source: str, faults: Faults | None = None
+) -> list[Any]:
+    """Examples of texts and partners, from ``source``. Raises UserError for one that the task cannot read."""
+    faults = Faults() if faults is None else faults
+    examples = []
+    for number, (text, pair) in enumerate(texts, start=1):
+        place = Place(source, number)
+        with faults.leave_out(place):
+            if not text.strip() or (pair is not None and not pair.strip()):
+                raise Problem("an empty text")
+            examples.append(task.example(text, pair, place))
+    if not examples:
+        raise UserError(f"{source}: there is no text to read; give one")
+    return examples
+
+
+def examples_of_lines(
+    task: Task, lines: Iterable[str], source: str, faults: Faults | None = None
+) -> list[Any]:
+    """Examples of lines, each a text, or a text and its partner with a tab between them."""
+    parts = (line.partition("\t") for line in lines)
+    return examples_of(task, ((text, pair if tab else None) for text, tab, pair in parts), source, faults)
+
+
+def records(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> list[dict[str, Any]]:
+    """Each example and its prediction as a dictionary that JSON can hold."""
+    return [task.record(*both) for both in zip(examples, predictions, strict=True)]
+
+
+def write_predictions(
+    task: Task, examples: Sequence[Any], predictions: Sequence[Any], path: str | Path
+) -> None:
+    """Write a JSON object a line or, if the file's name ends like those of the task's own format, that."""
+    if task.own_ending is not None and str(path).endswith(task.own_ending):
+        write_text(path, task.own_format(examples, predictions))
+    else:
+        write_text(path, json_lines(records(task, examples, predictions)))
+
+
+def json_lines(values: Iterable[dict[str, Any]]) -> str:
+    """A JSON object a line."""
+    return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)

@@ -1,0 +1,153 @@
+"""A tag for each word of a sentence: entities in BIO, or tags that stand for themselves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.bert import BertForTokenClassification
+from minibert.data.tasks import (
+    SCHEMES,
+    Faults,
+    Place,
+    TaggedFeature,
+    TaggedSentence,
+    read_conll,
+    tagged_features,
+)
+from minibert.data.tasks.conll import to_bio
+from minibert.data.tasks.faults import Problem
+from minibert.errors import UserError
+from minibert.settings import setting
+from minibert.tasks.metrics import accuracy, entities, entity_scores
+from minibert.tasks.task import Task, TaskOptions
+
+
+@dataclass(frozen=True)
+class TagOptions(TaskOptions):
+    """Where words and tags stand in a CoNLL file, and what chooses the tags."""
+
+    word_column: int = setting(
+        1, "Data", "column of the words in a CoNLL file, from 1, or from the last one backwards, -1"
+    )
+    tag_column: int = setting(-1, "Data", "column of the tags, likewise")
+    scheme: str = setting(
+        "bio",
+        "Data",
+        "how tags mark entities; plain: they mark none, such as parts of speech",
+        choices=SCHEMES,
+    )
+    crf: bool = setting(False, "Task", "choose all tags of a sentence together, by a CRF, not each by itself")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0 in (self.word_column, self.tag_column):
+            raise UserError("columns count from 1, or from -1 backwards; 0 is none")
+
+
+class Tag(Task):
+    """A softmax for each word, at its first piece, or one CRF over the words of a sentence.
+
+    A sentence that is too long for the model is read in several rows, which do not see each other. A
+    prediction is the list of a sentence's tags. Those of entities are always BIO: an I-x that goes on with
+    nothing begins an entity in the scorers' eyes, and is made the B-x that this means.
+    """
+
+    name = "tag"
+    Model = BertForTokenClassification
+    Options = TagOptions
+    has_labels = True
+    own_ending = ".conll"
+
+    def _read(self, path: str | Path, labelled: bool, faults: Faults | None) -> list[TaggedSentence]:
+        return read_conll(
+            path,
+            word_column=self.options.word_column,
+            tag_column=self.options.tag_column,
+            scheme=self.options.scheme,
+            labelled=labelled,
+            faults=faults,
+        )
+
+    def example(self, text: str, pair: str | None, place: Place) -> TaggedSentence:
+        """The words of a text are what stands between its spaces."""
+        if pair is not None:
+            raise Problem("words are tagged in one text, not in two with a tab between; give one")
+        return TaggedSentence(text.split(), None, place)
+
+    def features(self, examples: Sequence[TaggedSentence], *, training: bool) -> list[TaggedFeature]:
+        """One or several rows a sentence; see `data.tasks.tagged_features`."""
+        return tagged_features(
+            examples, self.tokenizer, self.options.max_length, self.label_ids if training else None
+        )
+
+    def _model_settings(self) -> dict[str, Any]:
+        return super()._model_settings() | {"crf": self.options.crf}
+
+    @property
+    def marks_entities(self) -> bool:
+        """Whether all labels are BIO tags."""
+        return all(label == "O" or (label[:2] in ("B-", "I-") and label[2:]) for label in self.labels)
+
+    @property
+    def metric(self) -> str:
+        """F1 of entities; without any, the share of the words whose tag is right."""
+        return "f1" if self.marks_entities else "accuracy"
+
+    def predict(
+        self, model: BertForTokenClassification, examples: Sequence[TaggedSentence], batch_size: int = 32
+    ) -> list[list[str]]:
+        """The tags of each sentence, one a word."""
+        features = self.features(examples, training=False)
+        names = np.array(self.labels, dtype=object)
+        predictions = [[""] * len(sentence.words) for sentence in examples]
+        for rows, output in self.outputs(model, features, batch_size):
+            runs = [features[row] for row in rows]
+            chosen = np.zeros(output.logits.shape[:2], bool)  # (B, S)
+            for row, run in zip(chosen, runs, strict=True):
+                row[run.positions] = True
+            for tags, run in zip(model.best_tags(output.logits, chosen), runs, strict=True):
+                words = slice(run.first_word, run.first_word + len(run.positions))
+                predictions[run.example][words] = names[tags[run.positions]]
+        return [to_bio(tags, "iob1") for tags in predictions] if self.marks_entities else predictions
+
+    def scores(
+        self, examples: Sequence[TaggedSentence], predictions: Sequence[Sequence[str]]
+    ) -> dict[str, float]:
+        """F1, precision and recall of entities, if tags mark any, and the share of tags that are right."""
+        labels = [sentence.tags for sentence in examples]
+        right = {"accuracy": accuracy([*chain(*predictions)], [*chain(*labels)])}
+        if not self.marks_entities:
+            return right
+        overall = entity_scores(predictions, labels)["overall"]
+        return {name: overall[name] for name in ("f1", "precision", "recall")} | right
+
+    def details(
+        self, examples: Sequence[TaggedSentence], predictions: Sequence[Sequence[str]]
+    ) -> dict[str, dict[str, float]]:
+        """The same of each kind of entity, and how many there are ("support")."""
+        if not self.marks_entities:
+            return {}
+        kinds = entity_scores(predictions, [sentence.tags for sentence in examples])
+        return {kind: scores for kind, scores in kinds.items() if kind != "overall"}
+
+    def record(self, example: TaggedSentence, prediction: Sequence[str]) -> dict[str, Any]:
+        """The words, their tags if they are known, the predicted ones, and the entities that these mark."""
+        told = {"words": example.words, "labels": example.tags, "prediction": prediction}
+        if self.marks_entities:
+            told["entities"] = [
+                {"kind": kind, "start": start, "stop": stop, "text": " ".join(example.words[start:stop])}
+                for kind, start, stop in entities(prediction)
+            ]
+        return {name: value for name, value in told.items() if value is not None}
+
+    def own_format(self, examples: Sequence[TaggedSentence], predictions: Sequence[Sequence[str]]) -> str:
+        """A CoNLL file: word and predicted tag, one word a line, an empty line between sentences."""
+        sentences = (
+            "".join(f"{word}\t{tag}\n" for word, tag in zip(sentence.words, tags, strict=True))
+            for sentence, tags in zip(examples, predictions, strict=True)
+        )
+        return "\n".join(sentences)

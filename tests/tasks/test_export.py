@@ -1,0 +1,134 @@
+import json
+import warnings
+
+import numpy as np
+import pytest
+from model_files import split_model
+from safetensors.numpy import load_file, save_file
+
+from minibert.bert import (
+    BertConfig,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertModel,
+    SentenceEncoder,
+)
+from minibert.errors import UserError
+from minibert.tasks import export
+from minibert.text import BertTokenizer
+
+TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the river is long".split()
+CONFIG = BertConfig(
+    vocab_size=len(TOKENS),
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=10,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A checkpoint, with all that may lie beside a model."""
+    folder = tmp_path / "model"
+    BertForPreTraining(CONFIG, seed=1).save_pretrained(folder)
+    BertTokenizer(TOKENS).save_pretrained(folder)
+    (folder / "README.md").write_text("a model card")
+    (folder / "loss.png").write_bytes(b"a picture")
+    (folder / "state.json").write_text("{}")
+    (folder / "optimiser.safetensors").write_bytes(b"moments")
+    return folder
+
+
+def open_quietly(model_class, folder):
+    with warnings.catch_warnings(action="error"):
+        return model_class.from_pretrained(folder)
+
+
+def values(model):
+    return {name: parameter.value for name, parameter in model.named_parameters()}
+
+
+def test_the_same_model_in_sixteen_bits_and_several_files(folder, tmp_path):
+    export(folder, tmp_path / "small", "float16", 1000)
+    names = {path.name for path in (tmp_path / "small").iterdir()}
+    shards = {name for name in names if name.startswith("model-")}
+    assert len(shards) > 1 and names - shards == {
+        *("config.json", "model.safetensors.index.json", "README.md", "loss.png"),
+        *("vocab.txt", "tokenizer_config.json", "special_tokens_map.json"),
+    }
+    before, after = (values(open_quietly(BertForPreTraining, f)) for f in (folder, tmp_path / "small"))
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value.astype("float16"))
+    config, exported = (json.loads((f / "config.json").read_text()) for f in (folder, tmp_path / "small"))
+    assert exported == config | {"dtype": "float16"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_type_stays_as_it_is_unless_said_otherwise(folder, tmp_path, dtype):
+    model = BertForPreTraining.from_pretrained(folder)
+    model.save_pretrained(folder, dtype=dtype)
+    export(folder, tmp_path / "copy")
+    assert load_file(tmp_path / "copy" / "model.safetensors")["cls.predictions.bias"].dtype == dtype
+    assert json.loads((tmp_path / "copy" / "config.json").read_text())["dtype"] == dtype
+
+
+def test_the_encoder_alone(folder, tmp_path):
+    (folder / "task.json").write_text('{"task": "classify"}')
+    export(folder, tmp_path / "encoder", encoder_only=True)
+    assert not (tmp_path / "encoder" / "task.json").exists()
+    whole, encoder = open_quietly(BertForPreTraining, folder), open_quietly(BertModel, tmp_path / "encoder")
+    assert (
+        values(encoder).keys()
+        == values(whole.bert).keys()
+        == load_file(tmp_path / "encoder" / "model.safetensors").keys()
+    )
+    for name, value in values(encoder).items():
+        np.testing.assert_array_equal(value, values(whole.bert)[name])
+    assert json.loads((tmp_path / "encoder" / "config.json").read_text())["architectures"] == ["BertModel"]
+
+
+def test_a_fine_tuned_model_keeps_its_head_and_its_task(folder, tmp_path):
+    BertForSequenceClassification(CONFIG, seed=1).save_pretrained(folder)
+    (folder / "task.json").write_text('{"task": "classify"}')
+    export(folder, tmp_path / "copy", "bfloat16")
+    assert (tmp_path / "copy" / "task.json").read_text() == '{"task": "classify"}'
+    assert "classifier.weight" in values(open_quietly(BertForSequenceClassification, tmp_path / "copy"))
+
+
+def test_a_sentence_encoder_keeps_how_it_pools(tmp_path):
+    SentenceEncoder(CONFIG, pooling="max").save_pretrained(tmp_path / "model")
+    export(tmp_path / "model", tmp_path / "copy")
+    assert open_quietly(SentenceEncoder, tmp_path / "copy").pooling == "max"
+
+
+def test_a_model_in_shards_of_somebody_else(folder, tmp_path):
+    """Old files hold the positions 0, 1, 2, … as a tensor, which is none."""
+    path = folder / "model.safetensors"
+    save_file(load_file(path) | {"bert.embeddings.position_ids": np.arange(10)[None]}, path)
+    split_model(folder, 3)
+    export(folder, tmp_path / "copy")
+    before, after = (values(open_quietly(BertForPreTraining, f)) for f in (folder, tmp_path / "copy"))
+    assert all((before[name] == after[name]).all() for name in before)
+
+
+def test_what_cannot_be_exported_leaves_nothing_behind(folder, tmp_path):
+    def refused(message, *arguments, **options):
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(UserError, match=message):
+            export(*arguments, **options)
+        assert sorted(tmp_path.rglob("*")) == before
+
+    new = tmp_path / "new"
+    refused("nowhere: no such folder", tmp_path / "nowhere", new)
+    refused(r"model is there already; choose another --output", folder, folder)
+    refused("allow at least", folder, new, max_shard_size=100)
+    refused("expected a size like 16MiB", folder, new, max_shard_size="many")
+    path = folder / "model.safetensors"
+    save_file(load_file(path) | {"cls.predictions.bias": np.full(9, 1e5, "float32")}, path)
+    refused("cls.predictions.bias has numbers too large for float16", folder, new, "float16")
+    save_file(load_file(path) | {"cls.predictions.bias": np.arange(9)}, path)
+    refused("'cls.predictions.bias' has type I64, expected F64", folder, new)
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    refused("not the configuration of a BERT", folder, new)
