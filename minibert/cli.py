@@ -13,7 +13,7 @@ import re
 import sys
 import typing
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from types import NoneType
@@ -33,7 +33,8 @@ from minibert.files import write_json
 from minibert.gradcheck import report
 from minibert.ops import require_kernels
 from minibert.settings import Settings, read_settings
-from minibert.tasks import evaluate, export, fill_mask, open_task, prepare, pretrain
+from minibert.tasks import evaluate, export, fill_mask, finetune, open_task, prepare, pretrain
+from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
 from minibert.tasks.predict import (
     examples_of,
     examples_of_lines,
@@ -114,6 +115,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
         _add_pretrain,
+        _add_finetune,
         _add_fill_mask,
         _add_predict,
         _add_evaluate,
@@ -159,25 +161,33 @@ def _device(flags: argparse.Namespace) -> Device:
 
 
 def _add_setting_flags(
-    parser: argparse.ArgumentParser, *kinds: type[Settings], names: Collection[str] | None = None
+    parser: argparse.ArgumentParser,
+    *kinds: type[Settings],
+    names: Collection[str] | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> None:
     """A flag for each setting of these kinds (or for those named), and --config for a file of them.
 
-    Only flags that are given get a value, so that the others do not hide what the file says.
+    Only flags that are given get a value, so that the others do not hide what the file says. ``notes`` are
+    added to the help of some.
     """
     parser.usage = f"{parser.prog} [--config FILE] [flags]"
     parser.add_argument("--config", metavar="FILE", help="settings as TOML or JSON; flags go before them")
     sections: dict[str, Any] = {}
+    added: set[str] = set()
     for kind in kinds:
         types = typing.get_type_hints(kind)
         for group, members in kind.groups().items():
             for f in members:
-                if names is None or f.name in names:
+                if f.name not in added and (names is None or f.name in names):
                     if group not in sections:
                         sections[group] = parser.add_argument_group(group.lower())
                     flag = "--" + f.name.replace("_", "-")
                     options = _flag_options(f, types[f.name])
+                    options["help"] += (notes or {}).get(f.name, "")
                     sections[group].add_argument(flag, default=argparse.SUPPRESS, **options)
+                    added.add(f.name)
+    parser.set_defaults(settings=added)
 
 
 def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
@@ -198,10 +208,14 @@ def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
 
 
 def _settings(flags: argparse.Namespace) -> PretrainSettings:
-    """The settings of a command line: its flags, then its --config file, then the defaults."""
-    given = {f.name: getattr(flags, f.name) for f in fields(PretrainSettings) if hasattr(flags, f.name)}
-    values = read_settings(flags.config) if flags.config else {}
-    return PretrainSettings.from_dict(values | given, flags.config or "settings")
+    """The settings of pre-training that a command line tells."""
+    return PretrainSettings.from_dict(_given(flags), flags.config or "settings")
+
+
+def _given(flags: argparse.Namespace) -> dict[str, Any]:
+    """The values of the flags that were given, then those of the --config file."""
+    given = {name: value for name, value in vars(flags).items() if name in flags.settings}
+    return (read_settings(flags.config) if flags.config else {}) | given
 
 
 # -- Commands ---------------------------------------------------------------------------------------
@@ -222,6 +236,38 @@ def _add_pretrain(commands: Any) -> None:
 
 def _pretrain(flags: argparse.Namespace) -> None:
     pretrain(_settings(flags))
+
+
+def _add_finetune(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "finetune",
+        _finetune,
+        "teach a pretrained model a task",
+        "minibert finetune --recipe mrpc --train train.tsv --dev dev.tsv --model bert-base-uncased",
+        "minibert finetune --task classify --train reviews.csv --model runs/books/final --name reviews",
+        "minibert finetune --config runs/reviews/config.json --resume",
+    )
+    options = [task.Options for task in TASKS.values()]
+    _add_setting_flags(parser, FinetuneSettings, *options, notes=_task_notes())
+
+
+def _task_notes() -> dict[str, str]:
+    """For which tasks an option is, if not for all; and other defaults than that of the first task."""
+    defaults: dict[str, dict[str, Any]] = {}  # by option, then by task
+    for task in TASKS.values():
+        for f in fields(task.Options):
+            defaults.setdefault(f.name, {})[task.name] = f.default
+    notes = {}
+    for name, values in defaults.items():
+        usual = next(iter(values.values()))
+        notes[name] = "".join(f" ({task}: {value})" for task, value in values.items() if value != usual)
+        notes[name] += f" [{', '.join(values)}]" if len(values) < len(TASKS) else ""
+    return notes
+
+
+def _finetune(flags: argparse.Namespace) -> None:
+    finetune(*split_settings(_given(flags), flags.config or "settings"))
 
 
 def _add_fill_mask(commands: Any) -> None:
@@ -367,13 +413,22 @@ def _add_evaluate(commands: Any) -> None:
         commands,
         "evaluate",
         _evaluate,
-        "measure a fine-tuned model on a labelled file",
+        "measure a fine-tuned model on a labelled file, or a pretrained one on minimal pairs",
         "minibert evaluate --model runs/wnut17/best --data emerging.test.annotated",
         "minibert evaluate --model runs/mrpc/best --recipe mrpc --data test.txt --json scores.json",
+        "minibert evaluate --model runs/tiny/final --recipe blimp --data BLiMP.zip --limit 100",
     )
     parser.usage = f"{parser.prog} --model FOLDER --data FILE [flags]"
-    parser.add_argument("--model", required=True, metavar="FOLDER", help="a fine-tuned model")
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="FOLDER",
+        help="a fine-tuned model; for --recipe blimp a pretrained one",
+    )
     parser.add_argument("--data", required=True, metavar="FILE", help="a file with labels")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="use the first N examples only; of blimp, N of each paradigm"
+    )
     parser.add_argument("--json", metavar="FILE", help="where to write the scores as JSON, too")
     _add_model_use_flags(parser)
 
@@ -384,6 +439,7 @@ def _evaluate(flags: argparse.Namespace) -> None:
         flags.model,
         flags.data,
         layout=_layout(flags),
+        limit=flags.limit,
         batch_size=flags.batch_size,
         faults=faults,
         device=_device(flags),

@@ -20,7 +20,14 @@ from minibert.bert.inputs import (
     encoder_inputs,
     masked_lm_targets,
 )
-from minibert.bert.pretrained import check_complete, load_tensors, match_tensors, report, save_model
+from minibert.bert.pretrained import (
+    check_complete,
+    load_tensors,
+    match_tensors,
+    report,
+    save_model,
+    without_heads,
+)
 from minibert.bert.weights import open_weights
 from minibert.errors import UserError
 from minibert.nn import Module, initialise
@@ -80,6 +87,7 @@ class PretrainedModel(Module):
         precision: str | None = None,
         seed: int = 0,
         complete: bool = False,
+        new_head: bool = False,
         **settings: Any,
     ) -> "PretrainedModel":
         """The model in a local folder (``config.json``, ``model.safetensors``), in evaluation mode.
@@ -89,11 +97,12 @@ class PretrainedModel(Module):
         the configuration that get another value than in the file. A pooler or a head that the files do not
         have starts anew, from ``seed``, and tensors that this class has no use for are left aside; a warning
         names both. In fine-tuning that is how it should be, and one line says which head is new. With
-        ``complete`` nothing may start anew. Raises UserError for anything else that does not fit, before
-        memory is taken.
+        ``complete`` nothing may start anew; with ``new_head`` every head does, but not the pooler. Raises
+        UserError for anything else that does not fit, before memory is taken.
         """
         folder = Path(folder)
         stored = open_weights(folder, cls.architecture or cls.__name__)
+        stored = without_heads(stored) if new_head else stored
         model = cls._skeleton(folder, settings)
         match = match_tensors(model, stored, folder)
         if complete:

@@ -8,14 +8,16 @@ from typing import Any, ClassVar
 import numpy as np
 from tqdm import tqdm
 
-from minibert.bert import BertOutput
+from minibert.bert import BertConfig, BertOutput
 from minibert.bert.models import PretrainedModel
+from minibert.data.randomness import generator
 from minibert.data.tasks import (
     FORMATS,
     RECIPES,
     Columns,
     Faults,
     Feature,
+    FeatureStream,
     Place,
     TextExample,
     check_labels,
@@ -40,6 +42,15 @@ class TaskOptions(Settings):
         None, "Data", "layout of a well-known data set, of which the files are", choices=tuple(RECIPES)
     )
     max_length: int = setting(128, "Task", "tokens in a sequence, at most", least=4)
+
+
+def check_vocabulary(model: PretrainedModel, tokenizer: BertTokenizer) -> None:
+    """Raise UserError if the vocabulary cannot be the one that the model was trained with."""
+    if len(tokenizer) != model.config.vocab_size:
+        raise UserError(
+            f"the vocabulary has {len(tokenizer)} tokens but the model knows {model.config.vocab_size}; "
+            "use the vocabulary that the model was trained with"
+        )
 
 
 class Task:
@@ -109,15 +120,47 @@ class Task:
         """Examples to evaluate on whose labels the training data has; see `data.tasks.check_labels`."""
         return check_labels(examples, self.labels, faults) if self.has_labels else examples
 
+    def hold_out(self, examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+        """Examples to train on, and a random share of them, at least one, to evaluate on.
+
+        Raises UserError if not at least one is left for either.
+        """
+        count = max(1, round(share * len(examples)))
+        if count >= len(examples):
+            raise UserError(
+                f"cannot hold out {count} of {len(examples)} example(s); give a dev file, or more"
+            )
+        order = generator("held-out examples", seed).permutation(len(examples))
+        chosen = set(order[:count].tolist())
+        return (
+            [example for i, example in enumerate(examples) if i not in chosen],
+            [example for i, example in enumerate(examples) if i in chosen],
+        )
+
     def features(self, examples: Sequence[Any], *, training: bool) -> list[Feature]:
         """Examples written out as rows of batches, for training with what is to be learned."""
         raise NotImplementedError
 
+    def batches(self, features: Sequence[Feature], batch_size: int, seed: int) -> FeatureStream:
+        """The stream of training batches."""
+        return FeatureStream(features, batch_size, self.tokenizer.pad_id, seed=seed)
+
     # -- Models ---------------------------------------------------------------------------------
 
+    def trainee(self, model: PretrainedModel) -> Any:
+        """What a trainer trains: the model, or something around it that has its parameters."""
+        return model
+
     def new_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
-        """The encoder in a pretrained folder with a new head; options as for ``from_pretrained``."""
-        return self._fits(self.Model.from_pretrained(folder, **self._model_settings(), **options))
+        """The encoder in a pretrained folder with a new head; options as for ``from_pretrained``.
+
+        A head for this very task, with the same labels, is no new one: it goes on learning.
+        """
+        goes_on = self.recognises(Path(folder)) and (
+            not self.has_labels or BertConfig.from_pretrained(folder).labels == self.labels
+        )
+        settings = self._model_settings() | options
+        return self._fits(self.Model.from_pretrained(folder, new_head=not goes_on, **settings))
 
     def open_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
         """A model that has been fine-tuned for this task, whose labels become the task's."""
@@ -132,12 +175,8 @@ class Task:
 
     def _fits(self, model: PretrainedModel) -> PretrainedModel:
         """The model, if it can read what this task will give it. Raises UserError otherwise."""
+        check_vocabulary(model, self.tokenizer)
         config = model.config
-        if len(self.tokenizer) != config.vocab_size:
-            raise UserError(
-                f"the vocabulary has {len(self.tokenizer)} tokens but the model knows {config.vocab_size}; "
-                "use the vocabulary that the model was trained with"
-            )
         if self.options.max_length > config.max_position_embeddings:
             raise UserError(
                 f"max_length is {self.options.max_length}, but the model has only "
@@ -177,6 +216,9 @@ class Task:
                 texts = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
                 yield rows, model.forward(**texts)[0]
                 bar.update(len(rows))
+
+    def calibrate(self, examples: Sequence[Any], predictions: Sequence[Any]) -> None:
+        """Choose what the task can choose itself (a threshold, say) by these predictions; usually nothing."""
 
     def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         """How good predictions are, as fractions (``tasks.metrics``); examples with labels."""
