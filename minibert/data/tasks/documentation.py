@@ -25,6 +25,7 @@ from minibert.data.randomness import generator
 from minibert.data.sentences import split_sentences
 from minibert.data.tasks.conll import TaggedSentence
 from minibert.data.tasks.faults import Place
+from minibert.data.tasks.passages import Passage, Query
 from minibert.data.tasks.squad import Answer, Question
 from minibert.data.tasks.tables import TextExample
 from minibert.errors import UserError
@@ -106,14 +107,26 @@ def summary_pairs(part: str) -> list[TextExample]:
 
 
 def search_pairs(part: str) -> list[TextExample]:
-    """Which function does this? A summary, and the description to be found by it.
+    """Which function does this? A summary, and the description to be found by it."""
+    return [TextExample(entry.summary, entry.description, None, entry.place) for entry in _sought(part)]
 
-    Left out are functions whose name stands in both: a search for the word would do.
-    """
+
+def search_passages(part: str) -> list[Passage]:
+    """The descriptions of `search_pairs` to be put into an index; the title is the function's name."""
+    return [Passage(str(entry.place), entry.description, entry.name) for entry in _sought(part)]
+
+
+def search_queries(part: str) -> list[Query]:
+    """The summaries of `search_pairs`, and the ids of the passages to be found."""
+    return [Query(entry.summary, str(entry.place)) for entry in _sought(part)]
+
+
+def _sought(part: str) -> list[Entry]:
+    """The functions with a summary and a description, unless both name it: that one word would find it."""
     return [
-        TextExample(entry.summary, entry.description, None, entry.place)
+        entry
         for entry in _described(part)
-        if not all(entry.is_named_in(text) for text in (entry.summary, entry.description))
+        if not (entry.is_named_in(entry.summary) and entry.is_named_in(entry.description))
     ]
 
 
