@@ -105,7 +105,7 @@ def heatmap(axes: Axes, values: np.ndarray, digits: int | None = None, limit: fl
             red, green, blue, _ = image.cmap(image.norm(value))
             dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
             colour = "white" if dark else "black"
-            text = f"{value:.{digits}f}".replace("-", "−")
+            text = f"{value:z.{digits}f}".replace("-", "−")
             axes.text(column, row, text, ha="center", va="center", color=colour)
     return image
 

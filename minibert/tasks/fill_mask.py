@@ -6,7 +6,6 @@ from minibert import ops
 from minibert.arrays import to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
-from minibert.tasks.task import check_vocabulary
 from minibert.text import BertTokenizer
 
 
@@ -21,7 +20,7 @@ def fill_mask(
     Raises UserError if there is no [MASK], if the text is longer than the model's positions, or if the
     vocabulary is not the model's.
     """
-    check_vocabulary(model, tokenizer)
+    tokenizer.check_size(model.config.vocab_size)
     if not 1 <= top_k <= len(tokenizer):
         raise UserError(f"top_k must be 1 to {len(tokenizer)}, the size of the vocabulary; got {top_k}")
     ids = np.array(tokenizer(text)["input_ids"])  # (S,)

@@ -15,7 +15,6 @@ from minibert.data.tasks import Feature, MinimalPair, collate, ordered_batches
 from minibert.errors import UserError
 from minibert.ops.softmax import log_sum_exp
 from minibert.tasks.metrics import accuracy, minimal_pair_accuracy
-from minibert.tasks.task import check_vocabulary
 from minibert.text import BertTokenizer
 
 # -- Masked words ------------------------------------------------------------------------------------
@@ -40,7 +39,7 @@ def pseudo_log_likelihoods(
     Source: Salazar et al. 2020, "Masked Language Model Scoring".
     Raises UserError if a sentence is longer than the model's positions, or the vocabulary not the model's.
     """
-    check_vocabulary(model, tokenizer)
+    tokenizer.check_size(model.config.vocab_size)
     model.eval()
     features = [
         Feature({"input_ids": np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)}, index)
@@ -125,7 +124,7 @@ def next_sentence_probabilities(
     Of a pair too long for the model the longer text is cut at its end. The model is put into evaluation mode.
     Raises UserError if there are not equally many texts, or the vocabulary is not the model's.
     """
-    check_vocabulary(model, tokenizer)
+    tokenizer.check_size(model.config.vocab_size)
     model.eval()
     longest = model.config.max_position_embeddings
     encoded = tokenizer(first, second, max_length=longest, truncation=True)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from minibert.assets import model_folder
 from minibert.bert import BertConfig
 from minibert.bert.models import PretrainedModel
 from minibert.bert.weights import check_folder
@@ -26,7 +27,7 @@ def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel
     A folder of another program, without ``task.json``, is known by the architecture in its configuration; it
     is given texts as long as it has positions. Raises UserError for a folder that is none of these.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     check_folder(folder)
     if (folder / TASK_FILE).is_file():
         chosen, values = _read_task(folder / TASK_FILE)

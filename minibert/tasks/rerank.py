@@ -72,6 +72,7 @@ def training_pairs(
     *,
     negatives: int = 3,
     depth: int = DEPTH,
+    exact: bool = False,
     seed: int = 0,
     batch_size: int = 32,
     progress: bool = False,
@@ -84,8 +85,9 @@ def training_pairs(
     index.check(encoder)
     texts = {passage.id: passage.text for passage in index.load()[0]}
     vectors = encoder.embed([query.text for query in queries], batch_size, progress)
+    found = index.search(vectors, depth, exact=exact)
     pairs = []
-    for number, (query, hits) in enumerate(zip(queries, index.search(vectors, depth), strict=True)):
+    for number, (query, hits) in enumerate(zip(queries, found, strict=True)):
         place, right = Place("training pairs", number + 1), texts[query.passage]
         wrong = [hit.passage.text for hit in hits if hit.passage.text != right]
         chosen = generator("hard negatives", seed, number).permutation(len(wrong))[:negatives]

@@ -1,6 +1,6 @@
 """Passages found by what they mean: their vectors in an embedded vector database, on disk.
 
-The database is LanceDB (docs/vector_database.md tells why). An index is a folder with one table, a row a
+The database is LanceDB (benchmarks/README.md tells why). An index is a folder with one table, a row a
 passage: id, title, text and vector (H,) of length 1. What the vectors were made with stands in the table's
 metadata, so that one commit holds all; every change is a new version of the table, whole or not at all.
 """
@@ -51,6 +51,10 @@ class Hit:
 
     passage: Passage
     score: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {"score": self.score, **asdict(self.passage)}
 
 
 class PassageIndex:
@@ -126,6 +130,16 @@ class PassageIndex:
         known = set(self._table.search().select(["id"]).to_arrow()["id"].to_pylist())
         self._table.add(_rows(self.info, encoder, passages, known, batch_size, progress))
         self._table.optimize()  # an approximate search finds the new rows too without, but more slowly
+
+    def open_encoder(self, folder: str | Path | None = None, **options: Any) -> TextEncoder:
+        """The encoder that made the index, from ``folder`` if it no longer stands where it did.
+
+        Raises UserError for another encoder. Options as for ``from_pretrained``: device …
+        """
+        options = {"pooling": self.info.pooling, "max_length": self.info.max_length} | options
+        encoder = TextEncoder.open(folder or self.info.model, **options)
+        self.check(encoder)
+        return encoder
 
     def make_approximate(self) -> None:
         """Build the structure that makes searching in very many passages fast."""

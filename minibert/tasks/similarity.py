@@ -135,6 +135,17 @@ class Similarity(TableTask):
             )
         self.options = self.options.replace(lowest_score=lowest, highest_score=highest)
 
+    def hold_out(
+        self, examples: Sequence[TextExample], share: float, seed: int
+    ) -> tuple[list[TextExample], list[TextExample]]:
+        """As `Task.hold_out`, but no second text (a passage, say) is on both sides."""
+        seconds = list(dict.fromkeys(example.text_pair for example in examples))
+        held_out = set(super().hold_out(seconds, share, seed)[1])
+        return (
+            [example for example in examples if example.text_pair not in held_out],
+            [example for example in examples if example.text_pair in held_out],
+        )
+
     def features(self, examples: Sequence[TextExample], *, training: bool) -> list[PairFeature]:
         """Both texts of a pair for themselves, in training with the cosine that they should have.
 
@@ -206,9 +217,7 @@ class Similarity(TableTask):
 
     def record(self, example: TextExample, prediction: PairPrediction) -> dict[str, Any]:
         """The two texts, the score if it is known, and their cosine."""
-        told = {"text": example.text, "text_pair": example.text_pair}
-        told |= {} if example.label is None else {"label": example.label}
-        return told | {"cosine": prediction.cosine}
+        return example.to_dict() | {"cosine": prediction.cosine}
 
 
 def partner_ranks(

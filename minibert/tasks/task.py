@@ -25,7 +25,7 @@ from minibert.data.tasks import (
     ordered_batches,
     read_table,
 )
-from minibert.data.tasks.tables import USUAL_COLUMNS
+from minibert.data.tasks.tables import USUAL_COLUMNS, column_of
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.settings import Settings, setting
@@ -42,15 +42,6 @@ class TaskOptions(Settings):
         None, "Data", "layout of a well-known data set, of which the files are", choices=tuple(RECIPES)
     )
     max_length: int = setting(128, "Task", "tokens in a sequence, at most", least=4)
-
-
-def check_vocabulary(model: PretrainedModel, tokenizer: BertTokenizer) -> None:
-    """Raise UserError if the vocabulary cannot be the one that the model was trained with."""
-    if len(tokenizer) != model.config.vocab_size:
-        raise UserError(
-            f"the vocabulary has {len(tokenizer)} tokens but the model knows {model.config.vocab_size}; "
-            "use the vocabulary that the model was trained with"
-        )
 
 
 class Task:
@@ -175,8 +166,8 @@ class Task:
 
     def _fits(self, model: PretrainedModel) -> PretrainedModel:
         """The model, if it can read what this task will give it. Raises UserError otherwise."""
-        check_vocabulary(model, self.tokenizer)
         config = model.config
+        self.tokenizer.check_size(config.vocab_size)
         if self.options.max_length > config.max_position_embeddings:
             raise UserError(
                 f"max_length is {self.options.max_length}, but the model has only "
@@ -261,15 +252,11 @@ class TableOptions(TaskOptions):
 
     def columns(self) -> list[Columns]:
         """The possible columns of a file, of which the first that fits is taken."""
-        label = _column(self.label_column)
+        label = column_of(self.label_column)
         if self.text_column is None:
             return [replace(columns, label=label or columns.label) for columns in USUAL_COLUMNS]
-        texts = _column(self.text_column), _column(self.pair_column)
+        texts = column_of(self.text_column), column_of(self.pair_column)
         return [Columns(*texts, name, self.header) for name in ([label] if label else ["label", "score"])]
-
-
-def _column(given: str | None) -> str | int | None:
-    return int(given) if given is not None and given.isdecimal() else given
 
 
 class TableTask(Task):

@@ -14,7 +14,7 @@ from minibert.data.tasks.features import (
     text_features,
 )
 from minibert.data.tasks.labels import check_labels, label_names
-from minibert.data.tasks.passages import Passage, Query, read_passages, read_queries, read_texts
+from minibert.data.tasks.passages import Passage, Query, read_passages, read_queries, read_texts, some_queries
 from minibert.data.tasks.recipes import RECIPES, Recipe
 from minibert.data.tasks.squad import Answer, Question, read_squad, split_articles
 from minibert.data.tasks.tables import FORMATS, Columns, TextExample, read_table
@@ -55,6 +55,7 @@ __all__ = [
     "read_table",
     "read_texts",
     "single_features",
+    "some_queries",
     "split_articles",
     "tagged_features",
     "text_features",

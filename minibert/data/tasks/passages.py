@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minibert.data.lines import read_lines
+from minibert.data.randomness import generator
 from minibert.data.tasks.faults import Faults, Place, Problem
 from minibert.data.tasks.squad import read_paragraphs, read_squad
 from minibert.data.tasks.tables import FORMATS, Column, Columns, TextExample, read_table
@@ -129,6 +130,12 @@ def read_queries(path: str | Path, passages: Sequence[Passage], faults: Faults |
     if not queries:
         raise UserError(f"{path}: no question in this file has its passage in the index")
     return queries
+
+
+def some_queries(queries: Sequence[Query], count: int, seed: int = 0) -> list[Query]:
+    """No more than ``count`` queries, drawn at random, in their order."""
+    chosen = generator("queries", seed).permutation(len(queries))[:count]
+    return [queries[i] for i in sorted(chosen)]
 
 
 def _kind(path: str | Path) -> str:
