@@ -46,6 +46,12 @@ def test_numbers_in_a_heatmap_can_be_read_on_any_colour():
             assert abs(background @ [0.299, 0.587, 0.114] - (text.get_color() == "white")) > 0.45
 
 
+def test_what_rounds_to_zero_has_no_sign_in_a_heatmap():
+    axes = Figure().add_subplot()
+    heatmap(axes, np.array([[-0.04, -0.06]]), digits=1)
+    assert [text.get_text() for text in axes.texts] == ["0.0", "−0.1"]
+
+
 def test_zero_is_white_where_values_have_either_sign():
     image = heatmap(Figure().add_subplot(), np.array([[-0.1, 0.0, 3.0]]))
     assert min(image.cmap(image.norm(0.0))) > 0.95

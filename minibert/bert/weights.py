@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from minibert.assets import model_names
 from minibert.errors import UserError
 from minibert.files import read_json
 
@@ -72,7 +73,8 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"{folder}: a model is a folder with config.json and {FILE_NAME}; this is a file")
     if not os.path.isdir(folder):
         raise UserError(
-            f"{folder}: no such folder; models are read from local folders only, so download it first"
+            f"{folder}: no such folder, nor a model that comes with minibert ({', '.join(model_names())}); "
+            "models are read from local folders only, so download it first"
         )
 
 

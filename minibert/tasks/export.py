@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from minibert.assets import model_folder
 from minibert.bert import BertConfig
 from minibert.bert.pretrained import CONSTANTS, check_type, encoder_tensors
 from minibert.bert.sentence import POOLING_FOLDER
@@ -32,7 +33,7 @@ def export(
     Raises UserError if there is no such model, if the output is there already, for a number that is too large
     for the type, and for a tensor that is larger than a file may be.
     """
-    folder, output = Path(folder), Path(output)
+    folder, output = model_folder(folder), Path(output)
     stored = open_weights(folder, "BertForPreTraining")
     BertConfig.from_pretrained(folder)  # raises for what is no BERT
     if output.is_file() or (output.is_dir() and any(output.iterdir())):

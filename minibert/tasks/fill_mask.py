@@ -20,11 +20,7 @@ def fill_mask(
     Raises UserError if there is no [MASK], if the text is longer than the model's positions, or if the
     vocabulary is not the model's.
     """
-    if len(tokenizer) != model.config.vocab_size:
-        raise UserError(
-            f"the vocabulary has {len(tokenizer)} tokens but the model knows {model.config.vocab_size}; "
-            "use the vocabulary that the model was trained with"
-        )
+    tokenizer.check_size(model.config.vocab_size)
     if not 1 <= top_k <= len(tokenizer):
         raise UserError(f"top_k must be 1 to {len(tokenizer)}, the size of the vocabulary; got {top_k}")
     ids = np.array(tokenizer(text)["input_ids"])  # (S,)

@@ -86,7 +86,9 @@ def write_model_card(
     scored_on: str = "dev",
     best: int = 0,
     pairs: bool = False,
+    sections: Mapping[str, str] | None = None,
     limits: Sequence[str] = (),
+    licence: str | None = None,
 ) -> None:
     """Write ``README.md`` into a folder that has its model and its vocabulary already.
 
@@ -102,24 +104,32 @@ def write_model_card(
         scored_on: what they were measured on.
         best: which of the restarts this model is, counted from 0.
         pairs: whether the texts that it gives labels or numbers to are pairs.
+        sections: more of them, by their titles.
         limits: what else it is known not to do.
+        licence: the name that Hugging Face has for it, such as "apache-2.0".
 
     Raises UserError if the folder has no model of a kind that there are cards for.
     """
     folder = Path(folder)
     sizes, kind = _sizes(folder), _kind(folder, pairs)
     parts = [
-        f"---\npipeline_tag: {kind.pipeline}\ntags:\n- bert\n---",
+        f"---\n{_metadata(kind, licence)}\n---",
         f"# {name}",
         f"A BERT that {kind.about}, made with minibert.",
         _table(("size", ""), sizes.items()),
         *_section("Data", _table(("part", "content"), data.items())),
         *_section("Training", _code("sh", command), _table(("setting", "value"), recipe.items())),
         *_section("Results", *_results(scores or {}, scored_on, best)),
+        *(part for title, text in (sections or {}).items() for part in _section(title, text)),
         *_section("Use", "FOLDER is this folder.", _code("sh", kind.command), _code("python", kind.python)),
         *_section("Limits", "\n".join(f"- {limit}" for limit in (*LIMITS, *limits))),
     ]
     write_text(folder / "README.md", "\n\n".join(filter(None, parts)) + "\n")
+
+
+def _metadata(kind: Kind, licence: str | None) -> str:
+    lines = [f"pipeline_tag: {kind.pipeline}", "tags:", "- bert"]
+    return "\n".join([f"license: {licence}", *lines] if licence else lines)
 
 
 def _kind(folder: Path, pairs: bool) -> Kind:

@@ -29,10 +29,11 @@ from minibert.data import (
     unigram_plateau,
 )
 from minibert.errors import UserError
-from minibert.files import atomic_folder, write_json
+from minibert.files import atomic_folder, read_json, write_json
 from minibert.plots import plot_loss
 from minibert.settings import read_settings
 from minibert.tasks.fill_mask import fill_mask
+from minibert.tasks.pretrained_card import write_pretrained_card
 from minibert.tasks.run import (
     check_folder_is_free,
     learning_rates,
@@ -101,6 +102,8 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
             with atomic_folder(folder) as unfinished:
                 tokenizer.save_pretrained(unfinished)
     tokenizer = BertTokenizer.from_pretrained(folder)
+    if settings.model is not None:
+        tokenizer.check_size(settings.vocab_size)
     print(f"vocabulary: {len(tokenizer):,} tokens; {origin} {folder}", flush=True)
     return tokenizer
 
@@ -110,7 +113,7 @@ def _hash(*values: Any) -> str:
 
 
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:
-    """Train a BERT from nothing on real text (or go on with a run), and say how well it does.
+    """Train a BERT on real text, from nothing, from a model or on from a checkpoint; say how well it does.
 
     Writes ``OUT/NAME/``: ``config.json`` (these settings), ``metrics.jsonl``, ``loss.png``, checkpoints,
     ``results.json``, and ``final/``, a pretrained folder. Prints the settings, the data, the course of the
@@ -123,7 +126,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     is saved.
     """
     device = resolve_device(settings.device)
-    settings = settings.with_precision_for(device)
+    settings = settings.with_precision_for(device).with_sizes_of_model()
     checkpoint = _find_start(settings)
     settings.model_config(settings.vocab_size)  # sizes that do not fit are told before any work is done
     settings.phases()  # and so are lengths
@@ -196,7 +199,7 @@ def _find_start(settings: PretrainSettings) -> Checkpoint | None:
         checkpoint = open_checkpoint(checkpoints[-1])
         settings.check_phases(checkpoint.state["step"], checkpoint.state.get("phases"))
         return checkpoint
-    check_folder_is_free(settings)
+    check_folder_is_free(settings, settings.model)
     return None
 
 
@@ -227,19 +230,26 @@ def evaluation_batches(
 def _make_model(
     settings: PretrainSettings, device: Device, vocab_size: int, checkpoint: Checkpoint | None
 ) -> BertForPreTraining:
-    """A new model, or the checkpoint's."""
+    """The checkpoint's model, or that of a folder, or a new one."""
     Model = BertForPreTraining if settings.nsp else BertForMaskedLM
-    if checkpoint is None:
-        config = settings.model_config(vocab_size)
-        model = Model(config, device=device, precision=settings.precision, seed=settings.seed)
+    options = {"device": device, "precision": settings.precision, "seed": settings.seed}
+    if checkpoint is not None:
+        model = Model.from_pretrained(checkpoint.folder, **options)
+    elif settings.model is not None:
+        if settings.dropout is not None:
+            options |= dict.fromkeys(
+                ("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout
+            )
+        model = Model.from_pretrained(settings.model, **options)
     else:
-        model = Model.from_pretrained(checkpoint.folder, device=device, precision=settings.precision)
+        model = Model(settings.model_config(vocab_size), **options)
     model.bert.encoder.recompute = settings.recompute
     config = model.config
     parameters = sum(parameter.size for parameter in model.buffers.parameters)
     print(
         f"model: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"{config.num_attention_heads} heads, {parameters:,} parameters\n",
+        f"{config.num_attention_heads} heads, {parameters:,} parameters"
+        + (f"; begins as {settings.model}\n" if settings.model else "\n"),
         flush=True,
     )
     return model
@@ -334,8 +344,6 @@ def _finish(
 ) -> dict[str, Any]:
     """Write the model, the results and the picture; print how well the run did, and return it."""
     run = settings.folder
-    with atomic_folder(run / "final") as unfinished:
-        _save_pretrained(trainer.model, tokenizer, unfinished)
     metrics = read_metrics(run / "metrics.jsonl")
     plot_loss(metrics, plateau[0], run / "loss.png")
     last = next(record for record in reversed(metrics) if "held_out_mlm_loss" in record)
@@ -347,13 +355,18 @@ def _finish(
         "seconds": trainer.seconds,
         "peak_memory": peak_memory(trainer.model.device, trainer.pool_bytes),
     }
+    # The last step may have been taken by another process, before the run was resumed.
+    last_checkpoint = read_json(trainer.checkpoint / "state.json", "checkpoint's state")
     about = {
         "tokens": trainer.tokens,
         "training_text": _sizes(prepared.train),
         "held_out_text": _sizes(prepared.held_out),
         "parameters": sum(parameter.size for parameter in trainer.model.buffers.parameters),
-        "environment": describe_environment(trainer.model.device),
+        "environment": describe_environment(trainer.model.device) | last_checkpoint["environment"],
     }
+    with atomic_folder(run / "final") as unfinished:
+        _save_pretrained(trainer.model, tokenizer, unfinished)
+        write_pretrained_card(unfinished, settings, summary | about)
     write_json(run / "results.json", summary | about)
     _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
     _print_summary(run, summary)

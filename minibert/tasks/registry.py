@@ -3,17 +3,22 @@
 from pathlib import Path
 from typing import Any
 
+from minibert.assets import model_folder
 from minibert.bert import BertConfig
 from minibert.bert.models import PretrainedModel
 from minibert.bert.weights import check_folder
 from minibert.errors import UserError
 from minibert.files import read_json
 from minibert.tasks.classify import Classify, Regress
+from minibert.tasks.question_answering import AnswerQuestions
+from minibert.tasks.similarity import Similarity
 from minibert.tasks.tag import Tag
 from minibert.tasks.task import TASK_FILE, Task
 from minibert.text import BertTokenizer
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classify, Regress, Tag)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (Classify, Regress, Tag, AnswerQuestions, Similarity)
+}
 
 
 def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel]:
@@ -22,7 +27,7 @@ def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel
     A folder of another program, without ``task.json``, is known by the architecture in its configuration; it
     is given texts as long as it has positions. Raises UserError for a folder that is none of these.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     check_folder(folder)
     if (folder / TASK_FILE).is_file():
         chosen, values = _read_task(folder / TASK_FILE)

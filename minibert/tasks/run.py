@@ -15,8 +15,11 @@ from minibert.train.checkpoint import Checkpoint, describe_environment, environm
 from minibert.train.schedule import SCHEDULES
 
 
-def check_folder_is_free(settings: RunSettings) -> None:
-    """Raise UserError if a new run would get in the way of what is in its folder."""
+def check_folder_is_free(settings: RunSettings, model: str | None = None) -> None:
+    """Raise UserError if a new run would get in the way of what is in its folder.
+
+    That may be the ``model`` that it begins from.
+    """
     run = settings.folder
     if run.is_file():
         raise UserError(f"{run} is a file; choose another --name for the run's folder")
@@ -25,6 +28,8 @@ def check_folder_is_free(settings: RunSettings) -> None:
             f"{run} is not empty; go on with the run in it (--resume), replace it (--overwrite), "
             "or choose another --name"
         )
+    if model is not None and Path(model).resolve().is_relative_to(run.resolve()):
+        raise UserError(f"the model {model} is in {run}, which would be replaced; choose another --name")
 
 
 def remove_unfinished(folder: Path) -> None:

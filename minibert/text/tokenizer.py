@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from minibert.assets import model_folder
 from minibert.errors import UserError
 from minibert.files import read_json, read_text, write_json, write_text
 from minibert.text.learn import count_words, learn_vocabulary
@@ -144,11 +145,12 @@ class BertTokenizer:
         """Read a tokenizer from a folder in Hugging Face's layout, or from a bare vocabulary file.
 
         Of the folder: ``vocab.txt`` (or else the vocabulary in ``tokenizer.json``, which is all that
-        recent versions of transformers write) and the options in ``tokenizer_config.json``.
+        recent versions of transformers write) and the options in ``tokenizer_config.json``. It may also be
+        the name of a model that comes with the package, "mini".
         ``options`` override what the files say. Raises UserError, naming the file, if one is missing,
         damaged, not UTF-8, or of another kind than BERT's.
         """
-        folder = Path(folder)
+        folder = model_folder(folder)
         if folder.is_file():
             return cls._from_tokens(_read_vocab(folder), folder, options)
         if not folder.exists():
@@ -191,6 +193,14 @@ class BertTokenizer:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def check_size(self, vocab_size: int) -> None:
+        """Raise UserError if this cannot be the vocabulary of a model that knows ``vocab_size`` tokens."""
+        if len(self) != vocab_size:
+            raise UserError(
+                f"the vocabulary has {len(self)} tokens but the model knows {vocab_size}; "
+                "use the vocabulary that the model was trained with"
+            )
 
     def tokenize(self, text: str) -> list[str]:
         """The tokens of a text, without [CLS] and [SEP]."""

@@ -122,10 +122,14 @@ class RunSettings(Settings):
         """What to type in order to go on with the run."""
         return f"{self.command} --config {self.folder / 'config.json'} --resume"
 
-    def check_resumes(self, saved: Self) -> None:
-        """Raise UserError if a run that began with ``saved`` would not stay the same run with these."""
-        for f in fields(self):
-            before, now = getattr(saved, f.name), getattr(self, f.name)
+    def check_resumes(self, saved: Settings, settings: Settings | None = None) -> None:
+        """Raise UserError if a run that began with ``saved`` would not stay the same run with these.
+
+        ``settings`` are others that belong to the run (its task's options).
+        """
+        settings = settings or self
+        for f in fields(settings):
+            before, now = getattr(saved, f.name), getattr(settings, f.name)
             if before != now and f.metadata["group"] not in self.FREE:
                 raise UserError(
                     f"{self.folder} was begun with {f.name} = {before!r}, not {now!r}; "
@@ -184,6 +188,11 @@ class PretrainSettings(RunSettings):
     vocab_size: int = setting(8192, "Corpus", "tokens in the vocabulary to learn", least=6)
     lowercase: bool = setting(True, "Corpus", "lower-case the text and strip accents (a learned vocabulary)")
 
+    model: str | None = setting(
+        None,
+        "Model",
+        "folder of a model to go on from, with its sizes, its vocabulary and its weights; none: a new model",
+    )
     preset: str = setting("tiny", "Model", "size of the model", choices=tuple(PRESETS))
     layers: int | None = setting(None, "Model", "layers, if not the preset's", least=1)
     hidden: int | None = setting(None, "Model", "hidden size, if not the preset's", least=1)
@@ -202,8 +211,12 @@ class PretrainSettings(RunSettings):
         "of the feed-forward layers: gelu is the erf form, gelu_new the tanh form",
         choices=tuple(ACTIVATIONS),
     )
-    dropout: float = setting(
-        0.0, "Model", "probability of dropping a hidden unit or an attention weight", least=0, most=0.99
+    dropout: float | None = setting(
+        None,
+        "Model",
+        "probability of dropping a hidden unit or an attention weight; none: 0, or as MODEL was trained",
+        least=0,
+        most=0.99,
     )
     initializer_range: float = setting(
         0.05, "Model", "standard deviation of the first weights", least=0, most=10
@@ -264,6 +277,34 @@ class PretrainSettings(RunSettings):
         None, "Machine", "processes that prepare the corpus; none: all cores", least=1
     )
 
+    def with_sizes_of_model(self) -> Self:
+        """The same settings with the sizes and the vocabulary of ``model``, if the run begins from one.
+
+        Raises UserError if there is no such model, or a setting, other than by its default, contradicts it.
+        """
+        if self.model is None:
+            return self
+        config = BertConfig.from_pretrained(self.model)
+        values = {
+            "tokenizer": self.model,
+            "vocab_size": config.vocab_size,
+            "layers": config.num_hidden_layers,
+            "hidden": config.hidden_size,
+            "heads": config.num_attention_heads,
+            "intermediate": config.intermediate_size,
+            "positions": config.max_position_embeddings,
+            "activation": config.hidden_act,
+        }
+        has_preset = PRESETS[self.preset] == (config.num_hidden_layers, config.hidden_size)
+        fitting = {**values, "preset": self.preset if has_preset else None}
+        for f in fields(self):
+            given = getattr(self, f.name)
+            if f.name in fitting and given not in (f.default, fitting[f.name]):
+                raise UserError(
+                    f"{f.name} is {given!r}, but the model in {self.model} has its own; leave it out"
+                )
+        return self.replace(**values)
+
     def model_config(self, vocab_size: int) -> BertConfig:
         """The preset with the sizes that were changed, for a vocabulary of this size.
 
@@ -280,8 +321,8 @@ class PretrainSettings(RunSettings):
             self.preset,
             vocab_size=vocab_size,
             hidden_act=self.activation,
-            hidden_dropout_prob=self.dropout,
-            attention_probs_dropout_prob=self.dropout,
+            hidden_dropout_prob=self.dropout or 0.0,
+            attention_probs_dropout_prob=self.dropout or 0.0,
             initializer_range=self.initializer_range,
             position_initializer=self.position_initializer,
             **{name: size for name, size in sizes.items() if size is not None},

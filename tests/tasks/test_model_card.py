@@ -40,6 +40,13 @@ def card(folder, **told):
     return (folder / "README.md").read_text(encoding="utf-8")
 
 
+def test_a_card_has_room_for_more(folder):
+    sections = {"Licence": "It is free.", "Nothing": ""}
+    text = card(folder(BertForMaskedLM), licence="mit", sections=sections)
+    assert text.startswith("---\nlicense: mit\npipeline_tag: fill-mask\n")
+    assert "\n\n## Licence\n\nIt is free.\n\n## Use\n" in text and "Nothing" not in text
+
+
 def test_a_card_tells_what_is_known(folder):
     text = card(
         folder(BertForTokenClassification, id2label={0: "B-person", 1: "O"}, crf=True),

@@ -19,6 +19,7 @@ from minibert.tasks import fill_mask, prepare, pretrain
 from minibert.tasks.pretrain import _print_summary, masked_sentences
 from minibert.text import BertTokenizer
 from minibert.train import PretrainSettings
+from minibert.train.checkpoint import list_checkpoints
 from minibert.train.metrics import read_metrics
 from minibert.train.step import TrainingStep
 
@@ -57,6 +58,10 @@ def test_a_run_leaves_its_files_and_says_how_it_did(small, capsys):
     assert results["training_text"]["documents"] == 9 and results["held_out_text"]["documents"] == 3
     assert results["environment"]["device"] == "cpu" and results["environment"]["processor"]
     printed = capsys.readouterr().out
+    card = (settings.folder / "final" / "README.md").read_text()
+    assert f"| masked words, loss in nats | {summary['held_out_mlm_loss']:.4f} |" in card
+    assert f"| the same, guessing by frequency | {summary['plateau_loss']:.4f} |" in card
+    assert "| steps 1 to 6 | 4 sequences of 32 tokens, up to 5 predicted in each |" in card
     for told in (
         "steps=6",
         "device: cpu",
@@ -264,16 +269,19 @@ def test_a_finished_run_can_be_resumed_to_the_same_end(small):
 
 
 def test_another_machine_is_told(small, capsys):
+    """Also that the results are those of the machine that took the last step."""
     settings = small()
     pretrain(settings)
     path = settings.folder / "checkpoint-6" / "state.json"
     state = json.loads(path.read_text())
     state["environment"]["numpy"] = "1.0"
     path.write_text(json.dumps(state))
+    (settings.folder / "results.json").unlink()
     capsys.readouterr()
     pretrain(settings.replace(resume=True))
     warning = capsys.readouterr().err
     assert warning == f"warning: numpy was 1.0, is {np.__version__}; the last bits of the result may differ\n"
+    assert json.loads((settings.folder / "results.json").read_text())["environment"] == state["environment"]
 
 
 # -- Long sequences ----------------------------------------------------------------------------------
@@ -286,8 +294,9 @@ TWO_LENGTHS = {"max_seq_length": 16, "steps": 8, "save_every": 1, "keep_checkpoi
 def cut_back(settings, step, name):
     """A copy of a run as it was after ``step`` steps; returns how to go on with it."""
     shutil.copytree(settings.folder, settings.folder.with_name(name))
-    for later in range(step + 1, settings.steps + 1):
-        shutil.rmtree(settings.folder.with_name(name) / f"checkpoint-{later}")
+    for checkpoint in list_checkpoints(settings.folder.with_name(name)):
+        if int(checkpoint.name.removeprefix("checkpoint-")) > step:
+            shutil.rmtree(checkpoint)
     return settings.replace(name=name, resume=True)
 
 
@@ -373,6 +382,89 @@ def test_steps_that_were_taken_keep_their_length(small, begun_with, resumed_with
     with pytest.raises(UserError, match=r"resumed has taken 6 steps, and not with long_seq_length="):
         pretrain(resumed)
     assert (resumed.folder / "checkpoint-6" / "state.json").read_bytes() == before
+
+
+# -- From a model ------------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_from_a_model_on_other_text(small, tmp_path, capsys):
+    first = small(name="first", steps=20, learning_rate=0.01)
+    pretrain(first)
+    text = (tmp_path / "corpus.txt").read_text()
+    (tmp_path / "mine.txt").write_text(text.replace("river", "winter bridge"))
+    mine = {"corpus": (str(tmp_path / "mine.txt"),), "model": str(first.folder / "final"), "seed": 2}
+    sizes = {"vocab_size": 8192, "layers": None, "hidden": None, "heads": None, "positions": None}
+    settings = small(name="second", learning_rate=0.0, dropout=0.1, **sizes, **mine)
+    capsys.readouterr()
+    pretrain(settings)
+    assert f"begins as {settings.model}\n" in capsys.readouterr().out
+    assert weights(settings) == weights(first), "with a learning rate of 0 it stays what it was"
+    assert (
+        BertTokenizer.from_pretrained(settings.folder / "final").tokens
+        == BertTokenizer.from_pretrained(settings.model).tokens
+    )
+    config = BertForPreTraining.from_pretrained(settings.folder / "final").config
+    assert (config.vocab_size, config.hidden_size, config.hidden_dropout_prob) == (80, 16, 0.1)
+    third = small(name="third", model=str(settings.folder / "final"), steps=1)
+    pretrain(third)
+    config = BertForPreTraining.from_pretrained(third.folder / "final").config
+    assert config.attention_probs_dropout_prob == 0.1, "as the model was trained"
+
+
+def test_a_run_from_a_model_is_resumed_to_the_same_bits(small):
+    first = small(name="first")
+    pretrain(first)
+    whole = small(name="whole", model=str(first.folder / "final"), seed=2)
+    pretrain(whole)
+    assert weights(whole) != weights(first)
+    resumed = cut_back(whole, 3, "resumed")
+    pretrain(resumed)
+    assert weights(resumed) == weights(whole)
+
+
+CONTRADICTIONS = dict(
+    hidden=32, layers=2, positions=64, preset="mini", vocab_size=90, activation="relu", tokenizer="elsewhere"
+)
+
+
+@pytest.mark.parametrize(("name", "value"), CONTRADICTIONS.items())
+def test_settings_that_contradict_the_model_are_refused(small, tmp_path, name, value):
+    pretrain(small(name="first"))
+    before = names(tmp_path / "runs"), names(tmp_path / "prepared")
+    model = str(small(name="first").folder / "final")
+    with pytest.raises(
+        UserError, match=f"^{name} is {value!r}, but the model in .*final has its own; leave it"
+    ):
+        pretrain(small(model=model, **{name: value}))
+    assert (names(tmp_path / "runs"), names(tmp_path / "prepared")) == before
+
+
+def test_a_run_does_not_replace_the_model_that_it_begins_from(small):
+    settings = small()
+    pretrain(settings)
+    before = weights(settings)
+    with pytest.raises(
+        UserError, match=r"final is in .*small, which would be replaced; choose another --name"
+    ):
+        pretrain(settings.replace(model=str(settings.folder / "final"), overwrite=True))
+    assert weights(settings) == before
+
+
+def test_settings_that_say_what_the_model_is_are_none(small):
+    settings = PretrainSettings(preset="mini", positions=64, vocab_size=100)
+    folder = Path(small().out) / "model"
+    settings.model_config(100).save_pretrained(folder)
+    same = settings.replace(model=str(folder), layers=4, heads=4).with_sizes_of_model()
+    assert same.model_config(100) == settings.model_config(100)
+
+
+def test_a_model_without_its_vocabulary_is_refused(small):
+    pretrain(small(name="first"))
+    final = small(name="first").folder / "final"
+    with open(final / "vocab.txt", "a") as file:
+        file.write("another\n")
+    with pytest.raises(UserError, match=r"^the vocabulary has 81 tokens but the model knows 80"):
+        pretrain(small(model=str(final)))
 
 
 # -- Refusals ----------------------------------------------------------------------------------------

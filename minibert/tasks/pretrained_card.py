@@ -1,0 +1,62 @@
+"""The model card of a pre-trained model."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from minibert.bert import BertConfig
+from minibert.tasks.model_card import write_model_card
+from minibert.train import PretrainSettings
+from minibert.train.progress import format_seconds
+
+
+def write_pretrained_card(
+    folder: str | Path,
+    settings: PretrainSettings,
+    results: Mapping[str, Any],
+    *,
+    data: Mapping[str, str] | None = None,
+    **more: Any,
+) -> None:
+    """Write ``README.md`` into the folder of a model that a run with these settings has left.
+
+    ``results`` are those that ``results.json`` holds. ``data`` tells the text, besides its size, otherwise
+    than by the names of its files; ``more`` are arguments of ``write_model_card``.
+    """
+    environment = results["environment"]
+    rows = dict(data or {"text": ", ".join(settings.corpus) or "the documentation installed with Python"})
+    rows |= {
+        part: f"{results[text]['tokens']:,} tokens in {results[text]['documents']:,} documents"
+        for part, text in (("to train on", "training_text"), ("held out", "held_out_text"))
+    }
+    recipe = {"began from": settings.model or "nothing"}
+    recipe |= dict(phase.describe().split(": ") for phase in settings.phases())
+    recipe |= {
+        "read": f"{results['tokens']:,} tokens in {format_seconds(results['seconds'])} of training",
+        "machine": f"{environment['processor']} ({environment['device']})",
+    }
+    recipe["dropout"] = BertConfig.from_pretrained(folder).hidden_dropout_prob
+    recipe |= {name: getattr(settings, name) for name in RECIPE}
+    typed = settings.replace(resume=False, overwrite=False)
+    scores = {told: [results[name]] for name, told in SCORES.items() if name in results}
+    write_model_card(
+        folder,
+        name=settings.name,
+        data=rows,
+        recipe=recipe,
+        command=shlex.join([*settings.command.split(), *typed.flags()]),
+        scores=scores,
+        scored_on=f"the held-out documents, in sequences of {settings.max_seq_length} tokens",
+        **more,
+    )
+
+
+RECIPE = "learning_rate schedule warmup weight_decay beta2 precision seed".split()
+SCORES = {
+    "held_out_mlm_loss": "masked words, loss in nats",
+    "plateau_loss": "the same, guessing by frequency",
+    "held_out_mlm_accuracy": "masked words, accuracy",
+    "plateau_accuracy": "the same, always naming the commonest",
+    "held_out_nsp_accuracy": "sentence pairs (NSP), accuracy",
+}
