@@ -36,7 +36,8 @@ def workplace(tmp_path, monkeypatch):
     config = BertConfig(vocab_size=len(TOKENIZER), max_position_embeddings=32, initializer_range=0.3, **SIZES)
     BertModel(config, seed=1).save_pretrained("encoder")
     TOKENIZER.save_pretrained("encoder")
-    monkeypatch.setattr(finetune_module, "plot_finetuning", lambda *_: None)  # which takes most of the time
+    monkeypatch.setattr(finetune_module, "plot_finetuning", lambda *_: None)  # these two take most of the time
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     threads = get_threads()
     yield
     set_threads(threads)
