@@ -575,7 +575,7 @@ def _search_index(flags: argparse.Namespace) -> None:
         raise UserError(f"{flags.index}: a new index needs an encoder; give --model FOLDER")
     else:
         encoder = TextEncoder.open(flags.model, device=_device(flags), **_encoder_options(flags))
-        index = PassageIndex.create(flags.index, flags.model, encoder, passages, **how)
+        index = PassageIndex.create(flags.index, encoder, passages, **how)
     if flags.approximate:
         index.make_approximate()
     print(f"{len(passages):,} passages added; {len(index):,} in {flags.index}, version {index.version}")
@@ -640,7 +640,9 @@ def _add_search_evaluate(actions: Any) -> None:
     )
     _add_queries_flag(parser)
     _add_index_flags(parser)
-    parser.add_argument("--top-k", type=int, default=DEPTH, metavar="N", help="(default: %(default)s)")
+    parser.add_argument(
+        "--top-k", type=int, default=DEPTH, metavar="N", help="passages that count (default: %(default)s)"
+    )
     parser.add_argument("--rerank", metavar="FOLDER", help="a classifier that looks again at those")
     parser.add_argument("--json", metavar="FILE", help="where to write the scores as JSON, too")
 
@@ -658,8 +660,8 @@ def _add_queries_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def _queries(flags: argparse.Namespace, index: PassageIndex, faults: Faults) -> list[Query]:
-    queries = read_queries(flags.queries, index.load()[0], faults)
-    return some_queries(queries, flags.limit, flags.seed) if flags.limit else queries
+    queries = read_queries(flags.queries, index.passages(), faults)
+    return queries if flags.limit is None else some_queries(queries, flags.limit, flags.seed)
 
 
 def _search_evaluate(flags: argparse.Namespace) -> None:

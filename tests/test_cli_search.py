@@ -171,6 +171,7 @@ def test_an_encoder_that_was_fine_tuned_searches(indexed, capsys):
         ("query --index index --rerank encoder rome", "encoder: cannot re-rank with this model of the task"),
         ("query --index index --model other rome", "index: made with another model ("),
         ("evaluate --index index --queries lost.tsv", "lost.tsv: line 2: its passage is not in the index"),
+        ("evaluate --index index --queries queries.tsv --limit 0", "at least 1 query is needed"),
         ("pairs --index index --queries none.tsv --output p.jsonl", "none.tsv: no such file"),
     ],
 )

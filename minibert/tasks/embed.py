@@ -26,11 +26,15 @@ OUTPUTS = (".npy", ".npz", ".jsonl")
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """A sentence encoder and what stands before it: a tokenizer, and the tokens that a text is cut to."""
+    """A sentence encoder and what stands before it: a tokenizer, and the tokens that a text is cut to.
+
+    ``folder`` is where it comes from, "" if from nowhere.
+    """
 
     model: SentenceEncoder
     tokenizer: BertTokenizer
     max_length: int
+    folder: str = ""
 
     @classmethod
     def open(cls, folder: str | Path, *, max_length: int | None = None, **options: Any) -> "TextEncoder":
@@ -57,7 +61,7 @@ class TextEncoder:
             raise UserError(
                 f"{folder}: max_length is {length}; expected 3 to {positions}, the model's positions"
             )
-        return cls(model, tokenizer, length)
+        return cls(model, tokenizer, length, str(folder.resolve()))
 
     @property
     def dimension(self) -> int:

@@ -141,7 +141,7 @@ class Data:
     train: Sequence[Any]
     dev: Sequence[Any]
     features: Sequence[Feature]  # the examples of ``train`` written out
-    digest: str  # of the files
+    digest: str  # of the examples
     skipped: int  # examples left out
 
     def describe(self) -> str:
@@ -166,10 +166,8 @@ def _read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
     for line in faults.describe():
         print(line, flush=True)
     features = task.features(train, training=True)
-    digest = hashlib.sha256()
-    for path in filter(None, (settings.train, settings.dev)):
-        digest.update(Path(path).read_bytes())
-    data = Data(task, train, dev, features, digest.hexdigest(), len(faults.skipped))
+    digest = hashlib.sha256(repr((train, dev)).encode()).hexdigest()
+    data = Data(task, train, dev, features, digest, len(faults.skipped))
     print(data.describe(), flush=True)
     return data
 

@@ -80,10 +80,13 @@ def training_pairs(
     """Pairs to fine-tune a re-ranker on: each query with its right passage, and with some wrong ones.
 
     The wrong ones are ``negatives`` random ones of the best ``depth`` that the index finds: those that a
-    re-ranker will have to tell from the right one. Labels are "1" and "0".
+    re-ranker will have to tell from the right one. Labels are "1" and "0". Raises UserError if the index was
+    made with another encoder.
     """
+    if negatives < 1:
+        raise UserError(f"at least 1 wrong passage for each query is needed, got {negatives}")
     index.check(encoder)
-    texts = {passage.id: passage.text for passage in index.load()[0]}
+    texts = {passage.id: passage.text for passage in index.passages()}
     vectors = encoder.embed([query.text for query in queries], batch_size, progress)
     found = index.search(vectors, depth, exact=exact)
     pairs = []

@@ -65,9 +65,9 @@ def evaluate_search(
     index.check(encoder)
     texts = [query.text for query in queries]
     vectors, _ = ops.unit_length(encoder.embed(texts, batch_size, progress))  # (Q, H)
-    passages, passage_vectors = index.load()
+    ids, passage_vectors = index.vectors()
     rows, _ = exact_search(vectors, passage_vectors, top_k)
-    nearest = [[passages[row].id for row in found] for found in rows]
+    nearest = [[ids[row] for row in best] for best in rows]
     found = index.search(vectors, top_k, exact=exact)
     reranked = reranker.rerank(texts, found, batch_size) if reranker else None
 
@@ -79,7 +79,7 @@ def evaluate_search(
     in_database = [[hit.passage.id for hit in hits] for hits in found]
     return SearchEvaluation(
         queries=len(queries),
-        passages=len(passages),
+        passages=len(ids),
         database=scores(in_database),
         brute_force=scores(nearest),
         agreement=_agreement(in_database, nearest),

@@ -70,14 +70,13 @@ class PassageIndex:
     def create(
         cls,
         folder: str | Path,
-        model: str | Path,
         encoder: TextEncoder,
         passages: Sequence[Passage],
         *,
         batch_size: int = 32,
         progress: bool = False,
     ) -> "PassageIndex":
-        """Make an index of passages in a folder that is not there yet. ``model`` is the encoder's own folder.
+        """Make an index of passages in a folder that is not there yet.
 
         Raises UserError if there is such a folder, if there are no passages, or if two have the same id.
         """
@@ -87,7 +86,7 @@ class PassageIndex:
             raise UserError(f"{folder}: there is something already; choose another folder for the index")
         info = IndexInfo(
             version=VERSION,
-            model=str(Path(model).resolve()),
+            model=encoder.folder,
             digest=encoder.digest,
             pooling=encoder.model.pooling,
             max_length=encoder.max_length,
@@ -127,7 +126,7 @@ class PassageIndex:
     ) -> None:
         """Add passages, all or none. Raises UserError for another encoder, or an id that is there already."""
         self.check(encoder)
-        known = set(self._table.search().select(["id"]).to_arrow()["id"].to_pylist())
+        known = set(self._read(["id"])["id"].to_pylist())
         self._table.add(_rows(self.info, encoder, passages, known, batch_size, progress))
         self._table.optimize()  # an approximate search finds the new rows too without, but more slowly
 
@@ -164,12 +163,19 @@ class PassageIndex:
         """How often it has changed: the number of the table's newest version."""
         return self._table.version
 
-    def load(self) -> tuple[list[Passage], np.ndarray]:
-        """All passages, and their vectors (N, H), of length 1."""
-        table = self._table.to_arrow()
+    def passages(self) -> list[Passage]:
+        """All passages."""
+        return [_passage(row) for row in self._read(COLUMNS).to_pylist()]
+
+    def vectors(self) -> tuple[list[str], np.ndarray]:
+        """The ids of all passages, and their vectors (N, H), of length 1."""
+        table = self._read(["id", "vector"])
         vectors = table["vector"].combine_chunks().flatten().to_numpy()
-        passages = [_passage(row) for row in table.select(COLUMNS).to_pylist()]
-        return passages, vectors.reshape(-1, self.info.dimension)
+        return table["id"].to_pylist(), vectors.reshape(-1, self.info.dimension)
+
+    def _read(self, columns: list[str]) -> Any:
+        """Some columns of all rows, as a table of Arrow."""
+        return self._table.search().select(columns).to_arrow()
 
     # -- Searching ------------------------------------------------------------------------------
 
@@ -199,6 +205,8 @@ class PassageIndex:
         try:
             rows = query.to_arrow().to_pylist()
         except ValueError as error:
+            if where is None:
+                raise
             raise UserError(f"the condition {where!r} cannot be used ({_first_line(error)})") from None
         found: list[list[Hit]] = [[] for _ in vectors]
         for row in rows:

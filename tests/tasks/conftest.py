@@ -75,10 +75,10 @@ def encoder(encoder_folder: Path) -> TextEncoder:
 
 
 @pytest.fixture
-def index(encoder: TextEncoder, encoder_folder: Path, tmp_path: Path) -> PassageIndex:
+def index(encoder: TextEncoder, tmp_path: Path) -> PassageIndex:
     """An index of PASSAGES made with it."""
     pytest.importorskip("lancedb", reason="needs the vector database LanceDB, which is not installed")
-    return PassageIndex.create(tmp_path / "index", encoder_folder, encoder, PASSAGES)
+    return PassageIndex.create(tmp_path / "index", encoder, PASSAGES)
 
 
 @pytest.fixture

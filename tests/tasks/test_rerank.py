@@ -67,3 +67,5 @@ def test_training_pairs_are_the_right_passage_and_wrong_ones_that_were_found(ind
     assert len({(pair.text, pair.text_pair) for pair in pairs}) == 9
     assert pairs == training_pairs(index, encoder, QUERIES, negatives=2, depth=4)
     assert pairs != training_pairs(index, encoder, QUERIES, negatives=2, depth=4, seed=1)
+    with pytest.raises(UserError, match="at least 1 wrong passage for each query is needed, got 0"):
+        training_pairs(index, encoder, QUERIES, negatives=0)

@@ -46,13 +46,13 @@ def test_a_passage_is_nearest_to_itself(index, encoder):
 
 
 def test_the_index_finds_what_brute_force_finds(index, encoder):
-    passages, vectors = index.load()
-    assert passages == PASSAGES
+    names, vectors = index.vectors()
+    assert index.passages() == PASSAGES and names == [passage.id for passage in PASSAGES]
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
     queries = encoder.embed(["who sings ?", "what river ?", "rome"])
     rows, cosines = exact_search(queries / np.linalg.norm(queries, axis=1, keepdims=True), vectors, 3)
     found = index.search(queries, 3)
-    assert ids(found) == [[passages[row].id for row in best] for best in rows]
+    assert ids(found) == [[names[row] for row in best] for best in rows]
     scores = [[hit.score for hit in hits] for hits in found]
     np.testing.assert_allclose(scores, cosines, atol=1e-5)
 
@@ -70,18 +70,21 @@ def test_an_index_is_opened_and_added_to(index, encoder, tmp_path):
     new = Passage("new", "what ?", "more")
     index.add(encoder, [new])
     again = PassageIndex.open(tmp_path / "index")
-    assert len(again) == 7 and again.load()[0] == [*PASSAGES, new]
+    assert len(again) == 7 and again.passages() == [*PASSAGES, new]
     assert again.version > 1
     assert ids(again.search(encoder.embed(["what ?"]), 1)) == [["new"]]
 
 
-def test_ids_are_not_taken_twice(index, encoder, encoder_folder, tmp_path):
+def test_ids_are_not_taken_twice(index, encoder, tmp_path):
     new = Passage("new", "what ?")
     with pytest.raises(UserError, match="two passages have the id '1'"):
         index.add(encoder, [new, PASSAGES[1]])
     assert len(PassageIndex.open(tmp_path / "index")) == 6, "nothing was added"
+    index.add(encoder, [Passage(f"n{i}", "rome") for i in range(30)])
+    with pytest.raises(UserError, match="two passages have the id 'n29'"):
+        index.add(encoder, [Passage("n29", "rome")])
     with pytest.raises(UserError, match="two passages have the id 'new'"):
-        PassageIndex.create(tmp_path / "other", encoder_folder, encoder, [new, new])
+        PassageIndex.create(tmp_path / "other", encoder, [new, new])
     assert not (tmp_path / "other").exists()
 
 
@@ -113,14 +116,14 @@ def test_the_index_knows_its_encoder(index, encoder, encoder_folder, tmp_path):
     assert index.open_encoder(tmp_path / "moved").digest == encoder.digest
 
 
-def test_what_is_no_index(index, encoder, encoder_folder, tmp_path):
+def test_what_is_no_index(index, encoder, tmp_path):
     with pytest.raises(UserError, match="nowhere: no index of passages; make one with"):
         PassageIndex.open(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
     with pytest.raises(UserError, match="index: there is something already"):
-        PassageIndex.create(tmp_path / "index", encoder_folder, encoder, PASSAGES)
+        PassageIndex.create(tmp_path / "index", encoder, PASSAGES)
     with pytest.raises(UserError, match="there are no passages"):
-        PassageIndex.create(tmp_path / "new", encoder_folder, encoder, [])
+        PassageIndex.create(tmp_path / "new", encoder, [])
     with pytest.raises(UserError, match=r"vectors of shape \(1, 3\); expected \(Q, 8\)"):
         index.search(np.ones((1, 3), np.float32))
     with pytest.raises(UserError, match="top_k must be at least 1, got 0"):
@@ -148,11 +151,11 @@ def test_tables_of_others_are_refused(index, tmp_path, metadata, message):
         PassageIndex.open(tmp_path / "other")
 
 
-def test_without_the_database_one_line_says_what_to_install(encoder, encoder_folder, tmp_path, monkeypatch):
+def test_without_the_database_one_line_says_what_to_install(encoder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lancedb", None)
     for make in (
         lambda: PassageIndex.open(tmp_path),
-        lambda: PassageIndex.create(tmp_path / "new", encoder_folder, encoder, PASSAGES),
+        lambda: PassageIndex.create(tmp_path / "new", encoder, PASSAGES),
     ):
         with pytest.raises(
             UserError, match="LanceDB, which is not installed; run  python -m pip install lancedb"

@@ -133,7 +133,9 @@ def read_queries(path: str | Path, passages: Sequence[Passage], faults: Faults |
 
 
 def some_queries(queries: Sequence[Query], count: int, seed: int = 0) -> list[Query]:
-    """No more than ``count`` queries, drawn at random, in their order."""
+    """No more than ``count`` queries, drawn at random, in their order. Raises UserError for less than 1."""
+    if count < 1:
+        raise UserError(f"at least 1 query is needed, got a limit of {count}")
     chosen = generator("queries", seed).permutation(len(queries))[:count]
     return [queries[i] for i in sorted(chosen)]
 

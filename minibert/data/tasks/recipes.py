@@ -1,12 +1,18 @@
-"""The layouts of well-known data sets, by name. Where the files are is for the person to say."""
+"""The layouts of well-known data sets, by name: where the files are is for the person to say.
+
+Those made from the installed documentation ("docs-…") need no files: "train" and "dev" stand in their place.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from minibert.data.tasks import documentation
 from minibert.data.tasks.blimp import read_blimp
 from minibert.data.tasks.conll import read_conll
+from minibert.data.tasks.faults import Faults
 from minibert.data.tasks.squad import read_squad
 from minibert.data.tasks.tables import Columns, read_table
 
@@ -15,7 +21,7 @@ from minibert.data.tasks.tables import Columns, read_table
 class Recipe:
     """What a data set is for, how one of its files is read, and what suits it in fine-tuning.
 
-    ``task``: "classify", "regress", "tag", "qa" or "minimal pairs".
+    ``task``: "classify", "regress", "tag", "qa", "similarity" or "minimal pairs".
     ``read(path, labelled=…, faults=…)`` gives the examples (minimal pairs: ``read(path, faults=…)``).
     ``settings``: those of `minibert finetune` that are not as usual.
     """
@@ -29,6 +35,13 @@ def _table(task: str, *columns: Columns, file_format: str = "tsv", **settings: A
     scores = task == "regress"
     read = partial(read_table, columns=columns, file_format=file_format, scores=scores)
     return Recipe(task, read, settings)
+
+
+def _documentation(task: str, examples: Callable[[str], list[Any]], **settings: Any) -> Recipe:
+    def read(part: str | Path, *, labelled: bool = True, faults: Faults | None = None) -> list[Any]:
+        return examples(str(part))  # all have labels, and no faults
+
+    return Recipe(task, read, {"train": "train", "dev": "dev", **settings})
 
 
 RECIPES: dict[str, Recipe] = {
@@ -54,4 +67,14 @@ RECIPES: dict[str, Recipe] = {
     "squad": Recipe("qa", read_squad),
     # Benchmark of Linguistic Minimal Pairs.
     "blimp": Recipe("minimal pairs", read_blimp),
+    # Which library is this docstring from?
+    "docs-library": _documentation("classify", documentation.library_texts),
+    # Does this summary belong to this description?
+    "docs-summary": _documentation("classify", documentation.summary_pairs),
+    # Which words are names of parameters?
+    "docs-parameters": _documentation("tag", documentation.parameter_tags),
+    # What is this parameter, or of what type?
+    "docs-questions": _documentation("qa", documentation.parameter_questions),
+    # Which function does this? A summary, and the description to be found by it.
+    "docs-search": _documentation("similarity", documentation.search_pairs, loss="softmax"),
 }
