@@ -213,7 +213,7 @@ def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
     if kind is bool:
         return {"help": help, "action": argparse.BooleanOptionalAction}
     if typing.get_origin(annotation) is tuple:
-        return {"help": help, "nargs": "+", "metavar": "PATH"}
+        return {"help": help, "nargs": "+", "type": kind, "metavar": "PATH" if kind is str else "N"}
     return {"help": help, "type": kind}
 
 

@@ -103,8 +103,11 @@ class FinetuneSettings(RunSettings):
         return max(1, round(self.epochs * per_epoch)), eval_every, self.save_every or eval_every
 
     def command_line(self, options: TaskOptions) -> str:
-        """What one would have to type for this run."""
-        return shlex.join([*self.command.split(), *self.flags(), *options.flags()])
+        """What one would have to type for the same result."""
+        run = self.replace(resume=False, overwrite=False)
+        return shlex.join(
+            [*self.command.split(), *run.flags(without=("Report", "Machine")), *options.flags()]
+        )
 
 
 def split_settings(

@@ -36,7 +36,10 @@ def workplace(tmp_path, monkeypatch):
     config = BertConfig(vocab_size=len(TOKENIZER), max_position_embeddings=32, initializer_range=0.3, **SIZES)
     BertModel(config, seed=1).save_pretrained("encoder")
     TOKENIZER.save_pretrained("encoder")
-    monkeypatch.setattr(finetune_module, "plot_finetuning", lambda *_: None)  # which takes most of the time
+    monkeypatch.setattr(
+        finetune_module, "plot_finetuning", lambda *_: None
+    )  # these two take most of the time
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     threads = get_threads()
     yield
     set_threads(threads)
@@ -511,9 +514,11 @@ def test_the_command(capsys):
     films("train.tsv", 16), films("dev.tsv", 8, 1)
     write("mine.toml", 'model = "encoder"', 'task = "classify"', "batch_size = 4", "epochs = 5.0")
     given = "--train train.tsv --dev dev.tsv --epochs 1 --max-length 16 --device cpu --threads 1 --name cli"
+    given += " --features -2 -1"
     assert main(["finetune", "--config", "mine.toml", *given.split()]) == 0
     kept = read_settings("runs/cli/config.json")
     assert (kept["epochs"], kept["batch_size"], kept["max_length"]) == (1.0, 4, 16)
+    assert kept["features"] == [-2, -1]
     assert "written to runs/cli: best/ (the model)" in capsys.readouterr().out
     assert main("finetune --task tag --crf --stride 3 --train t --model m".split()) == 2
     error = capsys.readouterr().err
