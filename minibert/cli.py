@@ -1,4 +1,4 @@
-"""The commands: ``minibert pretrain | fill-mask | predict | evaluate | tokenizer | prepare | info | …``.
+"""The commands: ``minibert pretrain | fill-mask | predict | evaluate | embed | search | tokenizer | …``.
 
 Each reads its flags, calls one function of the package and prints what comes back. A person's mistake
 (``UserError``) is told in one line on stderr, with exit code 2 and no traceback; Ctrl-C exits with 130.
@@ -11,9 +11,10 @@ import itertools
 import os
 import re
 import sys
+import textwrap
 import typing
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from types import NoneType
@@ -27,13 +28,16 @@ from minibert.bert.info import describe_parameters, describe_step
 from minibert.bert.weights import DTYPES
 from minibert.data import open_corpus
 from minibert.data.lines import decoded_lines, read_lines
-from minibert.data.tasks import Faults
+from minibert.data.tasks import FORMATS, Faults, Query, read_passages, read_queries, read_texts, some_queries
+from minibert.data.tasks.tables import column_of
 from minibert.errors import UserError
-from minibert.files import write_json
+from minibert.files import write_json, write_text
 from minibert.gradcheck import report
-from minibert.ops import require_kernels
+from minibert.ops import POOLING, require_kernels
 from minibert.settings import Settings, read_settings
-from minibert.tasks import evaluate, export, fill_mask, open_task, prepare, pretrain
+from minibert.tasks import evaluate, export, fill_mask, finetune, open_task, prepare, pretrain
+from minibert.tasks.embed import TextEncoder, check_output, write_vectors
+from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
 from minibert.tasks.predict import (
     examples_of,
     examples_of_lines,
@@ -42,9 +46,14 @@ from minibert.tasks.predict import (
     write_predictions,
 )
 from minibert.tasks.registry import TASKS
+from minibert.tasks.rerank import DEPTH, Reranker, training_pairs
+from minibert.tasks.retrieval import evaluate_search
+from minibert.tasks.search import PassageIndex
 from minibert.tasks.task import Task
 from minibert.text import BertTokenizer
 from minibert.train.settings import PretrainSettings
+
+DEFAULT_MODEL = "mini"  # of those in minibert.assets
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,7 +115,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="BERT from scratch in NumPy and CuPy. Every command tells more with --help.",
         epilog=_examples(
             "minibert pretrain",
-            'minibert fill-mask "this function returns the [MASK] of a list ."',
+            'minibert fill-mask "the capital of france is [MASK] ."',
             "minibert info --preset base",
         ),
     )
@@ -114,9 +123,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
         _add_pretrain,
+        _add_finetune,
         _add_fill_mask,
         _add_predict,
         _add_evaluate,
+        _add_embed,
+        _add_search,
         _add_tokenizer,
         _add_prepare,
         _add_export,
@@ -159,25 +171,33 @@ def _device(flags: argparse.Namespace) -> Device:
 
 
 def _add_setting_flags(
-    parser: argparse.ArgumentParser, *kinds: type[Settings], names: Collection[str] | None = None
+    parser: argparse.ArgumentParser,
+    *kinds: type[Settings],
+    names: Collection[str] | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> None:
     """A flag for each setting of these kinds (or for those named), and --config for a file of them.
 
-    Only flags that are given get a value, so that the others do not hide what the file says.
+    Only flags that are given get a value, so that the others do not hide what the file says. ``notes`` are
+    added to the help of some.
     """
     parser.usage = f"{parser.prog} [--config FILE] [flags]"
     parser.add_argument("--config", metavar="FILE", help="settings as TOML or JSON; flags go before them")
     sections: dict[str, Any] = {}
+    added: set[str] = set()
     for kind in kinds:
         types = typing.get_type_hints(kind)
         for group, members in kind.groups().items():
             for f in members:
-                if names is None or f.name in names:
+                if f.name not in added and (names is None or f.name in names):
                     if group not in sections:
                         sections[group] = parser.add_argument_group(group.lower())
                     flag = "--" + f.name.replace("_", "-")
                     options = _flag_options(f, types[f.name])
+                    options["help"] += (notes or {}).get(f.name, "")
                     sections[group].add_argument(flag, default=argparse.SUPPRESS, **options)
+                    added.add(f.name)
+    parser.set_defaults(settings=added)
 
 
 def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
@@ -198,10 +218,14 @@ def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
 
 
 def _settings(flags: argparse.Namespace) -> PretrainSettings:
-    """The settings of a command line: its flags, then its --config file, then the defaults."""
-    given = {f.name: getattr(flags, f.name) for f in fields(PretrainSettings) if hasattr(flags, f.name)}
-    values = read_settings(flags.config) if flags.config else {}
-    return PretrainSettings.from_dict(values | given, flags.config or "settings")
+    """The settings of pre-training that a command line tells."""
+    return PretrainSettings.from_dict(_given(flags), flags.config or "settings")
+
+
+def _given(flags: argparse.Namespace) -> dict[str, Any]:
+    """The values of the flags that were given, then those of the --config file."""
+    given = {name: value for name, value in vars(flags).items() if name in flags.settings}
+    return (read_settings(flags.config) if flags.config else {}) | given
 
 
 # -- Commands ---------------------------------------------------------------------------------------
@@ -225,52 +249,88 @@ def _pretrain(flags: argparse.Namespace) -> None:
     pretrain(_settings(flags))
 
 
+def _add_finetune(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "finetune",
+        _finetune,
+        "teach a pretrained model a task",
+        "minibert finetune --recipe mrpc --train train.tsv --dev dev.tsv --model bert-base-uncased",
+        "minibert finetune --task classify --train reviews.csv --model runs/books/final --name reviews",
+        "minibert finetune --config runs/reviews/config.json --resume",
+    )
+    options = [task.Options for task in TASKS.values()]
+    _add_setting_flags(parser, FinetuneSettings, *options, notes=_task_notes())
+
+
+def _task_notes() -> dict[str, str]:
+    """For which tasks an option is, if not for all; and other defaults than that of the first task."""
+    defaults: dict[str, dict[str, Any]] = {}  # by option, then by task
+    for task in TASKS.values():
+        for f in fields(task.Options):
+            defaults.setdefault(f.name, {})[task.name] = f.default
+    notes = {}
+    for name, values in defaults.items():
+        usual = next(iter(values.values()))
+        notes[name] = "".join(f" ({task}: {value})" for task, value in values.items() if value != usual)
+        notes[name] += f" [{', '.join(values)}]" if len(values) < len(TASKS) else ""
+    return notes
+
+
+def _finetune(flags: argparse.Namespace) -> None:
+    finetune(*split_settings(_given(flags), flags.config or "settings"))
+
+
 def _add_fill_mask(commands: Any) -> None:
     parser = _add_command(
         commands,
         "fill-mask",
         _fill_mask,
         "guess the words behind [MASK]",
-        'minibert fill-mask "this function returns the [MASK] of a list ."',
+        'minibert fill-mask "the capital of france is [MASK] ."',
         'minibert fill-mask --model runs/books/final --top-k 3 "it was a [MASK] and [MASK] night ."',
     )
     parser.add_argument("text", help="a text with one [MASK] or several")
-    parser.add_argument("--model", metavar="FOLDER", help="a model (default: the newest runs/*/final)")
+    parser.add_argument(
+        "--model",
+        default=DEFAULT_MODEL,
+        metavar="FOLDER",
+        help="a model (default: %(default)s, which comes with minibert)",
+    )
     parser.add_argument("--top-k", type=int, default=5, metavar="N", help="guesses (default: %(default)s)")
     _add_machine_flags(parser)
 
 
 def _fill_mask(flags: argparse.Namespace) -> None:
-    folder = flags.model or _newest_model()
-    tokenizer = BertTokenizer.from_pretrained(folder)
+    tokenizer = BertTokenizer.from_pretrained(flags.model)
     warnings.filterwarnings("ignore", ".* does not use")  # that there is a pooler as well is no news here
-    model = BertForMaskedLM.from_pretrained(folder, device=_device(flags))
-    print(f"model: {folder}")
+    model = BertForMaskedLM.from_pretrained(flags.model, device=_device(flags))
+    print(f"model: {flags.model}" + ", which comes with minibert" * (flags.model == DEFAULT_MODEL))
     for guesses in fill_mask(model, tokenizer, flags.text, top_k=flags.top_k):
         print("[MASK]")
         for token, probability in guesses:
             print(f"  {probability:7.2%}  {token}")
 
 
-def _newest_model() -> str:
-    """The folder of the model that was finished last. Raises UserError if there is none."""
-    models = sorted(Path("runs").glob("*/final"), key=lambda folder: folder.stat().st_mtime)
-    if not models:
-        raise UserError("no model in runs/*/final; make one with  minibert pretrain,  or name one's folder")
-    return str(models[-1])
-
-
 def _add_model_use_flags(parser: argparse.ArgumentParser) -> None:
     """What ``predict`` and ``evaluate`` have in common; how files are read goes to `Task.set_layout`."""
-    parser.add_argument(
-        "--batch-size", type=int, default=32, metavar="N", help="sequences at a time (default: %(default)s)"
-    )
-    parser.add_argument("--skip-bad", action="store_true", help="leave out and count what cannot be read")
-    _add_machine_flags(parser)
+    _add_skip_flag(parser)
+    _add_batch_flags(parser)
     layout = parser.add_argument_group("files unlike those of the training (said in full, or not at all)")
     for name, (f, annotation) in _layout_options().items():
         flag = "--" + name.replace("_", "-")
         layout.add_argument(flag, default=argparse.SUPPRESS, **_flag_options(f, annotation))
+
+
+def _add_skip_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--skip-bad", action="store_true", help="leave out and count what cannot be read")
+
+
+def _add_batch_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="sequences at a time (default: %(default)s)"
+    )
+    _add_machine_flags(parser)
 
 
 def _layout_options() -> dict[str, tuple[Field, Any]]:
@@ -368,13 +428,22 @@ def _add_evaluate(commands: Any) -> None:
         commands,
         "evaluate",
         _evaluate,
-        "measure a fine-tuned model on a labelled file",
+        "measure a fine-tuned model on a labelled file, or a pretrained one on minimal pairs",
         "minibert evaluate --model runs/wnut17/best --data emerging.test.annotated",
         "minibert evaluate --model runs/mrpc/best --recipe mrpc --data test.txt --json scores.json",
+        "minibert evaluate --model runs/tiny/final --recipe blimp --data BLiMP.zip --limit 100",
     )
     parser.usage = f"{parser.prog} --model FOLDER --data FILE [flags]"
-    parser.add_argument("--model", required=True, metavar="FOLDER", help="a fine-tuned model")
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="FOLDER",
+        help="a fine-tuned model; for --recipe blimp a pretrained one",
+    )
     parser.add_argument("--data", required=True, metavar="FILE", help="a file with labels")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="use the first N examples only; of blimp, N of each paradigm"
+    )
     parser.add_argument("--json", metavar="FILE", help="where to write the scores as JSON, too")
     _add_model_use_flags(parser)
 
@@ -385,6 +454,7 @@ def _evaluate(flags: argparse.Namespace) -> None:
         flags.model,
         flags.data,
         layout=_layout(flags),
+        limit=flags.limit,
         batch_size=flags.batch_size,
         faults=faults,
         device=_device(flags),
@@ -393,6 +463,263 @@ def _evaluate(flags: argparse.Namespace) -> None:
     _tell(faults)
     if flags.json:
         write_json(flags.json, result.to_dict())
+
+
+def _add_embed(commands: Any) -> None:
+    parser = _add_command(
+        commands,
+        "embed",
+        _embed,
+        "turn texts into vectors, to be compared by their cosine",
+        "minibert embed --model all-MiniLM-L6-v2 --input sentences.txt --output vectors.npy",
+        "minibert embed --model runs/tiny/final --pooling cls --input rows.tsv --column title --output v.npz",
+    )
+    parser.usage = f"{parser.prog} --model FOLDER --input FILE --output FILE [flags]"
+    _add_encoder_flags(parser, "a BERT, or a folder of sentence-transformers", required=True)
+    parser.add_argument("--input", required=True, metavar="FILE", help="a text a line, or .tsv, .csv, .jsonl")
+    parser.add_argument("--column", metavar="NAME", help="of the texts, or its number (default: text)")
+    parser.add_argument("--format", choices=FORMATS, help="of FILE, if its name does not end in it")
+    parser.add_argument(
+        "--output",
+        required=True,
+        metavar="FILE",
+        help=".npy (texts × H, float32), .npz (with the lines' numbers), .jsonl (with the texts)",
+    )
+    parser.add_argument(
+        "--normalise",
+        action=argparse.BooleanOptionalAction,
+        default=argparse.SUPPRESS,
+        help="give every vector the length 1 (default: as the folder says)",
+    )
+    _add_skip_flag(parser)
+    _add_batch_flags(parser)
+
+
+def _embed(flags: argparse.Namespace) -> None:
+    check_output(flags.output)
+    faults = Faults(flags.skip_bad)
+    texts = read_texts(flags.input, column_of(flags.column), file_format=flags.format, faults=faults)
+    encoder = TextEncoder.open(flags.model, device=_device(flags), **_encoder_options(flags))
+    vectors = encoder.embed([text.text for text in texts], flags.batch_size, progress=True)
+    write_vectors(flags.output, texts, vectors)
+    print(f"{len(vectors):,} vectors of {encoder.dimension} numbers written to {flags.output}")
+    _tell(faults)
+
+
+def _add_encoder_flags(parser: argparse.ArgumentParser, about: str, required: bool) -> None:
+    parser.add_argument("--model", required=required, metavar="FOLDER", help=about)
+    parser.add_argument(
+        "--pooling",
+        choices=tuple(POOLING),
+        default=argparse.SUPPRESS,
+        help="how a vector is made of hidden states (default: as the folder says, else mean)",
+    )
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="tokens that a text is cut to (default: as the folder says, else what the model can read)",
+    )
+
+
+def _encoder_options(flags: argparse.Namespace) -> dict[str, Any]:
+    """What was said of the encoder; the folder tells the rest."""
+    names = ("pooling", "max_length", "normalise")
+    return {name: getattr(flags, name) for name in names if hasattr(flags, name)}
+
+
+def _add_search(commands: Any) -> None:
+    about = "find passages by what they mean: an index of vectors, queries, re-ranking"
+    parser = commands.add_parser("search", help=about, description=about[0].upper() + about[1:] + ".")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for add in (_add_search_index, _add_search_query, _add_search_evaluate, _add_search_pairs):
+        add(actions)
+
+
+def _add_search_index(actions: Any) -> None:
+    parser = _add_command(
+        actions,
+        "index",
+        _search_index,
+        "put passages into an index, a new one or one that is there",
+        "minibert search index --model all-MiniLM-L6-v2 --passages notes.txt --index notes.index",
+        "minibert search index --passages more.jsonl --index notes.index",
+    )
+    parser.usage = f"{parser.prog} --model FOLDER --passages FILE --index FOLDER [flags]"
+    _add_encoder_flags(parser, "the encoder (default: the one that made the index)", required=False)
+    parser.add_argument(
+        "--passages",
+        required=True,
+        nargs="+",
+        metavar="FILE",
+        help=".tsv, .csv or .jsonl with id, text and perhaps title; .json of SQuAD; else a passage a line",
+    )
+    parser.add_argument("--index", required=True, metavar="FOLDER", help="the index")
+    parser.add_argument(
+        "--approximate", action="store_true", help="search in a graph, faster among very many passages"
+    )
+    _add_skip_flag(parser)
+    _add_batch_flags(parser)
+
+
+def _search_index(flags: argparse.Namespace) -> None:
+    faults = Faults(flags.skip_bad)
+    passages = [passage for path in flags.passages for passage in read_passages(path, faults)]
+    how = {"batch_size": flags.batch_size, "progress": True}
+    if Path(flags.index).exists():
+        index = PassageIndex.open(flags.index)
+        encoder = index.open_encoder(flags.model, device=_device(flags), **_encoder_options(flags))
+        index.add(encoder, passages, **how)
+    elif flags.model is None:
+        raise UserError(f"{flags.index}: a new index needs an encoder; give --model FOLDER")
+    else:
+        encoder = TextEncoder.open(flags.model, device=_device(flags), **_encoder_options(flags))
+        index = PassageIndex.create(flags.index, encoder, passages, **how)
+    if flags.approximate:
+        index.make_approximate()
+    print(f"{len(passages):,} passages added; {len(index):,} in {flags.index}, version {index.version}")
+    _tell(faults)
+
+
+def _add_index_flags(parser: argparse.ArgumentParser) -> None:
+    """Those of the actions that search in an index."""
+    parser.add_argument("--index", required=True, metavar="FOLDER", help="made by  minibert search index")
+    parser.add_argument("--model", metavar="FOLDER", help="the encoder, if it has moved since then")
+    parser.add_argument("--exact", action="store_true", help="compare all, even if the index is approximate")
+    _add_batch_flags(parser)
+
+
+def _add_search_query(actions: Any) -> None:
+    parser = _add_command(
+        actions,
+        "query",
+        _search_query,
+        "find the passages that answer a question best",
+        'minibert search query --index notes.index "who built the bridge?"',
+        'minibert search query --index squad.index "who was Rollo?" --where "title = \'Normans\'" --top-k 3',
+        'minibert search query --index notes.index "who built it?" --rerank runs/reranker/best --json',
+    )
+    parser.add_argument("text", nargs="+", help="a question, or several")
+    _add_index_flags(parser)
+    parser.add_argument("--top-k", type=int, default=5, metavar="N", help="passages (default: %(default)s)")
+    parser.add_argument("--where", metavar="SQL", help="a condition on id, title and text")
+    parser.add_argument("--rerank", metavar="FOLDER", help="a classifier that looks again at the best ones")
+    parser.add_argument(
+        "--depth", type=int, default=DEPTH, metavar="N", help="how many it looks at (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each passage")
+
+
+def _search_query(flags: argparse.Namespace) -> None:
+    index = PassageIndex.open(flags.index)
+    device = _device(flags)
+    reranker = Reranker.open(flags.rerank, device=device) if flags.rerank else None
+    vectors = index.open_encoder(flags.model, device=device).embed(flags.text, flags.batch_size)
+    depth = max(flags.depth, flags.top_k) if reranker else flags.top_k
+    found = index.search(vectors, depth, exact=flags.exact, where=flags.where)
+    if reranker:
+        found = reranker.rerank(flags.text, found, flags.batch_size)
+    for query, hits in zip(flags.text, found, strict=True):
+        if flags.json:
+            print(json_lines({"query": query, **hit.to_dict()} for hit in hits[: flags.top_k]), end="")
+            continue
+        print(query)
+        for hit in hits[: flags.top_k]:
+            print(f"  {hit.score:7.4f}  {hit.passage.id}  {textwrap.shorten(hit.passage.text, 200)}")
+
+
+def _add_search_evaluate(actions: Any) -> None:
+    parser = _add_command(
+        actions,
+        "evaluate",
+        _search_evaluate,
+        "measure how well questions find their passages, against brute force and with re-ranking",
+        "minibert search evaluate --index squad.index --queries dev-v1.1.json",
+        "minibert search evaluate --index notes.index --queries asked.tsv --rerank runs/reranker/best",
+    )
+    _add_queries_flag(parser)
+    _add_index_flags(parser)
+    parser.add_argument(
+        "--top-k", type=int, default=DEPTH, metavar="N", help="passages that count (default: %(default)s)"
+    )
+    parser.add_argument("--rerank", metavar="FOLDER", help="a classifier that looks again at those")
+    parser.add_argument("--json", metavar="FILE", help="where to write the scores as JSON, too")
+
+
+def _add_queries_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--queries",
+        required=True,
+        metavar="FILE",
+        help=".tsv, .csv or .jsonl with query and id, that of its passage; or .json of SQuAD",
+    )
+    _add_skip_flag(parser)
+    parser.add_argument("--limit", type=int, metavar="N", help="no more than N queries, chosen at random")
+    parser.add_argument("--seed", type=int, default=0, help="of what is chosen (default: %(default)s)")
+
+
+def _queries(flags: argparse.Namespace, index: PassageIndex, faults: Faults) -> list[Query]:
+    queries = read_queries(flags.queries, index.passages(), faults)
+    return queries if flags.limit is None else some_queries(queries, flags.limit, flags.seed)
+
+
+def _search_evaluate(flags: argparse.Namespace) -> None:
+    index, faults = PassageIndex.open(flags.index), Faults(flags.skip_bad)
+    queries = _queries(flags, index, faults)
+    device = _device(flags)
+    result = evaluate_search(
+        index,
+        index.open_encoder(flags.model, device=device),
+        queries,
+        top_k=flags.top_k,
+        exact=flags.exact,
+        reranker=Reranker.open(flags.rerank, device=device) if flags.rerank else None,
+        batch_size=flags.batch_size,
+        progress=True,
+    )
+    print(result.describe())
+    _tell(faults)
+    if flags.json:
+        write_json(flags.json, result.to_dict())
+
+
+def _add_search_pairs(actions: Any) -> None:
+    parser = _add_command(
+        actions,
+        "pairs",
+        _search_pairs,
+        "make the pairs that a re-ranker is fine-tuned on: right passages, and wrong ones that were found",
+        "minibert search pairs --index squad.index --queries train.json --output pairs.jsonl",
+    )
+    _add_queries_flag(parser)
+    _add_index_flags(parser)
+    parser.add_argument("--output", required=True, metavar="FILE", help="where to write the pairs (.jsonl)")
+    parser.add_argument(
+        "--negatives", type=int, default=3, metavar="N", help="wrong ones a query (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--depth", type=int, default=DEPTH, metavar="N", help="of the best N (default: %(default)s)"
+    )
+
+
+def _search_pairs(flags: argparse.Namespace) -> None:
+    index, faults = PassageIndex.open(flags.index), Faults(flags.skip_bad)
+    queries = _queries(flags, index, faults)
+    pairs = training_pairs(
+        index,
+        index.open_encoder(flags.model, device=_device(flags)),
+        queries,
+        negatives=flags.negatives,
+        depth=flags.depth,
+        exact=flags.exact,
+        seed=flags.seed,
+        batch_size=flags.batch_size,
+        progress=True,
+    )
+    write_text(flags.output, json_lines(pair.to_dict() for pair in pairs))
+    print(f"{len(pairs):,} pairs of {len(queries):,} queries written to {flags.output}")
+    _tell(faults)
 
 
 def _add_tokenizer(commands: Any) -> None:
@@ -431,7 +758,10 @@ def _add_tokenizer(commands: Any) -> None:
     decode.add_argument("--skip-special-tokens", action="store_true", help="leave out [CLS], [SEP], [PAD] …")
     for parser in (encode, decode):
         parser.add_argument(
-            "--tokenizer", metavar="FOLDER", help="(default: that of the newest runs/*/final)"
+            "--tokenizer",
+            default=DEFAULT_MODEL,
+            metavar="FOLDER",
+            help="of a model, or a vocabulary (default: that of %(default)s, which comes with minibert)",
         )
 
 
@@ -453,14 +783,14 @@ def _tokenizer_train(flags: argparse.Namespace) -> None:
 def _tokenizer_encode(flags: argparse.Namespace) -> None:
     if len(flags.text) > 2:
         raise UserError(f"expected a text or a pair of texts, got {len(flags.text)}; quote texts with spaces")
-    tokenizer = BertTokenizer.from_pretrained(flags.tokenizer or _newest_model())
+    tokenizer = BertTokenizer.from_pretrained(flags.tokenizer)
     ids = tokenizer(*flags.text)["input_ids"]
     print(" ".join(tokenizer.tokens[i] for i in ids))
     print(" ".join(map(str, ids)))
 
 
 def _tokenizer_decode(flags: argparse.Namespace) -> None:
-    tokenizer = BertTokenizer.from_pretrained(flags.tokenizer or _newest_model())
+    tokenizer = BertTokenizer.from_pretrained(flags.tokenizer)
     print(tokenizer.decode(flags.ids, skip_special_tokens=flags.skip_special_tokens))
 
 

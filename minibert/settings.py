@@ -9,7 +9,7 @@ import difflib
 import math
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -51,12 +51,7 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> Self:
         """Settings from names and values. Raises UserError for an unknown name, with the nearest known."""
-        known = [f.name for f in fields(cls)]
-        for name in values:
-            if name not in known:
-                nearest = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; known are: {', '.join(known)}"
-                raise UserError(f"{source}: unknown setting {name!r}{hint}")
+        check_names(values, [f.name for f in fields(cls)], source)
         return cls(**values)
 
     def replace(self, **changes: Any) -> Self:
@@ -98,6 +93,15 @@ class Settings:
     def _told(self, name: str) -> Any:
         value = getattr(self, name)
         return " ".join(map(str, value)) or "none" if isinstance(value, tuple) else value
+
+
+def check_names(names: Iterable[str], known: Sequence[str], source: str) -> None:
+    """Raise UserError if a setting does not exist, with the nearest name that does."""
+    for name in names:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; known are: {', '.join(known)}"
+            raise UserError(f"{source}: unknown setting {name!r}{hint}")
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:

@@ -1,11 +1,15 @@
-"""The models that come with the package, by their names."""
+"""The models that come with the package: how they are called, and what is said of them."""
+
+import re
+import warnings
 
 import pytest
 
 from minibert import assets
 from minibert.bert import BertConfig, BertForPreTraining
+from minibert.bert.weights import open_weights
 from minibert.errors import UserError
-from minibert.tasks import export
+from minibert.tasks import export, fill_mask
 from minibert.text import BertTokenizer
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the river".split()
@@ -48,3 +52,57 @@ def test_what_is_neither_is_told_what_there_is(tmp_path, monkeypatch):
         UserError, match=r"^pica: no such folder, nor a model that comes with minibert \(pico\)"
     ):
         BertForPreTraining.from_pretrained("pica")
+
+
+# -- mini --------------------------------------------------------------------------------------------
+
+MINI = assets.ASSETS / "mini"
+
+
+@pytest.fixture(scope="module")
+def mini():
+    """The model and its vocabulary, opened without a warning."""
+    with warnings.catch_warnings(action="error"):
+        return BertForPreTraining.from_pretrained("mini"), BertTokenizer.from_pretrained("mini")
+
+
+def test_it_is_small_and_whole(mini):
+    model, tokenizer = mini
+    assert sum(path.stat().st_size for path in MINI.rglob("*")) <= 12_000_000
+    assert {tensor.dtype for tensor in open_weights(MINI, "").values()} == {"F16"}
+    assert len(tokenizer) == model.config.vocab_size and tokenizer.lowercase
+
+
+def test_its_card_tells_of_the_data_the_licence_and_the_results(mini):
+    model, _ = mini
+    card = (MINI / "README.md").read_text(encoding="utf-8")
+    for told in (
+        *("license: cc-by-sa-3.0", "CC BY-SA 3.0 and the GFDL", "authors named in their histories"),
+        *("12,980 articles of the English Wikipedia", "96 English novels", "It must not judge people."),
+        "--corpus wikipedia_en novels",
+        f"| parameters | {sum(parameter.size for parameter in model.buffers.parameters):,} |",
+    ):
+        assert told in card, told
+    for measured in ("masked words, loss", "masked words, accuracy", "sentence pairs \\(NSP\\), accuracy"):
+        assert re.search(rf"\| {measured}[^|]*\| \d\.\d{{4}} \|", card), measured
+    for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", card):
+        assert (MINI / picture).read_bytes().startswith(b"\x89PNG")
+
+
+EASY = {
+    "the [MASK] states of america": "united",
+    "he was born in london [MASK] 1950 .": "in",
+    "the university [MASK] california": "of",
+    "he went to school in new [MASK] city .": "york",
+    "he was one of the greatest writers of the nineteenth [MASK] .": "century",
+    "the album was [MASK] in 2004 .": "released",
+    "i do not know what to [MASK] .": "do",
+    "she opened the [MASK] and went into the room .": "door",
+}
+
+
+def test_it_has_learned_something(mini):
+    """The commonest tokens are no answer to most of these."""
+    guesses = {text: [token for token, _ in fill_mask(*mini, text)[0]] for text in EASY}
+    right = [word for text, word in EASY.items() if word in guesses[text]]
+    assert len(right) >= 6, guesses

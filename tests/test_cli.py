@@ -77,24 +77,37 @@ def test_pretrain_leaves_what_it_promises(trained):
     assert (run / "final" / "model.safetensors").is_file()
 
 
-def test_fill_mask_takes_the_newest_model_and_says_which(workplace, capsys):
-    assert main(["fill-mask", "the [MASK] of the [MASK] .", "--top-k", "3", "--device", "cpu"]) == 0
+MODEL = "--model runs/small/final"
+TOKENIZER = "--tokenizer runs/small/final"
+
+
+def test_fill_mask_says_which_model_it_takes(workplace, capsys):
+    assert main([*f"fill-mask {MODEL} --top-k 3 --device cpu".split(), "the [MASK] of the [MASK] ."]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"model: {Path('runs/small/final')}"
+    assert lines[0] == "model: runs/small/final"
     assert [line for line in lines[1:] if not line.startswith(" ")] == ["[MASK]", "[MASK]"]
     assert len(lines) == 1 + 2 * (1 + 3)
 
 
+def test_fill_mask_and_the_tokenizer_need_no_model_of_ones_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["fill-mask", "the capital of france is [MASK] .", "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["model: mini, which comes with minibert", "[MASK]"] and len(lines) == 2 + 5
+    assert main(["tokenizer", "encode", "the river"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "[CLS] the river [SEP]"
+
+
 def test_fill_mask_warns_of_a_head_that_knows_nothing(workplace, capsys):
     model = "runs/small/final"
-    assert main(["fill-mask", "the [MASK] .", "--device", "cpu"]) == 0
+    assert main(["fill-mask", "the [MASK] .", "--model", model, "--device", "cpu"]) == 0
     assert capsys.readouterr().err == "", "that it has other heads as well is not worth a word"
     path = Path(model) / "model.safetensors"
     tensors = {
         name: array for name, array in load_file(path).items() if not name.startswith("cls.predictions")
     }
     save_file(tensors, path)
-    assert main(["fill-mask", "the [MASK] .", "--device", "cpu"]) == 0
+    assert main(["fill-mask", "the [MASK] .", "--model", model, "--device", "cpu"]) == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert (
         line.startswith(f"minibert: warning: {model} has no tensors for") and "cls.predictions.bias" in line
@@ -102,10 +115,10 @@ def test_fill_mask_warns_of_a_head_that_knows_nothing(workplace, capsys):
 
 
 def test_tokenizer_encodes_and_decodes(workplace, capsys):
-    assert main(["tokenizer", "encode", "The river", "the night"]) == 0
+    assert main(["tokenizer", "encode", *TOKENIZER.split(), "The river", "the night"]) == 0
     tokens, ids = capsys.readouterr().out.splitlines()
     assert tokens.split()[0] == "[CLS]" and tokens.split().count("[SEP]") == 2
-    assert main(["tokenizer", "decode", *ids.split(), "--skip-special-tokens"]) == 0
+    assert main(["tokenizer", "decode", *TOKENIZER.split(), *ids.split(), "--skip-special-tokens"]) == 0
     assert capsys.readouterr().out == "the river the night\n"
 
 
@@ -224,17 +237,17 @@ MISTAKES = {
     "vocabulary too small": (NOTHING, f"{PRETRAIN} corpus.txt --vocab-size 7", ["vocab_size 7"]),
     "vocabulary without special tokens": (
         damage("runs/small/final/vocab.txt", b"the\nof\n"),
-        "tokenizer encode hello",
+        f"tokenizer encode {TOKENIZER} hello",
         ["vocab.txt", "[PAD]"],
     ),
     "vocabulary with duplicates": (
         lambda: Path("runs/small/final/vocab.txt").write_text("\n".join([*SPECIALS, "the", "the", ""])),
-        "tokenizer encode hello",
+        f"tokenizer encode {TOKENIZER} hello",
         ["vocab.txt", "'the'"],
     ),
     "vocabulary of another size": (
         lambda: Path("runs/small/final/vocab.txt").write_text("\n".join([*SPECIALS, "the", ""])),
-        "fill-mask [MASK]",
+        f"fill-mask {MODEL} [MASK]",
         ["vocab"],
     ),
     "too long for the positions": (
@@ -244,22 +257,26 @@ MISTAKES = {
     ),
     "text too long for the positions": (
         NOTHING,
-        f"fill-mask '{'night ' * 600}[MASK]'",
+        f"fill-mask {MODEL} '{'night ' * 600}[MASK]'",
         ["512 positions"],
     ),
     "no mask": (NOTHING, "fill-mask hello", ["[MASK]"]),
-    "id outside the vocabulary": (NOTHING, "tokenizer decode 5 99999", ["99999"]),
+    "id outside the vocabulary": (NOTHING, f"tokenizer decode {TOKENIZER} 5 99999", ["99999"]),
     "hidden size and heads": (NOTHING, f"{PRETRAIN} corpus.txt --hidden 18 --heads 4", ["18", "4"]),
     "no such model": (NOTHING, "fill-mask [MASK] --model nowhere", ["nowhere"]),
-    "damaged model": (damage("runs/small/final/model.*", b"1"), "fill-mask [MASK]", ["model.safetensors"]),
+    "damaged model": (
+        damage("runs/small/final/model.*", b"1"),
+        f"fill-mask {MODEL} [MASK]",
+        ["model.safetensors"],
+    ),
     "model of another shape": (
         edit_config(hidden_size=32),
-        "fill-mask [MASK]",
+        f"fill-mask {MODEL} [MASK]",
         ["model.safetensors", "shape"],
     ),
     "damaged configuration": (
         damage("runs/small/final/config.json", b"{"),
-        "fill-mask [MASK]",
+        f"fill-mask {MODEL} [MASK]",
         ["config.json", "JSON"],
     ),
     "a run in the way": (

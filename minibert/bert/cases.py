@@ -156,11 +156,19 @@ def task_cases(device: Device) -> list[Case]:
         ("BertForSequenceClassification", sequences, classification, {"labels": CLASSES}),
         ("  only the head learns", sequences, classification, {"labels": CLASSES}),
         ("  regression", sequences, regression, scores),
+        (
+            "  from two layers",
+            sequences,
+            classification.replace(feature_layers=[-2, -1]),
+            {"labels": CLASSES},
+        ),
         ("BertForTokenClassification", tokens, classification, {"labels": TAGS}),
         ("  embeddings frozen", tokens, classification, {"labels": TAGS}),
         ("  a layer frozen", tokens, classification, {"labels": TAGS}),
         ("  with a CRF", tokens, crf, {"labels": TAGS}),
+        ("  from two layers, with a CRF", tokens, crf.replace(feature_layers=[-1, 0]), {"labels": TAGS}),
         ("BertForQuestionAnswering", spans, CONFIG, SPANS),
+        ("BertForQuestionAnswering, from two layers", spans, CONFIG.replace(feature_layers=[1, 2]), SPANS),
     ]:
         model = model_class(config, device=device, dtype="float64")
         _prepare(model, draw)

@@ -37,8 +37,9 @@ class BertConfig:
     The rest belongs to the heads of fine-tuning. ``id2label`` names the ``num_labels`` labels, and its
     inverse ``label2id`` follows from it. ``problem_type`` is "single_label_classification", "regression",
     or None for regression with one label and classification with more. ``classifier_dropout`` is the dropout
-    before the head, None for ``hidden_dropout_prob``. With ``crf``, which transformers does not know, a
-    token classifier scores whole taggings.
+    before the head, None for ``hidden_dropout_prob``. Two that transformers does not know: with ``crf`` a
+    token classifier scores whole taggings; with ``feature_layers`` the encoder stays as it is, and a head
+    reads the hidden states of these layers side by side (0: the embeddings, 1 … L, or −1 for the last).
 
     Raises UserError if a size is not positive or absurd (``LARGEST``), the sizes do not fit each other, or
     a value is out of range.
@@ -67,6 +68,7 @@ class BertConfig:
     problem_type: str | None = None
     classifier_dropout: float | None = None
     crf: bool = False
+    feature_layers: list[int] | None = None
 
     def __post_init__(self) -> None:
         self._name_labels()
@@ -94,6 +96,8 @@ class BertConfig:
         for name in ("is_decoder", "crf"):
             if not isinstance(getattr(self, name), bool):
                 raise UserError(f"{name} must be true or false, got {reprlib.repr(getattr(self, name))}")
+        if self.feature_layers is not None:
+            self.check_layers(self.feature_layers)
         padding = self.pad_token_id
         if padding is not None and (type(padding) is not int or not 0 <= padding < self.vocab_size):
             raise UserError(
@@ -116,6 +120,23 @@ class BertConfig:
         self.id2label = {int(i): name for i, name in sorted(names.items(), key=lambda item: int(item[0]))}
         self.label2id = {name: i for i, name in self.id2label.items()}
         self.num_labels = count
+
+    def check_layers(self, layers: Any) -> None:
+        """Raise UserError if these are not numbers of hidden states, at least one."""
+        count = self.num_hidden_layers
+        if not isinstance(layers, list | tuple) or not layers:
+            raise UserError(f"layers must be a list of numbers, at least one, got {reprlib.repr(layers)}")
+        for layer in layers:
+            if type(layer) is not int or not -count - 1 <= layer <= count:
+                raise UserError(
+                    f"no layer {reprlib.repr(layer)}; there are 0 (the embeddings) to {count}, and −1 to "
+                    f"−{count + 1}"
+                )
+
+    @property
+    def head_size(self) -> int:
+        """How many numbers a head reads of each token."""
+        return self.hidden_size * len(self.feature_layers or [-1])
 
     @property
     def labels(self) -> list[str]:

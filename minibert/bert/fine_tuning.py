@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from minibert.arrays import Array, map_arrays, to_numpy
+from minibert.arrays import Array, get_array_module, map_arrays, to_numpy
 from minibert.bert.inputs import encoder_inputs
 from minibert.bert.models import BertModel, PretrainedModel
 from minibert.errors import UserError
@@ -69,16 +69,17 @@ def extract_features(
     """
     if model.training:
         raise UserError("features are computed without dropout; call model.eval() first")
-    count = model.config.num_hidden_layers
-    if wrong := [layer for layer in layers if not -count - 1 <= layer <= count]:
-        raise UserError(
-            f"no layer {wrong[0]}; there are 0 (the embeddings) to {count}, and −1 to −{count + 1}"
-        )
+    model.config.check_layers(layers)
     inputs = encoder_inputs(model.config, input_ids, token_type_ids, attention_mask)
     inputs = map_arrays(model.device.asarray, inputs)
     output, _ = encoder_of(model).encode(inputs, model.dtype, return_hidden_states=True)
-    states = [output.hidden_states[layer].astype(model.dtype, copy=False) for layer in layers]  # (B, S, H)
-    return to_numpy(model.device.xp.concatenate(states, axis=-1))
+    return to_numpy(side_by_side(output.hidden_states, layers).astype(model.dtype, copy=False))
+
+
+def side_by_side(hidden_states: Sequence[Array], layers: Sequence[int]) -> Array:
+    """Of L + 1 hidden states (B, S, H) some of them, as (B, S, len(layers) · H)."""
+    states = [hidden_states[layer] for layer in layers]
+    return get_array_module(states[0]).concatenate(states, axis=-1)
 
 
 def _parts(encoder: BertModel) -> list[Module]:

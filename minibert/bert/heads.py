@@ -110,15 +110,15 @@ class BertPreTrainingHeads(Module):
 
 
 class Classifier(Linear):
-    """A score for each of the K labels: y = dropout(x) Wᵀ + b."""
+    """A score for each of the K labels: y = dropout(x) Wᵀ + b. x has ``config.head_size`` numbers."""
 
     def __init__(self, config: BertConfig):
-        super().__init__(config.hidden_size, config.num_labels)
+        super().__init__(config.head_size, config.num_labels)
         own = config.classifier_dropout
         self.dropout = Dropout(config.hidden_dropout_prob if own is None else own)
 
     def forward(self, x: Array) -> tuple[Array, list]:
-        """x (…, H) → y (…, K)."""
+        """x (…, head size) → y (…, K)."""
         dropped, dropout_cache = ops.dropout(x, self.dropout.probability, self.dropout.key())
         y, linear_cache = super().forward(dropped)
         return y, [dropout_cache, linear_cache]

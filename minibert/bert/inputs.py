@@ -69,10 +69,14 @@ class PretrainingInputs:
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """A whole batch for a model of fine-tuning; without labels there are no targets."""
+    """A whole batch for a model of fine-tuning; without labels there are no targets.
+
+    ``features`` are what the encoder would make of the batch, if that is known already.
+    """
 
     encoder: EncoderInputs
     targets: Targets | NumberTargets | SpanTargets | None
+    features: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,14 @@ def tag_targets(labels: Any, shape: tuple[int, int], num_tags: int, dtype: str) 
     positions, inside = words_first(labels != IGNORED)
     tags = np.where(inside, labels.reshape(-1)[positions], 0)
     return _targets(dtype, positions, tags, inside).divided_by(inside[:, 0].sum())
+
+
+def given_features(features: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """What an encoder has made of a batch before. Raises UserError if it is not of this shape."""
+    features = np.asarray(to_numpy(features) if hasattr(features, "dtype") else features)
+    if features.shape != shape:
+        raise UserError(f"features has shape {features.shape}; expected {shape}")
+    return features.astype(dtype, copy=False)
 
 
 def count_labels(labels: np.ndarray) -> int:

@@ -21,7 +21,14 @@ from minibert.bert.inputs import (
     encoder_inputs,
     masked_lm_targets,
 )
-from minibert.bert.pretrained import check_complete, load_tensors, match_tensors, report, save_model
+from minibert.bert.pretrained import (
+    check_complete,
+    load_tensors,
+    match_tensors,
+    report,
+    save_model,
+    without_heads,
+)
 from minibert.bert.weights import open_weights
 from minibert.errors import UserError
 from minibert.nn import Module, initialise
@@ -45,6 +52,7 @@ class BertOutput:
     embeddings: Array | None = None  # (B, H), a vector for each sentence
     last_hidden_state: Array | None = None  # (B, S, H)
     pooler_output: Array | None = None  # (B, H)
+    features: Array | None = None  # with feature_layers what the head reads: (B, S, …), of a text (B, …)
     hidden_states: list[Array] | None = None  # L + 1 of (B, S, H): the embeddings, then each layer's output
     attentions: list[Array] | None = None  # L of (B, A, S, S), before dropout
 
@@ -81,6 +89,7 @@ class PretrainedModel(Module):
         precision: str | None = None,
         seed: int = 0,
         complete: bool = False,
+        new_head: bool = False,
         **settings: Any,
     ) -> "PretrainedModel":
         """The model in a local folder (``config.json``, ``model.safetensors``), in evaluation mode.
@@ -92,10 +101,12 @@ class PretrainedModel(Module):
         configuration that get another value than in the file. A pooler or a head that the files do not have
         starts anew, from ``seed``, and tensors that this class has no use for are left aside; a warning names
         both. In fine-tuning that is how it should be, and one line says which head is new. With ``complete``
-        nothing may start anew. Raises UserError for anything else that does not fit, before memory is taken.
+        nothing may start anew; with ``new_head`` every head does, but not the pooler. Raises UserError for
+        anything else that does not fit, before memory is taken.
         """
         folder = model_folder(folder)
         stored = open_weights(folder, cls.architecture or cls.__name__)
+        stored = without_heads(stored) if new_head else stored
         model = cls._skeleton(folder, settings)
         match = match_tensors(model, stored, folder)
         if complete:

@@ -65,6 +65,12 @@ def match_tensors(model: Module, stored: dict[str, StoredTensor], folder: Path) 
     )
 
 
+def without_heads(stored: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """The tensors of the encoder and its pooler alone."""
+    heads = tuple(head for head in HEADS if head != "pooler.")
+    return {name: tensor for name, tensor in stored.items() if not _common_name(name).startswith(heads)}
+
+
 def _common_name(name: str) -> str:
     """The name that a tensor has in all layouts: no ``bert.``, no ``gamma`` or ``beta``."""
     name = name.removeprefix("bert.")

@@ -6,6 +6,7 @@ from typing import Any
 from minibert import ops
 from minibert.arrays import Array, Device, map_arrays, to_numpy
 from minibert.bert.config import BertConfig
+from minibert.bert.fine_tuning import freeze, side_by_side
 from minibert.bert.heads import Classifier, LinearChainCRF
 from minibert.bert.inputs import (
     IGNORED,
@@ -17,6 +18,7 @@ from minibert.bert.inputs import (
     count_labels,
     count_spans,
     encoder_inputs,
+    given_features,
     number_targets,
     span_targets,
     tag_targets,
@@ -35,6 +37,9 @@ class TaskModel(PretrainedModel):
     A task makes its head in ``_add_head`` and its targets from labels in ``_targets``, fills in logits and
     loss in ``_head``, which returns its cache (None without targets), and goes back through both in
     ``_head_backward``.
+
+    With ``config.feature_layers`` only the head learns, from hidden states without dropout. They are told as
+    ``outputs.features``, and need not be computed again if they are given back as ``features``.
 
     A loss is a sum divided by ``denominator``, which defaults to the number of labels in the batch; for
     micro-batches pass that of all of them, and their losses and gradients add up to those of the one large
@@ -56,8 +61,11 @@ class TaskModel(PretrainedModel):
     ):
         super().__init__()
         self.config = config
-        self.bert = BertModel(config, device=None, add_pooling_layer=self.add_pooling_layer)
+        layers = config.feature_layers
+        self.bert = BertModel(config, device=None, add_pooling_layer=self.add_pooling_layer and not layers)
         self._add_head(config)
+        if layers:
+            freeze(self)
         self._become_root(device, dtype, precision, seed)
 
     def forward(
@@ -67,6 +75,7 @@ class TaskModel(PretrainedModel):
         attention_mask: Any = None,
         labels: Any = None,
         denominator: float | None = None,
+        features: Any = None,
         return_hidden_states: bool = False,
         return_attentions: bool = False,
     ) -> tuple[BertOutput, list]:
@@ -75,7 +84,7 @@ class TaskModel(PretrainedModel):
         input_ids, token_type_ids, attention_mask (B, S); what the labels are, the class says. Raises
         UserError for a batch that does not fit the model.
         """
-        batch = self.check(input_ids, token_type_ids, attention_mask, labels, denominator)
+        batch = self.check(input_ids, token_type_ids, attention_mask, labels, denominator, features)
         batch = map_arrays(self.device.asarray, batch)
         return self.compute(batch, return_hidden_states, return_attentions)
 
@@ -86,20 +95,44 @@ class TaskModel(PretrainedModel):
         attention_mask: Any = None,
         labels: Any = None,
         denominator: float | None = None,
+        features: Any = None,
     ) -> TaskInputs:
         """The first half of ``forward``: everything that is done on the host."""
         encoder = encoder_inputs(self.config, input_ids, token_type_ids, attention_mask)
         shape = encoder.input_ids.shape
-        return TaskInputs(encoder, None if labels is None else self._targets(labels, shape, denominator))
+        targets = None if labels is None else self._targets(labels, shape, denominator)
+        if features is not None:
+            features = self._given_features(features, shape)
+        return TaskInputs(encoder, targets, features)
 
     def compute(
         self, batch: TaskInputs, return_hidden_states: bool = False, return_attentions: bool = False
     ) -> tuple[BertOutput, list]:
         """The second half: a checked batch, now on the device, → outputs, cache."""
-        output, encoder_cache = self.bert.encode(
-            batch.encoder, self.dtype, return_hidden_states, return_attentions
-        )
+        layers = self.config.feature_layers
+        if batch.features is not None:
+            output, encoder_cache = BertOutput(features=batch.features), None
+        else:
+            output, encoder_cache = self.bert.encode(
+                batch.encoder, self.dtype, return_hidden_states or bool(layers), return_attentions
+            )
+            if layers:
+                output.features = self._features(output.hidden_states, batch.encoder.attention_mask)
         return output, [encoder_cache, self._head(output, batch.targets)]
+
+    def _features(self, hidden_states: list[Array], attention_mask: Array) -> Array:
+        """What the head reads: hidden states of the layers that it was made for, (B, S, head size)."""
+        return side_by_side(hidden_states, self.config.feature_layers).astype(self.dtype, copy=False)
+
+    def _given_features(self, features: Any, shape: tuple[int, int]) -> Array:
+        """The same, computed before."""
+        return given_features(features, (*shape, self.config.head_size), self.dtype)
+
+    def _read(self, output: BertOutput) -> Array:
+        """The features, or the last hidden state (B, S, H), as products read them."""
+        if self.config.feature_layers:
+            return output.features.astype(self.buffers.operand.dtype, copy=False)
+        return output.last_hidden_state
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The ``denominator`` of a batch alone; those of micro-batches are added up."""
@@ -114,15 +147,24 @@ class TaskModel(PretrainedModel):
         if head_cache is None:
             raise ValueError("backward without a loss: give labels to forward")
         dhidden, dpooled = self._head_backward(plain_number(scale), head_cache)
-        self.bert.backward(cache.pop(), dhidden, dpooled)
+        if not self.config.feature_layers:
+            self.bert.backward(cache.pop(), dhidden, dpooled)
         self.buffers.settle_grad()
+
+    def train(self) -> None:
+        """From now on dropout is on, but not in an encoder that does not learn."""
+        super().train()
+        if self.config.feature_layers:
+            self.bert.eval()
 
 
 class BertForSequenceClassification(TaskModel):
     """A label or a number for a text, or for a pair of texts: scores W · pooled + b.
 
     labels (B,): classes, for a softmax over K labels; or with ``config.problem_type`` "regression" (the
-    default for K = 1) the numbers themselves, (B,) or (B, K), for the squared error.
+    default for K = 1) the numbers themselves, (B,) or (B, K), for the squared error. With
+    ``config.feature_layers`` the mean of a text's hidden states stands for the pooled vector, which a frozen
+    encoder would not have learned to make.
     """
 
     add_pooling_layer = True
@@ -150,7 +192,8 @@ class BertForSequenceClassification(TaskModel):
         )
 
     def _head(self, output: BertOutput, targets: Targets | NumberTargets | None) -> list | None:
-        logits, classifier_cache = self.classifier.forward(output.pooler_output)
+        pooled = self._read(output) if self.config.feature_layers else output.pooler_output
+        logits, classifier_cache = self.classifier.forward(pooled)
         output.logits = logits.astype(self.dtype, copy=False)  # (B, K)
         if targets is None:
             return None
@@ -160,6 +203,14 @@ class BertForSequenceClassification(TaskModel):
             loss = ops.cross_entropy(output.logits, targets.labels, targets.weights, targets.denominator)
         output.loss, loss_cache = loss
         return [classifier_cache, loss_cache]
+
+    def _features(self, hidden_states: list[Array], attention_mask: Array) -> Array:
+        """The mean over each text, (B, head size)."""
+        states = super()._features(hidden_states, attention_mask)
+        return ops.POOLING["mean"][0](states, attention_mask.astype(self.dtype))[0]
+
+    def _given_features(self, features: Any, shape: tuple[int, int]) -> Array:
+        return given_features(features, (shape[0], self.config.head_size), self.dtype)
 
     def _head_backward(self, dloss: Array | float, cache: list) -> tuple[None, Array]:
         """dloss, a scalar → nothing for the hidden states, dpooled (B, H)."""
@@ -202,7 +253,7 @@ class BertForTokenClassification(TaskModel):
         return {"denominator": int((counted if self.crf is None else counted.any(axis=1)).sum())}
 
     def _head(self, output: BertOutput, targets: Targets | None) -> list | None:
-        logits, classifier_cache = self.classifier.forward(output.last_hidden_state)
+        logits, classifier_cache = self.classifier.forward(self._read(output))
         output.logits = logits.astype(self.dtype, copy=False)  # (B, S, K)
         if targets is None:
             return None
@@ -250,7 +301,7 @@ class BertForQuestionAnswering(TaskModel):
     """
 
     def _add_head(self, config: BertConfig) -> None:
-        self.qa_outputs = Linear(config.hidden_size, 2)
+        self.qa_outputs = Linear(config.head_size, 2)
 
     def forward(
         self,
@@ -260,12 +311,13 @@ class BertForQuestionAnswering(TaskModel):
         start_positions: Any = None,
         end_positions: Any = None,
         denominator: float | None = None,
+        features: Any = None,
         return_hidden_states: bool = False,
         return_attentions: bool = False,
     ) -> tuple[BertOutput, list]:
         """A batch on the host → outputs, cache. Without positions there is no loss, and no backward."""
         batch = self.check(
-            input_ids, token_type_ids, attention_mask, start_positions, end_positions, denominator
+            input_ids, token_type_ids, attention_mask, start_positions, end_positions, denominator, features
         )
         batch = map_arrays(self.device.asarray, batch)
         return self.compute(batch, return_hidden_states, return_attentions)
@@ -278,12 +330,13 @@ class BertForQuestionAnswering(TaskModel):
         start_positions: Any = None,
         end_positions: Any = None,
         denominator: Any = None,
+        features: Any = None,
     ) -> TaskInputs:
         """The first half of ``forward``; the denominator may be two, for the starts and for the ends."""
         if (start_positions is None) != (end_positions is None):
             raise UserError("give both start_positions and end_positions, or none of them")
         labels = None if start_positions is None else (start_positions, end_positions)
-        return super().check(input_ids, token_type_ids, attention_mask, labels, denominator)
+        return super().check(input_ids, token_type_ids, attention_mask, labels, denominator, features)
 
     def _targets(self, labels: tuple, shape: tuple[int, int], denominator: Any) -> SpanTargets:
         return span_targets(*labels, shape, denominator, self.dtype)
@@ -294,7 +347,7 @@ class BertForQuestionAnswering(TaskModel):
         return {"denominator": count_spans(batch["start_positions"], batch["end_positions"], length)}
 
     def _head(self, output: BertOutput, targets: SpanTargets | None) -> list | None:
-        logits, linear_cache = self.qa_outputs.forward(output.last_hidden_state)
+        logits, linear_cache = self.qa_outputs.forward(self._read(output))
         logits = logits.astype(self.dtype, copy=False)  # (B, S, 2)
         output.start_logits, output.end_logits = logits[..., 0], logits[..., 1]
         if targets is None:

@@ -80,7 +80,7 @@ class Classify(TextTask):
     def record(self, example: TextExample, prediction: ClassPrediction) -> dict[str, Any]:
         """The text or texts, the label if it is known, the predicted one, and all probabilities."""
         scores = dict(zip(self.labels, prediction.probabilities.tolist(), strict=True))
-        return _told(example) | {"prediction": prediction.label, "probabilities": scores}
+        return example.to_dict() | {"prediction": prediction.label, "probabilities": scores}
 
 
 class Regress(TextTask):
@@ -111,9 +111,4 @@ class Regress(TextTask):
 
     def record(self, example: TextExample, prediction: float) -> dict[str, Any]:
         """The text or texts, the score if it is known, and the predicted one."""
-        return _told(example) | {"prediction": prediction}
-
-
-def _told(example: TextExample) -> dict[str, Any]:
-    told = {"text": example.text, "text_pair": example.text_pair, "label": example.label}
-    return {name: value for name, value in told.items() if value is not None}
+        return example.to_dict() | {"prediction": prediction}

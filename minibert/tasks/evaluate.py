@@ -1,13 +1,19 @@
-"""Measuring a fine-tuned model on a labelled file."""
+"""Measuring a fine-tuned model on a labelled file, or a pretrained one on minimal pairs."""
 
-import math
-from collections.abc import Mapping
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from minibert.data.tasks import Faults
+from minibert.bert import BertForMaskedLM
+from minibert.data.tasks import RECIPES, Faults, MinimalPair
+from minibert.errors import UserError
+from minibert.tasks.likelihood import blimp_scores
 from minibert.tasks.registry import open_task
+from minibert.text import BertTokenizer
+from minibert.train.metrics import without_nan
 
 
 @dataclass(frozen=True)
@@ -29,8 +35,8 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON can hold it: a score that is not a number, such as some correlations, is None."""
-        details = {part: _without_nan(scores) for part, scores in self.details.items()}
-        return asdict(self) | {"scores": _without_nan(self.scores), "details": details}
+        details = {part: without_nan(scores) for part, scores in self.details.items()}
+        return asdict(self) | {"scores": without_nan(self.scores), "details": details}
 
 
 def evaluate(
@@ -38,6 +44,7 @@ def evaluate(
     path: str | Path,
     *,
     layout: Mapping[str, Any] | None = None,
+    limit: int | None = None,
     batch_size: int = 32,
     faults: Faults | None = None,
     **options: Any,
@@ -45,16 +52,50 @@ def evaluate(
     """Measure the model in a fine-tuned folder on a file.
 
     ``layout`` says how the file is read if not like those of the training: {"recipe": "mrpc"} …; options are
-    those of ``from_pretrained``: device, precision … Raises UserError for a folder without such a model, and
-    for a file that its task cannot read or whose labels it does not know.
+    those of ``from_pretrained``: device, precision … With ``limit`` only so many examples are used, the
+    first. The recipe "blimp" is for models that predict masked words, as they are after pre-training: of how
+    many minimal pairs they find the good sentence likelier; the limit is that of each paradigm.
+
+    Raises UserError for a folder without such a model, and for a file that its task cannot read or whose
+    labels it does not know.
     """
+    if limit is not None and limit < 1:
+        raise UserError(f"limit must be at least 1, got {limit}")
     faults = Faults() if faults is None else faults
+    layout = layout or {}
+    if layout.get("recipe") == "blimp":
+        pairs = _first_pairs(RECIPES["blimp"].read(path, faults=faults), limit)
+        scores, details = _minimal_pair_scores(folder, pairs, batch_size, options)
+        return Evaluation(str(folder), "minimal pairs", str(path), len(pairs), scores, details)
     task, model = open_task(folder, **options)
-    task.set_layout(layout or {})
-    examples = task.check(task.read(path, faults=faults), faults)
+    task.set_layout(layout)
+    examples = task.check(task.read(path, faults=faults), faults)[:limit]
     predictions = task.predict(model, examples, batch_size)
     scores, details = task.scores(examples, predictions), task.details(examples, predictions)
     return Evaluation(str(folder), task.name, str(path), len(examples), scores, details)
+
+
+def _first_pairs(pairs: Sequence[MinimalPair], limit: int | None) -> list[MinimalPair]:
+    """The first ``limit`` pairs of each paradigm, or all of them."""
+    of_paradigm = defaultdict(list)
+    for pair in pairs:
+        of_paradigm[pair.paradigm].append(pair)
+    return [pair for group in of_paradigm.values() for pair in group[:limit]]
+
+
+def _minimal_pair_scores(
+    folder: str | Path, pairs: Sequence[MinimalPair], batch_size: int, options: Mapping[str, Any]
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Accuracy over all pairs, and that of each phenomenon with the number of its pairs."""
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* does not use")  # that there is a pooler as well is no news here
+        model = BertForMaskedLM.from_pretrained(folder, complete=True, **options)
+    shares = blimp_scores(model, tokenizer, pairs, batch_size=batch_size, progress=True)
+    overall, counts = shares.pop("overall"), Counter(pair.phenomenon for pair in pairs)
+    return {"accuracy": overall}, {
+        phenomenon: {"accuracy": share, "pairs": counts[phenomenon]} for phenomenon, share in shares.items()
+    }
 
 
 def _columns(table: Mapping[str, Mapping[str, float]]) -> str:
@@ -70,7 +111,3 @@ def _columns(table: Mapping[str, Mapping[str, float]]) -> str:
 
 def _shown(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-
-
-def _without_nan(scores: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else value for name, value in scores.items()}

@@ -10,11 +10,15 @@ from minibert.bert.weights import check_folder
 from minibert.errors import UserError
 from minibert.files import read_json
 from minibert.tasks.classify import Classify, Regress
+from minibert.tasks.question_answering import AnswerQuestions
+from minibert.tasks.similarity import Similarity
 from minibert.tasks.tag import Tag
 from minibert.tasks.task import TASK_FILE, Task
 from minibert.text import BertTokenizer
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classify, Regress, Tag)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (Classify, Regress, Tag, AnswerQuestions, Similarity)
+}
 
 
 def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel]:

@@ -1,6 +1,6 @@
 """A task: what fine-tuning, prediction and evaluation have to know of it, and of nothing else."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -8,14 +8,17 @@ from typing import Any, ClassVar
 import numpy as np
 from tqdm import tqdm
 
-from minibert.bert import BertOutput
+from minibert.assets import model_folder
+from minibert.bert import BertConfig, BertOutput
 from minibert.bert.models import PretrainedModel
+from minibert.data.randomness import generator
 from minibert.data.tasks import (
     FORMATS,
     RECIPES,
     Columns,
     Faults,
     Feature,
+    FeatureStream,
     Place,
     TextExample,
     check_labels,
@@ -23,12 +26,13 @@ from minibert.data.tasks import (
     ordered_batches,
     read_table,
 )
-from minibert.data.tasks.tables import USUAL_COLUMNS
+from minibert.data.tasks.tables import USUAL_COLUMNS, column_of
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.settings import Settings, setting
 from minibert.text import BertTokenizer
 
+READ = ("input_ids", "token_type_ids", "attention_mask", "features")  # of a batch, in order to predict
 TASK_FILE = "task.json"  # beside a fine-tuned model: the name of its task, and its options
 
 
@@ -37,7 +41,11 @@ class TaskOptions(Settings):
     """How files are read and examples are written out; a task adds its own."""
 
     recipe: str | None = setting(
-        None, "Data", "layout of a well-known data set, of which the files are", choices=tuple(RECIPES)
+        None,
+        "Data",
+        "layout of a well-known data set, of which the files are; docs-…: no files, but the documentation "
+        "installed with Python",
+        choices=tuple(RECIPES),
     )
     max_length: int = setting(128, "Task", "tokens in a sequence, at most", least=4)
 
@@ -62,6 +70,9 @@ class Task:
         self.tokenizer = tokenizer
         self.options = self.Options() if options is None else options
         self.labels = labels
+        self.frozen_encoder: Callable[[Sequence[Feature]], Sequence[Feature]] | None = (
+            None  # see tasks/frozen.py
+        )
 
     # -- Data -----------------------------------------------------------------------------------
 
@@ -109,15 +120,50 @@ class Task:
         """Examples to evaluate on whose labels the training data has; see `data.tasks.check_labels`."""
         return check_labels(examples, self.labels, faults) if self.has_labels else examples
 
+    def hold_out(self, examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+        """Examples to train on, and a random share of them, at least one, to evaluate on.
+
+        Raises UserError if not at least one is left for either.
+        """
+        count = max(1, round(share * len(examples)))
+        if count >= len(examples):
+            raise UserError(
+                f"cannot hold out {count} of {len(examples)} example(s); give a dev file, or more"
+            )
+        order = generator("held-out examples", seed).permutation(len(examples))
+        chosen = set(order[:count].tolist())
+        return (
+            [example for i, example in enumerate(examples) if i not in chosen],
+            [example for i, example in enumerate(examples) if i in chosen],
+        )
+
     def features(self, examples: Sequence[Any], *, training: bool) -> list[Feature]:
         """Examples written out as rows of batches, for training with what is to be learned."""
         raise NotImplementedError
 
+    def batches(self, features: Sequence[Feature], batch_size: int, seed: int) -> FeatureStream:
+        """The stream of training batches."""
+        return FeatureStream(features, batch_size, self.tokenizer.pad_id, seed=seed)
+
     # -- Models ---------------------------------------------------------------------------------
 
+    def trainee(self, model: PretrainedModel) -> Any:
+        """What a trainer trains: the model, or something around it that has its parameters."""
+        return model
+
     def new_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
-        """The encoder in a pretrained folder with a new head; options as for ``from_pretrained``."""
-        return self._fits(self.Model.from_pretrained(folder, **self._model_settings(), **options))
+        """The encoder in a pretrained folder with a new head; options as for ``from_pretrained``.
+
+        A head for this very task, with the same labels, is no new one: it goes on learning.
+        """
+        options = {"feature_layers": None, **self._model_settings(), **options}
+        config = BertConfig.from_pretrained(folder)
+        goes_on = (
+            self.recognises(model_folder(folder))
+            and config.feature_layers == options["feature_layers"]
+            and (not self.has_labels or config.labels == self.labels)
+        )
+        return self._fits(self.Model.from_pretrained(folder, new_head=not goes_on, **options))
 
     def open_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
         """A model that has been fine-tuned for this task, whose labels become the task's."""
@@ -162,17 +208,13 @@ class Task:
     def outputs(
         self, model: PretrainedModel, features: Sequence[Feature], batch_size: int
     ) -> Iterator[tuple[np.ndarray, BertOutput]]:
-        """What the model makes of features, dropout off: batch after batch, the rows and their outputs.
+        """What the model makes of features, dropout off; see `outputs`."""
+        if self.frozen_encoder is not None:
+            features = self.frozen_encoder(features)
+        return outputs(model, features, batch_size, self.tokenizer.pad_id)
 
-        ``rows`` (B,) tells which feature each row of the outputs belongs to; the longest come first. On a
-        terminal a bar tells how far it is.
-        """
-        model.eval()
-        with tqdm(total=len(features), desc="predicting", unit="", leave=False, disable=None) as bar:
-            for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
-                texts = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
-                yield rows, model.forward(**texts)[0]
-                bar.update(len(rows))
+    def calibrate(self, examples: Sequence[Any], predictions: Sequence[Any]) -> None:
+        """Choose what the task can choose itself (a threshold, say) by these predictions; usually nothing."""
 
     def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         """How good predictions are, as fractions (``tasks.metrics``); examples with labels."""
@@ -189,6 +231,21 @@ class Task:
     def own_format(self, examples: Sequence[Any], predictions: Sequence[Any]) -> str:
         """A file of predictions as other programs for the task expect it, where there is such a format."""
         raise NotImplementedError
+
+
+def outputs(
+    model: PretrainedModel, features: Sequence[Feature], batch_size: int, pad_id: int
+) -> Iterator[tuple[np.ndarray, BertOutput]]:
+    """What a model makes of features, dropout off: batch after batch, the rows and their outputs.
+
+    ``rows`` (B,) tells which feature each row of the outputs belongs to; the longest come first. On a
+    terminal a bar tells how far it is.
+    """
+    model.eval()
+    with tqdm(total=len(features), desc="predicting", unit="", leave=False, disable=None) as bar:
+        for rows, batch in ordered_batches(features, batch_size, pad_id):
+            yield rows, model.forward(**{name: batch[name] for name in READ if name in batch})[0]
+            bar.update(len(rows))
 
 
 # -- Tasks whose examples are rows of tables ---------------------------------------------------------
@@ -215,15 +272,11 @@ class TableOptions(TaskOptions):
 
     def columns(self) -> list[Columns]:
         """The possible columns of a file, of which the first that fits is taken."""
-        label = _column(self.label_column)
+        label = column_of(self.label_column)
         if self.text_column is None:
             return [replace(columns, label=label or columns.label) for columns in USUAL_COLUMNS]
-        texts = _column(self.text_column), _column(self.pair_column)
+        texts = column_of(self.text_column), column_of(self.pair_column)
         return [Columns(*texts, name, self.header) for name in ([label] if label else ["label", "score"])]
-
-
-def _column(given: str | None) -> str | int | None:
-    return int(given) if given is not None and given.isdecimal() else given
 
 
 class TableTask(Task):

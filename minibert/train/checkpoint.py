@@ -44,7 +44,8 @@ def save_checkpoint(
         save_model(unfinished)
         # bytes first, rather than save_file: a full disk is then an ordinary OSError
         (unfinished / "optimiser.safetensors").write_bytes(safetensors.numpy.save(optimiser.state_arrays()))
-        files = {file.name: _digest(file) for file in sorted(unfinished.iterdir())}
+        written = sorted(file for file in unfinished.rglob("*") if file.is_file())
+        files = {file.relative_to(unfinished).as_posix(): _digest(file) for file in written}
         environment = describe_environment(optimiser.device)
         write_json(unfinished / "state.json", {**state, "environment": environment, "files": files})
     for old in list_checkpoints(run)[:-keep]:

@@ -93,6 +93,11 @@ def peak_memory(device: Device, of_graphs: int = 0) -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024  # bytes there, KiB elsewhere
 
 
+def without_nan(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with None for what is not a number, which JSON cannot hold."""
+    return {name: None if value != value else value for name, value in record.items()}
+
+
 class MetricsLog:
     """The file ``metrics.jsonl``: one JSON object a line, each with the ``step`` it was measured after."""
 
@@ -108,7 +113,7 @@ class MetricsLog:
         """Add a line. Raises UserError if the file cannot be written, for instance on a full disk."""
         try:
             with open(self.path, "a", encoding="utf-8") as file:
-                file.write(_line(record))
+                file.write(_line(without_nan(record)))
         except OSError as error:
             raise UserError(
                 f"{self.path}: cannot be written ({error.strerror}); make room, then go on with --resume"

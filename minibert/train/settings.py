@@ -122,10 +122,14 @@ class RunSettings(Settings):
         """What to type in order to go on with the run."""
         return f"{self.command} --config {self.folder / 'config.json'} --resume"
 
-    def check_resumes(self, saved: Self) -> None:
-        """Raise UserError if a run that began with ``saved`` would not stay the same run with these."""
-        for f in fields(self):
-            before, now = getattr(saved, f.name), getattr(self, f.name)
+    def check_resumes(self, saved: Settings, settings: Settings | None = None) -> None:
+        """Raise UserError if a run that began with ``saved`` would not stay the same run with these.
+
+        ``settings`` are others that belong to the run (its task's options).
+        """
+        settings = settings or self
+        for f in fields(settings):
+            before, now = getattr(saved, f.name), getattr(settings, f.name)
             if before != now and f.metadata["group"] not in self.FREE:
                 raise UserError(
                     f"{self.folder} was begun with {f.name} = {before!r}, not {now!r}; "

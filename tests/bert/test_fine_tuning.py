@@ -7,6 +7,7 @@ import pytest
 
 from minibert.arrays import to_numpy
 from minibert.bert import (
+    BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
@@ -159,3 +160,75 @@ def test_features_that_are_refused(build, batch):
     model.train()
     with pytest.raises(UserError, match=r"without dropout; call model\.eval\(\) first"):
         extract_features(model, **batch.encoder)
+
+
+# -- Heads on features ------------------------------------------------------------------------------
+
+TAGS = np.array([[-100, 2, 0, -100, 1, 1, -100], [-100, 0, -100, 2, -100, -100, -100], [-100] * 7, [2] * 7])
+ON_FEATURES = [
+    (BertForSequenceClassification, {"labels": np.array([0, 1, 1, 0])}),
+    (BertForTokenClassification, {"labels": TAGS}),
+    (
+        BertForQuestionAnswering,
+        {"start_positions": np.array([1, 0, 2, 3]), "end_positions": np.array([3] * 4)},
+    ),
+]
+
+
+@pytest.mark.parametrize(("model_class", "labels"), ON_FEATURES)
+def test_a_head_reads_chosen_layers_and_alone_learns(build, batch, model_class, labels):
+    model = build(model_class, feature_layers=[-2, 0], num_labels=3, hidden_dropout_prob=0.3)
+    encoder = {name for name, _ in model.named_parameters() if name.startswith("bert.")}
+    assert frozen_names(model) == encoder and not any("pooler" in name for name in encoder)
+    states = extract_features(model, **batch.encoder, layers=[-2, 0])  # (B, S, 2H)
+    if model_class is BertForSequenceClassification:
+        mask = batch.encoder["attention_mask"][:, :, None]
+        states = (states * mask).sum(axis=1) / mask.sum(axis=1)
+    model.train()
+    output, cache = model.forward(**batch.encoder, **labels)
+    np.testing.assert_allclose(to_numpy(output.features), states, rtol=1e-12)  # without dropout
+    model.backward(cache)
+    for name, parameter in model.named_parameters():
+        assert to_numpy(parameter.grad).any() != parameter.frozen, name
+
+
+@pytest.mark.parametrize(("model_class", "labels"), ON_FEATURES)
+def test_features_that_are_given_back_are_not_computed_again(build, batch, monkeypatch, model_class, labels):
+    model = build(model_class, feature_layers=[1], num_labels=3, classifier_dropout=0.3)
+    model.train()
+    results = []
+    features = None
+    for _ in range(2):
+        model.zero_grad()
+        output, cache = model.forward(**batch.encoder, **labels, features=features)
+        model.backward(cache)
+        results.append((float(output.loss), to_numpy(model.buffers.grad).copy()))
+        features = to_numpy(output.features)
+        monkeypatch.setattr(BertModel, "encode", None)  # from now on a call would raise
+    assert results[0][0] == results[1][0]
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+    with pytest.raises(UserError, match=r"features has shape \(3, .*\); expected \(4, "):
+        model.forward(**batch.encoder, features=features[:3])
+
+
+def test_a_head_on_features_comes_back_from_its_folder(build, batch, tmp_path):
+    model = build(BertForTokenClassification, feature_layers=[-1, -2], num_labels=3, dtype="float32")
+    model.save_pretrained(tmp_path)
+    again = BertForTokenClassification.from_pretrained(tmp_path, complete=True)
+    assert again.config.feature_layers == [-1, -2] and again.bert.frozen
+    logits = [to_numpy(m.forward(**batch.encoder)[0].logits) for m in (model, again)]
+    np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([], "layers must be a list of numbers, at least one, got \\[\\]"),
+        ("all", "layers must be a list of numbers, at least one, got 'all'"),
+        ([1, 4], r"no layer 4; there are 0 \(the embeddings\) to 2, and −1 to −3"),
+        ([True], "no layer True"),
+    ],
+)
+def test_layers_that_are_not_there(config, layers, message):
+    with pytest.raises(UserError, match=message):
+        config(feature_layers=layers)

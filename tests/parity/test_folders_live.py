@@ -169,6 +169,29 @@ def test_a_tokenizer_beside_the_model(case, tmp_path, lowercase):
         assert tokenizer(text, "Häuschen")["input_ids"] == theirs(text, "Häuschen")["input_ids"]
 
 
+def test_the_model_of_the_package_gives_the_same_guesses(parity):
+    """Its weights, stored in 16 bits, are the same numbers in float32 on both sides."""
+    folder = minibert.assets.model_folder("mini")
+    ours, tokenizer = open_here("BertForPreTraining", folder), minibert.BertTokenizer.from_pretrained(folder)
+    theirs = transformers.BertForPreTraining.from_pretrained(folder, dtype=torch.float32)
+    text = "The capital of France is [MASK].", "He was born there in [MASK]."
+    batch = tokenizer([text[0]], [text[1]])
+    assert (
+        transformers.AutoTokenizer.from_pretrained(folder)([text[0]], [text[1]])["input_ids"]
+        == batch["input_ids"]
+    )
+    with torch.no_grad():
+        expected = theirs.eval()(**{name: torch.tensor(rows) for name, rows in batch.items()})
+    actual, _ = ours.forward(**batch)
+    names = ("prediction_logits", "seq_relationship_logits")
+    parity.compare(
+        "folder of ours, float32",
+        {name: getattr(actual, name) for name in names},
+        {name: getattr(expected, name).numpy() for name in names},
+        BOUND,
+    )
+
+
 # -- Theirs here ------------------------------------------------------------------------------------
 
 

@@ -1,12 +1,17 @@
-"""A small text, and the settings of a run on it."""
+"""A small text, and the settings of a run on it; a small encoder, and what searches with it."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from small_encoder import PASSAGES, TOKENIZER, write_encoder
 
 from minibert.arrays import get_threads, set_threads
+from minibert.tasks.classify import Classify
+from minibert.tasks.embed import TextEncoder
+from minibert.tasks.rerank import Reranker
+from minibert.tasks.search import PassageIndex
 from minibert.train import PretrainSettings
 
 WORDS = "river stone window garden winter summer teacher letter silver bridge music paper shadow".split()
@@ -55,3 +60,34 @@ def small(tmp_path: Path) -> Iterator[Callable[..., PretrainSettings]]:
 
     yield settings
     set_threads(threads)
+
+
+@pytest.fixture
+def encoder_folder(tmp_path: Path) -> Path:
+    """The folder of a random sentence encoder."""
+    return write_encoder(tmp_path / "encoder")
+
+
+@pytest.fixture
+def encoder(encoder_folder: Path) -> TextEncoder:
+    """What is in that folder."""
+    return TextEncoder.open(encoder_folder)
+
+
+@pytest.fixture
+def index(encoder: TextEncoder, tmp_path: Path) -> PassageIndex:
+    """An index of PASSAGES made with it."""
+    pytest.importorskip("lancedb", reason="needs the vector database LanceDB, which is not installed")
+    return PassageIndex.create(tmp_path / "index", encoder, PASSAGES)
+
+
+@pytest.fixture
+def reranker(encoder_folder: Path, tmp_path: Path) -> Callable[..., Reranker]:
+    """reranker(Task, labels): opened from the folder of a random model."""
+
+    def make(task_class: type = Classify, labels: Sequence[str] | None = ("0", "1")) -> Reranker:
+        task = task_class(TOKENIZER, labels=labels and list(labels))
+        task.save(task.new_model(encoder_folder, seed=1), tmp_path / "reranker")
+        return Reranker.open(tmp_path / "reranker")
+
+    return make

@@ -2,12 +2,13 @@ import json
 
 import pytest
 
-from minibert.bert import BertConfig, BertModel
-from minibert.data.tasks import Faults
+from minibert.bert import BertConfig, BertForPreTraining, BertModel
+from minibert.data.tasks import Faults, read_blimp
 from minibert.errors import UserError
 from minibert.tasks import evaluate, open_task
 from minibert.tasks.classify import Regress
 from minibert.tasks.evaluate import Evaluation
+from minibert.tasks.likelihood import blimp_scores
 from minibert.tasks.tag import Tag
 from minibert.text import BertTokenizer
 
@@ -82,3 +83,43 @@ def test_tables_stand_in_columns():
         "person         0.5000    1,234",
         "creative-work  0.2500        9",
     ]
+
+
+def test_only_the_first_examples_are_used_if_so_asked(tuned, tmp_path):
+    folder, path = tuned(Tag, ["B-person", "O"]), tmp_path / "test.conll"
+    path.write_text("Ann\tO\n\nLee\tO\n\nsings\tO\n")
+    assert evaluate(folder, path, limit=2).examples == 2
+    with pytest.raises(UserError, match="limit must be at least 1, got 0"):
+        evaluate(folder, path, limit=0)
+
+
+def test_a_pretrained_model_is_measured_on_minimal_pairs(tmp_path):
+    words, path = TOKENIZER.tokens[5:], tmp_path / "blimp.jsonl"
+    rows = [
+        {"sentence_good": f"{a} {b}", "sentence_bad": f"{b} {a}", "UID": f"{a}s", "linguistics_term": term}
+        for a, term in zip(words, ("binding", "binding", "ellipsis"), strict=False)
+        for b in words
+        if b != a
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = BertForPreTraining(BertConfig(vocab_size=len(TOKENIZER), **SIZES), seed=1)
+    model.save_pretrained(tmp_path / "model")
+    TOKENIZER.save_pretrained(tmp_path / "model")
+    result = evaluate(tmp_path / "model", path, layout={"recipe": "blimp"}, limit=4)
+    pairs = read_blimp(path)
+    used = [pair for i in range(3) for pair in pairs[(len(words) - 1) * i :][:4]]
+    scores = blimp_scores(model, TOKENIZER, used)
+    assert (result.task, result.examples) == ("minimal pairs", 12)
+    assert result.scores == {"accuracy": scores["overall"]}
+    assert result.details == {
+        "binding": {"accuracy": scores["binding"], "pairs": 8},
+        "ellipsis": {"accuracy": scores["ellipsis"], "pairs": 4},
+    }
+
+
+def test_minimal_pairs_need_a_head_for_masked_words(tuned, tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"sentence_good": "Ann", "sentence_bad": "Lee", "UID": "a", "linguistics_term": "b"}\n'
+    )
+    with pytest.raises(UserError, match=r"has no cls\.predictions, which a BertForMaskedLM needs"):
+        evaluate(tuned(Regress), tmp_path / "a.jsonl", layout={"recipe": "blimp"})

@@ -1,14 +1,17 @@
 """Batches of features: rows of similar length together, padded to the longest of them."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from minibert.data.batches import Batch
 from minibert.data.masking import IGNORED
 from minibert.data.randomness import generator
-from minibert.data.tasks.features import Feature
+from minibert.data.tasks.features import Feature, PairFeature
 from minibert.errors import UserError
 
 
@@ -17,24 +20,30 @@ def collate(features: Sequence[Feature], pad_id: int) -> Batch:
 
     (B, S) int32: input_ids, token_type_ids, attention_mask (0 on padding), labels of words (−100 on padding).
     (B,) int32: labels of texts (scores: float32), start_positions, end_positions.
-    Of pairs, ``first`` and ``second`` are a batch each.
+    Features of a frozen encoder, if there are any: (B, S, …) with zeros on padding, of whole texts (B, …).
+    Of pairs of texts, ``first`` and ``second`` are such batches themselves.
     """
-    lengths = np.array([len(feature) for feature in features])
-    padding = {"input_ids": pad_id, "token_type_ids": 0, "labels": IGNORED}
-    batch = {}
-    if "input_ids" in features[0].inputs:
-        batch["attention_mask"] = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int32)
-    for name, first in features[0].inputs.items():
+    batch: Batch = {}
+    for name, value in features[0].inputs.items():
         column = [feature.inputs[name] for feature in features]
-        if isinstance(first, Feature):
+        if isinstance(value, Feature):
             batch[name] = collate(column, pad_id)
-        elif isinstance(first, np.ndarray):
-            batch[name] = np.full((len(column), lengths.max()), padding[name], np.int32)
-            for row, values in zip(batch[name], column, strict=True):
-                row[: len(values)] = values
+        elif isinstance(value, np.ndarray):
+            batch[name] = _padded(column, {"input_ids": pad_id, "labels": IGNORED}.get(name, 0))
         else:
-            batch[name] = np.array(column, np.float32 if isinstance(first, float) else np.int32)
+            batch[name] = np.array(column, np.float32 if isinstance(value, float) else np.int32)
+    if "input_ids" in batch:
+        batch["attention_mask"] = _padded([np.ones(len(feature), np.int32) for feature in features], 0)
     return batch
+
+
+def _padded(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
+    """(B, S, …): rows (S, …) of different lengths, filled up with ``value``."""
+    first = rows[0]
+    padded = np.full((len(rows), max(map(len, rows)), *first.shape[1:]), value, first.dtype)
+    for row, values in zip(padded, rows, strict=True):
+        row[: len(values)] = values
+    return padded
 
 
 def ordered_batches(
@@ -115,3 +124,49 @@ class FeatureStream:
             )
         batches = np.split(order, range(self.batch_size, len(order), self.batch_size))
         return [batches[i] for i in rng.permutation(len(batches))]
+
+
+class DistinctPairs(FeatureStream):
+    """A stream of pairs in which no two of a batch have a text in common.
+
+    Where each text has to find its partner among all of the batch, a second pair with the same passage would
+    be counted as a wrong answer. Pairs that have a text in common (or are joined by others that have) stand
+    next to each other in an epoch's order, which is then dealt out to the batches like cards. There are as
+    many batches as the largest such group has pairs, if they are not more anyway. Lengths do not matter.
+    """
+
+    features: Sequence[PairFeature]
+
+    @cached_property
+    def _groups(self) -> np.ndarray:
+        return _joined_by_texts(self.features)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """How many batches hold all pairs."""
+        return max(super().batches_per_epoch, int(np.bincount(self._groups).max()))
+
+    def _plan_epoch(self) -> list[np.ndarray]:
+        rng = generator("task examples", self.seed, self._epoch)
+        count = self.batches_per_epoch
+        if count == len(self.features):
+            raise UserError(
+                f"no batch of {self.batch_size} can hold two of these {count} pairs, for want of room or "
+                "because they have texts in common; then there is no wrong answer to tell the right one from"
+            )
+        order = rng.permutation(len(self.features))
+        rank = rng.permutation(self._groups.max() + 1)  # of each group
+        order = order[np.argsort(rank[self._groups[order]], kind="stable")]
+        return [order[i::count] for i in rng.permutation(count)]
+
+
+def _joined_by_texts(pairs: Sequence[PairFeature]) -> np.ndarray:
+    """The number of the group of each pair, (N,); pairs with a text in common are in one group."""
+    names = [
+        pair.inputs[side].inputs["input_ids"].tobytes() for pair in pairs for side in ("first", "second")
+    ]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    first, second = np.array([numbers[name] for name in names]).reshape(-1, 2).T  # (N,) each
+    graph = coo_array((np.ones(len(pairs)), (first, second)), shape=(len(numbers), len(numbers)))
+    _, groups = connected_components(graph, directed=False)
+    return groups[first]

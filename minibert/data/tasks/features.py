@@ -1,7 +1,7 @@
 """Examples written out as what the models read: texts and pairs, tagged words."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,20 +29,20 @@ class Feature:
         return len(self.inputs["input_ids"])
 
 
+class PairFeature(Feature):
+    """Two texts of which each is a row for itself: ``inputs`` holds them as ``first`` and ``second``."""
+
+    def __len__(self) -> int:
+        """Tokens of both."""
+        return len(self.inputs["first"]) + len(self.inputs["second"])
+
+
 @dataclass(frozen=True, eq=False)
 class TaggedFeature(Feature):
     """A run of words of a sentence: ``positions`` (n,) are those of their first pieces."""
 
     first_word: int  # of the run, in its sentence
     positions: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class PairFeature(Feature):
-    """Two texts of which each is a row for itself: ``inputs`` holds them as ``first`` and ``second``."""
-
-    def __len__(self) -> int:
-        return len(self.inputs["first"]) + len(self.inputs["second"])
 
 
 def text_features(
@@ -58,8 +58,7 @@ def text_features(
     """
     features = []
     for index, example in enumerate(examples):
-        encoded = tokenizer(example.text, example.text_pair, max_length=max_length, truncation=True)
-        inputs = {name: np.array(encoded[name], np.int32) for name in ("input_ids", "token_type_ids")}
+        inputs = _row(tokenizer, example.text, example.text_pair, max_length)
         if isinstance(example.label, float):
             inputs["labels"] = example.label
         elif example.label is not None and label_ids is not None:
@@ -68,18 +67,32 @@ def text_features(
     return features
 
 
+def single_features(texts: Sequence[str], tokenizer: BertTokenizer, max_length: int) -> list[Feature]:
+    """[CLS] text [SEP], one row a text, cut to ``max_length`` tokens."""
+    return [Feature(_row(tokenizer, text, None, max_length), index) for index, text in enumerate(texts)]
+
+
 def pair_features(
     examples: Sequence[TextExample], tokenizer: BertTokenizer, max_length: int
 ) -> list[PairFeature]:
-    """Both texts as [CLS] text [SEP], each of ``max_length`` tokens at most; ``labels``: the score."""
+    """Two rows an example, ``first`` and ``second``, each [CLS] text [SEP], cut to ``max_length`` tokens.
+
+    ``labels``, if there are any, are the scores.
+    """
     features = []
     for index, example in enumerate(examples):
-        texts = example.text, example.text_pair
-        alone = [replace(example, text=text, text_pair=None, label=None) for text in texts]
-        first, second = text_features(alone, tokenizer, max_length)
-        labels = {} if example.label is None else {"labels": example.label}
-        features.append(PairFeature({"first": first, "second": second, **labels}, index))
+        first, second = (
+            Feature(_row(tokenizer, text, None, max_length), index)
+            for text in (example.text, example.text_pair)
+        )
+        scored = {} if example.label is None else {"labels": example.label}
+        features.append(PairFeature({"first": first, "second": second, **scored}, index))
     return features
+
+
+def _row(tokenizer: BertTokenizer, text: str, text_pair: str | None, max_length: int) -> dict[str, Any]:
+    encoded = tokenizer(text, text_pair, max_length=max_length, truncation=True)
+    return {name: np.array(encoded[name], np.int32) for name in ("input_ids", "token_type_ids")}
 
 
 def tagged_features(

@@ -41,13 +41,8 @@ def read_squad(path: str | Path, *, labelled: bool = True, faults: Faults | None
     kind. With ``faults`` that skip, bad questions are left out and counted.
     """
     faults = Faults() if faults is None else faults
-    text = "\n".join(read_lines(path))
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON ({error}); restore or remake it") from None
     questions: list[Question] = []
-    for place, article, paragraph in _paragraphs(content, path, faults):
+    for place, article, paragraph in _paragraphs(path, faults):
         with faults.leave_out(place):
             passage = _text(paragraph, "context")
             for number, entry in enumerate(_list(paragraph, "qas"), start=1):
@@ -62,6 +57,21 @@ def read_squad(path: str | Path, *, labelled: bool = True, faults: Faults | None
                     f"{path}: question {question.id}", f"{answer.text!r} does not stand in its passage"
                 )
     return questions
+
+
+def read_paragraphs(path: str | Path, *, faults: Faults | None = None) -> list[tuple[str, str]]:
+    """The paragraphs of a SQuAD file, each with its article's title: (title, text); equal ones once.
+
+    Raises UserError as `read_squad`; questions are not looked at.
+    """
+    faults = Faults() if faults is None else faults
+    titles: dict[str, str] = {}
+    for place, article, paragraph in _paragraphs(path, faults):
+        with faults.leave_out(place):
+            titles.setdefault(_text(paragraph, "context"), article)
+    if not titles:
+        raise UserError(f"{path}: there is no paragraph to read in this file; give another one")
+    return [(title, text) for text, title in titles.items()]
 
 
 def split_articles(
@@ -84,8 +94,13 @@ def split_articles(
     )
 
 
-def _paragraphs(content: Any, path: str | Path, faults: Faults) -> Iterator[tuple[str, str, Any]]:
-    """Where each paragraph stands, its article's title, and the paragraph itself."""
+def _paragraphs(path: str | Path, faults: Faults) -> Iterator[tuple[str, str, Any]]:
+    """Where each paragraph of a file stands, its article's title, and the paragraph itself."""
+    text = "\n".join(read_lines(path))
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON ({error}); restore or remake it") from None
     with faults.leave_out(str(path)):
         for i, article in enumerate(_list(content, "data"), start=1):
             with faults.leave_out(f"{path}: article {i}"):

@@ -27,6 +27,11 @@ class TextExample:
     label: str | float | None
     place: Place
 
+    def to_dict(self) -> dict[str, Any]:
+        """What is there of text, text_pair and label, as JSON can hold it."""
+        told = {"text": self.text, "text_pair": self.text_pair, "label": self.label}
+        return {name: value for name, value in told.items() if value is not None}
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -101,6 +106,11 @@ def read_table(
     if not examples:
         raise UserError(f"{path}: there is no example to read in this file; give another one")
     return examples
+
+
+def column_of(flag: str | None) -> Column | None:
+    """A column as it is said in one word: digits are its number, counted from 1, all else is its name."""
+    return int(flag) if flag is not None and flag.isdecimal() else flag
 
 
 def _format(path: str | Path, file_format: str | None) -> str:

@@ -2,10 +2,17 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from minibert.data.tasks import Feature, FeatureStream, PairFeature, collate, ordered_batches
+from minibert.data.tasks import (
+    DistinctPairs,
+    Feature,
+    FeatureStream,
+    PairFeature,
+    collate,
+    ordered_batches,
+)
 from minibert.errors import UserError
 
 
@@ -121,3 +128,76 @@ def test_bad_streams():
         next(ordered_batches(features([1]), 0, 0))
     with pytest.raises(UserError, match="the data has changed"):
         FeatureStream(features([1]), 1, 0).restore({"epoch": 0, "batch": 1})
+
+
+# -- Pairs ------------------------------------------------------------------------------------------
+
+
+def pairs(*texts):
+    """A pair feature for each (first, second), which are numbers: one token each."""
+    tokens = [
+        [Feature({"input_ids": np.array([text], np.int32)}, i) for text in both]
+        for i, both in enumerate(texts)
+    ]
+    return [PairFeature(dict(zip(SIDES, both, strict=True)), i) for i, both in enumerate(tokens)]
+
+
+SIDES = ("first", "second")
+
+
+def epoch(stream):
+    """The pairs of (first, second) in each batch of an epoch."""
+    batches = [next(stream) for _ in range(stream.batches_per_epoch)]
+    assert stream.state()["batch"] == 0
+    return [list(zip(*(b[side]["input_ids"][:, 0].tolist() for side in SIDES), strict=True)) for b in batches]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(10, 19)), min_size=2, max_size=40, unique=True),
+    st.integers(2, 8),
+)
+def test_no_batch_of_distinct_pairs_has_a_text_twice(texts, batch_size):
+    try:
+        stream = DistinctPairs(pairs(*texts), batch_size, 0, seed=3)
+    except UserError:  # all pairs are joined by their texts
+        reject()
+    for _ in range(2):
+        batches = epoch(stream)
+        assert sorted(pair for batch in batches for pair in batch) == sorted(texts)
+        for batch in batches:
+            assert len(batch) <= batch_size
+            assert len({text for pair in batch for text in pair}) == 2 * len(batch)
+
+
+def test_a_text_may_be_first_in_one_pair_and_second_in_another():
+    for batch in epoch(DistinctPairs(pairs((1, 2), (2, 3), (4, 5), (6, 7)), 4, 0)):
+        assert not {(1, 2), (2, 3)} <= set(batch)
+
+
+def test_batches_are_as_many_as_the_pairs_of_the_commonest_text():
+    texts = [(i, 100) for i in range(6)] + [(10 + i, 110 + i) for i in range(6)]
+    stream = DistinctPairs(pairs(*texts), 6, 0)
+    assert stream.batches_per_epoch == 6
+    assert [len(batch) for batch in epoch(stream)] == [2] * 6
+    assert DistinctPairs(pairs(*texts), 2, 0).batches_per_epoch == 6
+
+
+def test_distinct_pairs_go_on_where_they_stood():
+    texts = [(i, 100 + i // 3) for i in range(30)]
+    stream = DistinctPairs(pairs(*texts), 4, 0, seed=5)
+    for _ in range(stream.batches_per_epoch + 3):
+        next(stream)
+    again = DistinctPairs(pairs(*texts), 4, 0, seed=5)
+    again.restore(stream.state())
+    for _ in range(10):
+        np.testing.assert_array_equal(next(stream)["first"]["input_ids"], next(again)["first"]["input_ids"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "batch_size"), [([(1, 2), (1, 3), (4, 3)], 8), ([(1, 2), (3, 4)], 1), ([(1, 2)], 8)]
+)
+def test_pairs_without_a_wrong_answer_are_refused(texts, batch_size):
+    with pytest.raises(UserError, match=f"no batch of {batch_size} can hold two of these {len(texts)} pairs"):
+        DistinctPairs(pairs(*texts), batch_size, 0)
+    with pytest.raises(UserError, match="there is no example to train on"):
+        DistinctPairs([], batch_size, 0)

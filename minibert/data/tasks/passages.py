@@ -1,0 +1,144 @@
+"""Passages to search in, and questions of which the right passage is known."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minibert.data.lines import read_lines
+from minibert.data.randomness import generator
+from minibert.data.tasks.faults import Faults, Place, Problem
+from minibert.data.tasks.squad import read_paragraphs, read_squad
+from minibert.data.tasks.tables import FORMATS, Column, Columns, TextExample, read_table
+from minibert.errors import UserError
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A text to be found, its id, which no other has, and its title, "" if it has none."""
+
+    id: str
+    text: str
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Query:
+    """A question, and the id of the passage that answers it."""
+
+    text: str
+    passage: str
+
+
+PASSAGE_COLUMNS = (Columns("text", "title", "id"), Columns("text", label="id"))
+TEXT_COLUMNS = (Columns("text"), Columns("sentence"))
+QUERY_COLUMNS = (Columns("query", label="id"), Columns("question", label="id"))
+
+
+def read_texts(
+    path: str | Path,
+    column: Column | None = None,
+    *,
+    file_format: str | None = None,
+    faults: Faults | None = None,
+) -> list[TextExample]:
+    """The texts in a file, in its order: one column of a table, else one a line.
+
+    ``column`` is one of a tsv, csv or jsonl file (``file_format``, by default what its name ends in), by name
+    or by number. Without it, such files have a column text or sentence. An empty line is a bad row.
+    """
+    if column is not None or file_format is not None or _kind(path) in FORMATS:
+        columns = TEXT_COLUMNS if column is None else Columns(column)
+        return read_table(path, columns, file_format=file_format, labelled=False, faults=faults)
+    faults = Faults() if faults is None else faults
+    texts: list[TextExample] = []
+    for line, text in enumerate(read_lines(path), start=1):
+        place = Place(path, line)
+        with faults.leave_out(place):
+            if not text.strip():
+                raise Problem("an empty line")
+            texts.append(TextExample(text, None, None, place))
+    if not texts:
+        raise UserError(f"{path}: there is no text in this file; give another one")
+    return texts
+
+
+def read_passages(path: str | Path, faults: Faults | None = None) -> list[Passage]:
+    """The passages in a file, by what its name ends in (perhaps before ``.gz``).
+
+    ``.tsv``, ``.csv``, ``.jsonl``: columns or keys id and text, and perhaps title.
+    ``.json``: the paragraphs of a SQuAD file, each with its article's title and the id title/number.
+    Anything else: a passage a line, with the id name-of-the-file:line.
+
+    Raises UserError, naming file and line, for what is not such a file.
+    """
+    kind = _kind(path)
+    if kind in FORMATS:
+        return _table_passages(path, Faults() if faults is None else faults)
+    if kind == "json":
+        counts: Counter[str] = Counter()
+        passages = []
+        for title, text in read_paragraphs(path, faults=faults):
+            counts[title] += 1
+            passages.append(Passage(f"{title}/{counts[title]}", text, title))
+        return passages
+    name = Path(path).name
+    return [Passage(f"{name}:{line.place.line}", line.text) for line in read_texts(path, faults=faults)]
+
+
+def _table_passages(path: str | Path, faults: Faults) -> list[Passage]:
+    places: dict[str, Place] = {}
+    passages = []
+    for row in read_table(path, PASSAGE_COLUMNS, faults=faults):
+        with faults.leave_out(row.place):
+            first = places.setdefault(row.label, row.place)
+            if first is not row.place:
+                raise Problem(f"the id {row.label!r} stands in line {first.line} too")
+            passages.append(Passage(row.label, row.text, row.text_pair or ""))
+    return passages
+
+
+def read_queries(path: str | Path, passages: Sequence[Passage], faults: Faults | None = None) -> list[Query]:
+    """The questions in a file, whose right passages are among ``passages``.
+
+    ``.tsv``, ``.csv``, ``.jsonl``: columns or keys query (or question) and id, that of the passage.
+    ``.json``: the questions of a SQuAD file that have an answer; the passage is the one with that text.
+
+    Raises UserError, naming the place, for a question whose passage is not there; with ``faults`` that skip,
+    such questions are left out and counted.
+    """
+    faults = Faults() if faults is None else faults
+    if _kind(path) == "json":
+        ids = {passage.text: passage.id for passage in passages}
+        found = [
+            (f"{path}: question {question.id}", question.text, ids.get(question.passage))
+            for question in read_squad(path, faults=faults)
+            if question.answers
+        ]
+    else:
+        known = {passage.id for passage in passages}
+        found = [
+            (row.place, row.text, row.label if row.label in known else None)
+            for row in read_table(path, QUERY_COLUMNS, faults=faults)
+        ]
+    queries: list[Query] = []
+    for place, text, passage in found:
+        with faults.leave_out(place):
+            if passage is None:
+                raise Problem("its passage is not in the index")
+            queries.append(Query(text, passage))
+    if not queries:
+        raise UserError(f"{path}: no question in this file has its passage in the index")
+    return queries
+
+
+def some_queries(queries: Sequence[Query], count: int, seed: int = 0) -> list[Query]:
+    """No more than ``count`` queries, drawn at random, in their order. Raises UserError for less than 1."""
+    if count < 1:
+        raise UserError(f"at least 1 query is needed, got a limit of {count}")
+    chosen = generator("queries", seed).permutation(len(queries))[:count]
+    return [queries[i] for i in sorted(chosen)]
+
+
+def _kind(path: str | Path) -> str:
+    return Path(str(path).removesuffix(".gz")).suffix.removeprefix(".")

@@ -1,0 +1,139 @@
+"""Texts turned into vectors, for whatever compares them by their cosine."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from minibert.arrays import to_numpy
+from minibert.bert import SentenceEncoder
+from minibert.data.tasks import TextExample, ordered_batches, single_features
+from minibert.errors import UserError
+from minibert.files import atomic_file, read_json
+from minibert.text import BertTokenizer
+from minibert.text.tokenizer import CONFIG_KEYS
+
+# How the sentence-transformers library is told where to cut texts: {"max_seq_length": tokens}.
+LENGTH_FILE = "sentence_bert_config.json"
+OUTPUTS = (".npy", ".npz", ".jsonl")
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """A sentence encoder and what stands before it: a tokenizer, and the tokens that a text is cut to.
+
+    ``folder`` is where it comes from, "" if from nowhere.
+    """
+
+    model: SentenceEncoder
+    tokenizer: BertTokenizer
+    max_length: int
+    folder: str = ""
+
+    @classmethod
+    def open(cls, folder: str | Path, *, max_length: int | None = None, **options: Any) -> "TextEncoder":
+        """The encoder in a folder: any BERT, or one of the sentence-transformers library.
+
+        ``options`` go to ``SentenceEncoder.from_pretrained``: pooling and normalise, by default as the folder
+        says (mean and no, if it does not), and device. ``max_length`` is by default what the folder says in
+        ``sentence_bert_config.json``, else as many tokens as the model has positions.
+
+        Raises UserError if the folder's parts do not fit each other, and for a max_length that does not fit.
+        """
+        folder = Path(folder)
+        tokenizer = BertTokenizer.from_pretrained(folder)
+        model = SentenceEncoder.from_pretrained(folder, **options)
+        positions = model.config.max_position_embeddings
+        if len(tokenizer) != model.config.vocab_size:
+            raise UserError(
+                f"{folder}: the vocabulary has {len(tokenizer)} tokens but the model knows "
+                f"{model.config.vocab_size}; use the vocabulary that the model was trained with"
+            )
+        limit = min(positions, tokenizer.model_max_length or positions)
+        length = (_stated_length(folder) or limit) if max_length is None else max_length
+        if not 3 <= length <= positions:
+            raise UserError(
+                f"{folder}: max_length is {length}; expected 3 to {positions}, the model's positions"
+            )
+        return cls(model, tokenizer, length, str(folder.resolve()))
+
+    @property
+    def dimension(self) -> int:
+        """H, the length of a vector."""
+        return self.model.config.hidden_size
+
+    def embed(self, texts: Sequence[str], batch_size: int = 32, progress: bool = False) -> np.ndarray:
+        """The vectors of texts, in their order: (N, H) float32 on the host.
+
+        Equal texts are computed once, texts of like length together. Leaves the model in evaluation mode.
+        """
+        self.model.eval()
+        rows_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        features = single_features(list(rows_of), self.tokenizer, self.max_length)
+        vectors = np.empty((len(features), self.dimension), np.float32)
+        with tqdm(total=len(features), unit=" texts", disable=None if progress else True) as bar:
+            for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
+                vectors[rows] = to_numpy(self.model.forward(**batch)[0].embeddings)
+                bar.update(len(rows))
+        return vectors[[rows_of[text] for text in texts]]
+
+    @cached_property
+    def digest(self) -> str:
+        """A fingerprint of all that a text's direction depends on: two encoders with the same one agree.
+
+        It is made of parameters, vocabulary and its options, pooling and max_length; names of folders do not
+        count, nor does ``normalise``, which changes a vector's length only.
+        """
+        digest = hashlib.sha256()
+        for name, parameter in sorted(self.model.named_parameters()):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(to_numpy(parameter.value), "<f4"))
+        options = [getattr(self.tokenizer, name) for name in CONFIG_KEYS if name != "model_max_length"]
+        told = [self.model.pooling, self.max_length, self.tokenizer.tokens, options]
+        digest.update(json.dumps(told).encode())
+        return digest.hexdigest()
+
+
+def _stated_length(folder: Path) -> int | None:
+    """The length in a folder's ``sentence_bert_config.json``, if there is one."""
+    path = folder / LENGTH_FILE
+    if not path.is_file():
+        return None
+    values = read_json(path, "configuration of a sentence encoder")
+    length = values.get("max_seq_length") if isinstance(values, dict) else None
+    if length is not None and type(length) is not int:
+        raise UserError(f"{path}: max_seq_length should be a number of tokens, found {length!r}")
+    return length
+
+
+def write_vectors(path: str | Path, texts: Sequence[TextExample], vectors: np.ndarray) -> None:
+    """Write vectors (N, H) to a file, as its name ends.
+
+    ``.npy``: the array. ``.npz``: the arrays ``vectors`` and ``lines`` (N,), where each text stands in its
+    file. ``.jsonl``: an object a text, with line, text and vector. Raises UserError for another ending.
+    """
+    path = Path(path)
+    check_output(path)
+    lines = [text.place.line for text in texts]
+    with atomic_file(path) as file:
+        if path.suffix == ".npy":
+            np.save(file, vectors)
+        elif path.suffix == ".npz":
+            np.savez(file, vectors=vectors, lines=np.array(lines))
+        else:
+            for line, text, vector in zip(lines, texts, vectors, strict=True):
+                numbers = [float(str(number)) for number in vector]  # as few digits as tell a float32
+                row = {"line": line, "text": text.text, "vector": numbers}
+                file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+
+def check_output(path: str | Path) -> None:
+    """Raises UserError if ``write_vectors`` does not know how to write a file of this name."""
+    if Path(path).suffix not in OUTPUTS:
+        raise UserError(f"{path}: vectors cannot be written so; its name must end in {', '.join(OUTPUTS)}")

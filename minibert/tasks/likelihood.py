@@ -1,0 +1,172 @@
+"""What the pre-trained heads know without training: how likely a sentence is, and what may follow it."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from tqdm import tqdm
+
+from minibert import ops
+from minibert.arrays import to_numpy
+from minibert.bert import BertForPreTraining
+from minibert.data.batches import Batch
+from minibert.data.randomness import generator
+from minibert.data.tasks import Feature, MinimalPair, collate, ordered_batches
+from minibert.errors import UserError
+from minibert.ops.softmax import log_sum_exp
+from minibert.tasks.metrics import accuracy, minimal_pair_accuracy
+from minibert.text import BertTokenizer
+
+# -- Masked words ------------------------------------------------------------------------------------
+
+
+def pseudo_log_likelihoods(
+    model: BertForPreTraining,
+    tokenizer: BertTokenizer,
+    sentences: Sequence[str],
+    *,
+    batch_size: int = 128,
+    progress: bool = False,
+) -> np.ndarray:
+    """How likely a model that predicts masked words finds each of N sentences: (N,) float64, in nats.
+
+        PLL(s) = Σₜ log p(sₜ | s with [MASK] in the place of token t)
+
+    over all tokens but [CLS] and [SEP]; 0 for a sentence without tokens. The model reads a copy of the
+    sentence for each token, ``batch_size`` copies at a time, those of the longest sentences first. It is put
+    into evaluation mode. ``progress`` shows a bar on a terminal.
+
+    Source: Salazar et al. 2020, "Masked Language Model Scoring".
+    Raises UserError if a sentence is longer than the model's positions, or the vocabulary not the model's.
+    """
+    tokenizer.check_size(model.config.vocab_size)
+    if batch_size < 1:
+        raise UserError(f"batch size must be at least 1, got {batch_size}")
+    model.eval()
+    features = [
+        Feature({"input_ids": np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)}, index)
+        for index, ids in enumerate(tokenizer.token_ids_batch(sentences))
+    ]
+    sentence, position = _copies(np.array([len(feature) - 2 for feature in features], int))
+    sums = np.zeros(len(features))
+    with tqdm(total=len(sentence), desc="masked words", unit="", disable=None if progress else True) as bar:
+        for start in range(0, len(sentence), batch_size):
+            rows = slice(start, start + batch_size)
+            batch = collate([features[index] for index in sentence[rows]], tokenizer.pad_id)
+            log_p = _masked_log_probabilities(model, batch, position[rows], tokenizer.mask_id)
+            np.add.at(sums, sentence[rows], log_p)
+            bar.update(len(log_p))
+    return sums
+
+
+def _copies(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which sentence each masked copy is of, and where its mask stands: of the longest sentence first.
+
+    tokens (N,): how many each sentence has between [CLS] and [SEP] → two arrays (Σ tokens,).
+    """
+    order = np.argsort(-tokens, kind="stable")
+    counts = tokens[order]
+    first_copy = np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(order, counts), 1 + np.arange(len(first_copy)) - first_copy
+
+
+def _masked_log_probabilities(
+    model: BertForPreTraining, batch: Batch, positions: np.ndarray, mask_id: int
+) -> np.ndarray:
+    """log p of the token at one position of each row, from all others: (B, S), (B,) → (B,)."""
+    input_ids, each = batch["input_ids"], np.arange(len(positions))
+    hidden_words = input_ids[each, positions]
+    input_ids[each, positions] = mask_id
+    outputs, _ = model.forward(**batch, return_logits=False)
+    asarray = model.device.asarray
+    flat = asarray(each * input_ids.shape[1] + positions)  # b·S + s
+    logits = model.cls.predictions.logits(outputs.last_hidden_state, flat)  # (B, V)
+    return to_numpy(logits[asarray(each), asarray(hidden_words)] - log_sum_exp(logits, axis=-1))
+
+
+def blimp_scores(
+    model: BertForPreTraining,
+    tokenizer: BertTokenizer,
+    pairs: Sequence[MinimalPair],
+    *,
+    batch_size: int = 128,
+    progress: bool = False,
+) -> dict[str, float]:
+    """The share of minimal pairs whose good sentence has the larger pseudo-log-likelihood.
+
+    Of all pairs ("overall") and of those of each phenomenon. Source: Warstadt et al. 2020, whose measure it
+    is; see `pseudo_log_likelihoods` for the rest.
+    """
+    sentences = [pair.good for pair in pairs] + [pair.bad for pair in pairs]
+    scores = pseudo_log_likelihoods(model, tokenizer, sentences, batch_size=batch_size, progress=progress)
+    good, bad = np.split(scores, 2)
+    return minimal_pair_accuracy(good, bad, [pair.phenomenon for pair in pairs])
+
+
+# -- The next sentence -------------------------------------------------------------------------------
+
+
+def next_sentence_probability(
+    model: BertForPreTraining, tokenizer: BertTokenizer, first: str, second: str
+) -> float:
+    """How probable it is that the second text follows the first; see `next_sentence_probabilities`."""
+    return float(next_sentence_probabilities(model, tokenizer, [first], [second])[0])
+
+
+def next_sentence_probabilities(
+    model: BertForPreTraining,
+    tokenizer: BertTokenizer,
+    first: Sequence[str],
+    second: Sequence[str],
+    *,
+    batch_size: int = 32,
+) -> np.ndarray:
+    """How probable it is that each second text follows its first: (N,), from the next-sentence head.
+
+    Of a pair too long for the model the longer text is cut at its end. The model is put into evaluation mode.
+    Raises UserError if there are not equally many texts, or the vocabulary is not the model's.
+    """
+    tokenizer.check_size(model.config.vocab_size)
+    model.eval()
+    longest = model.config.max_position_embeddings
+    encoded = tokenizer(first, second, max_length=longest, truncation=True)
+    features = [
+        Feature({"input_ids": np.array(ids), "token_type_ids": np.array(types)}, index)
+        for index, (ids, types) in enumerate(
+            zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)
+        )
+    ]
+    probabilities = np.zeros(len(features))
+    for rows, batch in ordered_batches(features, batch_size, tokenizer.pad_id):
+        outputs, _ = model.forward(**batch, return_logits=False)
+        probabilities[rows] = to_numpy(ops.softmax(outputs.seq_relationship_logits)[0])[:, 0]
+    return probabilities
+
+
+def next_sentence_accuracy(
+    model: BertForPreTraining,
+    tokenizer: BertTokenizer,
+    documents: Sequence[Sequence[str]],
+    *,
+    seed: int = 0,
+    batch_size: int = 32,
+) -> float:
+    """How often the next-sentence head is right about single sentences; half of its questions are true.
+
+    Every sentence is paired with the one after it, and with a random one of another document.
+    Raises UserError if there are not two documents, or no sentence has a successor.
+    """
+    if len(documents) < 2 or not any(len(document) > 1 for document in documents):
+        raise UserError("true and random pairs need two documents, one of them of several sentences")
+    rng = generator("next sentences", seed)
+    first, following, random = [], [], []
+    for index, document in enumerate(documents):
+        for sentence, successor in pairwise(document):
+            other = documents[(index + rng.integers(1, len(documents))) % len(documents)]
+            first.append(sentence)
+            following.append(successor)
+            random.append(other[rng.integers(len(other))])
+    probabilities = next_sentence_probabilities(
+        model, tokenizer, first * 2, following + random, batch_size=batch_size
+    )
+    return accuracy(probabilities > 0.5, np.repeat([True, False], len(first)))

@@ -1,0 +1,99 @@
+"""A second look at what a search has found, by a model that reads query and passage together.
+
+A cross-encoder: a classifier of pairs (fine-tuned by ``minibert finetune --task classify``, on what
+`training_pairs` gives) that says whether the passage answers the query. It compares every token of one with
+every token of the other, so it judges better than two vectors do; it has to read every pair, so it only sees
+the best few.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.data.randomness import generator
+from minibert.data.tasks import Place, Query, TextExample
+from minibert.errors import UserError
+from minibert.tasks.classify import Classify, Regress
+from minibert.tasks.embed import TextEncoder
+from minibert.tasks.registry import open_task
+from minibert.tasks.search import Hit, PassageIndex
+
+WRONG, RIGHT = "0", "1"  # the labels of training pairs
+DEPTH = 20  # how many passages are looked at again
+
+
+@dataclass(frozen=True)
+class Reranker:
+    """A classifier of pairs with two labels, of which the second says that they match, or a regression."""
+
+    task: Classify | Regress
+    model: Any
+
+    @classmethod
+    def open(cls, folder: str | Path, **options: Any) -> "Reranker":
+        """The model in a fine-tuned folder. Raises UserError for another kind of model."""
+        task, model = open_task(folder, **options)
+        if not isinstance(task, Regress) and not (isinstance(task, Classify) and len(task.labels) == 2):
+            raise UserError(
+                f"{folder}: cannot re-rank with this model of the task {task.name}; expected a classifier of "
+                "pairs with two labels (make its data with  minibert search pairs)"
+            )
+        return cls(task, model)
+
+    def scores(self, pairs: Sequence[tuple[str, str]], batch_size: int = 32) -> np.ndarray:
+        """How well each passage answers its query, (N,): ln p(right)/p(wrong), or the regression's number."""
+        examples = [TextExample(*pair, None, Place("the pairs", i)) for i, pair in enumerate(pairs, start=1)]
+        predictions = self.task.predict(self.model, examples, batch_size)
+        if isinstance(self.task, Regress):
+            return np.array(predictions)
+        probabilities = np.stack([prediction.probabilities for prediction in predictions])  # (N, 2)
+        wrong, right = np.log(np.maximum(probabilities, np.finfo(probabilities.dtype).tiny)).T
+        return right - wrong
+
+    def rerank(
+        self, queries: Sequence[str], found: Sequence[Sequence[Hit]], batch_size: int = 32
+    ) -> list[list[Hit]]:
+        """The passages found for each query in a new order, best first, with their new scores."""
+        pairs = [
+            (query, hit.passage.text) for query, hits in zip(queries, found, strict=True) for hit in hits
+        ]
+        scores = iter(self.scores(pairs, batch_size).tolist() if pairs else [])
+        judged = [[replace(hit, score=next(scores)) for hit in hits] for hits in found]
+        return [sorted(hits, key=lambda hit: -hit.score) for hits in judged]
+
+
+def training_pairs(
+    index: PassageIndex,
+    encoder: TextEncoder,
+    queries: Sequence[Query],
+    *,
+    negatives: int = 3,
+    depth: int = DEPTH,
+    exact: bool = False,
+    seed: int = 0,
+    batch_size: int = 32,
+    progress: bool = False,
+) -> list[TextExample]:
+    """Pairs to fine-tune a re-ranker on: each query with its right passage, and with some wrong ones.
+
+    The wrong ones are ``negatives`` random ones of the best ``depth`` that the index finds: those that a
+    re-ranker will have to tell from the right one. Labels are "1" and "0". Raises UserError if the index was
+    made with another encoder.
+    """
+    if negatives < 1:
+        raise UserError(f"at least 1 wrong passage for each query is needed, got {negatives}")
+    index.check(encoder)
+    texts = {passage.id: passage.text for passage in index.passages()}
+    vectors = encoder.embed([query.text for query in queries], batch_size, progress)
+    found = index.search(vectors, depth, exact=exact)
+    pairs = []
+    for number, (query, hits) in enumerate(zip(queries, found, strict=True)):
+        place, right = Place("training pairs", number + 1), texts[query.passage]
+        wrong = [hit.passage.text for hit in hits if hit.passage.text != right]
+        chosen = generator("hard negatives", seed, number).permutation(len(wrong))[:negatives]
+        pairs.append(TextExample(query.text, right, RIGHT, place))
+        pairs += [TextExample(query.text, wrong[i], WRONG, place) for i in chosen]
+    return pairs

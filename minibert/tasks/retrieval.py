@@ -1,0 +1,97 @@
+"""How well a search finds: recall and ranks, against brute force, and after a re-ranking."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from minibert import ops
+from minibert.data.tasks import Query
+from minibert.tasks import metrics
+from minibert.tasks.embed import TextEncoder
+from minibert.tasks.rerank import DEPTH, Reranker
+from minibert.tasks.search import PassageIndex, exact_search
+
+RECALLS = (1, 5, 10, 20)
+
+
+@dataclass(frozen=True)
+class SearchEvaluation:
+    """What ``queries`` found among ``passages``. Scores by their names: recall@k, and mrr@K of the first K.
+
+    ``agreement``: the share of the true K nearest passages (brute force) that the database found.
+    """
+
+    queries: int
+    passages: int
+    database: dict[str, float]
+    brute_force: dict[str, float]
+    agreement: float
+    reranked: dict[str, float] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+    def describe(self) -> str:
+        """The scores as a table, a row a way of searching."""
+        ways = {"database": self.database, "brute force": self.brute_force, "re-ranked": self.reranked}
+        lines = [f"{self.queries:,} queries, {self.passages:,} passages"]
+        lines.append(" " * 11 + "".join(f"{name:>11}" for name in self.database))
+        for way, scores in ways.items():
+            if scores:
+                lines.append(f"{way:<11}" + "".join(f"{value:11.4f}" for value in scores.values()))
+        lines.append(f"{self.agreement:.2%} of what brute force finds is found by the database")
+        return "\n".join(lines)
+
+
+def evaluate_search(
+    index: PassageIndex,
+    encoder: TextEncoder,
+    queries: Sequence[Query],
+    *,
+    top_k: int = DEPTH,
+    exact: bool = False,
+    reranker: Reranker | None = None,
+    batch_size: int = 32,
+    progress: bool = False,
+) -> SearchEvaluation:
+    """Search for queries whose right passage is known, in the index and by brute force.
+
+    Only the first ``top_k`` count; a re-ranker puts those in another order. Raises UserError if the index
+    was made with another encoder.
+    """
+    index.check(encoder)
+    texts = [query.text for query in queries]
+    vectors, _ = ops.unit_length(encoder.embed(texts, batch_size, progress))  # (Q, H)
+    ids, passage_vectors = index.vectors()
+    rows, _ = exact_search(vectors, passage_vectors, top_k)
+    nearest = [[ids[row] for row in best] for best in rows]
+    found = index.search(vectors, top_k, exact=exact)
+    reranked = reranker.rerank(texts, found, batch_size) if reranker else None
+
+    def scores(results: Sequence[Sequence[str]]) -> dict[str, float]:
+        ranks = [_rank(query.passage, ids) for query, ids in zip(queries, results, strict=True)]
+        recalls = {f"recall@{k}": metrics.recall_at(ranks, k) for k in RECALLS if k <= top_k}
+        return recalls | {f"mrr@{top_k}": metrics.mean_reciprocal_rank(ranks)}
+
+    in_database = [[hit.passage.id for hit in hits] for hits in found]
+    return SearchEvaluation(
+        queries=len(queries),
+        passages=len(ids),
+        database=scores(in_database),
+        brute_force=scores(nearest),
+        agreement=_agreement(in_database, nearest),
+        reranked=scores([[hit.passage.id for hit in hits] for hits in reranked]) if reranked else None,
+    )
+
+
+def _rank(right: str, found: Sequence[str]) -> int | None:
+    """The place of the right passage's id, from 1; None if it was not found."""
+    return found.index(right) + 1 if right in found else None
+
+
+def _agreement(found: Sequence[Sequence[str]], nearest: Sequence[Sequence[str]]) -> float:
+    shares = [len(set(ids) & set(best)) / len(best) for ids, best in zip(found, nearest, strict=True)]
+    return float(np.mean(shares))

@@ -1,0 +1,301 @@
+"""Passages found by what they mean: their vectors in an embedded vector database, on disk.
+
+The database is LanceDB (benchmarks/README.md tells why). An index is a folder with one table, a row a
+passage: id, title, text and vector (H,) of length 1. What the vectors were made with stands in the table's
+metadata, so that one commit holds all; every change is a new version of the table, whole or not at all.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from minibert import ops
+from minibert.data.tasks import Passage
+from minibert.errors import UserError
+from minibert.files import atomic_folder
+from minibert.tasks.embed import TextEncoder
+
+TABLE = "passages"
+COLUMNS = ["id", "title", "text"]  # and the vector
+METADATA = "minibert"  # the key in the table's metadata
+VERSION = 1  # of what stands there
+
+# The approximate search: HNSW graphs over vectors of 8 bits a number. So many parts of the index are looked
+# into, and so many times the wanted number of candidates is compared again with the vectors as they are.
+PROBES, REFINE = 20, 5
+
+BLOCK = 256  # queries that are searched for together
+
+
+@dataclass(frozen=True)
+class IndexInfo:
+    """What an index says of the encoder that made it."""
+
+    version: int
+    model: str  # the folder
+    digest: str  # TextEncoder.digest
+    pooling: str
+    max_length: int
+    dimension: int
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A passage that was found, and how well it fits: its cosine, or what a re-ranker gave it."""
+
+    passage: Passage
+    score: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {"score": self.score, **asdict(self.passage)}
+
+
+class PassageIndex:
+    """An index on disk. ``PassageIndex.open(folder)`` opens one, ``PassageIndex.create`` makes one."""
+
+    def __init__(self, folder: str | Path, table: Any, info: IndexInfo):
+        self.folder, self.info = Path(folder), info
+        self._table = table
+
+    # -- Folders --------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | Path,
+        encoder: TextEncoder,
+        passages: Sequence[Passage],
+        *,
+        batch_size: int = 32,
+        progress: bool = False,
+    ) -> "PassageIndex":
+        """Make an index of passages in a folder that is not there yet.
+
+        Raises UserError if there is such a folder, if there are no passages, or if two have the same id.
+        """
+        lancedb = _lancedb()
+        folder = Path(folder)
+        if folder.exists():
+            raise UserError(f"{folder}: there is something already; choose another folder for the index")
+        info = IndexInfo(
+            version=VERSION,
+            model=encoder.folder,
+            digest=encoder.digest,
+            pooling=encoder.model.pooling,
+            max_length=encoder.max_length,
+            dimension=encoder.dimension,
+        )
+        rows = _rows(info, encoder, passages, set(), batch_size, progress)
+        with atomic_folder(folder) as new:
+            lancedb.connect(new).create_table(TABLE, rows)
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "PassageIndex":
+        """The index in a folder. Raises UserError if there is none, or it is of another version."""
+        lancedb = _lancedb()
+        folder = Path(folder)
+        if not (folder / f"{TABLE}.lance").is_dir():
+            raise UserError(
+                f"{folder}: no index of passages; make one with  "
+                f"minibert search index --model FOLDER --passages FILE --index {folder}"
+            )
+        try:
+            table = lancedb.connect(folder).open_table(TABLE)
+            info = IndexInfo(**json.loads(table.schema.metadata[METADATA.encode()]))
+        except Exception as error:  # LanceDB raises many kinds
+            raise UserError(f"{folder}: damaged, or not made by minibert ({_first_line(error)})") from None
+        if info.version != VERSION:
+            raise UserError(f"{folder}: an index of version {info.version}; expected {VERSION}; make it anew")
+        return cls(folder, table, info)
+
+    def add(
+        self,
+        encoder: TextEncoder,
+        passages: Sequence[Passage],
+        *,
+        batch_size: int = 32,
+        progress: bool = False,
+    ) -> None:
+        """Add passages, all or none. Raises UserError for another encoder, or an id that is there already."""
+        self.check(encoder)
+        known = set(self._read(["id"])["id"].to_pylist())
+        self._table.add(_rows(self.info, encoder, passages, known, batch_size, progress))
+        self._table.optimize()  # an approximate search finds the new rows too without, but more slowly
+
+    def open_encoder(self, folder: str | Path | None = None, **options: Any) -> TextEncoder:
+        """The encoder that made the index, from ``folder`` if it no longer stands where it did.
+
+        Raises UserError for another encoder. Options as for ``from_pretrained``: device …
+        """
+        options = {"pooling": self.info.pooling, "max_length": self.info.max_length} | options
+        encoder = TextEncoder.open(folder or self.info.model, **options)
+        self.check(encoder)
+        return encoder
+
+    def make_approximate(self) -> None:
+        """Build the structure that makes searching in very many passages fast."""
+        config = _lancedb().index.HnswSq(distance_type="cosine")
+        self._table.create_index("vector", config=config)
+
+    def check(self, encoder: TextEncoder) -> None:
+        """Raises UserError if the vectors in here were made by another encoder."""
+        if encoder.digest != self.info.digest:
+            raise UserError(
+                f"{self.folder}: made with another model ({self.info.model}, pooling {self.info.pooling}, "
+                f"{self.info.max_length} tokens), or it has changed since; use that one, or make a new index"
+            )
+
+    # -- What is in it ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._table.count_rows()
+
+    @property
+    def version(self) -> int:
+        """How often it has changed: the number of the table's newest version."""
+        return self._table.version
+
+    def passages(self) -> list[Passage]:
+        """All passages."""
+        return [_passage(row) for row in self._read(COLUMNS).to_pylist()]
+
+    def vectors(self) -> tuple[list[str], np.ndarray]:
+        """The ids of all passages, and their vectors (N, H), of length 1."""
+        table = self._read(["id", "vector"])
+        vectors = table["vector"].combine_chunks().flatten().to_numpy()
+        return table["id"].to_pylist(), vectors.reshape(-1, self.info.dimension)
+
+    def _read(self, columns: list[str]) -> Any:
+        """Some columns of all rows, as a table of Arrow."""
+        return self._table.search().select(columns).to_arrow()
+
+    # -- Searching ------------------------------------------------------------------------------
+
+    def search(
+        self, vectors: np.ndarray, top_k: int = 10, *, exact: bool = False, where: str | None = None
+    ) -> list[list[Hit]]:
+        """For each of Q vectors (Q, H) the passages of the highest cosine, ``top_k`` at most, best first.
+
+        All passages are compared, unless the index is approximate and ``exact`` is not asked for. ``where``
+        is a condition in SQL on id, title and text that passages must meet.
+        """
+        if vectors.ndim != 2 or vectors.shape[1] != self.info.dimension:
+            raise UserError(
+                f"{self.folder}: vectors of shape {vectors.shape}; expected (Q, {self.info.dimension})"
+            )
+        if top_k < 1:
+            raise UserError(f"top_k must be at least 1, got {top_k}")
+        blocks = np.split(vectors, range(BLOCK, len(vectors), BLOCK))
+        return [hits for block in blocks for hits in self._search(block, top_k, exact, where)]
+
+    def _search(self, vectors: np.ndarray, top_k: int, exact: bool, where: str | None) -> list[list[Hit]]:
+        query = self._table.search(vectors, vector_column_name="vector").distance_type("cosine").limit(top_k)
+        query = query.bypass_vector_index() if exact else query.nprobes(PROBES).refine_factor(REFINE)
+        query = query.select([*COLUMNS, "_distance"])
+        if where is not None:
+            query = query.where(where, prefilter=True)
+        try:
+            rows = query.to_arrow().to_pylist()
+        except ValueError as error:
+            if where is None:
+                raise
+            raise UserError(f"the condition {where!r} cannot be used ({_first_line(error)})") from None
+        found: list[list[Hit]] = [[] for _ in vectors]
+        for row in rows:
+            found[row.get("query_index", 0)].append(Hit(_passage(row), 1.0 - row["_distance"]))
+        return found
+
+
+def _lancedb() -> ModuleType:
+    """The database's module, loaded when it is needed: not everybody has it, and it takes a second."""
+    os.environ.setdefault("LANCEDB_LOG", "error")  # what it warns of is for programmers
+    try:
+        import lancedb
+        import lancedb.index
+    except ImportError:
+        raise UserError(
+            "searching needs the vector database LanceDB, which is not installed; run  "
+            "python -m pip install lancedb"
+        ) from None
+    return lancedb
+
+
+def _rows(
+    info: IndexInfo,
+    encoder: TextEncoder,
+    passages: Sequence[Passage],
+    known: set[str],
+    batch_size: int,
+    progress: bool,
+) -> Any:
+    """The rows of new passages as a table of Arrow. Raises UserError if an id is among the ``known`` ones."""
+    import pyarrow
+
+    if not passages:
+        raise UserError("there are no passages to put into the index")
+    for passage in passages:
+        if passage.id in known:
+            raise UserError(f"two passages have the id {passage.id!r}; every passage needs an id of its own")
+        known.add(passage.id)
+    texts = [passage.text for passage in passages]
+    vectors, _ = ops.unit_length(encoder.embed(texts, batch_size, progress))  # (N, H)
+    columns = [
+        pyarrow.array([passage.id for passage in passages]),
+        pyarrow.array([passage.title for passage in passages]),
+        pyarrow.array(texts),
+        pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), info.dimension),
+    ]
+    table = pyarrow.table(columns, names=[*COLUMNS, "vector"])
+    return table.replace_schema_metadata({METADATA: json.dumps(asdict(info))})
+
+
+def _passage(row: dict[str, Any]) -> Passage:
+    return Passage(row["id"], row["text"], row["title"])
+
+
+def _first_line(error: Exception) -> str:
+    """What an error says, without the places in a program that some add."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+# -- Without a database ------------------------------------------------------------------------------
+
+
+def exact_search(
+    queries: np.ndarray, vectors: np.ndarray, top_k: int, block: int = 16_384
+) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest vectors by brute force: every cosine is computed, so nothing is missed.
+
+    queries (Q, H) and vectors (N, H), all of length 1 → rows of ``vectors`` (Q, K) and their cosines
+    (Q, K), best first, K = min(top_k, N). No more than ``BLOCK`` · ``block`` cosines are held at a time.
+    """
+    parts = [
+        _exact_search(part, vectors, top_k, block)
+        for part in np.split(queries, range(BLOCK, len(queries), BLOCK))
+    ]
+    rows, cosines = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return rows, cosines
+
+
+def _exact_search(
+    queries: np.ndarray, vectors: np.ndarray, top_k: int, block: int
+) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.empty((len(queries), 0), np.int64)
+    cosines = np.empty((len(queries), 0), vectors.dtype)
+    for start in range(0, len(vectors), block):
+        new = queries @ vectors[start : start + block].T  # (Q, block)
+        new_rows = np.broadcast_to(np.arange(start, start + new.shape[1]), new.shape)
+        rows, cosines = np.hstack([rows, new_rows]), np.hstack([cosines, new])
+        if cosines.shape[1] > top_k:
+            best = np.argpartition(-cosines, top_k - 1, axis=1)[:, :top_k]
+            rows, cosines = np.take_along_axis(rows, best, 1), np.take_along_axis(cosines, best, 1)
+    order = np.lexsort((rows, -cosines), axis=1)  # of equal cosines the first row first
+    return np.take_along_axis(rows, order, 1), np.take_along_axis(cosines, order, 1)

@@ -1,0 +1,240 @@
+"""How alike two texts are, by the cosine of their vectors; learned from scores, or from matching pairs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert import ops
+from minibert.bert import SentenceEncoder, SentencePairs
+from minibert.bert.sentence import MODULES_FILE
+from minibert.data.tasks import (
+    RECIPES,
+    DistinctPairs,
+    Faults,
+    FeatureStream,
+    PairFeature,
+    Place,
+    TextExample,
+    pair_features,
+)
+from minibert.data.tasks.faults import Problem
+from minibert.errors import UserError
+from minibert.files import write_json
+from minibert.settings import setting
+from minibert.tasks import metrics
+from minibert.tasks.embed import LENGTH_FILE, TextEncoder
+from minibert.tasks.task import TableOptions, TableTask
+
+# Whose recipes are of use for a loss.
+RECIPE_TASKS = {"cosine": ("regress",), "softmax": ("qa", "similarity")}
+
+
+@dataclass(frozen=True)
+class SimilarityOptions(TableOptions):
+    """A table of pairs, and what is learned from them.
+
+    The lowest and the highest score of the training data, if they are not given, are written down here by
+    `Similarity.learn_labels`.
+    """
+
+    loss: str = setting(
+        "cosine",
+        "Task",
+        "cosine: pairs have scores, to which their cosines are fitted; softmax: pairs match (a question and "
+        "its passage, say), and each text has to find its partner in the batch",
+        choices=tuple(RECIPE_TASKS),
+    )
+    pooling: str | None = setting(
+        None, "Task", "how a text's vector is made (default: as the model says)", choices=tuple(ops.POOLING)
+    )
+    lowest_score: float | None = setting(
+        None, "Task", "score of texts that are not alike at all (default: the training data's lowest)"
+    )
+    highest_score: float | None = setting(
+        None, "Task", "score of texts that say the same (default: the training data's highest)"
+    )
+    opposites: bool = setting(
+        False, "Task", "the lowest score is to be the cosine −1, as of opposites, and not 0"
+    )
+    scale: float = setting(20.0, "Task", "factor of the cosines in the softmax", least=0.0)
+    symmetric: bool = setting(True, "Task", "the second texts have to find the first ones, too")
+
+
+@dataclass(frozen=True, eq=False)
+class PairPrediction:
+    """The vectors of two texts, each (H,) and of length 1."""
+
+    first: np.ndarray
+    second: np.ndarray
+
+    @property
+    def cosine(self) -> float:
+        """How alike the two are, from −1 to 1."""
+        return float(self.first @ self.second)
+
+
+class Similarity(TableTask):
+    """The cosine of two texts' vectors."""
+
+    name = "similarity"
+    Model = SentenceEncoder
+    Options = SimilarityOptions
+    has_scores = True
+
+    @property
+    def scored(self) -> bool:
+        """Whether pairs have scores; if not, they are pairs of texts that belong together."""
+        return self.options.loss == "cosine"
+
+    # -- Data -----------------------------------------------------------------------------------
+
+    def read(
+        self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None
+    ) -> list[TextExample]:
+        """The pairs in a file; of SQuAD, each question that has an answer and its passage."""
+        name = self.options.recipe
+        if name is None:
+            examples = self._read(path, labelled and self.scored, faults)
+        else:
+            recipe = RECIPES[name]
+            if recipe.task not in RECIPE_TASKS[self.options.loss]:
+                raise UserError(
+                    f"recipe {name} gives no pairs for the loss {self.options.loss}; choose another"
+                )
+            examples = recipe.read(path, labelled=labelled or not self.scored, faults=faults)
+            if recipe.task == "qa":
+                examples = [
+                    TextExample(question.text, question.passage, None, Place(path, 1))
+                    for question in examples
+                    if question.answers
+                ]
+        if examples and examples[0].text_pair is None:
+            raise UserError(f"{examples[0].place}: one text; say which column holds the second (pair_column)")
+        return examples
+
+    def example(self, text: str, pair: str | None, place: Place) -> TextExample:
+        """A pair without a score."""
+        if pair is None:
+            raise Problem("one text; two are needed to be compared")
+        return super().example(text, pair, place)
+
+    def learn_labels(self, examples: Sequence[TextExample]) -> None:
+        """Find the range of the scores. Raises UserError if it is none."""
+        if not self.scored:
+            return
+        scores = [example.label for example in examples]
+        lowest, highest = self.options.lowest_score, self.options.highest_score
+        lowest = min(scores) if lowest is None else lowest
+        highest = max(scores) if highest is None else highest
+        if not lowest < highest:
+            raise UserError(
+                f"{examples[0].place.path}: scores from {lowest} to {highest} are no range to learn from"
+            )
+        self.options = self.options.replace(lowest_score=lowest, highest_score=highest)
+
+    def hold_out(
+        self, examples: Sequence[TextExample], share: float, seed: int
+    ) -> tuple[list[TextExample], list[TextExample]]:
+        """As `Task.hold_out`, but no second text (a passage, say) is on both sides."""
+        seconds = list(dict.fromkeys(example.text_pair for example in examples))
+        held_out = set(super().hold_out(seconds, share, seed)[1])
+        return (
+            [example for example in examples if example.text_pair not in held_out],
+            [example for example in examples if example.text_pair in held_out],
+        )
+
+    def features(self, examples: Sequence[TextExample], *, training: bool) -> list[PairFeature]:
+        """Both texts of a pair for themselves, in training with the cosine that they should have.
+
+        The highest score is the cosine 1, the lowest 0, or with ``opposites`` −1.
+        """
+        if training and self.scored:
+            low, high = self.options.lowest_score, self.options.highest_score
+            least = -1.0 if self.options.opposites else 0.0
+            examples = [
+                replace(example, label=least + (1.0 - least) * (example.label - low) / (high - low))
+                for example in examples
+            ]
+        else:
+            examples = [replace(example, label=None) for example in examples]
+        return pair_features(examples, self.tokenizer, self.options.max_length)
+
+    def batches(self, features: Sequence[PairFeature], batch_size: int, seed: int) -> FeatureStream:
+        """Batches of pairs; where partners have to be found, without a text twice."""
+        kind = FeatureStream if self.scored else DistinctPairs
+        return kind(features, batch_size, self.tokenizer.pad_id, seed=seed)
+
+    # -- Models ---------------------------------------------------------------------------------
+
+    def trainee(self, model: SentenceEncoder) -> SentencePairs:
+        """The encoder with its loss over pairs."""
+        return SentencePairs(model, scale=self.options.scale, symmetric=self.options.symmetric)
+
+    def _model_settings(self) -> dict[str, Any]:
+        return {"pooling": self.options.pooling} if self.options.pooling else {}
+
+    def save(self, model: SentenceEncoder, folder: str | Path) -> None:
+        """Write a folder that `open_task` opens, and sentence-transformers too."""
+        super().save(model, folder)
+        length = {"max_seq_length": self.options.max_length, "do_lower_case": False}
+        write_json(Path(folder) / LENGTH_FILE, length)
+
+    @classmethod
+    def recognises(cls, folder: Path) -> bool:
+        """A folder of the sentence-transformers library."""
+        return (folder / MODULES_FILE).is_file()
+
+    # -- Predictions ----------------------------------------------------------------------------
+
+    @property
+    def metric(self) -> str:
+        """The score that chooses the best checkpoint if nothing is said."""
+        return "spearman" if self.scored else "mrr"
+
+    def predict(
+        self, model: SentenceEncoder, examples: Sequence[TextExample], batch_size: int = 32
+    ) -> list[PairPrediction]:
+        """The vectors of each pair."""
+        encoder = TextEncoder(model, self.tokenizer, self.options.max_length)
+        texts = [example.text for example in examples] + [example.text_pair for example in examples]
+        vectors, _ = ops.unit_length(encoder.embed(texts, batch_size))
+        return [PairPrediction(*pair) for pair in zip(*np.split(vectors, 2), strict=True)]
+
+    def scores(
+        self, examples: Sequence[TextExample], predictions: Sequence[PairPrediction]
+    ) -> dict[str, float]:
+        """The correlations of cosines with scores, or how far up the right second texts are."""
+        if self.scored:
+            pair = [prediction.cosine for prediction in predictions], [example.label for example in examples]
+            return {name: getattr(metrics, name)(*pair) for name in ("spearman", "pearson")}
+        first, second = (np.stack([getattr(p, side) for p in predictions]) for side in ("first", "second"))
+        ranks = partner_ranks(first, second, [example.text_pair for example in examples])
+        recalls = {f"recall@{k}": metrics.recall_at(ranks, k) for k in (1, 10)}
+        return {"mrr": metrics.mean_reciprocal_rank(ranks), **recalls}
+
+    def record(self, example: TextExample, prediction: PairPrediction) -> dict[str, Any]:
+        """The two texts, the score if it is known, and their cosine."""
+        return example.to_dict() | {"cosine": prediction.cosine}
+
+
+def partner_ranks(
+    first: np.ndarray, second: np.ndarray, texts: Sequence[str], block: int = 1024
+) -> list[int]:
+    """For each first text the rank of its partner, from 1, among all different second texts.
+
+    first, second (N, H) of length 1; ``texts`` are the N second texts. Whatever is as near as the partner
+    counts as nearer: a model that tells nothing apart shall not look good.
+    """
+    rows = {text: row for row, text in enumerate(texts)}  # of each different text, one
+    columns = {text: column for column, text in enumerate(rows)}
+    candidates = second[list(rows.values())]  # (M, H)
+    right = np.array([columns[text] for text in texts])[:, None]  # (N, 1)
+    ranks: list[int] = []
+    for start in range(0, len(first), block):
+        cosines = first[start : start + block] @ candidates.T  # (block, M)
+        partner = np.take_along_axis(cosines, right[start : start + block], axis=1)
+        ranks += (cosines >= partner).sum(axis=1).tolist()
+    return ranks

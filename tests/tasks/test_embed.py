@@ -1,0 +1,106 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from minibert.arrays import to_numpy
+from minibert.bert import BertForMaskedLM, SentenceEncoder
+from minibert.data.tasks import Place, TextExample
+from minibert.errors import UserError
+from minibert.files import write_json
+from minibert.tasks.embed import TextEncoder, write_vectors
+from minibert.text import BertTokenizer
+
+TEXTS = ["ann sings", "bob dances in the river", "who ?", "ann sings", "", "a bridge"]
+
+
+def test_vectors_stand_in_the_order_of_the_texts_whatever_the_batches(encoder_folder):
+    encoder = TextEncoder.open(encoder_folder)
+    vectors = encoder.embed(TEXTS, batch_size=2)
+    assert vectors.shape == (6, 8) and vectors.dtype == np.float32
+    for text, vector in zip(TEXTS, vectors, strict=True):
+        output, _ = encoder.model.forward(**encoder.tokenizer([text]))
+        np.testing.assert_allclose(vector, to_numpy(output.embeddings)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(vectors[0], vectors[3])
+    assert np.linalg.norm(vectors[0] - vectors[1]) > 0.1
+
+
+def test_embedding_leaves_dropout_out(encoder_folder):
+    encoder = TextEncoder.open(encoder_folder, hidden_dropout_prob=0.5)
+    encoder.model.train()
+    np.testing.assert_array_equal(encoder.embed(TEXTS), TextEncoder.open(encoder_folder).embed(TEXTS))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_pooling_and_normalising_may_be_chosen(encoder_folder, pooling):
+    encoder = TextEncoder.open(encoder_folder, pooling=pooling, normalise=True)
+    assert encoder.model.pooling == pooling
+    np.testing.assert_allclose(np.linalg.norm(encoder.embed(TEXTS), axis=1), 1, rtol=1e-5)
+
+
+def test_the_folder_says_where_texts_are_cut(encoder_folder):
+    assert TextEncoder.open(encoder_folder).max_length == 128, "positions, if nothing is said"
+    write_json(encoder_folder / "sentence_bert_config.json", {"max_seq_length": 4, "do_lower_case": False})
+    encoder = TextEncoder.open(encoder_folder)
+    assert encoder.max_length == 4
+    first, second = encoder.embed(["ann sings", "ann sings in rome"])
+    np.testing.assert_array_equal(first, second)
+    assert TextEncoder.open(encoder_folder, max_length=7).max_length == 7
+
+
+def test_any_bert_is_an_encoder(encoder_folder, tmp_path):
+    config = SentenceEncoder.from_pretrained(encoder_folder).config
+    BertForMaskedLM(config).save_pretrained(tmp_path / "mlm")
+    BertTokenizer.from_pretrained(encoder_folder).save_pretrained(tmp_path / "mlm")
+    encoder = TextEncoder.open(tmp_path / "mlm")
+    assert (encoder.model.pooling, encoder.model.normalise) == ("mean", False)
+    assert encoder.embed(["ann"]).shape == (1, 8)
+
+
+def test_a_digest_tells_encoders_apart_and_not_their_folders(encoder_folder, tmp_path):
+    encoder = TextEncoder.open(encoder_folder)
+    encoder.model.save_pretrained(tmp_path / "copy")
+    encoder.tokenizer.save_pretrained(tmp_path / "copy")
+    assert TextEncoder.open(tmp_path / "copy", normalise=True).digest == encoder.digest
+    changed = [
+        TextEncoder.open(encoder_folder, pooling="max"),
+        TextEncoder.open(encoder_folder, max_length=8),
+        replace(encoder, tokenizer=BertTokenizer([*encoder.tokenizer.tokens[:-1], "!"])),
+        replace(encoder, tokenizer=BertTokenizer(encoder.tokenizer.tokens, lowercase=False)),
+    ]
+    other = TextEncoder.open(encoder_folder)
+    dict(other.model.named_parameters())["encoder.layer.0.output.dense.weight"].value[0, 0] += 1e-3
+    digests = [encoder.digest, other.digest, *(each.digest for each in changed)]
+    assert len(set(digests)) == len(digests)
+
+
+def test_folders_that_are_refused(encoder_folder):
+    for length in (2, 129):
+        with pytest.raises(
+            UserError, match=f"max_length is {length}; expected 3 to 128, the model's positions"
+        ):
+            TextEncoder.open(encoder_folder, max_length=length)
+    write_json(encoder_folder / "sentence_bert_config.json", {"max_seq_length": "long"})
+    with pytest.raises(UserError, match=r"config.json: max_seq_length should be a number of tokens"):
+        TextEncoder.open(encoder_folder)
+    BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]).save_pretrained(encoder_folder)
+    with pytest.raises(UserError, match="the vocabulary has 5 tokens but the model knows 18"):
+        TextEncoder.open(encoder_folder)
+
+
+def test_vectors_are_written_in_three_ways(tmp_path):
+    vectors = np.array([[0.1, 1 / 3], [2.0, -1e-7]], np.float32)
+    texts = [TextExample(text, None, None, Place("a.txt", line)) for text, line in (("été", 1), ("b", 3))]
+    for name in ("a.npy", "a.npz", "a.jsonl"):
+        write_vectors(tmp_path / name, texts, vectors)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), vectors)
+    archive = np.load(tmp_path / "a.npz")
+    np.testing.assert_array_equal(archive["vectors"], vectors)
+    assert archive["lines"].tolist() == [1, 3]
+    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(row["line"], row["text"]) for row in rows] == [(1, "été"), (3, "b")]
+    np.testing.assert_array_equal(np.array([row["vector"] for row in rows], np.float32), vectors)
+    assert rows[0]["vector"][0] == 0.1, "no more digits than are needed"
+    with pytest.raises(UserError, match=r"a.csv: vectors cannot be written so; its name must end in .npy"):
+        write_vectors(tmp_path / "a.csv", texts, vectors)

@@ -1,0 +1,530 @@
+import importlib
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from minibert.arrays import get_threads, set_threads
+from minibert.bert import BertConfig, BertForSequenceClassification, BertModel
+from minibert.cli import main
+from minibert.errors import UserError
+from minibert.plots import plot_finetuning
+from minibert.settings import read_settings
+from minibert.tasks import evaluate, finetune, open_task
+from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
+from minibert.tasks.frozen import FrozenEncoder
+from minibert.text import BertTokenizer
+from minibert.train.metrics import read_metrics
+from minibert.train.step import TrainingStep
+
+finetune_module = importlib.import_module("minibert.tasks.finetune")  # hidden by the function
+
+WORDS = "good fine bad poor film book it was really a the of and".split()
+TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch):
+    """A folder with an encoder in it, which is where the test runs; one thread."""
+    monkeypatch.chdir(tmp_path)
+    config = BertConfig(vocab_size=len(TOKENIZER), max_position_embeddings=32, initializer_range=0.3, **SIZES)
+    BertModel(config, seed=1).save_pretrained("encoder")
+    TOKENIZER.save_pretrained("encoder")
+    monkeypatch.setattr(finetune_module, "plot_finetuning", lambda *_: None)  # which takes most of the time
+    threads = get_threads()
+    yield
+    set_threads(threads)
+
+
+def write(name, *lines):
+    Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return name
+
+
+def films(name, count, seed=0):
+    """A table of texts: with a good word or a bad one, which is the label."""
+    rng = np.random.default_rng(seed)
+    rows = ["text\tlabel"]
+    for _ in range(count):
+        label = rng.integers(2)
+        words = [*rng.choice(WORDS[4:], rng.integers(2, 7)), WORDS[2 * label + rng.integers(2)]]
+        rows.append(f"{' '.join(rng.permutation(words))}\t{('pos', 'neg')[label]}")
+    return write(name, *rows)
+
+
+def settings_for(**changes):
+    """A run that takes a fraction of a second, as what the command line would give."""
+    values = {"task": "classify", "model": "encoder", "device": "cpu", "threads": 1, "learning_rate": 0.01}
+    values |= {"batch_size": 4, "epochs": 2.0, "max_length": 32, "name": "run", **changes}
+    if "train" not in values:
+        values |= {"train": films("train.tsv", 24), "dev": films("dev.tsv", 12, seed=1)}
+    return split_settings(values)
+
+
+def weights(name="run"):
+    return Path("runs", name, "best/model.safetensors").read_bytes()
+
+
+def curve(name="run", seed=0):
+    """What was measured, but for the time it took."""
+    records = read_metrics(Path("runs", name, f"seed-{seed}", "metrics.jsonl"))
+    return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second")} for r in records]
+
+
+# -- A whole run -------------------------------------------------------------------------------------
+
+
+def test_a_run_learns_and_leaves_its_files(capsys, monkeypatch):
+    monkeypatch.setattr(finetune_module, "plot_finetuning", plot_finetuning)
+    results = finetune(*settings_for(epochs=12.0, train=films("train.tsv", 60), dev=films("dev.tsv", 20, 1)))
+    losses = [record["loss"] for record in curve() if "loss" in record]
+    assert np.mean(losses[-10:]) < 0.3 * np.mean(losses[:10])
+    assert results["best"]["scores"]["accuracy"] >= 0.95
+    names = {str(path.relative_to("runs/run")) for path in Path("runs/run").rglob("*") if path.is_file()}
+    assert names == {
+        *("config.json", "results.json", "training.png", "seed-0/metrics.jsonl"),
+        *(f"best/{name}" for name in ("config.json", "model.safetensors", "task.json", "README.md")),
+        *(f"best/{name}" for name in ("vocab.txt", "tokenizer_config.json", "special_tokens_map.json")),
+    }
+    assert json.loads(Path("runs/run/results.json").read_text()) == results
+    printed = capsys.readouterr().out
+    for told in ("task=classify", "60 examples (60 rows) to learn from, 20 to measure on", "runs/run: best/"):
+        assert told in printed
+
+
+def test_what_is_kept_is_the_best_evaluation():
+    """Not the last one, which a high learning rate makes worse."""
+    results = finetune(*settings_for(epochs=6.0, learning_rate=0.05, eval_every=2))
+    accuracies = {record["step"]: record.get("held_out_accuracy") for record in curve()}
+    steps = [record["step"] for record in curve() if "held_out_accuracy" in record]
+    assert steps == [*range(0, 37, 2)]
+    best = results["best"]
+    scores = [record["held_out_accuracy"] for record in curve() if "held_out_accuracy" in record]
+    assert best["scores"]["accuracy"] == max(scores) > scores[-1]
+    assert best["step"] == steps[scores.index(max(scores))]  # the first of the best
+    assert evaluate("runs/run/best", "dev.tsv").scores == pytest.approx(best["scores"], rel=1e-6)
+    assert len(accuracies) == 37
+
+
+def test_the_card_tells_data_settings_scores_and_command():
+    results = finetune(*settings_for(restarts=2, freeze="1"))
+    card = Path("runs/run/best/README.md").read_text()
+    for told in (
+        "train.tsv: 24 examples",
+        "dev.tsv: 12 examples",
+        "| epochs | 2.0 |",
+        "began from | encoder",
+    ):
+        assert told in card
+    assert f"{results['best']['scores']['accuracy']:.4f}" in card
+    (command,) = re.findall(r"minibert finetune (.*)", card)
+    assert (
+        "--restarts 2 --task classify --train train.tsv --dev dev.tsv --model encoder --freeze 1" in command
+    )
+
+
+TASKS = {
+    "classify": (
+        "train.tsv",
+        ["sentence1\tsentence2\tlabel", "good\tfilm\tyes", "bad\tbook\tno"] + ["a\tthe\tno"] * 5,
+    ),
+    "regress": (
+        "train.csv",
+        ["text,score"[0:4] + ",label", *(f"good{' film' * i},{i / 2}" for i in range(8))],
+    ),
+    "tag": ("train.conll", ["the O", "good B-x", "film I-x", "", "bad B-y", "book O", "", "it O", "was O"]),
+    "similarity": (
+        "train.jsonl",
+        [json.dumps({"text": "good", "text_pair": "fine" + " it" * i, "label": i}) for i in range(8)],
+    ),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task(task):
+    name, lines = TASKS[task]
+    settings = settings_for(task=task, train=write(name, *lines), dev=name)
+    results = finetune(*settings)
+    opened, model = open_task("runs/run/best")
+    assert opened.name == task == results["task"]
+    examples = opened.read(name)
+    scores = opened.scores(examples, opened.predict(model, examples))
+    assert scores == pytest.approx(results["best"]["scores"], rel=1e-4)
+    assert results["metric"] in scores
+
+
+def articles(count):
+    """Articles of one passage and two questions each, as SQuAD has them."""
+
+    def article(n):
+        question = {"id": str(n), "question": "the book", "answers": [{"text": "a book", "answer_start": 7}]}
+        return {"title": f"{n}", "paragraphs": [{"context": "it was a book of films", "qas": [question] * 2}]}
+
+    return json.dumps({"data": [article(n) for n in range(count)]})
+
+
+def test_questions_are_held_out_by_the_article():
+    write("train.json", articles(4))
+    results = finetune(*settings_for(task="qa", train="train.json", dev_share=0.5, max_length=24))
+    assert results["examples"] == {"train": 4, "dev": 4, "left_out": 0}
+    assert set(results["best"]["scores"]) == {"exact_match", "f1"}
+
+
+def test_settings_of_a_recipe():
+    settings, options = split_settings({"recipe": "cola", "train": "t", "model": "m"})
+    assert (settings.task, settings.name, settings.metric) == ("classify", "cola", "matthews")
+    assert (options.recipe, options.max_length) == ("cola", 64)
+    settings, options = split_settings(
+        {"recipe": "cola", "train": "t", "model": "m", "metric": "accuracy", "name": "mine", "max_length": 9}
+    )
+    assert (settings.name, settings.metric, options.max_length) == ("mine", "accuracy", 9)
+
+
+# -- Restarts ----------------------------------------------------------------------------------------
+
+
+def test_restarts_are_the_runs_of_their_seeds_and_the_best_is_kept():
+    together = finetune(*settings_for(restarts=3, seed=4, name="three"))
+    alone = [finetune(*settings_for(seed=seed, name=f"alone{seed}")) for seed in (4, 5, 6)]
+    for one, run in zip(alone, together["runs"], strict=True):
+        assert (run["seed"], run["scores"]) == (one["best"]["seed"], one["best"]["scores"])
+        assert curve("three", run["seed"]) == curve(f"alone{run['seed']}", run["seed"])
+    accuracies = [run["scores"]["accuracy"] for run in together["runs"]]
+    assert len(set(accuracies)) > 1
+    assert together["mean"]["accuracy"] == pytest.approx(np.mean(accuracies))
+    assert together["deviation"]["accuracy"] == pytest.approx(np.std(accuracies, ddof=1))
+    assert together["best"]["seed"] == 4 + int(np.argmax(accuracies))
+    assert weights("three") == weights(f"alone{together['best']['seed']}")
+    assert "mean" not in alone[0]
+
+
+def test_more_restarts_can_be_added():
+    finetune(*settings_for(restarts=1))
+    settings, options = settings_for(restarts=3)
+    added = finetune(settings.replace(resume=True), options)
+    whole = finetune(settings.replace(name="whole"), options)
+    assert [run["scores"] for run in added["runs"]] == [run["scores"] for run in whole["runs"]]
+    assert weights() == weights("whole")
+
+
+# -- Stopping and going on ---------------------------------------------------------------------------
+
+
+class Killed(Exception):
+    """Stands for a kill: nothing of ours runs after it."""
+
+
+PARTLY = {"layerwise_lr": 0.9, "freeze": "1"}
+
+
+@pytest.mark.parametrize(
+    ("moment", "strategy"),
+    [*((moment, PARTLY) for moment in (1, 4, 7, 9, 17, 24)), (8, {"features": (-1, 1)})],
+)
+def test_a_killed_run_goes_on_to_the_same_bits(monkeypatch, moment, strategy):
+    """Before the first checkpoint, on and between checkpoints, in the first restart and in the second."""
+    changes = {"restarts": 2, "epochs": 4.0, "accumulation": 2, "save_every": 2, "dropout": 0.2, "seed": 3}
+    changes |= {"eval_every": 4, **strategy}
+    whole = finetune(*settings_for(name="whole", **changes))
+    take, taken = TrainingStep.take, []
+
+    def take_or_die(*arguments):
+        taken.append(1)
+        if len(taken) == moment:
+            raise Killed
+        take(*arguments)
+
+    monkeypatch.setattr(TrainingStep, "take", take_or_die)
+    with pytest.raises(Killed):
+        finetune(*settings_for(**changes))
+    settings, options = settings_for(**changes)
+    resumed = finetune(settings.replace(resume=True), options)
+    assert weights() == weights("whole")
+    assert [run["scores"] for run in resumed["runs"]] == [run["scores"] for run in whole["runs"]]
+    for seed in (3, 4):
+        assert curve(seed=seed) == curve("whole", seed=seed)
+
+
+@pytest.mark.parametrize("function", ["write_json", "copytree", "rmtree"])
+def test_a_run_that_is_killed_between_restarts(monkeypatch, function):
+    """While the best model is taken over from the restart that has just ended."""
+    changes = {"restarts": 2, "epochs": 1.0}
+    whole = finetune(*settings_for(name="whole", **changes))
+    place = finetune_module if function == "write_json" else finetune_module.shutil
+    real = getattr(place, function)
+
+    def call_or_die(path, *arguments, **options):
+        if Path(path).name in ("results.json", "best") and (function == "write_json" or Path(path).exists()):
+            raise Killed
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, function, call_or_die)
+        with pytest.raises(Killed):
+            finetune(*settings_for(**changes))
+    settings, options = settings_for(**changes)
+    resumed = finetune(settings.replace(resume=True), options)
+    assert weights() == weights("whole")
+    assert [run["scores"] for run in resumed["runs"]] == [run["scores"] for run in whole["runs"]]
+    assert sorted(path.name for path in Path("runs/run").glob("seed-*/*")) == ["metrics.jsonl"] * 2
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(monkeypatch, capsys):
+    take, taken = TrainingStep.take, []
+
+    def take_and_interrupt(*arguments):
+        taken.append(1)
+        if len(taken) == 8:
+            os.kill(os.getpid(), signal.SIGINT)
+        take(*arguments)
+
+    monkeypatch.setattr(TrainingStep, "take", take_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(*settings_for(restarts=2, epochs=1.0))
+    assert [path.name for path in Path("runs/run/seed-1").glob("checkpoint-*")] == ["checkpoint-2"]
+    assert "minibert finetune --config runs/run/config.json --resume" in capsys.readouterr().out
+    assert main("finetune --config runs/run/config.json --resume".split()) == 0
+    finetune(*settings_for(restarts=2, epochs=1.0, name="whole"))
+    assert weights() == weights("whole")
+
+
+def test_a_finished_run_can_be_resumed_to_the_same_end():
+    first = finetune(*settings_for())
+    settings, options = settings_for()
+    assert finetune(settings.replace(resume=True), options)["runs"] == first["runs"]
+
+
+def test_a_run_is_resumed_with_what_it_began_with(monkeypatch):
+    settings, options = settings_for(save_every=1)
+    finetune(settings, options)
+    settings = settings.replace(resume=True)
+    with pytest.raises(UserError, match=r"runs/run was begun with epochs = 2.0, not 3.0; .* --resume"):
+        finetune(settings.replace(epochs=3.0), options)
+    with pytest.raises(UserError, match=r"runs/run was begun with max_length = 32, not 16"):
+        finetune(settings, options.replace(max_length=16))
+
+
+def test_changed_data_is_refused(monkeypatch):
+    monkeypatch.setattr(finetune_module, "_keep_best", lambda *_: (_ for _ in ()).throw(Killed))
+    settings, options = settings_for()
+    with pytest.raises(Killed):
+        finetune(settings, options)
+    films("train.tsv", 24, seed=9)
+    with pytest.raises(UserError, match="checkpoint-12: the files to learn from have changed"):
+        finetune(settings.replace(resume=True), options)
+
+
+# -- Models and strategies ---------------------------------------------------------------------------
+
+
+def learn_by_heart(**changes):
+    """A run that surely gets better than at its start, whose model it would keep otherwise."""
+    train = films("train.tsv", 24)
+    assert finetune(*settings_for(train=train, dev=train, epochs=8.0, **changes))["best"]["step"] > 0
+
+
+def tensors(folder):
+    return load_file(Path(folder) / "model.safetensors")
+
+
+@pytest.mark.parametrize(("freeze", "learning"), [("0", {"0", "1"}), ("1", {"1"}), ("all", set())])
+def test_frozen_layers_stay_as_they_are(freeze, learning):
+    learn_by_heart(freeze=freeze, learning_rate=0.1 if freeze == "all" else 0.01)
+    before, after = tensors("encoder"), tensors("runs/run/best")
+    moved = {name for name in before if not np.array_equal(before[name], after[f"bert.{name}"])}
+    assert {name.split(".")[2] for name in moved if name.startswith("encoder.")} == learning
+    assert not any(name.startswith("embeddings.") for name in moved)
+    assert any(name.startswith("pooler.") for name in moved) == (freeze != "all")
+    assert np.abs(after["classifier.weight"]).max() > 0
+
+
+@pytest.mark.parametrize("task", ["classify", "regress", "tag", "qa"])
+def test_a_head_learns_from_features_that_are_computed_once(task, monkeypatch):
+    """Two restarts: the same results as when every epoch encodes every text again, and the encoder stays."""
+    name, lines = (TASKS | {"qa": ("train.json", [articles(4)])})[task]
+    encoded, encode = [], BertModel.encode
+    monkeypatch.setattr(
+        BertModel, "encode", lambda *given, **more: encoded.append(1) or encode(*given, **more)
+    )
+    changes = {"task": task, "train": write(name, *lines), "dev": name, "features": (-1, 0), "epochs": 3.0}
+    changes |= {"restarts": 2, "max_length": 24, "dropout": 0.2, "batch_size": 64}
+    once = finetune(*settings_for(**changes))
+    calls, before = len(encoded), tensors("encoder")
+    monkeypatch.setattr(FrozenEncoder, "__call__", lambda _, rows: rows)
+    always = finetune(*settings_for(**changes, name="always"))
+    assert calls <= 2 < len(encoded) - calls
+    for one, other in zip(once["runs"], always["runs"], strict=True):
+        assert one["scores"] == pytest.approx(other["scores"], rel=1e-4)
+    losses = [[r["loss"] for r in curve(name) if "loss" in r] for name in ("run", "always")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    after = tensors("runs/run/best")
+    assert all(np.array_equal(before[name], after[f"bert.{name}"]) for name in before if "pooler" not in name)
+    opened, model = open_task("runs/run/best")  # without what was computed before
+    examples = opened.read(name)
+    scores = opened.scores(examples, opened.predict(model, examples))
+    assert scores == pytest.approx(once["best"]["scores"], rel=1e-4)
+
+
+def test_lower_layers_learn_more_slowly():
+    far = {}
+    for decay in (1.0, 0.01):
+        learn_by_heart(layerwise_lr=decay, name=f"run{decay}")
+        before, after = tensors("encoder"), tensors(f"runs/run{decay}/best")
+        name = "embeddings.word_embeddings.weight"
+        far[decay] = np.abs(after[f"bert.{name}"] - before[name]).max()
+    assert 0 < far[0.01] < 1e-3 * far[1.0]
+
+
+def test_dropout_is_that_of_the_model_or_as_told():
+    finetune(*settings_for(epochs=0.2))
+    assert BertConfig.from_pretrained("runs/run/best").hidden_dropout_prob == 0.1
+    finetune(*settings_for(epochs=0.2, dropout=0.0, name="none"))
+    config = BertConfig.from_pretrained("runs/none/best")
+    assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0.0
+
+
+def test_a_head_for_the_same_labels_goes_on_and_another_is_left_aside(capsys):
+    first = finetune(*settings_for(epochs=12.0))
+    again = finetune(*settings_for(model="runs/run/best", name="again", epochs=0.2, learning_rate=1e-9))
+    assert again["best"]["scores"] == first["best"]["scores"]
+    assert "runs/run/best: " not in capsys.readouterr().err
+    three = write("three.tsv", "text\tlabel", "good\tx", "bad\ty", "film\tz")
+    finetune(*settings_for(model="runs/run/best", name="three", train=three, dev=three, epochs=1.0))
+    assert BertConfig.from_pretrained("runs/three/best").labels == ["x", "y", "z"]
+    assert (
+        "runs/run/best: BertForSequenceClassification begins with a new classifier" in capsys.readouterr().err
+    )
+
+
+# -- What people get wrong ---------------------------------------------------------------------------
+
+
+def test_bad_rows_are_named_or_left_out(capsys):
+    lines = Path(films("train.tsv", 24)).read_text().splitlines()
+    write("train.tsv", *lines[:3], "only one column", *lines[3:], " \t ")
+    with pytest.raises(
+        UserError, match=r"^train.tsv: line 4: 1 column\(s\), but the first row has 2; correct"
+    ):
+        finetune(*settings_for(train="train.tsv", dev=films("dev.tsv", 8)))
+    assert not Path("runs").exists()
+    results = finetune(*settings_for(train="train.tsv", dev="dev.tsv", skip_bad=True))
+    assert results["examples"] == {"train": 24, "dev": 8, "left_out": 2}
+    assert "2 bad row(s) left out, the first: train.tsv: line 4: 1 column(s)" in capsys.readouterr().out
+
+
+def test_labels_that_the_training_data_lacks(capsys):
+    dev = write("dev.tsv", "text\tlabel", "good\tpos", "bad\tmaybe")
+    train = films("train.tsv", 24)
+    with pytest.raises(UserError, match=r"^dev.tsv: line 3: label 'maybe' is none of the training data's"):
+        finetune(*settings_for(train=train, dev=dev))
+    results = finetune(*settings_for(train=train, dev=dev, skip_bad=True))
+    assert results["examples"]["dev"] == 1
+    assert "1 of the training data's labels never occur here: neg" in capsys.readouterr().out
+
+
+def test_shares_and_limits():
+    train = films("train.tsv", 40)
+    results = finetune(*settings_for(train=train, dev_share=0.25, limit=7, dev_limit=6))
+    assert results["examples"] == {"train": 7, "dev": 6, "left_out": 0}
+    assert results["runs"][0]["steps"] == 4  # two epochs of two batches
+    with pytest.raises(UserError, match=r"cannot hold out 1 of 1 example\(s\); give a dev file, or more"):
+        finetune(*settings_for(task="regress", train=write("one.tsv", "text\tlabel", "good\t1"), name="one"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "clasify"}, "task must be one of classify, regress, .*, got 'clasify'"),
+        ({"task": None}, "task is missing: give one of classify, .*, or a recipe"),
+        ({"model": None}, "model is missing: give the pretrained folder to begin from"),
+        ({"train": None}, "train is missing: give the file to learn from"),
+        ({"crf": True}, "settings: crf is for the task tag, not classify"),
+        ({"epocs": 1}, "settings: unknown setting 'epocs'; did you mean 'epochs'"),
+        ({"recipe": "sst"}, "recipe must be one of sst2, .*, got 'sst'"),
+        (
+            {"recipe": "blimp"},
+            "recipe blimp is for minimal pairs, which nothing learns; choose another",
+        ),
+        ({"recipe": "stsb"}, "recipe stsb is for the task regress, not classify"),
+        ({"freeze": "none"}, "freeze must be a number of layers or all, got 'none'"),
+        ({"freeze": "3"}, "cannot freeze 3 layers: the encoder has 2; give 0 to 2"),
+        ({"features": (-1, 5)}, r"no layer 5; there are 0 \(the embeddings\) to 2, and −1 to −3"),
+        ({"features": ("-1",)}, r"features must be a list of whole numbers, got \('-1',\)"),
+        (
+            {"features": (-1,), "freeze": "1"},
+            "with features no layer of the encoder learns; leave out freeze",
+        ),
+        (
+            {"features": (-1,), "task": "similarity"},
+            "features are what a head learns from, and similarity has",
+        ),
+        ({"epochs": 0}, "epochs must be at least 1e-06, got 0.0"),
+        ({"restarts": 0}, "restarts must be at least 1, got 0"),
+        ({"metric": "f2"}, "there is no score 'f2'; choose one of accuracy, macro_f1, matthews, f1"),
+        ({"max_length": 600}, "max_length is 600, but the model has only 32 positions; give a smaller one"),
+        ({"model": "nowhere"}, "nowhere: no such folder"),
+        ({"train": "nowhere.tsv"}, "nowhere.tsv: no such file; check the path"),
+        ({"precision": "bfloat16"}, "precision bfloat16 needs a GPU"),
+        ({"resume": True}, "runs/run/config.json: no such settings file"),
+        ({"resume": True, "overwrite": True}, "resume and overwrite contradict each other"),
+    ],
+)
+def test_what_is_refused(changes, message):
+    films("train.tsv", 8)
+    with pytest.raises(UserError, match=f"^{message}") as caught:
+        finetune(*settings_for(**{"train": "train.tsv", "dev": "train.tsv", **changes}))
+    assert "\n" not in str(caught.value)
+    assert not Path("runs/run/results.json").exists()
+
+
+def test_a_run_in_the_way(capsys):
+    finetune(*settings_for(epochs=0.5))
+    with pytest.raises(UserError, match=r"^runs/run is not empty; go on with the run in it \(--resume\)"):
+        finetune(*settings_for())
+    settings, options = settings_for(model="runs/run/best", overwrite=True)
+    with pytest.raises(UserError, match=r"^the model runs/run/best is in runs/run, which would be replaced"):
+        finetune(settings, options)
+    Path("runs/run/notes.txt").write_text("mine")
+    finetune(*settings_for(overwrite=True, restarts=2))
+    assert Path("runs/run/notes.txt").exists() and Path("runs/run/seed-1").exists()
+    finetune(*settings_for(overwrite=True))
+    assert not Path("runs/run/seed-1").exists()
+
+
+def test_a_damaged_model_leaves_the_earlier_run_alone():
+    finetune(*settings_for(epochs=0.5))
+    before = weights()
+    BertForSequenceClassification(BertConfig(vocab_size=9, **SIZES)).save_pretrained("other")
+    TOKENIZER.save_pretrained("other")
+    with pytest.raises(UserError, match="the vocabulary has 18 tokens but the model knows 9"):
+        finetune(*settings_for(model="other", overwrite=True))
+    assert weights() == before
+
+
+def test_the_command(capsys):
+    films("train.tsv", 16), films("dev.tsv", 8, 1)
+    write("mine.toml", 'model = "encoder"', 'task = "classify"', "batch_size = 4", "epochs = 5.0")
+    given = "--train train.tsv --dev dev.tsv --epochs 1 --max-length 16 --device cpu --threads 1 --name cli"
+    assert main(["finetune", "--config", "mine.toml", *given.split()]) == 0
+    kept = read_settings("runs/cli/config.json")
+    assert (kept["epochs"], kept["batch_size"], kept["max_length"]) == (1.0, 4, 16)
+    assert "written to runs/cli: best/ (the model)" in capsys.readouterr().out
+    assert main("finetune --task tag --crf --stride 3 --train t --model m".split()) == 2
+    error = capsys.readouterr().err
+    assert error == "minibert: error: settings: stride is for the task qa, not tag\n"
+    assert main("finetune --tsak tag".split()) == 2
+    assert "unknown argument '--tsak'; did you mean --task?" in capsys.readouterr().err
+
+
+def test_what_was_typed_comes_back_from_its_settings():
+    settings, options = settings_for(train="my file.tsv", header=True, text_column="2", bias_correction=False)
+    line = settings.command_line(options)
+    assert "--train 'my file.tsv'" in line and "--header" in line and "--no-bias-correction" in line
+    assert "epochs 2.0" in line and "warmup" not in line
+    assert FinetuneSettings(task="tag", train="t", model="m").seeds == range(1)

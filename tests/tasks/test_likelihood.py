@@ -1,0 +1,143 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from minibert.bert import BertConfig, BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining
+from minibert.data.tasks import MinimalPair
+from minibert.errors import UserError
+from minibert.tasks.likelihood import (
+    blimp_scores,
+    next_sentence_accuracy,
+    next_sentence_probabilities,
+    next_sentence_probability,
+    pseudo_log_likelihoods,
+)
+from minibert.text import BertTokenizer
+
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg", *("##" + c for c in "abcdefg"), "."]
+TOKENIZER = BertTokenizer(TOKENS)
+SENTENCES = ["a b .", "", "ab a", "g", "c d efg a ab .", "b a .", "xyz [MASK] a"]
+
+
+@pytest.fixture
+def config():
+    return BertConfig(
+        vocab_size=len(TOKENS),
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=20,
+        max_position_embeddings=12,
+        initializer_range=0.5,
+    )
+
+
+# -- Masked words ------------------------------------------------------------------------------------
+
+
+def plain_loop(model, sentence):
+    """Token after token, the model alone with one masked sentence; its loss is −log p."""
+    ids = TOKENIZER(sentence)["input_ids"]
+    total = 0.0
+    for position in range(1, len(ids) - 1):
+        masked, labels = list(ids), [-100] * len(ids)
+        masked[position], labels[position] = TOKENIZER.mask_id, ids[position]
+        total -= float(model.forward([masked], labels=[labels])[0].mlm_loss)
+    return total
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+def test_pseudo_log_likelihoods_are_those_of_a_plain_loop(device, config, batch_size):
+    reference = BertForMaskedLM(config, dtype="float64", seed=3)
+    reference.eval()
+    model = BertForMaskedLM(config, device=device, dtype="float64", seed=3)
+    scores = pseudo_log_likelihoods(model, TOKENIZER, SENTENCES, batch_size=batch_size)
+    assert scores == pytest.approx([plain_loop(reference, sentence) for sentence in SENTENCES], rel=1e-10)
+    assert scores[1] == 0.0
+    assert not model.training
+
+
+def test_no_sentences_have_no_scores(config):
+    assert pseudo_log_likelihoods(BertForMaskedLM(config), TOKENIZER, []).shape == (0,)
+
+
+def test_the_share_of_pairs_whose_good_sentence_is_likelier(config):
+    model = BertForPreTraining(config, seed=1)
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(list("abcdefg"), rng.integers(2, 6))) for _ in range(40)]
+    pairs = [
+        MinimalPair(good, bad, "paradigm", "first" if i < 5 else "second")
+        for i, (good, bad) in enumerate(zip(texts[::2], texts[1::2], strict=True))
+    ]
+    good, bad = (pseudo_log_likelihoods(model, TOKENIZER, texts[side::2]) for side in (0, 1))
+    scores = blimp_scores(model, TOKENIZER, pairs)
+    assert scores == {
+        "overall": np.mean(good > bad),
+        "first": np.mean((good > bad)[:5]),
+        "second": np.mean((good > bad)[5:]),
+    }
+    assert 0 < scores["overall"] < 1
+
+
+# -- The next sentence -------------------------------------------------------------------------------
+
+
+def test_next_sentence_probabilities_are_those_of_each_pair_alone(device, config):
+    reference = BertForNextSentencePrediction(config, dtype="float64", seed=3)
+    reference.eval()
+    first, second = ["a b .", "c", "a b c d e f g . ."], ["d e f", "c d .", "a b c d e f g ."]
+    expected = []
+    for pair in zip(first, second, strict=True):
+        batch = TOKENIZER(*([text] for text in pair), max_length=12, truncation=True)
+        e = np.exp(reference.forward(**batch)[0].seq_relationship_logits[0])
+        expected.append(e[0] / e.sum())
+    model = BertForNextSentencePrediction(config, device=device, dtype="float64", seed=3)
+    found = next_sentence_probabilities(model, TOKENIZER, first, second, batch_size=2)
+    assert found == pytest.approx(expected, rel=1e-10)
+    assert next_sentence_probability(model, TOKENIZER, first[1], second[1]) == pytest.approx(expected[1])
+    assert not model.training
+
+
+class Alphabet:
+    """A model that takes for the next sentence what begins with the next letter; of the rest ``wrong``."""
+
+    def __init__(self, config, wrong=False):
+        self.config, self.wrong = config, wrong
+
+    def eval(self):
+        """There is nothing to switch off."""
+
+    def forward(self, input_ids, token_type_ids, **_):
+        first, second = input_ids[:, 1], input_ids[np.arange(len(input_ids)), token_type_ids.argmax(axis=1)]
+        follows = (second == first + 1) | self.wrong
+        return SimpleNamespace(seq_relationship_logits=np.stack([follows, ~follows], axis=1) * 1.0), None
+
+
+def test_next_sentence_accuracy_asks_for_neighbours_and_for_random_sentences(config):
+    documents = [["a", "b", "c"], ["e"], ["f", "g"]]
+    assert next_sentence_accuracy(Alphabet(config, wrong=True), TOKENIZER, documents) == 0.5
+    accuracies = [next_sentence_accuracy(Alphabet(config), TOKENIZER, documents, seed=s) for s in range(20)]
+    assert max(accuracies) == 1.0
+    assert min(accuracies) >= 0.5
+
+
+# -- Mistakes ----------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_scored_is_refused(config):
+    model = BertForPreTraining(config)
+    with pytest.raises(UserError, match="the sequence is 14 tokens long but the model has only 12 positions"):
+        pseudo_log_likelihoods(model, TOKENIZER, ["a", "a " * 12])
+    with pytest.raises(UserError, match="batch size must be at least 1, got -1"):
+        pseudo_log_likelihoods(model, TOKENIZER, ["a"], batch_size=-1)
+    with pytest.raises(UserError, match="expected several texts, got one str"):
+        pseudo_log_likelihoods(model, TOKENIZER, "a b")
+    with pytest.raises(UserError, match="the vocabulary has 19 tokens but the model knows 20"):
+        pseudo_log_likelihoods(model, BertTokenizer(TOKENS[:-1]), ["a"])
+    with pytest.raises(UserError, match="must be equally many: got 1 and 2"):
+        next_sentence_probabilities(model, TOKENIZER, ["a"], ["b", "c"])
+    with pytest.raises(UserError, match="two documents"):
+        next_sentence_accuracy(model, TOKENIZER, [["a", "b"]])
+    with pytest.raises(UserError, match="two documents"):
+        next_sentence_accuracy(model, TOKENIZER, [["a"], ["b"]])

@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+from small_encoder import QUERIES
+
+from minibert.errors import UserError
+from minibert.tasks.embed import TextEncoder
+from minibert.tasks.rerank import training_pairs
+from minibert.tasks.retrieval import evaluate_search
+
+
+def test_scores_of_a_search_are_those_of_its_ranks(index, encoder):
+    result = evaluate_search(index, encoder, QUERIES, top_k=5)
+    found = index.search(encoder.embed([query.text for query in QUERIES]), 5)
+    ranks = []
+    for query, hits in zip(QUERIES, found, strict=True):
+        ids = [hit.passage.id for hit in hits]
+        ranks.append(ids.index(query.passage) + 1 if query.passage in ids else np.inf)
+    assert (result.queries, result.passages) == (3, 6)
+    expected = {f"recall@{k}": np.mean([rank <= k for rank in ranks]) for k in (1, 5)}
+    expected["mrr@5"] = np.mean([1 / rank for rank in ranks])
+    assert result.database == result.brute_force == pytest.approx(expected)
+    assert result.agreement == 1 and result.reranked is None
+    header, row = result.describe().splitlines()[1:3]
+    assert header.split() == list(expected)
+    assert row.split() == ["database", *(f"{value:.4f}" for value in expected.values())]
+
+
+def test_a_reranker_changes_the_order_and_not_what_was_found(index, encoder, reranker):
+    result = evaluate_search(index, encoder, QUERIES, top_k=6, reranker=reranker())
+    assert result.reranked["recall@5"] is not None
+    assert set(result.reranked) == set(result.database)
+    assert result.database["mrr@6"] != result.reranked["mrr@6"], "a random model has another order"
+    assert "re-ranked" in result.describe()
+
+
+def test_agreement_is_the_share_of_the_nearest_that_were_found(index, encoder, monkeypatch):
+    search = index.search
+
+    def forgetful(vectors, top_k, exact=False):
+        """Finds one passage less."""
+        return [hits[:-1] for hits in search(vectors, top_k)]
+
+    monkeypatch.setattr(index, "search", forgetful)
+    assert evaluate_search(index, encoder, QUERIES, top_k=4).agreement == pytest.approx(3 / 4)
+
+
+def test_another_encoder_is_refused(index, encoder_folder):
+    other = TextEncoder.open(encoder_folder, pooling="cls")
+    for act in (evaluate_search, training_pairs):
+        with pytest.raises(UserError, match="made with another model"):
+            act(index, other, QUERIES)
