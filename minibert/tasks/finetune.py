@@ -80,10 +80,8 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
             if seed in [run["seed"] for run in runs]:
                 _remove_leftovers(settings.folder / f"seed-{seed}")
                 continue
-            print(
-                f"restart {number} of {settings.restarts}: seed {seed}" if settings.restarts > 1 else "",
-                flush=True,
-            )
+            if settings.restarts > 1:
+                print(f"\nrestart {number} of {settings.restarts}: seed {seed}", flush=True)
             restart = _Restart(settings, data, seed, device)
             if not settings.resume and not runs:
                 _begin(settings, options)
