@@ -37,7 +37,7 @@ from minibert.ops import POOLING, require_kernels
 from minibert.settings import Settings, read_settings
 from minibert.tasks import evaluate, export, fill_mask, finetune, open_task, prepare, pretrain
 from minibert.tasks.embed import TextEncoder, check_output, write_vectors
-from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
+from minibert.tasks.finetune_settings import FinetuneSettings
 from minibert.tasks.predict import (
     examples_of,
     examples_of_lines,
@@ -278,7 +278,7 @@ def _task_notes() -> dict[str, str]:
 
 
 def _finetune(flags: argparse.Namespace) -> None:
-    finetune(*split_settings(_given(flags), flags.config or "settings"))
+    finetune(flags.config or "settings", **_given(flags))
 
 
 def _add_fill_mask(commands: Any) -> None:
