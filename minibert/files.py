@@ -23,7 +23,7 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with _explain_write_errors(path):
+        with explain_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(temporary, "wb") as file:
                 yield file
@@ -45,11 +45,11 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     place not writable.
     """
     path = Path(path)
-    with _explain_write_errors(path):
+    with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
     try:
-        with _explain_write_errors(path):
+        with explain_write_errors(path):
             new = workshop / "new"
             new.mkdir()
             yield new
@@ -103,7 +103,8 @@ _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EI
 
 
 @contextmanager
-def _explain_write_errors(path: Path) -> Iterator[None]:
+def explain_write_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of a full disk and of a place that is not writable into UserErrors about ``path``."""
     try:
         yield
     except OSError as error:

@@ -6,24 +6,31 @@ nothing is stored here. It changes with their versions, so its size and hash are
 """
 
 import ast
-import gc
 import importlib.metadata
 import importlib.util
 import platform
-import re
 import sysconfig
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from minibert.data.prose import prose_sentences
+from minibert.data.docstrings import garbage_collection_paused, parse_source, read_docstrings
+from minibert.data.prose import prose_sentences, sentence_key
 
 # Our own dependencies and no others, so that equal versions give an equal corpus.
 PACKAGES = ("matplotlib", "numpy", "safetensors", "scipy", "threadpoolctl", "tqdm")
 
 MIN_SENTENCES = 4  # a shorter document is left out
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+
+
+@dataclass(frozen=True)
+class Module:
+    """A file of Python source: its package ("python": the standard library), and its name in there."""
+
+    package: str
+    name: str
+    path: Path
 
 
 def embedded_sources() -> list[str]:
@@ -40,11 +47,11 @@ def embedded_documents() -> list[list[str]]:
     itself, and what is held out must not stand word for word in training.
     """
     documents, seen = [], set()
-    with _garbage_collection_paused():
+    with garbage_collection_paused():
         for strings in _documentation():
             document = []
             for sentence in (sentence for string in strings for sentence in prose_sentences(string)):
-                key = " ".join(re.findall(r"[^\W\d_]+", sentence.lower()))
+                key = sentence_key(sentence)
                 if key not in seen:
                     seen.add(key)
                     document.append(sentence)
@@ -53,76 +60,45 @@ def embedded_documents() -> list[list[str]]:
     return documents
 
 
-@contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """Syntax trees have no cycles; searching them for some takes a third of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def _installed() -> list[str]:
     return [package for package in PACKAGES if importlib.util.find_spec(package)]
 
 
 def _documentation() -> Iterator[list[str]]:
     """The documentation strings of each document, in a fixed order."""
-    library = Path(sysconfig.get_path("stdlib"))
-    yield from _topics(library / "pydoc_data" / "topics.py")
-    for module in _modules(library):
-        yield _docstrings(module)
+    yield from _topics(_library() / "pydoc_data" / "topics.py")
+    for module in installed_modules():
+        yield [docstring.text for docstring in read_docstrings(module.path)]
+
+
+def installed_modules() -> Iterator[Module]:
+    """The Python sources that are read, in a fixed order: the standard library, then the packages."""
+    yield from _modules("python", _library())
     for package in _installed():
         origin = Path(importlib.util.find_spec(package).origin)
-        for module in _modules(origin.parent) if origin.name == "__init__.py" else [origin]:
-            yield _docstrings(module)
+        if origin.name == "__init__.py":
+            yield from _modules(package, origin.parent)
+        else:
+            yield Module(package, origin.name, origin)
 
 
-def _modules(folder: Path) -> list[Path]:
+def _library() -> Path:
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def _modules(package: str, folder: Path) -> list[Module]:
     """The Python sources below a folder, without tests and without packages installed beside it."""
-    files = (file for file in folder.rglob("*.py") if not _LEFT_OUT & set(file.relative_to(folder).parts))
-    return sorted(files, key=lambda file: file.relative_to(folder).as_posix())
-
-
-def _parse(module: Path) -> ast.Module | None:
-    """The module's syntax tree; None for the few files that are examples of bad syntax."""
-    try:
-        with warnings.catch_warnings(action="ignore"):  # about escapes like "\\d" in other people's strings
-            return ast.parse(module.read_bytes())
-    except (SyntaxError, ValueError, OSError):
-        return None
+    files = [(file.relative_to(folder), file) for file in folder.rglob("*.py")]
+    modules = [
+        Module(package, name.as_posix(), file) for name, file in files if not _LEFT_OUT & set(name.parts)
+    ]
+    return sorted(modules, key=lambda module: module.name)
 
 
 def _topics(module: Path) -> Iterator[list[str]]:
     """The texts of ``topics = {"assert": "...", ...}``."""
-    tree = _parse(module)
+    tree = parse_source(module)
     tables = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)] if tree else []
     for value in (value for table in tables for value in table.values):
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             yield [value.value]
-
-
-def _docstrings(module: Path) -> list[str]:
-    """The docstrings of a module and of all it defines, in their order in the source."""
-    tree = _parse(module)
-    return list(_docstrings_below(tree)) if tree else []
-
-
-def _docstrings_below(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        yield ast.get_docstring(node, clean=False) or ""
-    elif _adds_documentation(node):
-        leaves = (leaf.value for leaf in ast.walk(node) if isinstance(leaf, ast.Constant))
-        yield from (leaf for leaf in leaves if isinstance(leaf, str))
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt | ast.ExceptHandler):
-            yield from _docstrings_below(child)
-
-
-def _adds_documentation(node: ast.AST) -> bool:
-    """Whether this is a call ``add_newdoc("name", "documentation")``, for an object written in C."""
-    call = node.value if isinstance(node, ast.Expr) else None
-    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "add_newdoc"

@@ -153,3 +153,8 @@ def prose_sentences(text: str) -> list[str]:
         for sentence in split_sentences(without_markup(paragraph))
         if is_prose(sentence)
     ]
+
+
+def sentence_key(sentence: str) -> str:
+    """What a sentence has in common with its repetitions, which differ in case, numbers and punctuation."""
+    return " ".join(re.findall(r"[^\W\d_]+", sentence.lower()))

@@ -21,6 +21,7 @@ from minibert.files import atomic_folder, read_json, write_json
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
 from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
+from minibert.tasks.frozen import FrozenEncoder
 from minibert.tasks.model_card import write_model_card
 from minibert.tasks.registry import TASKS
 from minibert.tasks.run import (
@@ -140,7 +141,7 @@ class Data:
     train: Sequence[Any]
     dev: Sequence[Any]
     features: Sequence[Feature]  # the examples of ``train`` written out
-    digest: str  # of the files
+    digest: str  # of the examples
     skipped: int  # examples left out
 
     def describe(self) -> str:
@@ -165,10 +166,8 @@ def _read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
     for line in faults.describe():
         print(line, flush=True)
     features = task.features(train, training=True)
-    digest = hashlib.sha256()
-    for path in filter(None, (settings.train, settings.dev)):
-        digest.update(Path(path).read_bytes())
-    data = Data(task, train, dev, features, digest.hexdigest(), len(faults.skipped))
+    digest = hashlib.sha256(repr((train, dev)).encode()).hexdigest()
+    data = Data(task, train, dev, features, digest, len(faults.skipped))
     print(data.describe(), flush=True)
     return data
 
@@ -194,13 +193,19 @@ class _Restart:
         checkpoint = open_checkpoint(checkpoints[-1]) if checkpoints else None
         self.model = _open_model(settings, data.task, seed, device, checkpoint)
         self.best: dict[str, Any] = checkpoint.state["best"] if checkpoint else {}  # the best evaluation
+        if settings.features and data.task.frozen_encoder is None:  # the same for all restarts
+            pad_id, size = data.task.tokenizer.pad_id, settings.batch_size
+            data.task.frozen_encoder = FrozenEncoder(self.model, pad_id, size, Path(settings.out))
         self.trainer = self._make_trainer()
         if checkpoint is not None:
             self._restore(checkpoint)
 
     def _make_trainer(self) -> Trainer:
         settings, task = self.settings, self.data.task
-        batches = task.batches(self.data.features, settings.batch_size, self.seed)
+        rows = self.data.features
+        if task.frozen_encoder is not None:
+            rows = task.frozen_encoder(rows)
+        batches = task.batches(rows, settings.batch_size, self.seed)
         steps, eval_every, save_every = settings.intervals(batches.batches_per_epoch)
         return Trainer(
             task.trainee(self.model),
@@ -282,6 +287,7 @@ def _open_model(
         if settings.dropout is not None:
             names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
             options |= dict.fromkeys(names, settings.dropout)
+        options["feature_layers"] = list(settings.features) or None
         model = task.new_model(settings.model, seed=seed, **options)
     encoder_of(model).encoder.recompute = settings.recompute
     if settings.freeze is not None:

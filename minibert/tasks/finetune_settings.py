@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from minibert.bert.task_models import TaskModel
 from minibert.data.tasks import RECIPES
 from minibert.errors import UserError
 from minibert.settings import check_names, setting, with_default
@@ -52,6 +53,12 @@ class FinetuneSettings(RunSettings):
     freeze: str | None = setting(
         None, "Model", "how many layers do not learn, from the lowest, nor do the embeddings; or: all"
     )
+    features: tuple[int, ...] = setting(
+        (),
+        "Model",
+        "layers whose hidden states, side by side, a head learns from while the encoder stays as it is; 0 is "
+        "that of the embeddings, -1 the last",
+    )
     layerwise_lr: float = setting(
         1.0, "Model", "factor of the learning rate from each layer to the one below", least=1e-6, most=1
     )
@@ -77,6 +84,12 @@ class FinetuneSettings(RunSettings):
                 raise UserError(f"{name} is missing: give {what}")
         if self.freeze is not None and self.freeze != "all" and not self.freeze.isdecimal():
             raise UserError(f"freeze must be a number of layers or all, got {self.freeze!r}")
+        if self.features and not issubclass(TASKS[self.task].Model, TaskModel):
+            raise UserError(
+                f"features are what a head learns from, and {self.task} has no head; leave them out"
+            )
+        if self.features and (self.freeze or self.layerwise_lr != 1.0):
+            raise UserError("with features no layer of the encoder learns; leave out freeze and layerwise_lr")
 
     @property
     def seeds(self) -> range:

@@ -40,6 +40,8 @@ def pseudo_log_likelihoods(
     Raises UserError if a sentence is longer than the model's positions, or the vocabulary not the model's.
     """
     tokenizer.check_size(model.config.vocab_size)
+    if batch_size < 1:
+        raise UserError(f"batch size must be at least 1, got {batch_size}")
     model.eval()
     features = [
         Feature({"input_ids": np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)}, index)

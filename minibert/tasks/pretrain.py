@@ -29,7 +29,7 @@ from minibert.data import (
     unigram_plateau,
 )
 from minibert.errors import UserError
-from minibert.files import atomic_folder, write_json
+from minibert.files import atomic_folder, read_json, write_json
 from minibert.plots import plot_loss
 from minibert.settings import read_settings
 from minibert.tasks.fill_mask import fill_mask
@@ -355,12 +355,14 @@ def _finish(
         "seconds": trainer.seconds,
         "peak_memory": peak_memory(trainer.model.device, trainer.pool_bytes),
     }
+    # The last step may have been taken by another process, before the run was resumed.
+    last_checkpoint = read_json(trainer.checkpoint / "state.json", "checkpoint's state")
     about = {
         "tokens": trainer.tokens,
         "training_text": _sizes(prepared.train),
         "held_out_text": _sizes(prepared.held_out),
         "parameters": sum(parameter.size for parameter in trainer.model.buffers.parameters),
-        "environment": describe_environment(trainer.model.device),
+        "environment": describe_environment(trainer.model.device) | last_checkpoint["environment"],
     }
     with atomic_folder(run / "final") as unfinished:
         _save_pretrained(trainer.model, tokenizer, unfinished)

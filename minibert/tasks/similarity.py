@@ -19,7 +19,6 @@ from minibert.data.tasks import (
     Place,
     TextExample,
     pair_features,
-    read_squad,
 )
 from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
@@ -29,7 +28,8 @@ from minibert.tasks import metrics
 from minibert.tasks.embed import LENGTH_FILE, TextEncoder
 from minibert.tasks.task import TableOptions, TableTask
 
-RECIPE_TASKS = {"cosine": "regress", "softmax": "qa"}  # whose recipes are of use for a loss
+# Whose recipes are of use for a loss.
+RECIPE_TASKS = {"cosine": ("regress",), "softmax": ("qa", "similarity")}
 
 
 @dataclass(frozen=True)
@@ -95,22 +95,22 @@ class Similarity(TableTask):
         self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None
     ) -> list[TextExample]:
         """The pairs in a file; of SQuAD, each question that has an answer and its passage."""
-        recipe = self.options.recipe
-        labelled = labelled and self.scored
-        if recipe is None:
-            examples = self._read(path, labelled, faults)
-        elif RECIPES[recipe].task != RECIPE_TASKS[self.options.loss]:
-            raise UserError(
-                f"recipe {recipe} gives no pairs for the loss {self.options.loss}; choose another"
-            )
-        elif self.scored:
-            examples = RECIPES[recipe].read(path, labelled=labelled, faults=faults)
+        name = self.options.recipe
+        if name is None:
+            examples = self._read(path, labelled and self.scored, faults)
         else:
-            examples = [
-                TextExample(question.text, question.passage, None, Place(path, 1))
-                for question in read_squad(path, faults=faults)
-                if question.answers
-            ]
+            recipe = RECIPES[name]
+            if recipe.task not in RECIPE_TASKS[self.options.loss]:
+                raise UserError(
+                    f"recipe {name} gives no pairs for the loss {self.options.loss}; choose another"
+                )
+            examples = recipe.read(path, labelled=labelled or not self.scored, faults=faults)
+            if recipe.task == "qa":
+                examples = [
+                    TextExample(question.text, question.passage, None, Place(path, 1))
+                    for question in examples
+                    if question.answers
+                ]
         if examples and examples[0].text_pair is None:
             raise UserError(f"{examples[0].place}: one text; say which column holds the second (pair_column)")
         return examples

@@ -1,6 +1,6 @@
 """A task: what fine-tuning, prediction and evaluation have to know of it, and of nothing else."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from tqdm import tqdm
 
+from minibert.assets import model_folder
 from minibert.bert import BertConfig, BertOutput
 from minibert.bert.models import PretrainedModel
 from minibert.data.randomness import generator
@@ -31,6 +32,7 @@ from minibert.files import read_json, write_json
 from minibert.settings import Settings, setting
 from minibert.text import BertTokenizer
 
+READ = ("input_ids", "token_type_ids", "attention_mask", "features")  # of a batch, in order to predict
 TASK_FILE = "task.json"  # beside a fine-tuned model: the name of its task, and its options
 
 
@@ -39,7 +41,11 @@ class TaskOptions(Settings):
     """How files are read and examples are written out; a task adds its own."""
 
     recipe: str | None = setting(
-        None, "Data", "layout of a well-known data set, of which the files are", choices=tuple(RECIPES)
+        None,
+        "Data",
+        "layout of a well-known data set, of which the files are; docs-…: no files, but the documentation "
+        "installed with Python",
+        choices=tuple(RECIPES),
     )
     max_length: int = setting(128, "Task", "tokens in a sequence, at most", least=4)
 
@@ -64,6 +70,9 @@ class Task:
         self.tokenizer = tokenizer
         self.options = self.Options() if options is None else options
         self.labels = labels
+        self.frozen_encoder: Callable[[Sequence[Feature]], Sequence[Feature]] | None = (
+            None  # see tasks/frozen.py
+        )
 
     # -- Data -----------------------------------------------------------------------------------
 
@@ -147,11 +156,14 @@ class Task:
 
         A head for this very task, with the same labels, is no new one: it goes on learning.
         """
-        goes_on = self.recognises(Path(folder)) and (
-            not self.has_labels or BertConfig.from_pretrained(folder).labels == self.labels
+        options = {"feature_layers": None, **self._model_settings(), **options}
+        config = BertConfig.from_pretrained(folder)
+        goes_on = (
+            self.recognises(model_folder(folder))
+            and config.feature_layers == options["feature_layers"]
+            and (not self.has_labels or config.labels == self.labels)
         )
-        settings = self._model_settings() | options
-        return self._fits(self.Model.from_pretrained(folder, new_head=not goes_on, **settings))
+        return self._fits(self.Model.from_pretrained(folder, new_head=not goes_on, **options))
 
     def open_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
         """A model that has been fine-tuned for this task, whose labels become the task's."""
@@ -196,17 +208,10 @@ class Task:
     def outputs(
         self, model: PretrainedModel, features: Sequence[Feature], batch_size: int
     ) -> Iterator[tuple[np.ndarray, BertOutput]]:
-        """What the model makes of features, dropout off: batch after batch, the rows and their outputs.
-
-        ``rows`` (B,) tells which feature each row of the outputs belongs to; the longest come first. On a
-        terminal a bar tells how far it is.
-        """
-        model.eval()
-        with tqdm(total=len(features), desc="predicting", unit="", leave=False, disable=None) as bar:
-            for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
-                texts = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
-                yield rows, model.forward(**texts)[0]
-                bar.update(len(rows))
+        """What the model makes of features, dropout off; see `outputs`."""
+        if self.frozen_encoder is not None:
+            features = self.frozen_encoder(features)
+        return outputs(model, features, batch_size, self.tokenizer.pad_id)
 
     def calibrate(self, examples: Sequence[Any], predictions: Sequence[Any]) -> None:
         """Choose what the task can choose itself (a threshold, say) by these predictions; usually nothing."""
@@ -226,6 +231,21 @@ class Task:
     def own_format(self, examples: Sequence[Any], predictions: Sequence[Any]) -> str:
         """A file of predictions as other programs for the task expect it, where there is such a format."""
         raise NotImplementedError
+
+
+def outputs(
+    model: PretrainedModel, features: Sequence[Feature], batch_size: int, pad_id: int
+) -> Iterator[tuple[np.ndarray, BertOutput]]:
+    """What a model makes of features, dropout off: batch after batch, the rows and their outputs.
+
+    ``rows`` (B,) tells which feature each row of the outputs belongs to; the longest come first. On a
+    terminal a bar tells how far it is.
+    """
+    model.eval()
+    with tqdm(total=len(features), desc="predicting", unit="", leave=False, disable=None) as bar:
+        for rows, batch in ordered_batches(features, batch_size, pad_id):
+            yield rows, model.forward(**{name: batch[name] for name in READ if name in batch})[0]
+            bar.update(len(rows))
 
 
 # -- Tasks whose examples are rows of tables ---------------------------------------------------------

@@ -17,6 +17,7 @@ from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
 from minibert.tasks import evaluate, finetune, open_task
 from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
+from minibert.tasks.frozen import FrozenEncoder
 from minibert.text import BertTokenizer
 from minibert.train.metrics import read_metrics
 from minibert.train.step import TrainingStep
@@ -158,12 +159,18 @@ def test_every_task(task):
     assert results["metric"] in scores
 
 
-def test_questions_by_article():
+def articles(count):
+    """Articles of one passage and two questions each, as SQuAD has them."""
+
     def article(n):
         question = {"id": str(n), "question": "the book", "answers": [{"text": "a book", "answer_start": 7}]}
         return {"title": f"{n}", "paragraphs": [{"context": "it was a book of films", "qas": [question] * 2}]}
 
-    write("train.json", json.dumps({"data": [article(n) for n in range(4)]}))
+    return json.dumps({"data": [article(n) for n in range(count)]})
+
+
+def test_questions_are_held_out_by_the_article():
+    write("train.json", articles(4))
     results = finetune(*settings_for(task="qa", train="train.json", dev_share=0.5, max_length=24))
     assert results["examples"] == {"train": 4, "dev": 4, "left_out": 0}
     assert set(results["best"]["scores"]) == {"exact_match", "f1"}
@@ -213,11 +220,17 @@ class Killed(Exception):
     """Stands for a kill: nothing of ours runs after it."""
 
 
-@pytest.mark.parametrize("moment", [1, 4, 7, 9, 17, 24])
-def test_a_killed_run_goes_on_to_the_same_bits(monkeypatch, moment):
+PARTLY = {"layerwise_lr": 0.9, "freeze": "1"}
+
+
+@pytest.mark.parametrize(
+    ("moment", "strategy"),
+    [*((moment, PARTLY) for moment in (1, 4, 7, 9, 17, 24)), (8, {"features": (-1, 1)})],
+)
+def test_a_killed_run_goes_on_to_the_same_bits(monkeypatch, moment, strategy):
     """Before the first checkpoint, on and between checkpoints, in the first restart and in the second."""
     changes = {"restarts": 2, "epochs": 4.0, "accumulation": 2, "save_every": 2, "dropout": 0.2, "seed": 3}
-    changes |= {"layerwise_lr": 0.9, "freeze": "1", "eval_every": 4}
+    changes |= {"eval_every": 4, **strategy}
     whole = finetune(*settings_for(name="whole", **changes))
     take, taken = TrainingStep.take, []
 
@@ -331,6 +344,33 @@ def test_frozen_layers_stay_as_they_are(freeze, learning):
     assert np.abs(after["classifier.weight"]).max() > 0
 
 
+@pytest.mark.parametrize("task", ["classify", "regress", "tag", "qa"])
+def test_a_head_learns_from_features_that_are_computed_once(task, monkeypatch):
+    """Two restarts: the same results as when every epoch encodes every text again, and the encoder stays."""
+    name, lines = (TASKS | {"qa": ("train.json", [articles(4)])})[task]
+    encoded, encode = [], BertModel.encode
+    monkeypatch.setattr(
+        BertModel, "encode", lambda *given, **more: encoded.append(1) or encode(*given, **more)
+    )
+    changes = {"task": task, "train": write(name, *lines), "dev": name, "features": (-1, 0), "epochs": 3.0}
+    changes |= {"restarts": 2, "max_length": 24, "dropout": 0.2, "batch_size": 64}
+    once = finetune(*settings_for(**changes))
+    calls, before = len(encoded), tensors("encoder")
+    monkeypatch.setattr(FrozenEncoder, "__call__", lambda _, rows: rows)
+    always = finetune(*settings_for(**changes, name="always"))
+    assert calls <= 2 < len(encoded) - calls
+    for one, other in zip(once["runs"], always["runs"], strict=True):
+        assert one["scores"] == pytest.approx(other["scores"], rel=1e-4)
+    losses = [[r["loss"] for r in curve(name) if "loss" in r] for name in ("run", "always")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    after = tensors("runs/run/best")
+    assert all(np.array_equal(before[name], after[f"bert.{name}"]) for name in before if "pooler" not in name)
+    opened, model = open_task("runs/run/best")  # without what was computed before
+    examples = opened.read(name)
+    scores = opened.scores(examples, opened.predict(model, examples))
+    assert scores == pytest.approx(once["best"]["scores"], rel=1e-4)
+
+
 def test_lower_layers_learn_more_slowly():
     far = {}
     for decay in (1.0, 0.01):
@@ -414,6 +454,16 @@ def test_shares_and_limits():
         ({"recipe": "stsb"}, "recipe stsb is for the task regress, not classify"),
         ({"freeze": "none"}, "freeze must be a number of layers or all, got 'none'"),
         ({"freeze": "3"}, "cannot freeze 3 layers: the encoder has 2; give 0 to 2"),
+        ({"features": (-1, 5)}, r"no layer 5; there are 0 \(the embeddings\) to 2, and −1 to −3"),
+        ({"features": ("-1",)}, r"features must be a list of whole numbers, got \('-1',\)"),
+        (
+            {"features": (-1,), "freeze": "1"},
+            "with features no layer of the encoder learns; leave out freeze",
+        ),
+        (
+            {"features": (-1,), "task": "similarity"},
+            "features are what a head learns from, and similarity has",
+        ),
         ({"epochs": 0}, "epochs must be at least 1e-06, got 0.0"),
         ({"restarts": 0}, "restarts must be at least 1, got 0"),
         ({"metric": "f2"}, "there is no score 'f2'; choose one of accuracy, macro_f1, matthews, f1"),

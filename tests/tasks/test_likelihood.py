@@ -129,6 +129,8 @@ def test_what_cannot_be_scored_is_refused(config):
     model = BertForPreTraining(config)
     with pytest.raises(UserError, match="the sequence is 14 tokens long but the model has only 12 positions"):
         pseudo_log_likelihoods(model, TOKENIZER, ["a", "a " * 12])
+    with pytest.raises(UserError, match="batch size must be at least 1, got -1"):
+        pseudo_log_likelihoods(model, TOKENIZER, ["a"], batch_size=-1)
     with pytest.raises(UserError, match="expected several texts, got one str"):
         pseudo_log_likelihoods(model, TOKENIZER, "a b")
     with pytest.raises(UserError, match="the vocabulary has 19 tokens but the model knows 20"):

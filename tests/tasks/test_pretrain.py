@@ -269,16 +269,19 @@ def test_a_finished_run_can_be_resumed_to_the_same_end(small):
 
 
 def test_another_machine_is_told(small, capsys):
+    """Also that the results are those of the machine that took the last step."""
     settings = small()
     pretrain(settings)
     path = settings.folder / "checkpoint-6" / "state.json"
     state = json.loads(path.read_text())
     state["environment"]["numpy"] = "1.0"
     path.write_text(json.dumps(state))
+    (settings.folder / "results.json").unlink()
     capsys.readouterr()
     pretrain(settings.replace(resume=True))
     warning = capsys.readouterr().err
     assert warning == f"warning: numpy was 1.0, is {np.__version__}; the last bits of the result may differ\n"
+    assert json.loads((settings.folder / "results.json").read_text())["environment"] == state["environment"]
 
 
 # -- Long sequences ----------------------------------------------------------------------------------

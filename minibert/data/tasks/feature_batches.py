@@ -20,6 +20,7 @@ def collate(features: Sequence[Feature], pad_id: int) -> Batch:
 
     (B, S) int32: input_ids, token_type_ids, attention_mask (0 on padding), labels of words (−100 on padding).
     (B,) int32: labels of texts (scores: float32), start_positions, end_positions.
+    Features of a frozen encoder, if there are any: (B, S, …) with zeros on padding, of whole texts (B, …).
     Of pairs of texts, ``first`` and ``second`` are such batches themselves.
     """
     batch: Batch = {}
@@ -32,13 +33,14 @@ def collate(features: Sequence[Feature], pad_id: int) -> Batch:
         else:
             batch[name] = np.array(column, np.float32 if isinstance(value, float) else np.int32)
     if "input_ids" in batch:
-        batch["attention_mask"] = _padded([np.ones(len(feature)) for feature in features], 0)
+        batch["attention_mask"] = _padded([np.ones(len(feature), np.int32) for feature in features], 0)
     return batch
 
 
 def _padded(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
-    """(B, S) int32: rows of different lengths, filled up with ``value``."""
-    padded = np.full((len(rows), max(map(len, rows))), value, np.int32)
+    """(B, S, …): rows (S, …) of different lengths, filled up with ``value``."""
+    first = rows[0]
+    padded = np.full((len(rows), max(map(len, rows)), *first.shape[1:]), value, first.dtype)
     for row, values in zip(padded, rows, strict=True):
         row[: len(values)] = values
     return padded

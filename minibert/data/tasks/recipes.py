@@ -1,21 +1,28 @@
-"""The layouts of well-known data sets, by name. Where the files are is for the person to say."""
+"""The layouts of well-known data sets, by name: where the files are is for the person to say.
+
+Those made from the installed documentation ("docs-…") need no files: "train" and "dev" stand in their place.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from minibert.data.tasks import documentation
 from minibert.data.tasks.blimp import read_blimp
 from minibert.data.tasks.conll import read_conll
+from minibert.data.tasks.faults import Faults
 from minibert.data.tasks.squad import read_squad
 from minibert.data.tasks.tables import Columns, read_table
+from minibert.errors import UserError
 
 
 @dataclass(frozen=True)
 class Recipe:
     """What a data set is for, how one of its files is read, and what suits it in fine-tuning.
 
-    ``task``: "classify", "regress", "tag", "qa" or "minimal pairs".
+    ``task``: "classify", "regress", "tag", "qa", "similarity" or "minimal pairs".
     ``read(path, labelled=…, faults=…)`` gives the examples (minimal pairs: ``read(path, faults=…)``).
     ``settings``: those of `minibert finetune` that are not as usual.
     """
@@ -29,6 +36,17 @@ def _table(task: str, *columns: Columns, file_format: str = "tsv", **settings: A
     scores = task == "regress"
     read = partial(read_table, columns=columns, file_format=file_format, scores=scores)
     return Recipe(task, read, settings)
+
+
+def _documentation(task: str, examples: Callable[[str], list[Any]], **settings: Any) -> Recipe:
+    def read(part: str | Path, *, labelled: bool = True, faults: Faults | None = None) -> list[Any]:
+        found = examples(str(part))  # all of them with labels, and none with a fault
+        if not found:
+            libraries = ", ".join(documentation.LIBRARIES)
+            raise UserError(f"{libraries}: no documentation for this task is in their installed sources")
+        return found
+
+    return Recipe(task, read, {"train": "train", "dev": "dev", **settings})
 
 
 RECIPES: dict[str, Recipe] = {
@@ -54,4 +72,14 @@ RECIPES: dict[str, Recipe] = {
     "squad": Recipe("qa", read_squad),
     # Benchmark of Linguistic Minimal Pairs.
     "blimp": Recipe("minimal pairs", read_blimp),
+    # Which library is this docstring from?
+    "docs-library": _documentation("classify", documentation.library_texts),
+    # Does this summary belong to this description?
+    "docs-summary": _documentation("classify", documentation.summary_pairs),
+    # Which words are names of parameters?
+    "docs-parameters": _documentation("tag", documentation.parameter_tags),
+    # What is this parameter, or of what type?
+    "docs-questions": _documentation("qa", documentation.parameter_questions),
+    # Which function does this? A summary, and the description to be found by it.
+    "docs-search": _documentation("similarity", documentation.search_pairs, loss="softmax"),
 }

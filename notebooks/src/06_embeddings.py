@@ -1,0 +1,749 @@
+# %% [markdown]
+r"""
+# 06 · Embeddings
+
+A text reaches BERT as a row of whole numbers, but BERT computes with vectors. Three tables stand in between: one
+says what a token is, one where it stands, one to which of two texts it belongs. The forward looks rows up; the
+backward has a trap that gives an *almost* right gradient.
+
+**You will** see the matrix product behind a look-up, and derive the gradient from it · find out what
+`dweight[ids] += dout` really does · write the backward yourself · take positions and token types away from a trained model ·
+check all three tables at once.
+
+**Before this:** [02 · Linear](02_linear.ipynb) (the products of a backward); [05 · LayerNorm](05_layer_norm.ipynb) comes
+right after the tables.
+**Time:** 45 minutes; it runs in seconds.
+
+| letter | in this notebook |
+|---|---|
+| `B`, `S` | sequences in a batch, tokens in a sequence |
+| `H` | hidden size: how many numbers describe a token |
+| `V` | vocabulary: how many different tokens there are, the rows of the first table |
+"""
+
+# %%
+import inspect
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from minibert import BertConfig, BertModel, BertTokenizer, UserError, check, plots
+from minibert.arrays import dropout_key
+from minibert.bert.info import parameter_table, step_cost
+from minibert.course import read_log
+from minibert.gradcheck import check as compare_with_numeric
+from minibert.gradcheck import function_case
+from minibert.nn.initialise import sinusoids
+from minibert.ops.composites import embed, embed_backward
+from minibert.ops.embedding import embedding, embedding_backward
+
+plots.notebook_style()
+np.set_printoptions(precision=3, suppress=True)
+rng = np.random.default_rng(6)
+
+# %% [markdown]
+r"""
+## 1. A look-up, and the product that it stands for
+
+The table, `weight`, has a row of `H` numbers for every token of the vocabulary. A token's **id** is the number of its
+row. The embedding of a batch of ids is those rows:
+"""
+
+# %%
+B, S, V, H = 2, 3, 6, 4
+weight = rng.standard_normal((V, H))  # (V, H)
+ids = np.array([[2, 5, 2], [0, 3, 5]])  # (B, S)
+
+y, cache = embedding(weight, ids)
+print(y.shape)  # (B, S, H)
+assert (y[0, 1] == weight[5]).all() and (y[0, 0] == y[0, 2]).all()
+
+# %%
+print(inspect.getsource(embedding))
+
+# %% [markdown]
+r"""
+One indexing: how does one take the derivative of that? Write it as something that we know.
+Let $X$ have one row for each token of the batch, 0 everywhere but for a 1 in the column of its id (a **one-hot** row). Then
+
+$$ y = X W , \qquad X_{rv} = \begin{cases} 1 & \text{if } \mathrm{ids}_r = v \\ 0 & \text{otherwise,} \end{cases} $$
+
+because row $r$ of the product is $\sum_v X_{rv} W_v$, a sum in which one term survives: the row of the id.
+"""
+
+# %%
+one_hot = np.eye(V)[ids.reshape(-1)]  # (B·S, V)
+assert np.array_equal(one_hot @ weight, y.reshape(-1, H))
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 3, figsize=(7.5, 3.0), width_ratios=[6, 4, 4])
+for panel, values, title in (
+    (axes[0], one_hot, "X, one-hot rows"),
+    (axes[1], weight, "× W, the table"),
+    (axes[2], one_hot @ weight, "= the rows looked up"),
+):
+    plots.heatmap(panel, values, limit=2.5)
+    panel.set_title(title)
+axes[0].set_yticks(range(B * S), [f"id {i}" for i in ids.reshape(-1)])
+axes[0].set_xlabel("id")
+axes[1].set(ylabel="id", xlabel="feature")
+axes[2].set_yticks(range(B * S), [f"id {i}" for i in ids.reshape(-1)])
+axes[2].set_xlabel("feature")
+plt.show()
+
+# %% [markdown]
+r"""
+Nobody computes that product. For one batch of BERT-base, $X$ would be 4,096 × 30,522 numbers, nearly all of them 0:
+"""
+
+# %%
+base = BertConfig.preset("base")
+tokens = 32 * 128  # B · S
+copied = tokens * base.hidden_size
+gigaflops = 2 * tokens * base.vocab_size * base.hidden_size / 1e9
+print(f"product: X of {4 * tokens * base.vocab_size / 1e6:.0f} MB, and {gigaflops:.0f} GFLOP")
+print(f"look-up: {4 * copied / 1e6:.1f} MB copied, and nothing computed")
+
+# %% [markdown]
+r"""
+## 2. What is the gradient of an embedding table?
+
+$dW$ is short for $\partial L / \partial W$: how the loss moves when the table does. $dy$ (`dout`) comes in. For a
+product $y = XW$ it is $dW = X^\top dy$ ([02](02_linear.ipynb)). Row by row, with $X$ as above:
+
+$$
+dW_v = \sum_r X_{rv} \, dy_r
+\qquad\Longrightarrow\qquad
+\boxed{ \; dW_v = \sum_{r \,:\; \mathrm{ids}_r = v} dy_r \; }
+$$
+
+In words: **every place where a token stood sends its gradient back to the token's row, and there they are added.** A
+row that was not looked up gets exactly 0, one that was looked up once a copy of one row of $dy$, and one that was
+looked up three times the sum of three. (The ids get nothing: there is no "a little more" of token 5.)
+
+As a product first, which is slow but cannot be misunderstood, and held against the numeric gradient:
+"""
+
+
+# %%
+def backward_by_product(dout, cache):
+    ids, (V, H) = cache
+    one_hot = np.eye(V)[ids.reshape(-1)]  # (B·S, V)
+    return one_hot.T @ dout.reshape(-1, H)  # (V, H)
+
+
+case = function_case(
+    "as a product", lambda weight: embedding(weight, ids), backward_by_product, {"weight": weight}
+)
+[row] = compare_with_numeric(case)
+print(row)
+assert row.ok
+
+# %% [markdown]
+r"""
+## 3. Repeated ids: += gives 1, scatter-add gives 2
+
+Without the product, one goes through the places and adds each row of $dy$ to the row of its id. That is called
+**scatter-add**. In NumPy it seems to be one line, `dweight[ids] += dout`. Try the smallest case: row 1 was looked up twice,
+and both places send a gradient of 1.
+"""
+
+# %%
+twice = np.array([1, 1])
+with_plus = np.zeros(3)
+with_plus[twice] += 1.0
+with_add_at = np.zeros(3)
+np.add.at(with_add_at, twice, 1.0)
+print("dweight[ids] += 1          ", with_plus)
+print("np.add.at(dweight, ids, 1) ", with_add_at)
+assert with_plus[1] == 1 and with_add_at[1] == 2
+
+# %% [markdown]
+r"""
+`a[ids] += b` is three operations one after the other: read **all** `a[ids]` into a new array (0 and 0), add `b` (1 and 1), write
+**all** of them back. Both results go to the same place, and the second overwrites the first. `np.add.at` reads, adds
+and writes for one id after the other.
+
+Nothing warns you, the shape is right, and so are all rows of tokens that occurred once.
+"""
+
+
+# %%
+def backward_with_plus(dout, cache):
+    ids, shape = cache
+    dweight = np.zeros(shape)
+    dweight[ids] += dout
+    return dweight
+
+
+dout = rng.standard_normal((B, S, H))
+right, wrong = backward_by_product(dout, cache), backward_with_plus(dout, cache)
+print("row   right      with +=   (length of the gradient)")
+for v in range(V):
+    count = int((ids == v).sum())
+    lengths = f"{np.linalg.norm(right[v]):5.3f}      {np.linalg.norm(wrong[v]):5.3f}"
+    print(f"{v:2}    {lengths}     looked up {count} ×")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.9), sharey=True)
+limit = np.abs(right).max()
+for panel, values, title in (
+    (axes[0], right, "right"),
+    (axes[1], wrong, "dweight[ids] += dout"),
+    (axes[2], right - wrong, "what was lost"),
+):
+    image = plots.heatmap(panel, values, limit=limit)
+    panel.set(title=title, xlabel="feature")
+axes[0].set_ylabel("id")
+figure.colorbar(image, ax=axes, shrink=0.9)
+plt.show()
+
+# %% [markdown]
+r"""
+Rows 2 and 5 occurred twice and kept only the gradient of the last place. The more frequent a word, the more is lost.
+
+Would a gradient check have seen it? Only if some id is repeated:
+"""
+
+
+# %%
+def check_plus(ids):
+    def forward(weight):
+        return embedding(weight, ids)
+
+    [row] = compare_with_numeric(
+        function_case("+=", forward, backward_with_plus, {"weight": weight})
+    )
+    return row
+
+
+for what, some_ids in (("all ids differ", [[0, 1, 2], [3, 4, 5]]), ("some repeat", ids)):
+    row = check_plus(np.array(some_ids))
+    print(f"{what:<16} error {row.error:.0e}  {'ok' if row.ok else 'WRONG'}")
+    assert row.ok == (what == "all ids differ")
+
+# %% [markdown]
+r"""
+## 4. Your turn: scatter-add
+
+Write the backward, for ids of any shape. `shape` in the cache is that of the table: rows whose ids did not occur must be
+there, as zeros. (The product of section 2 would be right, and take the memory of section 1.)
+"""
+
+
+# %% tags=["solution"]
+def my_embedding_backward(dout, cache):
+    """Derivative of y = weight[ids] with respect to the table: dweight (V, H).
+
+    dout (…, H); cache = (ids, shape): ids (…) integers, and the shape (V, H) of the table.
+    """
+    ids, shape = cache
+    dweight = np.zeros(shape, dtype=dout.dtype)  # (V, H)
+    np.add.at(dweight, ids, dout)
+    return dweight
+
+
+# %%
+check("06.embedding_backward", my_embedding_backward)
+
+# %% [markdown] tags=["answer"]
+r"""
+The library's own calls `add_rows`, which is `np.add.at` on a CPU. On a GPU many threads would add at once, in another order
+each time, and so with other roundings; there it sorts the ids first and adds up neighbours, to get the same bits always.
+"""
+
+# %% tags=["answer"]
+print(inspect.getsource(embedding_backward))
+
+# %% [markdown]
+r"""
+## 5. Which rows learn?
+
+A vocabulary of words (pieces of words come in [07](07_wordpiece.ipynb)), two texts, and a small BERT around the table.
+The gradient comes from the model's output, at all tokens but the padding.
+"""
+
+# %%
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = "the dog cat man bites sees and then it sleeps runs .".split()
+tokenizer = BertTokenizer(SPECIAL + WORDS)
+
+config = BertConfig.preset("tiny", vocab_size=len(tokenizer), initializer_range=0.1)
+model = BertModel(config, dtype="float64", seed=6)
+model.eval()  # no dropout
+tables = {name.split(".")[1]: p for name, p in model.named_parameters() if "_embeddings" in name}
+for name, table in tables.items():
+    print(f"{name:<24} {table.value.shape}")
+
+# %%
+batch = tokenizer(
+    ["the dog bites the man and the cat sees it .", "then the dog runs"], padding=True
+)
+outputs, model_cache = model.forward(**batch)
+real = np.array(batch["attention_mask"])[:, :, None]  # (B, S, 1)
+dhidden = real * rng.standard_normal(outputs.last_hidden_state.shape)  # (B, S, H), 0 on padding
+model.zero_grad()
+model.backward(model_cache, dlast_hidden_state=dhidden)
+
+lengths = np.linalg.norm(tables["word_embeddings"].grad, axis=1)  # (V,)
+counts = np.bincount(np.ravel(batch["input_ids"]), minlength=len(tokenizer))
+assert (lengths[counts == 0] == 0).all()
+assert counts[0] == 7 and lengths[0] == 0  # [PAD]
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 3.0))
+axes.bar(range(len(tokenizer)), lengths, color=plots.BLUE)
+for v, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+    axes.text(v, length + 0.05 * lengths.max(), f"{count}×", ha="center", fontsize=9.5)
+axes.set(title="gradient of each row of the word table", ylabel="length of the gradient")
+axes.set_ylim(top=1.15 * lengths.max())
+axes.set_xticks(range(len(tokenizer)), tokenizer.tokens, rotation=50, ha="right")
+axes.grid(False, axis="x")
+plt.show()
+
+# %% [markdown]
+r"""
+Above each bar stands how often the token occurred. What did not occur has a gradient of exactly 0: in one step,
+most rows of a real table learn nothing. (In pre-training they do, by another way: the same table is used once more at the
+output, see [11](11_heads_losses.ipynb).)
+
+[PAD] occurred seven times and has 0, too, without any special case in the backward. Attention ignores padding and the
+loss does not look at it, so what comes back to those places *is* 0.
+"""
+
+# %% [markdown]
+r"""
+## 6. Why does BERT need positions?
+
+Attention is a sum over tokens, and a sum has no order. Take the positions away, and permuting the words permutes the
+output vectors; not one of their numbers changes.
+"""
+
+
+# %%
+def hidden_of(text):
+    outputs, _ = model.forward(**tokenizer([text]))
+    return outputs.last_hidden_state[0]  # (S, H)
+
+
+turned = [0, 3, 2, 1, 4]  # [CLS] dog bites man [SEP] → [CLS] man bites dog [SEP]
+positions = tables["position_embeddings"].value
+kept = positions.copy()
+for what in ("with positions", "without"):
+    difference = hidden_of("man bites dog") - hidden_of("dog bites man")[turned]
+    print(f"{what:<15} the vectors differ by up to {np.abs(difference).max():.0e}")
+    positions[...] = 0.0
+assert np.abs(difference).max() < 1e-12
+positions[...] = kept
+
+# %% [markdown]
+r"""
+So who bit whom is lost. The second table repairs that: row 0 is added to the first token of every sequence, row 1 to the
+second, and so on. "Dog" at place 1 and "dog" at place 3 are then different vectors.
+
+Its gradient needs no scatter, since the places of a sequence all differ. Row $s$ was used once in each sequence, so it
+sums over the batch, and rows beyond the longest sequence get 0:
+
+$$ dP_s = \sum_b dy_{bs} \quad (s < S), \qquad dP_s = 0 \quad (s \ge S) . $$
+"""
+
+# %%
+dpositions = tables["position_embeddings"].grad
+used = np.flatnonzero(np.abs(dpositions).sum(axis=1))
+print(f"{len(dpositions)} rows; a gradient in rows {used.min()} to {used.max()}")
+
+# %% [markdown]
+r"""
+## 7. Why learned positions, and why 512?
+
+**Learned or computed?** The transformer that BERT descends from computed its positions: waves of different lengths, a sine
+and a cosine of each. Its authors also tried a learned table, and found the same quality. BERT took the table: less to think up, at a price that you are about to see.
+Below, 96 rows are compared, each with each (the cosine of their angle). On the left waves; on the right the positions of a
+BERT that was trained on **sequences of 64 tokens**, the model of `make train`. Its numbers are from a log; `RERUN` makes them
+anew.
+"""
+
+# %%
+RERUN = False  # True: train that model first (five minutes on two free cores), and measure it
+
+
+def changes(positions, types):
+    """What is done to two tables of a trained model: a name, the first 64 positions, the types."""
+    trained = positions[:64].copy()  # (64, H)
+    shuffled = np.random.default_rng(0).permutation(trained)
+    yield "as trained", trained, types
+    yield "positions: all their mean", np.tile(trained.mean(axis=0), (64, 1)), types
+    yield "positions: shuffled", shuffled, types
+    yield "positions: rows 64 to 127", positions[64:128].copy(), types
+    yield "types: all 0", trained, types[[0, 0]]
+    yield "types: swapped", trained, types[[1, 0]]
+
+
+# %% tags=["figure"]
+def measure():
+    """Train the model of `make train` in a folder that goes away again; yields the lines of the log."""
+    import tempfile
+
+    from minibert import BertForPreTraining
+    from minibert.tasks.pretrain import evaluation_batches, prepare, pretrain
+    from minibert.train import PretrainSettings
+    from minibert.train.metrics import evaluate
+
+    def tables_of(model):
+        named = dict(model.named_parameters())
+        names = ("position_embeddings", "token_type_embeddings")
+        return [named[f"bert.embeddings.{name}.weight"].value for name in names]
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = PretrainSettings(out=folder, prepared=folder)
+        summary = pretrain(settings)
+        model = BertForPreTraining.from_pretrained(settings.folder / "final")
+        batches = evaluation_batches(settings, *prepare(settings))
+
+    positions, types = tables_of(model)  # (512, H), (2, H)
+    start, _ = tables_of(BertForPreTraining(model.config, seed=settings.seed))
+    lengths, start_lengths = (np.linalg.norm(table, axis=1) for table in (positions, start))
+    unit, start_unit = positions / lengths[:, None], start / start_lengths[:, None]
+    for first, last in ((0, 63), (64, 511)):
+        rows = slice(first, last + 1)
+        yield {
+            "rows": f"{first} to {last}",
+            "length at the start": round(float(start_lengths[rows].mean()), 3),
+            "length": round(float(lengths[rows].mean()), 3),
+            "cosine with the start": round(float((unit * start_unit).sum(axis=1)[rows].mean()), 3),
+        }
+    yield {"cosines, %": np.rint(100 * unit[:96] @ unit[:96].T).astype(int).tolist()}
+    yield {"plateau_loss": round(summary["plateau_loss"], 4)}
+    for name, new_positions, new_types in changes(positions, types.copy()):
+        positions[:64], types[:] = new_positions, new_types
+        scores = evaluate(model, batches)
+        kept = {key: round(scores[key], 4) for key in ("mlm_loss", "nsp_accuracy")}
+        yield {"change": name, **kept}
+
+
+# %%
+log = list(measure()) if RERUN else read_log("06_embeddings.jsonl")
+scores = {record["change"]: record for record in log if "change" in record}
+[learned] = [np.array(record["cosines, %"]) / 100 for record in log if "cosines, %" in record]
+[plateau] = [record["plateau_loss"] for record in log if "plateau_loss" in record]
+
+waves = sinusoids(96, 128)
+waves /= np.linalg.norm(waves, axis=1, keepdims=True)
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)
+for panel, cosines, title in ((axes[0], waves @ waves.T, "waves"), (axes[1], learned, "learned")):
+    image = plots.heatmap(panel, cosines, limit=1.0)
+    panel.set(title=title, xticks=range(0, 97, 16), yticks=range(0, 97, 16), xlabel="position")
+axes[0].set_ylabel("position")
+for draw in (axes[1].axhline, axes[1].axvline):
+    draw(63.5, color="black", linewidth=1, linestyle="--")
+figure.colorbar(image, ax=axes, shrink=0.85, label="cosine")
+plt.show()
+
+# %% [markdown]
+r"""
+Both have a band along the diagonal: neighbours are alike. Nobody asked the learned table for that; it came with
+the gradient. It stops at the dashed line, since rows from 64 on never got one. They still point where chance pointed
+them at the start, only a little shorter, because weight decay pulls at them, too:
+"""
+
+# %%
+for record in log:
+    if "rows" in record:
+        lengths = f"length {record['length at the start']:.2f} → {record['length']:.2f}"
+        print(
+            f"rows {record['rows']:<10} {lengths}   cosine with the start {record['cosine with the start']:.3f}"
+        )
+
+# %% [markdown]
+r"""
+**And what does the model do with such rows?** Its loss on text that it has not seen, after a change to one table:
+"""
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 2.6))
+names = [name for name in scores if not name.startswith("types")]
+losses = [scores[name]["mlm_loss"] for name in names]
+axes.barh(names, losses, color=[plots.BLUE] + 3 * [plots.VERMILION], height=0.6)
+for number, loss in enumerate(losses):
+    axes.text(loss - 0.1, number, f"{loss:.2f}", ha="right", va="center", color="white")
+axes.axvline(plateau, color=plots.GREY, linestyle="--", linewidth=1.2, zorder=0)
+axes.text(
+    plateau - 0.06,
+    -0.75,
+    "guessing by frequency",
+    ha="right",
+    color=plots.GREY,
+    fontsize=9,
+)
+axes.set(title="loss on masked words (nats)", ylim=(3.6, -1.1), xlim=(0, 7.2))
+axes.grid(False, axis="y")
+plt.show()
+
+# %% [markdown]
+r"""
+Without any order (all rows their mean), most of what it had learned is gone. Rows that never trained are no better. A *wrong*
+order is worse than none, and worse than guessing each word by how frequent it is. (This is what a *finished* model relies on;
+one that never had positions would have learned to make do.)
+
+**Why 512**, then? A learned table has exactly as many rows as were decided on, and there is no row 512 to look up:
+"""
+
+# %%
+try:
+    model.forward(np.full((1, 513), 5))
+except UserError as error:
+    print(error)
+
+# %% [markdown]
+r"""
+The rows are cheap. What grows is attention, which compares each token with each: `S × S` numbers in every head of
+every layer. For BERT-base and *one* sequence:
+"""
+
+# %%
+print("   S   numbers in the table   attention maps   FLOPs a token")
+for S in (128, 256, 512, 1024, 2048, 4096):
+    longer = BertConfig.preset("base", max_position_embeddings=S)
+    maps = 4 * longer.num_hidden_layers * longer.num_attention_heads * S**2  # bytes, float32
+    flops = step_cost(longer, 1, S, 1).encoder_flops / S
+    print(f"{S:4} {S * longer.hidden_size:22,} {maps / 2**20:12,.0f} MiB {flops / 1e6:11.0f} M")
+
+# %% [markdown]
+r"""
+So 512 is a compromise: about a page of text, for 16 times the attention maps of 128. Its authors paid that for the last tenth of the
+steps only, in order to learn the positions; nine tenths were taken with sequences of 128. (`minibert pretrain
+--long-seq-length 512` does the same.)
+
+## 8. What do token_type_ids do?
+
+BERT reads one text or two. Of two, the tokenizer makes a single row, and says for every token to which it belongs: 0
+up to the first [SEP], 1 after it. The third table has these two rows.
+"""
+
+# %%
+encoded = tokenizer("the dog sleeps", "it bites", max_length=9, padding="max_length")
+print("token  ", *(f"{tokenizer.tokens[i]:>7}" for i in encoded["input_ids"]))
+for name in ("input_ids", "token_type_ids", "attention_mask"):
+    print(f"{name.removesuffix('_ids').removeprefix('attention_'):<11}", end="")
+    print(*(f"{i:>7}" for i in encoded[name]))
+
+# %% [markdown]
+r"""
+So one vector is added to all tokens of the first text, another to all of the second. [SEP] marks the border, too, but a
+token in the middle would have to look for it. Who needs to know? Ask the trained model again. It has two tasks: guess
+masked words, and say whether the second text really follows the first.
+"""
+
+# %%
+print("                      masked words   does B follow A?")
+for name in ("as trained", "types: all 0", "types: swapped"):
+    row = scores[name]
+    print(f"{name:<16} {row['mlm_loss']:12.2f} nats {row['nsp_accuracy']:14.1%} right")
+
+# %% [markdown]
+r"""
+The words hardly notice. The question about the *pair* loses half of what it knew beyond tossing a coin. That is what types are
+for: tasks with two texts, such as question and paragraph. With a single text all types are 0 (so the model assumes if you
+leave them out), and the row is a constant.
+
+The gradient is scatter-add again, with types for ids. Of two rows, nearly *every* look-up is a repeated one: `+=`
+would keep two gradients of the whole batch.
+
+## 9. One sum, three gradients
+
+All of it together, as the library runs it, with LayerNorm and dropout behind:
+"""
+
+# %%
+source = inspect.getsource(embed)
+print(source[source.index("    length =") :])
+
+# %% [markdown]
+r"""
+The three are **added**, and a sum hands its gradient to each of its terms as it is:
+
+$$ t = w + p + k \qquad\Longrightarrow\qquad dw = dp = dk = dt . $$
+
+Then every table collects $dt$ in its own way: by token, by place, by type.
+"""
+
+# %%
+source = inspect.getsource(embed_backward)
+print(source[source.index("    dnormalised =") :])
+
+# %% [markdown]
+r"""
+Checked at once, with everything random, repeated ids, more positions than are used, and dropout on:
+"""
+
+# %%
+B, S, V, H = 2, 4, 7, 6
+ids = np.array([[5, 2, 5, 0], [3, 5, 0, 0]])  # (B, S); rows 1, 4 and 6 do not occur
+types = np.array([[0, 0, 1, 1], [0, 1, 0, 0]])  # (B, S)
+inputs = {
+    "word": rng.standard_normal((V, H)),
+    "position": rng.standard_normal((5, H)),
+    "token type": rng.standard_normal((2, H)),
+    "γ": rng.standard_normal(H),
+    "β": rng.standard_normal(H),
+}
+key = dropout_key(seed=6, step=0, micro_batch=0, replica=0, site=0)
+
+
+def forward(*tables):
+    return embed(*tables, ids, types, 1e-12, 0.1, key)
+
+
+for row in compare_with_numeric(function_case("embed", forward, embed_backward, inputs)):
+    print(f"{row.parameter:<12} error {row.error:.0e}  {'ok' if row.ok else 'WRONG'}")
+    assert row.ok
+
+# %% [markdown]
+r"""
+There is a test without any numeric gradient. Every token sends the *same* $dt$ into all three tables, so the sum over all
+rows is the same for the three. Behind it stands a fact about the forward: add a vector to every row of one table, subtract it
+from every row of another, and no output changes.
+"""
+
+# %%
+y, cache = forward(*inputs.values())
+dword, dposition, dtype, _, _ = embed_backward(rng.standard_normal(y.shape), cache)
+for name, gradient in (("word", dword), ("position", dposition), ("token type", dtype)):
+    print(f"{name:<12} sum of all rows: {gradient.sum(axis=0)}")
+assert np.allclose(dword.sum(0), dposition.sum(0)) and np.allclose(dword.sum(0), dtype.sum(0))
+
+c = rng.standard_normal(H)
+moved = inputs | {"word": inputs["word"] + c, "position": inputs["position"] - c}
+assert np.allclose(forward(*moved.values())[0], y)
+
+# %% [markdown]
+r"""
+## 10. Does the sum not mix everything up?
+
+How can the model tell the three apart again? Try it: random tables, 300 random tokens, and from each sum guess its rows, by
+the largest product with those of each table.
+"""
+
+# %%
+SIZES = (4, 8, 16, 32, 64, 128, 256)
+COUNTS = {"token, of 8,192": 8192, "position, of 512": 512, "type, of 2": 2}
+found = {name: [] for name in COUNTS}
+for H in SIZES:
+    random_tables = {name: rng.standard_normal((count, H)) for name, count in COUNTS.items()}
+    chosen = {name: rng.integers(0, count, 300) for name, count in COUNTS.items()}
+    total = sum(random_tables[name][chosen[name]] for name in COUNTS)  # (300, H)
+    for name, table in random_tables.items():
+        rows = table / np.linalg.norm(table, axis=1, keepdims=True)
+        found[name].append(((total @ rows.T).argmax(axis=1) == chosen[name]).mean())
+assert min(shares[-1] for shares in found.values()) > 0.99
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(6.5, 3.0))
+for (name, shares), marker in zip(found.items(), "osD", strict=True):
+    axes.plot(SIZES, shares, marker=marker, label=name)
+axes.set_xscale("log", base=2)
+axes.set_xticks(SIZES, [str(H) for H in SIZES])
+axes.set(title="rows recognised in the sum of three", xlabel="hidden size H", ylabel="share right")
+axes.set_ylim(-0.03, 1.05)
+axes.legend(loc="lower right")
+plt.show()
+
+# %% [markdown]
+r"""
+With few features the sum is a muddle. With 128, those of the smallest BERT, practically every token is recognised: random
+directions in many dimensions are almost at right angles. And these tables were not even trained to be told apart.
+
+## 11. In BERT
+
+Tables take no arithmetic, but room. The smaller a BERT, the more of it is vocabulary:
+"""
+
+# %%
+PRESETS = ("tiny", "mini", "small", "medium", "base", "large")
+shares = []
+for preset in PRESETS:
+    matrices = [m for m in parameter_table(BertConfig.preset(preset)) if m.part != "heads"]
+    tables_count = sum(m.count for m in matrices if "_embeddings" in m.name)
+    total = sum(m.count for m in matrices)
+    shares.append(tables_count / total)
+    print(f"{preset:<7} {tables_count:12,} of {total:12,} numbers in the three tables")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(6.5, 2.8))
+axes.bar(PRESETS, shares, color=plots.BLUE, width=0.6)
+for x, share in enumerate(shares):
+    axes.text(x, share + 0.02, f"{share:.0%}", ha="center")
+axes.set(title="share of the parameters in the three tables (V = 30,522)", ylim=(0, 1.05))
+axes.yaxis.set_major_formatter("{x:.0%}")
+axes.grid(False, axis="x")
+plt.show()
+
+# %% [markdown]
+r"""
+## Recap
+
+- A look-up is a product with a one-hot matrix. So $dW = X^\top dy$: each row sums the gradients of all places where its
+  token stood.
+- `dweight[ids] += dout` keeps one of them. `np.add.at` adds them all.
+- Without positions BERT reads a bag of words. A learned table knows the rows that were trained, and has no others.
+- Token types tell two texts apart. With one text they are a constant.
+- The three rows are added, so each table gets the same gradient and collects it by token, by place, by type.
+
+## What usually goes wrong
+
+- **`+=` for a scatter-add.** Right in every test without a repeated id.
+- **Ids out of range.** NumPy takes −1 for the last row without a word, and CuPy wraps any id around. The library checks ids
+  where a batch enters the model.
+- **A gradient with only the rows that occurred.** It must have the table's shape, zeros included.
+- **Longer texts than in training.** There are rows for them, so nothing fails; the rows are noise.
+- **Types forgotten.** The second text looks like more of the first; only tasks with pairs get worse.
+
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> The batch has 32 sequences of 128 tokens; all of them begin with [CLS]. How many terms has the sum in the
+row of [CLS] in the word table? In row 0 of the positions? In row 0 of the types, if all texts are single?</summary>
+
+32, 32, and 4,096 (padding included, though its terms are 0 if nothing looks at it). For [CLS] and position 0 they
+are even the same 32 terms, as [CLS] always stands there: those two rows get the same gradient.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> Instead of adding, one could put the three vectors side by side, (3H numbers), and let a linear layer
+make H of them. What would that gain?</summary>
+
+Nothing but a longer computation. $[w; p; k] \, U = w U_1 + p U_2 + k U_3$, with three blocks of $U$. Multiply each
+table by its block once, and you have three tables whose rows are added: every model of the one kind is one of the other.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> You fine-tune a BERT that was pre-trained on 128 tokens on texts of 300, and its table has 512 rows. Nothing
+fails. What do you expect, and what could you do?</summary>
+
+Rows 128 to 299 start as noise, and fine-tuning has little text to train them with. Better: some pre-training on long
+sequences first, as the authors did; or cut the texts into windows of 128, as one does with texts beyond 512.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+**Next:** [07 · WordPiece](07_wordpiece.ipynb), where the ids come from. The code of this notebook:
+[embedding.py](../minibert/ops/embedding.py), [embeddings.py](../minibert/bert/embeddings.py), and `embed` in
+[composites.py](../minibert/ops/composites.py).
+"""
