@@ -137,7 +137,7 @@ labels = ["follows" if label == 0 else "random" for label in rows["next_sentence
 axes.set_yticks(range(len(kind)), labels)
 axes.set(title="the instances of one pass", xlabel="position")
 axes.grid(False)
-axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.22), fontsize=9)
+axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.3), fontsize=9)
 plt.show()
 
 # %% [markdown]
