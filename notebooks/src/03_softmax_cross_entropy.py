@@ -392,7 +392,7 @@ plt.show()
 # %% [markdown]
 r"""
 Below left there is nothing to see: for *banana* the softmax is flat, its probability hardly moves whatever the
-scores do. The logarithm multiplies this by 1,545, and a full-sized gradient comes out, which pulls *banana* up and
+scores do. The logarithm multiplies this by −1,545, and a full-sized gradient comes out, which pulls *banana* up and
 *capital* down.
 
 There is a shorter way to the same result. The loss itself, with the logarithm taken on paper, is
