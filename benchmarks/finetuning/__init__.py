@@ -1,1 +1,1 @@
-"""What fine-tuning reaches: a list of runs, the program that runs them, and the page made of their results."""
+"""What fine-tuning reaches: a list of runs, the program that makes them, and the page of their results."""

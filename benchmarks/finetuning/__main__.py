@@ -1,7 +1,7 @@
-"""``python -m benchmarks.finetuning``: fine-tunes on all that `runs.py` lists, and writes the page of what came out.
+"""``python -m benchmarks.finetuning``: makes the fine-tuning runs of `runs.py`, and the page of their results.
 
-Each command runs in a process of its own, one after the other. A run that has ended is not repeated (its folder
-has ``measured.json``); one that was interrupted begins anew.
+Each command runs in a process of its own, one after the other. A run that has ended is not repeated (its
+folder has ``measured.json``); one that was interrupted begins anew.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def unfinished(names: Iterable[str], folder: Path, make_quick: bool = False) -> 
 
 
 def run_all(plan: Sequence[Run], places: Mapping[str, str | Path]) -> list[str]:
-    """Make all runs. One that fails does not keep back those that do not need it; returns the names of those."""
+    """Make all runs; the names of those that failed, which keep back only those that need them."""
     failed: list[str] = []
     for number, run in enumerate(plan, start=1):
         print(f"\n== {number} of {len(plan)}: {run.name}, {run.about}", flush=True)

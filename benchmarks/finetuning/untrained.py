@@ -1,4 +1,4 @@
-"""``python -m benchmarks.finetuning.untrained MODEL``: saves a model of the same sizes that has learned nothing."""
+"""``python -m benchmarks.finetuning.untrained MODEL``: saves a model of its sizes with random weights."""
 
 import argparse
 import sys
