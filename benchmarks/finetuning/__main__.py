@@ -1,4 +1,4 @@
-"""``python -m benchmarks.finetuning``: makes the fine-tuning runs of `runs.py`, and the page of their results.
+"""``python -m benchmarks.finetuning``: makes the fine-tuning runs of `runs.py`, then the page of them.
 
 Each command runs in a process of its own, one after the other. A run that has ended is not repeated (its
 folder has ``measured.json``); one that was interrupted begins anew.

@@ -135,8 +135,8 @@ SEARCHES = [
         "a dual encoder fine-tuned on the questions about 40 articles",
         (
             "minibert finetune --task similarity --recipe squad --loss softmax "
-            "--train $runs/articles/train.json --dev-share 0.05 --model $encoder --max-length 128 --epochs 1 --learning-rate 3e-5 "
-            "--out $runs --name search-tuned",
+            "--train $runs/articles/train.json --dev-share 0.05 --model $encoder --max-length 128 "
+            "--epochs 1 --learning-rate 3e-5 --out $runs --name search-tuned",
             f"minibert search index --model $run/best {ALL_PASSAGES} --index $run/index",
             f"minibert search evaluate --index $run/index {ASKED} --json $run/search.json",
         ),
