@@ -32,7 +32,7 @@ def main() -> int:
     options = parse()
     places = {"data": options.data, "pretrained": options.pretrained, "runs": options.runs}
     try:
-        plan = unfinished(options.only or list(RUNS), options.runs, options.quick)
+        plan = unfinished(RUNS if options.only is None else options.only, options.runs, options.quick)
         if any("$encoder" in command for run in plan for command in run.commands):
             places["encoder"] = options.encoder or find_encoder()
         print(f"{len(plan)} runs, about {sum(run.minutes for run in plan):.0f} minutes on two quiet cores")
@@ -57,7 +57,11 @@ def parse() -> argparse.Namespace:
         prog="python -m benchmarks.finetuning", description=__doc__.split(": ")[1], allow_abbrev=False
     )
     parser.add_argument(
-        "--only", nargs="+", choices=RUNS, metavar="NAME", help="these runs, and what they need"
+        "--only",
+        nargs="*",
+        choices=RUNS,
+        metavar="NAME",
+        help="these runs, and what they need; or just the page",
     )
     parser.add_argument(
         "--data", type=Path, default=Path("../shared/data"), metavar="FOLDER", help="default: %(default)s"
