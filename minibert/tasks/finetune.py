@@ -73,7 +73,7 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
     _check_start(settings, options)
     prepare_machine(settings, device)
     print(f"{settings.describe()}\n{options.describe()}\n", flush=True)
-    data = _read_data(settings, options)
+    data = read_data(settings, options)
     runs = _finished_runs(settings.folder) if settings.resume else []
     with _out_of_memory_explained(settings, options, device):
         for number, seed in enumerate(settings.seeds, start=1):
@@ -148,8 +148,11 @@ class Data:
         )
 
 
-def _read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
-    """Read the files. Tells what is wrong with them, and raises UserError if that is too much."""
+def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
+    """What a run with these settings learns from and is measured on.
+
+    Tells what is wrong with the files, and raises UserError if that is too much.
+    """
     faults = Faults(settings.skip_bad)
     task = TASKS[settings.task](BertTokenizer.from_pretrained(settings.model), options)
     train = task.read(settings.train, faults=faults)
