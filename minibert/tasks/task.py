@@ -41,7 +41,11 @@ class TaskOptions(Settings):
     """How files are read and examples are written out; a task adds its own."""
 
     recipe: str | None = setting(
-        None, "Data", "layout of a well-known data set, of which the files are", choices=tuple(RECIPES)
+        None,
+        "Data",
+        "layout of a well-known data set, of which the files are; docs-…: no files, but the documentation "
+        "installed with Python",
+        choices=tuple(RECIPES),
     )
     max_length: int = setting(128, "Task", "tokens in a sequence, at most", least=4)
 

@@ -15,6 +15,7 @@ from minibert.data.tasks.conll import read_conll
 from minibert.data.tasks.faults import Faults
 from minibert.data.tasks.squad import read_squad
 from minibert.data.tasks.tables import Columns, read_table
+from minibert.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,11 @@ def _table(task: str, *columns: Columns, file_format: str = "tsv", **settings: A
 
 def _documentation(task: str, examples: Callable[[str], list[Any]], **settings: Any) -> Recipe:
     def read(part: str | Path, *, labelled: bool = True, faults: Faults | None = None) -> list[Any]:
-        return examples(str(part))  # all have labels, and no faults
+        found = examples(str(part))  # all of them with labels, and none with a fault
+        if not found:
+            libraries = ", ".join(documentation.LIBRARIES)
+            raise UserError(f"{libraries}: no documentation for this task is in their installed sources")
+        return found
 
     return Recipe(task, read, {"train": "train", "dev": "dev", **settings})
 

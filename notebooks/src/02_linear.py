@@ -1,0 +1,582 @@
+# %% [markdown]
+r"""
+# 02 · Linear
+
+Most of BERT's time goes into one operation, and in BERT-base nearly four of five parameters belong to it: $y = x W^\top
++ b$. Its backward is three lines, two of them matrix products. They are short enough to be learned by heart, and that is
+how they go wrong: derive them once, and you will not have to remember.
+
+**You will** read the layer as shapes · derive its three gradients from one loop · write them as products · see what a
+cache keeps, and why it is returned · tell a reshape from a transpose · train your first layer, three times, and find
+that a falling loss proves nothing · count what all this costs in BERT.
+
+**Before this:** [01 · Gradients](01_gradients.ipynb) (sums where something is used twice, numeric gradients).
+**Time:** 45 minutes; it runs in seconds.
+
+| letter | in this notebook |
+|---|---|
+| `B`, `S` | sequences in a batch, tokens in a sequence |
+| `R` | rows: all tokens of the batch, $R = B \cdot S$ |
+| `K`, `N` | numbers that go into the layer and come out of it, for one row |
+| `H`, `F` | BERT's hidden size and feed-forward size |
+"""
+
+# %%
+import inspect
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.patches import Rectangle
+
+from minibert import BertConfig, BertForPreTraining, check, plots
+from minibert.gradcheck import check as compare_with_numeric
+from minibert.gradcheck import function_case
+from minibert.nn import Linear
+from minibert.ops.linear import linear, linear_backward
+
+plots.notebook_style()
+np.set_printoptions(precision=3, suppress=True)
+rng = np.random.default_rng(2)
+
+# %% [markdown]
+r"""
+## 1. What it does
+
+Each output is a weighted sum of all inputs, plus a constant. Two outputs from three inputs, small enough for your head:
+"""
+
+# %%
+x = np.array([[1.0, 2.0, 0.0]])  # (R, K): one row
+weight = np.array([[1.0, 1.0, 1.0], [3.0, -1.0, 5.0]])  # (N, K)
+bias = np.array([10.0, 20.0])  # (N,)
+
+y, _ = linear(x, weight, bias)
+print(y)
+assert y[0, 0] == 1 * 1 + 2 * 1 + 0 * 1 + 10
+assert y[0, 1] == 1 * 3 + 2 * -1 + 0 * 5 + 20
+
+# %% [markdown]
+r"""
+The weight is stored as *(outputs, inputs)*, as PyTorch stores it: row $n$ of $W$ holds what output $n$ multiplies its
+inputs with. Hence the transpose in $x W^\top$:
+
+$$ y_{rn} = \sum_k x_{rk} \, W_{nk} + b_n . $$
+"""
+
+# %% tags=["figure"]
+SIZES = {"R": 6, "K": 4, "N": 2.5, "1": 0.8}
+
+
+def draw_product(panel, terms, title):
+    """Matrices as rectangles to scale, each a (name, rows, columns, colour), with signs between them."""
+    at = 0.0
+    for term in terms:
+        if isinstance(term, str):
+            panel.text(at + 0.75, 0, term, ha="center", va="center", fontsize=14)
+            at += 1.8
+            continue
+        name, rows, columns, colour = term
+        height, width = SIZES[rows], SIZES[columns]
+        box = Rectangle((at + 0.5, -height / 2), width, height, facecolor=colour, edgecolor="black")
+        panel.add_patch(box)
+        panel.text(at + 0.5 + width / 2, 0, name, ha="center", va="center", fontsize=12)
+        panel.text(at + 0.35, 0, rows, ha="right", va="center", fontsize=9.5, color=plots.GREY)
+        panel.text(at + 0.5 + width / 2, height / 2 + 0.15, columns, ha="center", va="bottom")
+        panel.texts[-1].set(fontsize=9.5, color=plots.GREY)
+        at += width + 0.5
+    panel.set(xlim=(-0.3, at + 0.3), ylim=(-3.3, 4.0), aspect="equal", title=title)
+    panel.axis("off")
+
+
+DATA, LEARNED, BACK = "#cfe3f1", "#f8e0b0", "#f6cdb3"
+figure, axes = plt.subplots(figsize=(7.5, 2.9))
+terms = [("x", "R", "K", DATA), "·", ("Wᵀ", "K", "N", LEARNED)]
+terms += ["+", ("b", "1", "N", LEARNED), "=", ("y", "R", "N", DATA)]
+draw_product(axes, terms, "forward")
+plt.show()
+
+# %% [markdown]
+r"""
+In a product the inner letters meet and vanish (`K`), the outer ones remain (`R`, `N`). Every derivation below could be
+guessed from that rule alone; we will not, but it is a good second opinion.
+
+### One matrix for every token
+
+BERT's tensors have shape `(B, S, H)`. For this layer the leading axes are nothing but *more rows*. Every token of every
+sequence meets the same $W$, and none of them sees another:
+"""
+
+# %%
+B, S, K, N = 2, 3, 4, 5
+x = rng.standard_normal((B, S, K))
+weight, bias = rng.standard_normal((N, K)) / np.sqrt(K), rng.standard_normal(N)
+y, _ = linear(x, weight, bias)
+
+changed = x.copy()
+changed[1, 2] += 1.0  # one token
+y_changed, _ = linear(changed, weight, bias)
+print((y_changed != y).any(axis=-1).astype(int))  # (B, S)
+assert (y_changed != y).any(axis=-1).sum() == 1
+
+# %% [markdown]
+r"""
+(Where then do tokens exchange anything? Only in attention, of [08](08_attention.ipynb).)
+
+## 2. The forward, and what it keeps
+"""
+
+# %%
+print(inspect.getsource(linear))
+
+# %% [markdown]
+r"""
+The cache is `(x, weight)`: what the two products of the backward will need. Not `y`, and not `bias`: you will see that no
+gradient contains them. And it holds no copies but *the very arrays*, so it costs no memory. In exchange nobody may
+write into `x` before the backward has run:
+"""
+
+# %%
+dout = rng.standard_normal((B, S, N))
+_, cache = linear(x, weight, bias)
+_, dweight, _ = linear_backward(dout, cache)
+
+overwritten = x.copy()
+_, cache = linear(overwritten, weight, bias)
+overwritten *= 2.0  # "it is not needed any more"
+_, dweight_later, _ = linear_backward(dout, cache)
+print("dW is", dweight_later[0, 0] / dweight[0, 0], "times what it should be")
+
+# %% [markdown]
+r"""
+No error, no warning, only a wrong number. When a gradient is wrong and its formula is right, look for an `*=` or `+=` on
+something that sits in a cache.
+
+## 3. Where do the three products come from?
+
+$dy$ comes in (in code `dout`); $dx$, $dW$ and $db$ go out, each with the shape of its namesake. Write the forward as
+the loop that it is:
+
+```
+for each r, n:       y[r, n] = b[n]
+for each r, n, k:    y[r, n] += x[r, k] · W[n, k]
+```
+
+Each pass through the second line is one small product. Its derivative with respect to either factor is *the other
+factor*, so going back it contributes $dy_{rn} W_{nk}$ to $dx_{rk}$, and $dy_{rn} x_{rk}$ to $dW_{nk}$. What is used
+several times collects a sum over its uses. So ask of each thing: **in which passes was it used?**
+
+$$
+\begin{aligned}
+x_{rk} &\text{ for every output } n: & dx_{rk} &= \sum_n dy_{rn} \, W_{nk} & \Rightarrow \quad dx &= dy \; W \\
+W_{nk} &\text{ for every row } r: & dW_{nk} &= \sum_r dy_{rn} \, x_{rk} & \Rightarrow \quad dW &= dy^\top x \\
+b_n &\text{ for every row } r: & db_n &= \sum_r dy_{rn} & \Rightarrow \quad db &= dy^\top \mathbf 1
+\end{aligned}
+$$
+
+On the right the same sums as products: the letter that is summed over has to stand inside. In $\sum_r dy_{rn} x_{rk}$
+that is $r$, the *first* index of $dy$, therefore the transpose. ($\mathbf 1$ is a column of ones; in code, a sum over
+the rows.)
+"""
+
+# %% tags=["figure"]
+figure, panels = plt.subplots(1, 2, figsize=(7.5, 2.2), width_ratios=[16.2, 19.7])
+terms = [("dy", "R", "N", BACK), "·", ("W", "N", "K", LEARNED), "=", ("dx", "R", "K", BACK)]
+draw_product(panels[0], terms, "backward: dx")
+terms = [("dyᵀ", "N", "R", BACK), "·", ("x", "R", "K", DATA), "=", ("dW", "N", "K", BACK)]
+draw_product(panels[1], terms, "backward: dW")
+plt.show()
+
+# %% [markdown]
+r"""
+Before the products, the loop itself, turned around line by line. It is slow and unmistakable:
+"""
+
+
+# %%
+def backward_as_a_loop(dout, cache):
+    x, weight = cache  # (R, K), (N, K)
+    dx, dweight, dbias = np.zeros_like(x), np.zeros_like(weight), np.zeros(len(weight))
+    for r, n, k in np.ndindex(len(x), *weight.shape):
+        dx[r, k] += dout[r, n] * weight[n, k]
+        dweight[n, k] += dout[r, n] * x[r, k]
+    for r, n in np.ndindex(dout.shape):
+        dbias[n] += dout[r, n]
+    return dx, dweight, dbias
+
+
+inputs = {"x": x.reshape(B * S, K), "weight": weight, "bias": bias}
+for row in compare_with_numeric(function_case("loop", linear, backward_as_a_loop, inputs)):
+    print(row)
+    assert row.ok
+
+# %% [markdown]
+r"""
+## 4. Your turn: the backward
+
+Without a loop. `dout` and `x` may have any number of leading axes, so make rows of them first, and give $dx$ its own
+shape back at the end.
+"""
+
+
+# %% tags=["solution"]
+def my_linear_backward(dout, cache):
+    """Derivatives of y = x Wᵀ + b: dx (…, K), dweight (N, K), dbias (N,).
+
+    dout (…, N); cache = (x, weight): x (…, K) and W (N, K).
+    """
+    x, weight = cache
+    rows = x.reshape(-1, x.shape[-1])  # (R, K)
+    drows = dout.reshape(-1, dout.shape[-1])  # (R, N)
+    dx = (drows @ weight).reshape(x.shape)  # (…, K)
+    dweight = drows.T @ rows  # (N, K)
+    dbias = drows.sum(axis=0)  # (N,)
+    return dx, dweight, dbias
+
+
+# %%
+check("02.linear_backward", my_linear_backward)
+
+# %% [markdown] tags=["answer"]
+r"""
+The library's:
+"""
+
+# %% tags=["answer"]
+print(inspect.getsource(linear_backward))
+
+# %% [markdown]
+r"""
+## 5. What dW looks like
+
+Read $dW_{nk} = \sum_r dy_{rn} x_{rk}$ row by row: each token $r$ contributes the matrix of all products of *what came
+back* to it and *what went in*, an **outer product**. $dW$ is the sum of these. Here for three tokens:
+"""
+
+# %%
+rows, drows = x[0], dout[0]  # (R, K), (R, N) with R = 3
+contributions = [np.outer(drow, row) for drow, row in zip(drows, rows, strict=True)]  # (N, K) each
+_, dweight, _ = linear_backward(drows, (rows, weight))
+assert np.allclose(sum(contributions), dweight)
+print("ranks:", [int(np.linalg.matrix_rank(m)) for m in [*contributions, dweight]])
+
+# %% tags=["figure"]
+figure, panels = plt.subplots(1, 4, figsize=(7.5, 2.5))
+matrices = {f"token {r}": contribution for r, contribution in enumerate(contributions)}
+matrices["their sum, dW"] = dweight
+limit = max(np.abs(matrix).max() for matrix in matrices.values())
+for panel, (title, matrix) in zip(panels, matrices.items(), strict=True):
+    image = plots.heatmap(panel, matrix, limit=limit)
+    panel.set_title(title, fontsize=10)
+    panel.set_xlabel("input k")
+panels[0].set_ylabel("output n")
+figure.colorbar(image, ax=panels, shrink=0.8)
+plt.show()
+
+# %% [markdown]
+r"""
+In each of the first three all rows are multiples of one another (rank 1). So a weight moves only if *both* ends are
+awake: an input that is 0 teaches its column nothing, an output that nobody complained about teaches its row nothing.
+
+The sum has another consequence. The gradient of a batch is the sum of the gradients of its parts, so a batch that is too
+large for the memory can be taken in pieces:
+"""
+
+# %%
+pieces = [linear_backward(dout[b], (x[b], weight)) for b in range(B)]  # a sequence at a time
+_, dweight, dbias = linear_backward(dout, (x, weight))  # all at once
+assert np.allclose(sum(piece[1] for piece in pieces), dweight)
+assert np.allclose(sum(piece[2] for piece in pieces), dbias)
+
+# %% [markdown]
+r"""
+## 6. Why is a reshape not a transpose?
+
+Suppose you took $x^\top dy$. It holds the right numbers, but it is $dW^\top$, of shape `(K, N)`, and NumPy complains as soon
+as it meets $W$. The tempting cure is `.reshape(N, K)`. It makes the complaint go away:
+"""
+
+# %%
+other = x.reshape(-1, K).T @ dout.reshape(-1, N)  # (K, N)
+MATRICES = {"dW": dweight, "transposed": other.T, "reshaped": other.reshape(N, K)}
+for name, matrix in MATRICES.items():
+    print(f"{name:<11} {matrix.shape}  right: {np.allclose(matrix, dweight)}")
+
+# %% tags=["figure"]
+figure, panels = plt.subplots(1, 3, figsize=(7.0, 2.9))
+for panel, (title, matrix) in zip(panels, MATRICES.items(), strict=True):
+    plots.heatmap(panel, matrix, digits=1)
+    panel.set_title({"dW": "dW", "transposed": "(xᵀ dy)ᵀ"}.get(title, "(xᵀ dy).reshape(N, K)"))
+    panel.set(xlabel="input k", ylabel="output n")
+plt.show()
+
+# %% [markdown]
+r"""
+A transpose exchanges rows and columns. A reshape reads the numbers in the old order and breaks the lines elsewhere: the
+first row on the right is the first row of $x^\top dy$ as far as it fits, and from there on everything is in another
+place. Same shape, same twenty numbers, same norm.
+
+Where $K = N$ nobody complains to begin with, as $W$ and $W^\top$ have the same shape. In BERT the weights of query, key,
+value and attention's output are all square, which is why tests of such layers use sizes that are all different.
+
+## 7. One layer, used twice
+
+The library's layers keep nothing. `forward` returns the cache and `backward` is given it. Many projects write it on
+`self` instead, which looks tidier:
+"""
+
+
+# %%
+class Forgetful:
+    def __init__(self, weight, bias):
+        self.weight, self.bias = weight, bias
+        self.dweight = np.zeros_like(weight)
+
+    def forward(self, x):
+        y, self.cache = linear(x, self.weight, self.bias)
+        return y
+
+    def backward(self, dout):
+        dx, dweight, _ = linear_backward(dout, self.cache)
+        self.dweight += dweight
+        return dx
+
+
+# %% [markdown]
+r"""
+Now use one layer for two things, as BERT uses its word embeddings at the input *and* at the output, or one encoder for the two
+sentences that are to be compared. Two forwards, then two backwards:
+"""
+
+# %%
+first, second = rng.standard_normal((2, S, K))
+dfirst, dsecond = rng.standard_normal((2, S, N))
+
+forgetful = Forgetful(weight, bias)
+forgetful.forward(first)
+forgetful.forward(second)  # overwrites what it remembered of the first
+forgetful.backward(dsecond)
+forgetful.backward(dfirst)
+
+layer = Linear(K, N)  # the library's
+layer.allocate(dtype="float64")
+layer.weight.value[...], layer.bias.value[...] = weight, bias
+_, cache_of_first = layer.forward(first)
+_, cache_of_second = layer.forward(second)
+layer.zero_grad()
+layer.backward(dsecond, cache_of_second)
+layer.backward(dfirst, cache_of_first)
+
+step = np.zeros_like(weight)
+step[0, 0] = 1e-5
+rise = 0.0
+for rows, drows in ((first, dfirst), (second, dsecond)):
+    above, below = (linear(rows, weight + sign * step, bias)[0] for sign in (1, -1))
+    rise += ((above - below) * drows).sum()
+print(f"numeric   {rise / 2e-5:.6f}")
+print(f"library   {layer.weight.grad[0, 0]:.6f}")
+print(f"forgetful {forgetful.dweight[0, 0]:.6f}")
+assert np.isclose(rise / 2e-5, layer.weight.grad[0, 0])
+assert not np.isclose(rise / 2e-5, forgetful.dweight[0, 0])
+
+# %% [markdown]
+r"""
+The forgetful one has paired what came back for the first with what went in for the second.
+
+The library's layer is little more than two parameters. Its backward **adds** to their gradients, so that two uses make a
+sum; `zero_grad` makes the next one start afresh.
+"""
+
+# %%
+print(inspect.getsource(Linear.backward))
+
+# %% [markdown]
+r"""
+## 8. Does a falling loss prove that the gradient is right?
+
+A layer can learn now. Somewhere there is a matrix; we see inputs, and outputs with a little noise, and look for it by
+walking downhill. The loss is the mean squared error over all $R \cdot N$ outputs, hence $dy = 2 (y - t) / (R N)$.
+
+Besides the right gradient, try two popular mistakes: $dW$ or $db$ divided by the number of rows ("the *average*
+gradient"), though the loss is a mean already.
+"""
+
+# %%
+R, K, N = 64, 6, 4
+x = rng.standard_normal((R, K))
+hidden_weight, hidden_bias = rng.standard_normal((N, K)), rng.standard_normal(N)
+target = linear(x, hidden_weight, hidden_bias)[0] + 0.1 * rng.standard_normal((R, N))
+
+
+def train(shrink_weight=1.0, shrink_bias=1.0, steps=100, learning_rate=0.5):
+    weight, bias, losses = np.zeros((N, K)), np.zeros(N), []
+    for _ in range(steps):
+        y, cache = linear(x, weight, bias)
+        losses.append(((y - target) ** 2).mean())
+        _, dweight, dbias = linear_backward(2 * (y - target) / y.size, cache)
+        weight -= learning_rate * shrink_weight * dweight
+        bias -= learning_rate * shrink_bias * dbias
+    return losses
+
+
+RUNS = {
+    "right": train(),
+    "db divided by R": train(shrink_bias=1 / R),
+    "dW divided by R": train(shrink_weight=1 / R),
+}
+for name, losses in RUNS.items():
+    print(f"{name:<16} first {losses[0]:.3f}   last {losses[-1]:.3f}")
+assert all((np.diff(losses[:50]) < 0).all() for losses in RUNS.values())
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.0, 3.2))
+for name, losses in RUNS.items():
+    axes.semilogy(losses, label=name)
+axes.axhline(0.01, color=plots.GREY, linestyle="--", linewidth=1)
+axes.text(99, 0.0115, "the noise: 0.1²", color=plots.GREY, fontsize=9.5, ha="right")
+axes.set(title="a layer learns", xlabel="step", ylabel="mean squared error")
+axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.86))
+plt.show()
+
+# %% [markdown]
+r"""
+The right one gets down to the noise. But **all three fall**, at every one of the first fifty steps. Had we seen only one of the
+others, we would have called it slow, and looked for a better learning rate. Walking roughly downhill is enough for a loss to fall,
+so training cannot tell you whether a gradient is right. Only a check can.
+
+## 9. What it costs
+
+Every pass through the loop of section 3 is one multiplication and one addition. The forward has $R \cdot K \cdot N$ of
+them; $dx$ has as many, and so has $dW$. So **a backward is the work of two forwards**.
+
+How much is that in BERT-base, for one sequence of 128 tokens? These are the matrices of one layer:
+"""
+
+# %%
+base = BertForPreTraining(BertConfig.preset("base"), device=None)  # no memory, only shapes
+prefix, tokens, total = "bert.encoder.layer.0.", 128, 0
+for name, parameter in base.named_parameters():
+    if name.startswith(prefix) and len(parameter.shape) == 2:
+        total += parameter.size
+        short = name.removeprefix(prefix).removesuffix(".weight")
+        print(f"{short:<26} {parameter.shape!s:<13} {tokens * parameter.size:>13,} multiply-adds")
+print(f"{'one layer':<26} {'':<13} {tokens * total:>13,}")
+H, F = 768, 3072
+assert total == 4 * H * H + 2 * H * F == 12 * H * H
+
+attention = 2 * tokens**2 * H  # its two products, of 08; they have no weights
+print(f"{'(attention itself)':<26} {'':<13} {attention:>13,}")
+assert round(12 * 3 * tokens * total / 1e9) == 33 and round(100 * attention / (tokens * total)) == 3
+
+# %% [markdown]
+r"""
+Four `H × H` matrices and two of `H × F`, with $F = 4H$: together $12 H^2$. Twelve layers, forward and backward, are
+$12 \cdot 3$ times that: 33 billion multiply-adds for one sequence. Attention's own two products add 3 % at this length.
+The rest of a layer (softmax, LayerNorm, GELU) is a few operations for each number; it costs memory traffic rather than
+arithmetic.
+
+And of the parameters:
+"""
+
+
+# %%
+def count(preset):
+    counts = {"linear layers": 0, "embeddings": 0, "biases and LayerNorm": 0}
+    model = BertForPreTraining(BertConfig.preset(preset), device=None)
+    for name, parameter in model.named_parameters():
+        if "_embeddings." in name:
+            counts["embeddings"] += parameter.size
+        else:
+            kind = "linear layers" if len(parameter.shape) == 2 else "biases and LayerNorm"
+            counts[kind] += parameter.size
+    return counts
+
+
+counts = {preset: count(preset) for preset in ("tiny", "small", "base", "large")}
+for preset, parts in counts.items():
+    share = parts["linear layers"] / sum(parts.values())
+    print(f"{preset:<6} {sum(parts.values()):>12,} parameters, {share:.0%} in linear layers")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 2.5))
+left = np.zeros(len(counts))
+colours = (plots.BLUE, plots.ORANGE, plots.GREEN)
+for kind, colour in zip(counts["tiny"], colours, strict=True):
+    shares = np.array([100 * parts[kind] / sum(parts.values()) for parts in counts.values()])
+    axes.barh(range(len(counts)), shares, left=left, color=colour, label=kind)
+    left += shares
+axes.set_yticks(range(len(counts)), counts)
+axes.invert_yaxis()
+axes.grid(False, axis="y")
+axes.set(xlabel="share of the parameters (%)", xlim=(0, 100))
+axes.set_title("where BERT keeps its parameters", pad=24)
+axes.legend(ncols=3, fontsize=9.5, loc="lower left", bbox_to_anchor=(-0.01, 0.97))
+plt.show()
+
+# %% [markdown]
+r"""
+A small BERT is a big dictionary with a little network behind it; a large one is nearly nothing but linear layers. (The
+third part is the thin strip on the right.)
+
+## Recap
+
+- $y = x W^\top + b$ on every row by itself; leading axes are just more rows. $W$ is *(outputs, inputs)*.
+- $dx = dy \, W$ (sum over outputs), $dW = dy^\top x$ and $db = \sum_r dy$ (sums over rows). Each is read off from who was used
+  where.
+- $dW$ is a sum of outer products, one for each row, so gradients of pieces of a batch add up.
+- The cache holds the arrays themselves and is returned, so a layer can be used twice; its gradients are added.
+- A backward costs two forwards. A falling loss is no gradient check.
+
+## What usually goes wrong
+
+- **Reshape for transpose.** The shapes fit, the numbers are somewhere else. Square matrices hide it.
+- **The batch axis only.** $db$ is summed over `B` and not over `S`, or $dW$ still has a leading `B`.
+- **An average in the layer.** The mean belongs to the loss and comes in with `dout`.
+- **A cache on self.** Right until the layer is used a second time before its backward.
+- **In-place operations.** `x *= …` between forward and backward changes the cache.
+- **zero_grad forgotten.** The gradients of the last step are still in the sum.
+
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> Two linear layers follow one another with nothing in between. What can they compute that one cannot?</summary>
+
+Nothing. $(x W_1^\top + b_1) W_2^\top + b_2 = x (W_2 W_1)^\top + (W_2 b_1 + b_2)$ is one linear layer. Therefore something that
+bends stands between them, in BERT [GELU](04_gelu_dropout.ipynb).
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> BERT computes query, key and value from the same x with three weights of shape (H, H). How does one product do, and
+what is dx then?</summary>
+
+Put the three weights on top of each other: one weight of shape (3H, H), whose output holds query, key and value side
+by side. (The library does that.) With it $dx = dy \, W$ sums over all $3H$ outputs, which is the sum of the three $dx$: $x$ was
+used three times.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> All weights of a layer start as 0, its bias too. Does it learn? And do two such layers in a row?</summary>
+
+One does: $dW = dy^\top x$ does not contain $W$. (Ours in section 8 did start at 0.) Two do not: the second has $x = 0$, so
+its $dW$ is 0; the first gets $dy \, W = 0$ from the second. Only the last bias moves. That is why weights start random.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+**Next:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), where the gradient begins.
+The code of this notebook: [linear.py](../minibert/ops/linear.py), [layers.py](../minibert/nn/layers.py).
+"""

@@ -1,0 +1,831 @@
+# %% [markdown]
+r"""
+# 08 · Attention
+
+Linear maps, GELU and LayerNorm treat every token by itself. Attention is the only place in BERT where one token
+learns anything from another: all that it knows of context passes through the few lines below.
+
+**You will** compute attention by hand for a sentence · say where √D comes from and watch what happens without it · mask
+padding, and know what goes wrong with each other way of doing it · derive the gradient and write it · train a head with
+it · see what long texts cost.
+
+**Before this:** [02 · Linear](02_linear.ipynb), [03 · Softmax](03_softmax_cross_entropy.ipynb),
+[06 · Embeddings](06_embeddings.ipynb).
+**Time:** 60 minutes; it runs in seconds.
+
+| letter | in this notebook |
+|---|---|
+| `B`, `S` | sequences in a batch, tokens in a sequence |
+| `H` | hidden size: how many numbers describe a token |
+| `D` | how many numbers a query or a key has |
+| `A` | heads; always 1 here, more in [09](09_many_heads.ipynb) |
+"""
+
+# %%
+import inspect
+import time
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from minibert import check, plots
+from minibert.course import read_log
+from minibert.course.exercises.n08_attention import one_head
+from minibert.gradcheck import check as compare_with_numeric
+from minibert.gradcheck import function_case
+from minibert.ops.attention import attention, attention_backward, attention_bias, attention_scores
+from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
+from minibert.ops.linear import linear, linear_backward
+from minibert.ops.softmax import softmax, softmax_backward
+
+plots.notebook_style()
+np.set_printoptions(precision=3, suppress=True)
+rng = np.random.default_rng(8)
+
+# %% [markdown]
+r"""
+## 1. A dictionary that mixes its answers
+
+`d[query]` returns the value whose key equals the query. Attention is a dictionary in which keys match *more or less*, and
+the answer is the mean of all values, weighted by how well their keys match.
+
+Take a sentence, and numbers that I made up. Two features say what a word **is** (its key): a thing, an event. The same two
+say what it **looks for** (its query): "it" looks for a thing to stand for, "sat" for a thing that sits, "cat" for what
+happens to it, "the" for nothing. What a word **gives** (its value) are three other features: animal, posture, mood.
+"""
+
+# %%
+words = "the cat sat because it was tired".split()
+#                    the     cat     sat   because    it      was    tired
+is_a = np.array([[0, 0], [4, 0], [0, 3], [0, 0], [1, 0], [0, 1], [0, 2]], float)  # keys (S, D)
+seeks = np.array([[0, 0], [0, 2], [2, 0], [0, 0], [2, 0], [0, 1], [1, 0]], float)  # queries (S, D)
+gives = np.zeros((7, 3))  # values: animal, posture, mood
+gives[words.index("cat"), 0] = gives[words.index("sat"), 1] = gives[words.index("tired"), 2] = 1
+
+scores = seeks @ is_a.T / np.sqrt(2)  # (S, S): how well each key matches each query
+weights, _ = softmax(scores)  # (S, S): each row sums to 1
+gets = weights @ gives  # (S, 3): what each word learns
+
+print("          animal posture mood")
+for word, row in zip(words, gets, strict=True):
+    print(f"{word:<9} {row[0]:6.2f} {row[1]:7.2f} {row[2]:4.2f}")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(6.2, 4.3))
+image = plots.heatmap(axes, weights, digits=2)
+axes.set_xticks(range(7), words)
+axes.set_yticks(range(7), words)
+axes.set(
+    title="who looks at whom", xlabel="key: the word looked at", ylabel="query: the word that looks"
+)
+figure.colorbar(image, shrink=0.8)
+plt.show()
+
+# %% [markdown]
+r"""
+Read it by rows. "it" puts 0.97 of its weight on "cat", and so learns that it is an animal. "cat" looks at "sat" and
+"tired", and learns of a posture and a mood. "the", which looks for nothing, gets the mean of all.
+
+With $q_i$, $k_j$, $v_j$ for the rows of queries, keys and values:
+
+$$
+s_{ij} = \frac{1}{\sqrt D} \sum_d q_{id} \, k_{jd}, \qquad
+p_{ij} = \frac{e^{s_{ij}}}{\sum_l e^{s_{il}}}, \qquad
+y_i = \sum_j p_{ij} \, v_j .
+$$
+
+How sharp is the choice? Multiply the query of "it" by a number. At 0 every word matches equally and the answer is the plain
+mean; at 5 it is a dictionary.
+"""
+
+# %%
+it = words.index("it")
+print("factor ", *(f"{word:>8}" for word in words))
+for factor in (0.0, 0.3, 1.0, 5.0):
+    sharpened, _ = softmax(factor * scores[it])
+    print(f"{factor:<7}", *(f"{weight:8.3f}" for weight in sharpened))
+
+# %% [markdown]
+r"""
+### Nobody makes the numbers up
+
+In BERT queries, keys and values are three linear maps of the same hidden states $x$, with weights that are learned:
+$q = x W_q^{\mathsf T} + b_q$, and so on. Hence *self*-attention. The library's function takes the three
+as they come out of the maps; `bias` will be the mask of section 3, and dropout ([04](04_gelu_dropout.ipynb)) takes away
+single weights in training.
+"""
+
+# %%
+print(inspect.getsource(attention_scores))
+print(inspect.getsource(attention))
+
+# %% [markdown]
+r"""
+It computes `A` heads at once. In this notebook there is one, without dropout, so we leave that axis away and keep $p$ in the
+cache. The same function, for one head:
+"""
+
+# %%
+print(inspect.getsource(one_head))
+
+B, S, D = 3, 4, 5
+q, k, v = rng.standard_normal((3, B, S, D))
+no_bias = np.zeros((B, 1, S))
+y, (_, _, _, p) = one_head(q, k, v, no_bias)  # (B, S, D), p (B, S, S)
+
+of_library, _ = attention(q[:, None], k[:, None], v[:, None], no_bias[:, None], 0.0, None)
+assert np.allclose(y, of_library[:, 0], rtol=0, atol=1e-15)
+
+# %% [markdown]
+r"""
+### It does not know the order
+
+Nothing in the formula asks where a token stands. Shuffle the tokens, and the results are the same, shuffled. To
+attention a sentence is a *set*, and "dog bites man" is "man bites dog". That is why [positions are added](06_embeddings.ipynb)
+to the embeddings.
+"""
+
+# %%
+order = np.array([2, 0, 3, 1])
+shuffled, _ = one_head(q[:, order], k[:, order], v[:, order], no_bias)
+assert np.allclose(shuffled, y[:, order])
+print(f"largest difference: {np.abs(shuffled - y[:, order]).max():.0e}")
+
+# %% [markdown]
+r"""
+## 2. Why divide by √D?
+
+Let the numbers in $q$ and $k$ be independent, with mean 0 and variance 1. What is the variance of a score? One product has
+mean $\mathbb E[q_d k_d] = \mathbb E[q_d] \, \mathbb E[k_d] = 0$, so
+
+$$
+\operatorname{Var}(q_d k_d) = \mathbb E[q_d^2 k_d^2] = \mathbb E[q_d^2] \, \mathbb E[k_d^2] = 1 ,
+$$
+
+and variances of independent terms add up:
+
+$$
+\operatorname{Var}(q \cdot k) = \sum_{d=1}^{D} \operatorname{Var}(q_d k_d) = D .
+$$
+
+A score is about as large as √D: with 64 features, 8. Divided by √D, its variance is 1 whatever `D` is. Measure it, and what
+the softmax makes of such scores:
+"""
+
+# %%
+SIZES = 2 ** np.arange(11)  # D from 1 to 1024
+KEYS = 64
+
+
+def look(D, scale):
+    """1,000 random queries, 64 keys each: scores, effective number of keys, share of a gradient."""
+    q, k = rng.standard_normal((1000, 1, D)), rng.standard_normal((1000, KEYS, D))
+    scores = (q @ k.transpose(0, 2, 1))[:, 0]  # (1000, KEYS)
+    p, cache = softmax(scores * scale)
+    entropy = -(p * np.log(np.maximum(p, 1e-300))).sum(axis=-1)  # (1000,)
+    dp = rng.standard_normal(p.shape)
+    through = np.linalg.norm(softmax_backward(dp, cache), axis=-1) / np.linalg.norm(dp, axis=-1)
+    return scores.var(), np.exp(entropy).mean(), np.median(through)
+
+
+raw = np.array([look(size, 1.0) for size in SIZES])  # (11, 3)
+divided = np.array([look(size, 1 / np.sqrt(size)) for size in SIZES])
+for size, variance in zip(SIZES[::2], raw[::2, 0], strict=True):
+    print(f"D = {size:4}   variance of q·k = {variance:7.1f}")
+assert np.allclose(raw[:, 0] / SIZES, 1, atol=0.1)
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.1))
+for values, label, colour in (
+    (divided, "divided by √D", plots.BLUE),
+    (raw, "not", plots.VERMILION),
+):
+    axes[0].semilogx(SIZES, values[:, 1], "o-", base=2, color=colour, label=label)
+    axes[1].loglog(SIZES, values[:, 2], "o-", color=colour, label=label)
+axes[1].set_xscale("log", base=2)
+axes[0].set(
+    title="keys that a query looks at", xlabel="D", ylabel="effective number, of 64", ylim=0
+)
+axes[1].set(title="what gets through the softmax", xlabel="D", ylabel="‖ds‖ / ‖dp‖, typical row")
+axes[0].legend()
+plt.show()
+
+# %% [markdown]
+r"""
+Left: $e^{\text{entropy}}$ of the weights, the number of keys that are really looked at. Without the division a query of
+1,024 features chooses a single key, before anything has been learned. Right: the softmax's derivative,
+$p_{ij}(\delta_{jl} - p_{il})$, is nearly 0 wherever $p$ is nearly 0 or 1. So a wrong choice is hardly unlearned: next to no
+gradient comes back. [Section 8](#8.-A-head-learns) watches it.
+
+BERT-base starts smaller than this argument assumes: its weights are drawn with deviation 0.02, and what comes out of 768
+normalised features is below 1.
+"""
+
+# %%
+x = rng.standard_normal((KEYS, 768))  # 64 tokens, as LayerNorm leaves them
+start_q, start_k = x @ (0.02 * rng.standard_normal((2, 768, 64)))  # (64, D) each
+for name, scale in (("divided by √D", 1 / 8), ("not", 1.0)):
+    first, _ = softmax(start_q @ start_k.T * scale)
+    effective = np.exp(-(first * np.log(first)).sum(axis=-1)).mean()
+    print(f"{name:<14} a fresh head looks at {effective:.0f} of 64 tokens")
+
+# %% [markdown]
+r"""
+So attention begins almost even, and finds out where to look.
+
+## 3. Why add −10000 instead of multiplying by 0?
+
+Texts of a batch are filled up with `[PAD]` to equal length. Nobody should look at that. The obvious ideas fail; here are one
+query and five keys, the last two padding:
+"""
+
+# %%
+scores = np.array([1.0, -0.5, -2.0, 0.3, 0.3])
+real = np.array([1.0, 1.0, 1.0, 0.0, 0.0])
+ways = {
+    "only the real ones": np.append(softmax(scores[:3])[0], [0, 0]),
+    "no mask": softmax(scores)[0],
+    "score × 0": softmax(scores * real)[0],
+    "weight × 0": softmax(scores)[0] * real,
+    "score − 10000": softmax(scores - 10000 * (1 - real))[0],
+}
+for name, row in ways.items():
+    print(f"{name:<19}", *(f"{weight:6.3f}" for weight in row), f"  sum {row.sum():.3f}")
+assert np.array_equal(ways["score − 10000"], ways["only the real ones"])
+
+# %% [markdown]
+r"""
+- **A score of 0 is not a weight of 0**, but of $e^0 = 1$ before normalising: padding gets 0.18, more than two of
+  the real words.
+- **A weight times 0** is too late. The padding has taken its part already, and the row no longer sums to 1.
+- **Minus 10000** gives exactly what the real keys alone would: $e^{-10000}$ is 0 in any floating-point format.
+
+The number has to be so low that exp gives 0, and not so low that it does not exist:
+"""
+
+# %%
+with np.errstate(over="ignore", under="ignore"):
+    for dtype in (np.float16, np.float32, np.float64):
+        lowest, vanishes = np.finfo(dtype).min, np.log(float(np.finfo(dtype).smallest_subnormal))
+        print(
+            f"{dtype.__name__}: exp(x) is 0 below x = {vanishes:4.0f}, lowest number {lowest:8.1e},"
+            f" −10000 is {dtype(-1e4):.0f}, −10⁹ is {dtype(-1e9):.0e}"
+        )
+
+# %% [markdown]
+r"""
+In float16 −10⁹ is −∞; section 4 shows what that does. The library's function makes the term from a mask of ones
+and zeros, once for all layers:
+"""
+
+# %%
+mask = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]])  # (B, S): 1 real, 0 padding
+bias = attention_bias(mask, "float64")[:, 0]  # (B, 1, S): the same for every query
+print(bias[:, 0].astype(int))
+
+# %% [markdown]
+r"""
+**The test of any mask:** whatever stands in the padding, the real tokens must not notice; and they must get what they
+would get without it.
+"""
+
+# %%
+y, _ = one_head(q, k, v, bias)
+other_k, other_v = k.copy(), v.copy()
+other_k[mask == 0], other_v[mask == 0] = 77.0, -1234.0
+y_other, _ = one_head(q, other_k, other_v, bias)
+y_short, _ = one_head(q[2:, :2], k[2:, :2], v[2:, :2], np.zeros((1, 1, 2)))  # sequence 2, cut
+assert np.array_equal(y_other[mask == 1], y[mask == 1])
+assert np.allclose(y_short[0], y[2, :2])
+
+# %% [markdown]
+r"""
+The mask is on *keys* only. Padding still asks queries of its own and gets an answer, which nobody reads: other tokens do
+not look there, and the loss does not count it.
+
+## 4. NaN on fully masked rows
+
+Why not −∞ then, which is "forbidden" in its purest form? Because a row may have nothing but forbidden keys: an empty
+text in a batch, or padding in front of a text that is read left to right. The softmax subtracts the row's largest score, and −∞ − (−∞) is not a number.
+"""
+
+# %%
+empty = np.array([[1, 1, 1, 0], [0, 0, 0, 0]])  # the second text is empty
+finite = attention_bias(empty, "float64")[:, 0]  # (2, 1, S)
+infinite = np.where(empty == 1, 0.0, -np.inf)[:, None]
+
+with np.errstate(invalid="ignore"):
+    for name, term in (("−10000", finite), ("−∞", infinite)):
+        _, (_, _, _, weights) = one_head(q[:2], k[:2], v[:2], term)
+        print(f"{name:<7} weights of the empty text, first query: {weights[1, 0]}")
+
+# %% [markdown]
+r"""
+With −10000 all scores are equally low, the softmax takes that out again, and some weights result. They mean nothing, and
+nobody reads the answer. Could a NaN not be ignored, too? Let the loss count the first text only, so that
+`dout` is 0 for the second; go back to the queries, and to the weight $W_q$ that made them:
+"""
+
+# %%
+x = rng.standard_normal((2, S, D))
+dout = rng.standard_normal((2, S, D))
+dout[1] = 0.0  # the empty text does not count
+with np.errstate(invalid="ignore"):
+    for name, term in (("−10000", finite), ("−∞", infinite)):
+        _, cache = attention(q[:2, None], k[:2, None], v[:2, None], term[:, None], 0.0, None)
+        dq, _, _ = attention_backward(dout[:, None], cache)  # (2, 1, S, D)
+        dweight = np.einsum("bsd,bsh->dh", dq[:, 0], x)  # (D, D), summed over the batch
+        print(f"{name:<7} NaN in dq, by text: {np.isnan(dq).sum(axis=(1, 2, 3))}", end="")
+        print(f"   in dW: {np.isnan(dweight).sum()} of {dweight.size}")
+
+# %% [markdown]
+r"""
+$0 \cdot \text{NaN}$ is NaN, and the gradient of a weight sums over the batch. **One empty text, and after one step the model
+is NaN**, although its loss had been a number until then.
+"""
+
+# %% [markdown]
+r"""
+## 5. Left to right, or both directions
+
+The same term makes attention one-directional: forbid each query all keys to its right. That is how GPT reads, and what
+`BertConfig(is_decoder=True)` does. BERT reads in both directions. In the figure, bright is what may be looked at.
+"""
+
+# %%
+padded = np.array([[1, 1, 1, 1, 1, 0]])
+kinds = {
+    "BERT: both directions": attention_bias(padded, "float64"),  # (1, 1, 1, S)
+    "left to right": attention_bias(np.ones_like(padded), "float64", causal=True),  # (1, 1, S, S)
+    "left to right, padded": attention_bias(padded, "float64", causal=True),
+}
+allowed = {name: np.broadcast_to(term[0, 0] == 0, (6, 6)) for name, term in kinds.items()}
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.7))
+for panel, (name, may_look) in zip(axes, allowed.items(), strict=True):
+    plots.heatmap(panel, may_look.astype(float))
+    for line in np.arange(0.5, 5):
+        panel.axhline(line, color="white", linewidth=0.8)
+        panel.axvline(line, color="white", linewidth=0.8)
+    panel.set_title(name, fontsize=10)
+    panel.set_xlabel("key")
+axes[0].set_ylabel("query")
+plt.show()
+
+# %% [markdown]
+r"""
+Does a token then depend on exactly those that it may look at? Change one token at a time, and see who notices. (It
+always notices itself: the query is its own.)
+"""
+
+
+# %%
+def who_notices(term):
+    """(S, S): whether the result at i changes when the token at j does."""
+    maps = np.random.default_rng(0).standard_normal((3, 4, 4))  # Wq, Wk, Wv
+    x = np.random.default_rng(1).standard_normal((1, 6, 4))
+
+    def answer(x):
+        return one_head(*(x @ weight.T for weight in maps), term[:, 0])[0][0]
+
+    changes = [answer(x + np.eye(6)[j][None, :, None]) - answer(x) for j in range(6)]
+    return np.stack([np.abs(change).max(axis=-1) > 0 for change in changes], axis=1)
+
+
+for name, term in kinds.items():
+    assert np.array_equal(who_notices(term), allowed[name] | np.eye(6, dtype=bool))
+    print(f"{name:<22} token 2 depends on {np.flatnonzero(who_notices(term)[2])}")
+
+# %% [markdown]
+r"""
+Here is what decides how a model can be trained. GPT predicts the next word at every position. BERT cannot: token 2 looks at
+token 3, which would *be* the answer. So BERT [hides words](12_pretraining_data.ipynb) and guesses them from both sides. What
+does it gain? Some words are decided by what comes *after* them: "a" or "an", for one. Section 8 tries it.
+"""
+
+# %% [markdown]
+r"""
+## 6. The backward, step by step
+
+$dx$ means $\partial L / \partial x$ and has the shape of $x$; `dout` is $dy$, what comes in. The forward has three steps:
+"""
+
+# %% tags=["figure"]
+NODES = {
+    "q": (0, 1),
+    "k": (0, 0),
+    "s": (1.9, 0.5),
+    "p": (3.8, 0.5),
+    "v": (3.8, -0.6),
+    "y": (5.7, 0.5),
+}
+FORWARD = [
+    ("q", "s", "q kᵀ / √D"),
+    ("k", "s", "+ bias"),
+    ("s", "p", "softmax"),
+    ("p", "y", "p v"),
+    ("v", "y", "v"),
+]
+figure, axes = plt.subplots(figsize=(7.5, 2.1))
+plots.graph(axes, NODES, FORWARD)
+plt.show()
+
+# %% [markdown]
+r"""
+**Step 3**, $y_{id} = \sum_j p_{ij} v_{jd}$. Ask of each factor where it was used. $p_{ij}$: in all features $d$ of $y_i$.
+$v_{jd}$: by all queries $i$ that looked at token $j$. Each collects over its uses:
+
+$$
+dp_{ij} = \sum_d dy_{id} \, v_{jd}, \qquad
+dv_{jd} = \sum_i p_{ij} \, dy_{id}
+\qquad\text{or}\qquad
+dp = dy \, v^{\mathsf T}, \quad dv = p^{\mathsf T} dy .
+$$
+
+**Step 2**, the softmax of each row, from [03](03_softmax_cross_entropy.ipynb):
+
+$$
+ds_{ij} = p_{ij} \Big( dp_{ij} - \sum_l p_{il} \, dp_{il} \Big) .
+$$
+
+**Step 1**, $s_{ij} = \frac{1}{\sqrt D} \sum_d q_{id} k_{jd} + \text{bias}_j$. The bias is a constant. $q_{id}$ was used
+with all keys $j$, $k_{jd}$ by all queries $i$; the factor stays:
+
+$$
+dq_{id} = \frac{1}{\sqrt D} \sum_j ds_{ij} \, k_{jd}, \qquad
+dk_{jd} = \frac{1}{\sqrt D} \sum_i ds_{ij} \, q_{id} .
+$$
+
+Watch the index that is summed. For $dq$ it is the *second* of $ds_{ij}$, as in an ordinary product; for $dk$ and $dv$ the
+*first*, so there a transpose is needed. And the matrices are square, so a forgotten one fits all the same.
+"""
+
+# %% tags=["figure"]
+BACKWARD = [
+    ("s", "q", "ds k / √D"),
+    ("s", "k", "dsᵀ q / √D"),
+    ("p", "s", "softmax′"),
+    ("y", "p", "dy vᵀ"),
+    ("y", "v", "pᵀ dy"),
+]
+figure, axes = plt.subplots(figsize=(7.5, 2.1))
+plots.graph(axes, NODES, BACKWARD, colour=plots.VERMILION)
+plt.show()
+
+# %% [markdown]
+r"""
+One number of each, in plain sums as they stand above, against the numeric derivative:
+"""
+
+# %%
+q, k, v, dout = rng.standard_normal((4, B, S, D))
+y, (_, _, _, p) = one_head(q, k, v, bias)
+
+
+def numeric(array, index, h=1e-5):
+    """∂L/∂array[index] of L = Σ dout · y, by moving that number."""
+    value = array[index]
+    losses = []
+    for array[index] in (value + h, value - h):
+        losses.append((one_head(q, k, v, bias)[0] * dout).sum())
+    array[index] = value
+    return (losses[0] - losses[1]) / (2 * h)
+
+
+def ds_row(b, i):
+    dp_row = np.array([sum(dout[b, i, d] * v[b, j, d] for d in range(D)) for j in range(S)])
+    return p[b, i] * (dp_row - (p[b, i] * dp_row).sum())
+
+
+b, i, j, d = 1, 3, 2, 4
+by_hand = {
+    "dv": sum(p[b, n, j] * dout[b, n, d] for n in range(S)),
+    "dq": sum(ds_row(b, i)[n] * k[b, n, d] for n in range(S)) / np.sqrt(D),
+    "dk": sum(ds_row(b, n)[j] * q[b, n, d] for n in range(S)) / np.sqrt(D),
+}
+tried = {"dv": numeric(v, (b, j, d)), "dq": numeric(q, (b, i, d)), "dk": numeric(k, (b, j, d))}
+for name, number in by_hand.items():
+    print(f"{name}  by hand {number:12.9f}   numeric {tried[name]:12.9f}")
+    assert np.isclose(number, tried[name])
+
+# %% [markdown]
+r"""
+## 7. Your turn: one head's backward
+
+All of $dq$, $dk$, $dv$ from `dout` and the cache of `one_head`. Every step is one line, and one of them is
+`softmax_backward(dp, (p,))`. `array.transpose(0, 2, 1)` swaps the last two axes of each sequence.
+"""
+
+
+# %% tags=["solution"]
+def my_attention_backward(dout, cache):
+    """Derivatives of y = softmax(q kᵀ / √D + bias) v: dq, dk, dv, each (B, S, D).
+
+    dout (B, S, D); cache = (q, k, v, p): q, k and v (B, S, D), p (B, S, S).
+    """
+    q, k, v, p = cache
+    dv = p.transpose(0, 2, 1) @ dout  # (B, S, D)
+    dp = dout @ v.transpose(0, 2, 1)  # (B, S, S)
+    ds = softmax_backward(dp, (p,)) / np.sqrt(q.shape[-1])  # (B, S, S)
+    return ds @ k, ds.transpose(0, 2, 1) @ q, dv
+
+
+# %%
+check("08.attention_backward", my_attention_backward)
+
+# %% [markdown] tags=["answer"]
+r"""
+The library's, for all heads at once and with dropout between $p$ and $v$:
+"""
+
+# %% tags=["answer"]
+print(inspect.getsource(attention_backward))
+
+# %% [markdown]
+r"""
+### A parameter that never learns
+
+The numeric gradient agrees in every element, padding included:
+"""
+
+# %%
+term = bias[:, None]  # (B, 1, 1, S)
+inputs = {name: array[:, None] for name, array in zip("qkv", (q, k, v), strict=True)}
+case = function_case(
+    "attention", lambda *qkv: attention(*qkv, term, 0.0, None), attention_backward, inputs
+)
+for row in compare_with_numeric(case):
+    print(row)
+    assert row.ok
+
+# %% [markdown]
+r"""
+Now add $dk$ over the tokens. $\sum_j dk_j = \frac{1}{\sqrt D} \sum_i \big( \sum_j ds_{ij} \big) q_i$, and every row of
+$ds$ sums to 0: a softmax does not notice what is added to all scores of its row. But that sum is the gradient of the
+**key's bias** $b_k$, which is added to all keys. So `key.bias`, 768 numbers in each layer of BERT-base, learns nothing but
+rounding errors; and gradient checks have to know that.
+"""
+
+# %%
+_, cache = attention(*inputs.values(), term, 0.0, None)
+dq, dk, dv = attention_backward(dout[:, None], cache)  # (B, 1, S, D)
+for name, gradient in (("query", dq), ("key", dk), ("value", dv)):
+    print(
+        f"gradient of {name + '.bias':<11} largest number {np.abs(gradient.sum((0, 1, 2))).max():.0e}"
+    )
+assert np.abs(dk.sum((0, 1, 2))).max() < 1e-12
+
+# %% [markdown]
+r"""
+## 8. A head learns
+
+A toy of "a or an". Each of 12 positions holds a word that begins with a vowel or a consonant, at random. At every position
+the head is to say which of the two follows. No one tells it that the answer stands *one to the right*.
+A token is its word's vector plus its position's ([06](06_embeddings.ipynb)). All weights are random, and learn by plain
+gradient descent through the backward that you just wrote.
+"""
+
+# %%
+S, H, D, BATCH = 12, 32, 64, 32
+STEPS, SHOWN = 300, (0, 100, 150, 299)
+COUNTED = np.tile(np.arange(S) < S - 1, BATCH).astype(float)  # behind the last word nothing follows
+
+
+def batch_of(rng, table, positions):
+    starts = rng.integers(2, size=(BATCH, S))  # 0 consonant, 1 vowel
+    x = (table[starts] + positions) / np.sqrt(2)  # (BATCH, S, H)
+    return x, np.roll(starts, -1, axis=1).ravel()  # labels: what follows
+
+
+def step(W, x, labels, term, factor):
+    """Forward and backward of the head: loss, the gradients by name, the weights p (BATCH, S, S)."""
+    maps = {name: linear(x, W[name], np.zeros(D)) for name in "qkv"}
+    q, k, v = (y[:, None] for y, _ in maps.values())  # (BATCH, 1, S, D)
+    y, cache = attention(q * factor, k, v, term, 0.0, None)
+    logits, out_cache = linear(y.reshape(-1, D), W["out"], np.zeros(2))
+    loss, loss_cache = cross_entropy(logits, labels, COUNTED, COUNTED.sum())
+
+    dy, dout_weight, _ = linear_backward(cross_entropy_backward(1.0, loss_cache), out_cache)
+    dq, dk, dv = attention_backward(dy.reshape(y.shape), cache)
+    gradients = {"out": dout_weight}
+    for name, dmap in zip("qkv", (dq * factor, dk, dv), strict=True):
+        _, gradients[name], _ = linear_backward(dmap[:, 0], maps[name][1])
+    return loss, gradients, cache[3][:, 0]
+
+
+# %%
+def train(causal=False, factor=1.0, learning_rate=0.1):
+    """The losses of a run, and the head's map of the first sequence at some steps."""
+    rng = np.random.default_rng(0)
+    table, positions = rng.standard_normal((2, H)), rng.standard_normal((S, H))
+    W = {name: rng.standard_normal((D, H)) / np.sqrt(H) for name in "qkv"}
+    W["out"] = rng.standard_normal((2, D)) / np.sqrt(D)
+    term = attention_bias(np.ones((BATCH, S)), "float64", causal)
+    losses, maps = [], {}
+    for number in range(STEPS):
+        x, labels = batch_of(rng, table, positions)
+        loss, gradients, p = step(W, x, labels, term, factor)
+        for name, gradient in gradients.items():
+            W[name] -= learning_rate * gradient
+        losses.append(float(loss))
+        if number in SHOWN:
+            maps[number] = p[0]
+    return np.array(losses), maps
+
+
+runs = {
+    "both directions": train(),
+    "left to right": train(causal=True),
+    "without √D": train(factor=np.sqrt(D)),  # undoes the division
+}
+for name, (losses, maps) in runs.items():
+    neighbour = maps[STEPS - 1].argmax(axis=-1)[:-1] == np.arange(1, S)
+    print(f"{name:<16} loss at the end {losses[-20:].mean():.3f}", end="")
+    print(f"   queries that look one to the right: {neighbour.sum():2} of {S - 1}")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(2, 4, figsize=(7.5, 4.3), sharex=True, sharey=True)
+for panels, name in zip(axes, ("both directions", "without √D"), strict=True):
+    for panel, (number, p) in zip(panels, runs[name][1].items(), strict=True):
+        plots.heatmap(panel, p).set_clim(0, 1)
+        panel.set(xticks=(0, 5, 11), yticks=(0, 5, 11))
+        panel.set_title(f"step {number}", fontsize=10)
+    panels[0].set_ylabel(f"{name}\nquery")
+for panel in axes[1]:
+    panel.set_xlabel("key")
+plt.show()
+
+# %% [markdown]
+r"""
+Above: at first the head looks anywhere; then a stripe appears beside the diagonal, each token looks at its right neighbour.
+(The last row has no answer to learn.) Nobody wrote that down; it came out of $dq$ and $dk$. Below: every query has chosen a key at
+step 0, and from then on it jumps from one to another.
+"""
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 3.0))
+colours = (plots.BLUE, plots.VERMILION, plots.ORANGE)
+heights = (0.06, 0.76, 0.46)
+for (name, (losses, _)), colour, height in zip(runs.items(), colours, heights, strict=True):
+    axes.plot(losses, color=colour, linewidth=1.4)
+    axes.text(220, height, name, color=colour)
+axes.axhline(np.log(2), color=plots.GREY, linestyle="--", linewidth=1)
+axes.text(302, np.log(2), "ln 2: tossing\na coin", color=plots.GREY, fontsize=9, va="center")
+axes.set(title="what follows, a vowel or a consonant?", xlabel="step", ylabel="loss (nats)")
+axes.set(ylim=0, xlim=(0, 345))
+plt.show()
+
+# %% [markdown]
+r"""
+**Left to right** it stays at a coin's toss, as it must: what decides the answer is out of sight. That is what reading in both
+directions is good for.
+
+**Without √D** it is far behind. Its scores have deviation 8 from the start: a query that has chosen one key learns next to
+nothing of the others, and when it moves, it jumps. Is it the learning rate? Try others:
+"""
+
+# %%
+print("rate    divided   not")
+for rate in (0.01, 0.03, 0.1, 0.3):
+    ends = [train(factor=f, learning_rate=rate)[0][-20:].mean() for f in (1.0, np.sqrt(D))]
+    print(f"{rate:<6} {ends[0]:8.3f} {ends[1]:6.3f}")
+
+# %% [markdown]
+r"""
+## 9. What does a long text cost?
+
+Every token looks at every other: $S^2$ scores, for each head, in each layer. The linear maps only grow with $S$. In
+multiplications, of one layer and sequence,
+
+$$
+\underbrace{12 \, S H^2}_{\text{linear maps}} \quad\text{against}\quad
+\underbrace{2 \, S^2 H}_{q k^{\mathsf T} \text{ and } p v} ,
+$$
+
+equal at $S = 6H$, which is 4,608 tokens for BERT-base. But $p$ also has to be made, kept for the backward, read and written.
+The log has processor times of the library's reference attention; set `RERUN` to measure on your machine.
+"""
+
+# %%
+RERUN = False
+
+
+def milliseconds(compute, repetitions=15):
+    times = []
+    for _ in range(repetitions):
+        start = time.process_time()
+        compute()
+        times.append(time.process_time() - start)
+    return 1000 * min(times)
+
+
+def measure(S, A=4, D=64):
+    """One layer of BERT-mini (H = 256), one sequence, float32: all linear maps, and attention."""
+    rng, H = np.random.default_rng(0), A * D
+    x, weight = rng.standard_normal((S, H), "float32"), rng.standard_normal((12 * H, H), "float32")
+    q, k, v = rng.standard_normal((3, 1, A, S, D), "float32")
+    term, zeros = np.zeros((1, 1, 1, S), "float32"), np.zeros(12 * H, "float32")
+    maps = milliseconds(lambda: linear(x, weight, zeros))
+    return {
+        "S": S,
+        "maps": maps,
+        "attention": milliseconds(lambda: attention(q, k, v, term, 0.0, None)),
+    }
+
+
+log = (
+    [measure(S) for S in (64, 128, 256, 512, 1024, 2048)]
+    if RERUN
+    else read_log("08_attention_cost.jsonl")
+)
+print("    S   linear maps   attention     p of BERT-base, all layers")
+for row in log:
+    print(f"{row['S']:5} {row['maps']:10.2f} ms {row['attention']:8.2f} ms", end="")
+    print(f"{12 * 12 * row['S'] ** 2 * 4 / 2**20:14,.0f} MiB a sequence")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(6.5, 3.2))
+lengths = np.array([row["S"] for row in log])
+for part, label, colour, marker in (
+    ("maps", "all linear maps", plots.BLUE, "o-"),
+    ("attention", "attention", plots.VERMILION, "s-"),
+):
+    axes.loglog(lengths, [row[part] for row in log], marker, color=colour, label=label)
+for power, start in ((1, "maps"), (2, "attention")):
+    guide = log[0][start] * (lengths / lengths[0]) ** power
+    axes.loglog(lengths, guide, color=plots.GREY, linestyle=":", linewidth=1.2)
+    axes.text(lengths[-1] * 1.1, guide[-1], "∝ S" if power == 1 else "∝ S²", color=plots.GREY)
+axes.set_xscale("log", base=2)
+axes.set(title="one layer of BERT-mini, forward", xlabel="tokens S", ylabel="milliseconds")
+axes.legend()
+plt.show()
+
+# %% [markdown]
+r"""
+Twice the text, four times the work. That is one reason why BERT stops at 512 tokens, and why the original was trained on
+128 for nine tenths of its steps. (The library's kernels take a few heads at a time, whose scores stay in the processor's cache; the $S^2$ stays, too.)
+
+## Recap
+
+- Attention is a weighted mean of values; the weights are a softmax over how well keys match a query.
+- $\operatorname{Var}(q \cdot k) = D$. Divided by √D, scores have variance 1, and the softmax neither chooses too early nor
+  blocks the gradient.
+- A mask is added to the scores, as −10000: low enough for exp to give 0, finite so that no row becomes NaN.
+- $dv = p^{\mathsf T} dy$, $dp = dy \, v^{\mathsf T}$, softmax backward, $dq = ds \, k / \sqrt D$, $dk = ds^{\mathsf T} q / \sqrt D$.
+- Both directions see what comes after; the price is that words must be hidden to have something to predict.
+
+## What usually goes wrong
+
+- **A missing transpose.** $p$ and $ds$ are square: `p @ dout` runs, and is wrong.
+- **Softmax over the wrong axis.** Over queries instead of keys: columns sum to 1, rows do not.
+- **√D forgotten on the way back.**
+- **A mask with 0 and 1 exchanged.** It runs, on padding. Use the test of section 3.
+- **The mask on queries.** It has to have the shape `(B, 1, S)`: one row, for the keys.
+- **−∞ as a mask.**
+
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> All keys of a sequence are equal. What does attention return, and what is dq?</summary>
+
+All scores of a row are equal, so every weight is $1/S$ and $y$ is the mean of the values. $dq_i = \frac{1}{\sqrt D} \sum_j
+ds_{ij} k_j = \frac{1}{\sqrt D} \big( \sum_j ds_{ij} \big) k = 0$: no query could tell such keys apart, so none is asked to
+change.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> Somebody divides by <code>D</code> and not by √D. What happens at the beginning of training?</summary>
+
+The scores then have deviation $1/\sqrt D$, so for large `D` all weights are about $1/S$, and attention is a plain mean. The
+softmax blocks no gradient, but $dq$ and $dk$ are √D times smaller: first preferences are learned more slowly.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> Two layers of left-to-right attention, and then a third without a mask. May this model be trained to predict
+the next word?</summary>
+
+No. In the third layer token $i$ looks at token $i+1$, whose state holds the word that is to be predicted. One layer
+without a mask is enough to give the answer away.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+**Next:** [09 · Many heads](09_many_heads.ipynb), since one weighted mean is not enough.
+The code of this notebook: [attention.py](../minibert/ops/attention.py), [softmax.py](../minibert/ops/softmax.py).
+"""
