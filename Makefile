@@ -20,7 +20,7 @@ USABLE  := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 train: $(READY)  ## pre-train a tiny BERT into runs/tiny (an earlier run there is replaced)
 	$(BIN)/python -m minibert pretrain --overwrite $(ARGS)
