@@ -65,8 +65,11 @@ def read_run(run: Path) -> dict[str, Any]:
     settings = PretrainSettings.from_dict(read_settings(run / "config.json"), str(run / "config.json"))
     results = read_json(run / "results.json", "file that a finished run leaves")
     told = {name: value for name, value in settings.to_dict().items() if name not in PLACES}
+    told["corpus"] = [Path(path).name for path in settings.corpus]
+    if settings.model and Path(settings.model).is_relative_to(settings.out):
+        told["model"] = str("runs" / Path(settings.model).relative_to(settings.out))
     return {
-        "settings": told | {"corpus": [Path(path).name for path in settings.corpus]},
+        "settings": told,
         "results": results,
         "evaluations": evaluations(read_metrics(run / "metrics.jsonl")),
     }

@@ -799,7 +799,7 @@ def _add_export(commands: Any) -> None:
         commands,
         "export",
         _export,
-        "write a model into a new folder, in 16 bits or in several files",
+        "write a model into a new folder, in 16 bits, in several files, for longer texts",
         "minibert export runs/tiny/final --output tiny --dtype float16",
         "minibert export runs/small/final --output small --dtype bfloat16 --max-shard-size 16MiB",
     )
@@ -808,10 +808,14 @@ def _add_export(commands: Any) -> None:
     parser.add_argument("--dtype", choices=tuple(DTYPES), help="type of the weights (default: as they are)")
     parser.add_argument("--max-shard-size", metavar="SIZE", help="of a file of weights, at most, like 16MiB")
     parser.add_argument("--encoder-only", action="store_true", help="leave out the heads")
+    parser.add_argument(
+        "--positions", type=int, metavar="N", help="the first N positions, or for more all of them repeated"
+    )
 
 
 def _export(flags: argparse.Namespace) -> None:
-    export(flags.folder, flags.output, flags.dtype, flags.max_shard_size, flags.encoder_only)
+    sizes = flags.dtype, flags.max_shard_size
+    export(flags.folder, flags.output, *sizes, flags.encoder_only, flags.positions)
     for path in sorted(Path(flags.output).glob("*.safetensors")):
         print(f"{path.stat().st_size:>13,} bytes  {path}")
 
