@@ -12,6 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from minibert.arrays import to_numpy
+from minibert.assets import model_folder
 from minibert.bert import SentenceEncoder
 from minibert.data.tasks import TextExample, ordered_batches, single_features
 from minibert.errors import UserError
@@ -46,15 +47,11 @@ class TextEncoder:
 
         Raises UserError if the folder's parts do not fit each other, and for a max_length that does not fit.
         """
-        folder = Path(folder)
+        folder = model_folder(folder)
         tokenizer = BertTokenizer.from_pretrained(folder)
         model = SentenceEncoder.from_pretrained(folder, **options)
         positions = model.config.max_position_embeddings
-        if len(tokenizer) != model.config.vocab_size:
-            raise UserError(
-                f"{folder}: the vocabulary has {len(tokenizer)} tokens but the model knows "
-                f"{model.config.vocab_size}; use the vocabulary that the model was trained with"
-            )
+        tokenizer.check_size(model.config.vocab_size)
         limit = min(positions, tokenizer.model_max_length or positions)
         length = (_stated_length(folder) or limit) if max_length is None else max_length
         if not 3 <= length <= positions:
