@@ -182,7 +182,7 @@ def _explained(entry: Entry) -> Iterator[tuple[str, str, str]]:
     """Name, type and meaning of the parameters whose meaning begins with one of the entry's sentences."""
     own = {sentence.text for sentence in entry.sentences}
     for parameter in documented_parameters(entry.docstring.text):
-        kind = _NOT_TYPE.sub("", without_markup(parameter.type)).strip(" .")
+        kind = " ".join(_NOT_TYPE.sub("", without_markup(parameter.type)).strip(" .").split())
         meaning = next((sentence.text for sentence in _sentences(parameter.text)), None)
         if len(parameter.names) == 1 and 1 <= len(kind.split()) <= 8 and meaning in own:
             yield parameter.names[0], kind, meaning

@@ -1,0 +1,704 @@
+# %% [markdown]
+r"""
+# 04 · GELU and dropout
+
+Two operations that treat every number by itself, and have no weights. Without the first, BERT's 12 layers would be no more than
+a chain of matrix products. The second makes its training random on purpose, and is a favourite place for quiet mistakes.
+
+**You will** derive both forms of GELU's gradient and write them · see what happens to ReLU units that stop learning · say
+why dropout divides by 1 − p, and check it · write its backward, which needs the forward's dice again.
+
+**Before this:** [01 · Gradients](01_gradients.ipynb) (chain rule, numeric gradients), [02 · Linear](02_linear.ipynb).
+**Time:** 50 minutes; it runs in seconds.
+
+| letter | in this notebook |
+|---|---|
+| `B`, `S`, `H` | sequences in a batch, tokens in a sequence, numbers that describe a token |
+| *p* | the probability with which dropout sets a number to 0 |
+"""
+
+# %%
+import inspect
+import math
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from minibert import BertConfig, BertModel, check, plots
+from minibert.arrays import dropout_key, erf
+from minibert.gradcheck import check as compare_with_numeric
+from minibert.gradcheck import function_case
+from minibert.nn import Dropout
+from minibert.ops.activations import (
+    ACTIVATIONS,
+    gelu,
+    gelu_backward,
+    gelu_tanh,
+    gelu_tanh_backward,
+    relu,
+    relu_backward,
+)
+from minibert.ops.dropout import dropout, dropout_backward, dropout_mask, dropout_threshold
+from minibert.ops.linear import linear, linear_backward
+
+plots.notebook_style()
+np.set_printoptions(precision=3, suppress=True)
+rng = np.random.default_rng(4)
+
+# %% [markdown]
+r"""
+## 1. What GELU does
+
+Why have anything between two linear layers? Because without it they are one:
+$(x A^\top) B^\top = x \, (BA)^\top$. Something has to bend. ReLU bends in the hardest way, $\max(x, 0)$: it lets a
+number pass or does not. GELU, the Gaussian error linear unit, is a softer gate:
+
+$$ y = x \, \Phi(x), \qquad \Phi(x) = \tfrac12 \left( 1 + \operatorname{erf} \frac{x}{\sqrt2} \right) . $$
+
+$\Phi(x)$ is the share of a standard normal distribution that lies below $x$: 0 far to the left, ½ at 0, 1 far to the
+right. So large numbers pass whole, very negative ones become 0, and in between a part passes.
+"""
+
+# %%
+x = np.linspace(-4, 4, 801)
+y, _ = gelu(x)
+print(f"lowest point: x = {x[y.argmin()]:.2f}, y = {y.min():.2f}")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
+axes[0].plot(x, 0.5 * (1 + erf(x / math.sqrt(2))), color=plots.GREEN)
+axes[0].set(title="Φ(x), the share that passes", xlabel="x", yticks=[0, 0.5, 1])
+axes[1].plot(x, y, label="GELU")
+axes[1].plot(x, relu(x)[0], color=plots.VERMILION, linestyle="--", label="ReLU")
+axes[1].set(title="x Φ(x)", xlabel="x")
+axes[1].legend()
+plt.show()
+
+# %% [markdown]
+r"""
+Unlike ReLU it has no corner, and it is not monotonic: to the left of −0.75 it rises again towards 0.
+
+Where does $x \Phi(x)$ come from? Imagine a random gate: throw a standard normal number $z$, and let $x$ pass if $z < x$,
+else give 0. The larger $x$, the likelier it passes. GELU is the **average** over all throws, without the dice. (In
+section 6 the dice come back.)
+"""
+
+# %%
+z = rng.standard_normal(200_000)
+for value in (-1.0, 0.5, 2.0):
+    average = np.where(z < value, value, 0.0).mean()
+    print(
+        f"x = {value:4.1f}   random gate, on average {average:6.3f}   x Φ(x) = {gelu(np.array(value))[0]:6.3f}"
+    )
+
+# %%
+print(inspect.getsource(gelu))
+
+# %% [markdown]
+r"""
+## 2. Its derivative
+
+$dx$ is short for $\partial L / \partial x$, and `dout` is the $dy$ that comes in. Each $y$ depends on its own $x$ alone, so
+there is no sum: $dx = dy \cdot y'(x)$. By the product rule
+
+$$ y' = \Phi(x) + x \, \Phi'(x) . $$
+
+What is $\Phi'$? Φ is an area up to $x$, so its derivative is the height there, the normal density. From the formula,
+with $\operatorname{erf}'(t) = \frac{2}{\sqrt\pi} e^{-t^2}$ and the chain rule:
+
+$$
+\Phi'(x) = \frac12 \cdot \frac{2}{\sqrt\pi} \, e^{-x^2/2} \cdot \frac{1}{\sqrt2}
+= \frac{1}{\sqrt{2\pi}} \, e^{-x^2/2} =: \varphi(x),
+\qquad
+\boxed{ \; dx = dy \, \left( \Phi(x) + x \, \varphi(x) \right) \; }
+$$
+
+One point at a time, against the numeric derivative:
+"""
+
+# %%
+for value in (-2.0, -0.5, 0.0, 1.0, 3.0):
+    cdf = 0.5 * (1 + math.erf(value / math.sqrt(2)))
+    density = math.exp(-0.5 * value**2) / math.sqrt(2 * math.pi)
+    derived = cdf + value * density
+    (above, below), _ = gelu(np.array([value + 1e-5, value - 1e-5]))
+    numeric = (above - below) / 2e-5
+    print(
+        f"x = {value:4.1f}   Φ {cdf:6.3f}  + x φ {value * density:6.3f}  = {derived:6.3f}   numeric {numeric:6.3f}"
+    )
+    assert abs(derived - numeric) < 1e-9
+
+# %% tags=["figure"]
+cdf, density = 0.5 * (1 + erf(x / math.sqrt(2))), np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
+figure, axes = plt.subplots(figsize=(6.5, 3.0))
+axes.plot(x, cdf + x * density, label="GELU′ = Φ + x φ")
+axes.plot(x, cdf, color=plots.GREEN, linewidth=1.2, label="Φ alone")
+axes.plot(x, x > 0, color=plots.VERMILION, linestyle="--", label="ReLU′")
+for peak in (-math.sqrt(2), math.sqrt(2)):
+    slope = 0.5 * (1 + math.erf(peak / math.sqrt(2))) + peak * math.exp(-1) / math.sqrt(2 * math.pi)
+    axes.plot(peak, slope, "o", color=plots.BLUE, markersize=5)
+    side = math.copysign(0.11, peak)
+    text = f"{slope:.2f}".replace("-", "−")
+    axes.text(peak, slope + side, text, ha="center", va="center", fontsize=9.5)
+axes.set(title="derivatives", xlabel="x", ylim=(-0.33, 1.4))
+axes.legend(loc="upper left")
+plt.show()
+
+# %% [markdown]
+r"""
+Two things to see. The slope exceeds 1 and falls below 0; its extremes are where its own derivative $\varphi (2 - x^2)$ is 0, at
+$\pm\sqrt2$. And ReLU's slope is 0 on the whole left side, GELU's is not; that will matter in section 5.
+
+## 3. Your turn: GELU's backward
+
+The cache is `(x,)`. `erf` from `minibert.arrays` works on arrays.
+"""
+
+
+# %% tags=["solution"]
+def my_gelu_backward(dout, cache):
+    """Derivative of y = x Φ(x): dx, of the shape of x.
+
+    dout, any shape; cache = (x,).
+    """
+    (x,) = cache
+    cdf = 0.5 * (1 + erf(x / math.sqrt(2)))
+    density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return dout * (cdf + x * density)
+
+
+# %%
+check("04.gelu_backward", my_gelu_backward)
+
+# %% tags=["answer"]
+print(inspect.getsource(gelu_backward))
+
+# %% [markdown]
+r"""
+## 4. GELU: erf or tanh?
+
+erf has no closed form, and where it is slow to compute one takes an approximation from the same paper. Google's BERT does:
+
+$$
+y = \tfrac12 \, x \, (1 + \tanh u), \qquad
+u = \sqrt{\tfrac2\pi} \, \left( x + 0.044715 \, x^3 \right) .
+$$
+
+Hugging Face's `"gelu"` is the erf form; the other is called `"gelu_new"` there, and here. Same weights, other function: how far
+apart are they?
+"""
+
+# %%
+x = np.linspace(-6, 6, 120_001)
+difference = gelu_tanh(x)[0] - gelu(x)[0]
+largest = np.abs(difference).max()
+print(f"largest difference {largest:.1e}, at x = ±{abs(x[np.abs(difference).argmax()]):.2f}")
+assert 4.6e-4 < largest < 4.8e-4
+
+# %% [markdown]
+r"""
+**Where do the constants come from?** Near 0, $\tanh u \approx u - u^3/3$. With $u = a \, (x + c \, x^3)$, and on the other side
+the series of Φ:
+
+$$
+\tfrac12 (1 + \tanh u) \approx \tfrac12 + \tfrac{a}{2} \, x + \tfrac{a}{2} \left( c - \tfrac{a^2}{3} \right) x^3,
+\qquad
+\Phi(x) \approx \tfrac12 + \frac{1}{\sqrt{2\pi}} \left( x - \tfrac16 \, x^3 \right) .
+$$
+
+The terms in $x$ agree if $a = 2 / \sqrt{2\pi} = \sqrt{2/\pi}$: there is the root. Those in $x^3$ agree if $c = a^2/3 - \frac16
+= \frac{2}{3\pi} - \frac16 = 0.0455$. But a perfect fit at 0 is not the best fit everywhere. Try every $c$, and take the one
+whose *largest* error is smallest:
+"""
+
+# %%
+constants = np.linspace(0.0430, 0.0460, 601)
+root = math.sqrt(2 / math.pi)
+points = np.linspace(0, 6, 6001)  # the errors at −x are the same
+phi = 0.5 * (1 + erf(points / math.sqrt(2)))
+errors = np.array(
+    [0.5 * (1 + np.tanh(root * (points + c * points**3))) - phi for c in constants]
+)  # (constants, points)
+of_phi, of_gelu = np.abs(errors).max(axis=1), np.abs(points * errors).max(axis=1)
+series, best = 2 / (3 * math.pi) - 1 / 6, constants[of_phi.argmin()]
+print(f"the series at 0: {series:.6f}")
+print(f"best for Φ:      {best:.6f}")
+print(f"best for x Φ:    {constants[of_gelu.argmin()]:.6f}, largest error {of_gelu.min():.1e}")
+assert abs(best - 0.044715) < 1e-5
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
+axes[0].plot(x, 1e4 * difference)
+axes[0].set(title="tanh form − erf form", xlabel="x", ylabel="difference, in 10⁻⁴")
+for values, text, colour in ((of_phi, "of Φ", plots.GREEN), (of_gelu, "of x Φ", plots.BLUE)):
+    axes[1].plot(constants, 1e4 * values, color=colour, label=text)
+for c, text, at in ((0.044715, "0.044715 ", 0.3), (series, "series ", 0.3)):
+    axes[1].axvline(c, color=plots.GREY, linestyle="--", linewidth=1)
+    axes[1].text(c, at, text, ha="right", fontsize=9, color=plots.GREY)
+axes[1].set(title="largest error, in 10⁻⁴", xlabel="c", ylim=(0, 12))
+axes[1].set_xticks([0.043, 0.044, 0.045, 0.046])
+axes[1].legend()
+plt.show()
+
+# %% [markdown]
+r"""
+So the published constant is the one that is best for Φ; for $x \Phi$ another would do a little better.
+
+**Does it matter which form you take?** To train with, both have served: Google's BERT has the tanh, Hugging Face's the erf. But
+to *use* weights, take the form that they were trained with. A whole model shows the difference in its output, far above
+rounding, and the more, the larger its numbers are:
+"""
+
+# %%
+token_ids = np.arange(1000, 1032)[None]  # (B, S)
+
+
+def hidden_with(activation, deviation):
+    config = BertConfig.preset("tiny", hidden_act=activation, initializer_range=deviation)
+    model = BertModel(config, dtype="float64", seed=4)
+    model.eval()  # no dropout
+    return model.forward(token_ids)[0].last_hidden_state  # (B, S, H)
+
+
+for deviation in (0.02, 0.1):
+    gap = np.abs(hidden_with("gelu", deviation) - hidden_with("gelu_new", deviation)).max()
+    print(f"weights of size {deviation:<5} largest difference of the output {gap:.0e}")
+    assert 1e-7 < gap < 1e-2
+
+# %% [markdown]
+r"""
+### The gradient of the tanh form
+
+Three steps, and back through them. Forward: $u(x)$ as above, $t = \tanh u$, $y = \frac12 x (1 + t)$. With $\tanh' = 1 - \tanh^2$:
+
+$$
+\frac{\partial y}{\partial t} = \tfrac12 x, \qquad
+\frac{dt}{du} = 1 - t^2, \qquad
+\frac{du}{dx} = \sqrt{\tfrac2\pi} \, (1 + 3 \cdot 0.044715 \, x^2) .
+$$
+
+$x$ reaches $y$ on two paths, as a factor and through $t$; they add:
+
+$$ dx = dy \, \left( \tfrac12 (1 + t) + \tfrac12 x \, (1 - t^2) \, \frac{du}{dx} \right) . $$
+
+The forward has kept $t$, so no tanh is computed again. Write it; the cache is `(x, t)`.
+"""
+
+
+# %% tags=["solution"]
+def my_gelu_tanh_backward(dout, cache):
+    """Derivative of y = ½ x (1 + t), t = tanh(√(2/π) (x + 0.044715 x³)): dx, of the shape of x.
+
+    dout, any shape; cache = (x, t).
+    """
+    x, t = cache
+    du = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
+    return dout * (0.5 * (1 + t) + 0.5 * x * (1 - t**2) * du)
+
+
+# %%
+check("04.gelu_tanh_backward", my_gelu_tanh_backward)
+
+# %% [markdown]
+r"""
+The two *derivatives* are close as well. Could one take the backward of the other form? Nothing would fail. But a gradient check
+with a bound of $10^{-7}$ tells them apart, and one that is wide enough to let this pass lets real mistakes pass, too:
+"""
+
+# %%
+x = rng.standard_normal((2, 3, 8))  # (B, S, H)
+PAIRS = {
+    "tanh form, its own backward": gelu_tanh_backward,
+    "tanh form, erf's backward": lambda dout, cache: gelu_backward(dout, cache[:1]),
+}
+for what, backward in PAIRS.items():
+    [row] = compare_with_numeric(function_case(what, gelu_tanh, backward, {"x": x}))
+    print(f"{what:<30} error {row.error:.0e}  {'ok' if row.ok else 'WRONG'}")
+    assert row.ok == (backward is gelu_tanh_backward)
+
+# %% [markdown]
+r"""
+## 5. Why not ReLU? (Dying units)
+
+A ReLU unit whose input is negative for *every* example gives 0 always, and its gradient is 0 always. So nothing changes the
+weights in front of it: it is **dead**, and stays so, unless a layer before it moves its inputs. One step that was too large is
+enough.
+
+Let 32 hidden units learn a sine wave by plain gradient descent, with either activation, from six different starts and
+with four learning rates. At the end we count the units whose weights get a gradient of exactly 0.
+"""
+
+
+# %%
+def train(activation, learning_rate, seed, steps=500, units=32):
+    rng = np.random.default_rng(seed)
+    inputs = np.linspace(-1, 1, 200)[:, None]  # (200, 1)
+    target = np.sin(3 * inputs)
+    w1, b1 = rng.standard_normal((units, 1)), rng.standard_normal(units)
+    w2, b2 = rng.standard_normal((1, units)) / math.sqrt(units), np.zeros(1)
+    forward, backward = ACTIVATIONS[activation]
+    for _ in range(steps):
+        before, cache1 = linear(inputs, w1, b1)
+        after, cache = forward(before)
+        output, cache2 = linear(after, w2, b2)
+        error = output - target
+        dafter, dw2, db2 = linear_backward(2 * error / len(error), cache2)
+        _, dw1, db1 = linear_backward(backward(dafter, cache), cache1)
+        for weight, gradient in ((w1, dw1), (b1, db1), (w2, dw2), (b2, db2)):
+            weight -= learning_rate * gradient
+    return (error**2).mean(), ((dw1[:, 0] == 0) & (db1 == 0)).sum()
+
+
+RATES = (0.01, 0.03, 0.1, 0.15)
+runs = {
+    name: np.array([[train(name, rate, seed) for seed in range(6)] for rate in RATES])
+    for name in ("relu", "gelu")
+}  # (rates, seeds, 2)
+born_dead = np.median([train("relu", 0.0, seed, steps=1)[1] for seed in range(6)])
+print("rate    error ReLU   GELU      dead units ReLU   GELU    (medians)")
+for i, rate in enumerate(RATES):
+    (relu_error, relu_dead), (gelu_error, gelu_dead) = (
+        np.median(runs[name][i], axis=0) for name in runs
+    )
+    print(f"{rate:<6} {relu_error:11.4f} {gelu_error:8.4f} {relu_dead:15.1f} {gelu_dead:8.1f}")
+print(f"ReLU units that were dead at the start: {born_dead}")
+assert runs["gelu"][:, :, 1].max() == 0 and np.median(runs["relu"][-1, :, 1]) > 16
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(6.5, 3.0))
+for name, label, colour, shift in (
+    ("relu", "ReLU", plots.VERMILION, -0.1),
+    ("gelu", "GELU", plots.BLUE, 0.1),
+):
+    dead = runs[name][:, :, 1]  # (rates, seeds)
+    at = np.arange(len(RATES)) + shift
+    axes.plot(at, np.median(dead, axis=1), color=colour, label=f"{label}, median")
+    axes.scatter(np.repeat(at, dead.shape[1]), dead.ravel(), s=18, color=colour)
+axes.set(
+    title="dead units, of 32, after 500 steps (a dot a run)", xlabel="learning rate", ylabel="units"
+)
+axes.set_xticks(range(len(RATES)), RATES)
+axes.set_ylim(-1, 33)
+axes.axhline(born_dead, color=plots.GREY, linestyle="--", linewidth=1, zorder=0)
+axes.text(3.15, born_dead + 0.5, "at the start", ha="right", color=plots.GREY, fontsize=9)
+axes.legend(loc="upper left")
+plt.show()
+
+# %% [markdown]
+r"""
+With small steps ReLU does well, here even better; it loses no more units than had drawn a bad start. Larger steps, with which
+GELU learns *more*, cost ReLU one unit after the other.
+
+Do not conclude that GELU cannot die. Its slope fades quickly to the left, and where it is $10^{-5}$, "learning again" takes
+for ever:
+"""
+
+# %%
+for value in (-1.0, -2.0, -3.0, -4.0, -5.0):
+    at = np.array(value)
+    slope, relu_slope = gelu_backward(1.0, (at,)), relu_backward(1.0, (at,))
+    print(f"x = {value:4.1f}   slope of GELU {slope:9.6f}   of ReLU {relu_slope:.0f}")
+
+# %% [markdown]
+r"""
+BERT took GELU over from GPT; its paper does not compare the two. Here you can: `BertConfig(hidden_act="relu")`.
+
+## 6. Dropout: why 1/(1 − p)?
+
+While it trains, BERT sets every tenth number to 0, at random, in 37 places. No unit can rely on another being there, so
+the model has to know things in more than one way, and learns less by heart. In use, nothing is dropped. With a mask $m$ of one
+random number for each element:
+
+$$
+y = x \cdot m, \qquad
+m = \begin{cases} 0 & \text{with probability } p \\ \frac{1}{1-p} & \text{otherwise.} \end{cases}
+$$
+"""
+
+# %%
+print(inspect.getsource(dropout))
+
+# %%
+B, S, H = 2, 6, 16
+x = 1 + rng.random((B, S, H))  # (B, S, H)
+key = dropout_key(seed=4, step=0, micro_batch=0, replica=0, site=0)
+y, cache = dropout(x, 0.25, key)
+mask = dropout_mask(np, x.shape, x.dtype, 0.25, key)
+assert np.array_equal(y, x * mask)
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(3, 1, figsize=(7.0, 5.4))
+for panel, values, title in (
+    (axes[0], x, "x"),
+    (axes[1], mask, "m: 0 or 1.33"),
+    (axes[2], y, "y = x · m"),
+):
+    image = panel.imshow(values[0], vmin=0, vmax=2.7)
+    panel.set_title(title)
+    panel.grid(False)
+    panel.set(yticks=range(S), xticks=[], ylabel="token")
+axes[-1].set(xticks=range(0, H, 2), xlabel="feature")
+figure.colorbar(image, ax=axes, shrink=0.8)
+plt.show()
+
+# %% [markdown]
+r"""
+Why the factor? In use nothing is dropped, and the next layer should meet numbers of the size that it was trained with. On
+average over the dice,
+
+$$ E[m] = p \cdot 0 + (1 - p) \cdot \frac{1}{1 - p} = 1, \qquad \text{so} \quad E[y] = x . $$
+
+Without the factor the average is $(1-p) \, x$: in use, everything behind would get numbers that are larger by $1/(1-p)$ than
+ever in training. (The first dropout had no factor and multiplied by $1 - p$ in use instead. Dividing in training,
+"inverted dropout", leaves the code for use alone.) See what comes out of the next layer, on average over more and more masks:
+"""
+
+# %%
+weight, bias = rng.standard_normal((1, 64)), np.zeros(1)
+token = 1 + rng.random((1, 64))  # (1, H)
+in_use = linear(token, weight, bias)[0].item()
+keys = [dropout_key(4, step, 0, 0, 0) for step in range(2000)]
+with_factor = np.array(
+    [linear(dropout(token, 0.25, key)[0], weight, bias)[0].item() for key in keys]
+)
+running = with_factor.cumsum() / np.arange(1, len(keys) + 1)
+without = 0.75 * running  # the layer is linear and its bias 0
+print(f"in use                        {in_use:.2f}")
+print(f"average in training           {running[-1]:.2f}")
+print(f"the same without the factor   {without[-1]:.2f}")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(6.5, 3.0))
+masks = np.arange(1, len(keys) + 1)
+axes.semilogx(masks[9:], running[9:], label="with 1/(1 − p)")
+axes.semilogx(masks[9:], without[9:], color=plots.VERMILION, label="without")
+axes.axhline(in_use, color="black", linestyle="--", linewidth=1.2, label="in use: nothing dropped")
+axes.set(title="output of the next layer, averaged over masks", xlabel="masks", ylim=(0, None))
+axes.set_xticks([10, 100, 1000], ["10", "100", "1,000"])
+axes.legend(loc="lower right")
+plt.show()
+
+# %% [markdown]
+r"""
+Only the *average* is kept. The single output is noisy: $E[m^2] = \frac{1}{1-p}$, so $m$ has the variance $\frac{1}{1-p} - 1 =
+\frac{p}{1-p}$. More $p$, more noise.
+
+## 7. Dice that can be thrown again
+
+The mask above came from a **key**, not from a generator with a state. `dropout_mask` is a pure function: the same key
+gives the same mask, and another step, place or seed another one that has nothing to do with it.
+"""
+
+# %%
+again = dropout_mask(np, x.shape, x.dtype, 0.25, key)
+next_step = dropout_mask(np, x.shape, x.dtype, 0.25, dropout_key(4, 1, 0, 0, 0))
+print("same key, same mask:        ", np.array_equal(mask, again))
+print(
+    f"next step, equal elements:   {(mask == next_step).mean():.2f}  (by chance {0.75**2 + 0.25**2:.2f})"
+)
+threshold, factor = dropout_threshold(0.1)
+print(
+    f"p = 0.1 in 16 random bits:   {threshold} / 65536 = {threshold / 65536:.5f}, factor {factor:.5f}"
+)
+assert np.array_equal(mask, again)
+
+# %% [markdown]
+r"""
+Three things follow. No mask has to be *stored* for the backward; it is made again. A layer can be computed a second time with
+the same result. And **a gradient check works with dropout on**: it calls the forward many times, and needs the same function each
+time. With fresh dice at each call there is nothing to differentiate:
+"""
+
+# %%
+fresh = np.random.default_rng(0)
+
+
+def dropout_with_fresh_dice(x):
+    mask = (fresh.random(x.shape) >= 0.25) / 0.75
+    return x * mask, mask
+
+
+small = rng.standard_normal((2, 3, 4))  # (B, S, H)
+forward = {"from a key": lambda x: dropout(x, 0.25, key), "fresh dice": dropout_with_fresh_dice}
+backward = {"from a key": dropout_backward, "fresh dice": lambda dout, mask: dout * mask}
+for what in forward:
+    [row] = compare_with_numeric(function_case(what, forward[what], backward[what], {"x": small}))
+    print(f"{what:<12} error {row.error:.0e}  {'ok' if row.ok else 'WRONG'}")
+    assert row.ok == (what == "from a key")
+
+# %% [markdown]
+r"""
+## 8. Dropout: what is its backward?
+
+$m$ does not depend on $x$. So $y = x \cdot m$ is a product with a constant, and
+
+$$ dx = dy \cdot m , $$
+
+with **the same mask**. A number that was dropped had no influence on the loss, and gets 0. One that was kept had
+$\frac{1}{1-p}$ times its influence, and gets that factor, once. The cache is `(probability, key)`; `dropout_mask(np, shape, dtype,
+probability, key)` makes the mask again, factor included.
+"""
+
+
+# %% tags=["solution"]
+def my_dropout_backward(dout, cache):
+    """Derivative of y = x · m with m from dropout_mask: dx, of the shape of dout.
+
+    dout, any shape; cache = (probability, key).
+    """
+    probability, key = cache
+    return dout * dropout_mask(np, dout.shape, dout.dtype, probability, key)
+
+
+# %%
+check("04.dropout_backward", my_dropout_backward)
+
+# %% [markdown]
+r"""
+### The mask of the other one
+
+A mistake from a real project. Many libraries keep the mask on the layer, `self.mask`, for the backward. One
+such object was used in two places; the second use overwrites what the first remembered, and no error is raised.
+"""
+
+
+# %%
+class DropoutThatRemembers:
+    """Keeps its mask on itself. (The sites have masks of their own, as usual.)"""
+
+    def forward(self, x, site):
+        self.mask = dropout_mask(np, x.shape, x.dtype, 0.25, dropout_key(4, 0, 0, 0, site))
+        return x * self.mask
+
+    def backward(self, dout):
+        return dout * self.mask
+
+
+def two_places(first, second):
+    """y = second(tanh(first(x))), forward and backward."""
+
+    def forward(x):
+        h = np.tanh(first.forward(x, site=0))
+        return second.forward(h, site=1), h
+
+    def backward(dout, h):
+        return first.backward(second.backward(dout) * (1 - h * h))
+
+    return forward, backward
+
+
+# %%
+one = DropoutThatRemembers()
+for what, layers in (("one object", (one, one)), ("two objects", (one, DropoutThatRemembers()))):
+    [row] = compare_with_numeric(function_case(what, *two_places(*layers), {"x": small}))
+    print(f"{what:<12} error {row.error:.0e}  {'ok' if row.ok else 'WRONG'}")
+    assert row.ok == (what == "two objects")
+
+# %% [markdown]
+r"""
+That is why here every forward *returns* what its backward will need, and nothing is kept on a layer.
+
+## 9. In BERT
+
+GELU stands once in each layer, between the two matrices of its feed-forward part, and once in the head that predicts words. Dropout
+stands behind the embeddings, and three times in each layer: on the attention weights, and at the end of both halves.
+"""
+
+# %%
+config = BertConfig.preset("base")
+base = BertModel(config, device=None)  # its structure, without memory
+sites = [module for module in base.modules() if isinstance(module, Dropout)]
+print(f"{len(sites)} = 1 + 3 × {config.num_hidden_layers}, each with p = {sites[0].probability}")
+assert len(sites) == 1 + 3 * config.num_hidden_layers
+
+# %% [markdown]
+r"""
+`model.train()` switches it on, `model.eval()` off. In training the trainer gives each step a new stream of random bits:
+"""
+
+# %%
+model = BertModel(BertConfig.preset("tiny"), dtype="float64", seed=4)
+
+
+def output():
+    return model.forward(token_ids)[0].last_hidden_state
+
+
+model.train()
+outputs = []
+for step in (0, 0, 1):
+    model.set_dropout_stream(seed=4, step=step)
+    outputs.append(output())
+print("training, the same step twice:", "equal" if np.array_equal(*outputs[:2]) else "different")
+print("training, two steps:          ", "equal" if np.array_equal(*outputs[1:]) else "different")
+model.eval()
+print(
+    "in use, twice:                ", "equal" if np.array_equal(output(), output()) else "different"
+)
+
+# %% [markdown]
+r"""
+## Recap
+
+- GELU is $x$ times the share of a normal distribution below $x$; its derivative is $\Phi(x) + x \, \varphi(x)$.
+- The tanh form differs by at most 4.7e-4. Use the form that the weights were trained with, and the backward of that form.
+- A ReLU unit that no example reaches gets no gradient, so it stays as it is. GELU's slope is 0 almost nowhere, but it
+  fades.
+- Dropout divides by $1 - p$ so that the average stays. Its backward multiplies by the same mask.
+- Here the mask is a pure function of a key: made twice, never stored, and fit for a gradient check.
+
+## What usually goes wrong
+
+- **φ without its constant**, or erf(x) for erf(x/√2): the curves look right, the numbers are not.
+- **Half the product rule.** Φ alone looks as a derivative should: from 0 to 1.
+- **Forward and backward of different forms.** Off by less than a thousandth; a loose check lets it pass.
+- **The factor 1/(1 − p)** missing in the backward, or in there twice.
+- **Another mask** in the backward than in the forward: fresh dice, or one object in two places.
+- **Dropout left on in use.** The same text then gives another answer each time.
+
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> What is GELU(x) − GELU(−x)? Work it out, then look at the curve.</summary>
+
+$x \, \Phi(x) - (-x) \, \Phi(-x) = x \, (\Phi(x) + \Phi(-x)) = x$, since what lies below $-x$ is as much as what lies above $x$. For
+ReLU it is the same: $\max(x, 0) - \max(-x, 0) = x$.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> Dropout keeps the average of its output. Does a network with dropout, averaged over all masks, give what it
+gives without dropout?</summary>
+
+Only while all that follows is linear, as in section 6. The average of GELU(y) is not GELU of the average of y. Without
+dropout one gets an approximation of the averaged network, and a good one; that is all.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> Dropout is applied to attention weights, which sum to 1 in each row. What is the sum afterwards, and is that a
+mistake?</summary>
+
+Random: in a row of many small weights it is near 1; where one weight is nearly 1 it is 0 or about $\frac{1}{1-p}$. On average it is 1.
+It is what the original does: now and then a token cannot see the one that it attends to most.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+**Next:** [05 · LayerNorm](05_layer_norm.ipynb), where numbers no longer stand by themselves. The code of this notebook:
+[activations.py](../minibert/ops/activations.py), [dropout.py](../minibert/ops/dropout.py), and the random bits in
+[arrays.py](../minibert/arrays.py).
+"""
