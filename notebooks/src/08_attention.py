@@ -682,7 +682,7 @@ r"""
 directions is good for.
 
 **Without √D** it is far behind. Its scores have deviation 8 from the start: a query that has chosen one key learns next to
-nothing of the others, and when it moves, it jumps. Is it the learning rate? Try others:
+nothing of the others, and when it moves, it jumps. No learning rate repairs that:
 """
 
 # %%
@@ -726,19 +726,15 @@ def measure(S, A=4, D=64):
     x, weight = rng.standard_normal((S, H), "float32"), rng.standard_normal((12 * H, H), "float32")
     q, k, v = rng.standard_normal((3, 1, A, S, D), "float32")
     term, zeros = np.zeros((1, 1, 1, S), "float32"), np.zeros(12 * H, "float32")
-    maps = milliseconds(lambda: linear(x, weight, zeros))
-    return {
-        "S": S,
-        "maps": maps,
-        "attention": milliseconds(lambda: attention(q, k, v, term, 0.0, None)),
-    }
+    of_maps = milliseconds(lambda: linear(x, weight, zeros))
+    of_attention = milliseconds(lambda: attention(q, k, v, term, 0.0, None))
+    return {"S": S, "maps": of_maps, "attention": of_attention}
 
 
-log = (
-    [measure(S) for S in (64, 128, 256, 512, 1024, 2048)]
-    if RERUN
-    else read_log("08_attention_cost.jsonl")
-)
+if RERUN:
+    log = [measure(S) for S in (64, 128, 256, 512, 1024, 2048)]
+else:
+    log = read_log("08_attention_cost.jsonl")
 print("    S   linear maps   attention     p of BERT-base, all layers")
 for row in log:
     print(f"{row['S']:5} {row['maps']:10.2f} ms {row['attention']:8.2f} ms", end="")

@@ -609,7 +609,7 @@ figure, axes = plt.subplots(figsize=(7.5, 3.0))
 order = [name for members in by_part.values() for name in members]
 for rows, colour, marker, label in (
     (right, plots.BLUE, "o", "the library"),
-    (wrong, plots.VERMILION, "x", "residual forgotten in layer 1"),
+    (wrong, plots.VERMILION, "x", "residual forgotten"),
 ):
     heights = [max(rows[name].error, 1e-13) for name in order]
     axes.semilogy(heights, marker, color=colour, label=label, markersize=5)
@@ -624,14 +624,14 @@ axes.set(
     ylabel="error",
 )
 axes.set(xticks=[], ylim=(1e-13, 10), xlim=(edges[0], edges[-1]))
-axes.legend(fontsize=9, loc="center left")
+axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(0.22, 0.6))
 plt.show()
 
 # %% [markdown]
 r"""
 Everything from the loss down to layer 1 is right, everything below is wrong. **Read the table from the loss downwards, and look
-just below the last thing that is right**: what layer 1 hands down to layer 0. (The tied word embeddings get part of their
-gradient at the top, as the decoder, so they are only half wrong.)
+just below the last thing that is right**: what layer 1 hands down to layer 0. (The word embeddings, last in the picture, get part of their
+gradient at the top, as the decoder; so their error is smaller.)
 
 ## 7. How do 110M and 340M parameters add up, matrix by matrix?
 
