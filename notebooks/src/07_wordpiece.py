@@ -490,7 +490,7 @@ never = [vocabulary[i] for i in np.flatnonzero(learned & (uses == 0))]
 print(f"the 100 most used: {np.sort(uses)[::-1][:100].sum() / uses.sum():.0%} of the text")
 print(f"used less than 10 times: {(learned & (uses < 10)).sum():,} tokens")
 print(f"never used: {len(never)} tokens, such as", *never[3:11])
-assert RERUN or "##ribut" in never and {"distribution", "attribute"} <= set(vocabulary)
+assert RERUN or ("##ribut" in never and {"distribution", "attribute"} <= set(vocabulary))
 
 # %% tags=["figure"]
 ids = np.flatnonzero(learned)
