@@ -1,10 +1,12 @@
 """The page of what fine-tuning reached, ``finetuning.md``: made from the files that the runs have left."""
 
-import statistics
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.finetuning.runs import BUDGETS, DATA_SETS, PRETRAINED, RANDOM, RUNS
 from benchmarks.parts.common import BLUE, GREY, new_axes, save_figure
@@ -55,21 +57,27 @@ def read_run(folder: Path) -> Record:
 # -- Figures -----------------------------------------------------------------------------------------
 
 
-def dev_scores(figures: Record, metric: str) -> list[float]:
+def dev_scores(learned: Record, metric: str) -> list[float]:
     """The score on the dev data of each seed, at its best checkpoint."""
-    return [run["scores"][metric] for run in figures["runs"]]
+    return [score(run, metric) for run in learned["runs"]]
+
+
+def score(measured: Record, metric: str) -> float:
+    """One of the ``scores``; files have None for what is not a number, such as some correlations."""
+    found = measured["scores"][metric]
+    return math.nan if found is None else found
 
 
 def spread(values: Sequence[float]) -> str:
     """The mean and, of several, the standard deviation of a sample and how many there are."""
     if len(values) == 1:
         return points(values[0])
-    return f"{points(statistics.fmean(values))} ± {points(statistics.stdev(values))} ({len(values)} seeds)"
+    return f"{points(np.mean(values))} ± {points(np.std(values, ddof=1))} ({len(values)} seeds)"
 
 
-def points(value: float | None) -> str:
+def points(value: float) -> str:
     """A score in points: 100 times the fraction or correlation."""
-    return "–" if value is None else f"{100 * value:.1f}"
+    return f"{100 * value:.1f}"
 
 
 def minutes(record: Record) -> str:
@@ -151,7 +159,7 @@ def tuned_table(records: Mapping[str, Record]) -> str:
                 " / ".join(f"{examples[part]:,}" for part in ("train", "dev", "test") if part in examples),
                 NAMES.get(metric, metric),
                 spread(dev_scores(learned, metric)) if learned else "–",
-                points(figures["test"]["scores"][metric]),
+                points(score(figures["test"], metric)),
                 describe_aim(name, metric, figures),
                 minutes(records[name]),
             ]
@@ -165,11 +173,10 @@ def describe_aim(name: str, metric: str, figures: Record) -> str:
     aim = AIMS.get((name, metric))
     if aim is None:
         return "–"
-    value = (
-        figures["test"]["scores"][metric]
-        if aim.on == "test"
-        else statistics.fmean(dev_scores(figures["results"], metric))
-    )
+    if aim.on == "test":
+        value = score(figures["test"], metric)
+    else:
+        value = np.mean(dev_scores(figures["results"], metric))
     return f"{aim.least:g} on {aim.on}: {'reached' if round(100 * value, 1) >= aim.least else 'missed'}"
 
 
@@ -181,7 +188,7 @@ def search_tables(records: Mapping[str, Record]) -> str:
         sizes = f"{found['queries']:,} / {found['passages']:,}"
         for way in filter(found.get, WAYS):
             names = [*found[way]]
-            scores = [f"{score:.3f}" for score in found[way].values()]
+            scores = [f"{value:.3f}" for value in found[way].values()]
             rows.append([f"{SEARCHES[name]}, {WAYS[way]}", sizes, *scores, minutes(records[name])])
     if not rows:
         return ""
@@ -197,8 +204,8 @@ def strategy_table(records: Mapping[str, Record]) -> str:
     rows = []
     for name in filter(records.get, STRATEGIES):
         learned, test = (records[name]["figures"][part] for part in ("results", "test"))
-        seconds = statistics.fmean(run["seconds"] for run in learned["runs"])
-        scores = [spread(dev_scores(learned, "f1")), points(test["scores"]["f1"])]
+        seconds = np.mean([run["seconds"] for run in learned["runs"]])
+        scores = [spread(dev_scores(learned, "f1")), points(score(test, "f1"))]
         rows.append([STRATEGIES[name], *scores, f"{seconds:,.0f}"])
     return filled(["what learns", "F1, dev", "F1, test", "seconds of training, a seed"], rows)
 
@@ -212,9 +219,9 @@ def comparison(records: Mapping[str, Record]) -> str:
             continue
         title, metric = compared(recipe)
         figures = [record["figures"] for record in pair]
-        tests = [one["test"]["scores"][metric] for one in figures]
+        tests = [score(one["test"], metric) for one in figures]
         dev = [dev_scores(one["results"], metric) for one in figures] if recipe in BUDGETS else []
-        means = [statistics.fmean(scores) for scores in dev] or tests
+        means = [np.mean(scores) for scores in dev] or tests
         rows.append(
             [
                 f"{title}: {RUNS[f'{recipe}-{RANDOM}'].about}",
@@ -245,10 +252,12 @@ def theirs_table(records: Mapping[str, Record]) -> str:
         ours, theirs = record["figures"], record["figures"].get(THEIRS)
         if not theirs:
             continue
-        both = [(ours["results"], ours["test"]["scores"]), (theirs, theirs["scores"])]
+        both = [(ours["results"], ours["test"]), (theirs, theirs)]
         for metric in METRICS.get(name, (DATA_SETS[name.split("-")[0]].metric,)):
-            scores = [(spread(dev_scores(learned, metric)), points(test[metric])) for learned, test in both]
-            rows.append([f"{name}: {NAMES.get(metric, metric)}", *scores[0], *scores[1]])
+            row = [f"{name}: {NAMES.get(metric, metric)}"]
+            for learned, test in both:
+                row += [spread(dev_scores(learned, metric)), points(score(test, metric))]
+            rows.append(row)
     if not rows:
         return ""
     told = paragraph("""
@@ -301,8 +310,8 @@ def plot(records: Mapping[str, Record], path: Path) -> None:
         one.set_xlim(-0.6, 1.6)
         for place, (start, colour) in enumerate(((RANDOM, GREY), (PRETRAINED, BLUE))):
             if record := records.get(f"{recipe}-{start}"):
-                scores = [100 * score for score in dev_scores(record["figures"]["results"], data.metric)]
+                scores = [100 * value for value in dev_scores(record["figures"]["results"], data.metric)]
                 one.plot([place] * len(scores), scores, "o", color=colour, alpha=0.7)
-                one.hlines(statistics.fmean(scores), place - 0.25, place + 0.25, color=colour)
+                one.hlines(np.mean(scores), place - 0.25, place + 0.25, color=colour)
     axes[0].set_ylabel("on dev data, points")
     save_figure(figure, path)

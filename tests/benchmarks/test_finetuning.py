@@ -74,6 +74,13 @@ def test_a_page_shows_every_figure_beside_its_aim(tmp_path):
         assert b"/home/me" not in path.read_bytes(), "paths of one machine have no place in a report"
 
 
+def test_a_correlation_that_is_not_a_number_does_not_stop_the_page(tmp_path):
+    make_run(tmp_path, "stsb-regression", dev=[0.8, None], test=None, metric="spearman")
+    write_json(tmp_path / "stsb-regression" / "test.json", {"examples": 5, "scores": {"spearman": None}})
+    text = page.write_page(tmp_path, tmp_path / "results").read_text()
+    assert row_of(text, "STS-B")[3:6] == ["nan ± nan (2 seeds)", "nan", "86 on test: missed"]
+
+
 def test_runs_of_earlier_calls_stay_on_the_page(tmp_path):
     make_run(tmp_path / "one", "mrpc", dev=[0.5], test=0.5)
     make_run(tmp_path / "two", "sst2", dev=[0.5], test=0.5, metric="accuracy")
