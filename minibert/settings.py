@@ -70,12 +70,15 @@ class Settings:
             groups.setdefault(f.metadata["group"], []).append(f)
         return groups
 
-    def flags(self) -> list[str]:
-        """What one would have to type for these settings: a flag for each that is not its default."""
+    def flags(self, without: Sequence[str] = ()) -> list[str]:
+        """What one would have to type for these settings: a flag for each that is not its default.
+
+        ``without`` are groups that are left out.
+        """
         flags: list[str] = []
         for f in fields(self):
             value = getattr(self, f.name)
-            if value != f.default:
+            if value != f.default and f.metadata["group"] not in without:
                 flag = f.name.replace("_", "-")
                 if isinstance(value, bool):
                     flags.append(f"--{flag}" if value else f"--no-{flag}")

@@ -2,9 +2,20 @@ import matplotlib.colors
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from minibert.plots import BLUE, HELD_OUT, PLATEAU, TRAINING, graph, heatmap, notebook_style, plot_loss
+from minibert.plots import (
+    BLUE,
+    HELD_OUT,
+    PLATEAU,
+    TRAINING,
+    graph,
+    heatmap,
+    notebook_style,
+    plot_finetuning,
+    plot_loss,
+)
 
 METRICS = [
     {"step": 0, "held_out_mlm_loss": 9.0},
@@ -33,6 +44,25 @@ def test_the_picture_shows_both_curves_and_the_plateau(tmp_path):
 def test_a_run_of_hardly_any_steps_can_be_drawn(tmp_path, metrics):
     plot_loss(metrics, 8.0, tmp_path / "loss.png")
     assert (tmp_path / "loss.png").stat().st_size > 10_000
+
+
+def test_every_restart_has_its_curves(tmp_path, monkeypatch):
+    """Two restarts fall and rise; an evaluation without a score is left out."""
+    drawn = []
+    monkeypatch.setattr(Axes, "plot", lambda axes, x, y, **_: drawn.append((list(x), list(y))))
+    curves = {
+        seed: [
+            {"step": 0, "held_out_f1": None},
+            *({"step": step, "loss": 2.0 + seed - step / 10} for step in range(1, 11)),
+            {"step": 10, "held_out_f1": 0.5 + seed / 10, "held_out_accuracy": 0.1},
+        ]
+        for seed in (3, 4)
+    }
+    plot_finetuning(curves, "f1", tmp_path / "training.png")
+    assert (tmp_path / "training.png").stat().st_size > 10_000
+    for (steps, losses), (evaluated, scores), seed in zip(drawn[::2], drawn[1::2], (3, 4), strict=True):
+        assert steps == [*range(1, 11)] and losses == [2.0 + seed - step / 10 for step in steps]
+        assert evaluated == [0, 10] and np.isnan(scores[0]) and scores[1] == 0.5 + seed / 10
 
 
 def test_numbers_in_a_heatmap_can_be_read_on_any_colour():

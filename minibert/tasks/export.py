@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
+
 from minibert.assets import model_folder
 from minibert.bert import BertConfig
 from minibert.bert.pretrained import CONSTANTS, check_type, encoder_tensors
@@ -16,6 +18,8 @@ from minibert.tasks.task import TASK_FILE
 COMPANIONS = (".txt", ".json", ".md", ".png")  # vocabulary, tokenizer, task, model card and its pictures
 NOT_COMPANIONS = ("config.json", INDEX_NAME, "state.json")  # two are made anew, the last is a checkpoint's
 
+POSITION_TABLE = "embeddings.position_embeddings.weight"
+
 
 def export(
     folder: str | Path,
@@ -23,22 +27,26 @@ def export(
     dtype: str | None = None,
     max_shard_size: int | str | None = None,
     encoder_only: bool = False,
+    positions: int | None = None,
 ) -> None:
     """Write the model in a pretrained folder (of a run, fine-tuned, anybody's) into a new one, ``output``.
 
     ``dtype`` and ``max_shard_size``: see ``save_pretrained``; by default the type stays as it is. With
-    ``encoder_only`` the heads are left out, and with them what the model was fine-tuned for. The new folder
-    appears only once it is complete.
+    ``encoder_only`` the heads are left out, and with them what the model was fine-tuned for. ``positions``
+    gives it that many: the first of those that it has or, if it has fewer, all of them over and over, which
+    is a better start for learning from longer sequences than new ones are (Beltagy et al., 2020, section 5).
+    The new folder appears only once it is complete.
 
-    Raises UserError if there is no such model, if the output is there already, for a number that is too large
-    for the type, and for a tensor that is larger than a file may be.
+    Raises UserError if there is no such model, if the output is there already, for a number of positions that
+    cannot be, a number that is too large for the type, and a tensor that is larger than a file may be.
     """
     folder, output = model_folder(folder), Path(output)
     stored = open_weights(folder, "BertForPreTraining")
-    BertConfig.from_pretrained(folder)  # raises for what is no BERT
+    resized = {} if positions is None else {"max_position_embeddings": positions}
+    BertConfig.from_pretrained(folder, **resized)  # raises for what is no BERT
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         raise UserError(f"{output} is there already; choose another --output")
-    config, left_out = read_json(folder / "config.json"), NOT_COMPANIONS
+    config, left_out = read_json(folder / "config.json") | resized, NOT_COMPANIONS
     if encoder_only:
         stored = encoder_tensors(stored, folder)
         config["architectures"] = ["BertModel"]
@@ -55,5 +63,7 @@ def export(
         if (folder / POOLING_FOLDER).is_dir():
             shutil.copytree(folder / POOLING_FOLDER, unfinished / POOLING_FOLDER)
         tensors = {name: tensor.read() for name, tensor in stored.items()}
+        for name in resized and [name for name in tensors if name.endswith(POSITION_TABLE)]:
+            tensors[name] = np.resize(tensors[name], (positions, tensors[name].shape[1]))  # rows come again
         with replacing_weights(unfinished, tensors, config["dtype"], max_shard_size):
             write_json(unfinished / "config.json", config)

@@ -50,13 +50,15 @@ from minibert.train.progress import format_seconds
 BEST = "best"  # the folder of the model whose score on the dev data was best
 
 
-def finetune(settings: FinetuneSettings, options: TaskOptions | None = None) -> dict[str, Any]:
+def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
     """Teach a pretrained encoder a task (or go on with a run), and say how well it does.
 
-    ``options`` are those of the task, by default its own (``TASKS[settings.task].Options()``). Writes
-    ``OUT/NAME/``: ``config.json`` (all that this was told), ``results.json`` (what is returned), ``best/``,
-    the model of the best evaluation on the dev data, ``training.png``, and a folder ``seed-N`` for each
-    restart with its ``metrics.jsonl`` and, until it has ended, its checkpoints.
+    ``values`` are those of ``minibert finetune --help``: the fields of `FinetuneSettings` and of the task's
+    options (``TASKS[task].Options``); ``source`` is where they come from, should one be wrong.
+
+    Writes ``OUT/NAME/``: ``config.json`` (all that this was told), ``results.json`` (what is returned),
+    ``best/``, the model of the best evaluation on the dev data, ``training.png``, and for each restart a
+    folder ``seed-N`` with its ``metrics.jsonl`` and, until it has ended, its checkpoints.
 
     Returned are ``runs``, one a restart: its seed, the step of its best evaluation, the scores there,
     seconds and tokens; ``best``, the one of them that is kept; for several ``mean`` and ``deviation`` (of
@@ -65,23 +67,21 @@ def finetune(settings: FinetuneSettings, options: TaskOptions | None = None) -> 
     Raises UserError for settings, files or models that do not work, and KeyboardInterrupt after Ctrl-C, once
     all is saved.
     """
+    settings, options = split_settings(values, source)
     device = resolve_device(settings.device)
     settings = settings.with_precision_for(device)
-    options = TASKS[settings.task].Options() if options is None else options
     _check_start(settings, options)
     prepare_machine(settings, device)
     print(f"{settings.describe()}\n{options.describe()}\n", flush=True)
-    data = _read_data(settings, options)
+    data = read_data(settings, options)
     runs = _finished_runs(settings.folder) if settings.resume else []
     with _out_of_memory_explained(settings, options, device):
         for number, seed in enumerate(settings.seeds, start=1):
             if seed in [run["seed"] for run in runs]:
                 _remove_leftovers(settings.folder / f"seed-{seed}")
                 continue
-            print(
-                f"restart {number} of {settings.restarts}: seed {seed}" if settings.restarts > 1 else "",
-                flush=True,
-            )
+            if settings.restarts > 1:
+                print(f"\nrestart {number} of {settings.restarts}: seed {seed}", flush=True)
             restart = _Restart(settings, data, seed, device)
             if not settings.resume and not runs:
                 _begin(settings, options)
@@ -112,11 +112,7 @@ def _check_start(settings: FinetuneSettings, options: TaskOptions) -> None:
     """Raise UserError if the run's folder says no."""
     run = settings.folder
     if not settings.resume:
-        check_folder_is_free(settings)
-        if Path(settings.model).resolve().is_relative_to(run.resolve()):
-            raise UserError(
-                f"the model {settings.model} is in {run}, which would be replaced; choose another --name"
-            )
+        check_folder_is_free(settings, settings.model)
         return
     saved, saved_options = split_settings(read_settings(run / "config.json"), str(run / "config.json"))
     settings.check_resumes(saved)
@@ -152,8 +148,11 @@ class Data:
         )
 
 
-def _read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
-    """Read the files. Tells what is wrong with them, and raises UserError if that is too much."""
+def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
+    """What a run with these settings learns from and is measured on.
+
+    Tells what is wrong with the files, and raises UserError if that is too much.
+    """
     faults = Faults(settings.skip_bad)
     task = TASKS[settings.task](BertTokenizer.from_pretrained(settings.model), options)
     train = task.read(settings.train, faults=faults)

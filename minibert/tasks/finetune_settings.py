@@ -46,7 +46,9 @@ class FinetuneSettings(RunSettings):
     dev_limit: int | None = setting(None, "Data", "examples to measure on, at most: random ones", least=1)
     skip_bad: bool = setting(False, "Data", "leave out and count the examples that cannot be used")
 
-    model: str | None = setting(None, "Model", "pretrained folder to begin from")
+    model: str = setting(
+        "mini", "Model", "pretrained folder to begin from, or the name of a model that comes with the package"
+    )
     dropout: float | None = setting(
         None, "Model", "probability of dropping something; none: as the model was trained", least=0, most=0.99
     )
@@ -78,7 +80,6 @@ class FinetuneSettings(RunSettings):
         for name, what in (
             ("task", f"one of {', '.join(TASKS)}, or a recipe"),
             ("train", "the file to learn from"),
-            ("model", "the pretrained folder to begin from"),
         ):
             if getattr(self, name) is None:
                 raise UserError(f"{name} is missing: give {what}")
@@ -103,8 +104,11 @@ class FinetuneSettings(RunSettings):
         return max(1, round(self.epochs * per_epoch)), eval_every, self.save_every or eval_every
 
     def command_line(self, options: TaskOptions) -> str:
-        """What one would have to type for this run."""
-        return shlex.join([*self.command.split(), *self.flags(), *options.flags()])
+        """What one would have to type for the same result."""
+        run = self.replace(resume=False, overwrite=False)
+        return shlex.join(
+            [*self.command.split(), *run.flags(without=("Report", "Machine")), *options.flags()]
+        )
 
 
 def split_settings(

@@ -14,16 +14,17 @@ WORDS = "river stone window garden winter summer teacher letter silver bridge mu
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with two finished runs: runs/mini on the text of its card, other/mini on other text."""
+    """A folder with finished runs: mini-begun and mini in runs, of the text of its card, and other/mini."""
     folder = tmp_path_factory.mktemp("ship")
     rng = np.random.default_rng(0)
     for name in ("wikipedia_en", "novels", "diaries"):
         (folder / name).mkdir()
         documents = ["\n".join(f"the {' '.join(rng.choice(WORDS, 9))} ." for _ in range(6)) for _ in range(8)]
         (folder / name / "text.txt").write_text("\n\n".join(documents))
-    for out, corpus in (("runs", ["wikipedia_en", "novels"]), ("other", ["diaries"])):
+    runs = [(name, "runs", ["wikipedia_en", "novels"]) for name in ("mini-begun", "mini")]
+    for name, out, corpus in (*runs, ("mini", "other", ["diaries"])):
         settings = PretrainSettings(
-            **dict(name="mini", out=str(folder / out), prepared=str(folder / "prepared"), held_out=0.2),
+            **dict(name=name, out=str(folder / out), prepared=str(folder / "prepared"), held_out=0.2),
             **dict(vocab_size=80, layers=1, hidden=16, heads=2, positions=64, max_seq_length=32, steps=6),
             **dict(long_seq_length=64, long_share=0.5, processes=1, threads=1, device="cpu"),
             corpus=tuple(str(folder / text) for text in corpus),
@@ -52,6 +53,7 @@ def test_a_run_becomes_a_model_with_a_card(folder, tmp_path, monkeypatch, capsys
     assert (model / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "| steps 4 to 6 | 16 sequences of 64 tokens, up to 10 predicted in each |" in card
     assert "--corpus wikipedia_en novels" in card and str(folder) not in card, "places of one machine"
+    assert card.index("## Before this run") < card.index("## Course")
     assert card.count("- the capital of france is [MASK] . *") == 1
     assert card.startswith("---\nlicense: cc-by-sa-3.0\n")
 

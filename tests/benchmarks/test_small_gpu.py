@@ -36,6 +36,9 @@ def test_the_script_trains_stops_goes_on_and_exports(tmp_path):
     (tmp_path / "corpus.txt").write_text("\n\n".join(map("\n".join, documents)))
     environment = {**os.environ, "OUT": str(tmp_path), "PYTHON": sys.executable, "DEVICE": "cpu"}
     environment["CORPUS"] = str(tmp_path / "corpus.txt")
+    sentences = "".join(f"{i % 2}\tthe {word}\n" for i, word in enumerate(WORDS))
+    (tmp_path / "sst2.tsv").write_text(f"label\tsentence\n{sentences}")
+    environment["SST2"] = f"{tmp_path}/sst2.tsv {tmp_path}/sst2.tsv"
 
     def piece(minutes):
         done = subprocess.run(
@@ -52,5 +55,7 @@ def test_the_script_trains_stops_goes_on_and_exports(tmp_path):
     config = json.loads((tmp_path / "small" / "config.json").read_text())
     assert (config["hidden_size"], config["dtype"]) == (16, "float16")
     assert "## small" in (tmp_path / "pretraining.md").read_text()
+    results = json.loads((tmp_path / "runs" / "small-sst2" / "results.json").read_text())
+    assert results["task"] == "classify" and not (tmp_path / "runs" / "small-mrpc").exists()
     shutil.rmtree(tmp_path / "small")
     assert "resuming from" in piece("2") and (tmp_path / "small" / "model.safetensors").exists()

@@ -160,7 +160,7 @@ def test_a_fine_tuning_run(name, parity, tmp_path):
         device="cpu",
         threads=1,
     )
-    finetune(settings, options)
+    finetune(**settings.to_dict(), **options.to_dict())
     told = read_metrics(settings.folder / f"seed-{settings.seed}" / "metrics.jsonl")
     our_losses = [record["loss"] for record in told if "loss" in record]
     scores = [record[f"held_out_{task.metric}"] for record in told if f"held_out_{task.metric}" in record]

@@ -50,6 +50,23 @@ def values(model):
     return {name: parameter.value for name, parameter in model.named_parameters()}
 
 
+@pytest.mark.parametrize("positions", [4, 25])
+def test_fewer_positions_are_the_first_and_more_are_the_same_again(folder, tmp_path, positions):
+    export(folder, tmp_path / "resized", positions=positions)
+    before, after = (values(open_quietly(BertForPreTraining, f)) for f in (folder, tmp_path / "resized"))
+    table = "bert.embeddings.position_embeddings.weight"
+    for name, value in after.items():
+        kept = np.arange(positions) % 10 if name == table else ...
+        np.testing.assert_array_equal(value, before[name][kept])
+    assert BertConfig.from_pretrained(tmp_path / "resized").max_position_embeddings == positions
+
+
+def test_positions_that_cannot_be(folder, tmp_path):
+    with pytest.raises(UserError, match=r"max_position_embeddings must be .*, got 0"):
+        export(folder, tmp_path / "resized", positions=0)
+    assert not (tmp_path / "resized").exists()
+
+
 def test_the_same_model_in_sixteen_bits_and_several_files(folder, tmp_path):
     export(folder, tmp_path / "small", "float16", 1000)
     names = {path.name for path in (tmp_path / "small").iterdir()}

@@ -3,6 +3,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +38,10 @@ def workplace(tmp_path, monkeypatch):
     config = BertConfig(vocab_size=len(TOKENIZER), max_position_embeddings=32, initializer_range=0.3, **SIZES)
     BertModel(config, seed=1).save_pretrained("encoder")
     TOKENIZER.save_pretrained("encoder")
-    monkeypatch.setattr(finetune_module, "plot_finetuning", lambda *_: None)  # which takes most of the time
+    monkeypatch.setattr(
+        finetune_module, "plot_finetuning", lambda *_: None
+    )  # these two take most of the time
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     threads = get_threads()
     yield
     set_threads(threads)
@@ -59,12 +64,12 @@ def films(name, count, seed=0):
 
 
 def settings_for(**changes):
-    """A run that takes a fraction of a second, as what the command line would give."""
+    """A run that takes a fraction of a second."""
     values = {"task": "classify", "model": "encoder", "device": "cpu", "threads": 1, "learning_rate": 0.01}
     values |= {"batch_size": 4, "epochs": 2.0, "max_length": 32, "name": "run", **changes}
     if "train" not in values:
         values |= {"train": films("train.tsv", 24), "dev": films("dev.tsv", 12, seed=1)}
-    return split_settings(values)
+    return values
 
 
 def weights(name="run"):
@@ -82,7 +87,7 @@ def curve(name="run", seed=0):
 
 def test_a_run_learns_and_leaves_its_files(capsys, monkeypatch):
     monkeypatch.setattr(finetune_module, "plot_finetuning", plot_finetuning)
-    results = finetune(*settings_for(epochs=12.0, train=films("train.tsv", 60), dev=films("dev.tsv", 20, 1)))
+    results = finetune(**settings_for(epochs=12.0, train=films("train.tsv", 60), dev=films("dev.tsv", 20, 1)))
     losses = [record["loss"] for record in curve() if "loss" in record]
     assert np.mean(losses[-10:]) < 0.3 * np.mean(losses[:10])
     assert results["best"]["scores"]["accuracy"] >= 0.95
@@ -100,7 +105,7 @@ def test_a_run_learns_and_leaves_its_files(capsys, monkeypatch):
 
 def test_what_is_kept_is_the_best_evaluation():
     """Not the last one, which a high learning rate makes worse."""
-    results = finetune(*settings_for(epochs=6.0, learning_rate=0.05, eval_every=2))
+    results = finetune(**settings_for(epochs=6.0, learning_rate=0.05, eval_every=2))
     accuracies = {record["step"]: record.get("held_out_accuracy") for record in curve()}
     steps = [record["step"] for record in curve() if "held_out_accuracy" in record]
     assert steps == [*range(0, 37, 2)]
@@ -113,7 +118,7 @@ def test_what_is_kept_is_the_best_evaluation():
 
 
 def test_the_card_tells_data_settings_scores_and_command():
-    results = finetune(*settings_for(restarts=2, freeze="1"))
+    results = finetune(**settings_for(restarts=2, freeze="1"))
     card = Path("runs/run/best/README.md").read_text()
     for told in (
         "train.tsv: 24 examples",
@@ -149,8 +154,7 @@ TASKS = {
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task(task):
     name, lines = TASKS[task]
-    settings = settings_for(task=task, train=write(name, *lines), dev=name)
-    results = finetune(*settings)
+    results = finetune(**settings_for(task=task, train=write(name, *lines), dev=name))
     opened, model = open_task("runs/run/best")
     assert opened.name == task == results["task"]
     examples = opened.read(name)
@@ -171,7 +175,7 @@ def articles(count):
 
 def test_questions_are_held_out_by_the_article():
     write("train.json", articles(4))
-    results = finetune(*settings_for(task="qa", train="train.json", dev_share=0.5, max_length=24))
+    results = finetune(**settings_for(task="qa", train="train.json", dev_share=0.5, max_length=24))
     assert results["examples"] == {"train": 4, "dev": 4, "left_out": 0}
     assert set(results["best"]["scores"]) == {"exact_match", "f1"}
 
@@ -190,8 +194,8 @@ def test_settings_of_a_recipe():
 
 
 def test_restarts_are_the_runs_of_their_seeds_and_the_best_is_kept():
-    together = finetune(*settings_for(restarts=3, seed=4, name="three"))
-    alone = [finetune(*settings_for(seed=seed, name=f"alone{seed}")) for seed in (4, 5, 6)]
+    together = finetune(**settings_for(restarts=3, seed=4, name="three"))
+    alone = [finetune(**settings_for(seed=seed, name=f"alone{seed}")) for seed in (4, 5, 6)]
     for one, run in zip(alone, together["runs"], strict=True):
         assert (run["seed"], run["scores"]) == (one["best"]["seed"], one["best"]["scores"])
         assert curve("three", run["seed"]) == curve(f"alone{run['seed']}", run["seed"])
@@ -205,10 +209,9 @@ def test_restarts_are_the_runs_of_their_seeds_and_the_best_is_kept():
 
 
 def test_more_restarts_can_be_added():
-    finetune(*settings_for(restarts=1))
-    settings, options = settings_for(restarts=3)
-    added = finetune(settings.replace(resume=True), options)
-    whole = finetune(settings.replace(name="whole"), options)
+    finetune(**settings_for(restarts=1))
+    added = finetune(**settings_for(restarts=3, resume=True))
+    whole = finetune(**settings_for(restarts=3, name="whole"))
     assert [run["scores"] for run in added["runs"]] == [run["scores"] for run in whole["runs"]]
     assert weights() == weights("whole")
 
@@ -231,7 +234,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(monkeypatch, moment, strategy):
     """Before the first checkpoint, on and between checkpoints, in the first restart and in the second."""
     changes = {"restarts": 2, "epochs": 4.0, "accumulation": 2, "save_every": 2, "dropout": 0.2, "seed": 3}
     changes |= {"eval_every": 4, **strategy}
-    whole = finetune(*settings_for(name="whole", **changes))
+    whole = finetune(**settings_for(name="whole", **changes))
     take, taken = TrainingStep.take, []
 
     def take_or_die(*arguments):
@@ -242,20 +245,49 @@ def test_a_killed_run_goes_on_to_the_same_bits(monkeypatch, moment, strategy):
 
     monkeypatch.setattr(TrainingStep, "take", take_or_die)
     with pytest.raises(Killed):
-        finetune(*settings_for(**changes))
-    settings, options = settings_for(**changes)
-    resumed = finetune(settings.replace(resume=True), options)
+        finetune(**settings_for(**changes))
+    resumed = finetune(**settings_for(**changes, resume=True))
     assert weights() == weights("whole")
     assert [run["scores"] for run in resumed["runs"]] == [run["scores"] for run in whole["runs"]]
     for seed in (3, 4):
         assert curve(seed=seed) == curve("whole", seed=seed)
 
 
+KILLED = """
+import os, signal
+from minibert.cli import main
+from minibert.train import checkpoint
+
+written = []
+
+def digest(path, digest=checkpoint._digest):
+    written.append(path.name)
+    if written.count("model.safetensors") == 4:  # in the middle of the second restart's first checkpoint
+        os.kill(os.getpid(), signal.SIGKILL)
+    return digest(path)
+
+checkpoint._digest = digest
+main("finetune --config settings.json".split())
+"""
+
+
+def test_a_really_killed_run_goes_on_to_the_same_bits():
+    changes = {"restarts": 2, "epochs": 1.0, "save_every": 2, "threads": 1}
+    write("settings.json", json.dumps(settings_for(**changes)))
+    process = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    assert list(Path("runs/run/seed-1").glob(".checkpoint-2.*.part"))
+    finetune(**settings_for(**changes, resume=True))
+    finetune(**settings_for(**changes, name="whole"))
+    assert weights() == weights("whole")
+    assert curve(seed=1) == curve("whole", seed=1)
+
+
 @pytest.mark.parametrize("function", ["write_json", "copytree", "rmtree"])
 def test_a_run_that_is_killed_between_restarts(monkeypatch, function):
     """While the best model is taken over from the restart that has just ended."""
     changes = {"restarts": 2, "epochs": 1.0}
-    whole = finetune(*settings_for(name="whole", **changes))
+    whole = finetune(**settings_for(name="whole", **changes))
     place = finetune_module if function == "write_json" else finetune_module.shutil
     real = getattr(place, function)
 
@@ -267,9 +299,8 @@ def test_a_run_that_is_killed_between_restarts(monkeypatch, function):
     with monkeypatch.context() as patch:
         patch.setattr(place, function, call_or_die)
         with pytest.raises(Killed):
-            finetune(*settings_for(**changes))
-    settings, options = settings_for(**changes)
-    resumed = finetune(settings.replace(resume=True), options)
+            finetune(**settings_for(**changes))
+    resumed = finetune(**settings_for(**changes, resume=True))
     assert weights() == weights("whole")
     assert [run["scores"] for run in resumed["runs"]] == [run["scores"] for run in whole["runs"]]
     assert sorted(path.name for path in Path("runs/run").glob("seed-*/*")) == ["metrics.jsonl"] * 2
@@ -286,38 +317,35 @@ def test_ctrl_c_saves_and_says_how_to_go_on(monkeypatch, capsys):
 
     monkeypatch.setattr(TrainingStep, "take", take_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
-        finetune(*settings_for(restarts=2, epochs=1.0))
+        finetune(**settings_for(restarts=2, epochs=1.0))
     assert [path.name for path in Path("runs/run/seed-1").glob("checkpoint-*")] == ["checkpoint-2"]
     assert "minibert finetune --config runs/run/config.json --resume" in capsys.readouterr().out
     assert main("finetune --config runs/run/config.json --resume".split()) == 0
-    finetune(*settings_for(restarts=2, epochs=1.0, name="whole"))
+    finetune(**settings_for(restarts=2, epochs=1.0, name="whole"))
     assert weights() == weights("whole")
 
 
 def test_a_finished_run_can_be_resumed_to_the_same_end():
-    first = finetune(*settings_for())
-    settings, options = settings_for()
-    assert finetune(settings.replace(resume=True), options)["runs"] == first["runs"]
+    first = finetune(**settings_for())
+    assert finetune(**settings_for(resume=True))["runs"] == first["runs"]
 
 
-def test_a_run_is_resumed_with_what_it_began_with(monkeypatch):
-    settings, options = settings_for(save_every=1)
-    finetune(settings, options)
-    settings = settings.replace(resume=True)
+def test_a_run_is_resumed_with_what_it_began_with():
+    finetune(**settings_for(save_every=1))
     with pytest.raises(UserError, match=r"runs/run was begun with epochs = 2.0, not 3.0; .* --resume"):
-        finetune(settings.replace(epochs=3.0), options)
+        finetune(**settings_for(resume=True, epochs=3.0))
     with pytest.raises(UserError, match=r"runs/run was begun with max_length = 32, not 16"):
-        finetune(settings, options.replace(max_length=16))
+        finetune(**settings_for(resume=True, max_length=16))
 
 
 def test_changed_data_is_refused(monkeypatch):
     monkeypatch.setattr(finetune_module, "_keep_best", lambda *_: (_ for _ in ()).throw(Killed))
-    settings, options = settings_for()
+    settings = settings_for()
     with pytest.raises(Killed):
-        finetune(settings, options)
+        finetune(**settings)
     films("train.tsv", 24, seed=9)
     with pytest.raises(UserError, match="checkpoint-12: the files to learn from have changed"):
-        finetune(settings.replace(resume=True), options)
+        finetune(**settings, resume=True)
 
 
 # -- Models and strategies ---------------------------------------------------------------------------
@@ -326,7 +354,7 @@ def test_changed_data_is_refused(monkeypatch):
 def learn_by_heart(**changes):
     """A run that surely gets better than at its start, whose model it would keep otherwise."""
     train = films("train.tsv", 24)
-    assert finetune(*settings_for(train=train, dev=train, epochs=8.0, **changes))["best"]["step"] > 0
+    assert finetune(**settings_for(train=train, dev=train, epochs=8.0, **changes))["best"]["step"] > 0
 
 
 def tensors(folder):
@@ -354,10 +382,10 @@ def test_a_head_learns_from_features_that_are_computed_once(task, monkeypatch):
     )
     changes = {"task": task, "train": write(name, *lines), "dev": name, "features": (-1, 0), "epochs": 3.0}
     changes |= {"restarts": 2, "max_length": 24, "dropout": 0.2, "batch_size": 64}
-    once = finetune(*settings_for(**changes))
+    once = finetune(**settings_for(**changes))
     calls, before = len(encoded), tensors("encoder")
     monkeypatch.setattr(FrozenEncoder, "__call__", lambda _, rows: rows)
-    always = finetune(*settings_for(**changes, name="always"))
+    always = finetune(**settings_for(**changes, name="always"))
     assert calls <= 2 < len(encoded) - calls
     for one, other in zip(once["runs"], always["runs"], strict=True):
         assert one["scores"] == pytest.approx(other["scores"], rel=1e-4)
@@ -382,20 +410,20 @@ def test_lower_layers_learn_more_slowly():
 
 
 def test_dropout_is_that_of_the_model_or_as_told():
-    finetune(*settings_for(epochs=0.2))
+    finetune(**settings_for(epochs=0.2))
     assert BertConfig.from_pretrained("runs/run/best").hidden_dropout_prob == 0.1
-    finetune(*settings_for(epochs=0.2, dropout=0.0, name="none"))
+    finetune(**settings_for(epochs=0.2, dropout=0.0, name="none"))
     config = BertConfig.from_pretrained("runs/none/best")
     assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0.0
 
 
 def test_a_head_for_the_same_labels_goes_on_and_another_is_left_aside(capsys):
-    first = finetune(*settings_for(epochs=12.0))
-    again = finetune(*settings_for(model="runs/run/best", name="again", epochs=0.2, learning_rate=1e-9))
+    first = finetune(**settings_for(epochs=12.0))
+    again = finetune(**settings_for(model="runs/run/best", name="again", epochs=0.2, learning_rate=1e-9))
     assert again["best"]["scores"] == first["best"]["scores"]
     assert "runs/run/best: " not in capsys.readouterr().err
     three = write("three.tsv", "text\tlabel", "good\tx", "bad\ty", "film\tz")
-    finetune(*settings_for(model="runs/run/best", name="three", train=three, dev=three, epochs=1.0))
+    finetune(**settings_for(model="runs/run/best", name="three", train=three, dev=three, epochs=1.0))
     assert BertConfig.from_pretrained("runs/three/best").labels == ["x", "y", "z"]
     assert (
         "runs/run/best: BertForSequenceClassification begins with a new classifier" in capsys.readouterr().err
@@ -411,9 +439,9 @@ def test_bad_rows_are_named_or_left_out(capsys):
     with pytest.raises(
         UserError, match=r"^train.tsv: line 4: 1 column\(s\), but the first row has 2; correct"
     ):
-        finetune(*settings_for(train="train.tsv", dev=films("dev.tsv", 8)))
+        finetune(**settings_for(train="train.tsv", dev=films("dev.tsv", 8)))
     assert not Path("runs").exists()
-    results = finetune(*settings_for(train="train.tsv", dev="dev.tsv", skip_bad=True))
+    results = finetune(**settings_for(train="train.tsv", dev="dev.tsv", skip_bad=True))
     assert results["examples"] == {"train": 24, "dev": 8, "left_out": 2}
     assert "2 bad row(s) left out, the first: train.tsv: line 4: 1 column(s)" in capsys.readouterr().out
 
@@ -422,19 +450,19 @@ def test_labels_that_the_training_data_lacks(capsys):
     dev = write("dev.tsv", "text\tlabel", "good\tpos", "bad\tmaybe")
     train = films("train.tsv", 24)
     with pytest.raises(UserError, match=r"^dev.tsv: line 3: label 'maybe' is none of the training data's"):
-        finetune(*settings_for(train=train, dev=dev))
-    results = finetune(*settings_for(train=train, dev=dev, skip_bad=True))
+        finetune(**settings_for(train=train, dev=dev))
+    results = finetune(**settings_for(train=train, dev=dev, skip_bad=True))
     assert results["examples"]["dev"] == 1
     assert "1 of the training data's labels never occur here: neg" in capsys.readouterr().out
 
 
 def test_shares_and_limits():
     train = films("train.tsv", 40)
-    results = finetune(*settings_for(train=train, dev_share=0.25, limit=7, dev_limit=6))
+    results = finetune(**settings_for(train=train, dev_share=0.25, limit=7, dev_limit=6))
     assert results["examples"] == {"train": 7, "dev": 6, "left_out": 0}
     assert results["runs"][0]["steps"] == 4  # two epochs of two batches
     with pytest.raises(UserError, match=r"cannot hold out 1 of 1 example\(s\); give a dev file, or more"):
-        finetune(*settings_for(task="regress", train=write("one.tsv", "text\tlabel", "good\t1"), name="one"))
+        finetune(**settings_for(task="regress", train=write("one.tsv", "text\tlabel", "good\t1"), name="one"))
 
 
 @pytest.mark.parametrize(
@@ -442,7 +470,7 @@ def test_shares_and_limits():
     [
         ({"task": "clasify"}, "task must be one of classify, regress, .*, got 'clasify'"),
         ({"task": None}, "task is missing: give one of classify, .*, or a recipe"),
-        ({"model": None}, "model is missing: give the pretrained folder to begin from"),
+        ({"model": None}, "model must be of type str, got None"),
         ({"train": None}, "train is missing: give the file to learn from"),
         ({"crf": True}, "settings: crf is for the task tag, not classify"),
         ({"epocs": 1}, "settings: unknown setting 'epocs'; did you mean 'epochs'"),
@@ -478,32 +506,32 @@ def test_shares_and_limits():
 def test_what_is_refused(changes, message):
     films("train.tsv", 8)
     with pytest.raises(UserError, match=f"^{message}") as caught:
-        finetune(*settings_for(**{"train": "train.tsv", "dev": "train.tsv", **changes}))
+        finetune(**settings_for(**{"train": "train.tsv", "dev": "train.tsv", **changes}))
     assert "\n" not in str(caught.value)
     assert not Path("runs/run/results.json").exists()
 
 
 def test_a_run_in_the_way(capsys):
-    finetune(*settings_for(epochs=0.5))
+    finetune(**settings_for(epochs=0.5))
     with pytest.raises(UserError, match=r"^runs/run is not empty; go on with the run in it \(--resume\)"):
-        finetune(*settings_for())
-    settings, options = settings_for(model="runs/run/best", overwrite=True)
+        finetune(**settings_for())
+    settings = settings_for(model="runs/run/best", overwrite=True)
     with pytest.raises(UserError, match=r"^the model runs/run/best is in runs/run, which would be replaced"):
-        finetune(settings, options)
+        finetune(**settings)
     Path("runs/run/notes.txt").write_text("mine")
-    finetune(*settings_for(overwrite=True, restarts=2))
+    finetune(**settings_for(overwrite=True, restarts=2))
     assert Path("runs/run/notes.txt").exists() and Path("runs/run/seed-1").exists()
-    finetune(*settings_for(overwrite=True))
+    finetune(**settings_for(overwrite=True))
     assert not Path("runs/run/seed-1").exists()
 
 
 def test_a_damaged_model_leaves_the_earlier_run_alone():
-    finetune(*settings_for(epochs=0.5))
+    finetune(**settings_for(epochs=0.5))
     before = weights()
     BertForSequenceClassification(BertConfig(vocab_size=9, **SIZES)).save_pretrained("other")
     TOKENIZER.save_pretrained("other")
     with pytest.raises(UserError, match="the vocabulary has 18 tokens but the model knows 9"):
-        finetune(*settings_for(model="other", overwrite=True))
+        finetune(**settings_for(model="other", overwrite=True))
     assert weights() == before
 
 
@@ -511,9 +539,11 @@ def test_the_command(capsys):
     films("train.tsv", 16), films("dev.tsv", 8, 1)
     write("mine.toml", 'model = "encoder"', 'task = "classify"', "batch_size = 4", "epochs = 5.0")
     given = "--train train.tsv --dev dev.tsv --epochs 1 --max-length 16 --device cpu --threads 1 --name cli"
+    given += " --features -2 -1"
     assert main(["finetune", "--config", "mine.toml", *given.split()]) == 0
     kept = read_settings("runs/cli/config.json")
     assert (kept["epochs"], kept["batch_size"], kept["max_length"]) == (1.0, 4, 16)
+    assert kept["features"] == [-2, -1]
     assert "written to runs/cli: best/ (the model)" in capsys.readouterr().out
     assert main("finetune --task tag --crf --stride 3 --train t --model m".split()) == 2
     error = capsys.readouterr().err
@@ -523,7 +553,9 @@ def test_the_command(capsys):
 
 
 def test_what_was_typed_comes_back_from_its_settings():
-    settings, options = settings_for(train="my file.tsv", header=True, text_column="2", bias_correction=False)
+    settings, options = split_settings(
+        settings_for(train="my file.tsv", header=True, text_column="2", bias_correction=False)
+    )
     line = settings.command_line(options)
     assert "--train 'my file.tsv'" in line and "--header" in line and "--no-bias-correction" in line
     assert "epochs 2.0" in line and "warmup" not in line

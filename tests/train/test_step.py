@@ -91,6 +91,19 @@ def test_micro_batches_of_every_task_equal_the_one_large_batch(device, config, M
     np.testing.assert_allclose(states[1], states[0], rtol=1e-9, atol=1e-12)
 
 
+def test_batches_of_other_lengths_every_time(config):
+    """As fine-tuning has them: on a GPU without a graph, through the same memory as with one."""
+    values = []
+    for device in ("cpu", recording_device()):
+        model = BertForSequenceClassification(config, device=device, dtype="float64", seed=3)
+        training = TrainingStep(model, AdamW(model), graph=False)
+        for step, length in enumerate((7, 4, 6, 4)):
+            batch = {"input_ids": ENCODER["input_ids"][: length - 1, :length]}
+            training.take([batch | {"labels": np.arange(len(batch["input_ids"])) % 2}], 0.01, step)
+        values.append(to_numpy(model.buffers.value))
+    np.testing.assert_allclose(*values, rtol=1e-12, atol=1e-15)
+
+
 def test_every_micro_batch_drops_other_elements(config, make_batch):
     config.hidden_dropout_prob = 0.5
     model = BertForPreTraining(config, dtype="float64")

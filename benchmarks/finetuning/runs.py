@@ -1,0 +1,233 @@
+"""The list of all runs: what is typed for each, and about how long it takes on two quiet cores.
+
+In commands ``$data`` is the folder of data sets, ``$encoder`` the real sentence encoder, ``$pretrained`` a
+model that `minibert pretrain` made, ``$runs`` the folder of all runs, and ``$run`` that of this one.
+"""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Run:
+    """Some commands, one after the other, which leave their figures as JSON in ``$run``."""
+
+    name: str
+    about: str
+    commands: tuple[str, ...]
+    minutes: float  # predicted
+    needs: tuple[str, ...] = ()  # runs that have to come before
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Files of a recipe: one to learn from, one that chooses the best checkpoint, one to measure that on."""
+
+    title: str
+    metric: str
+    train: str
+    dev: str | None  # none: a share of the training data is held out
+    test: str
+
+
+# The test files of CoLA and RTE have no labels: what GLUE calls dev is the test here, and a part of its
+# training data, which comes as a file of its own, chooses.
+DATA_SETS = {
+    "sst2": DataSet("SST-2", "accuracy", *(f"$data/sst2_glue/{n}.tsv" for n in ("train", "dev", "test"))),
+    "cola": DataSet("CoLA", "matthews", *(f"$data/cola/{n}.tsv" for n in ("train", "val", "dev"))),
+    "mrpc": DataSet("MRPC", "f1", *(f"$data/mrpc/msr-para-{n}.tsv" for n in ("train", "val", "test"))),
+    "rte": DataSet("RTE", "accuracy", *(f"$data/rte/{n}.tsv" for n in ("train", "val", "dev"))),
+    "stsb": DataSet("STS-B", "spearman", *(f"$data/stsb/stsb-en-{n}.csv" for n in ("train", "dev", "test"))),
+    "wnut17": DataSet(
+        "WNUT-17",
+        "f1",
+        "$data/wnut17/wnut17train.conll",
+        "$data/wnut17/emerging.dev.conll",
+        "$data/wnut17/emerging.test.annotated",
+    ),
+    "squad": DataSet("SQuAD", "f1", "$runs/articles/train.json", None, "$runs/articles/test.json"),
+}
+
+
+def finetune(
+    name: str, about: str, flags: str, minutes: float, *, model: str = "$encoder", needs: tuple[str, ...] = ()
+) -> Run:
+    """Fine-tune on the data set that the name begins with, and measure the best model on its test file."""
+    recipe = name.split("-")[0]
+    data = DATA_SETS[recipe]
+    dev = f" --dev {data.dev}" if data.dev else ""
+    learn = f"minibert finetune --recipe {recipe} --train {data.train}{dev} --model {model} {flags}"
+    commands = (
+        f"{learn} --out $runs --name {name}",
+        f"minibert evaluate --model $run/best --data {data.test} --json $run/test.json",
+    )
+    return Run(name, about, commands, minutes, needs)
+
+
+# Data that the runs need besides the files in $data.
+PREPARATIONS = [
+    Run(
+        "articles",
+        "SQuAD v1.1 split by article: 40 to learn from, 8 to test on",
+        (
+            "python -m benchmarks.finetuning.squad_articles $data/squad/dev-v1.1.reconstructed.json.gz "
+            "--test 8 --output $run",
+        ),
+        0.1,
+    ),
+    Run(
+        "untrained",
+        "a model of the sizes and with the vocabulary of $pretrained, with random weights",
+        ("python -m benchmarks.finetuning.untrained $pretrained --output $run/model",),
+        0.1,
+    ),
+]
+
+# From the real encoder, all-MiniLM-L6-v2 (L 6, H 384).
+FROM_THE_ENCODER = [
+    finetune(
+        "sst2",
+        "40,000 of 67,349 examples",
+        "--limit 40000 --epochs 2 --learning-rate 5e-5 --eval-every 625",
+        6,
+    ),
+    finetune("cola", "all", "--epochs 3 --learning-rate 5e-5 --restarts 3", 4.5),
+    finetune("mrpc", "all", "--epochs 3 --learning-rate 1e-4 --restarts 3", 7),
+    finetune("rte", "all", "--epochs 3 --learning-rate 5e-5 --max-length 128 --restarts 3", 5.5),
+    Run(
+        "stsb-untouched",
+        "cosine, nothing learned",
+        (
+            f"minibert evaluate --model $encoder --recipe stsb --data {DATA_SETS['stsb'].test} "
+            "--json $run/test.json",
+        ),
+        0.2,
+    ),
+    finetune("stsb-cosine", "cosine of two vectors", "--task similarity --epochs 3 --restarts 2", 4.5),
+    finetune(
+        "stsb-regression", "both texts read together", "--epochs 3 --learning-rate 1e-4 --restarts 2", 4.5
+    ),
+    finetune("wnut17", "softmax", "--epochs 4 --learning-rate 1e-4 --restarts 3", 6),
+    finetune("wnut17-crf", "CRF", "--crf --epochs 4 --learning-rate 1e-4 --restarts 3", 6.5),
+    finetune(
+        "squad",
+        "38 articles, 2 to choose, 8 to test",
+        "--dev-share 0.05 --epochs 2 --learning-rate 1e-4 --max-length 256 --stride 64",
+        15,
+        needs=("articles",),
+    ),
+]
+
+ALL_PASSAGES = "--passages $runs/articles/train.json $runs/articles/test.json"
+ASKED = "--queries $runs/articles/test.json"  # questions about articles that nothing was learned from
+SEARCHES = [
+    Run(
+        "search-untouched",
+        "the encoder as it is",
+        (
+            f"minibert search index --model $encoder {ALL_PASSAGES} --index $run/index",
+            f"minibert search evaluate --index $run/index {ASKED} --json $run/search.json",
+        ),
+        1,
+        needs=("articles",),
+    ),
+    Run(
+        "search-tuned",
+        "a dual encoder fine-tuned on the questions about 40 articles",
+        (
+            "minibert finetune --task similarity --recipe squad --loss softmax "
+            "--train $runs/articles/train.json --dev-share 0.05 --model $encoder --max-length 128 "
+            "--epochs 1 --learning-rate 3e-5 --out $runs --name search-tuned",
+            f"minibert search index --model $run/best {ALL_PASSAGES} --index $run/index",
+            f"minibert search evaluate --index $run/index {ASKED} --json $run/search.json",
+        ),
+        6.5,
+        needs=("articles",),
+    ),
+    Run(
+        "search-reranked",
+        "the best 20 of the dual encoder, read again by a cross-encoder that began from the SQuAD model; "
+        "500 questions",
+        (
+            "minibert search pairs --index $runs/search-tuned/index --queries $runs/articles/train.json "
+            "--limit 1500 --output $run-pairs.jsonl",
+            "minibert finetune --task classify --metric f1 --train $run-pairs.jsonl --dev-share 0.05 "
+            "--model $runs/squad/best --max-length 192 --epochs 1 --learning-rate 5e-5 "
+            "--out $runs --name search-reranked",
+            f"minibert search evaluate --index $runs/search-tuned/index {ASKED} --limit 500 "
+            "--rerank $run/best --json $run/search.json",
+        ),
+        7,
+        needs=("articles", "search-tuned", "squad"),
+    ),
+]
+
+# What is learned of the encoder; beside "wnut17" above, in which all is.
+STRATEGIES = [
+    finetune("wnut17-head", "only the head", "--freeze all --epochs 4 --learning-rate 1e-3 --restarts 3", 2),
+    finetune(
+        "wnut17-last-four",
+        "only a head, on the last four layers side by side, computed once",
+        "--features -4 -3 -2 -1 --epochs 10 --learning-rate 1e-3 --restarts 3",
+        1.5,
+    ),
+    finetune(
+        "wnut17-upper",
+        "the upper three layers",
+        "--freeze 3 --epochs 4 --learning-rate 1e-4 --restarts 3",
+        3.5,
+    ),
+    finetune(
+        "wnut17-layerwise",
+        "all, each layer at 0.8 times the rate of the one above",
+        "--layerwise-lr 0.8 --epochs 4 --learning-rate 1e-4 --restarts 3",
+        6,
+    ),
+]
+
+# The same budget for our pretrained model and for one of the same sizes that has learned nothing.
+PRETRAINED, RANDOM = "pretrained", "random"
+BUDGETS = {
+    "sst2": ("8,000 examples", "--limit 8000 --epochs 3 --learning-rate 2e-4 --restarts 3", 1.2),
+    "mrpc": ("all", "--epochs 3 --learning-rate 2e-4 --restarts 3", 1.9),
+    "stsb": ("all, both texts read together", "--epochs 3 --learning-rate 2e-4 --restarts 3", 1.7),
+    "wnut17": ("all, softmax", "--epochs 5 --learning-rate 2e-4 --restarts 3", 1.8),
+}
+
+
+def _compared(start: str, model: str, needs: tuple[str, ...]) -> list[Run]:
+    """The runs that begin from a model, and its minimal pairs, which it judges as it is."""
+    runs = [
+        finetune(f"{recipe}-{start}", about, flags, minutes, model=model, needs=needs)
+        for recipe, (about, flags, minutes) in BUDGETS.items()
+    ]
+    blimp = f"minibert evaluate --model {model} --recipe blimp --data $data/blimp/BLiMP.zip --limit 100"
+    return [
+        *runs,
+        Run(f"blimp-{start}", "100 of each 1,000 pairs", (f"{blimp} --json $run/test.json",), 1, needs),
+    ]
+
+
+COMPARISONS = [
+    *_compared(PRETRAINED, "$pretrained", ()),
+    *_compared(RANDOM, "$runs/untrained/model", ("untrained",)),
+]
+
+RUNS = {run.name: run for run in PREPARATIONS + FROM_THE_ENCODER + SEARCHES + STRATEGIES + COMPARISONS}
+
+# With --quick: what is added to commands so that they take seconds. Of a flag given twice the last counts.
+QUICK = {
+    "python -m benchmarks.finetuning.squad_articles": "--paragraphs 2",
+    "minibert finetune": "--limit 16 --dev-limit 8 --epochs 1",
+    "minibert evaluate": "--limit 8",
+    "minibert search evaluate": "--limit 8",
+    "minibert search pairs": "--limit 8",
+}
+
+
+def quick(run: Run) -> Run:
+    """The same run on so little data that its figures mean nothing."""
+    commands = tuple(
+        " ".join([command, *(flags for start, flags in QUICK.items() if command.startswith(start))])
+        for command in run.commands
+    )
+    return replace(run, commands=commands, minutes=0.5)

@@ -1,0 +1,642 @@
+# %% [markdown]
+r"""
+# 03 · Softmax and cross-entropy
+
+For every hidden word BERT gives a score to each of 30,522 candidates. Softmax turns scores into probabilities,
+cross-entropy turns the probability of the right word into a loss, and there the backward pass of the whole model begins. Its
+first line is the simplest in this course, *prediction minus truth*, and the way to it the most instructive.
+
+**You will** compute a softmax that survives any scores · write its backward, Jacobian and all · walk back through softmax
+and logarithm in two stages · see the Jacobian cancel, and write the one line that is left · leave out what is not to be
+predicted, and divide by the right number · find that line inside a real BERT.
+
+**Before this:** [01 · Gradients](01_gradients.ipynb), [02 · Linear](02_linear.ipynb).
+**Time:** 60 minutes; it runs in seconds.
+
+| letter | in this notebook |
+|---|---|
+| `B`, `S` | sequences in a batch, tokens in a sequence |
+| `V` | vocabulary: the classes to choose from |
+| `P` | rows: predicted positions, each with `V` scores (in the library, where rows may be anything, `N`) |
+| $z$, $p$ | scores ("logits"), probabilities |
+| $t$ | the right class of a row (its *label*), $y$ the row that is 1 there and 0 elsewhere |
+"""
+
+# %%
+import inspect
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from minibert import BertConfig, BertForPreTraining, check, plots
+from minibert.gradcheck import check as compare_with_numeric
+from minibert.gradcheck import function_case
+from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
+from minibert.ops.softmax import log_softmax, softmax, softmax_backward
+
+plots.notebook_style()
+np.set_printoptions(precision=3, suppress=True)
+rng = np.random.default_rng(3)
+
+# %% [markdown]
+r"""
+## 1. From scores to probabilities
+
+*Paris is the [MASK] of France.* Say a model gives these scores to five words. They are any real numbers; we want
+positive ones that sum to 1, with the order kept. Make them positive with $e^z$, then divide by the sum:
+
+$$ p_i = \frac{e^{z_i}}{\sum_j e^{z_j}} . $$
+"""
+
+# %%
+words = ["capital", "heart", "centre", "city", "banana"]
+z = np.array([4.0, 2.5, 2.0, 1.0, -3.0])  # (V,)
+p, _ = softmax(z)
+for word, score, probability in zip(words, z, p, strict=True):
+    print(f"{word:<8} {score:5.1f}  {probability:.4f}")
+print(f"sum             {p.sum():.4f}")
+
+# %% tags=["figure"]
+figure, panels = plt.subplots(1, 2, figsize=(7.5, 2.5), sharey=True)
+panels[0].barh(words, z, color=plots.GREY)
+panels[0].axvline(0, color="black", linewidth=0.8)
+panels[0].set(title="scores z", xlabel="any number")
+panels[1].barh(words, p, color=plots.BLUE)
+panels[1].set(title="probabilities p = softmax(z)", xlabel="positive, sum 1", xlim=(0, 1))
+panels[0].invert_yaxis()
+for panel in panels:
+    panel.grid(False, axis="y")
+plt.show()
+
+# %% [markdown]
+r"""
+Only **differences** of scores count: $p_i / p_j = e^{z_i - z_j}$. A lead of 1 makes a word $e \approx 2.7$ times as
+probable, wherever the two stand. So a constant added to all scores of a row changes nothing. That will come back twice.
+
+## 2. Why is the maximum subtracted?
+
+The formula as it stands breaks down for scores that a network can well have:
+"""
+
+
+# %%
+def naive_softmax(z):
+    e = np.exp(z)
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+large = z.astype(np.float32) + np.float32(100)
+with np.errstate(over="ignore", invalid="ignore"):
+    print("naive  ", naive_softmax(large))
+print("library", softmax(large)[0])
+assert np.allclose(softmax(large)[0], p, atol=1e-5)
+
+# %% [markdown]
+r"""
+In float32 $e^z$ is infinite from $z \approx 88.7$ on, and infinity divided by infinity is not a number. The cure is the
+constant that changes nothing. Subtract the row's maximum $m$:
+
+$$
+\frac{e^{z_i - m}}{\sum_j e^{z_j - m}} = \frac{e^{-m} \, e^{z_i}}{e^{-m} \sum_j e^{z_j}} = p_i .
+$$
+
+Now the largest exponent is 0. Nothing overflows, and the sum is at least $e^0 = 1$, so nothing is divided by 0. Very low
+scores become 0, which is harmless here.
+"""
+
+# %%
+print(inspect.getsource(softmax))
+
+# %% [markdown]
+r"""
+It is not harmless if a logarithm follows. The loss will be $-\log p$ of the right word; if that word is far behind, its
+$p$ has been rounded to 0 before the logarithm sees it. So the library takes the logarithm on paper, where it meets its
+exponential:
+
+$$ \log p_i = \log \frac{e^{z_i - m}}{\sum_j e^{z_j - m}} = (z_i - m) - \log \sum_j e^{z_j - m} . $$
+
+Two classes, the right one further and further behind, all in float32:
+"""
+
+# %%
+gaps = np.arange(0, 161, dtype=np.float32)
+scores = np.stack([np.zeros_like(gaps), gaps], axis=1)  # (161, 2): class 0 is right
+with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+    LOSSES = {
+        "log_softmax": -log_softmax(scores)[0][:, 0],
+        "log of softmax": -np.log(softmax(scores)[0][:, 0]),
+        "log of naive softmax": -np.log(naive_softmax(scores)[:, 0]),
+    }
+for name, losses in LOSSES.items():
+    print(f"{name:<21} the last finite loss is {losses[np.isfinite(losses)][-1]:.0f}")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.0, 3.1))
+STYLES = {
+    "log_softmax": (plots.SKY, 7),
+    "log of softmax": (plots.VERMILION, 3.5),
+    "log of naive softmax": (plots.BLUE, 1.5),
+}
+for name, (colour, width) in STYLES.items():
+    finite = np.isfinite(LOSSES[name])
+    axes.plot(gaps[finite], LOSSES[name][finite], color=colour, linewidth=width, label=name)
+    if not finite.all():
+        axes.plot(gaps[finite][-1], LOSSES[name][finite][-1], "o", color=colour, markersize=8)
+axes.set(
+    title="where each way of computing −log p ends", xlabel="how far the right class is behind"
+)
+axes.set(ylabel="loss (nats)")
+axes.legend()
+plt.show()
+
+# %% [markdown]
+r"""
+From its dot on, a line is infinite: two of them end in the middle of what should be a straight line.
+
+## 3. The softmax's Jacobian
+
+How does $p_i$ move if $z_j$ does? Write $p_i = e_i / s$ with $e_i = e^{z_i}$ and $s = \sum_k e_k$. $z_j$ moves $s$ in any
+case, with $\partial s / \partial z_j = e_j$; it moves the numerator only if $i = j$. By the quotient rule,
+
+$$
+\frac{\partial p_i}{\partial z_j}
+= \frac{\delta_{ij} \, e_i \, s - e_i \, e_j}{s^2}
+= \delta_{ij} \, p_i - p_i \, p_j
+= p_i \, (\delta_{ij} - p_j) .
+$$
+
+A higher $z_j$ raises $p_j$, by $p_j (1 - p_j)$, at the cost of all the others, in proportion to what they have. Measured:
+"""
+
+# %%
+measured = np.empty((5, 5))
+for j, step in enumerate(1e-5 * np.eye(5)):
+    measured[:, j] = (softmax(z + step)[0] - softmax(z - step)[0]) / 2e-5
+jacobian = np.diag(p) - np.outer(p, p)  # (V, V)
+print(f"largest difference: {np.abs(measured - jacobian).max():.0e}")
+assert np.allclose(measured, jacobian, rtol=0, atol=1e-9)
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(5.6, 3.6))
+image = plots.heatmap(axes, jacobian, digits=3)
+axes.set_xticks(range(5), words)
+axes.set_yticks(range(5), words)
+axes.set(title="∂p/∂z", xlabel="the score that moves", ylabel="the probability that moves")
+axes.grid(False)
+plt.show()
+
+# %% [markdown]
+r"""
+Every column sums to 0, since the probabilities go on summing to 1. Every row sums to 0, too: move all scores
+together, and nothing happens.
+
+The backward needs $dz = J^\top dp$. Multiply it out, and the matrix is gone:
+
+$$
+dz_j = \sum_i dp_i \, p_i \, (\delta_{ij} - p_j)
+= dp_j \, p_j - p_j \sum_i dp_i \, p_i
+= p_j \Big( dp_j - \underbrace{\textstyle\sum_i p_i \, dp_i}_{\text{mean of } dp \text{, weighted with } p} \Big) .
+$$
+
+With the matrix it costs $V^2$ operations a row (for BERT's vocabulary, 932 million); without it, a few times $V$. The slow
+way, against the numeric gradient:
+"""
+
+
+# %%
+def softmax_backward_by_matrix(dout, cache):
+    (y,) = cache  # (…, V)
+    jacobians = y[..., :, None] * (np.eye(y.shape[-1]) - y[..., None, :])  # (…, V, V)
+    return np.einsum("...ij,...i->...j", jacobians, dout)
+
+
+scores = rng.standard_normal((2, 3, 5))
+[row] = compare_with_numeric(
+    function_case("softmax", softmax, softmax_backward_by_matrix, {"x": scores})
+)
+print(row)
+assert row.ok
+
+# %% [markdown]
+r"""
+## 4. Your turn: the backward of softmax
+
+The fast way. In code what goes in is `x`, what comes out is `y`, and the cache holds `y` alone. (The same function works
+inside attention, of [08](08_attention.ipynb), in every layer, for each token and head.)
+"""
+
+
+# %% tags=["solution"]
+def my_softmax_backward(dout, cache):
+    """Derivative of y = softmax(x) over the last axis: dx (…, V).
+
+    dout (…, V); cache = (y,): y (…, V).
+    """
+    (y,) = cache
+    weighted_mean = (dout * y).sum(axis=-1, keepdims=True)  # (…, 1)
+    return y * (dout - weighted_mean)
+
+
+# %%
+check("03.softmax_backward", my_softmax_backward)
+
+# %% [markdown]
+r"""
+## 5. From probabilities to a loss
+
+The model said $p$, the right word is $t$. Its loss is $-\log p_t$, in *nats*: 0 for certainty, and larger the
+less the word was expected. The logarithm makes the loss of several words a sum, where their joint probability is a product.
+"""
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.0, 3.0))
+grid = np.logspace(-5.5, 0, 200)
+axes.semilogx(grid, -np.log(grid))
+MARKS = {1 / 30522: "any of 30,522", 0.01: "1 %", 0.1: "10 %", 0.5: "50 %"}
+for probability, text in MARKS.items():
+    loss = -np.log(probability)
+    axes.plot(probability, loss, "o", color=plots.VERMILION)
+    axes.text(1.2 * probability, loss + 0.4, f"{text}: {loss:.2f}", fontsize=9.5)
+axes.set(
+    title="the loss of one word", xlabel="probability of the right word", ylabel="−log p (nats)"
+)
+axes.set_xlim(right=4)
+plt.show()
+
+# %% [markdown]
+r"""
+A model that knows nothing gives every word $1/V$, and has a loss of $\ln V = \ln 30522 = 10.33$. Remember that
+number: a training that starts far from it has something to explain.
+
+Of a batch we take a weighted mean over its rows:
+
+$$ L = \frac1n \sum_r w_r \, (-\log p_{r, t_r}) . $$
+
+A row with $w_r = 0$ is **ignored**; $n$, the denominator, is usually $\sum_r w_r$. Here is how the library has it:
+"""
+
+# %%
+print(inspect.getsource(cross_entropy))
+
+# %% [markdown]
+r"""
+### Back in two stages
+
+First as two steps, softmax and then the loss, each with its own backward:
+"""
+
+
+# %%
+def staged_cross_entropy(logits, labels, weights, denominator):
+    p, _ = softmax(logits)  # stage 1  (P, V)
+    rows = np.arange(len(p))
+    loss = (weights * -np.log(p[rows, labels])).sum() / denominator  # stage 2
+    return loss, (p, labels, weights, denominator)
+
+
+# %% [markdown]
+r"""
+**Stage 2**, backwards. Of each row the loss looks at *one* probability. All others have no influence on it, so their
+derivative is 0:
+
+$$
+dp_{ri} = dL \cdot \frac{w_r}{n} \cdot \begin{cases} -\dfrac{1}{p_{r,t_r}} & i = t_r \\ 0 & \text{otherwise.} \end{cases}
+$$
+
+**Stage 1**, backwards, you have written already.
+
+## 6. Your turn: the two stages
+"""
+
+
+# %% tags=["solution"]
+def my_staged_backward(dout, cache):
+    """Derivatives of staged_cross_entropy: dp (P, V) after stage 2, dlogits (P, V) after stage 1.
+
+    dout: a scalar; cache = (p, labels, weights, denominator): p (P, V), labels and weights (P,).
+    """
+    p, labels, weights, denominator = cache
+    rows = np.arange(len(p))
+    dp = np.zeros_like(p)
+    dp[rows, labels] = -dout * weights / denominator / p[rows, labels]
+    return dp, softmax_backward(dp, (p,))
+
+
+# %%
+check("03.staged_backward", my_staged_backward)
+
+# %% [markdown]
+r"""
+## 7. Why is softmax + cross-entropy's gradient p − y; where did the Jacobian go?
+
+Put stage 2 into stage 1, for one row with weight 1 and $n = 1$. $dp$ has a single entry that is not 0, so the sum in the
+softmax's backward has a single term:
+
+$$ \sum_i p_i \, dp_i = p_t \cdot \left( - \frac1{p_t} \right) = -1 . $$
+
+Therefore
+
+$$
+dz_j = p_j \Big( dp_j - (-1) \Big) = p_j \, dp_j + p_j =
+\begin{cases} p_t \cdot \left( -\dfrac1{p_t} \right) + p_t = p_t - 1 & j = t \\[1ex] p_j & j \ne t \end{cases}
+\qquad\text{that is,}\qquad \boxed{\; dz = p - y \;}
+$$
+
+So the Jacobian did not vanish. The loss asks for *one row* of it, $p_t (\delta_{tj} - p_j)$, and multiplies that by $-1/p_t$; the
+logarithm's derivative cancels exactly the factor that the softmax has put there.
+
+Before we look at it, is it true? With *heart* as the right word, the numeric derivative of the loss, and $p - y$:
+"""
+
+# %%
+t = 1
+rises = [-log_softmax(z + step)[0][t] + log_softmax(z - step)[0][t] for step in 1e-5 * np.eye(5)]
+print("numeric", np.array(rises) / 2e-5)
+print("p − y  ", p - np.eye(5)[t])
+assert np.allclose(np.array(rises) / 2e-5, p - np.eye(5)[t], rtol=0, atol=1e-9)
+
+# %% [markdown]
+r"""
+And here is the cancellation at work, when *capital* is right, and when *banana* is, which the model thought nearly
+impossible.
+"""
+
+# %%
+PARTS = {}
+for t in (0, 4):
+    asked = jacobian[t]  # (V,): how p_t moves with each score
+    PARTS[words[t]] = {
+        f"row of ∂p/∂z; −1/p = −{1 / p[t]:.4g}": asked,
+        "result, p − y": asked * (-1 / p[t]),
+    }
+    y = np.eye(5)[t]
+    assert np.allclose(asked * (-1 / p[t]), p - y)
+    print(f"{words[t]:<8} row of the Jacobian {asked.round(3) + 0.0}   p − y {p - y}")
+
+assert round(1 / p[4]) == 1545
+
+# %% tags=["figure"]
+figure, panels = plt.subplots(2, 2, figsize=(7.5, 4.2), sharex=True, sharey="col")
+for panel_row, (word, parts) in zip(panels, PARTS.items(), strict=True):
+    colours = (plots.GREY, plots.VERMILION)
+    for panel, (title, values), colour in zip(panel_row, parts.items(), colours, strict=True):
+        panel.bar(words, values, color=colour)
+        panel.axhline(0, color="black", linewidth=0.8)
+        panel.set_title(title, fontsize=10)
+        panel.grid(False, axis="x")
+    panel_row[0].set_ylabel(f"right: {word}")
+for panel in panels[1]:
+    panel.tick_params(axis="x", labelrotation=30)
+plt.show()
+
+# %% [markdown]
+r"""
+Below left there is nothing to see: for *banana* the softmax is flat, its probability hardly moves whatever the
+scores do. The logarithm multiplies this by −1,545, and a full-sized gradient comes out, which pulls *banana* up and
+*capital* down.
+
+There is a shorter way to the same result. The loss itself, with the logarithm taken on paper, is
+
+$$
+L = \log \sum_j e^{z_j} - z_t
+\qquad\Longrightarrow\qquad
+\frac{\partial L}{\partial z_j} = \frac{e^{z_j}}{\sum_k e^{z_k}} - [j = t] = p_j - y_j .
+$$
+
+This is where *log-sum-exp* pays twice: the loss is finite, and so is its gradient. The staged way divides by $p_t$; once
+that has been rounded to 0, zero times infinity gives NaN.
+"""
+
+# %%
+behind = np.array([[0.0, 120.0]], dtype=np.float32)
+q, _ = softmax(behind)
+with np.errstate(divide="ignore", invalid="ignore"):
+    dq = np.array([[-1 / q[0, 0], 0]], dtype=np.float32)
+    print("staged:", softmax_backward(dq, (q,)))
+label, weight = np.array([0]), np.ones(1, np.float32)
+print("p − y: ", cross_entropy_backward(1.0, cross_entropy(behind, label, weight, 1.0)[1]))
+
+# %% [markdown]
+r"""
+### Does it cancel with any loss?
+
+No. The two are a pair. Take the squared error $\frac12 \sum_i (p_i - y_i)^2$ instead: there $dp = p - y$, and the softmax's
+backward comes on top of it. Two classes, with the right one ahead or behind:
+"""
+
+# %%
+lead = np.linspace(-8, 8, 161)
+scores = np.stack([lead, np.zeros_like(lead)], axis=1)  # (161, 2): class 0 is right
+q, cache = softmax(scores)
+labels, weights = np.zeros(161, dtype=int), np.ones(161)
+with_logarithm = cross_entropy_backward(1.0, cross_entropy(scores, labels, weights, 1.0)[1])
+with_squares = softmax_backward(q - np.array([1.0, 0.0]), cache)
+for at in (0, 80):
+    pair = f"{-with_logarithm[at, 0]:.4f}, squared error {-with_squares[at, 0]:.4f}"
+    print(f"lead {lead[at]:4.0f}: cross-entropy pulls with {pair}")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.0, 3.0))
+axes.plot(lead, -with_logarithm[:, 0], label="cross-entropy: 1 − p")
+axes.plot(lead, -with_squares[:, 0], label="squared error: 2 p (1 − p)²")
+axes.set(title="how hard the right score is pulled up", xlabel="its lead over the other score")
+axes.set(ylabel="−∂L/∂z")
+axes.legend()
+plt.show()
+
+# %% [markdown]
+r"""
+On the left the model is confident and wrong. Cross-entropy pulls with full force; the squared error hardly at all,
+since the flat softmax stands in the way. Who learns least there is who needs it most.
+
+## 8. Your turn: all in one line
+
+Nearly. The cache holds `log_p`, as the forward has left it. Mind the weights, the denominator and `dout`.
+"""
+
+
+# %% tags=["solution"]
+def my_cross_entropy_backward(dout, cache):
+    """Derivative of cross_entropy with respect to the logits: dlogits (P, V).
+
+    dout: a scalar; cache = (log_p, labels, weights, denominator): log_p (P, V), labels, weights (P,).
+    """
+    log_p, labels, weights, denominator = cache
+    y = np.zeros_like(log_p)
+    y[np.arange(len(labels)), labels] = 1.0
+    return (np.exp(log_p) - y) * (dout * weights / denominator)[:, None]
+
+
+# %%
+check("03.cross_entropy_backward", my_cross_entropy_backward)
+
+# %% [markdown] tags=["answer"]
+r"""
+The library's does not build $y$, which would be another array of `V` numbers a row, but subtracts in one column:
+"""
+
+# %% tags=["answer"]
+print(inspect.getsource(cross_entropy_backward))
+
+# %% [markdown]
+r"""
+## 9. Rows that do not count
+
+In a sentence BERT predicts only a few words. Everywhere else the label is −100, by convention, and the row gets the weight
+0. (For masked words the library saves the work and computes only the rows that count, see [11](11_heads_losses.ipynb);
+when it tags words, it does as here.) Six tokens, two of them to be predicted:
+"""
+
+# %%
+tokens = ["[CLS]", "the", "[MASK]", "sat", "[MASK]", "[SEP]"]
+choices = ["[PAD]", "cat", "dog", "the", "down", "up", "sat", "here"]
+labels = np.array([-100, -100, 1, -100, 4, -100])  # cat, down
+logits = 1.5 * rng.standard_normal((6, 8))  # (P, V)
+
+chosen = labels != -100
+weights = chosen.astype(float)
+classes = np.where(chosen, labels, 0)  # any class will do, where the weight is 0
+loss, cache = cross_entropy(logits, classes, weights, weights.sum())
+dlogits = cross_entropy_backward(1.0, cache)
+print("loss:", loss.round(3), "  row sums:", np.abs(dlogits.sum(axis=1)).round(9))
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 3.5))
+image = plots.heatmap(axes, dlogits, digits=2)
+axes.set_xticks(range(8), choices)
+axes.set_yticks(range(6), tokens)
+axes.set_aspect("auto")
+axes.set_title("dlogits: what is violet will be raised")
+figure.colorbar(image)
+plt.show()
+
+# %% [markdown]
+r"""
+One negative number in each row that counts, at the right word; positive ones everywhere else, together as large.
+A step against the gradient raises the one and lowers the others. Rows that do not count are 0.
+
+### What do people get wrong here?
+
+**The label 0.** Above, ignored rows carry class 0, but their weight is what ignores them. Some code ignores by class:
+whatever is labelled 0 does not count, as 0 is `[PAD]`. If the same function then serves the next-sentence head,
+whose class 0 means "B follows A", that class is never learned.
+
+**The denominator.** A mean over the batch has to divide by what counts in *all* of it. If it is taken in two
+pieces, the mean of their means is something else:
+"""
+
+# %%
+pieces = slice(0, 3), slice(3, 6)
+unequal = np.array([1.0, 1.0, 1.0, 0.0, 1.0, 0.0])  # three rows count in the first, then one
+whole, _ = cross_entropy(logits, classes, unequal, unequal.sum())
+means, shares = [], []
+for piece in pieces:
+    arguments = logits[piece], classes[piece], unequal[piece]
+    means.append(cross_entropy(*arguments, unequal[piece].sum())[0])
+    shares.append(cross_entropy(*arguments, unequal.sum())[0])
+print(f"whole batch   {whole:.4f}")
+print(f"mean of means {np.mean(means):.4f}")
+print(f"sum of shares {sum(shares):.4f}")
+assert np.isclose(sum(shares), whole) and not np.isclose(np.mean(means), whole)
+
+# %% [markdown]
+r"""
+The mean of means gives the lonely row three times the weight of each of the others. Therefore the library's denominator is an
+*argument*.
+
+## 10. In a real BERT
+
+The last thing that BERT's masked-word head does is to add a bias, one number for each word of the vocabulary:
+$z = \dots + b$. So $db = \sum_r dz_r$, by [01](01_gradients.ipynb#4.-Why-does-a-bias-gradient-sum-over-the-batch?), and what
+the whole model's backward leaves there must be the sum of our $p - y$, divided by the number of predicted words.
+"""
+
+# %%
+model = BertForPreTraining(BertConfig.preset("tiny"), dtype="float64", seed=0)
+model.eval()
+ids = [[101, 7592, 103, 999, 102], [101, 103, 2003, 103, 102]]
+labels = np.array([[-100, -100, 2088, -100, -100], [-100, 2023, -100, 2204, -100]])  # (B, S)
+
+outputs, cache = model.forward(input_ids=ids, labels=labels.tolist())
+model.backward(cache)
+bias = dict(model.named_parameters())["cls.predictions.bias"]
+
+scores = model.forward(input_ids=ids)[0].prediction_logits[labels != -100]  # (P, V)
+y = np.zeros_like(scores)  # (P, V)
+y[np.arange(len(y)), labels[labels != -100]] = 1.0
+by_hand = (softmax(scores)[0] - y).sum(axis=0) / len(y)
+
+print(f"loss {float(outputs.loss):.2f}, ln V {np.log(30522):.2f}")
+for word in (2088, 2023, 2204, 7592):
+    print(f"word {word}: backward {bias.grad[word]: .8f}   p − y {by_hand[word]: .8f}")
+assert np.allclose(bias.grad, by_hand, rtol=0, atol=1e-12)
+
+# %% [markdown]
+r"""
+The three hidden words get about $-\frac13$ each, all 30,519 others a little more than 0. From these numbers every other
+derivative in the model is made, layer by layer, on the way back to the embeddings.
+
+## Recap
+
+- Softmax: exponentials divided by their sum. Only differences of scores count, so the maximum may be subtracted, and
+  has to be.
+- $\partial p_i / \partial z_j = p_i (\delta_{ij} - p_j)$, and the backward without a matrix:
+  $dz = p \, (dp - \sum p \, dp)$.
+- Cross-entropy is $-\log p_t$; a model that knows nothing has $\ln V$.
+- Together: $dz = p - y$. The $1/p_t$ of the logarithm cancels the $p_t$ of the one Jacobian row that is asked for.
+- Rows are ignored by weight 0, and the denominator counts those that are not, over the whole batch.
+
+## What usually goes wrong
+
+- **Logarithm of a softmax.** Right, until a word is far behind; then infinite, and NaN on the way back.
+- **Half a Jacobian.** $p (1 - p) \, dp$ leaves out what a score does to the *other* probabilities.
+- **The row sum over everything.** It runs over the last axis; each row is a softmax of its own.
+- **Divided twice.** By the batch in the softmax, or by the rows and the weights in the loss.
+- **The mean, then the mask.** A loss that is averaged first and multiplied by a mask afterwards has ignored nothing.
+- **Softmax before the loss function.** `cross_entropy` wants scores. Given probabilities, it takes
+  them for scores that never lie further apart than 1.
+
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> Each row of dlogits sums to 0. How could you have known, without any formula?</summary>
+
+Adding the same constant to all scores of a row changes no probability and so no loss. The derivative in the direction
+$(1, \dots, 1)$ is therefore 0, and that derivative is the row's sum.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> With two classes, how does softmax become the logistic function?</summary>
+
+$p_0 = e^{z_0} / (e^{z_0} + e^{z_1}) = 1 / (1 + e^{-(z_0 - z_1)})$: the logistic function of the difference. Only one number
+counts, although the head computes two.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> A model can learn nothing but the output's bias b. Where does its training come to rest, and at which loss?</summary>
+
+Where $db = \sum_r (p - y_r)$ is 0, which means that $p$ is the mean of the $y_r$: each word has the probability of its
+frequency. The loss is then the entropy of the words' frequencies, the first plateau that a BERT in training reaches
+([14 · Pre-training](14_pretraining.ipynb)).
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+**Next:** [04 · GELU and dropout](04_gelu_dropout.ipynb), the two functions that act on each number by itself.
+The code of this notebook: [softmax.py](../minibert/ops/softmax.py), [cross_entropy.py](../minibert/ops/cross_entropy.py).
+"""

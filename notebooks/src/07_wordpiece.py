@@ -1,0 +1,618 @@
+# %% [markdown]
+r"""
+# 07 · WordPiece
+
+BERT never sees a text. It sees the numbers of tokens: words, or pieces of words, from a list that was fixed before
+training began. How text becomes tokens decides what the model can know about it, and most surprises with BERT in practice
+begin here.
+
+**You will** bring a text to words as BERT does · cut words into pieces · say what the ## is and when a whole word turns into
+[UNK] · learn a vocabulary from text, merge by merge · see what its size costs. You write three of these functions yourself.
+
+**Before this:** plain Python; [06 · Embeddings](06_embeddings.ipynb) for what a token's number is used for.
+**Time:** 60 minutes; it runs in seconds.
+
+| letter | in this notebook |
+|---|---|
+| `V` | vocabulary: how many different tokens there are |
+| `H` | hidden size: the numbers that the model's table holds for each of them |
+"""
+
+# %%
+import inspect
+import unicodedata
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from minibert import BertTokenizer, check, plots
+from minibert.course import read_log
+from minibert.course.exercises.n07_wordpiece import CORPORA, pair_counts, replace_pair
+from minibert.text import normalise as normalise_module
+from minibert.text.learn import count_words, learn_vocabulary
+from minibert.text.normalise import ASCII_PUNCTUATION, Normaliser
+from minibert.text.wordpiece import WordPiece
+
+plots.notebook_style()
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+# %% [markdown]
+r"""
+## 1. Why pieces of words?
+
+We need a text to learn from. Everybody who runs this has one: the English documentation of Python and of the packages that
+minibert needs. Here are its words and how often each occurs; every twentieth document is **held out**, to see
+what happens to text that the vocabulary was not made from. (The counts are stored, so that your numbers are those
+below. `RERUN` counts the documentation that *you* have.)
+"""
+
+# %%
+RERUN = False  # True: count the words of the installed documentation; some ten seconds
+
+
+def count_documentation():
+    from minibert.data.embedded import embedded_documents
+
+    documents = embedded_documents()
+    held_out = documents[::20]
+    training = [document for i, document in enumerate(documents) if i % 20]
+    for name, chosen in (("training", training), ("held out", held_out)):
+        counts = count_words((sentence for d in chosen for sentence in d), Normaliser())
+        yield {"text": name, "counts": dict(counts.most_common())}
+
+
+log = count_documentation() if RERUN else read_log("07_words.jsonl")
+training, held_out = (record["counts"] for record in log)
+for name, counts in (("training", training), ("held out", held_out)):
+    print(f"{name}: {sum(counts.values()):,} words, {len(counts):,} different ones")
+print("most frequent:", *list(training)[:12])
+
+# %% [markdown]
+r"""
+What should a token be? Two obvious answers, and the one between them. **Characters**: few, but a text becomes long, and the
+model has to learn spelling first. **Words**: short, but there is no end to them; whatever is not in the list is
+*unknown*, and its meaning lost. **Pieces** of words: frequent words whole, rare ones in parts, nothing unknown.
+"""
+
+# %%
+total = sum(held_out.values())
+vocabulary = learn_vocabulary(training, 8192, SPECIAL)  # a list; section 7 shows how
+wordpiece = WordPiece({token: i for i, token in enumerate(vocabulary)}, vocabulary.index("[UNK]"))
+listed = set(list(training)[:8192])
+
+characters = sum(count * len(word) for word, count in held_out.items())
+unknown = sum(count for word, count in held_out.items() if word not in listed)
+pieces = sum(count * len(wordpiece.ids(word)) for word, count in held_out.items())
+print("held-out text, a token is      tokens a word    unknown words")
+print(f"a character                    {characters / total:13.2f}    {0:12.1%}")
+print(f"a word, the 8,192 commonest    {1:13.2f}    {unknown / total:12.1%}")
+print(f"a piece, 8,192 of them         {pieces / total:13.2f}    {0:12.1%}")
+assert RERUN or all(wordpiece.ids(word) != wordpiece.unknown for word in held_out)
+
+# %% [markdown]
+r"""
+2.2 % sounds like little, but about every second sentence of 30 words has one, and such words tend to be those that
+a text is about. Pieces lose none of them, for 5 % more tokens.
+
+Two steps lead from text to pieces: *normalise* the text to words, then *cut* each word.
+
+## 2. From text to words
+
+The same word can be written in many ways: HELLO, Hello, hello; é as one character or as e with an accent that follows.
+They all would be different tokens, each learned from fewer examples. So BERT (this one, "uncased") makes them alike:
+
+1. Control characters go away; tabs, line ends and all kinds of spaces become a space.
+2. Spaces are put around each Chinese character, as Chinese writes none.
+3. Accents go away.
+4. Capitals become small.
+5. Every punctuation character becomes a word of its own. Words end at spaces.
+"""
+
+# %%
+normaliser = Normaliser()
+for text in ("Héllo,\tWORLD!", "don't", "C++ costs $5", "東京 is Tokyo", "zero\u200bwidth"):
+    print(f"{text!r:<22}", normaliser.words(text))
+
+# %% [markdown]
+r"""
+How does one remove an accent? Unicode can write é in two ways, and the normal form NFD is the longer one: the letter, then the
+accent as a character of its own, of the category `Mn` ("mark, nonspacing"). Then it only has to be left out.
+"""
+
+# %%
+for character in unicodedata.normalize("NFD", "é"):
+    category = unicodedata.category(character)
+    print(f"U+{ord(character):04X}  {category}  {unicodedata.name(character)}")
+
+# %% [markdown]
+r"""
+And what is punctuation? For Unicode the categories that begin with P. Not among them are `$`, `+`, `<`, `=` and a few more,
+which count as symbols; BERT takes every sign of ASCII for punctuation:
+"""
+
+# %%
+others = (c for c in ASCII_PUNCTUATION if not unicodedata.category(c).startswith("P"))
+print("punctuation for BERT, not for Unicode:", *sorted(others))
+
+# %% [markdown]
+r"""
+All this loses something, and it does not come back. A model that was trained on "us" cannot tell a country from a
+pronoun. Where that matters (names, German nouns) one takes a *cased* model, which leaves out steps 3 and 4:
+"""
+
+# %%
+cased = Normaliser(lowercase=False)
+for text in ("US and us", "Polish or polish?", "résumé, resume"):
+    print(f"{text!r:<22}", normaliser.words(text), " cased:", cased.words(text))
+
+# %% [markdown]
+r"""
+## 3. Your turn: normalise
+
+Write steps 3, 4 and 5. `ASCII_PUNCTUATION` is the set of signs above, and all other punctuation of ASCII.
+"""
+
+
+# %% tags=["solution"]
+def my_normalise(text):
+    """The words of a text, as a list: no accents, no capitals, each punctuation character alone."""
+    out = []
+    for char in unicodedata.normalize("NFD", text.lower()):
+        category = unicodedata.category(char)
+        if category == "Mn":
+            continue
+        is_punctuation = category.startswith("P") or char in ASCII_PUNCTUATION
+        out.append(f" {char} " if is_punctuation else char)
+    return "".join(out).split()
+
+
+# %%
+check("07.normalise", my_normalise)
+
+# %% [markdown] tags=["answer"]
+r"""
+The library does the same in two passes, before and after NFD. What becomes of a character does not depend on its
+neighbours, so each is worked out once and then looked up (`str.translate`):
+"""
+
+# %% tags=["answer"]
+print(inspect.getsource(normalise_module._clean))
+print(inspect.getsource(normalise_module._finish))
+
+# %% [markdown]
+r"""
+## 4. What does the double hash mean?
+
+Now a word, and a vocabulary. WordPiece is **greedy**: it takes the longest piece that the word begins with, then the
+longest that the rest begins with, and so on. A piece *inside* a word is written with ## in front, and is another token
+than the same letters at the beginning:
+"""
+
+
+# %%
+def pieces_of(word, vocabulary):
+    """The pieces of a word, as the library cuts it; vocabulary is a list of tokens."""
+    ids = WordPiece({token: i for i, token in enumerate(vocabulary)}, vocabulary.index("[UNK]"))
+    return [vocabulary[i] for i in ids.ids(word)]
+
+
+SMALL = "[UNK] un able play ##aff ##able ##s ##ing ##er".split()
+for word in ("unaffable", "able", "players", "unplay"):
+    print(f"{word:<10}", pieces_of(word, SMALL))
+
+# %% tags=["figure"]
+WORD, CUTS = "unaffable", [(0, 2), (2, 5), (5, 9)]
+attempts = [(start, end) for start, stop in CUTS for end in range(len(WORD), stop - 1, -1)]
+figure, axes = plt.subplots(figsize=(7.5, 4.0))
+for line, (start, end) in enumerate(attempts):
+    found = (start, end) in CUTS
+    for i in range(start, end):
+        colour = plots.BLUE if found else "#dddddd"
+        axes.add_patch(plt.Rectangle((i, line), 0.96, 0.88, color=colour))
+        style = {"color": "white" if found else plots.GREY, "fontsize": 9.5}
+        axes.text(i + 0.48, line + 0.46, WORD[i], ha="center", va="center", **style)
+    piece = ("##" if start else "") + WORD[start:end]
+    note = f"{piece}   yes" if found else piece
+    weight = "bold" if found else "normal"
+    axes.text(9.4, line + 0.46, note, va="center", fontsize=9.5, weight=weight)
+axes.set(
+    xlim=(-0.2, 13), ylim=(len(attempts), -0.1), title="unaffable: what is looked up, in this order"
+)
+axes.axis("off")
+plt.show()
+
+# %% [markdown]
+r"""
+Fourteen look-ups, three of them found. For most words the first is the last.
+
+**Why have ##?** For two reasons. It makes cutting reversible: `un able` is two words, `un ##able` one. And the ending in
+"unaffable" means something else than the word "able". They are different tokens, so they have different ids and different
+rows in the table of [06](06_embeddings.ipynb), and the model may learn different things about them. In the vocabulary that
+we learned from the documentation, for instance:
+"""
+
+# %%
+for piece in ("able", "##able", "form", "##form"):
+    print(f"{piece:<8} id {vocabulary.index(piece):5}")
+
+# %% [markdown]
+r"""
+## 5. Your turn: cut a word
+
+Greedy, from the left, ## on all pieces but the first. If you come to a place where no piece fits, not even of one
+character, the answer for the *whole word* is `["[UNK]"]`. Why it is so harsh is the next section's business.
+"""
+
+
+# %% tags=["solution"]
+def my_wordpiece(word, vocabulary):
+    """The pieces of a word, as a list of strings; vocabulary is a set of strings."""
+    pieces, start = [], 0
+    while start < len(word):
+        for end in range(len(word), start, -1):
+            piece = ("##" if start > 0 else "") + word[start:end]
+            if piece in vocabulary:
+                break
+        else:
+            return ["[UNK]"]
+        pieces.append(piece)
+        start = end
+    return pieces
+
+
+# %%
+check("07.wordpiece", my_wordpiece)
+
+# %% tags=["answer"]
+print(inspect.getsource(WordPiece.ids))
+
+# %% [markdown]
+r"""
+## 6. Why does a whole word become [UNK]?
+
+For three reasons. **One: a character that is not in the vocabulary.** A word ends at a space or at punctuation. An emoji is
+neither, so "great😊" is *one* word, and its last character fits no piece:
+"""
+
+# %%
+tokenizer = BertTokenizer(vocabulary)
+for text in ("it was great😊", "it was great 😊", "Übergröße", "Ubergrosse"):
+    print(f"{text:<18}", tokenizer.tokenize(text))
+
+# %% [markdown]
+r"""
+"great" is gone with it. The second line shows the remedy, a space. In the third, ü has become u, but ß is no accent, and
+though the vocabulary has `ß`, it has no `##ß`: that text never had it inside a word.
+
+**Two: greed.** It takes the longest piece and never gives it back, even where a shorter one would have worked. **Three:
+more than 100 characters**, a limit (200 in the original) against nonsense that would take long to search:
+"""
+
+# %%
+GREEDY = ["[UNK]", "ab", "abc", "##cd"]
+print("abcd     →", pieces_of("abcd", GREEDY), "  though ab + ##cd would do")
+for length in (100, 101):
+    tokens = tokenizer.tokenize(length * "a")
+    print(f"{length} × a  → {len(tokens):3} tokens:", *tokens[:6])
+
+# %% [markdown]
+r"""
+**And why the whole word?** One could keep the pieces before the problem. But `un [UNK]` begins like "unaffable", and like
+"under", whatever the word was. No information is safer than wrong information.
+
+How often does it happen? A vocabulary that was *learned* contains every character of its text by itself, with ##
+wherever it stood inside a word. So greed finds no dead end in words of known characters, and of all held-out words none is
+unknown. What remains is characters that are new, or new inside a word:
+"""
+
+# %%
+inside = {token[2:] for token in vocabulary if token.startswith("##") and len(token) == 3}
+alone = [token for token in vocabulary if len(token) == 1]
+print(len(alone), "characters can begin a word,", len(inside), "can stand inside one. Only begin:")
+print(*(character for character in alone if character not in inside))
+assert all(set(word[1:]) <= inside and word[0] in alone for word in training)
+
+# %% [markdown]
+r"""
+## 7. Where the vocabulary comes from
+
+Start with characters, and let the most frequent pair of neighbours become a token. Again, and again, until
+there are as many tokens as you want. That is all (Sennrich et al., 2016, called it byte-pair encoding). Here are five
+words, cut into characters, with how often each occurs:
+"""
+
+# %%
+words = CORPORA["hug, pug, pun, bun, hugs"]
+for tokens, count in words.items():
+    print(f"{count:3} × ", *tokens)
+print()
+for pair, count in pair_counts(words).most_common():
+    print(f"{count:3} × ", *pair)
+
+# %% [markdown]
+r"""
+A pair counts as often as the words that hold it. `##u ##n` stands in *pun* (12 times) and in *bun* (14 times): 26, more than any other.
+So `##un` becomes a token, and the words are now `p ##un` and `b ##un`. Then count anew.
+
+(You may read that WordPiece takes the pair with the highest count(pair) / (count(left) · count(right)) instead. The program
+behind Google's vocabularies was never published; the one with which BERT vocabularies are made today goes by frequency, and
+so do we.)
+
+## 8. Your turn: one merge
+
+`words` is a dictionary like the one above. Return the pair and the new dictionary. Of equally frequent pairs take the first in
+alphabetical order (as Python sorts tuples), so that the result does not depend on the order of the texts.
+`pair_counts(words)` and `replace_pair(tokens, pair, token)` are given. What is the new token called?
+"""
+
+
+# %% tags=["solution"]
+def my_merge_once(words):
+    """The most frequent pair of neighbours, and the words with this pair as one token.
+
+    words: {tuple of tokens: how often the word occurs}. Returns (left, right) and a new dictionary.
+    """
+    counts = pair_counts(words)
+    left, right = best = min(counts, key=lambda pair: (-counts[pair], pair))
+    token = left + right.removeprefix("##")
+    return best, {replace_pair(tokens, best, token): count for tokens, count in words.items()}
+
+
+# %%
+check("07.merge_once", my_merge_once)
+
+# %% [markdown]
+r"""
+The library does that, only faster: it remembers which words hold each pair, and looks at those alone. Five merges, and the
+words after each:
+"""
+
+# %%
+FIVE = {"hug": 10, "pug": 5, "pun": 12, "bun": 14, "hugs": 5}
+characters = len(learn_vocabulary(FIVE, 1000, SPECIAL, min_frequency=1000))  # no merge at all
+for merges in range(6):
+    learned = learn_vocabulary(FIVE, characters + merges, SPECIAL, min_frequency=1)
+    new = learned[-1] if merges else ""
+    print(f"{new:<5}", " | ".join(f"{' '.join(pieces_of(word, learned)):<11}" for word in FIVE))
+
+# %% [markdown]
+r"""
+## 9. A vocabulary grows
+
+Now the documentation. Each merge adds one token at the end of the list, so a smaller vocabulary is the beginning of a
+larger one, and we can watch a word grow together:
+"""
+
+# %%
+for size in (150, 200, 300, 500, 1000, 2000, 4000, 8192):
+    known, unseen = (pieces_of(word, vocabulary[:size]) for word in ("documentation", "unaffable"))
+    print(f"V = {size:4}   {' '.join(known):<32} {' '.join(unseen)}")
+assert learn_vocabulary(training, 1000, SPECIAL) == vocabulary[:1000]
+
+# %% [markdown]
+r"""
+*documentation* is soon one token; *unaffable*, which that text does not contain, never. And `una ##ff ##able` shows that
+pieces are no syllables and no prefixes: the algorithm knows no language, it counts. Whether a word stays whole is a matter of
+how frequent it was in *that* text:
+"""
+
+# %%
+ranked = list(training)  # the most frequent first
+CLASSES = {
+    "1 to 100": set(ranked[:100]),
+    "101 to 1,000": set(ranked[100:1000]),
+    "1,001 to 5,000": set(ranked[1000:5000]),
+    "beyond 5,000": set(ranked[5000:]),
+    "not in it at all": set(held_out) - set(training),
+}
+lengths = [
+    np.mean([len(wordpiece.ids(word)) for word in held_out if word in of_class])
+    for of_class in CLASSES.values()
+]
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.0, 2.8))
+axes.barh(list(CLASSES), lengths, color=plots.BLUE, height=0.6)
+for line, length in enumerate(lengths):
+    axes.text(length + 0.03, line, f"{length:.2f}", va="center")
+axes.invert_yaxis()
+axes.set(
+    title="pieces of a held-out word, V = 8,192",
+    xlabel="pieces",
+    ylabel="rank in the training text",
+)
+axes.grid(False, axis="y")
+plt.show()
+
+# %% [markdown]
+r"""
+A vocabulary remembers what it has read. The same tokenizer on a sentence of its own kind and on two of others:
+"""
+
+# %%
+for sentence in (
+    "The array is sorted in place, and the indices are returned.",
+    "She murmured a melancholy lullaby to the drowsy kittens.",
+    "The patient's haemoglobin fell after the appendectomy.",
+):
+    tokens = tokenizer.tokenize(sentence)
+    print(f"{len(sentence.split()):2} words, {len(tokens)} tokens:", *tokens)
+
+# %% [markdown]
+r"""
+Sequences get longer (there is room for 512 tokens), and each piece, shared by many words, says little by itself. So a
+vocabulary should be learned from text like that to be read. It cannot be exchanged later: the model's table has a row for
+each of its tokens, in this order.
+
+## 10. How large should it be?
+"""
+
+# %%
+SIZES = (120, 150, 200, 300, 500, 1000, 2000, 4000, 8192, 14000)
+larger = learn_vocabulary(training, max(SIZES), SPECIAL)
+tokens_a_word = {"training": [], "held out": []}
+for size in SIZES:
+    smaller = WordPiece({token: i for i, token in enumerate(larger[:size])}, 1)
+    for name, counts in (("training", training), ("held out", held_out)):
+        tokens = sum(count * len(smaller.ids(word)) for word, count in counts.items())
+        tokens_a_word[name].append(tokens / sum(counts.values()))
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.0, 3.2))
+for (name, values), marker in zip(tokens_a_word.items(), "os", strict=True):
+    axes.semilogx(SIZES, values, marker=marker, label=name)
+axes.axhline(1, color=plots.GREY, linestyle="--", linewidth=1)
+axes.text(120, 1.06, "every word whole", color=plots.GREY, fontsize=9)
+axes.set(
+    title="length of the text in tokens", xlabel="size of the vocabulary V", ylabel="tokens a word"
+)
+axes.set_xticks([100, 300, 1000, 3000, 10000], ["100", "300", "1,000", "3,000", "10,000"])
+axes.minorticks_off()
+axes.set_ylim(0.8, 4.3)
+axes.legend()
+plt.show()
+
+# %% [markdown]
+r"""
+The first thousand tokens bring 4.1 tokens a word down to 1.5; from 8,192 to 14,000 there is next to nothing left to gain. But
+every token costs a row of `H` numbers that has to be learned: from how many examples? Cut the training text with the
+vocabulary that was made from it, and count.
+"""
+
+# %%
+uses = np.zeros(len(vocabulary), dtype=int)  # (V,)
+for word, count in training.items():
+    for i in wordpiece.ids(word):
+        uses[i] += count
+
+learned = np.arange(len(vocabulary)) >= len(SPECIAL)  # (V,)
+never = [vocabulary[i] for i in np.flatnonzero(learned & (uses == 0))]
+print(f"the 100 most used: {np.sort(uses)[::-1][:100].sum() / uses.sum():.0%} of the text")
+print(f"used less than 10 times: {(learned & (uses < 10)).sum():,} tokens")
+print(f"never used: {len(never)} tokens, such as", *never[3:11])
+assert RERUN or ("##ribut" in never and {"distribution", "attribute"} <= set(vocabulary))
+
+# %% tags=["figure"]
+ids = np.flatnonzero(learned)
+some = uses[ids] > 0
+figure, axes = plt.subplots(figsize=(7.0, 3.4))
+axes.scatter(ids[some], uses[ids][some], s=3, linewidths=0, color=plots.BLUE, label="used")
+axes.scatter(
+    ids[~some], 0 * ids[~some], s=3, linewidths=0, color=plots.VERMILION, label="never used"
+)
+axes.set_yscale("symlog", linthresh=1)
+axes.set_yticks([0, 1, 10, 100, 1000, 10000], ["0", "1", "10", "100", "1,000", "10,000"])
+axes.set(title="how often each token is used in the training text", ylabel="uses")
+axes.set_xlabel("id: tokens in the order in which they were learned")
+axes.legend(markerscale=3)
+plt.show()
+
+# %% [markdown]
+r"""
+The later a token was learned, the rarer it can be: the upper edge is how often the pair stood there when it was merged. Later
+merges take uses away, some of them all! (A few dots lie above: greedy cutting is not bound to the merges; see question 2.) `##ribut` was a step on the way to *distribution*
+and *attribute*. Once these were tokens themselves, nothing was left for it to do, and nothing for its row to learn from. (BERT's
+30,522 tokens were for 3,300 million words; here are 0.8 million.)
+
+## 11. The whole tokenizer
+
+`BertTokenizer` puts it together, and adds what the model needs: [CLS] in front, [SEP] behind each text, [PAD] up to a common
+length. It is made from a vocabulary, or learns one: `BertTokenizer.train(texts, vocab_size)`.
+"""
+
+# %%
+encoded = tokenizer(
+    "Sorted in place.", "The array is unaffable.", max_length=16, padding="max_length"
+)
+print(*(tokenizer.tokens[i] for i in encoded["input_ids"]))
+for name, row in encoded.items():
+    print(f"{name:<15}", *(f"{value:4}" for value in row))
+
+# %% [markdown]
+r"""
+Where in the text does a token stand? Tasks that mark something in a text (names, answers) need to know:
+"""
+
+# %%
+text = "Héllo, unaffable WORLD"
+ids, spans = tokenizer.token_ids_with_spans(text)
+for i, (start, stop) in zip(ids, spans, strict=True):
+    print(f"{tokenizer.tokens[i]:<8} {start:2} to {stop:2}  {text[start:stop]!r}")
+
+# %% [markdown]
+r"""
+And back again. The text does not return (capitals, accents, spaces are gone), but its ids do:
+"""
+
+# %%
+print(tokenizer.decode(ids))
+assert tokenizer.token_ids(tokenizer.decode(ids)) == ids
+
+# %% [markdown]
+r"""
+## Recap
+
+- A text is first normalised (no capitals, no accents, punctuation alone), then each word is cut, greedily, from the left.
+- The ## marks a piece inside a word. `able` and `##able` are two tokens with two rows.
+- A word is [UNK] as a whole if it cannot be cut to its end: with a learned vocabulary, because of a character that
+  is new.
+- The vocabulary is learned by merging the most frequent pair, again and again. Frequent words end up whole.
+- It belongs to the model: row `i` of the table means token `i` of this list and no other.
+
+## What usually goes wrong
+
+- **Another model's vocabulary.** Every id is valid, nothing fails, and the model reads nonsense. Keep them in one folder.
+- **A word is not a token.** Labels, positions and lengths count tokens: 512 tokens are fewer than 512 words.
+- **An emoji, a letter, a sign stuck to a word.** All of the word becomes [UNK]. Count the [UNK] in your data before training.
+- **Cased and uncased mixed up.** A cased vocabulary with lower-cased text never finds its names.
+- **[SEP] written by a user.** In a text it becomes the real token. `protect_special_tokens=False` makes it letters and
+  brackets.
+
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> The vocabulary is "[UNK] a b ab ##a ##b ##ab". How is "abab" cut? And "bab"? Which words of a and b can be
+[UNK]?</summary>
+
+`ab ##ab` and `b ##ab`. None: each single character is there, with and without ##, so some piece always fits.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> Learning merges pairs; cutting is greedy. Must a word of the training text be cut into the pieces that the
+merges had made of it?</summary>
+
+No. Suppose the merges made a ##bc of "abc", while another word gave the token ab. Greedy cutting finds the longer
+beginning, ab, and then ##c. Both are pieces of the vocabulary, and the model only ever sees the second cut. (Other tokenizers, those of
+GPT-2 for instance, replay the merges.)
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> Your texts are full of one word that the model's vocabulary cuts into six pieces. What does that cost, and why
+not add the word to the list?</summary>
+
+Six of the 512 places each time. The model has to put the pieces together, which it has learned to do with other words. A new
+token is a new row of the table, with random numbers. With much text to go on pre-training with, it can become worth more than
+the pieces; with a few examples it stays noise.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+**Next:** [08 · Attention](08_attention.ipynb), where the tokens look at each other. The code of this notebook:
+[normalise.py](../minibert/text/normalise.py), [wordpiece.py](../minibert/text/wordpiece.py),
+[learn.py](../minibert/text/learn.py), [tokenizer.py](../minibert/text/tokenizer.py).
+"""

@@ -1,0 +1,644 @@
+# %% [markdown]
+r"""
+# 09 · Many heads
+
+One attention head takes *one* weighted mean. BERT-base takes twelve at a time, in each layer, from the same tokens; they
+cost nothing extra, and every head finds a job of its own. The price is a reshape that looks harmless and deceives
+nearly everybody once.
+
+**You will** see what one head cannot do · split and merge heads, and see what the wrong reshape does · know which tests it
+passes · write the backward of all heads at once · watch heads divide work among themselves, and take them out one by one.
+
+**Before this:** [08 · Attention](08_attention.ipynb).
+**Time:** 45 minutes; it runs in seconds.
+
+| letter | in this notebook |
+|---|---|
+| `B`, `S` | sequences in a batch, tokens in a sequence |
+| `H` | hidden size: how many numbers describe a token |
+| `A` | heads |
+| `D` | features of a head: `D` = `H` / `A` |
+"""
+
+# %%
+import inspect
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.colors import ListedColormap
+
+from minibert import BertConfig, check, plots
+from minibert.course.exercises.n08_attention import one_head
+from minibert.gradcheck import check as compare_with_numeric
+from minibert.gradcheck import function_case
+from minibert.ops.attention import (
+    attention,
+    attention_backward,
+    attention_bias,
+    merge_heads,
+    split_heads,
+)
+from minibert.ops.composites import (
+    attention_probabilities,
+    packed_attention,
+    packed_attention_backward,
+)
+from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
+from minibert.ops.linear import linear, linear_backward
+
+plots.notebook_style()
+np.set_printoptions(precision=3, suppress=True)
+rng = np.random.default_rng(9)
+
+# %% [markdown]
+r"""
+## 1. What one head cannot do
+
+A verb wants to know its subject *and* its object. Let one head look at both with equal weight, and swap them:
+"dog bites man", "man bites dog".
+"""
+
+# %%
+dog, man = rng.standard_normal((2, 8))  # values
+
+
+def one_mean(before, behind):
+    return 0.5 * before + 0.5 * behind  # one head, half of its weight on either
+
+
+def two_means(before, behind):
+    return np.concatenate([before[:4], behind[4:]])  # two heads of 4 features, a neighbour each
+
+
+for name, look in (("one head", one_mean), ("two heads", two_means)):
+    same = np.allclose(look(dog, man), look(man, dog))
+    print(f"{name:<9} tells {'the same' if same else 'different things'} in the two sentences")
+
+# %% [markdown]
+r"""
+A mean forgets who gave what. Unequal weights would tell the two apart a little; [section 7](#7.-Every-head-finds-a-job) measures how little.
+Two heads keep them apart: the first fills one half of the result, the second the other. Each has only half as many
+features to say it with, so the result is as long as before.
+
+## 2. Cutting a token into heads
+
+So: `H` features a token, `A` heads, each gets `D` = `H` / `A` features *of every token*, neighbours. Attention wants them as
+an axis of their own, (B, A, S, D). Here are 3 tokens (0, 1, 2) of 4 features (a, b, c, d), for 2 heads. Beside the right
+split is what one `reshape` to the very same shape gives.
+"""
+
+# %%
+S, H, A = 3, 4, 2
+x = np.arange(S * H).reshape(1, S, H)  # (1, S, H): token = number // H, feature = number % H
+right = split_heads(x, A)  # (1, A, S, D)
+wrong = x.reshape(1, A, S, H // A)
+print("shapes:", right.shape, wrong.shape)
+
+
+# %% tags=["figure"]
+def tiles(panel, numbers, title):
+    tokens = ListedColormap([plots.SKY, plots.YELLOW, "#d0d0d0"])
+    panel.imshow(numbers // H, cmap=tokens, vmin=0, vmax=2)
+    for (row, column), number in np.ndenumerate(numbers):
+        panel.text(column, row, f"{number // H}{'abcd'[number % H]}", ha="center", va="center")
+    panel.set_title(title, fontsize=10)
+    panel.set(xticks=np.arange(-0.5, numbers.shape[1]), yticks=np.arange(-0.5, numbers.shape[0]))
+    panel.set(xticklabels=[], yticklabels=[])
+    panel.tick_params(length=0)
+    panel.grid(color="white", linewidth=1.5)
+    panel.set_axisbelow(False)
+    panel.spines[:].set_visible(False)
+
+
+figure, axes = plt.subplots(1, 5, figsize=(7.5, 2.3), width_ratios=(4, 2, 2, 2, 2))
+tiles(axes[0], x[0], "tokens (S, H)")
+for a in range(A):
+    tiles(axes[1 + a], right[0, a], f"split: head {a}")
+    tiles(axes[3 + a], wrong[0, a], f"reshape: head {a}")
+plt.show()
+
+# %% [markdown]
+r"""
+A colour is a token. After the split, every head has a part of each token, in its own row. After the reshape, head 0 has token 0
+twice, then half of token 1, and has never heard of token 2. No error, no warning, right shape.
+
+**Why?** The numbers lie in memory one behind the other: 0a 0b 0c 0d 1a 1b … `reshape` never moves them. It only draws new
+borders, and the last axis runs fastest. What we want has another *order* (0a 0b 1a 1b 2a 2b …), and the only thing that
+changes the order is a transpose.
+"""
+
+# %%
+for name, heads in (("one reshape", wrong), ("split", right)):
+    print(f"{name:<12} as it is read: {heads.ravel()}")
+
+# %% [markdown]
+r"""
+Even the transpose moves nothing at first. It tells NumPy to step differently through the same memory. These are the steps in
+numbers (not bytes) from one entry to the next, along each axis:
+"""
+
+# %%
+for name, array in (("tokens", x), ("split", right), ("one reshape", wrong)):
+    steps = tuple(step // x.itemsize for step in array.strides)
+    print(f"{name:<12} {array.shape!s:<14} steps {steps}")
+assert np.shares_memory(right, x)  # the split is a view: nothing was copied
+computed = right.copy()  # heads as attention returns them, one behind the other in memory:
+assert not np.shares_memory(merge_heads(computed), computed)  # merging these has to copy
+
+# %% [markdown]
+r"""
+## 3. Your turn: split and merge
+
+Two functions of one line each (and one that unpacks the shape). First cut, then move; and back: first move, then glue.
+"""
+
+
+# %% tags=["solution"]
+def my_split_heads(x, num_heads):
+    """(B, S, H) → (B, A, S, D): head a gets the features a·D to (a+1)·D of every token."""
+    B, S, H = x.shape
+    return x.reshape(B, S, num_heads, H // num_heads).transpose(0, 2, 1, 3)
+
+
+# %%
+check("09.split_heads", my_split_heads)
+
+
+# %% tags=["solution"]
+def my_merge_heads(heads):
+    """(B, A, S, D) → (B, S, H): undoes the split."""
+    B, A, S, D = heads.shape
+    return heads.transpose(0, 2, 1, 3).reshape(B, S, A * D)
+
+
+# %%
+check("09.merge_heads", my_merge_heads)
+
+# %% [markdown] tags=["answer"]
+r"""
+The library has the same two lines:
+"""
+
+# %% tags=["answer"]
+print(inspect.getsource(split_heads))
+print(inspect.getsource(merge_heads))
+
+# %% [markdown]
+r"""
+## 4. Twelve heads for the price of one
+
+Where do the parts of a head come from? The linear map that makes $q$ has a weight of shape (H, H), and its output $n$ comes
+from row $n$ ([02](02_linear.ipynb)). Head $a$ gets the outputs $aD$ to $(a+1)D$; so it owns these *rows* of $W_q$, and those
+of $W_k$ and $W_v$. Splitting the result is the same as having $A$ small maps of shape (D, H), one for each head.
+
+BERT goes one step further and puts $W_q$, $W_k$, $W_v$ below each other: one product with a weight (3H, H) makes everything
+that all heads need.
+"""
+
+# %%
+print(inspect.getsource(packed_attention))
+
+# %% [markdown]
+r"""
+`_split_qkv` cuts the last axis in three and splits each third. Compare it with a loop in which every head is alone with
+its own rows, and uses `one_head` of notebook 08:
+"""
+
+# %%
+B, S, H, A = 3, 5, 12, 4
+D = H // A
+x = rng.standard_normal((B, S, H))
+qkv_weight = rng.standard_normal((3 * H, H)) / np.sqrt(H)
+mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0], [1, 1, 0, 0, 0]])
+bias = attention_bias(mask, "float64")  # (B, 1, 1, S)
+
+qkv, _ = linear(x, qkv_weight, np.zeros(3 * H))  # (B, S, 3H)
+y, _ = packed_attention(qkv, bias, A, 0.0, None)  # (B, S, H)
+
+
+def loop_over_heads(x):
+    outputs = []
+    for a in range(A):
+        of_head = slice(a * D, (a + 1) * D)
+        q, k, v = (x @ weight[of_head].T for weight in np.split(qkv_weight, 3))  # (B, S, D) each
+        outputs.append(one_head(q, k, v, bias[:, 0])[0])
+    return np.concatenate(outputs, axis=-1)  # side by side: (B, S, H)
+
+
+assert np.allclose(loop_over_heads(x), y)
+print(f"largest difference: {np.abs(loop_over_heads(x) - y).max():.0e}")
+
+# %% [markdown]
+r"""
+What do more heads cost? Count for one layer of BERT-base, one sequence of 128 tokens. The scores of a head are $S^2$ products of
+length $D$; with $A$ heads that makes $A \cdot S^2 \cdot D = S^2 H$, whatever $A$ is.
+"""
+
+# %%
+print("heads    D   weights of q, k, v   multiplications for scores   numbers in p")
+for heads in (1, 4, 12, 48):
+    size = 768 // heads
+    print(
+        f"{heads:5} {size:4} {3 * 768 * 768:20,} {heads * 128**2 * size:28,} {heads * 128**2:14,}"
+    )
+
+# %% [markdown]
+r"""
+Only $p$ grows. What you pay with is $D$. A head's scores are a product of (S, D) and (D, S), so they are a matrix of rank `D` at
+most: a head with few features can only make simple patterns. BERT keeps $D = 64$ in almost every size, and adds heads as
+it grows.
+"""
+
+# %%
+for a in (1, 2, 4, 12):
+    q, k, _ = np.split(qkv, 3, axis=-1)
+    q, k = split_heads(q, a), split_heads(k, a)
+    rank = np.linalg.matrix_rank(q[0, 0] @ k[0, 0].T)
+    print(f"A = {a:2}, D = {H // a:2}: rank of the {S} × {S} scores of a head: {rank}")
+
+for name in ("tiny", "mini", "base", "large"):
+    size, heads = BertConfig.preset(name).hidden_size, BertConfig.preset(name).num_attention_heads
+    print(f"BERT-{name:<6} H = {size:4} = {heads:2} heads × {size // heads}")
+
+# %% [markdown]
+r"""
+## 5. The backward of moving numbers around
+
+$dx$ means $\partial L / \partial x$. The split computes nothing: every number of its output *is* a number of its input, in another
+place. Write both as long vectors and number the places, so that $y_{\pi(n)} = x_n$. Each $x_n$ was used once, so
+
+$$ dx_n = dy_{\pi(n)} : $$
+
+every gradient goes back to where its number came from. That is what merging does. As a matrix, the split is a
+permutation $P$, a 1 in each row and column, and the backward of $y = Px$ is $dx = P^{\mathsf T} dy$. For a permutation
+$P^{\mathsf T} = P^{-1}$. **So the backward of splitting is merging, and the backward of merging is splitting.**
+"""
+
+# %%
+small = (1, 3, 4)  # B, S, H
+N = 3 * 4
+units = np.eye(N).reshape(N, *small[1:])  # N inputs, each with a single 1
+P = split_heads(units, 2).reshape(N, N).T  # its columns are what becomes of them
+dy = rng.standard_normal((1, 2, 3, 2))  # (B, A, S, D)
+assert np.array_equal(P.T @ P, np.eye(N))
+assert np.array_equal(P.T @ dy.ravel(), merge_heads(dy).ravel())
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 2, figsize=(6.5, 3.3))
+for panel, title, matrix in zip(axes, ("splitting, P", "merging, Pᵀ"), (P, P.T), strict=True):
+    plots.heatmap(panel, matrix)
+    panel.set(title=title, xticks=(0, 4, 8), yticks=(0, 4, 8))
+axes[0].set(xlabel="place in x", ylabel="place in y")
+axes[1].set(xlabel="place in dy", ylabel="place in dx")
+plt.show()
+
+# %% [markdown]
+r"""
+And the cut of $qkv$ in three? Three parts that share no number: their gradients are put side by side again, in the same
+order. So the whole backward is the forward read from the end:
+"""
+
+# %% tags=["figure"]
+CHAIN = {"qkv": (0, 0), "q k v": (1.6, 0), "heads": (3.2, 0), "results": (5.1, 0), "y": (6.7, 0)}
+STEPS = [("qkv", "q k v", "cut"), ("q k v", "heads", "split")]
+STEPS += [("heads", "results", "attention"), ("results", "y", "merge")]
+figure, axes = plt.subplots(2, 1, figsize=(7.5, 2.0))
+plots.graph(axes[0], CHAIN, STEPS)
+names = ("glue", "merge", "attention′", "split")
+back = [(end, start, name) for (start, end, _), name in zip(STEPS, names, strict=True)]
+plots.graph(axes[1], CHAIN, back, colour=plots.VERMILION)
+plt.show()
+
+# %% [markdown]
+r"""
+### Your turn: all heads, backwards
+
+`cache` is `(attention_cache, num_heads)`, and `attention_backward(dheads, attention_cache)` of notebook 08 returns $dq$, $dk$,
+$dv$ of all heads, (B, A, S, D) each. You have `split_heads`, `merge_heads` and `np.concatenate`.
+"""
+
+
+# %% tags=["solution"]
+def my_packed_attention_backward(dout, cache):
+    """Derivative of packed attention: dqkv (B, S, 3H).
+
+    dout (B, S, H); cache = (attention_cache, num_heads).
+    """
+    attention_cache, num_heads = cache
+    gradients = attention_backward(split_heads(dout, num_heads), attention_cache)
+    return np.concatenate([merge_heads(gradient) for gradient in gradients], axis=-1)
+
+
+# %%
+check("09.packed_attention_backward", my_packed_attention_backward)
+
+# %% [markdown]
+r"""
+The library's, against numeric gradients, with two padded sequences:
+"""
+
+# %%
+case = function_case(
+    "packed attention",
+    lambda qkv: packed_attention(qkv, bias, A, 0.0, None),
+    packed_attention_backward,
+    {"qkv": qkv},
+)
+[row] = compare_with_numeric(case)
+print(row)
+assert row.ok
+
+# %% [markdown]
+r"""
+## 6. Which tests does a wrong split pass?
+
+Three that people write, each with the merge that undoes it:
+"""
+
+
+# %%
+def one_reshape(x, A):
+    return x.reshape(B, A, S, H // A)
+
+
+def dealt_out(x, A):  # the features in turn: 0, A, 2A, … to the first head
+    return x.reshape(B, S, H // A, A).transpose(0, 3, 1, 2)
+
+
+def batch_behind(x, A):  # as if the heads came first in memory
+    return x.reshape(A, B, S, H // A).transpose(1, 0, 2, 3)
+
+
+SPLITS = {
+    "right": (split_heads, merge_heads),
+    "one reshape": (one_reshape, lambda heads: heads.reshape(B, S, H)),
+    "features dealt out": (dealt_out, lambda heads: heads.transpose(0, 2, 3, 1).reshape(B, S, H)),
+    "batch behind": (batch_behind, lambda heads: heads.transpose(1, 0, 2, 3).reshape(B, S, H)),
+}
+
+# %% [markdown]
+r"""
+And six tests. The gradient check takes the whole of packed attention, with the wrong split in the forward and its merge in
+the backward, as a person with that mistake would write it.
+"""
+
+
+# %%
+def with_split(split, merge, A):
+    """Packed attention, forward and backward, with this way of splitting."""
+
+    def forward(qkv):
+        q, k, v = (split(third, A) for third in np.split(qkv, 3, axis=-1))
+        y, cache = attention(q, k, v, bias, 0.0, None)
+        return merge(y), cache
+
+    def backward(dout, cache):
+        gradients = attention_backward(split(dout, A), cache)
+        return np.concatenate([merge(gradient) for gradient in gradients], axis=-1)
+
+    return forward, backward
+
+
+def verdicts(split, merge):
+    """Which of the tests this way of splitting passes, by their names."""
+    heads = split(x, A)
+    pair = with_split(split, merge, A)
+    of_one_head, _ = with_split(split, merge, 1)[0](qkv)
+    changed = x.copy()
+    changed[1, 2] += 1.0  # one token …
+    moved = (split(changed, A) != heads).any(axis=(1, 3))  # (B, S): … moves which rows?
+    gradients = compare_with_numeric(function_case("", *pair, {"qkv": qkv}))
+    return {
+        "shape": heads.shape == (B, A, S, D),
+        "merge\nundoes it": np.array_equal(merge(heads), x),
+        "one\nhead": np.allclose(of_one_head, packed_attention(qkv, bias, 1, 0.0, None)[0]),
+        "gradient\ncheck": all(row.ok for row in gradients),
+        "change\na token": moved[1, 2] and moved.sum() == 1,
+        "loop over\nheads": np.allclose(pair[0](qkv)[0], loop_over_heads(x)),
+    }
+
+
+results = {name: verdicts(*pair) for name, pair in SPLITS.items()}
+passed = np.array([list(result.values()) for result in results.values()])  # (ways, tests)
+assert passed[0].all() and not passed[1:].all(axis=1).any()
+assert passed[:, :4].all()
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.0, 2.9))
+axes.imshow(passed, cmap=ListedColormap([plots.BLUE, "#f2f2f2"]), vmin=0, vmax=1, aspect="auto")
+for (row, column), ok in np.ndenumerate(passed):
+    text, colour = ("passes", "black") if ok else ("caught", "white")
+    axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=9.5)
+axes.set_xticks(range(6), results["right"], fontsize=9.5)
+axes.set_yticks(range(len(SPLITS)), SPLITS)
+axes.xaxis.tick_top()
+axes.tick_params(length=0)
+axes.grid(False)
+axes.spines[:].set_visible(False)
+plt.show()
+
+# %% [markdown]
+r"""
+Four of six tests say nothing. Above all **the gradient check**: it compares a backward with *its own forward*, and if both
+mix the tokens in the same way, they agree to the last digit. It proves that you differentiated what you wrote, not that
+you wrote what you wanted. For that, test a property (a token's change stays in its row), and compare with something slow and plain.
+
+Is "dealt out" even wrong? It mixes nothing, it only names the features differently. A model that learns with it from
+scratch is as good. One that gets trained weights from elsewhere is broken:
+"""
+
+# %%
+renamed = np.arange(H).reshape(D, A).T.ravel()  # 0, A, 2A, …, 1, A + 1, …
+assert np.array_equal(dealt_out(x, A), split_heads(x[..., renamed], A))
+print("dealt out = right, with the features in this order:", renamed)
+
+# %% [markdown]
+r"""
+## 7. Every head finds a job
+
+A toy again. Ten tokens in a ring, each one of six symbols. Every token shall tell three things: the symbol on its **left**, the
+one on its **right**, and the **first** of the sequence. The model: one layer of attention and a linear map of what it returns.
+All weights are random and learn together, by gradient descent. Nobody says which head should do what.
+
+The number of heads is all that changes; all runs have equally many weights.
+"""
+
+# %%
+S, H, SYMBOLS, BATCH = 10, 48, 6, 32
+QUESTIONS = ("left", "right", "first")
+
+
+def answers(symbols):
+    """(BATCH, S, 3): what stands left and right of each token, and first."""
+    first = np.broadcast_to(symbols[:, :1], symbols.shape)
+    return np.stack([np.roll(symbols, 1, axis=1), np.roll(symbols, -1, axis=1), first], axis=-1)
+
+
+def predict(context, weight):
+    logits, cache = linear(context, weight, np.zeros(3 * SYMBOLS))  # (BATCH, S, 3 · SYMBOLS)
+    return logits.reshape(-1, SYMBOLS), cache
+
+
+def correct(context, weight, labels):
+    """(3,): the share of right answers to each question."""
+    guesses = predict(context, weight)[0].argmax(axis=-1).reshape(labels.shape)
+    return (guesses == labels).mean(axis=(0, 1))
+
+
+# %%
+def train(A, steps=600, learning_rate=0.2):
+    """Train with A heads; the last batch's context, readout, labels and attention maps."""
+    rng = np.random.default_rng(0)
+    table, positions = rng.standard_normal((SYMBOLS, H)), rng.standard_normal((S, H))
+    qkv_weight = rng.standard_normal((3 * H, H)) / np.sqrt(H)
+    readout = rng.standard_normal((3 * SYMBOLS, H)) / np.sqrt(H)
+    nothing_masked, ones = np.zeros((BATCH, 1, 1, S)), np.ones(BATCH * S * 3)
+    for _ in range(steps):
+        symbols = rng.integers(SYMBOLS, size=(BATCH, S))
+        x, labels = (table[symbols] + positions) / np.sqrt(2), answers(symbols)
+        qkv, qkv_cache = linear(x, qkv_weight, np.zeros(3 * H))
+        context, attention_cache = packed_attention(qkv, nothing_masked, A, 0.0, None)
+        logits, readout_cache = predict(context, readout)
+        _, loss_cache = cross_entropy(logits, labels.ravel(), ones, BATCH * S)
+
+        dlogits = cross_entropy_backward(1.0, loss_cache).reshape(BATCH, S, -1)
+        dcontext, dreadout, _ = linear_backward(dlogits, readout_cache)
+        dqkv = packed_attention_backward(dcontext, attention_cache)
+        qkv_weight -= learning_rate * linear_backward(dqkv, qkv_cache)[1]
+        readout -= learning_rate * dreadout
+    return context, readout, labels, attention_probabilities(qkv, nothing_masked, A)
+
+
+HEADS = (1, 2, 3, 4, 6)
+trained = {A: train(A) for A in HEADS}
+shares = np.array([correct(*trained[A][:3]) for A in HEADS])  # (5, 3)
+assert (shares[2:] > 0.99).all() and (shares[:2].min(axis=1) < 0.7).all()
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(4.6, 3.4))
+image = plots.heatmap(axes, shares, digits=2)
+image.set_clim(0, 1)
+axes.set_xticks(range(3), QUESTIONS)
+axes.set_yticks(range(len(HEADS)), [f"{A} head{'s' * (A > 1)}" for A in HEADS])
+axes.set(title="share of right answers", aspect="auto")
+plt.show()
+
+# %% [markdown]
+r"""
+One head answers one question well and the others badly; two answer two; from three on, all. (Guessing gives 0.17: unequal
+weights do help a little, but not enough.) Here is where the heads look when there are four:
+"""
+
+# %%
+maps = trained[4][3].mean(axis=0)  # (A, S, S), mean over the batch
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.4), sharey=True)
+for a, panel in enumerate(axes):
+    plots.heatmap(panel, maps[a]).set_clim(0, 1)
+    panel.set(title=f"head {a}", xlabel="key", xticks=(0, 3, 6, 9), yticks=(0, 3, 6, 9))
+axes[0].set_ylabel("query")
+plt.show()
+
+# %% [markdown]
+r"""
+A stripe beside the diagonal is a neighbour, a bright column the first token. To be sure, take heads out. What they return
+lies side by side, and the linear map that follows (in BERT `attention.output.dense`) adds up what it makes of each:
+
+$$
+y \, W^{\mathsf T} = \sum_a y_a \, W_a^{\mathsf T}, \qquad W_a = \text{columns } aD \text{ to } (a+1)D \text{ of } W .
+$$
+
+So heads *add* to the result, each on its own, and one is removed by writing zeros over its part.
+"""
+
+# %%
+context, readout, labels, _ = trained[4]
+D = H // 4
+parts = [slice(a * D, (a + 1) * D) for a in range(4)]
+added = sum(context[..., part] @ readout[:, part].T for part in parts)
+assert np.allclose(added, linear(context, readout, np.zeros(3 * SYMBOLS))[0])
+
+without = []
+for part in parts:
+    cut = context.copy()
+    cut[..., part] = 0.0
+    without.append(correct(cut, readout, labels))
+without = np.array(without)  # (A, 3)
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(4.6, 2.9))
+plots.heatmap(axes, without, digits=2).set_clim(0, 1)
+axes.set_xticks(range(3), QUESTIONS)
+axes.set_yticks(range(4), [f"without head {a}" for a in range(4)])
+axes.set(title="share of right answers", aspect="auto")
+plt.show()
+
+# %% [markdown]
+r"""
+Head 1 alone knows the left neighbour, head 3 alone the first token. Heads 0 and 2 share the right neighbour: without head 0 the
+answers get worse, without head 2 nothing happens. There were three jobs for four heads. Michel, Levy and Neubig (2019) found the same in a
+trained BERT: most heads can be taken out, one at a time, with hardly a loss. What its heads look at is the subject of
+[16](16_looking_inside.ipynb).
+
+## Recap
+
+- One head returns one mean, which forgets who gave what. Several heads keep several means apart, side by side.
+- Splitting gives each head `D` neighbouring features of every token: a reshape of the last axis, *then* a transpose.
+- Head `a` owns rows $aD$ to $(a+1)D$ of $W_q$, $W_k$, $W_v$. Weights and multiplications are the same for any `A`.
+- Splitting is a permutation, so its backward is its inverse, merging; and the other way round.
+- What the heads return is added up by the next linear map: any head can be taken out by itself.
+
+## What usually goes wrong
+
+- **One reshape to (B, A, S, D).** Mixes tokens, has the right shape, passes the gradient check.
+- **Merging without the transpose.** `heads.reshape(B, S, H)` glues neighbouring *tokens* of one head.
+- **Features dealt out.** (D, A) for (A, D): harmless until real weights are loaded.
+- **√H for √D.** A score of one head has `D` terms.
+- **Thirds within each head.** $qkv$ holds all of $q$, then all of $k$, then all of $v$.
+
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> You swap heads 3 and 7 of a trained layer: their rows of all three weights, and nothing else. Is the model the
+same? What else would have to be swapped?</summary>
+
+No: what the heads return now lies in other places, and the linear map behind it reads the wrong features. Swap its columns
+of heads 3 and 7 as well, and nothing has changed. Heads have no order of their own.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> What does the padding mask do to a model with "one reshape"?</summary>
+
+Row $j$ of a head is then not token $j$ but a piece of some other one. The mask hides row $j$, so it hides pieces of real
+tokens and shows pieces of padding.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> Why not 768 heads of one feature each?</summary>
+
+A score would be the product of two numbers, so all queries of a head would want the same keys, or the opposite ones:
+the scores have rank 1. Even "look at your left neighbour" cannot be said in that way. And $p$ would be 64 times as large
+as with 12 heads.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+**Next:** [10 · The encoder](10_encoder.ipynb), where attention becomes half of a layer.
+The code of this notebook: [attention.py](../minibert/ops/attention.py), [composites.py](../minibert/ops/composites.py).
+"""

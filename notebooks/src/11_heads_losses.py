@@ -1,0 +1,566 @@
+# %% [markdown]
+r"""
+# 11 · Heads and losses
+
+The encoder turns tokens into vectors and has no opinion on what they are for. Two small heads on top of it give
+the whole model its error signal: one asks which word was hidden, the other whether two sentences belong together. The
+first has a weight that is used at both ends of the model, and so two gradients for one matrix.
+
+**You will** follow the masked-word head from hidden states to a loss · derive the gradient of a weight with two uses,
+and write it · see what the decoder's separate bias learns · see where the pooler's gradient comes from, and what its tanh is
+good for · check a model with both heads against numeric gradients.
+
+**Before this:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), [06 · Embeddings](06_embeddings.ipynb).
+**Time:** 50 minutes; it runs in seconds.
+
+| letter | in this notebook |
+|---|---|
+| `B`, `S` | sequences in a batch, tokens in a sequence |
+| `H` | hidden size |
+| `V` | words in the vocabulary |
+| `P` | predicted positions, here of the whole batch |
+
+As always, $dx$ is short for $\partial L / \partial x$.
+"""
+
+# %%
+import inspect
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from minibert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, check, ops, plots
+from minibert.bert.heads import BertLMPredictionHead
+from minibert.course.exercises.n11_heads_losses import tied_model
+from minibert.gradcheck import Draws, function_case, model_case
+from minibert.gradcheck import check as compare_with_numeric
+from minibert.ops.composites import masked_lm_loss, masked_lm_loss_backward
+
+plots.notebook_style()
+np.set_printoptions(precision=3, suppress=True)
+rng = np.random.default_rng(11)
+
+# %% [markdown]
+r"""
+## 1. Two heads on one encoder
+
+The encoder gives `hidden`, (B, S, H). From there two paths lead to a number each, and the loss is their plain sum.
+"""
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 2.5))
+NODES = {
+    "hidden": (0, 0.5),
+    "rows": (1.3, 1),
+    "z": (3.1, 1),
+    "scores": (4.7, 1),
+    "h[CLS]": (1.3, 0),
+    "pooled": (3.1, 0),
+    "2 scores": (4.7, 0),
+    "loss": (6.0, 0.5),
+}
+ARROWS = [
+    ("hidden", "rows", "gather"),
+    ("rows", "z", "transform"),
+    ("z", "scores", "Eᵀ, b"),
+    ("scores", "loss", "MLM"),
+    ("hidden", "h[CLS]", "first"),
+    ("h[CLS]", "pooled", "tanh"),
+    ("pooled", "2 scores", "linear"),
+    ("2 scores", "loss", "NSP"),
+]
+plots.graph(axes, NODES, ARROWS)
+plt.show()
+
+# %%
+SIZES = {"vocab_size": 40, "hidden_size": 16, "max_position_embeddings": 12}
+NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+# weights ten times as large as BERT's at the start: pictures of gradients show more
+config = BertConfig.preset("tiny", **SIZES, **NO_DROPOUT, initializer_range=0.2)
+model = BertForPreTraining(config, dtype="float64", seed=3)
+for name, parameter in model.named_parameters():
+    if name.startswith("cls.") or "pooler" in name:
+        print(f"{name:<46} {parameter.shape}")
+
+# %% [markdown]
+r"""
+One matrix is missing from the list: the decoder, (V, H), which scores every word. It is the table of word embeddings,
+which the encoder owns already. More of that in section 4.
+
+## 2. Gather first
+
+Only 15 % of the positions are predicted ([12 · Pre-training data](12_pretraining_data.ipynb)). So the head first picks
+their rows out of `hidden`, seen as (B·S, H): row $b \cdot S + s$. Picking rows by number is a look-up, exactly like an
+embedding, and its backward is the same: put the gradients back where the rows came from, 0 elsewhere.
+"""
+
+# %%
+B, S, V = 3, 12, config.vocab_size
+ids = rng.integers(5, V, size=(B, S))  # (B, S)
+ids[:, 0], ids[:, -1] = 2, 3  # [CLS], [SEP]
+labels = np.full((B, S), -100)
+for sequence, position in ((0, 4), (0, 9), (1, 2), (2, 5), (2, 6)):
+    labels[sequence, position] = ids[sequence, position]
+    ids[sequence, position] = 4  # [MASK]
+
+positions = np.flatnonzero(labels != -100)  # (P,)
+hidden = rng.standard_normal((B, S, config.hidden_size))  # stands in for the encoder's output
+head = model.cls.predictions
+gathered_first = head.logits(hidden, positions)  # (P, V)
+all_scores = head.logits(hidden)  # (B, S, V)
+print("positions b·S + s:", positions)
+print("scores:", gathered_first.shape, "instead of", all_scores.shape)
+assert np.allclose(gathered_first, all_scores.reshape(-1, V)[positions])
+
+base = BertConfig.preset("base")
+for name, rows in (("all positions", 128), ("gathered, P = 19", 19)):
+    products = rows * base.hidden_size * (base.hidden_size + base.vocab_size)
+    print(f"BERT-base, one sequence of 128, {name:<16} {products / 1e9:.2f} G multiplications")
+
+# %% [markdown]
+r"""
+## 3. The transform
+
+Between a hidden state and the scores stands one more dense layer, with GELU and a LayerNorm: $z =
+\operatorname{LN}(\operatorname{gelu}(x W^\top + b))$. Hidden states are made for the encoder; $z$ is made to be
+compared with words. Here is the head's forward, as it runs:
+"""
+
+# %%
+source = inspect.getsource(BertLMPredictionHead.forward)
+print(source[source.index("rows = ") - 8 :])
+
+# %% [markdown]
+r"""
+## 4. The tied decoder: why two gradients add
+
+The scores are $\text{logits} = z E^\top + b$, and $E$ is the table of word embeddings: the score of word $v$ is the dot product
+of $z$ with the vector that stands for $v$ at the input. A word is what it looks like and what it answers to. For
+BERT-base that saves a matrix of 30,522 × 768:
+"""
+
+# %%
+size = sum(p.size for _, p in BertModel(base, device=None).named_parameters())
+decoder = base.vocab_size * base.hidden_size
+print(f"encoder {size:,}; a decoder of its own would add {decoder:,} ({decoder / size:.0%})")
+
+# %% [markdown]
+r"""
+What is the gradient of a matrix that is used twice? Pretend that the two uses are two matrices, $L(E_{\text{in}},
+E_{\text{out}})$, both of which happen to equal $E$. The chain rule goes through both arguments:
+
+$$
+\frac{\partial L}{\partial E}
+= \frac{\partial L}{\partial E_{\text{in}}} \underbrace{\frac{\partial E_{\text{in}}}{\partial E}}_{1}
++ \frac{\partial L}{\partial E_{\text{out}}} \underbrace{\frac{\partial E_{\text{out}}}{\partial E}}_{1}
+= dE_{\text{in}} + dE_{\text{out}} .
+$$
+
+A **sum**, not a mean. The smallest case: $f(w) = w \tanh(w x)$, with $w$ once inside and once outside.
+"""
+
+# %%
+w, x = 0.7, 1.3
+outside = np.tanh(w * x)  # ∂/∂w of the factor in front
+inside = w * (1 - np.tanh(w * x) ** 2) * x  # … of the one in the tanh
+numeric = ((w + 1e-6) * np.tanh((w + 1e-6) * x) - (w - 1e-6) * np.tanh((w - 1e-6) * x)) / 2e-6
+print(
+    f"outside {outside:.4f} + inside {inside:.4f} = {outside + inside:.4f}   numeric {numeric:.4f}"
+)
+assert np.isclose(outside + inside, numeric)
+
+# %% [markdown]
+r"""
+Now the model of the exercise, the whole tied circle without an encoder: $h = \tanh(W[\text{ids}])$, $\text{logits} = h
+W^\top$. From $d\text{logits}$:
+
+**As a decoder**, a linear map, with all positions $n = (b, s)$ in rows:
+$\; dW_{\text{out}} = d\text{logits}^\top h . \;$ Every word got a score at every position, so every row gets a gradient.
+
+**As a table**: first back to $h$, then through tanh, whose derivative is $1 - h^2$, to the embeddings $e$,
+
+$$ dh = d\text{logits} \; W , \qquad de = dh \odot (1 - h^2) , $$
+
+and from there into the rows that were looked up, an id that occurs twice collecting twice:
+$\; dW_{\text{in}}[v] = \sum_{n : \, \text{id}_n = v} de_n .$
+"""
+
+# %%
+print(inspect.getsource(tied_model))
+
+# %% [markdown]
+r"""
+## 5. Your turn: the tied gradient
+
+Return the one gradient of the one weight. (Careful with repeated ids: [06 · Embeddings](06_embeddings.ipynb).)
+"""
+
+
+# %% tags=["solution"]
+def my_tied_backward(dlogits, cache):
+    """Derivative of logits = h Wᵀ, h = tanh(W[ids]), with respect to W: dweight (V, H).
+
+    dlogits (B, S, V); cache = (ids, hidden, weight): (B, S), h (B, S, H) and W (V, H).
+    """
+    ids, hidden, weight = cache
+    V, H = weight.shape
+    dweight = dlogits.reshape(-1, V).T @ hidden.reshape(-1, H)  # as the decoder
+    dembedded = (dlogits @ weight) * (1 - hidden**2)  # (B, S, H)
+    np.add.at(dweight, ids, dembedded)  # as the table
+    return dweight
+
+
+# %%
+check("11.tied_backward", my_tied_backward)
+
+# %% [markdown]
+r"""
+## 6. The two contributions in a BERT
+
+In the library there is no special case for this. The parameter has two users, and `add_grad` adds: the head's backward runs first
+and leaves the decoder's share, the embeddings' backward comes last and adds the table's. So we can look at the gradient in
+between:
+"""
+
+# %%
+word_table = model.bert.embeddings.word_embeddings.weight
+
+with ops.reference_only():
+    model.zero_grad()
+    output, cache = model.forward(ids, labels=labels)
+    dhidden = head.backward(1.0, cache.pop())  # the MLM head alone, (B, S, H)
+    as_decoder = word_table.grad.copy()  # (V, H)
+
+    model.zero_grad()
+    output, cache = model.forward(ids, labels=labels)
+    model.backward(cache)  # all of it
+    total = word_table.grad.copy()
+as_table = total - as_decoder
+
+used = np.unique(ids)
+print(f"rows with a gradient: as decoder {np.count_nonzero(np.abs(as_decoder).sum(1))}", end="")
+print(
+    f", as table {np.count_nonzero(np.abs(as_table).sum(1) > 1e-12)}; words in the batch {len(used)}"
+)
+assert set(np.flatnonzero(np.abs(as_table).sum(1) > 1e-12)) == set(used)
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 3, figsize=(7.5, 4.6), sharey=True)
+parts = {"as decoder": as_decoder, "as table": as_table, "their sum": total}
+limit = np.percentile(np.abs(total), 99)
+for panel, (title, part) in zip(axes, parts.items(), strict=True):
+    image = plots.heatmap(panel, part, limit=limit)
+    panel.set(title=title, xlabel="feature", xticks=[0, 5, 10, 15], yticks=range(0, V, 5))
+    panel.set_aspect("auto")
+axes[0].set_ylabel("word (row of E)")
+figure.colorbar(image, ax=axes, shrink=0.7)
+plt.show()
+
+# %% [markdown]
+r"""
+The decoder's share is **dense**: every word of the vocabulary takes part in the softmax. The table's is **sparse**: only words that
+occur (rows that stay white did not; the strong one, 4, is [MASK]). With $p_{nv}$ the predicted probabilities and $y_n$ the right words, the decoder's row is
+
+$$
+dE_{\text{out}}[v] = \frac1P \sum_{n} \bigl( p_{nv} - [v = y_n] \bigr) \, z_n .
+$$
+
+Going downhill, the right word's vector moves towards $z$, every other one away from it, by its probability. A word that never occurs
+is only pushed away, at every step. Check the formula with the library's loss:
+"""
+
+# %%
+z = rng.standard_normal((5, 6))  # (P, H)
+table = rng.standard_normal((9, 6))  # (V, H)
+bias = rng.standard_normal(9)  # (V,)
+right = np.array([1, 4, 4, 0, 8])  # (P,)
+_, cache = masked_lm_loss(z, table, bias, right, np.ones(5), 5.0)
+_, dtable, dbias = masked_lm_loss_backward(1.0, cache)
+
+scores = z @ table.T + bias
+p = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)  # (P, V)
+onehot = np.eye(9)[right]
+by_formula = (p - onehot).T @ z / 5
+print(f"largest difference {np.abs(dtable - by_formula).max():.0e}")
+assert np.allclose(dtable, by_formula)
+
+case = function_case(
+    "masked-word loss",
+    lambda *a: masked_lm_loss(*a, right, np.ones(5), 5.0),
+    masked_lm_loss_backward,
+    {"z": z, "table": table, "bias": bias},
+)
+for row in compare_with_numeric(case):
+    print(f"{row.parameter:<6} agrees with the numeric gradient: {row.ok}")
+    assert row.ok
+
+# %% [markdown]
+r"""
+## 7. What does the decoder's separate bias do?
+
+The table has no bias, but the decoder has one number per word, $b$, of its own. Its gradient is
+
+$$
+db_v = \frac1P \sum_n \bigl( p_{nv} - [v = y_n] \bigr)
+= \underbrace{\overline{p_v}}_{\text{predicted share}} - \underbrace{f_v}_{\text{true share}} ,
+$$
+
+so it rests when every word is predicted **as often as it occurs**. That is the frequency of words. If the head knows nothing
+else ($z = 0$), $p = \operatorname{softmax}(b)$, and $p_v = f_v$ means $b_v = \log f_v$ up to a constant. Let it learn:
+"""
+
+# %%
+V_words = 60
+frequency = 1.0 / np.arange(1, V_words + 1)
+frequency /= frequency.sum()  # like words: the n-th is 1/n as frequent as the first
+right = rng.choice(V_words, size=4000, p=frequency)
+counted = np.bincount(right, minlength=V_words) / len(right)
+
+bias = np.zeros(V_words)
+nothing, unused = np.zeros((len(right), 1)), np.zeros((V_words, 1))
+losses = []
+for _ in range(400):
+    loss, cache = masked_lm_loss(nothing, unused, bias, right, np.ones(len(right)), len(right))
+    losses.append(float(loss))
+    bias -= 5.0 * masked_lm_loss_backward(1.0, cache)[2]
+
+entropy = -(counted[counted > 0] * np.log(counted[counted > 0])).sum()
+print(f"loss {losses[0]:.3f} = ln V = {np.log(V_words):.3f}  →  {losses[-1]:.3f}")
+print(f"entropy of the frequencies: {entropy:.3f}")
+assert np.isclose(losses[-1], entropy, atol=2e-3)
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.1))
+axes[0].plot(losses)
+axes[0].axhline(entropy, color=plots.GREY, linestyle="--", linewidth=1.2)
+axes[0].text(400, entropy + 0.02, "entropy", color=plots.GREY, ha="right", va="bottom", fontsize=9)
+axes[0].set(title="the bias alone", xlabel="step", ylabel="loss (nats)")
+seen_words = counted > 0
+log_f, b = np.log(counted[seen_words]), bias[seen_words]
+axes[1].plot(log_f, log_f - log_f.mean() + b.mean(), color=plots.GREY, linewidth=1.2)
+axes[1].plot(log_f, b, "o", markersize=4)
+axes[1].set(title="it learns log frequency", xlabel="log f", ylabel="b")
+plt.show()
+
+# %% [markdown]
+r"""
+With the bias alone a model reaches the *unigram plateau*, at which pre-training first seems to stand still
+([14 · Pre-training](14_pretraining.ipynb)). Without it, frequency would have to be written into the lengths and directions of the
+embeddings, which have other things to say, and at the input, too.
+
+## 8. Why a tanh pooler?
+
+The other head sees one vector, the first token's, through a **pooler**: $y = \tanh(h_{\text{CLS}} W^\top + b)$, and
+two scores from $y$. The paper gives no reason for the tanh; here is what it does.
+
+Without it, two linear maps would follow each other, and two linear maps are one: $(h W_1^\top) W_2^\top = h (W_2 W_1)^\top$. The
+`H × H` weights of the pooler would add nothing. With it, the head can draw borders that are not straight. Four points that no
+straight line separates:
+"""
+
+# %%
+points = np.array([[-1.0, -1], [1, 1], [-1, 1], [1, -1]])  # (4, 2)
+which = np.array([0, 0, 1, 1])
+
+
+def fit(activate, derivative, steps=2000):
+    rng = np.random.default_rng(2)
+    W1, b1, W2 = rng.standard_normal((4, 2)), rng.standard_normal(4), rng.standard_normal((2, 4))
+    b2 = np.zeros(2)
+    for _ in range(steps):
+        y = activate(points @ W1.T + b1)  # the pooler, (4, 4)
+        loss, cache = ops.cross_entropy(y @ W2.T + b2, which, np.ones(4), 4.0)
+        dscores = ops.cross_entropy_backward(1.0, cache)
+        dz = (dscores @ W2) * derivative(y)
+        W2, b2 = W2 - 0.3 * dscores.T @ y, b2 - 0.3 * dscores.sum(0)
+        W1, b1 = W1 - 0.3 * dz.T @ points, b1 - 0.3 * dz.sum(0)
+    return float(loss)
+
+
+linear = fit(lambda z: z, np.ones_like)
+with_tanh = fit(np.tanh, lambda y: 1 - y**2)
+print(f"loss without tanh {linear:.3f} (ln 2 = {np.log(2):.3f}), with tanh {with_tanh:.3f}")
+assert linear > 0.69 and with_tanh < 0.05
+
+# %% [markdown]
+r"""
+GELU would do that too. Tanh also keeps every number in $(-1, 1)$, however large $h$ is. The price: where $\lvert y \rvert$ is
+near 1, the derivative $1 - y^2$ is near 0, and little gradient gets through.
+
+## 9. Pooled output or h[CLS]?
+
+Ask who taught them. Here is the length of the gradient that each head sends to each position of the encoder's output:
+"""
+
+# %%
+with ops.reference_only():
+    output, cache = model.forward(ids, labels=labels, next_sentence_label=[0, 1, 1])
+    model.zero_grad()
+    from_mlm = head.backward(1.0, cache[-1])  # (B, S, H)
+    linear_cache, loss_cache = cache[1]
+    dscores = ops.cross_entropy_backward(1.0, loss_cache)  # (B, 2)
+    dpooled = model.cls.seq_relationship.backward(dscores, linear_cache)  # (B, H)
+    _, pooler_cache = model.bert.pooler.forward(output.last_hidden_state)
+    from_nsp = model.bert.pooler.backward(dpooled, pooler_cache)  # (B, S, H)
+
+arrives = {
+    "from MLM": np.linalg.norm(from_mlm, axis=-1),
+    "from NSP": np.linalg.norm(from_nsp, axis=-1),
+}
+for name, lengths in arrives.items():
+    print(
+        name, "reaches (sequence, position)", [tuple(map(int, at)) for at in np.argwhere(lengths)]
+    )
+assert not arrives["from MLM"][:, 0].any() and not arrives["from NSP"][:, 1:].any()
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(2, 1, figsize=(7.5, 3.2), sharex=True)
+for panel, (name, lengths) in zip(axes, arrives.items(), strict=True):
+    image = plots.heatmap(panel, lengths)
+    panel.set(title=f"‖dhidden‖ {name}", ylabel="sequence")
+    panel.set_aspect("auto")
+    figure.colorbar(image, ax=panel)
+axes[1].set_xlabel("position (0 is [CLS])")
+plt.show()
+
+# %% [markdown]
+r"""
+In the last layer **[CLS] hears from NSP alone, and only through the pooler**; masked words never are at position 0. So:
+
+- The *pooled* output is what NSP wanted to know. It is a good start for fine-tuning, where its weights learn on.
+- $h_{\text{CLS}}$ is one step before it, and made to be read by that pooler.
+- In a model without NSP nobody trains the pooler. `BertForMaskedLM` has none; a library that adds one fills it with random numbers.
+- Neither is a good vector of a sentence before fine-tuning ([15 · Fine-tuning](15_fine_tuning.ipynb)).
+"""
+
+# %%
+print("pooler of BertForMaskedLM:", BertForMaskedLM(config, device=None).bert.pooler)
+
+# %% [markdown]
+r"""
+## 10. One loss, one check
+
+$L = L_{\text{MLM}} + L_{\text{NSP}}$, each a sum over its labels divided by their number. A fresh model knows nothing, so it
+should begin near $\ln V + \ln 2$. (If yours does not, look at the initialisation before anything else.)
+"""
+
+# %%
+as_published = BertConfig.preset("tiny", **SIZES, **NO_DROPOUT)  # N(0, 0.02²), cut off at 0.04
+fresh = BertForPreTraining(as_published, dtype="float64", seed=7)
+output, _ = fresh.forward(ids, labels=labels, next_sentence_label=[0, 1, 1])
+print(f"MLM {output.mlm_loss:.3f}   ln V = {np.log(V):.3f}")
+print(f"NSP {output.nsp_loss:.3f}   ln 2 = {np.log(2):.3f}")
+assert abs(output.loss - np.log(2 * V)) < 0.2
+
+# %% [markdown]
+r"""
+When a batch is computed in pieces, all pieces must divide by the labels of the *whole* batch: a mean of means is
+something else as soon as their numbers differ.
+"""
+
+# %%
+pieces = slice(0, 1), slice(1, 3)
+naive = np.mean([fresh.forward(ids[i], labels=labels[i])[0].mlm_loss for i in pieces])
+right_way = sum(
+    fresh.forward(ids[i], labels=labels[i], mlm_denominator=5)[0].mlm_loss for i in pieces
+)
+print(f"whole batch    {output.mlm_loss:.6f}")
+print(f"mean of means  {naive:.6f}")
+print(f"sums / 5       {right_way:.6f}")
+assert np.isclose(right_way, output.mlm_loss) and not np.isclose(naive, output.mlm_loss)
+
+# %% [markdown]
+r"""
+Last, a model with both heads, every parameter against the numeric gradient. The tied table is among them, with both of its
+contributions. (The key's bias has no influence on anything, see [08 · Attention](08_attention.ipynb): its gradient is compared with 0.)
+"""
+
+# %%
+SMALL = {"vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "intermediate_size": 6}
+small = BertForPreTraining(
+    BertConfig.preset("tiny", **SMALL, **NO_DROPOUT, max_position_embeddings=4), dtype="float64"
+)
+Draws(small.device, 1).randomise(small)
+batch = {
+    "input_ids": np.array([[2, 5, 4, 5], [2, 4, 7, 3]]),
+    "labels": np.array([[-100, -100, 6, -100], [-100, 7, 7, -100]]),
+    "next_sentence_label": np.array([0, 1]),
+}
+zeros = [name for name, _ in small.named_parameters() if name.endswith("key.bias")]
+rows = compare_with_numeric(model_case("both heads", small, batch, zeros=zeros))
+for row in rows:
+    if (
+        "word_embeddings" in row.parameter
+        or row.parameter.startswith("cls")
+        or "pooler" in row.parameter
+    ):
+        print(f"{row.parameter:<46} {'ok' if row.ok else 'WRONG'}")
+print(f"all {len(rows)} parameters right: {all(row.ok for row in rows)}")
+assert all(row.ok for row in rows)
+
+# %% [markdown]
+r"""
+## Recap
+
+- Two heads: masked words from the gathered rows, next sentence from [CLS] through the pooler. $L$ is their sum.
+- The decoder is the table of word embeddings. One weight, two uses, and its gradient is the **sum** of both: dense from the
+  decoder, sparse from the table.
+- The decoder's bias is its own. It learns log frequencies.
+- [CLS] learns from NSP alone. The tanh makes the pooler more than a second linear map.
+- A fresh model starts at $\ln V + \ln 2$.
+
+## What usually goes wrong
+
+- **A copy for a tie.** `decoder = table.copy()`: two weights that part at the first step.
+- **The second contribution overwrites the first.** `grad = …` where `grad += …` belongs.
+- **A mean of the two.** Both move the loss in full.
+- **A tie that does not survive loading.** A file that stores the matrix twice fills one of them.
+- **A transposed decoder.** It is $z E^\top$ with $E$ (V, H); no second matrix, only a second way to read it.
+- **Trusting the pooler** of a model that had no NSP.
+
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> A word is in the vocabulary but not in the batch. Does its embedding change in this step?</summary>
+
+Yes. As a decoder row it took part in every softmax: it is pushed away from all $z_n$, by $p_{nv}$. (Besides, Adam's mean and the decay
+move it: [13 · The optimiser](13_optimiser.ipynb).) Without the tie only these two would.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> You add the same number to all entries of the decoder's bias. What happens to the loss, and what
+does that say about the sum of db?</summary>
+
+Nothing happens: softmax ignores a constant. So $\sum_v db_v = 0$ always, as can also be read from the formula: both shares
+sum to 1.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> Why does the MLM loss at [CLS] have no gradient in the last layer, and yet [CLS] of the layer below gets
+one from it?</summary>
+
+In the last layer only the gathered positions go on to the head. But those have read [CLS] by attention: its state in the
+layer below took part in their keys and values, and there the gradient comes back.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+**Next:** [12 · Pre-training data](12_pretraining_data.ipynb). The code of this notebook:
+[heads.py](../minibert/bert/heads.py) · [encoder.py](../minibert/bert/encoder.py) (the pooler) ·
+[composites.py](../minibert/ops/composites.py) (the loss) · [models.py](../minibert/bert/models.py).
+"""

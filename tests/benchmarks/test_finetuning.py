@@ -1,0 +1,204 @@
+import json
+import shlex
+import statistics
+import sys
+from string import Template
+
+import pytest
+
+from benchmarks.finetuning import __main__ as program
+from benchmarks.finetuning import page
+from benchmarks.finetuning.runs import RUNS, Run, quick
+from benchmarks.finetuning.squad_articles import as_squad
+from minibert.cli import parse
+from minibert.data.tasks import read_squad
+from minibert.files import read_json, write_json
+
+MACHINE = {"processor": "An Abacus 9000", "cores": 2, "system": "Linux 6", "python": "3.12"}
+
+
+def make_run(folder, name, *, dev=(), test=None, metric="f1", search=None, seconds=60.0):
+    """The files of a run that has ended; ``dev`` are the scores of its seeds."""
+    run = folder / name
+    if dev:
+        runs = [
+            {"seed": seed, "step": 10, "scores": {metric: score, "accuracy": score}, "seconds": 90.0}
+            for seed, score in enumerate(dev)
+        ]
+        examples = {"train": 3000, "dev": 200, "left_out": 0}
+        results = {"runs": runs, "examples": examples, "began_from": "/home/me/model", "metric": metric}
+        write_json(run / "results.json", results)
+        write_json(run / "config.json", {"train": "/home/me/data"})
+    if test is not None:
+        scores = {metric: test, "accuracy": test}
+        write_json(run / "test.json", {"model": "/home/me/best", "examples": 500, "scores": scores})
+    if search:
+        write_json(run / "search.json", {"queries": 50, "passages": 100, "agreement": 1.0, **search})
+    record = {"when": "2026-01-01T12:00:00", "machine": MACHINE, "versions": {"numpy": "2.4"}}
+    commands = [f"minibert finetune --out $runs --name {name}", f"minibert evaluate {name}"]
+    write_json(run / page.MEASURED, {**record, "commands": commands, "seconds": [seconds, seconds]})
+
+
+def row_of(text, beginning):
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {beginning}")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_page_shows_every_figure_beside_its_aim(tmp_path):
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    make_run(runs, "sst2", dev=[0.91], test=0.88, metric="accuracy")
+    make_run(runs, "mrpc", dev=[0.85, 0.87, 0.89], test=0.8594)
+    make_run(runs, "stsb-untouched", test=0.82031, metric="spearman")
+    text = page.write_page(runs, results).read_text()
+    assert row_of(text, "SST-2")[1:] == [
+        "3,000 / 200 / 500",
+        "accuracy",
+        "91.0",
+        "88.0",
+        "90 on dev: reached",
+        "2.0",
+    ]
+    told = row_of(text, "MRPC: all | 3,000 / 200 / 500 | F1")
+    assert told[3:6] == ["87.0 ± 2.0 (3 seeds)", "85.9", "86 on test: missed"]
+    assert row_of(text, "STS-B: cosine, nothing")[1:6] == [
+        "500",
+        "Spearman",
+        "–",
+        "82.0",
+        "82 on test: reached",
+    ]
+    assert "minibert finetune --out $runs --name mrpc   # 60 s" in text
+    assert text.count("An Abacus 9000") == 1, "what was measured alike is told once"
+    assert "## Search" not in text and "transformers" not in text.replace("in_transformers", "")
+    for path in results.iterdir():
+        assert b"/home/me" not in path.read_bytes(), "paths of one machine have no place in a report"
+
+
+def test_runs_of_earlier_calls_stay_on_the_page(tmp_path):
+    make_run(tmp_path / "one", "mrpc", dev=[0.5], test=0.5)
+    make_run(tmp_path / "two", "sst2", dev=[0.5], test=0.5, metric="accuracy")
+    page.write_page(tmp_path / "one", tmp_path)
+    page.write_page(tmp_path / "two", tmp_path)
+    assert list(read_json(tmp_path / "finetuning.json")) == ["sst2", "mrpc"], "in the order of the list"
+
+
+def test_the_gain_of_pre_training_is_a_difference_of_means(tmp_path):
+    for recipe, metric in (("mrpc", "f1"), ("stsb", "spearman")):
+        make_run(tmp_path, f"{recipe}-random", dev=[0.40, 0.50], test=0.44, metric=metric)
+        make_run(tmp_path, f"{recipe}-pretrained", dev=[0.60, 0.71], test=0.66, metric=metric)
+    make_run(tmp_path, "blimp-random", test=0.5, metric="accuracy")
+    make_run(tmp_path, "blimp-pretrained", test=0.715, metric="accuracy")
+    text = page.write_page(tmp_path, tmp_path / "results").read_text()
+    for title in ("MRPC", "STS-B"):
+        told = row_of(text, title)
+        assert told[4] == f"{100 * (statistics.fmean([0.60, 0.71]) - 0.45):.1f}" == "20.5"
+        assert told[5:7] == ["44.0", "66.0"]
+    assert row_of(text, "BLiMP")[2:7] == ["–", "–", "21.5", "50.0", "71.5"]
+    assert (tmp_path / "results" / "finetuning.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_has_a_dot_for_every_seed(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(page, "save_figure", lambda figure, path: drawn.append(figure))
+    make_run(tmp_path, "mrpc-random", dev=[0.40, 0.50, 0.45], test=0.4)
+    make_run(tmp_path, "mrpc-pretrained", dev=[0.60, 0.70], test=0.6)
+    page.write_page(tmp_path, tmp_path / "results")
+    (axes,) = [axes for axes in drawn[0].axes if axes.get_title() == "MRPC: F1"]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[40, 50, 45], [60, 70]]
+    assert [axes.get_title().split(":")[0] for axes in drawn[0].axes] == ["SST-2", "MRPC", "STS-B", "WNUT-17"]
+
+
+def test_searches_before_and_after_re_ranking(tmp_path):
+    scores = {"recall@10": 0.9, "mrr@20": 0.7}
+    found = {"database": scores, "brute_force": scores, "reranked": None}
+    make_run(tmp_path, "search-tuned", search=found)
+    make_run(tmp_path, "search-reranked", search=found | {"reranked": {"recall@10": 0.95, "mrr@20": 0.8}})
+    text = page.write_page(tmp_path, tmp_path / "results").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("| fine-tuned")]
+    assert [line.split(" | ")[0] for line in lines].count("| fine-tuned, LanceDB") == 2
+    assert row_of(text, "fine-tuned, re-ranked")[1:4] == ["50 / 100", "0.950", "0.800"]
+
+
+def test_the_strategies_begin_with_the_run_in_which_all_learns(tmp_path):
+    for name in ("wnut17", "wnut17-head", "wnut17-last-four"):
+        make_run(tmp_path, name, dev=[0.3, 0.4], test=0.35)
+    text = page.write_page(tmp_path, tmp_path / "results").read_text()
+    table = text.split("what learns")[1].split("\n\n")[0]
+    assert row_of(table, "all |") == ["all", "35.0 ± 7.1 (2 seeds)", "35.0", "90"]
+    assert row_of(table, "only the head")[1] == "35.0 ± 7.1 (2 seeds)"
+
+
+def test_transformers_side_by_side(tmp_path):
+    make_run(tmp_path, "mrpc", dev=[0.85, 0.87], test=0.84)
+    theirs = {"runs": [{"scores": {"f1": 0.8, "accuracy": 0.7}}], "scores": {"f1": 0.83, "accuracy": 0.75}}
+    write_json(tmp_path / "mrpc" / "transformers.json", theirs)
+    text = page.write_page(tmp_path, tmp_path / "results").read_text()
+    assert row_of(text, "mrpc: F1")[1:] == ["86.0 ± 1.4 (2 seeds)", "84.0", "80.0", "83.0"]
+
+
+def test_no_run_at_all(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(program, "unfinished", lambda *arguments: [])
+    arguments = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    monkeypatch.setattr(sys, "argv", ["finetuning", *arguments])
+    assert program.main() == 2
+    assert "no run that has ended" in capsys.readouterr().err
+
+
+# -- The list of runs, and what becomes of it ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=lambda run: run.name)
+def test_every_command_of_minibert_is_one(run):
+    places = dict.fromkeys(("data", "encoder", "pretrained", "runs", "run"), "folder")
+    for version in (run, quick(run)):
+        for command in version.commands:
+            words = shlex.split(Template(command).substitute(places))
+            if words[0] == "minibert":
+                parse(words[1:])
+            else:
+                assert words[:2] == ["python", "-m"]
+
+
+def test_a_run_that_has_ended_is_not_repeated(tmp_path):
+    assert [run.name for run in program.unfinished(RUNS, tmp_path)] == list(RUNS)
+    make_run(tmp_path, "articles")
+    make_run(tmp_path, "sst2")
+    left = [run.name for run in program.unfinished(RUNS, tmp_path)]
+    assert left == [name for name in RUNS if name not in ("articles", "sst2")]
+
+
+def test_what_a_run_needs_comes_before_it(tmp_path):
+    plan = [run.name for run in program.unfinished(["search-reranked"], tmp_path)]
+    assert plan == ["articles", "search-tuned", "squad", "search-reranked"]
+
+
+def test_a_run_that_fails_keeps_back_only_those_that_need_it(tmp_path, capfd):
+    code = "import sys; sys.exit({})"
+    plan = [
+        Run("good", "works", (f"python -c '{code.format(0)}'",), 0),
+        Run("bad", "fails", (f"python -c '{code.format(3)}'",), 0),
+        Run("after", "waits", (f"python -c '{code.format(0)}'",), 0, needs=("bad",)),
+        Run("other", "leaves a file", ('python -c \'open("$run/x.json", "w").write("{}")\'',), 0),
+    ]
+    assert program.run_all(plan, {"runs": tmp_path}) == ["bad", "after"]
+    assert [path.parent.name for path in sorted(tmp_path.glob(f"*/{page.MEASURED}"))] == ["good", "other"]
+    record = read_json(tmp_path / "other" / page.MEASURED)
+    assert "$runs/other/x.json" in record["commands"][0] and len(record["seconds"]) == 1
+    assert "exit code 3" in capfd.readouterr().err
+
+
+def test_articles_written_out_are_read_as_they_were(tmp_path):
+    asked = [
+        {"id": f"{n}", "question": f"which {n}?", "answers": [{"text": "one", "answer_start": start}]}
+        for n, start in enumerate((4, 0))  # the second stands elsewhere
+    ]
+    passages = [
+        {"context": "The one.", "qas": asked},
+        {"context": "No one?", "qas": [{**asked[0], "id": "9"}]},
+    ]
+    content = {"data": [{"title": "A", "paragraphs": passages}, {"title": "B", "paragraphs": passages[:1]}]}
+    (tmp_path / "all.json").write_text(json.dumps(content))
+    questions = read_squad(tmp_path / "all.json")
+    write_json(tmp_path / "again.json", as_squad(questions))
+    assert read_squad(tmp_path / "again.json") == questions
+    assert [len(article["paragraphs"]) for article in as_squad(questions, most=1)["data"]] == [1, 1]
