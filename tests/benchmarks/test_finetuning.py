@@ -64,7 +64,7 @@ def test_a_page_shows_every_figure_beside_its_aim(tmp_path):
         "91.0",
         "88.0",
         "90 on dev: reached",
-        "2.0",
+        "2.0 / 4.0",
     ]
     told = row_of(text, "MRPC: all | 3,000 / 200 / 500 | F1")
     assert told[3:6] == ["87.0 ± 2.0 (3 seeds)", "85.9", "86 on test: missed"]
