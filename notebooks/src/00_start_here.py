@@ -457,7 +457,7 @@ plt.show()
 # %% [markdown]
 r"""
 All of them move, even the first. Nothing can be kept, so reading $n$ tokens as they come means to compute $1 + 2 + \dots + n$
-vectors. In a left-to-right model the old ones stay, and each token costs one new vector.
+vectors. In a left-to-right model the old ones stay ([12](12_pretraining_data.ipynb) shows it), and each token costs one new vector.
 
 So: not for writing, chatting or live captions. But where a whole text lies there and is to be *understood*, two open
 eyes see more: sorting, finding, marking, comparing, answering from a page.
@@ -645,14 +645,14 @@ ROWS = {  # height: colour, title, and what there is in which notebook
         ["linear 02", "GELU 04", "LayerNorm 05", "attention 08", "many heads 09"],
     ),
     2: (plots.BLUE, "", ["text", "tokens 07", "vectors 06", "L layers 10", "guess 11", "loss 03"]),
-    1: (plots.VERMILION, "", ["hide words 12", "go on 14", "optimiser 13", "gradients 01"]),
+    1: (plots.VERMILION, "", ["hide words 12", "pre-training 14", "optimiser 13", "gradients 01"]),
     0: (
         plots.GREEN,
         "what one does with it",
         ["fine-tuning 15", "looking inside 16", "on a GPU 17", "real weights 18", "search 19"],
     ),
 }
-PLACES = {"go on 14": 1.5, "optimiser 13": 3}
+PLACES = {"pre-training 14": 1.5, "optimiser 13": 3}
 figure, axes = plt.subplots(figsize=(7.5, 4.2))
 for y, (colour, title, names) in ROWS.items():
     axes.text(-0.45, y + 0.42, title, color=colour)
@@ -729,8 +729,8 @@ r"""
 <details>
 <summary><b>1.</b> The vector of <code>[MASK]</code> at the start is the same in every sentence. How can the guesses differ?</summary>
 
-Not quite the same: its position is added. But above all, in each layer it takes over something from the tokens around it. After the last layer it
-holds what the context says about the gap.
+In each layer it takes over something from the tokens around it. After the last one it holds what the context says
+about the gap. (And not quite the same: its position is added. See [06](06_embeddings.ipynb).)
 
 </details>
 """
