@@ -28,6 +28,7 @@ import io
 import json
 import shutil
 import tempfile
+import textwrap
 import warnings
 from pathlib import Path
 
@@ -126,7 +127,9 @@ figure, axes = plt.subplots(figsize=(7.5, 1.7))
 for name, entry in header.items():
     start, end = np.array(entry["data_offsets"]) / 1e6
     colour = next((c for part, c in COLOURS.items() if part in name), plots.GREY)
-    bar = axes.barh(0, end - start, left=start, color=colour, edgecolor="white", linewidth=0.4)
+    if "layer." in name and int(name.split(".")[3]) % 2:
+        colour = plots.SKY  # every second layer
+    axes.barh(0, end - start, left=start, color=colour, edgecolor="white", linewidth=0.4)
 for label, colour in zip(
     ("word embeddings", "layers", "heads", "positions, pooler, …"),
     (*COLOURS.values(), plots.GREY),
@@ -233,8 +236,8 @@ Who would notice a forgotten transpose? A check of shapes, if the matrix is not 
 """
 
 # %%
-dense = {name: value for name, value in parameters.items() if "dense.w" in name or "self." in name}
-in_layer = [v.shape for n, v in dense.items() if "layer.0." in n and n.endswith("weight")]
+LAYER = "bert.encoder.layer.0."
+in_layer = [v.shape for name, v in parameters.items() if name.startswith(LAYER) and v.ndim == 2]
 square = sum(rows == columns for rows, columns in in_layer)
 print(f"matrices in a layer: {len(in_layer)}, of these square: {square}")
 assert (len(in_layer), square) == (6, 4)
@@ -296,7 +299,8 @@ def load(model_class, tensors):
 
 reports = {name: load(*variant) for name, variant in VARIANTS.items()}
 for name, (tone, message) in reports.items():
-    print(f"{name:<27}{tone:<9} {message[:110]}")
+    lines = textwrap.wrap(message, 78, max_lines=2, placeholder=" …") or [""]
+    print(f"{name:<27}{tone:<9} " + ("\n" + 37 * " ").join(lines))
 tones = [tone for tone, _ in reports.values()]
 assert tones == ["reads it"] * 3 + ["warns"] * 2 + ["reads it"] + ["REFUSES"] * 3
 
@@ -318,7 +322,7 @@ $$ d_n = \frac{\lVert h_n^{\text{ours}} - h_n^{\text{theirs}} \rVert}{\lVert h_n
 
 The model is all-MiniLM-L6-v2 (6 layers, `H` = 384), a real one that many people use to search. (MiniLM was *distilled*: a small BERT
 learned to imitate the attention of a large one. This one was then fine-tuned on a billion pairs of sentences.)
-The differences below are from a log; `RERUN` measures them where torch, transformers and the weights are installed.
+The differences below are from a log (transformers 5.23); `RERUN` measures them where torch, transformers and the weights are installed.
 """
 
 # %%
@@ -429,10 +433,8 @@ layer). So it takes neither torch nor transformers to see parity. Without the we
 if real is None:
     print("The weights are not installed. The log above has the differences by layer.")
 else:
-    minilm, words = (
-        BertModel.from_pretrained(real, dtype="float64"),
-        BertTokenizer.from_pretrained(real),
-    )
+    minilm = BertModel.from_pretrained(real, dtype="float64")
+    words = BertTokenizer.from_pretrained(real)
     batch = encode(words)
     outputs, _ = minilm.forward(**batch, return_hidden_states=True)
     print(f"{sum(p.size for _, p in minilm.named_parameters()):,} numbers")
@@ -529,7 +531,8 @@ print(f"{len(places)} tokens to guess, {len(right)} places to look")
 
 # %% [markdown]
 r"""
-Five mistakes. Two are in the configuration, two in the weights, one in the wiring:
+Five mistakes. Two are in the configuration, two in the weights, one in the wiring. And for comparison no mistake, but every weight changed
+by at most $2^{-24}$ of itself, as if rounded to float32:
 """
 
 
@@ -560,10 +563,7 @@ curves = {
     for name, parts in SUSPECTS.items()
 }
 rounding = from_mini()
-for (
-    _,
-    parameter,
-) in rounding.named_parameters():  # rounding alone, for comparison: 2⁻²⁴ on each weight
+for _, parameter in rounding.named_parameters():
     parameter.value[...] *= 1 + 2.0**-24 * rng.uniform(-1, 1, parameter.shape)
 rounded = trace(rounding, **batch)
 curves["no mistake, weights rounded"] = [
@@ -593,8 +593,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-Read each curve from the left. **Where it first leaves the dashed line is where the mistake is**; what comes after is only passed on. How
-high it goes tells what is at stake. Side by side with what a user would see, the loss of the guesses:
+Read each curve from the left. **Where it first rises above the dashed line is where the mistake is**; what comes after is only passed on. Beside it, what a user would
+see, the loss of the guesses:
 """
 
 
@@ -615,12 +615,10 @@ for name, parts in SUSPECTS.items():
     found = guesses(last(parts))
     losses[name] = -found[range(len(true)), true].mean()
     same = (found.argmax(axis=1) == expected.argmax(axis=1)).mean()
-    at = np.flatnonzero(
-        np.array(curves[name]) > 10 * np.array(curves["no mistake, weights rounded"])
-    )[0]
-    print(
-        f"{name:<26}{list(right)[at]:<14} {curves[name][at]:8.0e} {curves[name][-1]:10.0e}", end=""
-    )
+    above = np.array(curves[name]) > 10 * np.array(curves["no mistake, weights rounded"])
+    at = np.flatnonzero(above)[0]
+    print(f"{name:<26}{list(right)[at]:<14} {curves[name][at]:8.0e}", end="")
+    print(f"{curves[name][-1]:11.0e}", end="")
     print(f"{losses[name]:11.3f} {same:10.0%}")
 loss = -expected[range(len(true)), true].mean()
 assert abs(losses["ε = 1e-5 for 1e-12"] - loss) < 0.05 > abs(losses["tanh GELU for erf"] - loss)
@@ -630,8 +628,8 @@ assert losses["transpose missing"] > loss + 1
 r"""
 What to take from it:
 
-- The table's second column names the **part**, without any debugging: embeddings (a norm), `wide` (the activation), `context` (the
-  attention), `attended` (its output map).
+- The table's second column names the **part**, without any debugging: embeddings (a norm), `wide` (the activation), `context` (attention, or what
+  it is given), `attended` (its output map).
 - **ε and tanh** change next to nothing that a user sees. No test of quality finds them, and a generous tolerance such as
   $10^{-2}$ would not, either. They matter nevertheless: the next bug hides behind them.
 - **Q and K swapped** and **the wrong wiring**: the residuals carry much of the signal past such a mistake, so
@@ -645,10 +643,8 @@ A batch shows only what it contains. Two more mistakes, three batches; printed i
 """
 
 # %%
-ONE, TWO = (
-    "the old man lived in a small house .",
-    "he walked to the village every morning to buy bread .",
-)
+ONE = "the old man lived in a small house ."
+TWO = "he walked to the village every morning to buy bread ."
 BATCHES = {
     "one text": ([ONE], None),
     "two, one padded": ([ONE, TWO], None),
@@ -727,8 +723,8 @@ def size(L, H, V=30_522, positions=512, types=2, E=None, shared=False):
 
 base, roberta = size(12, 768), size(12, 768, V=50_265, positions=514, types=1)
 print(f"BERT-base {base.sum():,}   RoBERTa-base {roberta.sum():,}")
-config_of_base = BertModel(BertConfig.preset("base"), device=None)
-assert base.sum() == sum(p.size for _, p in config_of_base.named_parameters())
+empty = BertModel(BertConfig.preset("base"), device=None)
+assert base.sum() == sum(p.size for _, p in empty.named_parameters())
 
 # %% [markdown]
 r"""
@@ -738,7 +734,8 @@ r"""
 
 1. **Factorised embeddings.** A table of `V` × `E` with `E` = 128, and one map from `E` to `H`: $VE + EH$ instead of $VH$.
 2. **One layer for all.** The same weights are used `L` times.
-3. **Sentence order** instead of next sentence: two passages in a row, or the same two exchanged.
+3. **Sentence order** instead of next sentence: two passages in a row, or the same two exchanged, so that
+   [their topic is no help](12_pretraining_data.ipynb#3.-Why-was-NSP-dropped-later?).
 """
 
 # %%
@@ -868,7 +865,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-But a state that predicts its token must not contain it (the diagonal in the right panel), but for the tokens that come
+But a state that predicts its token must not contain it (the diagonal in the right panel), while for the tokens that come
 later it must. So XLNet carries two states for each token, the "two streams". It predicts only the last part of each order, since
 the first tokens have little to go by; and it takes relative positions and a memory of the segment before from Transformer-XL.
 
@@ -895,9 +892,11 @@ replaced = corrupted != rows
 
 line = zip(rows[0], corrupted[0], strict=True)
 words = [tokenizer.tokens[a] + (f"→{tokenizer.tokens[b]}" if a != b else "") for a, b in line]
-print(" ".join(words[1:-1]))
+print(textwrap.fill(" ".join(words[1:-1]), 100))
 print(f"\ntokens with a loss: BERT {chosen.mean():.0%}, ELECTRA 100%")
-print(f"of the guesses {(fakes == rows[chosen]).mean():.0%} are the original, and labelled so")
+print(
+    f"of the guesses {(fakes == rows[chosen]).mean():.0%} are the original, and labelled so; replaced: {replaced.mean():.0%}"
+)
 assert not replaced[~chosen].any()
 
 # %% [markdown]
@@ -945,7 +944,7 @@ afterwards. In the paper's ablation, most of the gain over BERT came from the lo
 - **`strict=False`.** Missing tensors are ignored, and part of the model stays random.
 - **Only the end is compared**, or only its mean: the search begins at zero.
 - **A tolerance that was raised until it passed.**
-- **Dropout on** during the comparison: differences of 10 %, different each time.
+- **Dropout on** during the comparison: nothing is right, from the embeddings on, and differently in every run.
 - **The wrong vocabulary** beside the right weights: every layer is right, every answer nonsense.
 
 ## Three questions
