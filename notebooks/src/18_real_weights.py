@@ -628,10 +628,10 @@ assert losses["transpose missing"] > loss + 1
 r"""
 What to take from it:
 
-- The table's second column names the **part**, without any debugging: embeddings (a norm), `wide` (the activation), `context` (attention, or what
+- The table's second column names the **part**: embeddings (a norm), `wide` (the activation), `context` (attention, or what
   it is given), `attended` (its output map).
 - **ε and tanh** change next to nothing that a user sees. No test of quality finds them, and a generous tolerance such as
-  $10^{-2}$ would not, either. They matter nevertheless: the next bug hides behind them.
+  $10^{-2}$ would not, either. But the next bug hides behind them.
 - **Q and K swapped** and **the wrong wiring**: the residuals carry much of the signal past such a mistake, so
   the model may still guess, only less well: "a bit worse than in the paper".
 - The missing transpose ruins the guesses. That is the lucky case: somebody will look for it.
