@@ -2,17 +2,15 @@
 r"""
 # 19 · Applications
 
-"Which function does this?" A search for what a text *means* needs a number that tells how well two texts fit. BERT can
-give it in two ways: a vector for each text, made once and compared quickly; or one reading of both texts together, slower and more
-attentive. This notebook builds a search from both, measures every step, and sets it against what needs no network at all:
-counting words.
+"Which function does this?" A search for what a text *means* needs a number that tells how well two texts fit. BERT can give it
+in two ways: a vector for each text, made once and compared quickly, or one reading of both together, slower and more
+attentive. Here is a search made of both, beside what needs no network at all: counting words.
 
-**You will** pool token vectors · define recall@k and mean reciprocal rank, ties included, and write the first · see why
-vectors of a masked language model search badly · derive the loss of a dual encoder · search exactly and
-approximately, in a vector database · re-rank · decide when to count words instead.
+**You will** pool token vectors · write recall@k · see why vectors of a masked language model search badly · derive the loss
+of a dual encoder · search exactly and approximately · re-rank · decide when to count words instead.
 
 **Before this:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), [15 · Fine-tuning](15_fine_tuning.ipynb).
-**Time:** 60 minutes; it runs in about 20 seconds, a third of it to read the documentation installed with Python.
+**Time:** 60 minutes; it runs in about 20 seconds, a third of them to read the documentation installed with Python.
 
 | letter | in this notebook |
 |---|---|
@@ -53,9 +51,8 @@ rng = np.random.default_rng(19)
 r"""
 ## 1. One vector for a text
 
-The encoder gives `H` numbers for every token. To compare texts of different lengths, they are **pooled** to `H` numbers
-for the text. Three ways are usual: the vector of [CLS], the mean of all, the maximum of each feature. With the
-mask $m_s$, 1 for a token and 0 for padding:
+The encoder gives `H` numbers for every token. To compare texts of different lengths they are **pooled**: the vector of [CLS],
+the mean of all, or the maximum of each feature. With the mask $m_s$, 1 for a token and 0 for padding:
 
 $$
 y^{\text{cls}} = h_1, \qquad
@@ -63,7 +60,7 @@ y^{\text{mean}} = \frac{\sum_s m_s \, h_s}{\sum_s m_s}, \qquad
 y^{\text{max}}_i = \max_{s:\, m_s = 1} h_{s,i} .
 $$
 
-Leave out the mask and a text's vector depends on how much padding its neighbours in the batch made necessary:
+Without the mask a text's vector depends on the padding that its neighbours in the batch made necessary:
 """
 
 # %%
@@ -85,9 +82,9 @@ assert with_mask < 1e-4 < without_mask
 
 # %% [markdown]
 r"""
-How well two vectors fit is told by the **cosine** of the angle between them, $\cos(x, y) = x \cdot y \, / \, (\lVert x \rVert
-\lVert y \rVert)$. It is 1 for the same direction and ignores lengths. Once vectors have been scaled to length 1 it is
-just their product, so all cosines of many texts with many others are **one matrix product**.
+How well two vectors fit is told by the **cosine** of their angle, $\cos(x, y) = x \cdot y \, / \, (\lVert x \rVert
+\lVert y \rVert)$: 1 for the same direction, whatever the lengths. Of vectors of length 1 it is the product, so all cosines
+of many texts with many others are **one matrix product**.
 """
 
 # %%
@@ -111,22 +108,20 @@ cosines = six @ six.T  # (6, 6)
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
-image = plots.heatmap(axes, cosines, digits=2, limit=1.0)
-axes.set(title="cosines of mean-pooled vectors, before any fine-tuning", xticks=[])
+plots.heatmap(axes, cosines, digits=2, limit=1.0)
+axes.set(title="cosines before any fine-tuning", xticks=[])
 axes.set_yticks(range(6), SENTENCES)
-figure.colorbar(image, ax=axes, label="cosine")
 plt.show()
 
 # %% [markdown]
 r"""
-The first two sentences say nearly the same, so do the next two, the last two do not. A trace of that may be seen. What strikes
-more is that *everything* looks like everything. Is that good enough to search with? That is a question for a measurement.
+Each of the first two pairs says nearly the same; the last two sentences do not. What strikes more is that *everything* looks
+like everything. Is that good enough to search with? Measure it.
 
 ## 2. A search, and how it is measured
 
-The docstrings on your machine give a task with known answers. The first line of each says what a function does: the
-**query**. The sentences that follow are the **passage** to be found by it. Function names and names of libraries that
-would give it away are left out.
+The documentation on your machine gives a task with known answers. The first line of a docstring is the **query**, the
+sentences that follow are the **passage** to be found by it. (Not those where the function's name stands in both.)
 """
 
 # %%
@@ -154,13 +149,11 @@ $$
 \text{MRR} = \frac1Q \sum_q \frac{1}{\text{rank}_q} .
 $$
 
-Recall@$k$ is the share of users who see the answer among $k$ results. The mean reciprocal rank also asks *where*: it halves
-from place 1 to 2, and hardly cares about 50 or 60. (With several right passages for a query, recall is the share of them
-that was found. Here there is one.)
+Recall@$k$ is the share of users who see the answer among $k$ results. The mean reciprocal rank also asks *where*.
 
 ### What about ties?
 
-The $\ge$ counts the right passage itself, and everything **as good as** it. With $1 + \lvert \{ n : s_{qn} > s_{q a_q} \} \rvert$
+The $\ge$ counts the right passage and everything **as good as** it. With $1 + \lvert \{ n : s_{qn} > s_{q a_q} \} \rvert$
 ties would count in your favour, and the worst encoder imaginable, the same vector for every text, would look perfect:
 """
 
@@ -175,18 +168,17 @@ assert metrics.recall_at(hopeful, 1) == 1 and metrics.recall_at(strict, 10) == 0
 
 # %% [markdown]
 r"""
-A sort does something third: it breaks ties by position, so the result depends on the order of the files. Without ties all
-three agree, and scores in floating point seldom tie, except where nothing is known: two texts that share no word.
+A sort does something third: it breaks ties by position, so the order of the files matters. Without ties all three agree.
 
 ### What would chance give?
 
-A random order makes each rank from 1 to $N$ equally likely. So
+A random order makes every rank from 1 to $N$ equally likely. So
 $\text{recall@}k = \frac kN$, and the mean of $1/\text{rank}$ is $\frac1N \left( 1 + \frac12 + \dots + \frac1N \right)$:
 """
 
 # %%
 chance_recall, chance_mrr = 10 / N, (1 / np.arange(1, N + 1)).mean()
-drawn = rng.integers(1, N + 1, 1_000_000)
+drawn = rng.integers(1, N + 1, 300_000)
 print(f"recall@10  {chance_recall:.4f}   drawn {metrics.recall_at(drawn, 10):.4f}")
 print(f"MRR        {chance_mrr:.4f}   drawn {metrics.mean_reciprocal_rank(drawn):.4f}")
 assert np.isclose(metrics.mean_reciprocal_rank(drawn), chance_mrr, rtol=0.05)
@@ -195,8 +187,7 @@ assert np.isclose(metrics.mean_reciprocal_rank(drawn), chance_mrr, rtol=0.05)
 r"""
 ## 3. Your turn: recall@k
 
-From the scores themselves this time: `scores` (Q, N), `right` (Q,), and `k`. The trials hold no ties, so sorting is one
-way and counting another. No loop is needed.
+From `scores` (Q, N), `right` (Q,) and `k`. There are no ties in the trials, so you may sort or count. No loop is needed.
 """
 
 
@@ -215,23 +206,21 @@ check("19.recall_at_k", my_recall_at_k)
 
 # %% [markdown] tags=["answer"]
 r"""
-`-scores`, because `argsort` begins with the lowest. Sorting all is more than needed: `argpartition` finds the best `k` without
-putting the rest in order, and that is what the library's brute-force search does.
+Sorting all is more than needed: `argpartition` finds the best `k` and leaves the rest in disorder, as the library's search does.
 """
 
 # %% [markdown]
 r"""
 ## 4. Do raw vectors search?
 
-First the rival, so that we know what is good. **tf-idf** describes a text by a vector of `V` numbers, one for each word: large if the
-word is in this text (tf, term frequency), and larger if few texts have it (idf, inverse document frequency):
+First the rival. **tf-idf** describes a text by `V` numbers, one for each word: large if the word is in this text (tf, term
+frequency), larger if few texts have it (idf, inverse document frequency):
 
 $$
 t_w = \ln(1 + \text{count of } w) \cdot \left( 1 + \ln \frac{1 + N}{1 + N_w} \right), \qquad N_w = \text{passages with } w .
 $$
 
-Texts are compared by the cosine again. (**BM25**, which search engines use, is the same idea with a better damped count and
-a milder correction for length.)
+Texts are compared by the cosine again. (**BM25**, which search engines use, damps counts and lengths a bit differently.)
 """
 
 
@@ -263,8 +252,8 @@ print(f"{len(words):,} different words; {(passage_counts > 0).mean():.1%} of the
 
 # %% [markdown]
 r"""
-Now the encoder. LanceDB is a vector database that runs inside our process and keeps its data in a folder; `PassageIndex` embeds all passages
-and puts them there. (If it is not installed, brute force does.)
+Now the encoder. LanceDB is a vector database that runs inside our process and keeps its data in a folder. (If it is not
+installed, brute force does.)
 """
 
 # %%
@@ -305,12 +294,12 @@ assert metrics.recall_at(ranks["mean"], 10) > 3 * chance_recall
 
 # %% [markdown]
 r"""
-Far better than chance: the vectors do hold some meaning. And far behind counting words. Was it the pooling? The same on a quarter of the
-data, for all three:
+Far better than chance, so the vectors hold some meaning. And far behind counting words. Was it the pooling? All three, on a
+part of the data:
 """
 
 # %%
-few = slice(0, N // 4)
+few = slice(0, N // 8)
 part_texts = [passages[row].text for row in right[few]]
 pooled = {"cls": first_token, "mean": mean_pooling, "max": max_pooling}
 sides = []
@@ -331,14 +320,12 @@ for name in pooled:
 
 # %% [markdown]
 r"""
-(A quarter of the passages makes a quarter of the competition, so all numbers are higher.) No pooling rescues it. [CLS] in particular was trained
-to tell whether two segments follow each other, not to sum up a text.
+(Fewer passages are less competition.) No pooling comes near tf-idf.
 
 ## 5. Why do they search badly?
 
-Nobody asked for this. The masked-word loss wants a token's vector to predict *that token*; whether the mean of many is near that of
-a text with the same meaning never entered any loss. Look at the cosines of queries with their right passages, and with
-others:
+Nobody asked for this. The masked-word loss wants a token's vector to predict *that token*; whether the mean of many is near
+that of a text with the same meaning never entered any loss. The cosines of queries with their right passages, and with others:
 """
 
 # %%
@@ -355,18 +342,17 @@ for values, colour, label in (
     (right_cosines, plots.BLUE, "the right passage"),
 ):
     axes.hist(values, bins, histtype="step", linewidth=2, color=colour, label=label)
-axes.set(title="one common direction", xlabel="cosine with the query", ylabel="queries")
+axes.set(title="everything is like everything", xlabel="cosine with the query", ylabel="queries")
 axes.legend(loc="upper left")
 plt.show()
 
 # %% [markdown]
 r"""
-Two unrelated directions in a space of 256 dimensions should have a cosine near 0. Here all vectors crowd into a narrow cone, as if
-a large constant had been added to each: they are **anisotropic**. A few directions of large spread, which have to do with
-length, punctuation and frequent words, decide the cosine, and what tells two texts apart is a small remainder.
+Two unrelated directions in a space of 256 dimensions have a cosine near 0. Here all vectors crowd into a narrow cone: they
+are **anisotropic**. What tells two texts apart is a small remainder.
 
-If that is the trouble, a remedy without any learning should help: **whitening**. Subtract the mean μ of the passages' vectors, turn
-the axes along the directions of their spread, and scale each to variance 1. With the covariance matrix
+If that is the trouble, a remedy without any learning should help: **whitening**. Subtract the mean μ of the passages'
+vectors, turn the axes along the directions of their spread, and scale each to variance 1. With the covariance matrix
 $\Sigma = U \Lambda U^\top$ ($U$ orthogonal, $\Lambda$ diagonal):
 
 $$
@@ -375,7 +361,7 @@ z = (x - \mu) \, W, \quad W = U \Lambda^{-1/2} \;\Rightarrow\;
 = \Lambda^{-1/2} \, U^\top U \, \Lambda \, U^\top U \, \Lambda^{-1/2} = I .
 $$
 
-(A direction without any spread has to be left out. There is one: the last [LayerNorm](05_layer_norm.ipynb) fixes the sum of all $\hat x_i$.)
+(A direction without any spread is left out: the last [LayerNorm](05_layer_norm.ipynb) fixes the sum of all $\hat x_i$.)
 """
 
 # %%
@@ -404,14 +390,14 @@ for name, found in ranks.items():
 
 # %% [markdown]
 r"""
-Not one label, and the search is clearly better. So the meaning was there, but in directions that the cosine had no reason to heed. Which
-directions matter is what pairs can teach.
+Not one label, and the search is better. So meaning was there, in directions that the cosine had no reason to heed. Which
+ones matter is what pairs can teach.
 
 ## 6. The loss of a dual encoder
 
-Take a batch of `N` pairs: queries $x_n$, passages $y_n$, both from the same encoder. **Each query has to find its partner among all
-`N`.** The others' partners are the wrong answers, and cost nothing extra. Scores are cosines times a factor τ, and the rest is a
-classification with `N` classes:
+Take a batch of `N` pairs: queries $x_n$, passages $y_n$, from the same encoder. **Each query has to find its partner among
+all `N`.** The others' partners are the wrong answers, which cost nothing extra. Scores are cosines times a factor τ, and the
+rest is a classification with `N` classes:
 
 $$
 \hat x_n = \frac{x_n}{\lVert x_n \rVert}, \quad
@@ -421,9 +407,9 @@ L_{\rightarrow} = - \frac1N \sum_n \ln p_{nn} .
 $$
 
 With $L_{\leftarrow}$, where each passage has to find its query (a softmax $p'$ down the *columns*), the loss is
-$L = \frac12 (L_{\rightarrow} + L_{\leftarrow})$. An encoder that knows nothing has $L \approx \ln N$.
+$L = \frac12 (L_{\rightarrow} + L_{\leftarrow})$. An encoder that tells nothing apart has $L = \ln N$.
 
-**Why a factor?** Cosines end at 1. Suppose a perfect encoder: 1 for the partner, 0 for all others. Then
+**Why a factor?** Suppose a perfect encoder: cosine 1 for the partner, 0 for all others. Then
 $L = \ln(1 + (N - 1) \, e^{-\tau})$:
 """
 
@@ -435,30 +421,30 @@ for scale in (1.0, 5.0, 20.0):
 
 # %% [markdown]
 r"""
-With τ = 1 even perfection is punished. τ = 20 is usual. (Divide by a *temperature* of 0.05, others say.)
+With τ = 1 even perfection is punished. 20 is usual. (1/τ is also called the *temperature*.)
 
 ### Its gradient, step by step
 
-$dx$ means $\partial L / \partial x$, as always. We go back through four steps.
+$dx$ means $\partial L / \partial x$. We go back through three steps.
 
-**Softmax and cross-entropy**, one direction. [Notebook 03](03_softmax_cross_entropy.ipynb) derived $p - y$; the right class of row $n$ is $n$, so
-the one-hot $y$ is the unit matrix. The other direction is the same on $z^\top$, and each counts half:
+**Softmax and cross-entropy.** [03](03_softmax_cross_entropy.ipynb) derived $p - y$. The right class of row $n$ is $n$, so $y$ is
+the unit matrix $\delta$. The other direction is the same on $z^\top$, and each counts half:
 
 $$ dz_{nm} = \frac{1}{2N} \big( p_{nm} - \delta_{nm} \big) + \frac{1}{2N} \big( p'_{nm} - \delta_{nm} \big) . $$
 
-**The matrix product** $z = \tau \, \hat x \, \hat y^\top$ ([02](02_linear.ipynb)): every $\hat x_n$ took part in a whole row, every $\hat y_m$ in a column:
+**The matrix product** $z = \tau \, \hat x \, \hat y^\top$ ([02](02_linear.ipynb)): every $\hat x_n$ took part in a row, every $\hat y_m$ in a column:
 
 $$ d\hat x_n = \tau \sum_m dz_{nm} \, \hat y_m, \qquad d\hat y_m = \tau \sum_n dz_{nm} \, \hat x_n . $$
 
-**Unit length**, $\hat x = x / r$ with $r = \lVert x \rVert$. Every $x_j$ acts twice: on its own $\hat x_j$, and through $r$ on all of
-them. From $r^2 = \sum_i x_i^2$ follows $\partial r / \partial x_j = x_j / r = \hat x_j$, so
+**Unit length**, $\hat x = x / r$ with $r = \lVert x \rVert$. Every $x_j$ acts on its own $\hat x_j$, and through $r$ on all.
+From $r^2 = \sum_i x_i^2$ follows $\partial r / \partial x_j = x_j / r = \hat x_j$, so
 
 $$
 dx_j = \frac{d\hat x_j}{r} + \sum_i d\hat x_i \cdot \left( - \frac{x_i}{r^2} \right) \hat x_j
 = \frac1r \Big( d\hat x_j - \hat x_j \sum_i \hat x_i \, d\hat x_i \Big) .
 $$
 
-What points along $x$ is taken out: only the direction counts, so the gradient is at right angles to $x$. In code:
+What points along $x$ is taken out: only the direction counts.
 """
 
 
@@ -509,51 +495,46 @@ print(
 r"""
 Read the first two steps together: $-d\hat x_n \propto (1 - p_{nn}) \, \hat y_n - \sum_{m \ne n} p_{nm} \, \hat y_m$ (in one direction). A query is
 pulled to its partner, and pushed away from the others, from each as hard as it is mistaken for the partner. Here are $p$ and $dz$ for
-eight real pairs:
+six real pairs:
 """
 
 # %%
-_, cache = loss_in_steps(query_vectors[:8], vectors[right[:8]])
+_, cache = loss_in_steps(query_vectors[:6], vectors[right[:6]])
 p, p_columns = cache[-2:]
-pull = (p + p_columns - 2 * np.eye(8)) / 16  # (8, 8): dz
+pull = (p + p_columns - 2 * np.eye(6)) / 12  # (6, 6): dz
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.4))
 for panel, values, digits, limit, title in (
     (axes[0], p, 2, 1.0, "p: whom does a query choose?"),
-    (axes[1], 16 * pull, 1, 2.0, "2N dz: pulled (−), pushed away (+)"),
+    (axes[1], 12 * pull, 2, 2.0, "2N dz: pulled (−), pushed away (+)"),
 ):
     plots.heatmap(panel, values, digits=digits, limit=limit)
     panel.set(title=title, xlabel="passage", ylabel="query")
-figure.tight_layout()
 plt.show()
 
 # %% [markdown]
 r"""
-**A trap:** if a batch holds the same passage twice, a right answer is counted as wrong. `DistinctPairs` therefore deals the pairs to batches so that none has a
-text twice.
+**A trap:** if a batch holds the same passage twice, a right answer counts as wrong. `DistinctPairs` deals the pairs to batches
+so that none has a text twice.
 
 ### A few seconds of learning
 
-Let us use that gradient: not yet on the encoder, only on one matrix $M$ (`H × H`) behind it, which begins as the unit matrix. $\hat x$ and $\hat y$ are
-made from $xM$ and $yM$, so $dM = x^\top d(xM) + y^\top d(yM)$. 300 pairs, 100 steps of plain gradient descent:
+Let us use that gradient on one matrix $M$ (`H × H`) behind it, the unit matrix at first. From $xM$
+and $yM$ follows $dM = x^\top d(xM) + y^\top d(yM)$. 300 pairs, 100 steps of plain gradient descent:
 """
 
 # %%
-pairs = RECIPES["docs-search"].read("train")
-learned_from = [
-    encoder.embed([getattr(pair, side) for pair in pairs[:300]]) for side in ("text", "text_pair")
-]
-train_x, train_y = (unit(side) for side in learned_from)  # (300, H) each
+pairs = RECIPES["docs-search"].read("train")[:300]
+train_x = unit(encoder.embed([pair.text for pair in pairs]))  # (300, H)
+train_y = unit(encoder.embed([pair.text_pair for pair in pairs]))
 matrix = np.eye(256, dtype=np.float32)
 curve = []
 for step in range(101):
     moved_x, moved_y = train_x @ matrix, train_y @ matrix
     loss, cache = in_batch_softmax_loss(moved_x, moved_y, 20.0, True, 300.0)
-    if step % 10 == 0:
-        on_train = partner_ranks(
-            unit(moved_x), unit(moved_y), [pair.text_pair for pair in pairs[:300]]
-        )
+    if step % 20 == 0:
+        on_train = partner_ranks(unit(moved_x), unit(moved_y), [pair.text_pair for pair in pairs])
         on_dev = ranks_of(unit(query_vectors @ matrix) @ unit(vectors @ matrix).T)
         curve.append((step, float(loss), *(metrics.recall_at(r, 10) for r in (on_train, on_dev))))
     dx, dy = in_batch_softmax_loss_backward(1.0, cache)
@@ -577,14 +558,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-The loss does what a loss should: almost every training query finds its partner. On new texts next to nothing is gained. A matrix of 65,536 free numbers can tell 300 pairs apart
-by heart. It takes more pairs, and the entire encoder.
+The loss does what it should: the training queries find their partners. On new texts next to nothing is gained: 65,536 free
+numbers tell 300 pairs apart by heart. It takes more pairs, and the entire encoder.
 
 ## 7. What fine-tuning brings
 
-That run takes eight minutes on one core, so it was logged: the shipped model, all training pairs (4,062 when it ran), four epochs of batches of 64, texts
-up to 96 tokens. On a command line it is `minibert finetune --recipe docs-search --model mini` with these settings. `RERUN` repeats it, and the
-re-ranker of section 9.
+That takes some eight minutes on one core, so it is in a log: the shipped model, all training pairs (4,062 when it ran), four epochs,
+batches of 64. On a command line it is `minibert finetune --recipe docs-search --model mini` with the settings below. `RERUN`
+repeats it, and the re-ranker of section 9.
 """
 
 # %%
@@ -705,20 +686,16 @@ axes[1].plot(at, recall, "o-", color=plots.BLUE)
 axes[1].axhline(plain, color=plots.GREEN, linestyle="--", linewidth=1.4)
 axes[1].text(0, plain + 0.015, "tf-idf", color=plots.GREEN)
 axes[1].set(title="among all dev passages", xlabel="step", ylabel="recall@10", ylim=(0, 0.8))
-figure.tight_layout()
 plt.show()
 
 # %% [markdown]
 r"""
-The encoder learns to search: recall@10 rises by 22 points, on functions that it never saw, with four
-passes over four thousand pairs. And it remains 18 points behind tf-idf. This is a small model with little data; encoders meant for search are larger and have seen
-hundreds of millions of pairs. Which of the two is better on *your* texts is always to be measured, with the plain one as the bar.
-
-(The checkpoint was chosen by these same dev queries, which flatters it a little; here the last was the best.)
+The encoder learns to search: recall@10 rises by 22 points, on functions that it never saw. And it remains 18 points
+behind tf-idf: a small model, little data. (Encoders made for search have seen hundreds of millions of pairs.)
 
 ## 8. Exact and approximate search
 
-**Exact** search computes all $Q \cdot N$ cosines: a matrix product, then the `k` best of each row. Nothing is missed.
+**Exact** search computes all $Q \cdot N$ cosines, then the `k` best of each row. Nothing is missed.
 """
 
 # %%
@@ -730,9 +707,9 @@ assert np.allclose(cosines[:, 0], by_vectors.max(axis=1), atol=1e-5)
 
 # %% [markdown]
 r"""
-For a thousand passages that takes less than embedding the query. With $N$ in the tens of millions it would not, so one *misses* a few on purpose. The simplest idea is
-an **inverted file**: group the vectors into cells by their nearest centre (k-means), and for a query compare only those in the few cells whose centres are nearest. A true
-neighbour is found if, and only if, its cell is looked into.
+For a thousand passages that takes next to no time. For tens of millions it would not do, so one accepts to *miss* a few. The
+simplest idea is an **inverted file**: group the vectors into cells by their nearest centre (k-means), and compare only those in the
+cells whose centres are nearest to the query. A true neighbour is found exactly if its cell is looked into.
 """
 
 # %%
@@ -767,11 +744,10 @@ plt.show()
 
 # %% [markdown]
 r"""
-The knob is the number of cells. Mind what the vertical axis is: agreement with *exact search*, not with the right answer. A perfect index still finds only what the vectors
-know.
+The knob is the number of cells. Mind the vertical axis: agreement with *exact search*, not with the right answer.
 
-Databases mostly use **HNSW**, a graph in which each vector is linked to near ones, and a search walks from link to link. LanceDB has
-that, too; besides, it filters by what else is known of a passage:
+Databases mostly use **HNSW**, a graph in which each vector is linked to near ones, and a search walks along the links. LanceDB
+has that, too; and it filters by what else is known of a passage:
 """
 
 # %%
@@ -792,25 +768,22 @@ else:
 r"""
 ## 9. A second look: re-ranking
 
-A dual encoder has to press all that a passage may be asked for into `H` numbers before it knows the question. A **cross-encoder** reads both at once: `[CLS] query [SEP] passage [SEP]`, every token
-attends to every other, and a classifier on the pooled [CLS] says whether they match. Nothing can be computed in advance: $N$ readings for each query. So one **retrieves** cheaply,
-then **re-ranks** the best 20, say.
+A dual encoder presses a passage into `H` numbers before it knows the question. A **cross-encoder** reads both at once,
+`[CLS] query [SEP] passage [SEP]`: every token attends to every other, and a classifier says whether they match. Nothing can be
+computed in advance. So one **retrieves** cheaply, then **re-ranks** the best 20, say. Recall@20 is the ceiling for what follows.
 
-The library makes its training data from the search itself: the right passage, and wrong ones *that were found*. Random wrong ones would be too easy. The score is
-$\ln \frac{p(\text{match})}{p(\text{no match})}$.
+Its training data come from the search: right passages, and wrong ones *that were found*; random ones would be too easy. The
+score is $\ln \frac{p(\text{match})}{p(\text{no match})}$.
 
-Re-ranking can only sort what it is given: recall@20 before it is the ceiling for everything after.
-
-The log has the ranks of all ways, for the same queries. "Both" adds tf-idf and fine-tuned cosines, each standardised per query (mean 0, deviation 1), with equal weights; "all three" adds
-the cross-encoder's scores in the same way.
+The log has the ranks. "Both" adds tf-idf and fine-tuned cosines, each standardised per query, with equal weights; "all three" adds
+the cross-encoder's scores likewise.
 """
 
 # %%
 for way, found in ways.items():
     recalls = "".join(f"{metrics.recall_at(found, k):8.3f}" for k in (1, 5, 10, 20))
-    print(
-        f"{way:<20} recall@1, 5, 10, 20 {recalls}   MRR {metrics.mean_reciprocal_rank(found):.3f}"
-    )
+    mrr = metrics.mean_reciprocal_rank(found)
+    print(f"{way:<20} recall@1, 5, 10, 20 {recalls}   MRR {mrr:.3f}")
 assert metrics.recall_at(ways["both, re-ranked"], 20) == metrics.recall_at(ways["both"], 20)
 first = {way: metrics.recall_at(found, 1) for way, found in ways.items()}
 chance_first = metrics.recall_at(ways["both"], 20) / 20  # if the 20 came in a random order
@@ -835,15 +808,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-Read the table from below. The cross-encoder **alone** puts far more right passages first than a random order of the 20 would (about 4 %), but fewer than the
-order that it was given: it learned from 12,186 pairs, from a small model, and it saw wrong passages that are hard to tell. As a *third voice* it helps: recall@1 and MRR are the best of all. Do not
-replace a good order by a new score because the new model is cleverer; add them, and measure.
-
-Recall@20 is the same before and after, as promised.
+The cross-encoder **alone** puts more right passages first than a random order of the 20 would (4 %), but fewer than
+the order that it was given: a small model, that saw 12,186 pairs. As a *third voice* it helps: recall@1 and MRR are the best
+of all. Do not throw away a good order because a new model is cleverer.
 
 ## 10. Words or vectors?
 
-They fail on different queries. Below, for either side, a query that it answers at once and the other does not:
+They fail on different queries. For either side, one that it answers at once and the other does not:
 """
 
 # %%
@@ -860,10 +831,10 @@ for winner, good, bad in (
 
 # %% [markdown]
 r"""
-- **Count words** if queries use the texts' own words: names, error codes, rare terms. It needs no training, no GPU, and
-  tells why it found something. Start with it, always.
-- **Use vectors** if people ask in other words than the texts use, or in another language, *and* the encoder was fine-tuned for search on something like your texts.
-- **Combine** both if you can. Their mistakes differ, so their sum is seldom worse than the better one.
+- **Count words** if queries use the texts' own words: names, error codes, rare terms. It needs no training and tells why it
+  found something. Always start with it.
+- **Use vectors** if people ask in other words than the texts use, *and* the encoder was fine-tuned for search on something like your texts.
+- **Combine** them if you can: their mistakes differ.
 
 Did the sum really help, or was it luck? Count the queries whose right passage came into the first ten, and those where it fell out:
 """
@@ -878,17 +849,17 @@ print(
 
 # %% [markdown]
 r"""
-If the two searches were equally good, each query that changes sides would be a coin's toss, and the difference of $n$ tosses has a standard deviation of $\sqrt n$. A gain of less than two of these is not worth a
-celebration.
+If both were equally good, each query that changes sides would be a coin's toss, and the difference after $n$ tosses has a
+standard deviation of $\sqrt n$. Don't celebrate a gain of less than two of these.
 
 ## 11. A search to type into
 
-Change the question and run the cell. It searches the passages above by the sum of tf-idf and whitened vectors of the raw model (the fine-tuned one would have to be made first, by
-`RERUN` or the command above).
+Change the question and run both cells. They search the passages above by tf-idf plus whitened vectors of the raw model. (The fine-tuned
+one has to be made first, by the command of section 7.)
 """
 
 # %%
-QUESTION = "find where a function becomes zero"
+QUESTION = "wait until a thread has finished"
 
 parts = {
     "words": standardise(word_scores([QUESTION]))[0],
@@ -906,12 +877,16 @@ for offset, (name, scores), colour in zip(
     (-0.2, 0.2), parts.items(), (plots.GREEN, plots.BLUE), strict=True
 ):
     axes.barh(places + offset, scores[results], height=0.38, color=colour, label=name)
-axes.set_yticks(places, [textwrap.shorten(passages[row].title, 48) for row in results], fontsize=9)
+labels = []
+for row in results:
+    library, _, name = passages[row].title.partition(".")
+    short_name = name if len(name) < 34 else f"… {name.rpartition('.')[2]}"
+    labels.append(f"{library}.{short_name}")
+axes.set_yticks(places, labels, fontsize=9)
 axes.axvline(0, color="black", linewidth=0.8)
 axes.invert_yaxis()
 axes.set(title=f"“{QUESTION}”", xlabel="standardised score (deviations above the mean passage)")
 axes.legend(loc="lower right")
-figure.tight_layout()
 plt.show()
 
 # %% [markdown]
@@ -920,18 +895,16 @@ r"""
 
 - Pooling makes one vector of a text; the mask belongs to it. Cosines of unit vectors are one matrix product.
 - recall@k: the share of queries with rank ≤ k. MRR: the mean of 1/rank. Ties count against you.
-- A masked language model's vectors were never trained to be compared. Whitening helps without labels, pairs help more.
-- The in-batch softmax: $p - I$ again, through a matrix product and two projections.
+- Vectors of a masked language model were never trained to be compared. Whitening helps without labels, pairs help more.
+- The in-batch softmax: $p - I$, through a matrix product and two projections.
 - Retrieve cheaply, re-rank a few, and measure against counting words.
 
 ## What usually goes wrong
 
-- **No baseline.** A dual encoder is celebrated at recall 0.48, and nobody looked what tf-idf gives.
+- **No baseline.** Recall 0.48 is celebrated, and nobody looked what tf-idf gives.
 - **The mean over padding.** Vectors then depend on the batch.
-- **Two models.** Passages embedded with one encoder, queries with another, or with other pooling. The cosines are noise; `PassageIndex` refuses.
-- **Duplicates in the batch**, which are counted as wrong answers.
-- **Lengths forgotten.** A product of vectors that were not scaled prefers long ones.
-- **Agreement for quality.** 99 % agreement with exact search says nothing about finding the right passage.
+- **Two models**, one for passages, one for queries. The cosines are noise; `PassageIndex` refuses.
+- **Duplicates in the batch**, which count as wrong answers.
 
 ## Three questions
 
@@ -943,8 +916,8 @@ r"""
 <details>
 <summary><b>1.</b> You double the batch of the in-batch softmax from 64 to 128 pairs and the loss goes up. Is the encoder worse?</summary>
 
-Not necessarily. With twice as many candidates the task is harder: an encoder that knows nothing goes from ln 64 = 4.16 to ln 128 = 4.85. Losses of different
-batch sizes cannot be compared; recall among all passages can.
+Not necessarily. The task is harder: an encoder that knows nothing goes from ln 64 = 4.16 to ln 128 = 4.85. Losses of different
+batch sizes cannot be compared; recall can.
 
 </details>
 """
@@ -954,7 +927,7 @@ r"""
 <details>
 <summary><b>2.</b> Accumulating the gradients of four micro-batches of 16 pairs: is that the same as one batch of 64?</summary>
 
-For most losses it is, for this one it is not. Each query then chooses among 16 passages, not 64, as the micro-batches do not see each other: an easier task, with fewer wrong answers to learn from.
+Not for this loss. Each query then chooses among 16 passages, not 64: an easier task, with fewer wrong answers to learn from.
 
 </details>
 """
