@@ -3,8 +3,8 @@ r"""
 # 15 · Fine-tuning
 
 Pre-training leaves an encoder that knows something about words in context, and answers no question that anybody has.
-Fine-tuning puts one small layer on top and shows it a few hundred or thousand labelled examples. Here you see the
-four layers that BERT's authors used, their gradients, and what is gained, measured honestly on a small model.
+Fine-tuning puts one small layer on top and shows it some labelled examples. Here are the
+four layers that BERT's authors used, their gradients, and what is gained.
 
 **You will** write out four heads and their backwards · write one yourself · fine-tune in seconds, beside a floor that knows
 no English · look into [CLS] before and after · read runs from several seeds.
@@ -268,7 +268,7 @@ dz^{\text{end}}_s = \tfrac12 (r_s - [s = j]), \qquad
 dh_s = dz^{\text{start}}_s \, w_{\text{start}} + dz^{\text{end}}_s \, w_{\text{end}} .
 $$
 
-Every token gets a gradient: pulled up at the right place, pushed down where the model believed in it. Both in code, and checked:
+Every token gets a gradient. Both in code, and checked:
 """
 
 # %%
@@ -415,7 +415,7 @@ assert set(reached) == set(np.unique(ids)) - {0}
 r"""
 ## 6. A fine-tuning in seconds
 
-The quickest kind: the encoder stays as it is ("frozen"). Then what it makes of a text is always the same, and can be computed **once**;
+The quickest kind: the encoder is *frozen*. What it makes of a text is then always the same and is computed **once**;
 only the head learns. We keep several vectors of each text: that of [CLS], the pooled one, the mean over all tokens, and the means
 of the last four layers side by side (the recipe that BERT's authors found best without fine-tuning). The shipped `mini` is the encoder.
 """
@@ -457,7 +457,7 @@ print({name: values.shape for name, values in train_vectors.items()})
 
 # %% [markdown]
 r"""
-First the **floor**. A score means nothing by itself; what does someone get who cannot read? Always the same answer; and a *bag of words*: naive
+First the **floor**: what does someone get who cannot read? Always the same answer; and a *bag of words*: naive
 Bayes, which counts how often each library uses each word and knows nothing of their order.
 """
 
@@ -537,8 +537,8 @@ would have reported a success.** An encoder pays where context matters, and when
 
 ## 7. Is [CLS] meaningful before fine-tuning, and why is it first?
 
-It is often said that [CLS] "summarises the text". Ask it. The question is put in two ways, to the same kind of judge (a linear one,
-fitted in one formula): *which library* is a text from, and *does B belong to A*?
+It is often said that [CLS] "summarises the text". Put two questions to a linear judge
+(fitted in one formula): *which library* is a text from, and *does B belong to A*?
 """
 
 # %%
@@ -590,9 +590,9 @@ plt.show()
 r"""
 Before fine-tuning, [CLS] knows **what it was asked in pre-training: whether B belongs to A**, which NSP taught it
 ([11](11_heads_losses.ipynb#9.-Pooled-output-or-h[CLS]?)). There it should be at least as good as the mean; for a topic of a single text, which nobody
-ever asked it for, the mean should do better. A summary it is not. In a model without NSP nobody asked the last [CLS] anything.
+ever asked it for, the mean should do better. A summary it is not.
 
-As a vector to *compare* texts it is worse still: all [CLS] point the same way.
+To *compare* texts it is worse still: all [CLS] point the same way.
 """
 
 # %%
@@ -605,10 +605,10 @@ for name in ("[CLS]", "mean"):
 r"""
 ### After fine-tuning, and at another place
 
-Then [CLS] *becomes* what the task needs: it is where the label's gradient enters. From the log of
-[section 9](#9.-What-pre-training-gains): of the five nearest texts, how many are from the same library?
+Then [CLS] *becomes* what the task needs, as the label's gradient enters there. From the log of
+[section 9](#9.-What-pre-training-gains): how many of the five nearest texts are from the same library?
 
-And does it have to be [CLS]? In the last layer every token has looked at all tokens. So fine-tune with the head at
+And must it be [CLS]? In the last layer every token has looked at all tokens. So put the head at
 another place. That needs no new code: **classification is tagging with a single tag**, −100 at all places but one.
 (600 texts, three epochs; the loop is in section 9.)
 """
@@ -892,11 +892,10 @@ plt.show()
 r"""
 In the log that comes with this notebook:
 
-- **Pairs, tags, answers**: from `mini` clearly above random weights, and above the floor, after a minute of training on a few
-  hundred examples. The pairs from random weights are still at 50 %: nothing tells them yet what belonging together could be.
-- **Library**: `mini` is ahead of random weights, and *behind a bag of words*. Where single words decide, counting them is hard to beat with a
-  thousand examples.
-- **The bars**: most deviations are small beside the gaps, so that three seeds suffice here. Where two bars overlap, nothing has been shown.
+- **Pairs, tags, answers**: `mini` is clearly above random weights, and above the floor, after a minute of training on a few
+  hundred examples. Random weights have not begun to learn the pairs.
+- **Library**: `mini` is ahead of random weights, and *behind a bag of words*. Where single words decide, counting them is hard to beat.
+- **The bars**: where two overlap, nothing has been shown.
 
 ## 10. Frozen, or not?
 
