@@ -177,14 +177,12 @@ def fit(batch, steps=60, zero_grad=True, learns=""):
     return losses
 
 
-of_others = batch | {
-    "labels": np.roll(batch["labels"], 1, axis=0)
-}  # each row's from the row before
+rolled = np.roll(batch["labels"], 1, axis=0)  # each row's labels are from the row before
 fits = {
     "right": fit(batch),
     "zero_grad forgotten": fit(batch, zero_grad=False),
     "no gradient below the heads": fit(batch, learns="cls"),
-    "labels of other sequences": fit(of_others),
+    "labels of other sequences": fit(batch | {"labels": rolled}),
 }
 for name, losses in fits.items():
     print(f"{name:<28} {losses[0]:.2f} → {losses[-1]:.2f}")
@@ -243,12 +241,12 @@ figure, axes = plt.subplots(figsize=(7.5, 2.9))
 axes.plot(powers, constant_guesses, color=plots.BLUE)
 axes.plot([0, 1], [np.log(V), line], "o", color=plots.VERMILION)
 axes.text(0.03, np.log(V) + 0.03, "ln V: all alike", fontsize=9.5, va="bottom")
-axes.text(1.0, line - 0.06, "unigram line: p = f", fontsize=9.5, va="top", ha="center")
+axes.text(1.0, line - 0.1, "unigram line: p = f", fontsize=9.5, va="top", ha="center")
 axes.set(
     title="guesses that ignore the input",
     xlabel="t, where p is proportional to fᵗ",
     ylabel="held-out loss (nats)",
-    ylim=(line - 0.35, np.log(V) + 0.3),
+    ylim=(line - 0.45, np.log(V) + 0.3),
 )
 plt.show()
 
@@ -309,7 +307,7 @@ the head, which compares it with every word of the *same* table ([11](11_heads_l
 
 ## 6. "My MLM loss is stuck at about 7"
 
-Now a real run: the default model of `minibert pretrain` (2 layers, `H` = 128) on all the documentation that is installed
+Now a real run of `minibert pretrain`'s tiny model (2 layers, `H` = 128) on all the documentation that is installed
 with Python. It took four minutes of one core, so the page reads a log; `RERUN` trains again.
 """
 
@@ -616,7 +614,7 @@ figure, axes = plt.subplots(
     2, 4, figsize=(7.5, 4.4), sharex=True, sharey="row", height_ratios=(2, 1)
 )
 for (upper, lower), name in zip(axes.T, ("healthy", "A", "B", "C"), strict=True):
-    draw_lines(upper, LINES, 1500, texts=name == "healthy")
+    draw_lines(upper, LINES, 1500, texts=name == "A")
     draw_losses(upper, logged[name], 1500)
     lower.semilogy(*column(logged[name], "grad_norm", 1500), color=plots.PURPLE, linewidth=1.2)
     upper.set(title=name, ylim=(1, 9.2))
@@ -644,7 +642,7 @@ for name in ("healthy", "A", "B", "C"):
 
 # %% [markdown]
 r"""
-Say it with a letter for each run.
+Answer with three letters, `("?", "?", "?")`, for A, B and C.
 """
 
 # %% tags=["solution"]
@@ -803,7 +801,7 @@ plt.show()
 r"""
 With everything restored, not one bit differs. Without Adam's means the first loss is still right, for nothing has moved;
 then the steps are too long, as $v$ begins at 0 and nothing corrects it. Without the place in the data the run reads its first
-batches again, and so at every interruption; no curve of training shows the mistake.
+batches again, and so at every interruption; that even looks like progress, since it knows them.
 
 Bit for bit holds on the same machine with the same libraries and as many threads; another BLAS adds in another order.
 
@@ -903,7 +901,7 @@ r"""
 - **Labels and inputs that part.** The loss rests on the unigram line.
 - **Only a training loss.** A small text and many passes bring it as low as you like.
 - **Losses compared across vocabularies.** Or in bits, or as a sum of MLM and NSP.
-- **Weights saved without the means.** Each resumption costs a leap.
+- **Weights saved without the means.** Each resumption begins with steps that are too long.
 
 ## Three questions
 
