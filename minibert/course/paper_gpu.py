@@ -161,7 +161,7 @@ class PaperGPU:
         count = max(array.size for array in (*operands, result))
         if name == "matmul":
             count = 2 * result.size * operands[0].shape[-1]
-        read = sum(operand.nbytes for operand in operands)
+        read = sum(operand.nbytes for operand in {id(operand): operand for operand in operands}.values())
         self.launches.append(Launch(name, read, result.nbytes, count))
 
     def _do(self, operation: Callable[[], Any]) -> None:
