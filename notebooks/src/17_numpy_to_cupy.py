@@ -2,24 +2,23 @@
 r"""
 # 17 · NumPy to CuPy
 
-Everything in this course so far ran on NumPy. The same files train on a GPU, since CuPy offers NumPy's functions there. That it
-*runs* takes one line; that it runs *fast* is a different matter, and that it is *timed* right a third one. They fail for
-reasons that can be understood, and counted, without owning a GPU.
+The same files that ran on NumPy train on a GPU, since CuPy offers NumPy's functions there. That they *run* takes one line; to run
+*fast*, and to be *timed* right, takes this notebook.
 
-**You will** see how one source serves two libraries · find out who waits for whom · count launches and bytes · read a
-CUDA kernel line by line and port it to NumPy · lose numbers in 16 bits, and save them · know what a captured step repeats.
+**You will** see one source serve two libraries · find out who waits for whom · count launches and bytes · read a CUDA
+kernel line by line and port it to NumPy · lose numbers in 16 bits, and save them · know what a captured step repeats.
 
 **Before this:** [05 · LayerNorm](05_layer_norm.ipynb), [13 · The optimiser](13_optimiser.ipynb). No CUDA.
 **Time:** 75 minutes; it runs in seconds.
 
-> **Honesty first.** Nobody has run minibert on a GPU yet, so **no number below was measured on one**. Cells that need a GPU look
-> for it; where there is none they say in one line what they skip.
+> **Honesty first.** Nobody has run minibert on a GPU yet: **no number below was measured on one**. Cells that need a GPU say
+> in one line what they skip where there is none.
 
 | letter | in this notebook |
 |---|---|
 | `B`, `S` | sequences in a batch, tokens in a sequence; `B·S` rows |
-| `H` | hidden size: the numbers of a row |
-| `V` | words in the vocabulary |
+| `H`, `V` | hidden size, the numbers of a row; words in the vocabulary |
+| `P` | predicted positions |
 """
 
 # %%
@@ -49,7 +48,6 @@ from minibert.kernels.cuda import launch
 from minibert.kernels.cuda.on_paper import noted
 from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
 from minibert.ops.layer_norm import layer_norm
-from minibert.replay import Repetition
 from minibert.train import AdamW
 from minibert.train.loss_scale import LossScale
 from minibert.train.step import StepInputs, TrainingStep
@@ -72,18 +70,13 @@ print("These cells compute on a GPU, too." if ON_GPU else "No GPU here: its cell
 r"""
 ## 1. One line decides: `xp`
 
-An operation asks the array that it is given which library it belongs to, and calls that library's functions. By custom the
-answer is called `xp`. Here is the whole decision:
+An operation asks the array that it is given which library it belongs to, and calls that library's functions. The answer is
+by custom called `xp`. CuPy's arrays lie in the GPU's memory, and its functions run there. So
+[layer_norm](../minibert/ops/layer_norm.py), which says `xp.sqrt` and nowhere `np`, needs no second version:
 """
 
 # %%
 print(inspect.getsource(get_array_module))
-
-# %% [markdown]
-r"""
-CuPy's arrays lie in the GPU's memory, and its functions run there. So [layer_norm](../minibert/ops/layer_norm.py), which says
-`xp.sqrt` and nowhere `np`, needs no second version:
-"""
 
 # %%
 B, S, H = 32, 128, 256
@@ -102,9 +95,9 @@ else:
 r"""
 ### A GPU made of paper
 
-For all who have no GPU there is a third library. [PaperGPU](../minibert/course/paper_gpu.py) lets NumPy compute,
-but behaves as CuPy does where it matters here: its arrays are of a type of their own, and **it writes down what a GPU would have to do**. What it notes
-follows from the code alone. It has no clock, so it cannot tell how fast anything is.
+For those without a GPU there is a third library. [PaperGPU](../minibert/course/paper_gpu.py) lets NumPy compute, but its arrays
+have a type of their own, as CuPy's have, and **it writes down what a GPU would have to do**. It has no clock, so it cannot tell
+how fast anything is.
 """
 
 # %%
@@ -119,8 +112,8 @@ print(f"copies to the device {gpu.uploads}, launches {len(gpu.launches)}, copies
 r"""
 ### What it refuses
 
-As on a GPU, host and device memory are two places, and a copy from one to the other has to be said: `asarray` on the way in,
-`.get()` on the way out. Whatever would copy in secret is an error:
+Host and device memory are two places, and a copy between them has to be said: `asarray` on the way in, `.get()` on the way out.
+Whatever would copy in secret is an error, as in CuPy:
 """
 
 # %%
@@ -139,17 +132,15 @@ for code, action in SECRETLY.items():
 
 # %% [markdown]
 r"""
-This is why no file in `ops/` says `np.exp`. The tests run the whole library on a still stricter relative of this one, so that code which a
-GPU would refuse fails on a laptop.
+So no operation says `np.exp`.
 
 ## 2. Who waits for whom?
 
 A call of a GPU function does not compute. It *launches*: it puts a piece of work, a **kernel**, into a queue (a **stream**) and
-returns at once. The GPU takes kernels from there in order. Host and device meet only when the host **synchronises**, or reads a
-value, which waits for it.
+returns at once. The GPU takes kernels from there in order. The host waits only when it **synchronises** or reads a value.
 
-A thread with a queue behaves alike in these respects: order, running ahead, waiting. So it can show the commonest mistake in
-timing a GPU. Here each "kernel" takes 50 milliseconds.
+A thread with a queue does the same, so it can show the commonest mistake in timing a GPU. Each "kernel" takes 50
+milliseconds. The cell after it is the same trap on a GPU.
 """
 
 
@@ -184,11 +175,6 @@ patient = time.perf_counter() - start
 print(f"the clock stopped after launching: {hurried:.1f} s;  after synchronising: {patient:.1f} s")
 assert hurried < 0.5 <= patient
 
-# %% [markdown]
-r"""
-The first number is the time to *order* the work. On a GPU the trap looks like this, and it catches everyone once:
-"""
-
 # %%
 if ON_GPU:
     here = device.xp.cuda.get_current_stream()
@@ -208,8 +194,8 @@ else:
 
 # %% [markdown]
 r"""
-Two more things follow. A kernel that fails is reported late, at a later, innocent line. And what waits *needlessly* costs twice: while the host waits it launches nothing, so afterwards the GPU has nothing to do. Look at the gaps below: kernels and launches of equal
-length, with a wait after each, and without.
+The first number is the time to *order* the work. (A kernel that fails is reported late, too, at an innocent line.) And waiting
+*needlessly* costs twice: a host that waits launches nothing, so afterwards the GPU has nothing to do. Look at the gaps:
 """
 
 
@@ -237,7 +223,7 @@ def draw(cases):
     axes.barh(0, 0, color=plots.ORANGE, label="host launches")
     axes.barh(0, 0, color=plots.BLUE, label="device computes")
     axes.set_yticks(range(len(cases)), cases)
-    axes.set(xlabel="time (in launches; a drawing, not a measurement)", xlim=(0, 13.5))
+    axes.set(xlabel="time (a drawing, not a measurement)", xlim=(0, 13.5))
     axes.invert_yaxis()
     axes.legend(loc="upper center", bbox_to_anchor=(0.4, 1.3), ncols=2)
     plt.show()
@@ -253,14 +239,12 @@ draw({"waits\nafter each": waiting, "runs ahead": running})
 r"""
 ### How does a training step do without waiting?
 
-The host must not *look* at a number. But float16 asks a question in every step: is the gradient finite? An `if` would read it. The library computes both
-answers and lets the device choose, with `where`:
+The host must not *look* at a number. But float16 asks in every step: is the gradient finite? An `if` would read it. The
+library computes both answers and lets the device choose, with `where`:
 """
 
 # %%
 print(inspect.getsource(LossScale.update))
-
-# %%
 norm = gpu.asarray(np.float32(np.inf))
 scale = LossScale(gpu.device)
 gpu.clear()
@@ -270,11 +254,6 @@ if not gpu.isfinite(norm):
     pass  # halve it, skip the step, …
 print("with if:    waits", gpu.waits)
 assert gpu.waits == 1
-
-# %% [markdown]
-r"""
-Now a whole training step of BERT-mini, forward, backward and update, on paper:
-"""
 
 
 # %%
@@ -298,13 +277,14 @@ assert (gpu.uploads, gpu.waits) == (1, 0)
 
 # %% [markdown]
 r"""
-One copy in, which carries ids, labels, learning rate and dropout's seed together, and none out. Losses are added up on
-the device, and read by `TrainingStep.read()` every few dozen steps. But so many launches! They are next.
+One copy to the device carries ids, labels, learning rate and dropout's seed; none comes back. Losses are added up
+there, and `TrainingStep.read()` fetches them every few dozen steps. But so many launches!
 
 ## 3. What can be counted
 
-Nearly every operation of the reference is a kernel of its own: it reads its operands from the GPU's memory and writes its result
-there. Watch LayerNorm, on rows as in a real batch:
+Nearly every operation of the reference is a kernel of its own: it reads its operands from the GPU's memory and writes its
+result there. LayerNorm, on a real batch, against **one kernel** that keeps a row in registers, reads $x$ and writes
+$y$ and $\hat x$:
 """
 
 # %%
@@ -316,13 +296,6 @@ for entry in unfused:
     print(f"{entry.name:<12} {entry.read / 1e6:8.2f} {entry.written / 1e6:11.2f}", end="")
     print(f"{entry.operations / 1e6:10.2f} M")
 
-# %% [markdown]
-r"""
-An array of `B·S·H` float32 numbers has 4.19 MB. It is read seven times and written five times. One kernel that keeps a row in
-the registers of its threads reads $x$ once and writes $y$ and $\hat x$ (which the backward needs) once each:
-"""
-
-# %%
 bytes_unfused = sum(entry.read + entry.written for entry in unfused)
 operations = sum(entry.operations for entry in unfused)
 bytes_fused = x.nbytes + y.nbytes + sum(part.nbytes for part in cache) + beta.nbytes
@@ -331,26 +304,29 @@ print(f": {bytes_unfused / bytes_fused:.1f} times as much")
 assert bytes_unfused > 3.9 * bytes_fused
 
 # %% tags=["figure"]
-figure, axes = plt.subplots(figsize=(7.5, 3.4))
-names = [*(entry.name for entry in unfused), "one kernel"]
-read = np.array([*(entry.read for entry in unfused), x.nbytes + gamma.nbytes + beta.nbytes]) / 1e6
-written = np.array([*(entry.written for entry in unfused), 2 * y.nbytes + cache[1].nbytes]) / 1e6
-places = [*range(len(unfused)), len(unfused) + 0.7]
-axes.barh(places, read, color=plots.SKY, label="read")
-axes.barh(places, written, left=read, color=plots.VERMILION, label="written")
-axes.set_yticks(places, names)
+figure, axes = plt.subplots(figsize=(7.5, 1.9))
+one_kernel = [(x.nbytes, y.nbytes + cache[0].nbytes)]
+for place, moves in enumerate(([(entry.read, entry.written) for entry in unfused], one_kernel)):
+    left = 0.0
+    for parts in moves:
+        for part, colour in zip(parts, (plots.SKY, plots.VERMILION), strict=True):
+            axes.barh(place, part / 1e6, left=left, color=colour, edgecolor="white")
+            left += part / 1e6
+axes.barh(0, 0, color=plots.SKY, label="read")
+axes.barh(0, 0, color=plots.VERMILION, label="written")
+axes.set_yticks((0, 1), ("ten launches", "one kernel"))
 axes.invert_yaxis()
-axes.set(title="LayerNorm of 4,096 rows: what each launch moves", xlabel="megabytes")
-axes.legend(loc="center right")
+axes.set(title="LayerNorm of 4,096 rows", xlabel="megabytes moved")
+axes.legend(loc="lower right")
 plt.show()
 
 # %% [markdown]
 r"""
 ### Does it matter? Operations for each byte
 
-What an operation is limited by depends on its **arithmetic intensity**, operations divided by bytes moved. A processor has such a number as well: operations a
-second divided by bytes a second. By the makers' data sheets that is 10 to 20 for large GPUs in float32, and some hundreds in 16 bits on
-tensor cores. Below it, memory decides and arithmetic is free; above it, the other way round.
+An operation's **arithmetic intensity** is its arithmetic divided by the bytes it moves. A processor has such a number, too:
+operations a second by bytes a second. By the makers' data sheets it is 10 to 20 for large GPUs in float32, and some hundreds in 16 bits on
+tensor cores. Below it memory decides; above it, arithmetic.
 """
 
 # %%
@@ -370,14 +346,13 @@ assert intensity["LayerNorm, one kernel"] < 10 < intensity["product with a weigh
 
 # %% [markdown]
 r"""
-So LayerNorm is a matter of bytes, and a quarter of the bytes is all there is to gain; with 16-bit numbers, another half. A product is a matter of arithmetic,
-and cuBLAS does that better than we would. Hence the plan of [kernels/cuda](../minibert/kernels/cuda/__init__.py): **leave products to
-cuBLAS, and fuse what stands between them.**
+LayerNorm is a matter of bytes. A product is a matter of arithmetic, and cuBLAS does that better than we would. So
+[kernels/cuda](../minibert/kernels/cuda/__init__.py) **leaves products to cuBLAS, and fuses what stands between.**
 
 ### How many launches has a step?
 
-Launching costs the host time, whatever the size of the array. The table in `ops` chooses the CUDA kernels for CuPy's arrays; `noted`
-replaces their launches by a note, so we can count without a GPU. (Nothing is computed then.)
+A launch costs the host time, however small the array. The table in `ops` chooses CUDA kernels for CuPy's arrays; `noted`
+replaces their launches by a note (nothing is computed). A launch is **assumed** to take 10 µs; with a GPU, yours is measured.
 """
 
 # %%
@@ -396,26 +371,6 @@ print(f"kernels:   {counts.total():,} launches:", dict(counts))
 print("captured:  1 launch of a graph (section 7)")
 assert counts.total() < len(reference) / 3
 
-# %% [markdown]
-r"""
-The most frequent names show what the reference spends launches on: integer arithmetic for dropout's random bits, which a kernel does in
-registers.
-"""
-
-# %%
-print(
-    *(f"{count:4} {name}" for name, count in Counter(e.name for e in reference).most_common(6)),
-    sep="\n",
-)
-print()
-print(*(f"{count:4} {name}" for name, count in Counter(kernels).most_common(6)), sep="\n")
-
-# %% [markdown]
-r"""
-Suppose a launch from Python takes 10 µs. That is an assumption; the next cell measures yours.
-"""
-
-# %%
 if ON_GPU:
     small = device.xp.ones(64, "float32")
     start = time.perf_counter()
@@ -433,20 +388,18 @@ for name, count in (("reference", len(reference)), ("kernels", counts.total()), 
 r"""
 ## 4. A kernel, line by line
 
-A kernel is a function that many threads run at once, each with numbers of its own, its **registers**. 32 threads form a
-**warp**, which goes in step; warps form a **block**, which can share a little memory and wait for each other; blocks form the **grid**, and know nothing of each other.
-Every thread asks who it is (`threadIdx`, `blockIdx`) and finds its share of the array.
+A kernel is a function that many threads run at once, each with numbers of its own, its **registers**. 32 threads are a **warp**
+and go in step; warps form a **block**, which shares a little memory and can wait for each other; blocks form the **grid**. A thread
+asks who it is (`threadIdx`, `blockIdx`) and finds its share.
 
-Here LayerNorm's row is shared out over `threadIdx.x`, and `threadIdx.y` counts rows. A thread has `PACK` neighbouring columns, 16 bytes: as much as it can load at once. Beyond the row it holds zeros. With `H` = 11, 4 threads and a pack of 4:
+Here `threadIdx.x` shares out a row. A thread holds `PACK` neighbouring columns, the 16
+bytes that it can load at once; beyond the row, zeros. With `H` = 11, 4 threads, a pack of 4:
 """
 
-# %%
+# %% tags=["figure"]
 size, threads, pack = 11, 4, 4
 column = np.arange(threads * pack).reshape(threads, pack)  # (threads, pack)
-inside = column < size
-print(np.where(inside, column, -1))
 
-# %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(7.5, 1.5))
 for thread, colour in enumerate((plots.BLUE, plots.ORANGE, plots.GREEN, plots.PURPLE)):
     for number in column[thread]:
@@ -464,7 +417,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-The arithmetic of a row, as it stands in [norm.cuh](../minibert/kernels/cuda/norm.cuh):
+The arithmetic of a row, in [norm.cuh](../minibert/kernels/cuda/norm.cuh), and beside it in NumPy:
 """
 
 
@@ -482,18 +435,16 @@ r"""
 | line | NumPy | what happens |
 |---|---|---|
 | `float (&x)[PACK]` | `x` | this thread's registers, not the row |
-| `sum_pack(x)` | | adds up its own `PACK` numbers |
+| `sum_pack(x)` | | adds up its own numbers |
 | `sum_row(…) / size` | `x.mean(-1)` | adds up over threads; *every* thread gets the sum |
-| `i < count ? x[i] - mean : 0` | `x - mean` | beyond the row 0 would become −mean, so it is cleared |
-| `squares += x[i] * x[i]` | `(c * c)` | nothing goes to memory: `c` is still in registers |
-| `1.0f / sqrtf(…)` | `1 / xp.sqrt(…)` | all threads compute the same number, which is cheaper than asking one |
-
-`#pragma unroll` writes the loop out `PACK` times: registers have no numbers that a loop could count through.
+| `i < count ? x[i] - mean : 0` | `x - mean` | beyond the row 0 would become −mean: cleared |
+| `squares += x[i] * x[i]` | `(c * c)` | nothing goes to memory: `c` is in registers |
+| `1.0f / sqrtf(…)` | `1 / xp.sqrt(…)` | all compute the same number: cheaper than asking one |
 
 ### How do threads add up a row?
 
-No thread can see another's registers, except by one instruction: `__shfl_xor_sync(…, value, distance)` gives thread $i$ what thread $i \oplus \text{distance}$ has, where
-$\oplus$ is XOR of the binary numbers. Partners swap: $(i \oplus d) \oplus d = i$.
+No thread sees another's registers, except by one instruction: `__shfl_xor_sync(…, value, distance)` gives thread $i$ what thread
+$i \oplus \text{distance}$ has, where $\oplus$ is XOR of the binary numbers. Partners swap: $(i \oplus d) \oplus d = i$.
 """
 
 # %%
@@ -501,13 +452,14 @@ show_cuda("common.cuh", "template <class Operation>\n__device__ inline float ove
 
 # %% [markdown]
 r"""
-The loop is a **butterfly**: distances $n/2, \dots, 2, 1$. Why is it right? Claim: after the round with distance $d$, thread $i$ holds the sum
-over all $j$ that agree with $i$ in the bits below $d$, that is $j \equiv i \pmod d$. Before the first round take $d = n$: each has only itself. A round with
-distance $d$ joins the class of $i$ modulo $2d$ with that of $i \oplus d$; modulo $d$ the two are one. At $d = 1$ all agree. It takes $\log_2 n$
-rounds instead of $n - 1$ additions.
+The loop is a **butterfly** with distances $n/2, \dots, 2, 1$. Why is it right? Claim: after the round with distance $d$, thread
+$i$ holds the sum over all $j \equiv i \pmod d$. Before the first, $d = n$: only itself. A round with distance $d$ joins the
+class of $i$ modulo $2d$ with that of $i \oplus d$; modulo $d$ the two are one. At $d = 1$ it is everybody, after $\log_2 n$ rounds.
+As $a + b$ and $b + a$ are the same bits, all threads agree to the last. (*Atomic* additions, in order of arrival, would
+not. The library has none.)
 
-Rows wider than a warp need a second stage: each warp's sum goes into shared memory. Of its two `__syncthreads`, the second lets everyone
-see all sums; the first keeps a fast thread from overwriting what a slow one still reads from the call *before*.
+A row wider than a warp needs a second stage, through shared memory. The second `__syncthreads` lets everyone see all sums;
+the first protects what a slow thread still reads from the call *before*.
 """
 
 # %% tags=["figure"]
@@ -531,7 +483,8 @@ plt.show()
 r"""
 ## 5. Your turn: the butterfly, then the kernel
 
-What all threads do at once is one line of NumPy: an array has a number for each thread. Return what they hold after every round.
+What all threads do at once is one line of NumPy: an array has a number for each thread. Return what they hold after every
+round.
 """
 
 
@@ -584,7 +537,10 @@ check("17.layer_norm_row", my_layer_norm_row)
 r"""
 ### From one row to the launch
 
-A block takes several rows. How many threads and blocks a shape gets is decided on the host:
+The host decides how many threads and blocks a shape gets. Then the fused kernel, in
+[residual_norm.cu](../minibert/kernels/cuda/residual_norm.cu): load, add a bias, drop, add the residual, normalise, store. `here`
+is 0 past the last row: such threads load and store nothing, but **stay**, since a shuffle or barrier that not all
+threads reach has no defined result.
 """
 
 # %%
@@ -597,17 +553,8 @@ for width, dtype in ((256, "float32"), (256, "float16"), (768, "float16")):
     print(f" {rows_of_block} rows in all; {grid[0]} blocks")
     assert block[0] * launch.pack(dtype) >= width and grid[0] * rows_of_block >= B * S
 
-# %%
 show_cuda("residual_norm.cu", "    for (int first = blockIdx.x", 19)
 
-# %% [markdown]
-r"""
-This is the whole fused kernel: load, add a bias, drop, add the residual, normalise, store. Dropout's mask is computed from a counter
-([04](04_gelu_dropout.ipynb)), never stored. `here` is 0 for rows past the last: such threads load nothing and store nothing, but **stay**,
-since a shuffle or a barrier that not all threads reach has no defined result.
-"""
-
-# %%
 if ON_GPU:
     there = [device.asarray(array) for array in (x, gamma, beta)]
     y_kernel, _ = ops.layer_norm(*there, eps)  # the table in ops finds the kernel
@@ -618,29 +565,12 @@ else:
 
 # %% [markdown]
 r"""
-### The order of a sum
-
-Floating-point addition is not associative, so the order of a sum shows in the last bits. In the butterfly $a + b$ and $b + a$ are the same
-bits, so all threads agree. *Atomic* additions happen in whatever order threads arrive, another in each run. The library has none:
-the same run gives the same bits.
-"""
-
-# %%
-values = rng.standard_normal(1024, "float32")
-assert len(set(butterfly(values).tolist())) == 1  # every thread has the same bits
-orders = {float(np.cumsum(rng.permutation(values))[-1]) for _ in range(200)}
-print(f"200 orders of the same 1,024 numbers: {len(orders)} different sums")
-assert len(orders) > 5
-
-# %% [markdown]
-r"""
 ## 6. Fewer digits
 
-Half the bits are half the bytes, and tensor cores multiply 16-bit numbers much faster. What is given up? A
-floating-point number is $\pm\, 1.f \times 2^e$. Bits for $e$ are range, bits for $f$ are digits. TF32 is what tensor cores make of float32 on the way in:
-19 bits, of which 10 are digits; in memory it stays float32.
-
-Rounding to fewer digits is a short piece of integer arithmetic: add nearly half of the last bit that stays, cut the rest off.
+Half the bits are half the bytes, and tensor cores are made for 16 bits. What is given up? A
+floating-point number is $\pm\, 1.f \times 2^e$: the bits of $e$ are range, those of $f$ digits. TF32 is what
+tensor cores make of float32 on the way in: 10 bits of $f$; in memory it stays float32. Rounding is a short piece of integer arithmetic:
+add nearly half of the last bit that stays, cut off the rest.
 """
 
 
@@ -664,7 +594,6 @@ for name, e, f in (("float32", 8, 23), ("TF32", 8, 10), ("bfloat16", 8, 7), ("fl
     print(f"{2.0**-f:18.1e}")
 assert (HALF.max, HALF.tiny, HALF.eps) == (65504, 2.0**-14, 2.0**-10)
 
-# %%
 numbers = (rng.standard_normal(10_000) * 10.0 ** rng.integers(-30, 30, 10_000)).astype("float32")
 try:
     import ml_dtypes
@@ -686,11 +615,11 @@ for name, close in (
 r"""
 ### Three ways to lose a number
 
-**Beyond the range.** float16 ends at 65,504, and below $2^{-25}$ everything becomes 0. bfloat16 has float32's range.
+**Beyond the range.** float16 ends at 65,504, and below $2^{-25}$ all becomes 0. bfloat16 has float32's range.
 
-**A sum that stops.** Above 256 the bfloat16 numbers are 2 apart: adding 1 gives a tie, which goes back to 256.
+**A sum that stops.** Above 256, bfloat16 numbers are 2 apart: adding 1 is a tie, which goes back to 256.
 
-**An update that vanishes.** Learning rates are small. A step of less than half the distance to the next number is lost, every time.
+**An update that vanishes.** A step of less than half the distance to the next number is lost, every time.
 """
 
 # %%
@@ -725,8 +654,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-bfloat16 does not move at all; float16 moves too fast, as each step is rounded *up* to its grid. So 16 bits are for what
-is computed anew in every step, and nothing is added up in them:
+bfloat16 does not move. float16 moves too fast, since each step is rounded *up* to its grid, and stops at 1/32, where the grid gets
+twice as wide. So 16 bits are for what is computed anew in every step, and nothing is added up in them.
+
+### What is loss scaling for?
+
+The backward begins with $dz = (p - \text{one-hot}) / N$ ([03](03_softmax_cross_entropy.ipynb)). With thousands of words most of $p$
+is tiny, and $N$, the number of hidden words, is 640 in a batch of 32. The shipped model, on four sentences:
 """
 
 # %%
@@ -739,15 +673,6 @@ print("weights that learn  ", model.buffers.value.dtype)
 print("gradients           ", model.buffers.grad.dtype)
 assert hidden.dtype == "float16" and model.buffers.value.dtype == "float32"
 
-# %% [markdown]
-r"""
-### What is loss scaling for?
-
-The backward begins with $dz = (p - \text{one-hot}) / N$ ([03](03_softmax_cross_entropy.ipynb)). With thousands of words
-most of $p$ is tiny, and it is divided by the number $N$ of hidden words, 640 in a batch of 32. The shipped model, on four sentences:
-"""
-
-# %%
 tokenizer = BertTokenizer.from_pretrained("mini")
 SENTENCES = [
     "The ship left the harbour early in the morning.",
@@ -782,12 +707,12 @@ assert lost["(p − one-hot) / N"] > max(list(lost.values())[1:])
 
 # %% [markdown]
 r"""
-Two remedies. The kernel takes the third line: [cross_entropy.cu](../minibert/kernels/cuda/cross_entropy.cu) stores $p - \text{one-hot}$ and divides later, where
-the matrix has `H` columns. The second is for all that lies below: multiply the loss by $s$. Every derivative is linear in it, so all grow by $s$. The
-update divides by $s$, in float32.
+Two remedies. [cross_entropy.cu](../minibert/kernels/cuda/cross_entropy.cu) stores the third line and divides later. For all
+that lies below there is the second: multiply the loss by $s$. Every derivative is linear in it, so all grow by $s$; the update
+divides by $s$, in float32.
 
-Here is the gradient of *all* weights, computed by the library in 16 bits, against float32's. On a CPU these precisions are the reference with the result of every operation
-rounded: right as to digits, of no use for speed. (TF32 would show nothing: only a GPU's products round so.)
+Here is the gradient of *all* weights, computed by the library in 16 bits, against float32's. (On a CPU the reference
+computes, and every operation's result is rounded: right as to digits, no faster. TF32 would show nothing.)
 """
 
 
@@ -823,7 +748,7 @@ figure, axes = plt.subplots(figsize=(6.5, 3.0))
 for (precision, values), style in zip(errors.items(), ("o-", "s--"), strict=False):
     axes.semilogy(exponents, values, style, label=precision)
 over = exponents[~np.isfinite(errors["float16"])]
-axes.plot(over, np.ones(len(over)), "x", color=plots.VERMILION, markersize=9, label="overflow")
+axes.plot(over, np.ones(len(over)), "x", color=plots.BLUE, markersize=9, label="float16, overflow")
 axes.axvline(0, color=plots.GREY, linestyle=":")
 axes.text(0.4, 0.25, "no scaling", color=plots.GREY)
 axes.set(
@@ -836,10 +761,10 @@ plt.show()
 
 # %% [markdown]
 r"""
-float16 has a window. Left of it derivatives become 0, right of it one overflows and the whole gradient is inf or NaN. Inside, it is *more* exact than bfloat16: three more
-bits of fraction. bfloat16 needs no scale at all. How near the window's edge "no scaling" lies depends on the model, the batch and the stage of training. Nobody knows ahead, so
-[LossScale](../minibert/train/loss_scale.py) goes as far right as it can: it doubles the scale after some patience and halves it whenever the gradient has
-overflowed; that step is left out.
+float16 has a window. Left of it derivatives become 0; right of it one overflows, and the gradient is inf or NaN. Inside, it
+is *more* exact than bfloat16, by three bits. bfloat16 needs no scale. Where "no scaling" lies depends on model and batch, so
+[LossScale](../minibert/train/loss_scale.py) goes as far right as it can: it doubles the scale after some patience, and halves
+it when the gradient has overflowed; that step is left out.
 """
 
 # %%
@@ -855,22 +780,20 @@ assert history == [16, 16, 17, 17, 16, 16, 16, 17]
 r"""
 ## 7. The captured step
 
-Even a few hundred launches can take longer than the kernels do. Then the host never gets ahead, and the GPU waits for the *next launch*. CUDA's remedy is a
-**graph**: record the launches of one step, and replay all with one call.
+Even a few hundred launches can take longer than the kernels. Then the host never gets ahead, and the GPU waits for the *next
+launch*. CUDA's remedy is a **graph**: record the launches of one step, and replay all with one call.
 """
 
-# %%
+# %% tags=["figure"]
 launched = schedule(2, 0.7)
 replayed = schedule(2, 0.7, graph=True)
 print(f"done after {sum(launched[1][-1]):.1f} and after {sum(replayed[1][-1]):.1f}")
-
-# %% tags=["figure"]
 draw({"short kernels,\nlaunched": launched, "the same,\nreplayed": replayed})
 
 # %% [markdown]
 r"""
-The price: a replay does what was *recorded*. Same kernels, same addresses, same Python numbers. Here the learning rate rises from 0.1 to 0.2 after
-recording, once as a Python number and once as an array on the device:
+The price: a replay does what was *recorded*. Same kernels, same addresses, same Python numbers. Here the learning rate rises from
+0.1 to 0.2 after recording, once as a Python number and once as an array on the device. And nothing may be read while recording, not even for an `if`:
 """
 
 # %%
@@ -888,20 +811,6 @@ for launch_again in graph:
 print(f"Python number: 1 became {by_number.item():.1f};  array: 1 became {by_array.item():.1f}")
 assert np.isclose(by_number.item(), 0.9) and np.isclose(by_array.item(), 0.8)
 
-# %% [markdown]
-r"""
-The first is not an error message but a run with a frozen learning rate. So whatever differs between steps has to be an *array*:
-"""
-
-# %%
-print(inspect.getsource(StepInputs))
-
-# %% [markdown]
-r"""
-And nothing may be read while recording, not even for an `if`, since nothing is being computed:
-"""
-
-# %%
 try:
     with gpu.record():
         if by_array > 0:
@@ -912,22 +821,17 @@ except RuntimeError as refusal:
 
 # %% [markdown]
 r"""
-[Repetition](../minibert/replay.py) arranges this for any function. It copies the inputs of every call to arrays that stay in place, and on a GPU, after three calls, records
-and from then on replays. On a CPU it calls:
+So whatever differs between steps has to be an *array*:
 """
 
 # %%
-places = []
-repetition = Repetition(resolve_device("cpu"), lambda given: places.append(given[0].ctypes.data))
-for number in range(3):
-    repetition([np.full(3, number)])
-print("always the same place:", len(set(places)) == 1, "  replaying:", repetition.replaying)
-assert len(set(places)) == 1
+print(inspect.getsource(StepInputs))
 
 # %% [markdown]
 r"""
-Three more conditions, all in that file or in [products.py](../minibert/kernels/cuda/products.py): memory of its own, so that nobody else is given the recorded addresses ·
-a cuBLAS handle of our own, since CuPy refuses to use its handle in a recording · shapes that do not change, so a GPU always predicts the same number of hidden words, some with weight 0.
+[Repetition](../minibert/replay.py) copies the inputs of every call to arrays that stay in place; on a GPU, after three
+calls, it records, and from then on replays. It also needs memory of its own, as nobody else may be given
+the recorded addresses; a cuBLAS handle of our own, as CuPy refuses its own in a recording; and fixed shapes.
 """
 
 # %%
@@ -953,9 +857,10 @@ else:
 r"""
 ## 8. How fast is it?
 
-Training steps of BERT-mini, all of it, `S` = 128, 20 hidden words, by batch size. The log holds what was measured on one thread
-of a CPU: processor time, the best of several steps, on a machine that had other work as well. **Rows of a GPU are missing because nobody has measured them yet.** With one,
-`RERUN = True` measures both (some minutes), prints rows for the log, and the picture gets its lines.
+Training steps of BERT-mini, `S` = 128, 20 hidden words a sequence, by batch size. The log is of one
+thread of a CPU: processor time, the best of several steps, on a machine that had other work as well. **Rows of a GPU are missing because nobody has
+measured them yet.** With one, `RERUN = True` measures both (some minutes), prints rows for the log and
+draws their lines.
 """
 
 # %%
@@ -1030,25 +935,25 @@ plt.show()
 
 # %% [markdown]
 r"""
-The two lines are this notebook on a CPU: the same products by the same BLAS, but what stands between them is fused into compiled loops that keep a row in
-the cache. Small batches are slower since some work is the same for any batch: the update touches all 5.4 million weights.
+Both multiply with the same BLAS; what stands between is fused, in the second, into compiled loops. Small batches are slower, as the update
+of 5.4 million weights takes the same time for any batch.
 
 ## Recap
 
 - `xp = get_array_module(x)`: the array decides, so one source serves NumPy and CuPy.
-- A launch returns at once. Reading a value waits; so does `synchronize`, and nothing is timed without it.
+- A launch returns at once; reading a value waits.
 - Between the products a GPU is limited by bytes and launches. Fusing saves both, a graph the rest of the launches.
-- A row is shared out over threads; a butterfly of XOR partners gives every one of them the sum.
-- 16 bits for what is computed anew, float32 for what is added up: weights, moments, sums, losses. float16 needs a loss scale, bfloat16 does not.
+- A row is shared out over threads; a butterfly of XOR partners gives each of them the sum.
+- 16 bits for what is computed anew, float32 for what is added up. float16 needs a loss scale, bfloat16 does not.
 
 ## What usually goes wrong
 
 - **A clock without synchronising.** It times the queue.
-- **A secret wait.** `if`, `float()`, `print`, `a[mask]`: each reads from the GPU in the middle of a step.
+- **A secret wait.** `if`, `float()`, `print`, `a[mask]`: each reads from the GPU.
 - **`np.` where `xp.` belongs.** Unnoticed until the first GPU.
-- **An early `return` before a shuffle or a barrier.** The others wait for a thread that has gone.
-- **A Python number that changes, in a captured step.** It is frozen, without an error.
-- **16-bit weights without a float32 master.** Training stalls, since small updates vanish.
+- **An early `return` before a shuffle or a barrier.**
+- **A Python number that changes, in a captured step.** It is frozen.
+- **16-bit weights without a float32 master.** Small updates vanish.
 
 ## Three questions
 
@@ -1060,8 +965,7 @@ r"""
 <details>
 <summary><b>1.</b> A profile without synchronising says that all of a step's time goes into <code>loss.get()</code>. What is wrong with it?</summary>
 
-Nothing is slow there. The host reads the loss and so waits for everything launched before. To time the parts, synchronise (or record events) around
-each, and know that this takes away their overlap.
+Nothing is slow there: the host waits for everything launched before. To time the parts, synchronise around each.
 
 </details>
 """
@@ -1069,11 +973,9 @@ each, and know that this takes away their overlap.
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> A friend replaces GELU by a cheaper formula with half as many operations, as a fused kernel. How much faster
-does that kernel get on a large GPU?</summary>
+<summary><b>2.</b> A friend halves GELU's operations, in a fused kernel. How much faster does it get on a large GPU?</summary>
 
-Hardly at all. It reads and writes each number once and does some tens of operations at most, an intensity of a few operations a byte: memory
-decides. Storing 16 bits instead of 32 would halve its time.
+Hardly at all: a few operations for each byte, so memory decides. Storing 16 bits instead of 32 would halve its bytes.
 
 </details>
 """
@@ -1081,17 +983,15 @@ decides. Storing 16 bits instead of 32 would halve its time.
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> Why must the loss be scaled before the backward? Could the gradient not be multiplied by s at its end?</summary>
+<summary><b>3.</b> Why is the loss scaled before the backward? Could the gradient not be multiplied by s at its end?</summary>
 
-What has become 0 on the way stays 0, whatever it is multiplied with. The scale has to be there when the small numbers are first
-written in 16 bits, that is at the top, and every derivative below inherits it.
+What has become 0 stays 0, whatever it is multiplied with.
 
 </details>
 """
 
 # %% [markdown]
 r"""
-**Next:** [18 · Real weights](18_real_weights.ipynb). The code of this notebook: [arrays.py](../minibert/arrays.py), [replay.py](../minibert/replay.py),
-[kernels/cuda](../minibert/kernels/cuda/common.cuh), [loss_scale.py](../minibert/train/loss_scale.py). Whoever has a GPU for an hour:
-[gpu_session.sh](../benchmarks/gpu_session.sh) checks and measures everything that this notebook had to skip.
+**Next:** [18 · Real weights](18_real_weights.ipynb). Whoever has a GPU for an hour: [gpu_session.sh](../benchmarks/gpu_session.sh)
+checks and measures what this notebook had to skip.
 """
