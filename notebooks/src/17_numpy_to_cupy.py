@@ -656,11 +656,6 @@ plt.show()
 r"""
 bfloat16 does not move. float16 moves too fast, since each step is rounded *up* to its grid, and stops at 1/32, where the grid gets
 twice as wide. So 16 bits are for what is computed anew in every step, and nothing is added up in them.
-
-### What is loss scaling for?
-
-The backward begins with $dz = (p - \text{one-hot}) / N$ ([03](03_softmax_cross_entropy.ipynb)). With thousands of words most of $p$
-is tiny, and $N$, the number of hidden words, is 640 in a batch of 32. The shipped model, on four sentences:
 """
 
 # %%
@@ -673,6 +668,15 @@ print("weights that learn  ", model.buffers.value.dtype)
 print("gradients           ", model.buffers.grad.dtype)
 assert hidden.dtype == "float16" and model.buffers.value.dtype == "float32"
 
+# %% [markdown]
+r"""
+### What is loss scaling for?
+
+The backward begins with $dz = (p - \text{one-hot}) / N$ ([03](03_softmax_cross_entropy.ipynb)). With thousands of words most of $p$
+is tiny, and $N$, the number of hidden words, is 640 in a batch of 32. The shipped model, on four sentences:
+"""
+
+# %%
 tokenizer = BertTokenizer.from_pretrained("mini")
 SENTENCES = [
     "The ship left the harbour early in the morning.",
@@ -910,10 +914,11 @@ else:
     log = read_log("17_throughput.jsonl")
 
 ways = [how for how in (*CPU_WAYS, *GPU_WAYS) if any(row["how"] == how for row in log)]
-print("tokens a second, B =  ", *(f"{B:8}" for B in sorted({row["B"] for row in log})))
+batch_sizes = sorted({row["B"] for row in log})
+print("tokens a second, B =  ", *(f"{B:9}" for B in batch_sizes))
 for how in ways:
-    speeds = {row["B"]: row["tokens_a_second"] for row in log if row["how"] == how}
-    print(f"{how:<22}", *(f"{speeds[B]:8,}" for B in sorted(speeds)))
+    speeds = {row["B"]: f"{row['tokens_a_second']:,}" for row in log if row["how"] == how}
+    print(f"{how:<22}", *(f"{speeds.get(B, '–'):>9}" for B in batch_sizes))
 print("on", *sorted({row["machine"] for row in log}))
 
 # %% tags=["figure"]
@@ -922,7 +927,6 @@ for how, marker in zip(ways, "os^Dv", strict=False):
     rows = sorted((row["B"], row["tokens_a_second"]) for row in log if row["how"] == how)
     axes.loglog(*zip(*rows, strict=True), f"{marker}-", label=how)
 axes.set_xscale("log", base=2)
-batch_sizes = sorted({row["B"] for row in log})
 axes.set_xticks(batch_sizes, batch_sizes)
 ticks = [
     1000 * 2**n for n in range(1, 20) if 2**n < 2 * max(r["tokens_a_second"] for r in log) / 1000
