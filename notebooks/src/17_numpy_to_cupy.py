@@ -50,7 +50,7 @@ from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
 from minibert.ops.layer_norm import layer_norm
 from minibert.train import AdamW
 from minibert.train.loss_scale import LossScale
-from minibert.train.step import StepInputs, TrainingStep
+from minibert.train.step import TrainingStep
 
 plots.notebook_style()
 np.set_printoptions(precision=3, suppress=True)
@@ -825,14 +825,8 @@ except RuntimeError as refusal:
 
 # %% [markdown]
 r"""
-So whatever differs between steps has to be an *array*:
-"""
-
-# %%
-print(inspect.getsource(StepInputs))
-
-# %% [markdown]
-r"""
+So whatever differs between steps has to be an *array*: batches, dropout's streams, learning rate
+(`StepInputs` in [step.py](../minibert/train/step.py)).
 [Repetition](../minibert/replay.py) copies the inputs of every call to arrays that stay in place; on a GPU, after three
 calls, it records, and from then on replays. It also needs memory of its own, as nobody else may be given
 the recorded addresses; a cuBLAS handle of our own, as CuPy refuses its own in a recording; and fixed shapes.
