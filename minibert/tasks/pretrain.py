@@ -29,7 +29,7 @@ from minibert.data import (
     unigram_plateau,
 )
 from minibert.errors import UserError
-from minibert.files import atomic_folder, read_json, write_json
+from minibert.files import atomic_folder, explain_write_errors, read_json, write_json
 from minibert.plots import plot_loss
 from minibert.settings import read_settings
 from minibert.tasks.fill_mask import fill_mask
@@ -207,8 +207,9 @@ def _clear(run: Path) -> None:
     """Remove what an earlier run left, and nothing that is not a run's."""
     for folder in (*list_checkpoints(run), run / "final"):
         shutil.rmtree(folder, ignore_errors=True)
-    for name in ("config.json", "metrics.jsonl", "results.json", "loss.png"):
-        (run / name).unlink(missing_ok=True)
+    with explain_write_errors(run):
+        for name in ("config.json", "metrics.jsonl", "results.json", "loss.png"):
+            (run / name).unlink(missing_ok=True)
 
 
 def evaluation_batches(
