@@ -6,6 +6,7 @@ folder has ``measured.json``); one that was interrupted begins anew.
 
 import argparse
 import importlib.util
+import resource
 import shlex
 import shutil
 import subprocess
@@ -133,23 +134,31 @@ def make(run: Run, places: Mapping[str, str | Path]) -> None:
     folder = Path(places["runs"]) / run.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    when, seconds = datetime.now().astimezone(), []
+    when, seconds, processor_seconds = datetime.now().astimezone(), [], []
     for command in run.commands:
         program, *arguments = shlex.split(Template(command).substitute(places, run=folder))
         print(f"$ {shlex.join([program, *arguments])}", flush=True)
-        start = time.perf_counter()
+        start, used = time.perf_counter(), processor_time()
         done = subprocess.run([sys.executable, *PROGRAMS[program], *arguments])
         if done.returncode:
             raise ContenderError(f"{run.name}: a command failed (exit code {done.returncode})")
         seconds.append(time.perf_counter() - start)
+        processor_seconds.append(processor_time() - used)
     record = {
         "when": when.isoformat(timespec="seconds"),
         "commands": [Template(command).safe_substitute(run=f"$runs/{run.name}") for command in run.commands],
         "seconds": seconds,
+        "processor_seconds": processor_seconds,
         "machine": describe_machine(),
         "versions": versions(),
     }
     write_json(folder / MEASURED, record)
+
+
+def processor_time() -> float:
+    """Seconds of processor that the commands so far have used, on all cores."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

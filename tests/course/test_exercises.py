@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from minibert import BertConfig, BertForPreTraining, ops
+from minibert import BertConfig, BertForPreTraining, BertTokenizer, ops
 from minibert.course import EXERCISES, check
 from minibert.course.exercise import Exercise, Mistake
-from minibert.course.exercises import n07_wordpiece, n18_real_weights, n19_applications
+from minibert.course.exercises import n00_start_here, n07_wordpiece, n18_real_weights, n19_applications
 from minibert.gradcheck import RELATIVE_BOUND
 from minibert.tasks.metrics import recall_at
 from minibert.text.learn import learn_vocabulary
@@ -64,6 +64,21 @@ def test_the_reference_agrees_with_what_is_independent_of_it(exercise):
                 size = np.linalg.norm(output) + np.linalg.norm(independent)
                 assert np.linalg.norm(output - independent) <= RELATIVE_BOUND * size
                 assert size > 1e-3  # zero would agree with a gradient that is forgotten
+
+
+def test_the_model_that_comes_with_the_package_answers_as_00_says():
+    model, tokenizer = BertForPreTraining.from_pretrained("mini"), BertTokenizer.from_pretrained("mini")
+
+    def ask(texts):
+        return n00_start_here.probabilities_at_mask(model, tokenizer, texts)
+
+    before = ask([n00_start_here.SENTENCE])
+    assert before.sum() == pytest.approx(1.0)
+    for (what, texts), answer in zip(
+        n00_start_here.CHANGES.values(), n00_start_here.predictions.solution(), strict=True
+    ):
+        moved = np.abs(ask(texts) - before).sum() / 2  # the probability that went elsewhere
+        assert moved < 1e-5 if answer == "same" else moved > 0.01, what
 
 
 def test_merging_again_and_again_learns_the_vocabulary():

@@ -1,6 +1,7 @@
 """The exercises, a file a notebook."""
 
 from minibert.course.exercises import (  # noqa: F401
+    n00_start_here,
     n01_gradients,
     n02_linear,
     n03_softmax_cross_entropy,

@@ -1,0 +1,74 @@
+"""00 Start here: which changes of a sentence change the answer? Six times "same" or "other"."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from minibert import ops
+from minibert.arrays import to_numpy
+from minibert.bert import BertForPreTraining
+from minibert.course.exercise import Mistake, Trial, exercise
+from minibert.text import BertTokenizer
+
+SENTENCE = "she wrote a [MASK] to her mother ."
+
+# What is done to the sentence, and what the model then reads: the changed sentence first.
+CHANGES = {
+    "A": ("capitals", ["She wrote a [MASK] to her MOTHER ."]),
+    "B": ("blanks: more of them, and none before the full stop", ["she wrote a   [MASK] to her mother."]),
+    "C": ("no full stop", ["she wrote a [MASK] to her mother"]),
+    "D": ("another last word", ["she wrote a [MASK] to her sister ."]),
+    "E": ("the same words in another order", ["to her mother she wrote a [MASK] ."]),
+    "F": ("a second sentence in the batch", [SENTENCE, "the war was over , and they went home ."]),
+}
+
+
+def probabilities_at_mask(
+    model: BertForPreTraining, tokenizer: BertTokenizer, texts: Sequence[str]
+) -> np.ndarray:
+    """How likely each word is in the place of the first [MASK] of the first of B texts: (V,), sums to 1."""
+    batch = tokenizer(texts, padding=True)
+    position = batch["input_ids"][0].index(tokenizer.mask_id)
+    outputs, _ = model.forward(**batch)
+    return to_numpy(ops.softmax(outputs.prediction_logits[0, position])[0])
+
+
+@exercise(
+    "00",
+    outputs=" ".join(CHANGES),
+    trials=lambda draw: [Trial({})],
+    secret=True,
+    hints=(
+        "For each change ask first: does the model get other ids? Section 2 shows how to find out.",
+        'The answers are the words "same" and "other", six of them, in the order A to F.',
+        "Half of them are the same.",
+    ),
+)
+def predictions():
+    return "same", "same", "other", "other", "other", "same"
+
+
+# What the opposite of the right answer is told.
+HINTS = {
+    "A": "The tokenizer makes all letters small before it looks them up, so the ids are the same.",
+    "B": "Blanks only separate words, and a full stop is a token of its own anyway: the ids are the same.",
+    "C": "To the model the full stop is a token like any other. Without it the sentence is not finished.",
+    "D": "The word stands behind the gap, and BERT reads both sides.",
+    "E": (
+        "Each token also gets a vector for its position; without it, BERT would see a bag of words. So "
+        "another order is another input."
+    ),
+    "F": "A batch is only a way to compute several answers at once: its sequences do not see each other.",
+}
+
+
+def _answers_without(run: int):
+    opposite = {"same": "other", "other": "same"}
+    right = predictions.solution()
+    return lambda: (*right[:run], opposite[right[run]], *right[run + 1 :])
+
+
+predictions.mistakes += [
+    Mistake(f"change {change} misjudged", _answers_without(i), hint)
+    for i, (change, hint) in enumerate(HINTS.items())
+]

@@ -1,0 +1,764 @@
+# %% [markdown]
+r"""
+# 00 · Start here
+
+BERT reads a text and turns every word into a vector that knows what stands around it. It learned that from a
+single game: guess the hidden word. This page plays the game with a small BERT that comes with the package, and
+shows what goes on inside, what it is good for, and what it cannot do.
+
+**You will** let it fill gaps · follow one sentence from text to probabilities · see that it reads both sides, and
+what it is unable to do for that reason · predict which changes of a sentence change its answer · find your way
+through the course.
+
+**Before this:** Python, and what a matrix product is. Nothing about BERT.
+**Time:** 15 minutes; it runs in seconds. (Each grey cell is code: Shift+Enter runs it.)
+
+| letter | in the whole course |
+|---|---|
+| `B`, `S` | how many texts at once (a *batch*), how many tokens in each |
+| `H` | hidden size: how many numbers describe a token |
+| `V` | how many tokens the vocabulary has |
+| `L`, `A` | how many layers, how many attention heads in each |
+"""
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+from minibert import BertConfig, BertForPreTraining, BertTokenizer, check, ops, plots
+from minibert.bert.info import parameter_table
+from minibert.course.exercises.n00_start_here import CHANGES, SENTENCE, probabilities_at_mask
+from minibert.tasks import fill_mask
+
+plots.notebook_style()
+np.set_printoptions(precision=3, suppress=True)
+
+# %% [markdown]
+r"""
+## 1. Ask it
+
+`[MASK]` is the gap. The model answers with a probability for every token that it knows, and these are the likeliest.
+"""
+
+# %%
+model = BertForPreTraining.from_pretrained("mini")  # a folder of this package: no download
+tokenizer = BertTokenizer.from_pretrained("mini")
+
+[guesses] = fill_mask(model, tokenizer, "my [MASK] is john .", top_k=8)
+for word, probability in guesses:
+    print(f"{word:<8} {probability:6.1%}")
+
+
+# %% tags=["figure"]
+def bars(axes, guesses, title):
+    """The likeliest words, as bars."""
+    words, heights = zip(*guesses, strict=True)
+    axes.barh(range(len(words)), heights, color=plots.BLUE)
+    axes.set_yticks(range(len(words)), words)
+    axes.set_title(title, fontsize=10)
+    axes.invert_yaxis()
+    axes.grid(False, axis="y")
+    axes.set_xlabel("probability")
+
+
+figure, axes = plt.subplots(figsize=(5.5, 2.9))
+bars(axes, guesses, "my [MASK] is john .")
+plt.show()
+
+# %% [markdown]
+r"""
+Nobody told it what a family is, nor what a noun is. It has read a little of Wikipedia and some old novels
+([its card](../minibert/assets/mini/README.md) says what, and for how long); the BERT of 2018 is twenty times as large and has
+read far more. So expect grammar and a feeling for topics, and few facts:
+"""
+
+# %%
+[guesses] = fill_mask(model, tokenizer, "the capital of france is [MASK] .", top_k=5)
+print(*(f"{word} {probability:.0%}" for word, probability in guesses), sep="   ")
+
+# %% [markdown]
+r"""
+A probability says what is *usual in such a place*, in the texts that it has read. It says nothing about the world, not
+even in the largest BERT.
+
+## 2. From text to probabilities
+
+What happened between the sentence and the bars? Four steps.
+
+**Text → tokens.** The tokenizer makes letters small, splits at blanks and punctuation, and cuts a word that it does not
+know into pieces that it knows; `##` means "goes on" ([07](07_wordpiece.ipynb)). Two tokens are added: `[CLS]` in
+front, `[SEP]` at the end.
+
+**Tokens → ids.** Each token is a row number in the vocabulary.
+"""
+
+# %%
+text = "My [MASK] is John, says Melville."
+ids = tokenizer(text)["input_ids"]
+print("text  ", text)
+print("tokens", [tokenizer.tokens[i] for i in ids])
+print("ids   ", ids)
+
+# %% [markdown]
+r"""
+**Ids → vectors.** Each id picks a row of `H` numbers from a table ([06](06_embeddings.ipynb)). Then `L` layers go over the `S` rows,
+and in each of them every token looks at every other one and takes over what is of use to it
+([08](08_attention.ipynb)). The shape stays: `S` rows of `H` numbers, for each text of the batch.
+"""
+
+# %%
+ids = tokenizer("my [MASK] is john .")["input_ids"]
+outputs, _ = model.forward([ids], return_hidden_states=True)  # a batch of one
+for number, states in enumerate(outputs.hidden_states):
+    name = f"after layer {number}" if number else "at the start"
+    print(f"{name:<14} {states.shape} = (B, S, H)")
+hidden = outputs.last_hidden_state[0]  # (S, H)
+
+# %% tags=["figure"]
+tokens = [tokenizer.tokens[i] for i in ids]
+gap = ids.index(tokenizer.mask_id)
+figure, axes = plt.subplots(figsize=(7.5, 2.2))
+image = plots.heatmap(axes, hidden[:, :64], limit=2.5)
+axes.add_patch(plt.Rectangle((-0.5, gap - 0.5), 64, 1, fill=False, linewidth=2))
+axes.set_aspect("auto")
+axes.set_yticks(range(len(tokens)), tokens)
+axes.set_xticks(range(0, 64, 16))
+axes.set(title="what comes out: a row for each token", xlabel="its first 64 of H numbers")
+figure.colorbar(image)
+plt.show()
+
+# %% [markdown]
+r"""
+No number in there means anything by itself. But the framed row, that of `[MASK]`, now has to hold all that is
+needed for the guess, since the last step reads nothing else.
+
+**Vector → probabilities.** A last small network turns that row into a vector $z$ ([11](11_heads_losses.ipynb)). It is
+compared with *every* token $v$ of the vocabulary by a dot product with that token's row $w_v$ in the table that was
+used at the start, plus a number $b_v$ for how common it is. These `V` scores become positive numbers that sum to 1:
+
+$$
+s_v = w_v \cdot z + b_v, \qquad p_v = \frac{e^{s_v}}{\sum_u e^{s_u}} .
+$$
+"""
+
+# %%
+head = model.cls.predictions
+z, _ = head.transform.forward(hidden[gap : gap + 1])  # (1, H)
+table = model.bert.embeddings.word_embeddings.weight.value  # (V, H)
+scores = (z @ table.T)[0] + head.bias.value  # (V,)
+p = np.exp(scores - scores.max())  # the same for all: it cancels
+p /= p.sum()  # (V,)
+
+print(*(tokenizer.tokens[v] for v in np.argsort(-p)[:8]))
+print(f"{len(p):,} probabilities, sum {p.sum():.3f}")
+by_library = probabilities_at_mask(model, tokenizer, ["my [MASK] is john ."])  # all steps in one
+assert np.allclose(p, by_library, atol=1e-6)
+
+
+# %% tags=["figure"]
+def box(axes, x, y, text, colour):
+    style = {
+        "boxstyle": "round,pad=0.4",
+        "facecolor": "white",
+        "edgecolor": colour,
+        "linewidth": 1.4,
+    }
+    axes.text(x, y, text, ha="center", va="center", fontsize=9.5, bbox=style)
+
+
+def arrow(axes, start, end, colour):
+    style = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.4, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", end, start, arrowprops=style)
+
+
+STEPS = "tokenizer", "vocabulary", "table", "L layers", "head"
+THINGS = (
+    "text",
+    "tokens\nS strings",
+    "ids\nS",
+    "vectors\nS × H",
+    "vectors\nS × H",
+    "probabilities\nV",
+)
+figure, axes = plt.subplots(figsize=(7.5, 1.4))
+for i, thing in enumerate(THINGS):
+    box(axes, i + (i == 5) * 0.15, 0, thing, "black")
+for i, step in enumerate(STEPS):
+    arrow(axes, (i + 0.36, 0), (i + 0.6, 0), plots.BLUE)
+    axes.text(i + 0.5, 0.7, step, ha="center", fontsize=9.5, color=plots.BLUE)
+axes.set(xlim=(-0.4, 5.7), ylim=(-0.6, 1.1))
+axes.axis("off")
+plt.show()
+
+# %% [markdown]
+r"""
+All numbers in the table and in the layers were found by training. The course takes each box and each arrow apart.
+
+## 3. The context decides
+
+The gap is always the same token, `[MASK]`, and its row in the table is always the same. Whatever differs in the guesses
+comes from the words around it.
+"""
+
+# %%
+SENTENCES = [
+    "the river flows into the [MASK] .",
+    "the [MASK] sang a song .",
+    "i have never [MASK] her .",
+]
+answers = [fill_mask(model, tokenizer, sentence, top_k=6)[0] for sentence in SENTENCES]
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.7))
+for panel, sentence, guesses in zip(axes, SENTENCES, answers, strict=True):
+    bars(panel, guesses, sentence)
+plt.show()
+
+# %% [markdown]
+r"""
+The same holds for words that can be seen. English has two words "may", the month and the verb. They start from one row
+of the table. What has become of it after the last layer? Compare six of them by the cosine of their angle:
+1 is the same direction, 0 a right angle.
+"""
+
+# %%
+WITH_MAY = [
+    "she was born in may 1912 .",
+    "the war ended in may of that year .",
+    "on 3 may he left london .",
+    "you may go now .",
+    "it may be too late .",
+    "the answer may surprise you .",
+]
+[may] = tokenizer.token_ids("may")
+
+
+def vectors_of(ids, model=model):
+    """What the last layer makes of one text: (S, H)."""
+    return model.forward([ids])[0].last_hidden_state[0]
+
+
+texts = [tokenizer(sentence)["input_ids"] for sentence in WITH_MAY]
+vectors = np.array([vectors_of(ids)[ids.index(may)] for ids in texts])  # (6, H)
+vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+cosines = vectors @ vectors.T  # (6, 6)
+
+same_kind = np.kron(np.eye(2), np.ones((3, 3))).astype(bool)  # two blocks
+within = cosines[same_kind & ~np.eye(6, dtype=bool)].mean()
+across = cosines[~same_kind].mean()
+print(f"two of the same kind: {within:.2f} on average; a month and a verb: {across:.2f}")
+assert within > across
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(6.2, 3.2))
+image = plots.heatmap(axes, cosines, digits=2)
+axes.set_yticks(range(6), WITH_MAY)
+axes.set(title="one word, two meanings", xticks=[])
+plt.show()
+
+# %% [markdown]
+r"""
+Two bright blocks: months with months, verbs with verbs. Nobody labelled them. This is why BERT is worth having: the
+vectors are useful for other tasks than guessing.
+
+## 4. It reads both sides
+
+Up to the gap, these two sentences are the same, word for word. Whoever reads from left to right has to give the
+same answer twice.
+"""
+
+# %%
+PAIR = ["she wrote a [MASK] to her mother .", "she wrote a [MASK] about the war ."]
+for sentence in PAIR:
+    [guesses] = fill_mask(model, tokenizer, sentence, top_k=5)
+    print(f"{sentence:<36}", *(f"{word} {probability:.0%}" for word, probability in guesses))
+
+first, second = (probabilities_at_mask(model, tokenizer, [sentence]) for sentence in PAIR)
+print(f"\n{np.abs(first - second).sum() / 2:.0%} of the probability went to other words")
+assert np.abs(first - second).max() > 1e-3
+
+# %% [markdown]
+r"""
+How much is each side worth? Take a dozen sentences, hide every word once, and let the model see both sides, one
+side, or nothing but the gap. We look at the **loss**: $-\log p$ of the true word, on average. Sure and right
+gives 0; someone who knows nothing and spreads the probability evenly gets $\ln V$.
+"""
+
+# %%
+TEXT = """the old man sat by the fire and told the children a story .
+in the summer of 1914 the war began , and many young men left the village .
+she closed the door behind her and went down the stairs .
+the river rises in the mountains and flows north to the sea .
+he was the second son of a doctor and studied law at the university .
+the church was built in the middle of the town by the king .
+i do not think that you have ever seen my brother .
+the team won every game of the season but the last one .
+after the death of her father she returned to england with her mother .
+the train was late , so we walked to the next station .
+they played their first concert in london and their last one in paris .
+it was a long time before any of us spoke again .""".splitlines()
+
+
+def losses(hide, visible):
+    """−log p of every word of TEXT; row i of the matrix ``visible(S)`` says what is seen when word i is asked for."""
+    found = []
+    for sentence in TEXT:
+        ids = np.array(tokenizer(sentence)["input_ids"])  # (S,)
+        S = len(ids)
+        copies = np.tile(ids, (S, 1))  # (S, S): copy i asks for word i
+        if hide:
+            np.fill_diagonal(copies, tokenizer.mask_id)
+        labels = np.where(np.eye(S) == 1, ids, -100)  # −100: not asked for
+        outputs, _ = model.forward(copies, attention_mask=visible(S), labels=labels)
+        p, _ = ops.softmax(outputs.prediction_logits)  # (S, V)
+        found += list(-np.log(p[np.arange(S), ids])[1:-2])  # no [CLS], full stop, [SEP]
+    return np.array(found)
+
+
+def all_visible(S):
+    return np.ones((S, S), int)
+
+
+loss = {
+    "nothing but the gap": losses(True, lambda S: np.eye(S, dtype=int)),
+    "the gap and before": losses(True, lambda S: np.tri(S, dtype=int)),
+    "the gap and after": losses(True, lambda S: np.tri(S, dtype=int).T),
+    "both sides": losses(True, all_visible),
+}
+for name, values in loss.items():
+    print(f"{name:<20} {values.mean():5.2f}")
+print(f"{'(ln V)':<20} {np.log(tokenizer.vocab_size):5.2f}     {len(values)} hidden words")
+one_side = min(loss["the gap and before"].mean(), loss["the gap and after"].mean())
+assert loss["both sides"].mean() < one_side
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(6.5, 2.3))
+heights = [values.mean() for values in loss.values()]
+axes.barh(list(loss), heights, color=[plots.GREY, plots.ORANGE, plots.ORANGE, plots.BLUE])
+axes.axvline(np.log(tokenizer.vocab_size), color="black", linestyle="--", linewidth=1)
+axes.text(np.log(tokenizer.vocab_size), -0.75, "ln V", ha="center", fontsize=9.5)
+axes.set(title="what the model may see, and how well it guesses", xlabel="loss (shorter is better)")
+axes.grid(False, axis="y")
+axes.invert_yaxis()
+plt.show()
+
+# %% [markdown]
+r"""
+Both sides together are worth much more than either. (To be fair: this model was trained with both sides, so that one
+alone is unfamiliar to it. A model made for left to right does better at that.)
+
+## 5. Why is bidirectional attention incompatible with next-word prediction?
+
+Language models such as GPT learn by predicting the next word at every place of a text. Could BERT not do the same? Its
+place number $i$ is asked for word $i + 1$, and it reads both sides, so it *sees* word $i + 1$. Here is what a model
+does if the answer is in sight. We hide nothing:
+"""
+
+# %%
+loss_visible = losses(False, all_visible)
+print(f"the word is hidden:  loss {loss['both sides'].mean():5.2f}")
+print(f"the word is visible: loss {loss_visible.mean():5.2f}")
+assert loss_visible.mean() < 0.5 * loss["both sides"].mean()
+
+# %% [markdown]
+r"""
+It copies. If that were the task, copying is all that it would learn. So there are two ways:
+
+- **Close one eye** (GPT): nobody sees what comes later, and every word can be asked for.
+- **Hide the answer** (BERT): both eyes open, but a word has to be taken away to be asked for.
+
+BERT's way costs most of the lesson, and more:
+
+## 6. What can BERT not do?
+
+### Learn from every token
+
+If too much is hidden, there is nothing left to read. BERT hides 15 % ([12](12_pretraining_data.ipynb)), so
+that of 100 tokens that it reads, 15 teach it something. A left-to-right model learns from all of them.
+
+### Generate
+
+It has never written a text from front to back. Make it: append `[MASK]`, take the best guess, and again.
+"""
+
+
+# %%
+SPECIAL = [tokenizer.vocab[name] for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")]
+
+
+def write_on(text, words, end):
+    """Append the likeliest token, ``words`` times; ``end`` stands behind the gap meanwhile."""
+    ids = [tokenizer.cls_id, *tokenizer.token_ids(text)]
+    for _ in range(words):
+        asked = [*ids, tokenizer.mask_id, *tokenizer.token_ids(end), tokenizer.sep_id]
+        scores = model.forward([asked])[0].prediction_logits[0, len(ids)]  # (V,)
+        scores[SPECIAL] = -np.inf
+        ids.append(int(scores.argmax()))
+    return tokenizer.decode(ids[1:])
+
+
+for beginning in ("the old man sat by the fire and", "she closed the door"):
+    print("nothing behind the gap:", write_on(beginning, 10, end=""))
+    print("a full stop behind it: ", write_on(beginning, 10, end="."), end="\n\n")
+
+# %% [markdown]
+r"""
+With nothing behind the gap, the model is asked for the last token of a text, and that is usually punctuation. With a full
+stop behind it, it is asked for the last *word*, again and again. A larger BERT does this less badly, but it has not learned it
+either: it has been asked for single words of finished texts, and never how to go on.
+
+There is a deeper reason. To write, one needs *the* probability of a text. Two gaps, filled one after the other: the
+probabilities multiply, and it should make no difference which gap comes first.
+"""
+
+
+# %%
+def at_the_gaps(text):
+    """The probabilities at each [MASK] of a text: (N, V)."""
+    ids = np.array(tokenizer(text)["input_ids"])  # (S,)
+    logits = model.forward(ids[None])[0].prediction_logits[0]  # (S, V)
+    return ops.softmax(logits[ids == tokenizer.mask_id])[0]
+
+
+letter, father = (tokenizer.token_ids(word)[0] for word in ("letter", "father"))
+both_gaps = at_the_gaps("she wrote a [MASK] to her [MASK] .")  # (2, V)
+left_first = both_gaps[0, letter] * at_the_gaps("she wrote a letter to her [MASK] .")[0, father]
+right_first = both_gaps[1, father] * at_the_gaps("she wrote a [MASK] to her father .")[0, letter]
+print(f"p(letter, father), left gap first:  {left_first:.2e}")
+print(f"p(letter, father), right gap first: {right_first:.2e}")
+assert not np.isclose(left_first, right_first, rtol=1e-3)
+
+# %% [markdown]
+r"""
+It does. BERT's answers about single words are not parts of one opinion about the whole text, so there is nothing to draw
+a text from. For a left-to-right model there is only one order, and the product *is* the probability.
+
+### Stream
+
+A text arrives word by word, and you want the vectors as it grows. Add one token to what has been read, and see how
+far each of the old vectors moves, in relation to its length:
+"""
+
+# %%
+stream = tokenizer("the band played a song , and the people went home .")["input_ids"]
+old = vectors_of(stream[:-2])  # (S, H), without the full stop and [SEP]
+new = vectors_of(stream[:-1])  # (S + 1, H)
+moved = np.linalg.norm(new[:-1] - old, axis=1) / np.linalg.norm(old, axis=1)  # (S,)
+assert (moved > 1e-3).all()
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 2.4))
+axes.bar(range(len(moved)), moved, color=plots.BLUE)
+axes.set_xticks(range(len(moved)), [tokenizer.tokens[i] for i in stream[:-2]], rotation=30)
+axes.set(title="a full stop is added at the end", ylabel="moved by")
+axes.grid(False, axis="x")
+plt.show()
+
+# %% [markdown]
+r"""
+All of them move, even the first. Nothing can be kept, so reading $n$ tokens as they come means to compute $1 + 2 + \dots + n$
+vectors. In a left-to-right model the old ones stay ([12](12_pretraining_data.ipynb) shows it), and each token costs one new vector.
+
+So: not for writing, chatting or live captions. But where a whole text lies there and is to be *understood*, two open
+eyes see more: sorting, finding, marking, comparing, answering from a page.
+
+## 7. Your turn: change the sentence
+
+Here is a sentence, and six things that can be done to it. **Will the probabilities at the gap be the same as before, or other
+ones?** Decide before you run anything; you have seen all that you need.
+"""
+
+# %%
+print("  ", SENTENCE)
+for letter, (what, texts) in CHANGES.items():
+    print(f"{letter}  {texts[0]:<40} {what}")
+
+# %% [markdown]
+r"""
+Write six times `"same"` or `"other"`, in the order A to F.
+"""
+
+# %% tags=["solution"]
+predictions = ("same", "same", "other", "other", "other", "same")
+
+# %%
+check("00.predictions", predictions)
+
+# %% [markdown]
+r"""
+Now let the model speak: how much of the probability goes to other words?
+"""
+
+# %%
+unchanged = probabilities_at_mask(model, tokenizer, [SENTENCE])
+for letter, (what, texts) in CHANGES.items():
+    changed = probabilities_at_mask(model, tokenizer, texts)
+    print(f"{letter}  {np.abs(changed - unchanged).sum() / 2:6.1%}   {what}")
+
+# %% [markdown]
+r"""
+And **your own sentence**? Change a word far from the gap; move the gap; put two. Which single word changes the answer most?
+(In a terminal: `minibert fill-mask "…"`.)
+"""
+
+# %%
+mine = "the old [MASK] sailed across the sea to the island ."
+for guesses in fill_mask(model, tokenizer, mine, top_k=6):
+    print(*(f"{word} {probability:.0%}" for word, probability in guesses), sep="   ")
+
+# %% [markdown]
+r"""
+## 8. Two stages
+
+Guessing words is nobody's goal. It is the first of two stages:
+
+1. **Pre-training**: guess hidden words in a lot of plain text. It takes long, it needs no labels, and it is done *once*.
+2. **Fine-tuning**: put a small new head on the encoder, and show it some labelled examples of *your* task.
+"""
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 2.9))
+for x, what, colour in (
+    (0, "plain text,\nwords hidden", plots.GREY),
+    (1.5, "encoder", plots.BLUE),
+    (3, "head:\nwhich word?", plots.ORANGE),
+):
+    box(axes, x, 1, what, colour)
+arrow(axes, (0.5, 1), (1.15, 1), plots.GREY)
+arrow(axes, (1.85, 1), (2.55, 1), plots.GREY)
+axes.text(-0.45, 1.6, "1. pre-training: once")
+axes.text(-0.45, -1.85, "2. fine-tuning: a new head for each task")
+HEADS = (
+    "a label\nfor a text",
+    "a label for\neach token",
+    "where the\nanswer stands",
+    "how alike\ntwo texts are",
+)
+for i, what in enumerate(HEADS):
+    box(axes, 1.5 * i, -1, what, plots.GREEN)
+    arrow(axes, (1.5, 0.7), (1.5 * i, -0.6), plots.BLUE)
+axes.set(xlim=(-0.5, 5.2), ylim=(-1.95, 1.8))
+axes.axis("off")
+plt.show()
+
+# %% [markdown]
+r"""
+Does the first stage help the second? A task: is a sentence about **music** or about **geography**? There are twelve labelled
+sentences to learn from and sixteen to be tested on, and the words that tell are different ones. The vector of a sentence is the
+mean of its tokens' vectors; the head is one weight for each of the `H` numbers, by least squares.
+"""
+
+# %%
+MUSIC = """the band recorded a new album .
+she sang the song with her brother .
+he plays the guitar and the drums .
+the film music was written in 1985 .
+they released two singles last year .
+the third track is a slow dance .""".splitlines()
+GEOGRAPHY = """the river is eighty miles long .
+a small island lies near the coast .
+the lake is surrounded by mountains .
+the road runs south to the sea .
+there is a bridge over the stream .
+the northern district has two villages .""".splitlines()
+MUSIC_TEST = """the concert was a great success .
+a young singer joined the group .
+her piano teacher liked jazz .
+this opera was first heard in vienna .
+the chorus is repeated four times .
+their tour began in june .
+rock and blues were popular then .
+the lyrics were written by a friend .""".splitlines()
+GEOGRAPHY_TEST = """the valley is wide and green .
+a forest covers the hills .
+ships can enter the harbour .
+the border is west of the town .
+this county has many farms .
+the peninsula has a dry climate .
+snow stays on the peaks .
+the highway crosses a desert .""".splitlines()
+
+# %%
+
+
+def sentence_vectors(encoder, sentences):
+    """The mean of the tokens' vectors, without [CLS] and [SEP], for each of N sentences: (N, H)."""
+    ids = [tokenizer(sentence)["input_ids"] for sentence in sentences]
+    return np.array([vectors_of(row, encoder)[1:-1].mean(axis=0) for row in ids])
+
+
+def test_of_head(encoder):
+    """The share of right answers in the test, after learning a head on top of ``encoder``."""
+    x = sentence_vectors(encoder, MUSIC + GEOGRAPHY)  # (12, H)
+    label = np.repeat([1.0, -1.0], [len(MUSIC), len(GEOGRAPHY)])
+    middle = x.mean(axis=0)
+    weight, *_ = np.linalg.lstsq(x - middle, label, rcond=None)  # (H,)
+
+    score = (sentence_vectors(encoder, MUSIC_TEST + GEOGRAPHY_TEST) - middle) @ weight  # (16,)
+    return (np.sign(score) == np.repeat([1, -1], [len(MUSIC_TEST), len(GEOGRAPHY_TEST)])).mean()
+
+
+pretrained = test_of_head(model)
+untrained = []
+for seed in range(5):
+    beginner = BertForPreTraining(model.config, seed=seed)  # the same sizes, random numbers
+    beginner.eval()  # no dropout
+    untrained.append(test_of_head(beginner))
+print(f"encoder after pre-training:         {pretrained:.0%} right")
+print(f"encoder that has never read a word: {np.mean(untrained):.0%} right (mean of five)")
+assert pretrained > np.mean(untrained) + 0.1
+
+# %% [markdown]
+r"""
+Twelve examples are enough, since the encoder knew before what goes with what. (In real fine-tuning the encoder learns on,
+and the test is larger than sixteen sentences: [15 · Fine-tuning](15_fine_tuning.ipynb).)
+
+## 9. How large?
+
+The same architecture comes in sizes. This model is "mini"; the published ones are "base" and "large".
+"""
+
+# %%
+print(f"{'':<7}{'L':>4}{'H':>6}{'A':>4}{'V':>8}   parameters")
+sizes = {"here": model.config} | {name: BertConfig.preset(name) for name in ("base", "large")}
+for name, config in sizes.items():
+    count = sum(matrix.count for matrix in parameter_table(config) if matrix.part != "heads")
+    numbers = f"{config.num_hidden_layers:4}{config.hidden_size:6}{config.num_attention_heads:4}"
+    print(f"{name:<7}{numbers}{config.vocab_size:8,} {count:12,}")
+
+# %% [markdown]
+r"""
+Where each of the 110 million comes from, matrix by matrix, is counted in
+[10 · The encoder](10_encoder.ipynb#7.-How-do-110M-and-340M-parameters-add-up,-matrix-by-matrix?).
+
+## 10. The map of the course
+
+Each box has the number of its notebook. Blue is what computes, vermilion how it learns, round and round; green is what comes
+after.
+"""
+
+# %% tags=["figure"]
+ROWS = {  # height: colour, title, and what there is in which notebook
+    3: (
+        plots.SKY,
+        "inside a layer",
+        ["linear 02", "GELU 04", "LayerNorm 05", "attention 08", "many heads 09"],
+    ),
+    2: (plots.BLUE, "", ["text", "tokens 07", "vectors 06", "L layers 10", "guess 11", "loss 03"]),
+    1: (plots.VERMILION, "", ["hide words 12", "pre-training 14", "optimiser 13", "gradients 01"]),
+    0: (
+        plots.GREEN,
+        "what one does with it",
+        ["fine-tuning 15", "looking inside 16", "on a GPU 17", "real weights 18", "search 19"],
+    ),
+}
+PLACES = {"pre-training 14": 1.5, "optimiser 13": 3}
+figure, axes = plt.subplots(figsize=(7.5, 4.2))
+for y, (colour, title, names) in ROWS.items():
+    axes.text(-0.45, y + 0.42, title, color=colour)
+    for i, name in enumerate(names):
+        what, _, number = name.rpartition(" ") if name[-1].isdigit() else (name, "", "")
+        text = f"{what}\n" + rf"$\bf{{{number}}}$" if number else what
+        box(axes, PLACES.get(name, i * 5 / (len(names) - 1)), y, text, colour)
+for i in range(5):
+    arrow(axes, (i + 0.34, 2), (i + 0.66, 2), plots.BLUE)
+    axes.plot([1.25 * i, 3], [2.7, 2.32], color=plots.SKY, linewidth=1.2, zorder=0)
+for start, end in (
+    ((5, 1.7), (5, 1.32)),  # from the loss to the gradients …
+    ((4.5, 1), (3.55, 1)),
+    ((3, 1.32), (3, 1.68)),  # … to the weights of the layers …
+    ((2.5, 1), (1.9, 1)),
+    ((1.15, 1), (0.5, 1)),
+    ((0, 1.32), (0, 1.75)),  # … and to the next batch
+):
+    arrow(axes, start, end, plots.VERMILION)
+axes.set(xlim=(-0.5, 5.5), ylim=(-0.4, 3.6))
+axes.axis("off")
+plt.show()
+
+# %% [markdown]
+r"""
+Read them in order, or follow what you are curious about; each says what it builds on.
+
+| | | the exercise |
+|---|---|---|
+| **the parts** | [01 · Gradients and checks](01_gradients.ipynb) | undo a broadcast; a numeric gradient |
+| | [02 · Linear](02_linear.ipynb) | the backward |
+| | [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb) | in two stages, then in one |
+| | [04 · GELU and dropout](04_gelu_dropout.ipynb) | both backwards |
+| | [05 · LayerNorm](05_layer_norm.ipynb) | the fused backward |
+| **the model** | [06 · Embeddings](06_embeddings.ipynb) | repeated ids |
+| | [07 · WordPiece](07_wordpiece.ipynb) | a tokenizer |
+| | [08 · Attention](08_attention.ipynb) | one head's backward |
+| | [09 · Many heads](09_many_heads.ipynb) | split, merge, and back |
+| | [10 · The encoder](10_encoder.ipynb) | wire half a layer |
+| | [11 · Heads and losses](11_heads_losses.ipynb) | a matrix with two uses |
+| **the training** | [12 · Pre-training data](12_pretraining_data.ipynb) | hide words; find the bug |
+| | [13 · The optimiser](13_optimiser.ipynb) | one step |
+| | [14 · Pre-training](14_pretraining.ipynb) | diagnose three broken runs |
+| | [15 · Fine-tuning](15_fine_tuning.ipynb) | a head's backward |
+| **what one does with it** | [16 · Looking inside](16_looking_inside.ipynb) | find a head that looks at its neighbour |
+| | [17 · NumPy to CuPy](17_numpy_to_cupy.ipynb) | port a kernel |
+| | [18 · Real weights, and after BERT](18_real_weights.ipynb) | rename the tensors |
+| | [19 · Applications](19_applications.ipynb) | measure a search |
+
+In the exercises you write a function; `check` says what is wrong with it, and recognises mistakes that many make.
+
+## Recap
+
+- Text → tokens → ids → a vector for each token → probabilities for a hidden one.
+- A vector tells a word *in its context*; equal words get different ones.
+- BERT reads both sides. Hence the game with hidden words, and no writing, no streaming, a signal from 15 % only.
+- Pre-train once on plain text, then fine-tune for each task with few labels.
+
+## What usually goes wrong
+
+- **No full stop.** The model then sees an unfinished sentence, and other guesses come.
+- **A probability taken for a fact.** It says what is usual there, in what it has read.
+- **Several gaps at once.** Each is guessed without knowing what the others will be.
+- **The wrong vocabulary.** Ids are row numbers: with another tokenizer every word is another word. The library refuses if the sizes differ.
+- **Dropout left on.** A model in training mode answers differently each time; `from_pretrained` and `fill_mask` turn it off.
+
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> The vector of <code>[MASK]</code> at the start is the same in every sentence. How can the guesses differ?</summary>
+
+In each layer it takes over something from the tokens around it. After the last one it holds what the context says
+about the gap. (And not quite the same: its position is added. See [06](06_embeddings.ipynb).)
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> You want to sort mails as they arrive, and to complete the sentence that somebody is typing. For which
+would you take BERT?</summary>
+
+For sorting: the whole mail lies there, and there is one answer for all of it. To complete a sentence is to generate
+from the left, which is the other family's business.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> Why does pre-training not need labels written by people?</summary>
+
+The text is its own label: what was hidden is known. Therefore all text in the world can be used, and nobody has to read it first.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+**Next:** [01 · Gradients and checks](01_gradients.ipynb), how a number in this model learns. The code of this page:
+[models.py](../minibert/bert/models.py) · [fill_mask.py](../minibert/tasks/fill_mask.py).
+"""
