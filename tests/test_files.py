@@ -105,7 +105,7 @@ def test_where_nothing_can_be_made(path):
 
 def test_a_name_that_is_too_long(tmp_path):
     path = tmp_path / ("a" * 300)
-    with pytest.raises(UserError, match="cannot write here .File name too long"), atomic_file(path) as file:
+    with pytest.raises(UserError, match="cannot write here"), atomic_file(path) as file:
         file.write(b"nowhere")
 
 
