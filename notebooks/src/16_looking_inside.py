@@ -1,0 +1,969 @@
+# %% [markdown]
+r"""
+# 16 · Looking inside
+
+A trained BERT is a few million numbers, and none of them has a name. This notebook opens one, the model that comes with
+minibert, and asks what its heads look at, what each layer knows, and which words a prediction depends on. Every answer
+is then **tested by changing something**, because pictures of a network convince too easily.
+
+**You will** draw the attention of every head · find positional heads and flatten them · read a prediction off every
+layer · see a word part into two meanings · follow a gradient down to the words · measure how far attention tells what matters.
+
+**Before this:** [05 · LayerNorm](05_layer_norm.ipynb), [08 · Attention](08_attention.ipynb), [10 · The encoder](10_encoder.ipynb).
+**Time:** 60 minutes; it runs in seconds.
+
+| letter | in this notebook |
+|---|---|
+| `B`, `S` | sequences in a batch, tokens in a sequence |
+| `H`, `A`, `D` | hidden size, heads, and `D` = `H`/`A` |
+| `L`, `V` | layers, words in the vocabulary |
+| $x^{(l)}$ | the state of every token that goes into layer $l$; $x^{(0)}$ are the embeddings, $x^{(L)}$ is what the heads on top read |
+"""
+
+# %%
+import inspect
+from contextlib import contextmanager
+from itertools import islice
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from minibert import BertForPreTraining, BertTokenizer, check, plots
+from minibert.bert.encoder import BertSelfAttention
+from minibert.course.exercises.n16_looking_inside import offset_score
+from minibert.data.docstrings import read_docstrings
+from minibert.data.embedded import installed_modules
+from minibert.data.prose import prose_sentences
+from minibert.ops.attention import attention_bias, attention_scores, split_heads
+from minibert.ops.layer_norm import layer_norm, layer_norm_backward
+from minibert.ops.softmax import softmax
+
+plots.notebook_style()
+np.set_printoptions(precision=2, suppress=True)
+rng = np.random.default_rng(16)
+
+# %% [markdown]
+r"""
+## 1. What comes out of each layer
+
+Our material is 64 ordinary sentences. In each stands one of eight words that have two meanings (section 6 will need that).
+"""
+
+# %%
+TEXT = """
+rose 1: she picked a red rose in the garden / a white rose stood in a glass on the table
+rose 1: he gave her a rose for her birthday / the smell of the rose filled the room
+rose 2: the old man rose and left the room / the sun rose over the hills
+rose 2: he rose early and went to work / prices rose again in the autumn
+left 1: turn left at the church / he raised his left hand
+left 1: the house on the left is ours / his left leg was broken in the fall
+left 2: she left the house at noon / they left before the rain came
+left 2: he left his country in 1920 / the train left without us
+may 1: the war ended in may 1945 / she was born on 4 may 1890
+may 1: in may the garden is full of flowers / the game was played in may
+may 2: you may go home now / it may rain before the night
+may 2: this may be the last time / he may have lost his way
+mine 1: the men went down into the mine / a coal mine was opened near the town
+mine 1: he worked in the mine for ten years / gold was found in the old mine
+mine 2: that book is mine / a friend of mine lives there
+mine 2: his hand touched mine / your house is larger than mine
+bank 1: he sat on the bank of the river / the boat was tied to the bank
+bank 1: trees grew along the bank / they camped on the left bank of the river
+bank 2: she put the money in the bank / the bank lent him a large sum
+bank 2: he worked as a clerk in a bank / the bank was closed in the crisis
+match 1: they won the match by two goals / the match was played in london
+match 1: he scored in his first match for the club / the final match ended in a draw
+match 2: he struck a match and lit the lamp / she held a match to the paper
+match 2: the match burned his fingers / a match flared in the dark
+light 1: the light of the lamp fell on her face / he turned off the light
+light 1: the room was full of light / there was a light in the window
+light 2: the box was light and easy to carry / she wore a light summer dress
+light 2: a light rain was falling / he had a light breakfast
+saw 1: he cut the wood with a saw / the saw is too old to cut well
+saw 1: she bought a saw and a hammer / a saw lay on the table
+saw 2: i saw him in the street / he saw a light in the window
+saw 2: they saw that it was too late / she saw her brother again in 1920
+"""
+lines = [line.split(": ") for line in TEXT.strip().splitlines()]
+pairs = [(name, sentence) for name, both in lines for sentence in both.split(" / ")]
+sentences = [sentence + " ." for _, sentence in pairs]
+ambiguous = np.array([name.split()[0] for name, _ in pairs])  # (B,) the word with two meanings
+meaning = np.array([name.split()[1] for name, _ in pairs])  # (B,) "1" or "2"
+
+# %% [markdown]
+r"""
+The model returns what every layer saw and made, if it is asked to. A map is computed from the state that goes into the layer, by
+the functions that the layer itself runs:
+"""
+
+# %%
+model = BertForPreTraining.from_pretrained("mini", dtype="float64")  # so the references run
+tokenizer = BertTokenizer.from_pretrained("mini")
+layers, head = model.bert.encoder.layer, model.cls.predictions
+L, A = len(layers), model.config.num_attention_heads
+H = model.config.hidden_size
+D = H // A
+
+batch = tokenizer(sentences, padding=True)
+ids, mask = np.array(batch["input_ids"]), np.array(batch["attention_mask"])  # (B, S)
+B, S = ids.shape
+outputs, _ = model.forward(
+    ids,
+    attention_mask=mask,
+    return_logits=False,
+    return_hidden_states=True,
+    return_attentions=True,
+)
+states = np.stack(outputs.hidden_states)
+maps = np.stack(outputs.attentions)
+print(f"states {states.shape} = (L + 1, B, S, H)\nmaps   {maps.shape} = (L, B, A, S, S)")
+
+# %%
+print(inspect.getsource(BertSelfAttention.probabilities))
+
+bias = attention_bias(mask, "float64")  # (B, 1, 1, S)
+for i, layer in enumerate(layers):
+    own = layer.attention.self
+    q = split_heads(own.query.forward(states[i])[0], A)  # (B, A, S, D)
+    k = split_heads(own.key.forward(states[i])[0], A)  # (B, A, S, D)
+    assert np.allclose(softmax(attention_scores(q, k, bias))[0], maps[i])
+    assert np.allclose(layer.forward(states[i], bias)[0], states[i + 1])
+assert np.allclose(maps.sum(axis=-1), 1)
+print("maps and states are those of the layers; every row of a map sums to 1")
+
+# %% [markdown]
+r"""
+## 2. Where do the heads look?
+
+All maps of one sentence. A row is the token that asks (query), a column the token that is looked at (key), bright is
+much. Look for **lines beside the diagonal** (a neighbour), the **diagonal** (itself), and **columns** (everybody looks at the
+same token).
+"""
+
+# %%
+shown = sentences.index("the sun rose over the hills .")
+n = mask[shown].sum()
+tokens = [tokenizer.tokens[i] for i in ids[shown, :n]]
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(L, A, figsize=(7.5, 7.6), sharex=True, sharey=True)
+for i, row in enumerate(axes):
+    for a, panel in enumerate(row):
+        plots.heatmap(panel, maps[i, shown, a, :n, :n]).set_clim(0, 1)
+        panel.set_title(f"layer {i}, head {a}", fontsize=9.5)
+        panel.set_xticks(range(n), tokens, rotation=90, fontsize=9)
+        panel.set_yticks(range(n), tokens, fontsize=9)
+plt.show()
+
+# %% [markdown]
+r"""
+One number says how wide a head looks: the exponential of the entropy of its row, the **effective number of tokens**. It is 1 if all
+weight lies on one token, and $n$ if $n$ tokens get the same.
+
+$$ n_{\text{eff}} = \exp\Bigl( - \sum_j p_{ij} \ln p_{ij} \Bigr) $$
+"""
+
+# %%
+entropy = -(maps * np.log(maps + 1e-300)).sum(axis=-1)  # (L, B, A, S)
+mean_entropy = (entropy * mask[:, None]).sum(axis=(1, 3)) / mask.sum()  # (L, A), real queries only
+width = np.exp(mean_entropy)
+print(f"effective tokens of {mask.sum() / B:.1f}, one row a layer, one column a head")
+print(width)
+assert (width >= 1).all() and (width <= S).all()
+
+# %% [markdown]
+r"""
+## 3. Your turn: find a positional head
+
+A picture of one sentence is an anecdote. A head that looks at the token before must do so everywhere. Write its score: the mean weight
+that a query $i$ gives to the key at $i + \text{offset}$, over all pairs in which **both tokens exist and are real**:
+
+$$
+\text{score}_a = \frac{\sum_{b, i} m_{b,i} \, m_{b,i+o} \; p_{b,a,i,i+o}}{\sum_{b, i} m_{b,i} \, m_{b,i+o}},
+\qquad m = 1 \text{ for real tokens, else } 0 .
+$$
+
+`offset` −1 is the token before, +1 the one behind.
+"""
+
+
+# %% tags=["solution"]
+def my_offset_score(probabilities, mask, offset):
+    """How much each head looks at the token that is ``offset`` places away: (A,).
+
+    probabilities (B, A, S, S), rows are queries; mask (B, S), 1 for real tokens.
+    """
+    length = mask.shape[1]
+    queries = np.arange(max(0, -offset), min(length, length - offset))  # with such a neighbour
+    weights = probabilities[:, :, queries, queries + offset]  # (B, A, n)
+    real = mask[:, queries] * mask[:, queries + offset]  # (B, n)
+    return (weights * real[:, None]).sum(axis=(0, 2)) / real.sum()
+
+
+# %%
+check("16.offset_score", my_offset_score)
+
+# %% [markdown]
+r"""
+## 4. Is it the position, and does the model need it?
+
+First: does a head look at the *place*, or at words that often stand side by side? Measure it on other text, and on **random
+words**. The other text is documentation that Python brings along; the model learned from another kind.
+"""
+
+# %%
+texts = [
+    sentence
+    for module in islice(installed_modules(), 40)
+    for docstring in read_docstrings(module.path)
+    for sentence in prose_sentences(docstring.text)
+]
+encoded = [row for row in tokenizer(texts)["input_ids"] if 10 <= len(row) <= 24]
+chosen = [encoded[i] for i in rng.choice(len(encoded), 150, replace=False)]
+doc_mask = np.array([[1] * len(row) + [0] * (24 - len(row)) for row in chosen])
+doc_ids = np.array([row + [tokenizer.pad_id] * (24 - len(row)) for row in chosen])  # (B, S)
+
+special = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id]
+words = ~np.isin(doc_ids, special)
+random_ids = np.where(words, rng.integers(5, len(tokenizer), doc_ids.shape), doc_ids)
+print(len(encoded), "sentences, for instance:", tokenizer.decode(doc_ids[0], True))
+print("at random:", tokenizer.decode(random_ids[0], True)[:70], "…")
+
+# %%
+masked_docs = np.where(words & (rng.random(words.shape) < 0.15), tokenizer.mask_id, doc_ids)
+on_docs, _ = model.forward(
+    masked_docs,
+    attention_mask=doc_mask,
+    return_logits=False,
+    return_hidden_states=True,
+    return_attentions=True,
+)
+on_random, _ = model.forward(
+    random_ids[:60], attention_mask=doc_mask[:60], return_logits=False, return_attentions=True
+)
+texts_of = {
+    "our sentences": (maps, mask),
+    "documentation": (on_docs.attentions, doc_mask),
+    "random words": (on_random.attentions, doc_mask[:60]),
+}
+scores = {}  # (text, offset): (L, A)
+for text, (maps_of, mask_of) in texts_of.items():
+    for offset in (-1, 1):
+        scores[text, offset] = np.array(
+            [offset_score.solution(p, mask_of, offset) for p in maps_of]
+        )
+
+# %%
+positional = {}  # offset: (layer, head)
+for offset in (-1, 1):
+    of_docs = scores["documentation", offset]
+    positional[offset] = i, a = np.unravel_index(of_docs.argmax(), (L, A))
+    print(f"offset {offset:+d}: layer {i}, head {a}.  ", end="")
+    print(", ".join(f"{text} {scores[text, offset][i, a]:.2f}" for text in texts_of))
+    assert scores["random words", offset][i, a] > 3 / 24  # far above looking everywhere alike
+print(
+    f"looking everywhere alike: {(doc_mask / doc_mask.sum(axis=1, keepdims=True)).max():.2f} at most"
+)
+
+# %% [markdown]
+r"""
+A high number on nonsense means that the head goes by the place: it finds the neighbour by the position embeddings, whatever the
+words are. (Clark et al., 2019, found such heads in the published BERT.)
+
+Second: **does the model need it?** Take the pattern away and measure. A score is $q \cdot k / \sqrt D$ plus the bias of the
+padding. With $q = 0$ all $n$ real keys score alike, and the softmax gives each $1/n$: the head still mixes
+values, but it no longer chooses. So write zeros into its `D` rows of the query's weight and bias.
+"""
+
+
+# %%
+@contextmanager
+def flattened(*heads):
+    """Within this block these heads, (layer, head) each, give all real tokens the same weight."""
+    parts = []
+    for i, a in heads:
+        query, rows = layers[i].attention.self.query, slice(a * D, (a + 1) * D)
+        parts += [parameter.value[rows] for parameter in (query.weight, query.bias)]
+    kept = [part.copy() for part in parts]
+    for part in parts:
+        part[...] = 0.0
+    try:
+        yield
+    finally:
+        for part, before in zip(parts, kept, strict=True):
+            part[...] = before
+
+
+with flattened((0, 0)):
+    flat_map = layers[0].attention.self.probabilities(states[0], bias)[shown, 0, :n, :n]
+assert np.allclose(flat_map, 1 / n)
+assert np.allclose(layers[0].attention.self.probabilities(states[0], bias), maps[0])
+
+# %% [markdown]
+r"""
+Measured is the loss of hidden words. Five copies of our sentences hide every fifth word, each beginning at another: so each
+word is hidden once.
+"""
+
+
+# %%
+def upward(hidden, bias, start=0):
+    """From the input of layer ``start`` to the last state: (B, S, H) → (B, S, H)."""
+    for layer in layers[start:]:
+        hidden, _ = layer.forward(hidden, bias)
+    return hidden
+
+
+def log_p(hidden, places, targets):
+    """ln p of the word ``targets[n]`` at the flat place b·S + s, read off these states: (N,)."""
+    probabilities, _ = softmax(head.logits(hidden, places))  # (N, V)
+    return np.log(probabilities[np.arange(len(targets)), targets])
+
+
+ordinary = ~np.isin(ids, [*special, tokenizer.vocab["."]])  # (B, S)
+turn = np.cumsum(ordinary, axis=1) % 5
+masked_ids = np.concatenate(
+    [np.where(ordinary & (turn == k), tokenizer.mask_id, ids) for k in range(5)]
+)
+masked_bias = attention_bias(np.tile(mask, (5, 1)), "float64")
+places = np.flatnonzero(masked_ids == tokenizer.mask_id)  # (N,) = b·S + s
+targets = np.tile(ids, (5, 1)).reshape(-1)[places]
+
+outputs, _ = model.forward(
+    masked_ids,
+    attention_mask=np.tile(mask, (5, 1)),
+    return_logits=False,
+    return_hidden_states=True,
+)
+masked_states = outputs.hidden_states  # L + 1 of (5B, S, H)
+print(
+    f"{len(places)} hidden words, loss {-log_p(masked_states[L], places, targets).mean():.2f} nats"
+)
+
+# %%
+some = 2 * B  # sequences: two of the five copies do
+inside = places < some * S
+where = places[inside], targets[inside]
+loss = -log_p(masked_states[L][:some], *where).mean()
+rise = np.empty((L, A))
+for i, a in np.ndindex(L, A):
+    with flattened((i, a)):
+        last = upward(masked_states[i][:some], masked_bias[:some], i)  # below, nothing changes
+    rise[i, a] = -log_p(last, *where).mean() - loss
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.5), sharey=True)
+for panel, values, digits, title in (
+    (axes[0], scores["documentation", -1], 2, "token before"),
+    (axes[1], scores["documentation", 1], 2, "token behind"),
+    (axes[2], width, 1, "effective tokens"),
+    (axes[3], rise, 1, "loss rises by"),
+):
+    plots.heatmap(
+        panel, values, digits=digits, limit=np.abs(rise).max() if values is rise else None
+    )
+    panel.set_title(title, fontsize=9.5)
+    panel.set_xlabel("head")
+axes[0].set_ylabel("layer")
+plt.show()
+
+# %%
+by_rise = np.argsort(-rise, axis=None)
+for place in by_rise[:3]:
+    i, a = np.unravel_index(place, (L, A))
+    print(f"layer {i}, head {a}: the loss rises by {rise[i, a]:.2f} nats; {width[i, a]:.1f} tokens")
+print(f"the median head: {np.median(rise):.2f}")
+
+# %% [markdown]
+r"""
+The first two squares say *what* a head does, the last what the model loses when the head is flat. Are the heads with the sharpest
+maps (few effective tokens) those whose loss rises most? Where they are not, a striking picture was of something that hardly
+matters. Nor does a small rise prove a head useless: others may stand in for it, as in
+[09](09_many_heads.ipynb#7.-Every-head-finds-a-job).
+
+## 5. What does each layer predict?
+
+Every state has the same shape, so the head that predicts words from $x^{(L)}$ can be put on any $x^{(l)}$ (the
+*logit lens*). Two sentences, masked at the same place:
+"""
+
+# %%
+TWO = ["she was born on 4 [MASK] 1890 .", "it was built on the [MASK] of the river ."]
+two = tokenizer(TWO, padding=True)
+outputs, _ = model.forward(
+    two["input_ids"],
+    attention_mask=two["attention_mask"],
+    return_logits=False,
+    return_hidden_states=True,
+)
+gaps = np.flatnonzero(np.array(two["input_ids"]) == tokenizer.mask_id)
+guesses = np.array(
+    [softmax(head.logits(x, gaps))[0] for x in outputs.hidden_states]
+)  # (L + 1, 2, V)
+
+for number, text in enumerate(TWO):
+    print(text)
+    for i, p in enumerate(guesses[:, number]):
+        best = np.argsort(-p, kind="stable")[:4]
+        names = [tokenizer.tokens[t] if tokenizer.tokens[t].isascii() else "(sign)" for t in best]
+        shares = [f"{name:>12} {p[t]:4.0%}" for name, t in zip(names, best, strict=True)]
+        print(f"  x({i})", *shares, sep="")
+assert np.allclose(guesses[0, 0], guesses[0, 1])  # x(0): the same for both sentences
+assert not np.allclose(guesses[1, 0], guesses[1, 1], atol=1e-3)
+
+# %% [markdown]
+r"""
+$x^{(0)}$ *cannot* know anything: at a [MASK] it is "[MASK]" plus the position, the same in both sentences. All that the last
+line knows, attention has carried there. Now all hidden words:
+"""
+
+# %%
+plain = np.array([-log_p(x, places, targets).mean() for x in masked_states])  # (L + 1,)
+print("loss, read off x(0) … x(L):", plain)
+assert plain[-1] < plain[1] < plain[0]
+
+# %% [markdown]
+r"""
+### Does the lens show what a layer knows?
+
+It shows what the *last layer's reader* makes of it. Below, the same knowledge may stand in other directions. So learn for each layer
+a translator, the linear map that turns $x^{(l)}$ into $x^{(L)}$ best, and read after the translation (the "tuned lens" of
+Belrose et al., 2023, who train it otherwise):
+
+$$
+\min_{W, b} \sum_{\text{tokens}} \bigl\lVert x^{(l)} W + b - x^{(L)} \bigr\rVert^2 .
+$$
+
+It is learned on the documentation and judged on our sentences.
+"""
+
+# %%
+real = doc_mask == 1
+last = on_docs.hidden_states[L][real]  # (tokens, H)
+tuned = []
+for i in range(L):
+    with_one = np.concatenate([on_docs.hidden_states[i][real], np.ones((real.sum(), 1))], axis=1)
+    W, *_ = np.linalg.lstsq(with_one, last)  # (H + 1, H): the last row is b
+    tuned.append(-log_p(masked_states[i] @ W[:-1] + W[-1], places, targets).mean())
+tuned = np.array([*tuned, plain[-1]])
+print(f"{real.sum():,} tokens to learn {W.size:,} numbers from")
+print("plain:", plain, "\ntuned:", tuned)
+assert (tuned[:-1] < plain[:-1]).all()
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 3.0))
+axes.plot(plain, "o-", label="the last layer's head, as it is")
+axes.plot(tuned, "s--", label="after a linear translation")
+axes.axhline(np.log(len(tokenizer)), color=plots.GREY, linewidth=1, linestyle=":")
+axes.text(
+    L, np.log(len(tokenizer)) + 0.15, "ln V: guessing", ha="right", fontsize=9, color=plots.GREY
+)
+axes.set(title="what can be read off each layer", ylabel="loss of hidden words (nats)")
+axes.set_xticks(range(L + 1), [f"x({i})" for i in range(L + 1)])
+axes.legend(fontsize=9)
+plt.show()
+
+# %% [markdown]
+r"""
+The gap between the lines is no lack of knowledge: the question was asked in the wrong language. Even the lower line is
+only a bound: what a linear map does not find may still be there. At $x^{(0)}$, both must fail.
+
+## 6. Neighbours in context
+
+The vector of "saw" is one row of a table, for the tool and for the past of "see". When do the two part? Ask for each
+ambiguous word: which of the *other* seven occurrences is nearest, by the cosine of their states?
+"""
+
+# %%
+spot = np.argmax(
+    ids == np.array([tokenizer.vocab[word] for word in ambiguous])[:, None], axis=1
+)  # (B,)
+same_word = (ambiguous[:, None] == ambiguous) & ~np.eye(B, dtype=bool)  # (B, B)
+same_meaning = same_word & (meaning[:, None] == meaning)
+
+
+def cosines(x):
+    unit = x / np.linalg.norm(x, axis=-1, keepdims=True)
+    return unit @ unit.T
+
+
+nearest = np.array(
+    [
+        np.where(same_word, cosines(x[np.arange(B), spot]), -2).argmax(axis=1) for x in states
+    ]  # (L + 1, B)
+)
+right = (meaning[nearest] == meaning).mean(axis=1)
+for i, share in enumerate(right):
+    print(f"x({i}): the nearest has the same meaning in {share:.0%} of cases")
+print(f"by chance: {3 / 7:.0%} (of 7 others, 3 have the same meaning)")
+assert right[1:].min() > right[0]
+
+for text in (
+    "he cut the wood with a saw .",
+    "you may go home now .",
+    "he sat on the bank of the river .",
+):
+    b = sentences.index(text)
+    print(text)
+    for i in (0, L):
+        print(f"    x({i}) nearest: {sentences[nearest[i, b]]}")
+
+# %% [markdown]
+r"""
+At $x^{(0)}$ word and position are all there is: the nearest stands at about the same place. Then context comes in. Here are the
+cosines among the eight occurrences of one word:
+"""
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, L + 1, figsize=(7.5, 2.2), sharey=True)
+eight = np.flatnonzero(ambiguous == "saw")
+for i, panel in enumerate(axes):
+    image = plots.heatmap(panel, cosines(states[i][eight, spot[eight]]))
+    image.set_clim(0, 1)
+    panel.set(title=f"x({i})", xticks=(1.5, 5.5), yticks=(1.5, 5.5))
+    panel.set_xticklabels(["tool", "see"])
+    panel.set_yticklabels(["tool", "see"], rotation=90, va="center")
+figure.colorbar(image, ax=axes, shrink=0.7, label="cosine")
+plt.show()
+
+# %% [markdown]
+r"""
+### Is a cosine of 0.7 much?
+
+That depends on what strangers have. Take pairs of *different* words. Their mean cosine would be 0 if states pointed in all
+directions alike; but they have a part in common, their mean. Subtract it, and look again:
+"""
+
+# %%
+token = ids[ordinary]  # (N,)
+stranger = token[:, None] != token
+print("      strangers  same word   centred: strangers  same word")
+for i, x in enumerate(states):
+    line = []
+    for centre in (0.0, x[ordinary].mean(axis=0)):
+        all_pairs = cosines(x[ordinary] - centre)
+        of_word = cosines(x[np.arange(B), spot] - centre)
+        line += [all_pairs[stranger].mean(), of_word[same_word].mean()]
+    print(f"x({i}) {line[0]:10.2f} {line[1]:10.2f} {line[2]:19.2f} {line[3]:10.2f}")
+    assert abs(line[2]) < min(abs(line[0]), 0.1)
+
+# %% [markdown]
+r"""
+Strangers have a cosine above 0 ("anisotropy"; Ethayarajh, 2019, found far more of it in large models). So a cosine means something
+only beside theirs, or after the mean of a large sample has been subtracted.
+
+## 7. How does the gradient flow back?
+
+Now downwards. Hide the ambiguous word of each sentence and take $f = \ln p(\text{hidden word})$. From $g^{(l + 1)} =
+\partial f / \partial x^{(l+1)}$ to $g^{(l)}$ it is one call of a layer's hand-written backward:
+"""
+
+
+# %%
+def flow(hidden, bias, places, targets):
+    """∂ ln p / ∂ x(i) for i = 0 … L: (L + 1, B, S, H). Sequences do not see each other."""
+    caches = []
+    for layer in layers:
+        hidden, cache = layer.forward(hidden, bias)
+        caches.append(cache)
+    _, head_cache = head.forward(hidden, places, targets, np.ones(len(targets)), 1.0)
+    gradients = [-head.backward(1.0, head_cache)]  # the loss is −Σ ln p
+    for layer in reversed(layers):
+        gradients.append(layer.backward(gradients[-1], caches.pop()))
+    return np.array(gradients[::-1])
+
+
+hidden_word = ids[np.arange(B), spot]  # (B,)
+asked = ids.copy()
+asked[np.arange(B), spot] = tokenizer.mask_id
+at = np.arange(B) * S + spot  # flat places
+outputs, _ = model.forward(
+    asked,
+    attention_mask=mask,
+    return_logits=False,
+    return_hidden_states=True,
+    return_attentions=True,
+)
+x = np.stack(outputs.hidden_states)  # (L + 1, B, S, H)
+asked_maps = np.stack(outputs.attentions)  # (L, B, A, S, S)
+g = flow(x[0], bias, at, hidden_word)  # (L + 1, B, S, H)
+
+# %% [markdown]
+r"""
+Is it right? Move $x^{(l)}$ a little in a random direction $u$, and compute the layers above anew. The slope must be
+$\sum g^{(l)} u$.
+"""
+
+# %%
+for i in range(L + 1):
+    u = rng.standard_normal(x[i].shape)
+    above, below = (
+        log_p(upward(x[i] + step * u, bias, i), at, hidden_word).sum() for step in (1e-5, -1e-5)
+    )
+    numeric, by_hand = (above - below) / 2e-5, (g[i] * u).sum()
+    print(f"x({i})  numeric {numeric:10.5f}   by hand {by_hand:10.5f}")
+    assert np.isclose(numeric, by_hand, rtol=1e-6, atol=1e-6)
+
+# %% [markdown]
+r"""
+Where does it go? $f$ reads one state only, so $g^{(L)}$ is 0 everywhere but at the [MASK], $m$. One layer
+down, other tokens get a share, and only attention can bring it to them. From [08](08_attention.ipynb#6.-The-backward,-step-by-step): with the
+gradient arriving at $y_m$ alone, a key $j \ne m$ receives, in each head,
+
+$$
+dv_j = p_{mj} \, dy_m , \qquad
+dk_j = \frac{q_m}{\sqrt D} \, p_{mj} \Bigl( dp_{mj} - \sum_k p_{mk} \, dp_{mk} \Bigr) .
+$$
+
+**Both carry the factor $p_{mj}$.** In one layer, nothing flows where no attention is. That much a map proves.
+"""
+
+# %%
+norm = np.linalg.norm(g, axis=-1)  # (L + 1, B, S)
+others = np.arange(S) != spot[:, None]  # (B, S)
+assert (norm[L][others] == 0).all() and (norm[L - 1][others & (mask == 1)] > 0).all()
+
+hide = 1  # a token that nobody may look at gets no gradient, in no layer
+blind = mask.copy()
+blind[:, hide] = 0
+blind_flow = flow(x[0], attention_bias(blind, "float64"), at, hidden_word)
+affected = spot != hide
+print("gradient at a token that is masked out:", np.abs(blind_flow[:, affected, hide]).max())
+assert (blind_flow[:, affected, hide] == 0).all()
+
+# %% tags=["figure"]
+example = sentences.index("she was born on 4 may 1890 .")
+m = mask[example].sum()
+tokens = [tokenizer.tokens[i] for i in asked[example, :m]]
+figure, axes = plt.subplots(figsize=(7.5, 3.0))
+image = plots.heatmap(axes, norm[::-1, example, :m], digits=2)
+axes.set_yticks(range(L + 1), [f"g({i})" for i in range(L, -1, -1)])
+axes.set_xticks(range(m), tokens)
+axes.set(
+    title="length of the gradient at each token, from the loss (top) to the words", aspect="auto"
+)
+figure.colorbar(image, ax=axes)
+plt.show()
+
+# %% [markdown]
+r"""
+From the top down: all begins at [MASK], and layer by layer it spreads. Now over all sentences, and by distance:
+"""
+
+# %%
+at_mask = np.sqrt((norm**2 * ~others).sum(axis=2)).mean(axis=1)  # (L + 1,)
+elsewhere = np.sqrt((norm**2 * others).sum(axis=2)).mean(axis=1)
+together = np.sqrt((norm**2).sum(axis=2)).mean(axis=1)
+assert together.max() < 10 * together.min()
+
+with flattened(*positional.values()):
+    without = np.linalg.norm(flow(x[0], bias, at, hidden_word)[0], axis=-1)  # (B, S)
+distance = np.arange(S) - spot[:, None]  # (B, S)
+near = np.arange(-4, 5)
+by_distance = [
+    [lengths[(distance == d) & (mask == 1)].mean() for d in near] for lengths in (norm[0], without)
+]
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.2))
+for values, label, style in (
+    (together, "all tokens", "o-"),
+    (at_mask, "[MASK]", "s--"),
+    (elsewhere, "the others", "^:"),
+):
+    axes[0].plot(values, style, label=label)
+axes[0].set(title="by layer", ylabel="‖g‖, mean over sentences", ylim=(0, None))
+axes[0].set_xticks(range(L + 1), [f"g({i})" for i in range(L + 1)])
+axes[0].legend(fontsize=9)
+axes[1].plot(near, by_distance[0], "o-", label="the model")
+axes[1].plot(near, by_distance[1], "s--", label="positional heads flattened")
+axes[1].set(
+    title="at the words, by distance",
+    xlabel="tokens from [MASK]",
+    ylim=(0, 1.55 * max(by_distance[0])),
+)
+axes[1].legend(fontsize=9, loc="upper left")
+plt.show()
+
+# %% [markdown]
+r"""
+On the left, from right to left, the flow moves from [MASK] to the others and keeps its length within a small
+factor, as in a healthy stack ([10](10_encoder.ipynb)). On the right is who gets it in the end. If the shoulders at ±1
+sink when the two positional heads are flat, those heads were the road to the neighbours.
+
+## 8. Which words does the prediction depend on?
+
+The length of $g$ says where a small change *could* matter, not what the word there does. Does, compared with what?
+Say: **with [MASK] in its place.** Let $x_i$ be a token's embedding and $b_i$ that of a [MASK] at the same place.
+Taylor's expansion to first order gives
+
+$$
+f(x) - f(x \text{ with } b_i) \;\approx\; g_i \cdot (x_i - b_i) .
+$$
+
+One backward answers for all words at once. The usual **gradient × input**, $g_i \cdot x_i$, is this with $b = 0$, an
+embedding that the model never sees. And it depends on *which* input:
+
+### Take the wrong input, and the answer is zero
+
+The sum of the three embeddings goes through a LayerNorm. Scaling a row by $c$ does not change its result
+([05](05_layer_norm.ipynb#What-it-cannot-see)), so (for ε = 0)
+
+$$
+0 = \frac{d}{dc} f(c \, s) \Big|_{c = 1} = \sum_h \frac{\partial f}{\partial s_h} \, s_h = \nabla f \cdot s .
+$$
+
+Before the norm, gradient × input is 0 for every word of every sentence.
+"""
+
+# %%
+embeddings = model.bert.embeddings
+total = (
+    embeddings.word_embeddings.weight.value[asked]
+    + embeddings.position_embeddings.weight.value[:S]
+    + embeddings.token_type_embeddings.weight.value[0]
+)  # (B, S, H)
+norm_layer = embeddings.LayerNorm
+out, cache = layer_norm(total, norm_layer.weight.value, norm_layer.bias.value, norm_layer.eps)
+dtotal, *_ = layer_norm_backward(g[0], cache)
+assert np.allclose(out, x[0])
+before, after = (dtotal * total).sum(axis=-1), (g[0] * x[0]).sum(axis=-1)  # (B, S)
+print(f"gradient × input before the norm: {np.abs(before).max():.0e} at most")
+print(f"                 after it:        {np.abs(after).max():.2f} at most")
+assert np.abs(before).max() < 1e-6 * np.abs(after).max()  # not quite 0: ε
+
+# %% [markdown]
+r"""
+### A straight line is not enough
+
+$f$ bends. So take the gradient all along the way from $b$ (every word masked) to $x$. Put
+$\varphi(t) = f(b + t (x - b))$; then $\varphi'(t) = \sum_i g_i(t) \cdot (x_i - b_i)$, and the fundamental theorem of calculus
+deals out the whole difference among the words:
+
+$$
+f(x) - f(b) = \int_0^1 \varphi'(t) \, dt
+= \sum_i \underbrace{(x_i - b_i) \cdot \int_0^1 g_i(t) \, dt}_{\text{the share of word } i} .
+$$
+
+These are **integrated gradients** (Sundararajan et al., 2017). Six gradients at Gauss's nodes nearly make the integral.
+"""
+
+# %%
+rubbed_out = np.where(np.isin(asked, special), asked, tokenizer.mask_id)
+b, _ = embeddings.forward(rubbed_out, np.zeros_like(ids))  # (B, S, H): every word is [MASK]
+nodes, weights = np.polynomial.legendre.leggauss(6)  # on [−1, 1]
+mean_gradient = sum(
+    weight / 2 * flow(b + (node + 1) / 2 * (x[0] - b), bias, at, hidden_word)[0]
+    for node, weight in zip(nodes, weights, strict=True)
+)
+one_gradient = (g[0] * (x[0] - b)).sum(axis=-1)  # (B, S)
+integrated = (mean_gradient * (x[0] - b)).sum(axis=-1)  # (B, S)
+
+difference = log_p(x[L], at, hidden_word) - log_p(upward(b, bias), at, hidden_word)  # (B,)
+print("              f(x) − f(b)   integrated   one gradient")
+for i in (example, shown):
+    print(f"{ambiguous[i]:>6} {difference[i]:14.3f}", end="")
+    print(f" {integrated[i].sum():12.3f} {one_gradient[i].sum():12.3f}")
+error, plain_error = (np.abs(s.sum(axis=1) - difference) for s in (integrated, one_gradient))
+print(f"mean error    {error.mean():.3f}, with one gradient {plain_error.mean():.3f}")
+assert error.mean() < 0.1 * plain_error.mean()
+
+# %% [markdown]
+r"""
+### And what really happens without the word?
+
+That needs no theory, only more forwards: [MASK] in the place of each other word in turn.
+"""
+
+# %%
+sequence, column = np.nonzero(
+    (mask == 1) & others & (ids != tokenizer.cls_id) & (ids != tokenizer.sep_id)
+)
+cut = asked[sequence]  # (N, S): a copy of its sentence for each word
+cut[np.arange(len(cut)), column] = tokenizer.mask_id
+outputs, _ = model.forward(cut, attention_mask=mask[sequence], return_logits=False)
+without_word = log_p(
+    outputs.last_hidden_state, np.arange(len(cut)) * S + spot[sequence], hidden_word[sequence]
+)
+effect = log_p(x[L], at, hidden_word)[sequence] - without_word  # (N,) > 0: the word helped
+print(f"{len(effect)} words: {np.mean(effect > 0):.0%} help, the others stand in the way")
+
+# %% tags=["figure"]
+rows = np.flatnonzero(sequence == example)
+figure, axes = plt.subplots(figsize=(7.5, 3.2))
+for i, (label, values, colour) in enumerate(
+    (
+        ("[MASK] in its place", effect[rows], plots.GREY),
+        ("integrated gradients", integrated[example, column[rows]], plots.BLUE),
+        ("one gradient × (x − b)", one_gradient[example, column[rows]], plots.ORANGE),
+    )
+):
+    axes.bar(np.arange(len(rows)) + 0.27 * (i - 1), values, width=0.25, label=label, color=colour)
+axes.axhline(0, color="black", linewidth=0.8)
+axes.set_xticks(range(len(rows)), [tokenizer.tokens[i] for i in ids[example, column[rows]]])
+axes.set(title="she was born on 4 [MASK] 1890: what makes it “may”?", ylabel="ln p(may), nats")
+axes.grid(False, axis="x")
+axes.legend(fontsize=9)
+plt.show()
+
+# %% [markdown]
+r"""
+They answer different questions. Grey takes out one word while the others stay, so two words that say the same cover for
+each other; blue deals out what all words bring together.
+
+## 9. What do attention maps prove?
+
+It is tempting to read "looks at" as "depends on". Test it on all words: does the attention that [MASK] pays to a word
+foretell how much $f$ changes when it is masked? The measure is the rank correlation: 1 for the same order, 0 for none.
+Beside it stand the gradients, and a rival that knows nothing of the model: **how near the word is**.
+"""
+
+
+# %%
+def ranks(values):
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - counts / 2)[place]  # equal values share a rank
+
+
+def agreement(values):
+    return np.corrcoef(ranks(values), ranks(np.abs(effect)))[0, 1]
+
+
+from_mask = asked_maps[:, np.arange(B), :, spot]  # (B, L, A, S)
+attention = from_mask[sequence, :, :, column]  # (N, L, A)
+heads = np.array([[agreement(attention[:, i, a]) for a in range(A)] for i in range(L)])
+measures = {
+    "nearness": -np.abs(column - spot[sequence]),
+    "attention, last layer": attention[:, -1].mean(axis=1),
+    "attention, all layers": attention.mean(axis=(1, 2)),
+    "gradient × input": np.abs(after[sequence, column]),
+    "one gradient × (x − b)": np.abs(one_gradient[sequence, column]),
+    "length of the gradient": norm[0][sequence, column],
+    "integrated gradients": np.abs(integrated[sequence, column]),
+}
+agreements = {name: agreement(values) for name, values in measures.items()}
+print(f"single heads: from {heads.min():.2f} to {heads.max():.2f}")
+assert max(agreements.values()) < 0.95  # none of them is the effect
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 3.0))
+colours = [plots.GREY] + 2 * [plots.VERMILION] + 4 * [plots.BLUE]
+axes.barh(list(agreements), list(agreements.values()), color=colours)
+for place, value in enumerate(agreements.values()):
+    axes.text(value + 0.01, place, f"{value:.2f}", va="center", fontsize=9.5)
+axes.set(title="do they tell the size of a word's effect?", xlabel="rank correlation")
+axes.set_xlim(min(0, *agreements.values()), 1)
+axes.invert_yaxis()
+axes.grid(False, axis="y")
+plt.show()
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 3.2))
+axes.scatter(measures["attention, all layers"], effect, s=16, alpha=0.5, linewidths=0)
+axes.axhline(0, color="black", linewidth=0.8)
+axes.set(
+    title="each dot a word: attention against effect",
+    xlabel="attention from [MASK], mean of all layers and heads",
+    ylabel="ln p lost without it (nats)",
+)
+plt.show()
+
+# %% [markdown]
+r"""
+Compare with the grey bar: attention is worth what it knows *beyond* nearness. And look at the dots below zero: words
+that make the right answer *less* likely. Weights have no sign and cannot tell. One sentence in numbers:
+"""
+
+# %%
+i = sentences.index("they camped on the left bank of the river .")
+print(tokenizer.decode(asked[i, 1 : mask[i].sum() - 1]))
+print(f"{'':<8}{'attention, last layer':>22}{'all layers':>12}{'effect':>9}")
+for n in np.flatnonzero(sequence == i):
+    name, weight = tokenizer.tokens[ids[i, column[n]]], attention[n]
+    print(f"{name:<8}{weight[-1].mean():22.2f}{weight.mean():12.2f}{effect[n]:9.2f}")
+
+same = []
+for i in range(B):
+    rows = np.flatnonzero(sequence == i)
+    same.append(attention[rows].mean(axis=(1, 2)).argmax() == np.abs(effect[rows]).argmax())
+chance = np.mean([1 / (sequence == i).sum() for i in range(B)])
+print(
+    f"\nmost attention = largest effect in {np.mean(same):.0%} of sentences, by chance {chance:.0%}"
+)
+
+# %% [markdown]
+r"""
+So what do attention maps prove?
+
+- **They prove** in which proportion a head mixes *values*, and that where the weight is 0, nothing passes in that head.
+- **They do not prove** that it matters: not what is in a value (maybe next to nothing), nor which way it pushes, nor whether anything
+  above uses it (section 4).
+- Above the first layer a "token" is a mixture. In the last layer, weight on the *place* of "river" is not weight on the *word*,
+  whose content other places carry by then.
+
+A map is a good source of **guesses**. An intervention tests them: change it, and measure. (The debate: Jain and Wallace, 2019,
+"Attention is not explanation"; Wiegreffe and Pinter, 2019, "Attention is not not explanation".)
+
+## Recap
+
+- Maps and states are outputs of the forward: $L$ maps of (B, A, S, S), $L + 1$ states of (B, S, H).
+- A positional head keeps its score on random words. With $q = 0$ a head is flat, and the loss tells whether it was needed.
+- The word head on every layer shows when a prediction forms; a linear translation shows that the layer knew more than that.
+- Context separates meanings; cosines are read against those of strangers.
+- The gradient starts at one token and reaches others by attention only: $dv_j$ and $dk_j$ carry the factor $p_{mj}$.
+- Gradient × (input − baseline) is a first-order guess of an effect; integrated along the way it adds up exactly.
+
+## What usually goes wrong
+
+- **Rows and columns exchanged.** Rows ask; only they sum to 1.
+- **Padding in the mean.** Padded queries have maps too, and they mean nothing.
+- **One pretty example.** Score it over many texts, and on a control: random words, strangers, nearness.
+- **Gradient × input at the wrong place.** Before a LayerNorm it is zero whatever the model does.
+- **Sharp = important.** Flatten the head before you say so.
+- **A baseline that goes unsaid.** "Depends on" always means: compared with something.
+
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> In one head every query gives [SEP] a weight of 0.9. Does the model need [SEP] there?</summary>
+
+Unknown. All queries get nearly the same: 0.9 times one value. If that is small, or hardly varies with the text, the head is
+merely switched off, and [SEP] is where it rests. Flatten it and measure.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> The loss read off $x^{(0)}$ can lie above $\ln V$. How can a model do worse than to guess?</summary>
+
+Giving every word $1/V$ costs exactly $\ln V$. The head gives some words much more, so the others less, and reads a language
+that $x^{(0)}$ does not speak: to be confident and wrong costs more than to be modest.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> The integrated gradients of a sentence add up to 3 nats, but masking any single word costs at most 0.2. Is there
+a mistake in it?</summary>
+
+Not necessarily. If several words say the same, none is missed alone. The path of the integral goes through inputs in which *all*
+words are faint, so it sees what they do together. (A mistake would be a sum other than $f(x) - f(b)$.)
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+**Next:** [17 · NumPy to CuPy](17_numpy_to_cupy.ipynb), the same code on a GPU.
+The code of this notebook: [encoder.py](../minibert/bert/encoder.py), [models.py](../minibert/bert/models.py),
+[heads.py](../minibert/bert/heads.py).
+"""
