@@ -139,7 +139,7 @@ def describe(record: Mapping[str, Any]) -> list[str]:
     changed = [
         f"`{name}={value}`"
         for name, value in record["settings"].items()
-        if value != getattr(PretrainSettings(), name) and name not in ("name", "corpus")
+        if value != getattr(PretrainSettings().with_sizes(), name) and name not in ("name", "corpus")
     ]
     libraries = ", ".join(f"{name} {environment[name]}" for name in LIBRARIES if name in environment)
     return [

@@ -612,6 +612,8 @@ def _add_search_query(actions: Any) -> None:
 
 
 def _search_query(flags: argparse.Namespace) -> None:
+    if not all(map(str.strip, flags.text)):
+        raise UserError("an empty question; give some words to search for")
     index = PassageIndex.open(flags.index)
     device = _device(flags)
     reranker = Reranker.open(flags.rerank, device=device) if flags.rerank else None
@@ -769,7 +771,7 @@ def _tokenizer_train(flags: argparse.Namespace) -> None:
     output = Path(flags.output)
     if (output / "vocab.txt").exists():
         raise UserError(f"{output / 'vocab.txt'}: there is a vocabulary already; choose another --output")
-    settings = _settings(flags)
+    settings = _settings(flags).with_sizes()
     corpus = open_corpus(settings.corpus, settings.layout)
     print(corpus.describe())
     sentences = itertools.chain.from_iterable(corpus)

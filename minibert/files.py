@@ -98,8 +98,11 @@ def read_json(path: str | Path, what: str = "file") -> Any:
         raise UserError(f"{path}: this {what} is not valid JSON ({error}); restore or remake it") from None
 
 
-# EEXIST: a file stands where a folder is needed.
-_NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+# EEXIST: a file stands where a folder is needed; ENOENT: nothing can be made here, as in /proc.
+_NOT_WRITABLE = (
+    *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),
+    *(errno.ENAMETOOLONG, errno.ELOOP),
+)
 
 
 @contextmanager

@@ -165,6 +165,7 @@ def test_an_encoder_that_was_fine_tuned_searches(indexed, capsys):
         ("index --model encoder --passages more.tsv more.tsv --index new", "two passages have the id 'new'"),
         ("index --passages more.tsv --index encoder", "encoder: no index of passages; make one with"),
         ("index --pooling cls --passages more.tsv --index index", "index: made with another model ("),
+        ("query --index index rome ' '", "an empty question; give some words to search for"),
         ("query --index nowhere rome", "nowhere: no index of passages; make one with"),
         ("query --index index --top-k 0 rome", "top_k must be at least 1, got 0"),
         ("query --index index --where x=1 rome", "the condition 'x=1' cannot be used"),

@@ -94,6 +94,21 @@ def test_file_in_the_place_of_a_folder(tmp_path):
     assert names(tmp_path) == ["folder"]
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc, which Linux has")
+@pytest.mark.parametrize("path", ["/proc/a.bin", "/proc/folder/a.bin"])
+def test_where_nothing_can_be_made(path):
+    with pytest.raises(UserError, match=f"^{path}: cannot write here"), atomic_file(path) as file:
+        file.write(b"nowhere")
+    with pytest.raises(UserError, match=f"^{path}: cannot write here"), atomic_folder(path):
+        pass
+
+
+def test_a_name_that_is_too_long(tmp_path):
+    path = tmp_path / ("a" * 300)
+    with pytest.raises(UserError, match="cannot write here"), atomic_file(path) as file:
+        file.write(b"nowhere")
+
+
 def test_other_errors_keep_their_type(tmp_path):
     """What is not the person's doing is a defect, and must not be dressed up as a mistake."""
     with pytest.raises(OSError) as caught, atomic_file(tmp_path / "a.bin"):

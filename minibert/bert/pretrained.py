@@ -12,6 +12,7 @@ from minibert.arrays import to_numpy
 from minibert.bert.shards import replacing_weights
 from minibert.bert.weights import STORAGE, StoredTensor, list_names
 from minibert.errors import UserError
+from minibert.files import read_json
 from minibert.nn import Module, Parameter
 
 # What may be missing from a file, each as a whole: it then starts anew.
@@ -45,6 +46,7 @@ def match_tensors(model: Module, stored: dict[str, StoredTensor], folder: Path) 
     decoder of masked words is not the word embeddings again.
     """
     tensors = _by_common_name(stored, folder)
+    has_own_decoder = "cls.predictions.decoder.weight" in tensors
     parameters = {_common_name(name): (name, parameter) for name, parameter in model.named_parameters()}
     for second, first in TIED.items():
         if second in tensors and first not in tensors:
@@ -55,6 +57,8 @@ def match_tensors(model: Module, stored: dict[str, StoredTensor], folder: Path) 
         if key in tensors:
             _check_tensor(tensors[key], parameter)
     has_decoder = "cls.predictions.bias" in parameters.keys() - missing
+    if has_decoder and not has_own_decoder:
+        _check_tied(folder)
     for second, first in TIED.items():
         if has_decoder and second in tensors:
             _check_equal(tensors.pop(second), tensors[first])
@@ -127,6 +131,16 @@ def _check_equal(second: StoredTensor, first: StoredTensor) -> None:
         raise UserError(
             f"{second.file}: {second.name!r} differs from {first.name!r}; here they are one and the same "
             "(tie_word_embeddings), so a model with a decoder of its own cannot be read"
+        )
+
+
+def _check_tied(folder: Path) -> None:
+    """Raises UserError if a folder promises a decoder of its own, which its files do not have."""
+    path = folder / "config.json"
+    if read_json(path, "model configuration").get("tie_word_embeddings") is False:
+        raise UserError(
+            f"{path}: tie_word_embeddings is false, but there is no tensor 'cls.predictions.decoder.weight'; "
+            "if the decoder is the word embeddings again, say true"
         )
 
 

@@ -49,6 +49,7 @@ class Classify(TextTask):
     """A label for a text, or for a pair of texts."""
 
     name = "classify"
+    score_names = ("accuracy", "macro_f1", "matthews", "f1")
     metric = "accuracy"
     has_labels = True
 
@@ -77,6 +78,10 @@ class Classify(TextTask):
             scores["f1"] = metrics.f1(*pair, positive=self.labels[1])
         return scores
 
+    def scores_for(self, examples: Sequence[TextExample]) -> tuple[str, ...]:
+        """F1 is there of two labels only."""
+        return tuple(name for name in self.score_names if name != "f1" or len(self.labels) == 2)
+
     def record(self, example: TextExample, prediction: ClassPrediction) -> dict[str, Any]:
         """The text or texts, the label if it is known, the predicted one, and all probabilities."""
         scores = dict(zip(self.labels, prediction.probabilities.tolist(), strict=True))
@@ -87,6 +92,7 @@ class Regress(TextTask):
     """A number for a text, or for a pair of texts."""
 
     name = "regress"
+    score_names = ("spearman", "pearson")
     metric = "spearman"
     has_scores = True
 
@@ -107,7 +113,7 @@ class Regress(TextTask):
     def scores(self, examples: Sequence[TextExample], predictions: Sequence[float]) -> dict[str, float]:
         """Pearson's and Spearman's correlation."""
         labels = [example.label for example in examples]
-        return {name: getattr(metrics, name)(predictions, labels) for name in ("spearman", "pearson")}
+        return {name: getattr(metrics, name)(predictions, labels) for name in self.score_names}
 
     def record(self, example: TextExample, prediction: float) -> dict[str, Any]:
         """The text or texts, the score if it is known, and the predicted one."""

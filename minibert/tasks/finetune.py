@@ -17,7 +17,7 @@ from minibert.bert.models import PretrainedModel
 from minibert.data.randomness import generator
 from minibert.data.tasks import Faults, Feature
 from minibert.errors import UserError
-from minibert.files import atomic_folder, read_json, write_json
+from minibert.files import atomic_folder, explain_write_errors, read_json, write_json
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
 from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
@@ -124,8 +124,9 @@ def _begin(settings: FinetuneSettings, options: TaskOptions) -> None:
     run = settings.folder
     for folder in (*run.glob("seed-*"), run / BEST):
         shutil.rmtree(folder, ignore_errors=True)
-    for name in ("results.json", "training.png"):
-        (run / name).unlink(missing_ok=True)
+    with explain_write_errors(run):
+        for name in ("results.json", "training.png"):
+            (run / name).unlink(missing_ok=True)
     write_json(run / "config.json", settings.to_dict() | options.to_dict())
 
 
@@ -162,6 +163,11 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
     else:
         dev = task.check(task.read(settings.dev, faults=faults), faults)
     train, dev = _some(train, settings.limit, settings.seed), _some(dev, settings.dev_limit, settings.seed)
+    if _metric(settings, task) not in task.scores_for(dev):
+        raise UserError(
+            f"there is no score {settings.metric!r} on this data; choose one of "
+            f"{', '.join(task.scores_for(dev))}"
+        )
     for line in faults.describe():
         print(line, flush=True)
     features = task.features(train, training=True)
@@ -245,17 +251,22 @@ class _Restart:
 
     def _evaluate(self) -> dict[str, float]:
         """The scores on the dev data. The model is kept if it is the best so far."""
-        task, dev, metric = self.data.task, self.data.dev, _metric(self.settings, self.data.task)
+        task, dev = self.data.task, self.data.dev
         predictions = task.predict(self.model, dev, self.settings.batch_size)
         task.calibrate(dev, predictions)
         scores = task.scores(dev, predictions)
-        if metric not in scores:
-            raise UserError(f"there is no score {metric!r}; choose one of {', '.join(scores)}")
-        if not self.best or scores[metric] > _comparable(self.best, metric):
-            self.best = {"step": self.trainer.step, "scores": without_nan(scores)}
+        evaluation = {"step": self.trainer.step, "scores": without_nan(scores)}
+        if not self.best or self._is_better(evaluation):
+            self.best = evaluation
             with atomic_folder(self.folder / BEST) as unfinished:
                 task.save(self.model, unfinished)
         return scores
+
+    def _is_better(self, evaluation: Mapping[str, Any]) -> bool:
+        """Whether an evaluation is better than the best so far, or as good as before anything was learned."""
+        metric = _metric(self.settings, self.data.task)
+        score, best = _comparable(evaluation, metric), _comparable(self.best, metric)
+        return score > best or (score == best and self.best["step"] == 0)
 
     def _save(self, state: dict[str, Any]) -> Path:
         state = {**state, "seed": self.seed, "best": self.best, "digest": self.data.digest}

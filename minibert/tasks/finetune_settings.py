@@ -83,6 +83,11 @@ class FinetuneSettings(RunSettings):
         ):
             if getattr(self, name) is None:
                 raise UserError(f"{name} is missing: give {what}")
+        scores = TASKS[self.task].score_names
+        if self.metric is not None and self.metric not in scores:
+            raise UserError(
+                f"metric must be one of {', '.join(scores)} for the task {self.task}, got {self.metric!r}"
+            )
         if self.freeze is not None and self.freeze != "all" and not self.freeze.isdecimal():
             raise UserError(f"freeze must be a number of layers or all, got {self.freeze!r}")
         if self.features and not issubclass(TASKS[self.task].Model, TaskModel):
@@ -118,7 +123,8 @@ def split_settings(
 
     A recipe brings its own defaults, and its name. Raises UserError for a name that neither has.
     """
-    if values.get("recipe") in RECIPES:
+    TaskOptions(recipe=values.get("recipe"))  # refuses one that does not exist
+    if values.get("recipe") is not None:
         recipe = RECIPES[values["recipe"]]
         if recipe.task not in TASKS:
             raise UserError(

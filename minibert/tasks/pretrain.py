@@ -29,7 +29,7 @@ from minibert.data import (
     unigram_plateau,
 )
 from minibert.errors import UserError
-from minibert.files import atomic_folder, read_json, write_json
+from minibert.files import atomic_folder, explain_write_errors, read_json, write_json
 from minibert.plots import plot_loss
 from minibert.settings import read_settings
 from minibert.tasks.fill_mask import fill_mask
@@ -67,7 +67,7 @@ def prepare(settings: PretrainSettings) -> tuple[BertTokenizer, PreparedCorpus]:
     what they are made from: ``vocabulary-…`` (corpus, split, size, case) and ``tokens-…`` (corpus,
     vocabulary). Prints what they are. Raises UserError for a corpus that is missing, empty, or no text.
     """
-    show_progress = sys.stderr.isatty()
+    settings, show_progress = settings.with_sizes(), sys.stderr.isatty()
     corpus = open_corpus(settings.corpus, settings.layout)
     print(corpus.describe(), flush=True)
     tokenizer = _vocabulary(settings, corpus, show_progress)
@@ -126,7 +126,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     is saved.
     """
     device = resolve_device(settings.device)
-    settings = settings.with_precision_for(device).with_sizes_of_model()
+    settings = settings.with_precision_for(device).with_sizes()
     checkpoint = _find_start(settings)
     settings.model_config(settings.vocab_size)  # sizes that do not fit are told before any work is done
     settings.phases()  # and so are lengths
@@ -195,7 +195,7 @@ def _find_start(settings: PretrainSettings) -> Checkpoint | None:
         checkpoints = list_checkpoints(run)
         if not checkpoints:
             raise UserError(f"{run}: no checkpoint to resume from; begin the run without --resume")
-        settings.check_resumes(PretrainSettings.from_dict(read_settings(run / "config.json")))
+        settings.check_resumes(PretrainSettings.from_dict(read_settings(run / "config.json")).with_sizes())
         checkpoint = open_checkpoint(checkpoints[-1])
         settings.check_phases(checkpoint.state["step"], checkpoint.state.get("phases"))
         return checkpoint
@@ -207,8 +207,9 @@ def _clear(run: Path) -> None:
     """Remove what an earlier run left, and nothing that is not a run's."""
     for folder in (*list_checkpoints(run), run / "final"):
         shutil.rmtree(folder, ignore_errors=True)
-    for name in ("config.json", "metrics.jsonl", "results.json", "loss.png"):
-        (run / name).unlink(missing_ok=True)
+    with explain_write_errors(run):
+        for name in ("config.json", "metrics.jsonl", "results.json", "loss.png"):
+            (run / name).unlink(missing_ok=True)
 
 
 def evaluation_batches(

@@ -138,6 +138,9 @@ class AnswerQuestions(Task):
     name = "qa"
     Model = BertForQuestionAnswering
     Options = AnswerOptions
+    score_names = tuple(
+        f"{kind}{name}" for kind in ("", "has_answer_", "no_answer_") for name in ("exact_match", "f1")
+    )
     metric = "f1"
     own_ending = ".json"
 
@@ -214,6 +217,11 @@ class AnswerQuestions(Task):
         return squad_scores(
             _numbered(map(self.answer, predictions)), _numbered(map(_right_answers, examples))
         )
+
+    def scores_for(self, examples: Sequence[Question]) -> tuple[str, ...]:
+        """Of either kind only if some questions have no answer."""
+        right = _numbered(map(_right_answers, examples))
+        return tuple(squad_scores({}, right))
 
     def calibrate(self, examples: Sequence[Question], predictions: Sequence[AnswerPrediction]) -> None:
         """Choose the ``null_threshold`` of the best F1, if some of these questions have no answer."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from minibert.arrays import Device, get_threads, set_threads
 from minibert.errors import UserError
+from minibert.files import explain_write_errors
 from minibert.nn import Module
 from minibert.ops import require_kernels
 from minibert.train import AdamW, RunSettings
@@ -21,9 +22,11 @@ def check_folder_is_free(settings: RunSettings, model: str | None = None) -> Non
     That may be the ``model`` that it begins from.
     """
     run = settings.folder
+    with explain_write_errors(run):
+        occupied = run.is_dir() and any(run.iterdir())
     if run.is_file():
         raise UserError(f"{run} is a file; choose another --name for the run's folder")
-    if run.exists() and any(run.iterdir()) and not settings.overwrite:
+    if occupied and not settings.overwrite:
         raise UserError(
             f"{run} is not empty; go on with the run in it (--resume), replace it (--overwrite), "
             "or choose another --name"

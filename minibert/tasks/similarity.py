@@ -82,6 +82,7 @@ class Similarity(TableTask):
     name = "similarity"
     Model = SentenceEncoder
     Options = SimilarityOptions
+    score_names = ("spearman", "pearson", "mrr", "recall@1", "recall@10")
     has_scores = True
 
     @property
@@ -214,6 +215,10 @@ class Similarity(TableTask):
         ranks = partner_ranks(first, second, [example.text_pair for example in examples])
         recalls = {f"recall@{k}": metrics.recall_at(ranks, k) for k in (1, 10)}
         return {"mrr": metrics.mean_reciprocal_rank(ranks), **recalls}
+
+    def scores_for(self, examples: Sequence[TextExample]) -> tuple[str, ...]:
+        """Those of the loss."""
+        return self.score_names[:2] if self.scored else self.score_names[2:]
 
     def record(self, example: TextExample, prediction: PairPrediction) -> dict[str, Any]:
         """The two texts, the score if it is known, and their cosine."""

@@ -59,6 +59,7 @@ class Tag(Task):
     name = "tag"
     Model = BertForTokenClassification
     Options = TagOptions
+    score_names = ("f1", "precision", "recall", "accuracy")
     has_labels = True
     own_ending = ".conll"
 
@@ -124,6 +125,10 @@ class Tag(Task):
             return right
         overall = entity_scores(predictions, labels)["overall"]
         return {name: overall[name] for name in ("f1", "precision", "recall")} | right
+
+    def scores_for(self, examples: Sequence[TaggedSentence]) -> tuple[str, ...]:
+        """Without entities accuracy alone."""
+        return self.score_names if self.marks_entities else ("accuracy",)
 
     def details(
         self, examples: Sequence[TaggedSentence], predictions: Sequence[Sequence[str]]

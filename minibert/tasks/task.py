@@ -60,6 +60,7 @@ class Task:
     name: ClassVar[str]  # as in --task
     Model: ClassVar[type[PretrainedModel]]
     Options: ClassVar[type[TaskOptions]]
+    score_names: ClassVar[tuple[str, ...]]  # of all scores that there may be
     metric: str  # the score that chooses the best checkpoint if nothing is said; more is better
     has_labels: ClassVar[bool] = False
     own_ending: ClassVar[str | None] = None  # of the names of files in the task's `own_format`
@@ -219,6 +220,10 @@ class Task:
     def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         """How good predictions are, as fractions (``tasks.metrics``); examples with labels."""
         raise NotImplementedError
+
+    def scores_for(self, examples: Sequence[Any]) -> tuple[str, ...]:
+        """The names of the scores that predictions for these examples can have."""
+        return self.score_names
 
     def details(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, dict[str, float]]:
         """The same for parts of the data, such as each kind of entity; by the part, then by the score."""

@@ -137,6 +137,11 @@ class RunSettings(Settings):
                 )
 
 
+# The sizes of a new model, where nothing is said. They are no defaults, because a model to go on from has its
+# own, and whatever is said then has to agree with it.
+USUAL = {"preset": "tiny", "vocab_size": 8192, "activation": "gelu"}
+
+
 @dataclass(frozen=True)
 class Phase:
     """A stretch of steps with sequences of one length."""
@@ -185,7 +190,9 @@ class PretrainSettings(RunSettings):
     tokenizer: str | None = setting(
         None, "Corpus", "folder with a vocabulary to use; none: learn one from the training documents"
     )
-    vocab_size: int = setting(8192, "Corpus", "tokens in the vocabulary to learn", least=6)
+    vocab_size: int | None = setting(
+        None, "Corpus", f"tokens in the vocabulary to learn; none: {USUAL['vocab_size']}", least=6
+    )
     lowercase: bool = setting(True, "Corpus", "lower-case the text and strip accents (a learned vocabulary)")
 
     model: str | None = setting(
@@ -193,7 +200,9 @@ class PretrainSettings(RunSettings):
         "Model",
         "folder of a model to go on from, with its sizes, its vocabulary and its weights; none: a new model",
     )
-    preset: str = setting("tiny", "Model", "size of the model", choices=tuple(PRESETS))
+    preset: str | None = setting(
+        None, "Model", f"size of the model; none: {USUAL['preset']}, or as MODEL", choices=tuple(PRESETS)
+    )
     layers: int | None = setting(None, "Model", "layers, if not the preset's", least=1)
     hidden: int | None = setting(None, "Model", "hidden size, if not the preset's", least=1)
     heads: int | None = setting(
@@ -205,10 +214,10 @@ class PretrainSettings(RunSettings):
     positions: int | None = setting(
         None, "Model", "longest sequence the model can read, if not the preset's", least=4
     )
-    activation: str = setting(
-        "gelu",
+    activation: str | None = setting(
+        None,
         "Model",
-        "of the feed-forward layers: gelu is the erf form, gelu_new the tanh form",
+        "of the feed-forward layers: gelu is the erf form, gelu_new the tanh form; none: gelu, or as MODEL",
         choices=tuple(ACTIVATIONS),
     )
     dropout: float | None = setting(
@@ -277,13 +286,14 @@ class PretrainSettings(RunSettings):
         None, "Machine", "processes that prepare the corpus; none: all cores", least=1
     )
 
-    def with_sizes_of_model(self) -> Self:
-        """The same settings with the sizes and the vocabulary of ``model``, if the run begins from one.
+    def with_sizes(self) -> Self:
+        """The same settings with the sizes and the vocabulary of ``model``, or without one the usual ones.
 
-        Raises UserError if there is no such model, or a setting, other than by its default, contradicts it.
+        Raises UserError if there is no such model, or a setting contradicts it.
         """
         if self.model is None:
-            return self
+            unsaid = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
+            return self.replace(**unsaid)
         config = BertConfig.from_pretrained(self.model)
         values = {
             "tokenizer": self.model,
@@ -295,13 +305,12 @@ class PretrainSettings(RunSettings):
             "positions": config.max_position_embeddings,
             "activation": config.hidden_act,
         }
-        has_preset = PRESETS[self.preset] == (config.num_hidden_layers, config.hidden_size)
-        fitting = {**values, "preset": self.preset if has_preset else None}
-        for f in fields(self):
-            given = getattr(self, f.name)
-            if f.name in fitting and given not in (f.default, fitting[f.name]):
+        has_preset = PRESETS.get(self.preset) == (config.num_hidden_layers, config.hidden_size)
+        for name, fitting in {**values, "preset": self.preset if has_preset else None}.items():
+            given = getattr(self, name)
+            if given not in (None, fitting):
                 raise UserError(
-                    f"{f.name} is {given!r}, but the model in {self.model} has its own; leave it out"
+                    f"{name} is {given!r}, but the model in {self.model} has its own; leave it out"
                 )
         return self.replace(**values)
 
@@ -316,11 +325,11 @@ class PretrainSettings(RunSettings):
             "num_attention_heads": self.heads,
             "intermediate_size": self.intermediate,
             "max_position_embeddings": self.positions,
+            "hidden_act": self.activation,
         }
         config = BertConfig.preset(
-            self.preset,
+            self.preset or USUAL["preset"],
             vocab_size=vocab_size,
-            hidden_act=self.activation,
             hidden_dropout_prob=self.dropout or 0.0,
             attention_probs_dropout_prob=self.dropout or 0.0,
             initializer_range=self.initializer_range,

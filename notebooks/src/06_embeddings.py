@@ -357,7 +357,7 @@ r"""
 ## 7. Why learned positions, and why 512?
 
 **Learned or computed?** The transformer that BERT descends from computed its positions: waves of different lengths, a sine
-and a cosine of each. Its authors also tried a learned table, and found the same quality. BERT took the table: less to think up, at a price that you are about to see.
+and a cosine of each. Its authors also tried a learned table, and found nearly the same results. BERT took the table, at a price that you are about to see.
 Below, 96 rows are compared, each with each (the cosine of their angle). On the left waves; on the right the positions of a
 BERT that was trained on **sequences of 64 tokens**, the model of `make train`. Its numbers are from a log; `RERUN` makes them
 anew.

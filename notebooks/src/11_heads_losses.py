@@ -108,14 +108,15 @@ hidden = rng.standard_normal((B, S, config.hidden_size))  # stands in for the en
 head = model.cls.predictions
 gathered_first = head.logits(hidden, positions)  # (P, V)
 all_scores = head.logits(hidden)  # (B, S, V)
-print("positions b·S + s:", positions)
-print("scores:", gathered_first.shape, "instead of", all_scores.shape)
+print("positions b·S + s ", positions)
+print("scores            ", gathered_first.shape, "instead of", all_scores.shape)
 assert np.allclose(gathered_first, all_scores.reshape(-1, V)[positions])
 
+print("\nBERT-base, one sequence of 128")
 base = BertConfig.preset("base")
 for name, rows in (("all positions", 128), ("gathered, P = 19", 19)):
     products = rows * base.hidden_size * (base.hidden_size + base.vocab_size)
-    print(f"BERT-base, one sequence of 128, {name:<16} {products / 1e9:.2f} G multiplications")
+    print(f"{name:<18} {products / 1e9:.2f} G multiplications")
 
 # %% [markdown]
 r"""
@@ -228,7 +229,7 @@ word_table = model.bert.embeddings.word_embeddings.weight
 with ops.reference_only():
     model.zero_grad()
     output, cache = model.forward(ids, labels=labels)
-    dhidden = head.backward(1.0, cache.pop())  # the MLM head alone, (B, S, H)
+    head.backward(1.0, cache.pop())  # the MLM head alone
     as_decoder = word_table.grad.copy()  # (V, H)
 
     model.zero_grad()
@@ -238,16 +239,16 @@ with ops.reference_only():
 as_table = total - as_decoder
 
 used = np.unique(ids)
-print(f"rows with a gradient: as decoder {np.count_nonzero(np.abs(as_decoder).sum(1))}", end="")
-print(
-    f", as table {np.count_nonzero(np.abs(as_table).sum(1) > 1e-12)}; words in the batch {len(used)}"
-)
-assert set(np.flatnonzero(np.abs(as_table).sum(1) > 1e-12)) == set(used)
+rows_of_decoder = np.flatnonzero(np.abs(as_decoder).sum(axis=1))
+rows_of_table = np.flatnonzero(np.abs(as_table).sum(axis=1) > 1e-12)
+print(f"rows with a gradient, as decoder {len(rows_of_decoder)}, as table {len(rows_of_table)}")
+print(f"different words in the batch     {len(used)}")
+assert set(rows_of_table) == set(used)
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 4.6), sharey=True)
 parts = {"as decoder": as_decoder, "as table": as_table, "their sum": total}
-limit = np.percentile(np.abs(total), 99)
+limit = np.percentile(np.abs(as_table[used]), 95)  # what is longer has the darkest colour, too
 for panel, (title, part) in zip(axes, parts.items(), strict=True):
     image = plots.heatmap(panel, part, limit=limit)
     panel.set(title=title, xlabel="feature", xticks=[0, 5, 10, 15], yticks=range(0, V, 5))
@@ -408,9 +409,7 @@ arrives = {
     "from NSP": np.linalg.norm(from_nsp, axis=-1),
 }
 for name, lengths in arrives.items():
-    print(
-        name, "reaches (sequence, position)", [tuple(map(int, at)) for at in np.argwhere(lengths)]
-    )
+    print(name, "reaches (sequence, position)", *map(tuple, np.argwhere(lengths).tolist()))
 assert not arrives["from MLM"][:, 0].any() and not arrives["from NSP"][:, 1:].any()
 
 # %% tags=["figure"]

@@ -23,6 +23,7 @@ cannot be trained to predict the next word.
 
 # %%
 import inspect
+import textwrap
 from random import Random
 
 import matplotlib.pyplot as plt
@@ -113,12 +114,14 @@ One document in ten aims at a random shorter length, so that short inputs are no
 settings = InstanceSettings(max_seq_length=32)
 instances = make_instances(documents, np.arange(len(documents)), settings, Random(3))
 rows = write_instances(instances, documents, tokenizer, settings)
-print(" a_start a_stop b_start b_stop is_random")
-print(instances)
+print("a_start  a_stop  b_start  b_stop  is_random")
+for row in instances:
+    print("{:7}{:8}{:9}{:8}{:11}".format(*row))
 
 # %%
 for ids_of_row, label in list(zip(rows["input_ids"], rows["next_sentence_label"], strict=True))[:3]:
-    print(label, " ".join(tokenizer.tokens[i] for i in ids_of_row if i != tokenizer.pad_id), "\n")
+    text = " ".join(tokenizer.tokens[i] for i in ids_of_row if i != tokenizer.pad_id)
+    print(label, textwrap.fill(text, 90, subsequent_indent="  "), end="\n\n")
 
 # %% tags=["figure"]
 position = np.arange(settings.max_seq_length)
@@ -236,8 +239,8 @@ In BERT: **exactly**, up to rounding. An instance of $\ell$ tokens, special ones
 
 $$ n = \min\bigl(P, \; \max(1, \operatorname{round}(0.15 \, \ell)) \bigr) $$
 
-positions, drawn without repetition among the words ([CLS], [SEP] and padding are no candidates). RoBERTa's and most later
-code tosses a coin for each token: 15 % in expectation.
+positions, drawn without repetition among the words ([CLS], [SEP] and padding are no candidates). RoBERTa's code
+rounds at random, and that of the package transformers tosses a coin for each token: both are 15 % in expectation.
 """
 
 # %%
@@ -636,7 +639,7 @@ r"""
 <summary><b>3.</b> Why not mask 50 % and learn from more tokens at once?</summary>
 
 Each prediction would have half of its context missing, so that it becomes a harder and vaguer question. 15 % is a
-compromise, and not a sharp one: later work found larger shares to be as good for larger models.
+compromise, and not a sharp one: Wettig et al. (2022) found 40 % to be better for a model as large as BERT-large.
 
 </details>
 """

@@ -12,7 +12,7 @@ PROCESSOR = "An Abacus 9000"
 
 def make_run(folder, name, steps=40, accuracy=0.005, **changes):
     """The files of a run that was measured every second step and got better by ``accuracy`` a step."""
-    settings = PretrainSettings(name=name, corpus=("/home/me/books",), steps=steps, **changes)
+    settings = PretrainSettings(name=name, corpus=("/home/me/books",), steps=steps, **changes).with_sizes()
     write_json(folder / name / "config.json", settings.to_dict())
     lines = []
     for step in range(0, steps + 1, 2):

@@ -205,6 +205,16 @@ def test_a_decoder_of_its_own(folder, name, change):
     load_warned(BertModel, folder)  # without the head there is no question
 
 
+def test_a_decoder_of_its_own_that_is_not_there(folder, build):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    with pytest.raises(UserError, match=r"config\.json: tie_word_embeddings is false, but there is"):
+        BertForPreTraining.from_pretrained(folder)
+    load_warned(BertModel, folder)  # without the head there is no question
+    rewrite(folder, lambda tensors: tensors.update({new: tensors[old] for new, old in DECODER.items()}))
+    assert same_parameters(load_quietly(BertForPreTraining, folder, dtype="float64"), build())
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("asked", ["float32", "float64"])
 def test_storage_types(folder, dtype, asked):

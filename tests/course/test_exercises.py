@@ -1,5 +1,8 @@
 """Every exercise: its solution passes, each of its mistakes is told from the others and told what it is."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -110,3 +113,14 @@ def test_recall_at_k_is_that_of_the_metrics():
 
 def test_exercises_stand_in_the_order_of_the_course():
     assert list(EXERCISES) == sorted(EXERCISES, key=lambda name: name.split(".")[0])
+
+
+def test_the_page_of_the_course_counts_exercises_and_mistakes():
+    page = (Path(__file__).parents[2] / "notebooks" / "README.md").read_text(encoding="utf-8")
+    counted = {
+        f"{notebook}.{name}": int(count)
+        for notebook, row in re.findall(r"^\| (\d\d) \| (.+) \|$", page, re.MULTILINE)
+        for name, count in re.findall(r"`(\w+)` (\d+)", row)
+    }
+    assert counted == {name: len(exercise.mistakes) for name, exercise in EXERCISES.items()}
+    assert f"{len(EXERCISES)} exercises, and {len(MISTAKES)} mistakes" in page

@@ -103,6 +103,15 @@ def test_a_run_learns_and_leaves_its_files(capsys, monkeypatch):
         assert told in printed
 
 
+def test_a_head_that_has_learned_nothing_is_kept_only_if_it_is_better():
+    """Two examples with one text and two labels: whatever the model says, one is wrong."""
+    dev = write("dev.tsv", "text\tlabel", "it was the film\tpos", "it was the film\tneg")
+    results = finetune(**settings_for(train=films("train.tsv", 24), dev=dev, eval_every=4))
+    scores = [record["held_out_accuracy"] for record in curve() if "held_out_accuracy" in record]
+    assert scores == [0.5] * 4
+    assert results["best"]["step"] == 4
+
+
 def test_what_is_kept_is_the_best_evaluation():
     """Not the last one, which a high learning rate makes worse."""
     results = finetune(**settings_for(epochs=6.0, learning_rate=0.05, eval_every=2))
@@ -161,6 +170,7 @@ def test_every_task(task):
     scores = opened.scores(examples, opened.predict(model, examples))
     assert scores == pytest.approx(results["best"]["scores"], rel=1e-4)
     assert results["metric"] in scores
+    assert set(scores) == set(opened.scores_for(examples)) <= set(opened.score_names)
 
 
 def articles(count):
@@ -177,7 +187,9 @@ def test_questions_are_held_out_by_the_article():
     write("train.json", articles(4))
     results = finetune(**settings_for(task="qa", train="train.json", dev_share=0.5, max_length=24))
     assert results["examples"] == {"train": 4, "dev": 4, "left_out": 0}
+    task, _ = open_task("runs/run/best")
     assert set(results["best"]["scores"]) == {"exact_match", "f1"}
+    assert task.scores_for(task.read("train.json")) == ("exact_match", "f1")
 
 
 def test_settings_of_a_recipe():
@@ -474,6 +486,7 @@ def test_shares_and_limits():
         ({"train": None}, "train is missing: give the file to learn from"),
         ({"crf": True}, "settings: crf is for the task tag, not classify"),
         ({"epocs": 1}, "settings: unknown setting 'epocs'; did you mean 'epochs'"),
+        ({"recipe": ["sst2"]}, r"recipe must be of type str, got \['sst2'\]"),
         ({"recipe": "sst"}, "recipe must be one of sst2, .*, got 'sst'"),
         (
             {"recipe": "blimp"},
@@ -494,7 +507,10 @@ def test_shares_and_limits():
         ),
         ({"epochs": 0}, "epochs must be at least 1e-06, got 0.0"),
         ({"restarts": 0}, "restarts must be at least 1, got 0"),
-        ({"metric": "f2"}, "there is no score 'f2'; choose one of accuracy, macro_f1, matthews, f1"),
+        (
+            {"metric": "f2", "train": "nowhere.tsv"},  # told before anything is read
+            "metric must be one of accuracy, macro_f1, matthews, f1 for the task classify, got 'f2'",
+        ),
         ({"max_length": 600}, "max_length is 600, but the model has only 32 positions; give a smaller one"),
         ({"model": "nowhere"}, "nowhere: no such folder"),
         ({"train": "nowhere.tsv"}, "nowhere.tsv: no such file; check the path"),
@@ -523,6 +539,16 @@ def test_a_run_in_the_way(capsys):
     assert Path("runs/run/notes.txt").exists() and Path("runs/run/seed-1").exists()
     finetune(**settings_for(overwrite=True))
     assert not Path("runs/run/seed-1").exists()
+
+
+def test_a_score_that_the_data_does_not_have_leaves_the_earlier_run_alone():
+    finetune(**settings_for(epochs=0.5))
+    before = weights()
+    train = write("three.tsv", "text\tlabel", "good\tpos", "bad\tneg", "film\tso-so")
+    message = "there is no score 'f1' on this data; choose one of accuracy, macro_f1, matthews"
+    with pytest.raises(UserError, match=f"^{message}$"):
+        finetune(**settings_for(train=train, dev=train, metric="f1", overwrite=True))
+    assert weights() == before
 
 
 def test_a_damaged_model_leaves_the_earlier_run_alone():

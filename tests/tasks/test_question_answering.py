@@ -191,6 +191,7 @@ def test_the_threshold_is_chosen_where_f1_is_best():
     assert qa.scores(asked, predictions) == {
         f"{kind}{name}": 1.0 for kind in ("", "has_answer_", "no_answer_") for name in ("exact_match", "f1")
     }
+    assert set(qa.scores_for(asked)) == set(qa.score_names)
 
 
 def test_where_never_answering_is_best_the_threshold_is_a_number_all_the_same():

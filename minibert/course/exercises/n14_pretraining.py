@@ -34,8 +34,8 @@ def diagnosis():
 WRONG = {
     "A": {
         "a": (
-            "With steps that are too long the loss jumps about or ends above the line; this one settles on "
-            "it quietly."
+            "With steps that are too long the loss ends above the line and the gradient is long; this one "
+            "settles on it quietly, and its gradient is the shortest of all."
         ),
         "b": (
             "A rate that is too low makes everything slow, the way down to the line above all. Here it is "
@@ -49,8 +49,8 @@ WRONG = {
             "both stay on the line."
         ),
         "f": (
-            "Every run spends a while on the line of guessing by frequency (questions about “stuck at 7” "
-            "mean this plateau); a healthy one leaves it. This one does not."
+            "A healthy run passes the line of guessing by frequency early; its plateau (questions of “stuck "
+            "at 7” mean it) lies below, and it leaves that, too. This one never passes the line."
         ),
     },
     "B": {
@@ -67,8 +67,8 @@ WRONG = {
         ),
         "e": "By heart means: good on training text, bad on the rest. This run is bad on both.",
         "f": (
-            "In a healthy run the loss falls, and by the end of the warm-up it is near the line. Look at "
-            "what happens here as the rate rises."
+            "In a healthy run the loss falls, and by the end of the warm-up it is below the line. Look at "
+            "what happens here as the rate rises, and at the gradient."
         ),
     },
     "C": {

@@ -95,7 +95,7 @@ def to_bio(tags: Sequence[str], scheme: str = "bio") -> list[str]:
         not_ended = scheme == "bioes" and open_kind is not None and not goes_on
         if not_begun or not_ended:
             before = repr(tags[i - 1]) if i else "the start of the sentence"
-            hint = "; or is it an IOB1 file?" if scheme == "bio" else ""
+            hint = " (or is it of the scheme iob1?)" if scheme == "bio" else ""
             raise Problem(f"tag {tag!r} after {before} breaks {scheme.upper()}{hint}", i)
         converted.append("O" if tag == "O" else f"{'I' if goes_on else 'B'}-{kind}")
         open_kind = kind if prefix in ("B", "I") else None
@@ -109,6 +109,7 @@ def _parts(tag: str, scheme: str, line: int) -> tuple[str, str]:
     prefix, _, kind = tag.partition("-")
     known = "BIES" if scheme == "bioes" else "BI"
     if tag != "O" and not (prefix and prefix in known and kind):
-        hint = "; is it a BIOES file?" if kind and prefix in ("E", "S") else ""
+        likelier = "bioes" if kind and prefix in ("E", "S") else "plain"
+        hint = f" (or is it of the scheme {likelier}?)" if scheme == "bio" else ""
         raise Problem(f"tag {tag!r} is neither O nor {'-…, '.join(known)}-…{hint}", line)
     return prefix, kind

@@ -84,7 +84,7 @@ def split_articles(
     articles = list(dict.fromkeys(question.article for question in questions))
     if not 0 < held_out < len(articles):
         raise UserError(
-            f"cannot hold out {held_out} of {len(articles)} article(s); leave some for either side"
+            f"cannot hold out {held_out} of {len(articles)} article(s); give a dev file, or more articles"
         )
     order = generator("articles", seed).permutation(len(articles))
     test = {articles[i] for i in order[:held_out]}

@@ -116,6 +116,7 @@ def column_of(flag: str | None) -> Column | None:
 def _format(path: str | Path, file_format: str | None) -> str:
     file_format = file_format or Path(str(path).removesuffix(".gz")).suffix.removeprefix(".")
     if file_format not in FORMATS:
+        next(read_lines(path), None)  # there may be no such file at all
         raise UserError(f"{path}: its name does not tell the format; say which: {', '.join(FORMATS)}")
     return file_format
 

@@ -57,11 +57,11 @@ def test_schemes_become_bio(scheme, tags, bio):
 @pytest.mark.parametrize(
     ("scheme", "tags", "line", "problem"),
     [
-        ("bio", "O I-x", 1, "'I-x' after 'O' breaks BIO; or is it an IOB1 file?"),
+        ("bio", "O I-x", 1, "'I-x' after 'O' breaks BIO (or is it of the scheme iob1?)"),
         ("bio", "I-x", 0, "'I-x' after the start of the sentence breaks BIO"),
         ("bio", "B-x I-y", 1, "'I-y' after 'B-x' breaks BIO"),
-        ("bio", "B-x E-x", 1, "is it a BIOES file"),
-        ("bio", "O NOUN", 1, "'NOUN' is neither O nor B-…, I-…"),
+        ("bio", "B-x E-x", 1, "or is it of the scheme bioes?"),
+        ("bio", "O NOUN", 1, "'NOUN' is neither O nor B-…, I-… (or is it of the scheme plain?)"),
         ("bio", "B-", 0, "neither O"),
         ("bio", "-x", 0, "neither O"),
         ("iob1", "S-x", 0, "neither O"),

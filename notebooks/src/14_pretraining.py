@@ -1,0 +1,949 @@
+# %% [markdown]
+r"""
+# 14 · Pre-training
+
+All parts are built: the model, the text, the optimiser. Now they run, for thousands of steps, and nobody will tell you
+whether it works: wrong code trains, too, only worse. There are a few numbers that a run *must* show. Know them, and
+most mistakes are found in the first minute.
+
+**You will** predict the loss of an untrained model · fit one batch, as the first test of any training code · compute
+two lines that show what a model has learned so far · say why pre-training seems to stand still, and for how long ·
+find out what is wrong with three broken runs · stop a run and go on with it, bit for bit.
+
+**Before this:** [11 · Heads and losses](11_heads_losses.ipynb), [12 · Pre-training data](12_pretraining_data.ipynb),
+[13 · The optimiser](13_optimiser.ipynb). **Time:** 60 minutes; it runs in seconds (the long runs are in a log).
+
+| letter | in this notebook |
+|---|---|
+| `B`, `S` | sequences in a batch, tokens in a sequence |
+| `V`, `H` | tokens in the vocabulary, hidden size |
+| `P` | predicted positions in a batch |
+| $f_v$ | frequency of token $v$ in the training text |
+
+Losses are in nats (natural logarithms), means over predicted positions.
+"""
+
+# %%
+import contextlib
+import io
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from minibert import BertConfig, BertForPreTraining, BertTokenizer, check, plots
+from minibert.course import read_log
+from minibert.course.exercises.n14_pretraining import CAUSES
+from minibert.data import BatchStream, Documents, InstanceSettings, unigram_plateau
+from minibert.data.batches import held_out_batches
+from minibert.data.prose import prose_sentences
+from minibert.ops.composites import masked_lm_loss, masked_lm_loss_backward
+from minibert.ops.cross_entropy import cross_entropy_backward
+from minibert.ops.softmax import log_softmax
+from minibert.train import AdamW, PretrainSettings, Trainer
+from minibert.train.checkpoint import open_checkpoint, save_checkpoint
+from minibert.train.metrics import MetricsLog, evaluate, read_metrics
+from minibert.train.schedule import original
+
+plots.notebook_style()
+np.set_printoptions(precision=3, suppress=True)
+
+# %% [markdown]
+r"""
+## 1. A text, and batches of it
+
+A small text will do for what runs on this page: Python's language reference, which `help()` shows. One topic in eight
+is **held out**: the model never trains on it. The three arrays and the stream are those of [12](12_pretraining_data.ipynb).
+"""
+
+# %%
+texts = [prose_sentences(text) for text in topics.values()]
+texts = [text for text in texts if len(text) >= 4]
+tokenizer = BertTokenizer.train((sentence for text in texts for sentence in text), 2048)
+ids = [tokenizer.token_ids_batch(text) for text in texts]
+
+lengths = [len(sentence) for text in ids for sentence in text]
+everything = Documents(
+    tokens=np.array([token for text in ids for sentence in text for token in sentence]),
+    sentence_starts=np.cumsum([0, *lengths]),
+    document_starts=np.cumsum([0, *map(len, ids)]),
+    chosen=np.arange(len(ids)),
+)
+is_held_out = everything.chosen % 8 == 7
+training = replace(everything, chosen=everything.chosen[~is_held_out])
+held_out = replace(everything, chosen=everything.chosen[is_held_out])
+
+V = tokenizer.vocab_size
+INSTANCES = InstanceSettings(max_seq_length=64)
+stream = BatchStream(training, tokenizer, INSTANCES, batch_size=8)
+batch = next(stream)
+for name, array in batch.items():
+    print(f"{name:<20} {array.shape}")
+P = (batch["labels"] != -100).sum()
+print(f"V = {V:,}, P = {P}, {training.lengths().sum():,} tokens to train on")
+
+# %% [markdown]
+r"""
+## 2. What should the first loss be?
+
+A model that knows nothing gives each word $1/V$: the masked words cost $\ln V$, the pair of sentences $\ln 2$. A fresh BERT
+comes close, and lies a little **above**. How much above can be computed. The logit of word $v$ is $z_v = h \cdot w_v$.
+The head's LayerNorm has just given $h$ the length $\sqrt H$; the row $w_v$ of the table is random with deviation $\sigma$. So
+$z_v$ is a sum of $H$ random terms, normal with variance $s^2 = H \sigma^2$. For the right word $t$, which is a word like
+any other, the expected logit is 0, and
+
+$$
+L_0 = \mathrm{E}\Bigl[ \ln \sum_v e^{z_v} - z_t \Bigr] \approx \ln \bigl( V \, \mathrm{E}[e^{z}] \bigr) - 0
+= \ln V + \frac{s^2}{2},
+\qquad \mathrm{E}[e^z] = \int \! \frac{e^{-z^2 / 2 s^2}}{\sqrt{2 \pi}\, s} \, e^z \, dz = e^{s^2 / 2} .
+$$
+
+(The integral: $-\frac{z^2}{2 s^2} + z = -\frac{(z - s^2)^2}{2 s^2} + \frac{s^2}{2}$, and what is left integrates to 1.)
+The model is *sure of nonsense*, and pays for it.
+"""
+
+# %%
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+CONFIG = BertConfig.preset(
+    "tiny", vocab_size=V, max_position_embeddings=64, initializer_range=0.05, **NO_DROPOUT
+)
+H = CONFIG.hidden_size
+
+DEVIATIONS = (0.01, 0.02, 0.05, 0.1, 0.2)  # BERT's is 0.02
+first, predicted = [], []
+print(
+    f"deviation     MLM  ln V + s²/2      NSP      (ln V = {np.log(V):.3f}, ln 2 = {np.log(2):.3f})"
+)
+for deviation in DEVIATIONS:
+    model = BertForPreTraining(CONFIG.replace(initializer_range=deviation), seed=1)
+    outputs, _ = model.forward(**batch)
+    table = dict(model.named_parameters())["bert.embeddings.word_embeddings.weight"].value
+    first.append(float(outputs.mlm_loss))
+    predicted.append(np.log(V) + H * table.var() / 2)
+    print(f"{deviation:9} {first[-1]:7.3f} {predicted[-1]:13.3f} {float(outputs.nsp_loss):8.3f}")
+assert np.allclose(first[:3], predicted[:3], atol=0.15)
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 3.0))
+axes.semilogx(DEVIATIONS, predicted, color=plots.GREY, label="ln V + s²/2")
+axes.semilogx(DEVIATIONS, first, "o", color=plots.BLUE, label="measured")
+axes.axhline(np.log(V), color="black", linestyle="--", linewidth=1.2)
+axes.text(0.105, np.log(V) - 0.08, "ln V", va="top", fontsize=9.5)
+axes.set_xticks(DEVIATIONS, DEVIATIONS)
+axes.minorticks_off()
+axes.set(
+    title="the loss before the first step",
+    xlabel="deviation of the first weights",
+    ylabel="MLM loss (nats)",
+    ylim=(np.log(V) - 0.5, None),
+)
+axes.legend()
+plt.show()
+
+# %% [markdown]
+r"""
+So the first number that a training prints is a test. Far above $\ln V + \ln 2$: the weights begin too large. **Below**, by
+more than chance: no untrained model can do that; the weights are trained ones, or the loss is divided by the wrong number.
+
+## 3. Overfit one batch first
+
+Before hours of training, spend seconds: train on *one* batch again and again. With thousands of parameters for each word to
+guess, the loss must go to 0. If it does not, something between the loss and the weights is broken.
+
+Four versions, of which three are wrong. What do you expect of each?
+"""
+
+
+# %%
+def fit(batch, steps=60, zero_grad=True, learns=""):
+    """Train on one batch: the MLM loss of each step. Only parameters whose names begin so learn."""
+    model = BertForPreTraining(CONFIG, seed=1)
+    optimiser = AdamW(model, beta2=0.98)
+    losses = []
+    for step in range(steps):
+        if zero_grad or step == 0:
+            model.zero_grad()
+        outputs, cache = model.forward(**batch, return_logits=False)
+        model.backward(cache)
+        for name, parameter in model.named_parameters():
+            if not name.startswith(learns):
+                parameter.grad[...] = 0.0
+        optimiser.step(3e-3 * min(1.0, (step + 1) / 20), step)
+        losses.append(float(outputs.mlm_loss))
+    return losses
+
+
+rolled = np.roll(batch["labels"], 1, axis=0)  # each row's labels are from the row before
+fits = {
+    "right": fit(batch),
+    "zero_grad forgotten": fit(batch, zero_grad=False),
+    "no gradient below the heads": fit(batch, learns="cls"),
+    "labels of other sequences": fit(batch | {"labels": rolled}),
+}
+for name, losses in fits.items():
+    print(f"{name:<28} {losses[0]:.2f} → {losses[-1]:.2f}")
+assert fits["right"][-1] < 0.1 < 0.5 < fits["no gradient below the heads"][-1]
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 3.1))
+colours = (plots.BLUE, plots.VERMILION, plots.ORANGE, plots.SKY)
+for (name, losses), colour, style in zip(
+    fits.items(), colours, ("-", "-.", ":", "--"), strict=True
+):
+    axes.plot(losses, style, color=colour, label=name)
+axes.set(
+    title="one batch, again and again", xlabel="step", ylabel="MLM loss (nats)", ylim=(-0.4, 10.5)
+)
+axes.legend(fontsize=9, loc="upper right", ncols=2)
+plt.show()
+
+# %% [markdown]
+r"""
+The test finds the forgotten `zero_grad` and the lost gradient. Shuffled labels it does **not** find: the model learns any
+labels by heart. Overfitting a batch tests the *code*, not the *data*. For that we need to know what a loss means.
+
+## 4. The line of guessing by frequency
+
+Suppose a model ignores its input and always answers with the same probabilities $p$. Which are best? Its mean loss on
+text with frequencies $f$ is $-\sum_v f_v \ln p_v$. Since $\ln x \le x - 1$,
+
+$$
+\sum_v f_v \ln p_v - \sum_v f_v \ln f_v = \sum_v f_v \ln \frac{p_v}{f_v}
+\le \sum_v f_v \Bigl( \frac{p_v}{f_v} - 1 \Bigr) = 1 - 1 = 0 ,
+$$
+
+with equality only for $p = f$. The best constant guess is the frequencies, and its loss is their entropy: the **unigram
+line**. It needs no training, only counting (one is added to every count, so that no word is impossible).
+"""
+
+# %%
+batches = list(held_out_batches(held_out, tokenizer, INSTANCES, batch_size=8))
+labels = np.concatenate([batch["labels"] for batch in batches])
+labels = labels[labels != -100]  # (P,)
+
+counts = training.token_counts(V)  # (V,)
+f = (counts + 1) / (counts.sum() + V)
+line = -np.log(f[labels]).mean()
+print(
+    f"ln V {np.log(V):.3f}   unigram line {line:.3f}   by the library {unigram_plateau(counts, labels)[0]:.3f}"
+)
+assert np.isclose(line, unigram_plateau(counts, labels)[0])
+
+powers = np.linspace(0, 1.6, 33)
+constant_guesses = [-log_softmax(power * np.log(f))[0][labels].mean() for power in powers]
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 2.9))
+axes.plot(powers, constant_guesses, color=plots.BLUE)
+axes.plot([0, 1], [np.log(V), line], "o", color=plots.VERMILION)
+axes.text(0.03, np.log(V) + 0.03, "ln V: all alike", fontsize=9.5, va="bottom")
+axes.text(1.0, line - 0.1, "unigram line: p = f", fontsize=9.5, va="top", ha="center")
+axes.set(
+    title="guesses that ignore the input",
+    xlabel="t, where p is proportional to fᵗ",
+    ylabel="held-out loss (nats)",
+    ylim=(line - 0.45, np.log(V) + 0.3),
+)
+plt.show()
+
+# %% [markdown]
+r"""
+## 5. The second line: reading the word itself
+
+There is one more thing to gain without any context. A fifth of the chosen positions do not show `[MASK]`: 10 % show the
+true word, 10 % a random one ([12](12_pretraining_data.ipynb#5.-What-becomes-of-a-chosen-token)). Let token $u$ be visible at a
+chosen position. It was kept with probability $0.1 \, f_u$, or drawn at random, $0.1 / V$, in place of a word $y$ that
+has probability $f_y$. By Bayes' rule
+
+$$
+p(y \mid \text{visible } u) = \frac{f_u \, [y = u] + f_y / V}{f_u + 1 / V} ,
+\qquad p(y \mid \texttt{[MASK]}) = f_y .
+$$
+
+A common word that is visible is nearly always the right one. Whoever uses this rule, and still looks at no neighbour, is on
+the **copying line**.
+"""
+
+
+# %%
+def context_free_losses(counts, batches, mask_id):
+    """Held-out losses (P,) of the two guesses that look at no neighbour, and what was done to the token."""
+    V = len(counts)
+    f = (counts + 1) / (counts.sum() + V)
+    seen, right = (
+        np.concatenate([batch[name].ravel() for batch in batches])
+        for name in ("input_ids", "labels")
+    )
+    chosen = right != -100
+    seen, right = seen[chosen], right[chosen]  # (P,)
+    masked, kept = seen == mask_id, seen == right
+    p_visible = (f[seen] * kept + f[right] / V) / (f[seen] + 1 / V)
+    p = np.where(masked, f[right], p_visible)
+    return (
+        -np.log(f[right]),
+        -np.log(p),
+        np.where(masked, "[MASK]", np.where(kept, "kept", "random")),
+    )
+
+
+by_frequency, by_copying, fate = context_free_losses(counts, batches, tokenizer.mask_id)
+print("               share  by frequency  by copying")
+for kind in ("[MASK]", "kept", "random"):
+    at = fate == kind
+    print(
+        f"{kind:<13} {at.mean():6.1%} {by_frequency[at].mean():13.2f} {by_copying[at].mean():11.2f}"
+    )
+print(f"all           100.0% {by_frequency.mean():13.2f} {by_copying.mean():11.2f}")
+assert by_copying.mean() < by_frequency.mean() - 0.3
+
+# %% [markdown]
+r"""
+About half a nat, for a rule that needs a single token. A model finds it soon: the word's own embedding runs along the residual to
+the head, which compares it with every word of the *same* table ([11](11_heads_losses.ipynb)).
+
+## 6. "My MLM loss is stuck at about 7"
+
+Now a real run of `minibert pretrain`'s tiny model (2 layers, `H` = 128) on all the documentation that is installed
+with Python. It took four minutes of one core, so the page reads a log; `RERUN` trains again.
+"""
+
+# %%
+RERUN = False  # True: make the run below anew, on the documentation installed here
+SETTINGS = PretrainSettings(
+    vocab_size=4096,
+    position_initializer="sinusoidal",
+    steps=3000,
+    log_every=20,
+    eval_every=100,
+    eval_batches=16,
+)
+
+
+# %% tags=["figure"]
+def constants(model, batches):
+    """Held-out losses of what a model says without its input: its mean logits, and its bias alone."""
+    logits = [model.forward(**batch)[0].prediction_logits for batch in batches]
+    mean = np.concatenate(logits).mean(axis=0)  # (V,): h̄ Wᵀ + b, as every logit is h Wᵀ + b
+    bias = dict(model.named_parameters())["cls.predictions.bias"].value  # (V,)
+    labels = np.concatenate([batch["labels"].ravel() for batch in batches])
+    labels = labels[labels != -100]  # (P,)
+    return {
+        name: float(-log_softmax(row)[0][labels].mean())
+        for name, row in (("mean_logits_loss", mean), ("bias_loss", bias))
+    }
+
+
+def train(
+    name, folder, settings=SETTINGS, documents=slice(None), wrap=lambda batches: batches, stop=None
+):
+    """Pre-train on the documentation installed here; returns the run as one line of the log.
+
+    documents: which of them to train on; wrap: what is done to the stream of batches.
+    """
+    from minibert.tasks.pretrain import evaluation_batches, prepare
+    from minibert.tasks.run import learning_rates, make_optimiser
+
+    settings = replace(settings, prepared=str(folder), processes=1)
+    tokenizer, prepared = prepare(settings)
+    batches = evaluation_batches(settings, tokenizer, prepared)
+    counts = prepared.train.token_counts(len(tokenizer))
+    lines = context_free_losses(counts, batches, tokenizer.mask_id)[:2]
+
+    text = replace(prepared.train, chosen=prepared.train.chosen[documents])
+    [phase] = settings.phases()
+    stream = BatchStream(text, tokenizer, phase.instances, phase.batch_size, settings.seed)
+    model = BertForPreTraining(settings.model_config(len(tokenizer)), seed=settings.seed)
+    metrics = MetricsLog(Path(folder) / f"{name}.jsonl")
+    trainer = Trainer(
+        model,
+        make_optimiser(settings, model),
+        wrap(stream),
+        learning_rates(settings, settings.steps),
+        evaluate=lambda: evaluate(model, batches) | constants(model, batches),
+        save=lambda state: metrics.path,  # no checkpoints
+        metrics=metrics,
+        steps=settings.steps,
+        log_every=settings.log_every,
+        eval_every=settings.eval_every,
+        save_every=settings.steps,
+    )
+    trainer.run(stop)
+    kept = [
+        {
+            key: float(f"{value:.4g}") if isinstance(value, float) else value
+            for key, value in record.items()
+            if "second" not in key
+        }
+        for record in read_metrics(metrics.path)
+    ]
+    return {
+        "run": name,
+        "V": len(tokenizer),
+        "unigram_line": round(float(lines[0].mean()), 3),
+        "copying_line": round(float(lines[1].mean()), 3),
+        "documents": len(text),
+        "text_tokens": int(text.lengths().sum()),
+        "metrics": kept,
+    }
+
+
+# %%
+logged = {run["run"]: run for run in read_log("14_runs.jsonl")}
+if RERUN:
+    with tempfile.TemporaryDirectory() as folder:
+        logged["healthy"] = train("healthy", folder)
+healthy = logged["healthy"]
+
+
+def column(run, name, stop=None):
+    """(2, N): steps, and what was measured after them."""
+    pairs = [
+        (r["step"], r[name]) for r in run["metrics"] if name in r and r["step"] <= (stop or 1e9)
+    ]
+    return np.array(pairs).T
+
+
+LINES = {
+    "ln V": np.log(healthy["V"]),
+    "unigram line": healthy["unigram_line"],
+    "copying line": healthy["copying_line"],
+}
+print("  ".join(f"{name} {value:.2f}" for name, value in LINES.items()))
+steps, losses = column(healthy, "held_out_mlm_loss")
+for name in ("unigram line", "copying line"):
+    below = steps[losses < LINES[name] - 0.05][0]
+    print(f"held-out loss clearly below the {name} after {below:.0f} steps")
+
+
+# %% tags=["figure"]
+def draw_lines(axes, values, stop, texts=True, below=("copying line",)):
+    for (name, value), style in zip(values.items(), (":", "--", "-."), strict=True):
+        axes.axhline(value, color=plots.GREY, linestyle=style, linewidth=1.2)
+        if texts:
+            at, va = (value - 0.05, "top") if name in below else (value + 0.04, "bottom")
+            axes.text(stop, at, name, color=plots.GREY, fontsize=9, ha="right", va=va)
+
+
+def draw_losses(axes, run, stop=None):
+    axes.plot(*column(run, "mlm_loss", stop), color=plots.SKY, linewidth=1.1, label="training")
+    held_out_losses = column(run, "held_out_mlm_loss", stop)
+    axes.plot(*held_out_losses, "o-", color=plots.BLUE, markersize=3, label="held-out text")
+
+
+figure, axes = plt.subplots(figsize=(7.5, 3.6))
+draw_lines(axes, LINES, 3000)
+draw_losses(axes, healthy)
+axes.set(title="a healthy run", xlabel="step", ylabel="MLM loss (nats)")
+axes.legend(fontsize=9, loc="lower left")
+plt.show()
+
+# %% [markdown]
+r"""
+Three stretches. Down past the unigram line within two hundred steps. Then the **plateau**: a shelf around the copying line,
+where the loss hardly moves for hundreds of steps. Then context begins to count, and the loss falls again, for as long as you
+can pay.
+
+Where the 7 comes from: with BERT's vocabulary of 30,522 the unigram line of English Wikipedia is 7.33 (counted on 3.9 million tokens),
+and the shelf lies half a nat below. "Stuck at about 7" means: **knows the frequencies, and nothing of the context yet.**
+That is no bug, if it passes. How long that takes depends on text, size and learning rate. Two runs of a larger model
+(4 layers, `H` = 256) on Wikipedia and novels, equal but for the peak of the rate; the second was given up:
+"""
+
+# %%
+wikipedia = read_log("14_wikipedia.jsonl")
+WIKIPEDIA_LINES = {
+    "ln V": np.log(wikipedia[0]["V"]),
+    "unigram line": wikipedia[0]["unigram_line"],
+    "copying line": wikipedia[0]["copying_line"],
+}
+
+
+def held_out_column(run, name):
+    return [record[name] for record in run["held_out"]]
+
+
+for run in wikipedia:
+    step, loss = (held_out_column(run, name) for name in ("step", "mlm_loss"))
+    rate = run["settings"]["learning_rate"]
+    print(f"peak {rate:.4f}: after 2,000 steps {loss[4]:.2f}, after {step[-1]:,} {loss[-1]:.2f}")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 3.4))
+draw_lines(axes, WIKIPEDIA_LINES, 17)
+for run, colour, marker in zip(wikipedia, (plots.BLUE, plots.VERMILION), "os", strict=True):
+    step = np.array(held_out_column(run, "step")) / 1000
+    label = f"peak of the rate {run['settings']['learning_rate']:.4f}"
+    axes.plot(
+        step,
+        held_out_column(run, "mlm_loss"),
+        marker + "-",
+        color=colour,
+        markersize=3.5,
+        label=label,
+    )
+axes.set(
+    title="the same model at two learning rates, Wikipedia",
+    xlabel="thousand steps (of about 2,000 tokens)",
+    ylabel="held-out MLM loss (nats)",
+)
+axes.legend(fontsize=9, loc="upper right", bbox_to_anchor=(1, 0.9))
+plt.show()
+
+# %% [markdown]
+r"""
+So, if yours is stuck at about 7, draw both lines and ask in this order. **Too early?** The blue run needed 4,500
+steps (9 million tokens). **The rate?** A larger one need not be faster: at 0.001 the run sat on the copying line. **Does the
+input arrive?** A loss that does not even pass the *unigram* line makes no use of its input.
+
+## 7. Why are frequencies learned first?
+
+Because all positions agree about them. The decoder's scores are $z_n = W h_n + b$, so $dW = \sum_n dz_n h_n^\top$. Split both factors into their
+mean over the `P` positions and the rest, $dz_n = \overline{dz} + \widetilde{dz}_n$ and $h_n = \bar h + \tilde h_n$. The rests sum to 0, so the mixed products vanish:
+
+$$
+dW = \sum_n \bigl( \overline{dz} + \widetilde{dz}_n \bigr) \bigl( \bar h + \tilde h_n \bigr)^\top
+= \underbrace{P \; \overline{dz} \, \bar h^\top}_{\text{what is the same everywhere}}
++ \underbrace{\sum_n \widetilde{dz}_n \, \tilde h_n^\top}_{\text{which word in which context}} .
+$$
+
+And $P \, \overline{dz} = \bar p - f$, guessed share minus true share. Take an untrained model and eight batches: how
+well does each part agree from batch to batch (the mean cosine of two)?
+"""
+
+
+# %%
+def decoder_gradient(model, batch):
+    """The decoder's dW (V, H) and its two parts."""
+    outputs, _ = model.forward(**batch)
+    chosen = batch["labels"] != -100  # (B, S)
+    h = model.cls.predictions.transform.forward(outputs.last_hidden_state[chosen])[0]  # (P, H)
+    weight = model.cls.predictions._decoder_weight.value  # (V, H), the word embeddings
+    bias = model.cls.predictions.bias.value
+    ones = np.ones(len(h), dtype=h.dtype)
+    _, cache = masked_lm_loss(h, weight, bias, batch["labels"][chosen], ones, len(h))
+    _, dweight, _ = masked_lm_loss_backward(1.0, cache)
+    dz = cross_entropy_backward(1.0, cache[1])  # (P, V)
+    same = len(h) * np.outer(dz.mean(axis=0), h.mean(axis=0))
+    context = (dz - dz.mean(axis=0)).T @ (h - h.mean(axis=0))
+    return dweight, same, context
+
+
+def agreement(gradients):
+    flat = np.stack([gradient.ravel() / np.linalg.norm(gradient) for gradient in gradients])
+    cosines = flat @ flat.T
+    return cosines[np.triu_indices(len(flat), 1)].mean()
+
+
+model = BertForPreTraining(CONFIG, seed=1)
+parts = [decoder_gradient(model, next(stream)) for _ in range(8)]
+for dweight, same, context in parts:
+    assert np.allclose(dweight, same + context, atol=1e-6)
+agreements = [agreement(part) for part in zip(*parts, strict=True)]
+for name, cosine in zip(("dW", "the same everywhere", "context"), agreements, strict=True):
+    print(f"{name:<20} agrees between batches: {cosine:5.2f}")
+assert agreements[1] > 2 * agreements[2]
+
+# %% [markdown]
+r"""
+The first part points the same way in every batch, and adds up. The second is mostly chance. To become more, attention
+would have to look at the right words; but its gradient passes through embeddings that mean nothing yet. Each waits for the
+other: hence the plateau.
+
+Is it the output's *bias* that learns the frequencies, as it could ([11](11_heads_losses.ipynb))? Not in this run. The log has the
+held-out loss of the bias alone, $\operatorname{softmax}(b)$, and of all that is constant, $\operatorname{softmax}(W \bar h + b)$:
+"""
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 3.3))
+draw_lines(axes, LINES, 3000, below=("unigram line", "copying line"))
+CURVES = {
+    "held_out_bias_loss": ("the bias alone", plots.ORANGE, "-."),
+    "held_out_mean_logits_loss": ("all that is constant", plots.GREEN, "--"),
+    "held_out_mlm_loss": ("the model", plots.BLUE, "-"),
+}
+for name, (label, colour, style) in CURVES.items():
+    axes.plot(*column(healthy, name), style, color=colour, label=label)
+axes.set(title="what the input adds", xlabel="step", ylabel="held-out MLM loss (nats)")
+axes.legend(fontsize=9, loc="lower left")
+plt.show()
+
+# %% [markdown]
+r"""
+Adam moves each number by at most about the learning rate a step, whatever its gradient ([13](13_optimiser.ipynb)). A bias has to
+go several units, which takes thousands of steps; but $W \bar h$ is a sum of `H` = 128 products that move together. So here it is the tied table that
+learns the frequencies first. The gap between green and blue is what the model has from its input.
+
+## 8. The length of the gradient
+
+A run reports one more number at each step: the length of the whole gradient, before it is clipped to 1. It is *not* a sign of being done:
+"""
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 2.6))
+axes.plot(*column(healthy, "grad_norm"), color=plots.PURPLE)
+axes.axhline(1, color=plots.GREY, linestyle="--", linewidth=1.2)
+axes.text(3000, 1.05, "clipped above this", color=plots.GREY, fontsize=9, ha="right", va="bottom")
+axes.set(title="a healthy run", xlabel="step", ylabel="length of the gradient", ylim=(0, None))
+plt.show()
+
+# %%
+at, length = column(healthy, "grad_norm")
+shelf, end = length[(at > 300) & (at < 700)].mean(), length[at > 2500].mean()
+print(f"on the plateau {shelf:.1f}, in the last 500 steps {end:.1f}")
+assert end > shelf
+
+# %% [markdown]
+r"""
+It is short on the plateau, where there is nothing to follow, and grows when the model begins to use the context.
+
+## 9. Your turn: what is wrong with these three runs?
+
+The same model, text and steps, and one thing wrong in each. Shown are the first 1,500 steps. These are the causes to choose from:
+"""
+
+# %%
+for letter, cause in CAUSES.items():
+    print(f"{letter}  {cause}")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(
+    2, 4, figsize=(7.5, 4.4), sharex=True, sharey="row", height_ratios=(2, 1)
+)
+for (upper, lower), name in zip(axes.T, ("healthy", "A", "B", "C"), strict=True):
+    draw_lines(upper, LINES, 1500, texts=name == "A")
+    draw_losses(upper, logged[name], 1500)
+    lower.semilogy(*column(logged[name], "grad_norm", 1500), color=plots.PURPLE, linewidth=1.2)
+    upper.set(title=name, ylim=(1, 9.2))
+    lower.set(xticks=(0, 500, 1000, 1500), xlabel="step")
+    lower.tick_params(axis="x", labelsize=8.5)
+axes[0, 0].set_ylabel("MLM loss (nats)")
+axes[1, 0].set_ylabel("gradient")
+axes[0, 1].legend(fontsize=8.5, loc="lower left")
+plt.show()
+
+# %%
+print("           training  |         the last 200 steps")
+print("steps      100–300   |  training  held-out  gradient")
+for name in ("healthy", "A", "B", "C"):
+    means = []
+    for measured, first, last in (
+        ("mlm_loss", 100, 300),
+        ("mlm_loss", 1300, 1500),
+        ("held_out_mlm_loss", 1300, 1500),
+        ("grad_norm", 1300, 1500),
+    ):
+        at, values = column(logged[name], measured)
+        means.append(values[(at > first) & (at <= last)].mean())
+    print("{:<8} {:9.2f}   | {:9.2f} {:9.2f} {:9.1f}".format(name, *means))
+
+# %% [markdown]
+r"""
+Answer with three letters, `("?", "?", "?")`, for A, B and C.
+"""
+
+# %% tags=["solution"]
+diagnosis = ("d", "a", "e")
+
+# %%
+check("14.diagnosis", diagnosis)
+
+# %% [markdown] tags=["answer"]
+r"""
+**A** reaches the unigram line as fast as the healthy run, and stays: not even the copying line, for its labels have nothing to
+do with its input. Each row had the labels of the row before. No error, no strange number, and the test with one batch (section 3) is passed.
+**B** has 100 times the learning rate: it never reaches the line, rises again with the rate, and its gradient is long. **C** has 12 documents
+instead of 965. It learns them by heart, and gets worse and worse on other text. Without the held-out curve it would look like the best of all.
+
+This is what made them, after the cell with `train`:
+"""
+
+
+# %% tags=["answer"]
+class LabelsOfOthers:
+    """A stream of batches in which every row's labels are those of the row before."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __next__(self):
+        batch = next(self.stream)
+        return batch | {"labels": np.roll(batch["labels"], 1, axis=0)}
+
+    def state(self):
+        return self.stream.state()
+
+
+BROKEN = {
+    "A": {"wrap": LabelsOfOthers},
+    "B": {"settings": replace(SETTINGS, learning_rate=100 * SETTINGS.learning_rate)},
+    "C": {"documents": slice(12)},
+    "D": {"settings": replace(SETTINGS, learning_rate=10 * SETTINGS.learning_rate)},
+}
+if RERUN:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, how in BROKEN.items():
+            logged[name] = train(name, folder, stop=1500, **how)
+print("    documents    tokens  held-out  gradient   NSP")
+for name in BROKEN:
+    ends = [column(logged[name], key)[1][-10:].mean() for key in ("grad_norm", "nsp_loss")]
+    documents, text_tokens = logged[name]["documents"], logged[name]["text_tokens"]
+    _, losses = column(logged[name], "held_out_mlm_loss")
+    print(f"{name} {documents:11} {text_tokens:9,} {losses[-1]:9.2f} {ends[0]:9.1f} {ends[1]:6.2f}")
+
+# %% [markdown] tags=["answer"]
+r"""
+**D** is one more, with 10 times the rate. Its loss is hardly to be told from A's. The gradient tells: A's is the shortest of
+all, D's more than twice as long. When in doubt, lower the rate; if the loss stays on the line, suspect the data.
+"""
+
+# %% [markdown]
+r"""
+## 10. Stopping, and going on as if nothing had happened
+
+Long runs are interrupted. Weights alone are no checkpoint; a run is also Adam's two means of every parameter, the place in
+the data, and the step number, which fixes the learning rate and the dropout masks (a function of seed and step, see
+[04](04_gelu_dropout.ipynb)). With all of it, a run that was stopped and resumed equals one that was not, **bit for bit**. Try
+it, with dropout on.
+"""
+
+# %%
+STEPS, STOP = 60, 40
+SMALL = CONFIG.replace(hidden_size=64, intermediate_size=256, num_attention_heads=2)
+SMALL = SMALL.replace(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+
+
+def new_trainer(run, model):
+    optimiser = AdamW(model)
+    return Trainer(
+        model,
+        optimiser,
+        BatchStream(training, tokenizer, INSTANCES, batch_size=8, seed=3),
+        partial(original, steps=STEPS, warmup=6, peak=2e-3),
+        evaluate=partial(evaluate, model, batches[:2]),
+        save=lambda state: save_checkpoint(run, state, model.save_pretrained, optimiser, keep=2),
+        metrics=MetricsLog(run / "metrics.jsonl"),
+        steps=STEPS,
+    )
+
+
+def quietly(function, *arguments):
+    """Without the lines about speed and time left, which differ from run to run."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        return function(*arguments)
+
+
+# %%
+def resume(run, forget=None):
+    """Go on from the checkpoint in a run's folder to the end, as `minibert pretrain --resume` does."""
+    checkpoint = open_checkpoint(run / f"checkpoint-{STOP}")
+    model = BertForPreTraining.from_pretrained(checkpoint.folder)
+    trainer = new_trainer(run, model)
+    state = dict(checkpoint.state)
+    if forget != "Adam's means":
+        trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
+    if forget == "the place in the data":
+        state["data"] = trainer.batches.state()  # that of a new stream: the beginning
+    trainer.restore(checkpoint.folder, state)
+    quietly(trainer.run)
+    return model, losses_of(run)
+
+
+def losses_of(run):
+    return [r["mlm_loss"] for r in read_metrics(run / "metrics.jsonl") if "mlm_loss" in r]
+
+
+with tempfile.TemporaryDirectory() as folder:
+    run = Path(folder)
+    (run / "in one go").mkdir()
+    (run / "stopped").mkdir()
+    in_one_go = BertForPreTraining(SMALL, seed=3)
+    quietly(new_trainer(run / "in one go", in_one_go).run)
+    all_losses = losses_of(run / "in one go")
+
+    quietly(new_trainer(run / "stopped", BertForPreTraining(SMALL, seed=3)).run, STOP)
+    FORGOTTEN = ("nothing", "Adam's means", "the place in the data")
+    resumed = {forgotten: resume(run / "stopped", forgotten) for forgotten in FORGOTTEN}
+
+# %%
+weights = in_one_go.buffers.value
+print("forgotten               parameters that differ   largest difference")
+for forgotten, (model, _) in resumed.items():
+    other = model.buffers.value
+    print(
+        f"{forgotten:<22} {(other != weights).mean():23.1%} {np.abs(other - weights).max():20.4f}"
+    )
+assert (resumed["nothing"][0].buffers.value == weights).all()
+assert resumed["nothing"][1] == all_losses
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 3.2))
+styles = (("o-", plots.BLUE), ("s-", plots.VERMILION), ("^:", plots.ORANGE))
+for (forgotten, (_, losses)), (style, colour) in zip(resumed.items(), styles, strict=True):
+    difference = np.array(losses) - all_losses
+    at = np.arange(STOP, STEPS)
+    axes.plot(at + 1, difference[at], style, color=colour, markersize=4, label=forgotten)
+axes.set(
+    title="resumed after step 40",
+    xlabel="step",
+    ylabel="loss − loss in one go (nats)",
+    xticks=range(STOP + 1, STEPS + 1, 3),
+)
+axes.legend(
+    title="forgotten", fontsize=9, title_fontsize=9, loc="upper left", bbox_to_anchor=(1, 1)
+)
+plt.show()
+
+# %% [markdown]
+r"""
+With everything restored, not one bit differs. Without Adam's means the first loss is still right, for nothing has moved;
+then the steps are too long, as $v$ begins at 0 and nothing corrects it. Without the place in the data the run reads its first
+batches again, and so at every interruption; that even looks like progress, since it knows them.
+
+Bit for bit holds on the same machine with the same libraries and as many threads; another BLAS adds in another order.
+
+## 11. Is my pre-training loss right? What should I expect after how many steps?
+
+**At step 0** $\ln V + \ln 2$ and a little. **When the warm-up ends** MLM is at the unigram line or below. **Then** comes the
+shelf around the copying line, half a nat below, with an accuracy of about 15 %: the tenth that was kept, and the commonest
+words. **Then** the loss leaves it.
+"""
+
+# %%
+REPORT = "{:>7,} {:>11,} {:7.2f} {:10.2f} {:9.1%} {:9.2f}".format
+print("  steps      tokens    loss  from line  accuracy  NSP loss")
+
+
+def rows_of(records, line, chosen):
+    for record in records:
+        if record["step"] in chosen:
+            names = ("mlm_loss", "mlm_accuracy", "nsp_loss")
+            loss, accuracy, nsp = (record[name] for name in names)
+            print(REPORT(record["step"], record["tokens"], loss, loss - line, accuracy, nsp))
+
+
+tokens_after = {0: 0} | {r["step"]: r["tokens"] for r in healthy["metrics"] if "tokens" in r}
+documentation = [
+    {name.removeprefix("held_out_"): value for name, value in record.items()}
+    | {"tokens": tokens_after[record["step"]]}
+    for record in healthy["metrics"]
+    if "held_out_mlm_loss" in record
+]
+print(f"documentation, {healthy['text_tokens']:,} tokens, V = {healthy['V']:,}, H = 128, L = 2")
+rows_of(documentation, healthy["unigram_line"], (0, 200, 500, 1000, 2000, 3000))
+print("Wikipedia and novels, 67,890,337 tokens, V = 8,192, H = 256, L = 4")
+rows_of(
+    wikipedia[0]["held_out"],
+    wikipedia[0]["unigram_line"],
+    (0, 500, 2000, 4000, 6000, 8000, 12000, 17000),
+)
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(7.5, 3.4))
+CURVES = {
+    "documentation": (documentation, healthy["unigram_line"], plots.GREEN, "^"),
+    "Wikipedia and novels": (
+        wikipedia[0]["held_out"],
+        wikipedia[0]["unigram_line"],
+        plots.BLUE,
+        "o",
+    ),
+}
+for label, (records, line, colour, marker) in CURVES.items():
+    millions = [record["tokens"] / 1e6 for record in records[1:]]
+    below = [record["mlm_loss"] - line for record in records[1:]]
+    axes.semilogx(millions, below, marker + "-", color=colour, markersize=3.5, label=label)
+axes.axhline(0, color=plots.GREY, linestyle="--", linewidth=1.2)
+axes.text(40, 0.04, "unigram line", color=plots.GREY, fontsize=9, ha="right", va="bottom")
+axes.set(
+    title="what is gained over guessing by frequency",
+    xlabel="million tokens read",
+    ylabel="held-out loss − line (nats)",
+)
+ticks = (0.2, 0.5, 1, 2, 5, 10, 20, 40)
+axes.set_xticks(ticks, ticks)
+axes.minorticks_off()
+axes.legend(fontsize=9)
+plt.show()
+
+# %% [markdown]
+r"""
+**Compare distances from the line, not losses.** A larger vocabulary has longer tokens, fewer of them, and each is harder to
+guess. Nobody's number from another text or vocabulary is a target for yours.
+
+**Tokens rather than steps**: a step can be any number of them. BERT took $10^6$ steps of up to 256 × 512 tokens.
+
+**NSP** may stay near $\ln 2$ for long, in the small run to the end. That is no alarm. MLM that stays *on* the unigram line is.
+"""
+
+# %%
+bert_tokens, ours = 1e6 * 256 * 512, wikipedia[0]["held_out"][-1]["tokens"]
+print(f"BERT read at most {bert_tokens:.1e} tokens: {bert_tokens / ours:,.0f} times {ours:.1e}")
+
+# %% [markdown]
+r"""
+## Recap
+
+- First loss: $\ln V + \ln 2$, plus $H \sigma^2 / 2$ for an untrained model's random opinions.
+- One batch must be learned by heart within seconds. That tests the code, not the data.
+- Unigram line: the entropy of the frequencies, the best of all guesses without input. Copying line: what
+  the token at the place itself gives away. Both come from counting.
+- Frequencies are learned first because all positions and batches ask for them; context comes after a plateau.
+- Held-out text beside training text: else learning by heart looks like learning.
+- A checkpoint holds weights, means, place and step. Then going on equals never having stopped.
+
+## What usually goes wrong
+
+- **Given up on the plateau.** Draw the lines first, then wait, or lower the rate.
+- **Labels and inputs that part.** The loss rests on the unigram line.
+- **Only a training loss.** A small text and many passes bring it as low as you like.
+- **Losses compared across vocabularies.** Or in bits, or as a sum of MLM and NSP.
+- **Weights saved without the means.** Each resumption begins with steps that are too long.
+
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> The first loss of your new model is 1.55, with <code>V</code> = 30,522. What do you conclude?</summary>
+
+It should be about $\ln 30522 = 10.33$; no model gets below that without knowing something. 1.55 is 15 % of it: the sum over the
+predicted positions was divided by the number of *all* positions.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> A model is trained with masking 100/0/0: every chosen token becomes <code>[MASK]</code>. Where is its plateau?</summary>
+
+On the unigram line: no chosen position shows a token, so there is nothing to copy.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> In a run that is resumed, the loss of the first step agrees with the uninterrupted run, that of the second does not. What was
+forgotten?</summary>
+
+What moves the weights: Adam's means, or the learning rate. The first loss was computed before anything moved, so weights,
+batch and dropout masks were right.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+**Next:** [15 · Fine-tuning](15_fine_tuning.ipynb), where a trained model learns a task from few examples.
+The code of this notebook: [tasks/pretrain.py](../minibert/tasks/pretrain.py) · [train/trainer.py](../minibert/train/trainer.py) ·
+[train/checkpoint.py](../minibert/train/checkpoint.py) · [data/plateau.py](../minibert/data/plateau.py).
+"""
