@@ -3,7 +3,6 @@
 import argparse
 import copy
 import os
-import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
