@@ -3,7 +3,6 @@
 import argparse
 import copy
 import os
-import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -28,11 +27,6 @@ def main() -> int:
         "--check", action="store_true", help="write nothing: run all, inspect what is committed"
     )
     parser.add_argument(
-        "--unwritten",
-        action="store_true",
-        help="while the course is being written: links to notebooks that have no source yet are no problems",
-    )
-    parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), help="how many at a time (default: %(default)s)"
     )
     options = parser.parse_args()
@@ -47,7 +41,7 @@ def main() -> int:
             print(report, *problems, sep="\n    ", flush=True)
             count += len(problems)
     if options.check:
-        for problem in [*strays(), *dead_links(options.unwritten)]:
+        for problem in [*strays(), *dead_links()]:
             print(problem)
             count += 1
     print(f"{len(sources)} notebooks with their exercises, {count} problems")
@@ -81,16 +75,13 @@ def strays() -> list[str]:
     return [f"{path.relative_to(FOLDER)} has no source" for path in notebooks if path.stem not in names]
 
 
-def dead_links(unwritten: bool) -> list[str]:
-    """Links in the notebooks and READMEs that lead nowhere; those to ``unwritten`` notebooks may do so."""
+def dead_links() -> list[str]:
+    """Links in the notebooks and READMEs that lead nowhere."""
     readmes = [FOLDER.parent / "README.md", FOLDER.parent / "benchmarks" / "README.md", FOLDER / "README.md"]
     paths = [*readmes, *sorted(FOLDER.glob("*.ipynb")), *sorted(EXERCISES.glob("*.ipynb"))]
-    dead = [(path, problem) for path in paths for problem in rules.dead_links(path)]
-    if unwritten:
-        names = "|".join(path.stem for path in (FOLDER / "src").glob("*.py"))
-        is_coming = re.compile(rf"links to \S*\b(?!{names})\d\d_\w+\.ipynb.*: no such file").match
-        dead = [(path, problem) for path, problem in dead if not is_coming(problem)]
-    return [f"{path.relative_to(FOLDER.parent)} {problem}" for path, problem in dead]
+    return [
+        f"{path.relative_to(FOLDER.parent)} {problem}" for path in paths for problem in rules.dead_links(path)
+    ]
 
 
 if __name__ == "__main__":
