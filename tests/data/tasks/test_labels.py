@@ -11,6 +11,7 @@ def texts(*labels):
 def test_names_are_sorted_as_numbers_if_they_are_numbers():
     assert label_names(texts("10", "9", "-1", "9")) == ["-1", "9", "10"]
     assert label_names(texts("b", "10", "9")) == ["10", "9", "b"]
+    assert label_names(texts("2", "--1", "10")) == ["--1", "10", "2"], "--1 is no number"
     assert label_names([TaggedSentence(["a", "b"], ["O", "B-x"], Place("a", 1))]) == ["B-x", "O"]
 
 
@@ -46,6 +47,17 @@ def test_labels_that_the_development_data_lacks_are_told():
     assert faults.notes == ["dev.tsv: 2 of the training data's labels never occur here: b, c"]
     check_labels(texts("a", "b"), ["a", "b"], faults)
     assert len(faults.notes) == 1
+
+
+def test_what_is_left_out_does_not_count_as_there():
+    """The first of these sentences has B-x, and an unknown tag behind it."""
+    sentences = [
+        TaggedSentence(["a", "b"], ["B-x", "B-y"], Place("dev.conll", 1)),
+        TaggedSentence(["a"], ["O"], Place("dev.conll", 4)),
+    ]
+    faults = Faults(skip_bad=True)
+    assert check_labels(sentences, ["O", "B-x"], faults) == sentences[1:]
+    assert faults.notes == ["dev.conll: 1 of the training data's labels never occur here: B-x"]
 
 
 def test_examples_without_labels_pass():
