@@ -59,7 +59,7 @@ def read_texts(
                 raise Problem("an empty line")
             texts.append(TextExample(text, None, None, place))
     if not texts:
-        raise UserError(f"{path}: there is no text in this file; give another one")
+        raise faults.nothing_left(path, "text")
     return texts
 
 

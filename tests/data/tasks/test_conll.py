@@ -118,6 +118,16 @@ def test_a_bad_sentence_is_refused_by_file_and_line_or_skipped(write, bad, line,
     assert len(faults.skipped) == 1
 
 
+def test_a_row_too_short_for_word_and_tag_to_be_two_columns(write):
+    path = write("1 Ann B-x\n2 O\n")
+    with pytest.raises(UserError, match=r"a\.conll: line 2: 2 column\(s\), but the tag needs at least 3"):
+        read_conll(path, word_column=2)
+    assert read_conll(path, word_column=2, labelled=False)[0].words == ["Ann", "O"]
+    path = write("B-x 1 Ann\nO\n")
+    with pytest.raises(UserError, match=r"a\.conll: line 2: 1 column\(s\), but the tag needs at least 2"):
+        read_conll(path, word_column=-1, tag_column=1)
+
+
 def test_empty_files_and_unknown_schemes(write):
     with pytest.raises(UserError, match=r"a\.conll: there is no sentence"):
         read_conll(write("\n\n"))

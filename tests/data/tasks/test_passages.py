@@ -55,7 +55,7 @@ def test_empty_lines_are_refused_or_left_out(write):
     faults = Faults(skip_bad=True)
     assert [(t.text, t.place.line) for t in read_texts(path, faults=faults)] == [("one", 1), ("two", 3)]
     assert len(faults.skipped) == 1
-    with pytest.raises(UserError, match=r"empty.txt: there is no text in this file"):
+    with pytest.raises(UserError, match=r"empty.txt: there is no text to read; give another file"):
         read_texts(write("empty.txt", ""))
 
 

@@ -146,12 +146,37 @@ def test_scores_are_finite_numbers(write, score):
         read_table(write("a.tsv", f"a\t1\nb\t{score}\n"), Columns(1, label=2), scores=True)
 
 
+def test_a_score_too_large_for_a_number(write):
+    path = write("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": %s}\n' % ("9" * 400))
+    with pytest.raises(UserError, match=r"a\.jsonl: line 2: column label should be a number, found '999"):
+        read_table(path, scores=True)
+
+
+def test_the_first_object_may_be_a_bad_row_like_any_other(write):
+    path = write("a.jsonl", '{"text": "a"}\n{"sentence": "b", "label": "x"}\n{"text": "c", "label": "y"}\n')
+    with pytest.raises(UserError, match=r"a\.jsonl: line 1: expected the columns .*, found \(text\); say"):
+        read_table(path)
+    faults = Faults(skip_bad=True)
+    assert rows(read_table(path, faults=faults)) == [("b", None, "x")]
+    assert [told.split(": ")[1:] for told in faults.skipped] == [
+        ["line 1", "no sentence, label"],
+        ["line 3", "no sentence"],
+    ]
+    only = write("b.jsonl", '{"text": "a"}\n')
+    with pytest.raises(UserError, match=r"b\.jsonl: line 1: expected the columns"):
+        read_table(only, faults=Faults(skip_bad=True))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", b"", "no example to read"),
-        ("a.tsv", b"text\tlabel\n", "no example to read"),
-        ("a.tsv", b"text\tlabel\n\n\tx\n", "no example to read"),
+        ("a.tsv", b"", "a.tsv: there is no example to read; give another file$"),
+        ("a.tsv", b"text\tlabel\n", "a.tsv: there is no example to read; give another file$"),
+        (
+            "a.tsv",
+            b"text\tlabel\n\n\tx\n",
+            r"there is no example to read but 2 bad row\(s\), the first: .*line 2: ",
+        ),
         ("a.csv", b'text,label\n"a,b\n', "line 2: not valid csv"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "line 2 is not UTF-8"),
         ("a.tsv.gz", b"text", "damaged gzip"),
