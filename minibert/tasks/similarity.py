@@ -95,7 +95,10 @@ class Similarity(TableTask):
     def read(
         self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None
     ) -> list[TextExample]:
-        """The pairs in a file; of SQuAD, each question that has an answer and its passage."""
+        """The pairs in a file; of SQuAD, each question that has an answer and its passage.
+
+        Raises UserError as `Task.read`, for a recipe that gives no pairs for the loss, and for single texts.
+        """
         name = self.options.recipe
         if name is None:
             examples = self._read(path, labelled and self.scored, faults)
