@@ -20,6 +20,8 @@ def test_one_label_teaches_nothing():
         label_names(texts("a", "a"))
     with pytest.raises(UserError, match=r"dev\.tsv: there are no labels"):
         label_names(texts(None))
+    with pytest.raises(UserError, match=r"dev\.conll: there are no labels"):
+        label_names([TaggedSentence(["a"], None, Place("dev.conll", 1))])
 
 
 def test_unknown_labels_are_refused_or_skipped():
@@ -33,6 +35,15 @@ def test_unknown_labels_are_refused_or_skipped():
     assert len(faults.skipped) == 1
     with pytest.raises(UserError, match=r"dev\.tsv: no example has a label of the training data"):
         check_labels(texts("c"), ["a", "b"], Faults(skip_bad=True))
+
+
+@pytest.mark.parametrize(
+    ("count", "listed"), [(8, "0, 1, 2, 3, 4, 5, 6, 7"), (9, "0, 1, 2, 3, 4, 5, 6, 7, … (9 in all)")]
+)
+def test_of_very_many_labels_the_first_are_listed(count, listed):
+    with pytest.raises(UserError) as caught:
+        check_labels(texts("x"), [str(i) for i in range(count)])
+    assert f"none of the training data's ({listed})" in str(caught.value)
 
 
 def test_an_unknown_tag_is_told_by_its_own_line():
