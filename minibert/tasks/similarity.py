@@ -115,7 +115,9 @@ class Similarity(TableTask):
                     for question in examples
                     if question.answers
                 ]
-        if examples and examples[0].text_pair is None:
+                if not examples:
+                    raise UserError(f"{path}: no question in this file has an answer; give another file")
+        if examples[0].text_pair is None:
             raise UserError(f"{examples[0].place}: one text; say which column holds the second (pair_column)")
         return examples
 
