@@ -161,14 +161,16 @@ class Task:
         config = BertConfig.from_pretrained(folder)
         goes_on = (
             self.recognises(model_folder(folder))
+        self.check_model(config)
             and config.feature_layers == options["feature_layers"]
             and (not self.has_labels or config.labels == self.labels)
         )
-        return self._fits(self.Model.from_pretrained(folder, new_head=not goes_on, **options))
+        return self.Model.from_pretrained(folder, new_head=not goes_on, **options)
 
     def open_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
         """A model that has been fine-tuned for this task, whose labels become the task's."""
-        model = self._fits(self.Model.from_pretrained(folder, complete=True, **options))
+        self.check_model(BertConfig.from_pretrained(folder))
+        model = self.Model.from_pretrained(folder, complete=True, **options)
         if self.has_labels:
             self.labels = model.config.labels
         return model
@@ -177,16 +179,14 @@ class Task:
         """What a new model's configuration says of the task."""
         return {"id2label": dict(enumerate(self.labels))} if self.has_labels else {}
 
-    def _fits(self, model: PretrainedModel) -> PretrainedModel:
-        """The model, if it can read what this task will give it. Raises UserError otherwise."""
-        config = model.config
+    def check_model(self, config: BertConfig) -> None:
+        """Raise UserError if a model cannot read what this task will give it."""
         self.tokenizer.check_size(config.vocab_size)
         if self.options.max_length > config.max_position_embeddings:
             raise UserError(
                 f"max_length is {self.options.max_length}, but the model has only "
                 f"{config.max_position_embeddings} positions; give a smaller one"
             )
-        return model
 
     def save(self, model: PretrainedModel, folder: str | Path) -> None:
         """Write a folder that `open_task` opens, and transformers if it knows the model."""
