@@ -418,7 +418,7 @@ def _write_card(
         scores={name: values for name, values in scores.items() if None not in values},
         scored_on="the dev data, by which this model was chosen",
         best=best,
-        pairs=getattr(data.train[0], "text_pair", None) is not None,
+        pairs=bool(data.task.pairs),
     )
 
 

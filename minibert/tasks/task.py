@@ -53,8 +53,9 @@ class TaskOptions(Settings):
 class Task:
     """One task. A subclass says how it reads, what the model is given, and what is made of its outputs.
 
-    ``labels`` are the names of the classes in the order of their ids, None for a task without classes;
-    `learn_labels` takes them from training data, `open_task` from a model.
+    ``labels`` are the names of the classes in the order of their ids, None for a task without classes.
+    ``pairs`` says for tasks that can do with both whether a model reads pairs of texts or single ones, None
+    if that is not known. `learn_labels` takes both from training data, `open_task` from a model's folder.
     """
 
     name: ClassVar[str]  # as in --task
@@ -71,6 +72,7 @@ class Task:
         self.tokenizer = tokenizer
         self.options = self.Options() if options is None else options
         self.labels = labels
+        self.pairs: bool | None = None
         self.frozen_encoder: Callable[[Sequence[Feature]], Sequence[Feature]] | None = (
             None  # see tasks/frozen.py
         )
@@ -159,9 +161,9 @@ class Task:
         """
         options = {"feature_layers": None, **self._model_settings(), **options}
         config = BertConfig.from_pretrained(folder)
+        self.check_model(config)
         goes_on = (
             self.recognises(model_folder(folder))
-        self.check_model(config)
             and config.feature_layers == options["feature_layers"]
             and (not self.has_labels or config.labels == self.labels)
         )
@@ -192,7 +194,8 @@ class Task:
         """Write a folder that `open_task` opens, and transformers if it knows the model."""
         model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        write_json(Path(folder) / TASK_FILE, {"task": self.name, **self.options.to_dict()})
+        told = {"task": self.name} | ({} if self.pairs is None else {"pairs": self.pairs})
+        write_json(Path(folder) / TASK_FILE, told | self.options.to_dict())
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
