@@ -8,7 +8,7 @@ from minibert.course.exercise import Trial, exercise, gradient_trial
 from minibert.gradcheck import RELATIVE_BOUND, Draws
 
 # Shapes, and what they are broadcast to. In the last one a size occurs twice.
-BROADCASTS = [(shape, (3, 4, 5)) for shape in ((5,), (4, 1), (3, 1, 5), ())] + [((4,), (4, 4))]
+BROADCASTS = [(shape, (3, 4, 5)) for shape in ((5,), (1, 5), (4, 1), (3, 1, 5), ())] + [((4,), (4, 4))]
 
 
 @exercise(

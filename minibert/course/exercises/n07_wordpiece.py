@@ -13,7 +13,12 @@ from minibert.text.wordpiece import CONTINUATION, WordPiece
 # -- Normalising ------------------------------------------------------------------------------------
 
 TEXTS = ("Héllo, World!", "naïve CAFÉ", "don't", "C++ costs $5", "tabs\tand\nnew  lines", "“½ ﬁne”")
-TEXTS += ("snake_case", "5€ → 4£", "กัน")  # in the last one the mark above the first letter has no class
+TEXTS += (
+    "Groß",
+    "snake_case",
+    "5€ → 4£",
+    "กัน",
+)  # in the last one the mark above the first letter has no class
 
 
 @exercise(
@@ -115,6 +120,11 @@ def accents_kept(text):
 )
 def characters_outside_ascii_dropped(text):
     return _words(text.lower().encode("ascii", "ignore").decode())
+
+
+@normalise.mistake("casefold does more than lower: it turns ß into ss. BERT takes lower, and keeps the ß.")
+def case_folded(text):
+    return _words(text.casefold())
 
 
 @normalise.mistake("The capitals are still there: this model is uncased.")
