@@ -45,6 +45,8 @@ def test_a_card_has_room_for_more(folder):
     text = card(folder(BertForMaskedLM), licence="mit", sections=sections)
     assert text.startswith("---\nlicense: mit\npipeline_tag: fill-mask\n")
     assert "\n\n## Licence\n\nIt is free.\n\n## Use\n" in text and "Nothing" not in text
+    plain = card(folder(BertForMaskedLM))
+    assert plain.startswith("---\npipeline_tag: fill-mask\ntags:\n- bert\n---\n") and plain.endswith(".\n")
 
 
 def test_a_card_tells_what_is_known(folder):
