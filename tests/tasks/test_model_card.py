@@ -49,6 +49,15 @@ def test_a_card_has_room_for_more(folder):
     assert plain.startswith("---\npipeline_tag: fill-mask\ntags:\n- bert\n---\n") and plain.endswith(".\n")
 
 
+@pytest.mark.parametrize(
+    ("Model", "asked"), [(BertForSequenceClassification, True), (BertForMaskedLM, False)]
+)
+def test_only_a_classifier_can_be_one_of_pairs(folder, Model, asked):
+    pairs, single = card(folder(Model), pairs=True), card(folder(Model))
+    assert ("to a pair of texts" in pairs) == ('--pair "another text"' in pairs) == asked
+    assert "pair of texts" not in single and (pairs == single) != asked
+
+
 def test_a_card_tells_what_is_known(folder):
     text = card(
         folder(BertForTokenClassification, id2label={0: "B-person", 1: "O"}, crf=True),
@@ -69,6 +78,7 @@ def test_a_card_tells_what_is_known(folder):
         "# wnut17",
         "A BERT that tags the words of a text, made with minibert.",
         "| hidden size | 8 |",
+        "| on top | a linear-chain CRF (transformers opens this model without it) |",
         f"| parameters | {parameters:,} |",
         "| vocabulary | 9 tokens, lower-cased |",
         "| longest input | 32 tokens |",
