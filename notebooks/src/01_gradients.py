@@ -338,6 +338,11 @@ NumPy lines up the two shapes at their **ends**, and copies in two cases:
 ## 5. Your turn: take a broadcast back
 
 $dx$ has the shape of $x$, always. That is half of the solution.
+
+`check` calls your function with random numbers and prints a row for each result: by how much its worst number is off
+(`largest error`), how far all of it is from the library's result, relative to its size (`relative`; section 8 says how),
+and from a numeric gradient (section 6). If something is wrong, it says what it sees; if it knows the mistake, what that
+is; if not, it gives a hint, and a longer one the next time.
 """
 
 
@@ -489,6 +494,10 @@ check("01.numeric_grad", my_numeric_grad)
 
 # %% [markdown]
 r"""
+(*From complex step* compares with a third way, $\operatorname{Im} f(x + ih) / h$: nothing is subtracted, so
+$h = 10^{-30}$ loses no digit. It needs an $f$ that takes complex numbers. And with $h = 0.1$ the right answer *is* off,
+by $h^2$ for cubes.)
+
 What if the result is an array, too? Then there is no loss to watch, so we make one: draw a **random** $dy$ and take $L =
 \sum_i dy_i \, y_i$. It is the simplest loss whose gradient with respect to $y$ is $dy$, and a backward, which gets `dout`
 and nothing else, cannot tell it from any other. The library's own checker does that:
