@@ -473,6 +473,12 @@ def test_shares_and_limits():
     results = finetune(**settings_for(train=train, dev_share=0.25, limit=7, dev_limit=6))
     assert results["examples"] == {"train": 7, "dev": 6, "left_out": 0}
     assert results["runs"][0]["steps"] == 4  # two epochs of two batches
+    drawn = finetune_module._some(range(50), 10, seed=1)
+    assert len(set(drawn)) == 10 and drawn == sorted(drawn) != [*range(10)]
+    assert (
+        drawn == finetune_module._some(range(50), 10, seed=1) != finetune_module._some(range(50), 10, seed=2)
+    )
+    assert finetune_module._some(range(5), None, 0) == finetune_module._some(range(5), 9, 0) == [*range(5)]
     with pytest.raises(UserError, match=r"cannot hold out 1 of 1 example\(s\); give a dev file, or more"):
         finetune(**settings_for(task="regress", train=write("one.tsv", "text\tlabel", "good\t1"), name="one"))
 
