@@ -18,6 +18,7 @@ from minibert.errors import UserError
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
 from minibert.tasks import evaluate, finetune, open_task
+from minibert.tasks.classify import Classify
 from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.text import BertTokenizer
@@ -124,6 +125,39 @@ def test_what_is_kept_is_the_best_evaluation():
     assert best["step"] == steps[scores.index(max(scores))]  # the first of the best
     assert evaluate("runs/run/best", "dev.tsv").scores == pytest.approx(best["scores"], rel=1e-6)
     assert len(accuracies) == 37
+
+
+@pytest.mark.parametrize(
+    ("metric", "seed", "step"), [(None, 0, 0), ("accuracy", 0, 0), ("f1", 1, 6), ("macro_f1", 0, 4)]
+)
+def test_the_metric_that_was_chosen_chooses_among_evaluations_and_restarts(monkeypatch, metric, seed, step):
+    """Four evaluations a restart: accuracy only falls, F1 only rises, the mean F1 is best at the third."""
+    numbers = iter(range(8))
+
+    def scores(*_):
+        n = next(numbers)
+        return {"accuracy": 1 - n / 10, "f1": n / 10, "macro_f1": float(n == 2), "matthews": 0.0}
+
+    monkeypatch.setattr(Classify, "scores", scores)
+    results = finetune(**settings_for(metric=metric, restarts=2, epochs=1.0, eval_every=2))
+    assert results["metric"] == (metric or "accuracy")
+    assert (results["best"]["seed"], results["best"]["step"]) == (seed, step)
+
+
+@pytest.mark.parametrize(
+    ("changes", "batches", "expected"),
+    [
+        ({"epochs": 3.0}, 10, (30, 10, 10)),
+        ({"epochs": 3.0, "accumulation": 2}, 10, (15, 5, 5)),
+        ({"epochs": 0.5, "accumulation": 4}, 10, (1, 2, 2)),
+        ({"epochs": 0.01}, 10, (1, 10, 10)),
+        ({"accumulation": 4}, 1, (1, 1, 1)),
+        ({"eval_every": 4}, 10, (30, 4, 4)),
+        ({"eval_every": 4, "save_every": 7}, 10, (30, 4, 7)),
+    ],
+)
+def test_an_epoch_is_as_many_steps_as_take_all_batches(changes, batches, expected):
+    assert FinetuneSettings(task="classify", train="t", **changes).intervals(batches) == expected
 
 
 def test_the_card_tells_data_settings_scores_and_command():
