@@ -54,7 +54,8 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
     """Teach a pretrained encoder a task (or go on with a run), and say how well it does.
 
     ``values`` are those of ``minibert finetune --help``: the fields of `FinetuneSettings` and of the task's
-    options (``TASKS[task].Options``); ``source`` is where they come from, should one be wrong.
+    options (``TASKS[task].Options``); ``source`` is where they come from, should one be wrong. A model of
+    few positions reads texts as long as it can, unless ``max_length`` is given.
 
     Writes ``OUT/NAME/``: ``config.json`` (all that this was told), ``results.json`` (what is returned),
     ``best/``, the model of the best evaluation on the dev data, ``training.png``, and for each restart a
@@ -68,6 +69,9 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
     all is saved.
     """
     settings, options = split_settings(values, source)
+    if "max_length" not in values:  # then it is no more than the model can read
+        positions = BertConfig.from_pretrained(settings.model).max_position_embeddings
+        options = options.replace(max_length=min(options.max_length, positions))
     device = resolve_device(settings.device)
     settings = settings.with_precision_for(device)
     _check_start(settings, options)

@@ -117,7 +117,10 @@ def _format(path: str | Path, file_format: str | None) -> str:
     file_format = file_format or Path(str(path).removesuffix(".gz")).suffix.removeprefix(".")
     if file_format not in FORMATS:
         next(read_lines(path), None)  # there may be no such file at all
-        raise UserError(f"{path}: its name does not tell the format; say which: {', '.join(FORMATS)}")
+        raise UserError(
+            f"{path}: its name does not tell the format; let it end in .{', .'.join(FORMATS)}, or say which "
+            "it is (--format; predict also reads a text a line, with --lines)"
+        )
     return file_format
 
 
