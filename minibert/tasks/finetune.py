@@ -26,6 +26,7 @@ from minibert.tasks.model_card import write_model_card
 from minibert.tasks.registry import TASKS
 from minibert.tasks.run import (
     check_folder_is_free,
+    check_has_weights,
     learning_rates,
     make_optimiser,
     prepare_machine,
@@ -113,10 +114,11 @@ def _out_of_memory_explained(
 
 
 def _check_start(settings: FinetuneSettings, options: TaskOptions) -> None:
-    """Raise UserError if the run's folder says no."""
+    """Raise UserError if the run's folder says no, or a new run has nothing to begin from."""
     run = settings.folder
     if not settings.resume:
         check_folder_is_free(settings, settings.model)
+        check_has_weights(settings.model)
         return
     saved, saved_options = split_settings(read_settings(run / "config.json"), str(run / "config.json"))
     settings.check_resumes(saved)

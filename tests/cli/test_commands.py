@@ -284,6 +284,11 @@ MISTAKES = {
         f"pretrain {SMALL} --name small --corpus corpus.txt",
         ["--overwrite", "--resume"],
     ),
+    "a model without weights": (
+        lambda: Path("runs/small/final/model.safetensors").unlink(),
+        f"pretrain {MODEL} --name other --corpus nowhere.txt",  # which is not even looked for
+        ["runs/small/final", "model.safetensors"],
+    ),
     "nothing to resume": (NOTHING, f"{PRETRAIN} corpus.txt --resume", ["other"]),
     "resumed with other settings": (
         NOTHING,

@@ -534,6 +534,12 @@ def test_a_model_that_is_too_small_is_told_before_the_data_are_read(changes):
         finetune(**settings_for(train="nowhere.tsv", **changes))
 
 
+def test_a_model_without_weights_is_told_before_the_data_are_read():
+    Path("encoder/model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"^encoder/model\.safetensors: no such model file"):
+        finetune(**settings_for(train="nowhere.tsv"))
+
+
 def test_a_length_that_nobody_asked_for_is_one_that_the_model_can_read():
     """32 tokens; questions are given 384 by default."""
     values = settings_for(task="qa", train=write("squad.json", articles(4)), dev="squad.json", epochs=0.5)

@@ -135,7 +135,7 @@ def _choose(options: Sequence[Columns], labelled: bool, place: Place, row: Row) 
             return option
     if not options:
         raise UserError(f"{place.path}: say which column holds the label")
-    wanted = " or ".join(f"({option.describe()})" for option in options)
+    wanted = " or ".join(dict.fromkeys(f"({option.describe()})" for option in options))
     found = ", ".join(str(name) for name in row if isinstance(name, str))
     raise UserError(f"{place}: expected the columns {wanted}, found ({_shortened(found)}); say which to use")
 
