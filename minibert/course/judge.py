@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -55,8 +56,10 @@ def check(name: str, answer: Any) -> Result:
 
 
 def _find(name: str) -> Exercise:
+    if not isinstance(name, str):
+        raise UserError(f"expected the name of an exercise first, then your function; got {_describe(name)}")
     if name not in EXERCISES:
-        close = difflib.get_close_matches(str(name), EXERCISES, n=1, cutoff=0.4)
+        close = difflib.get_close_matches(name, EXERCISES, n=1, cutoff=0.4)
         advice = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(EXERCISES)}"
         raise UserError(f"there is no exercise {name!r}; {advice}")
     return EXERCISES[name]
@@ -116,12 +119,22 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
 
 
 def _where(error: Exception, function: Callable) -> str:
-    """The error, and the last line of the learner's own code that led to it."""
+    """The error, the last line of the learner's own code that led to it, and the shapes of arrays in it."""
     code = getattr(function, "__code__", None)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    place = f" (line {own[-1].lineno}: {own[-1].line})" if own else ""
-    return f"{type(error).__name__}: {error}{place}"
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = traceback.extract_tb(error.__traceback__)
+    own = [
+        (frame.f_locals, line)
+        for (frame, _), line in zip(frames, lines, strict=True)
+        if code is not None and line.filename == code.co_filename
+    ]
+    said = f"{type(error).__name__}: {error}"
+    if not own:
+        return said
+    values, line = own[-1]
+    names = dict.fromkeys(re.findall(r"\w+", line.line or ""))  # each once
+    shapes = [f"{name} {values[name].shape}" for name in names if isinstance(values.get(name), np.ndarray)]
+    return f"{said} (line {line.lineno}: {'; '.join([line.line or '', *shapes])})"
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:

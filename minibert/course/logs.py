@@ -9,7 +9,10 @@ from minibert.files import read_text
 
 
 def read_log(name: str) -> list[dict[str, Any]]:
-    """The lines of ``notebooks/logs/NAME``, JSON each, wherever the notebook is that asks."""
+    """The lines of ``notebooks/logs/NAME``, JSON each, wherever the notebook is that asks.
+
+    Raises UserError if there is no such log.
+    """
     for folder in (Path("logs"), Path("../logs")):
         if (folder / name).exists():
             return [json.loads(line) for line in read_text(folder / name, "log").splitlines()]
