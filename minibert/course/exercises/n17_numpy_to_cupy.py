@@ -98,6 +98,15 @@ def distances_rising(values):
     return np.stack(rounds)
 
 
+@sum_row.mistake(
+    "Every row is what the threads hold at the end: += changes the array that you have kept before. "
+    "values = values + … makes a new one."
+)
+def the_same_array_kept_three_times(values):
+    rounds = sum_row.solution(values)
+    return np.stack([rounds[-1]] * len(rounds))
+
+
 # -- LayerNorm of one row -----------------------------------------------------------------------------------
 
 
@@ -195,3 +204,23 @@ def epsilon_outside_the_root(x, weight, bias, eps, threads, pack):
 def columns_dealt_out_in_turn(x, weight, bias, eps, threads, pack):
     registers, y = layer_norm_row.solution(x, weight, bias, eps, threads, pack)
     return registers.reshape(pack, threads).T.copy(), y
+
+
+@layer_norm_row.mistake(
+    "y is right, but registers beyond the row hold −mean/σ. They have to be 0: whoever adds up the registers "
+    "next, as the backward does, would add that."
+)
+def not_cleared_beyond_the_row(x, weight, bias, eps, threads, pack):
+    registers, y = layer_norm_row.solution(x, weight, bias, eps, threads, pack)
+    inside = np.arange(threads * pack).reshape(threads, pack) < len(x)
+    return np.where(inside, registers, -x.mean() / np.sqrt(x.var() + eps)), y
+
+
+@layer_norm_row.mistake(
+    "y is right, but the registers hold γ x̂ + β. Return x̂: it is what the backward will need."
+)
+def registers_hold_y(x, weight, bias, eps, threads, pack):
+    _, y = layer_norm_row.solution(x, weight, bias, eps, threads, pack)
+    registers = np.zeros(threads * pack)
+    registers[: len(x)] = y
+    return registers.reshape(threads, pack), y
