@@ -11,8 +11,8 @@ kernel line by line and port it to NumPy · lose numbers in 16 bits, and save th
 **Before this:** [05 · LayerNorm](05_layer_norm.ipynb), [13 · The optimiser](13_optimiser.ipynb). No CUDA.
 **Time:** 75 minutes; it runs in seconds.
 
-> **Honesty first.** Nobody has run minibert on a GPU yet: **no number below was measured on one**. Cells that need a GPU say
-> in one line what they skip where there is none.
+> **Honesty first.** Nobody has run minibert on a GPU yet: **no number below is its speed on one**. Cells that need a GPU say
+> what they skip.
 
 | letter | in this notebook |
 |---|---|
@@ -141,8 +141,7 @@ make arrays on the host, which are refused one line later. So operations say `xp
 A call of a GPU function does not compute. It *launches*: it puts a piece of work, a **kernel**, into a queue (a **stream**) and
 returns at once. The GPU takes kernels from there in order. The host waits when it **synchronises** or reads a value.
 
-A thread with a queue does the same, so it can show the commonest mistake in timing a GPU. Each "kernel" takes 50
-milliseconds. The cell after it is the same trap on a GPU.
+A thread with a queue does the same, so it can show the commonest mistake in timing a GPU. Each "kernel" takes 50 milliseconds.
 """
 
 
@@ -196,7 +195,7 @@ else:
 
 # %% [markdown]
 r"""
-The first number is the time to *order* the work. (A kernel that fails is reported late, too, at an innocent line.) And waiting
+The first number is the time to *order* the work. (A kernel that fails is reported late, too.) And waiting
 *needlessly* costs twice: a host that waits launches nothing, so afterwards the GPU has nothing to do. Look at the gaps:
 """
 
@@ -281,7 +280,7 @@ assert (gpu.uploads, gpu.waits) == (1, 0)
 # %% [markdown]
 r"""
 One copy to the device carries ids, labels, learning rate and dropout's seed; none comes back. Losses are added up
-there, and `TrainingStep.read()` fetches them every few dozen steps. But so many launches!
+there, and `TrainingStep.read()` fetches them every few dozen steps.
 
 ## 3. What can be counted
 
@@ -354,15 +353,14 @@ assert intensity["LayerNorm, one kernel"] < 10 < intensity["product with a weigh
 
 # %% [markdown]
 r"""
-LayerNorm is a matter of bytes (of those that the L2 cache does not spare: we count what kernels ask for). The product is a matter of
+LayerNorm is a matter of bytes (some of which the L2 cache spares: we count what kernels ask for). The product is a matter of
 arithmetic, at least in float32: in 16 bits it moves half the bytes, and doubles its number. cuBLAS does that better than we would. So
 [kernels/cuda](../minibert/kernels/cuda/__init__.py) **leaves products to cuBLAS, and fuses what stands between.**
 
 ### How many launches has a step?
 
-A launch costs the host time, however small the array: CuPy's guide (Performance Best Practices) shows 12 µs for one `a.sum()`. With a
-GPU, the cell measures yours. The table in `ops` chooses CUDA kernels for CuPy's arrays; `noted` replaces their launches by a note
-(nothing is computed).
+A launch costs the host time, however small the array: CuPy's guide (Performance Best Practices) shows 12 µs for one `a.sum()`.
+The table in `ops` chooses CUDA kernels for CuPy's arrays; `noted` replaces their launches by a note (nothing is computed).
 """
 
 # %%
@@ -452,7 +450,7 @@ r"""
 
 ### How do threads add up a row?
 
-No thread sees another's registers, except by one instruction: `__shfl_xor_sync(…, value, distance)` gives thread $i$ what thread
+No thread sees another's registers, except by *shuffles*: `__shfl_xor_sync(…, value, distance)` gives thread $i$ what thread
 $i \oplus \text{distance}$ has, where $\oplus$ is XOR of the binary numbers. Partners swap: $(i \oplus d) \oplus d = i$.
 """
 
@@ -724,7 +722,7 @@ Two remedies. [cross_entropy.cu](../minibert/kernels/cuda/cross_entropy.cu) stor
 that lies below there is the second: multiply the loss by $s$. Every derivative is linear in it, so all grow by $s$; the update
 divides by $s$, in float32.
 
-Here is the gradient of *all* weights, computed by the library in 16 bits, against float32's. (On a CPU the reference
+Here is the gradient of *all* weights, computed in 16 bits, against float32's. (On a CPU the reference
 computes, and every operation's result is rounded: right as to digits, no faster. TF32 is not imitated.)
 """
 
@@ -806,7 +804,7 @@ draw("six short kernels", {"launched\none by one": launched, "replayed\nas a gra
 # %% [markdown]
 r"""
 The price: a replay does what was *recorded*. Same kernels, same addresses, same Python numbers. Here the learning rate rises from
-0.1 to 0.2 after recording, once as a Python number and once as an array on the device. And nothing may be read while recording, not even for an `if`:
+0.1 to 0.2 after recording, as a Python number and as an array. And nothing may be read while recording, not even for an `if`:
 """
 
 # %%
@@ -864,9 +862,8 @@ else:
 r"""
 ## 8. How fast is it?
 
-Training steps of BERT-mini in float32, `S` = 128, 20 hidden words a sequence, by batch size. The ways take turns, so that what slows the
-machine down slows all of them. Below the table stands what the log says of its origin. `RERUN = True` measures what there is here
-(a few minutes, better on a machine that has nothing else to do) and writes the log anew.
+Training steps of BERT-mini in float32, `S` = 128, 20 hidden words a sequence, by batch size. The ways take turns: what slows the
+machine slows all. `RERUN = True` measures what there is here (a few minutes, on an idle machine) and writes the log anew.
 """
 
 # %%
@@ -971,7 +968,7 @@ second, into compiled loops. Some work of a step does not grow with `B`, above a
 - `xp = get_array_module(x)`: the array decides, so one source serves NumPy and CuPy.
 - A launch returns at once; reading a value waits.
 - Between the products a GPU is limited by bytes and launches. Fusing saves both, a graph the rest of the launches.
-- A row is shared out over threads; a butterfly of XOR partners gives each of them the sum.
+- A butterfly of XOR partners gives every thread of a row the sum.
 - 16 bits for what is computed anew, float32 for what is added up. float16 needs a loss scale, bfloat16 does not.
 
 ## What usually goes wrong
@@ -1003,7 +1000,7 @@ r"""
 <details>
 <summary><b>2.</b> A friend halves GELU's operations, in a fused kernel. How much faster does it get on a large GPU?</summary>
 
-Hardly at all: a few operations for each byte, so memory decides. Storing 16 bits instead of 32 would halve its bytes.
+Hardly at all: a few operations for each byte, so memory decides. Storing 16 bits would halve its bytes.
 
 </details>
 """

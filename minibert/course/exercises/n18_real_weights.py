@@ -107,7 +107,7 @@ def tables_transposed(old):
 
 
 @rename.mistake(
-    "What is transposed is judged by the new name. Early PyTorch files say weight, too, and store it as here, "
+    "What is transposed is judged by the new name. Early PyTorch files say weight, too, stored as here, "
     "and so are tables and output_weights: only a kernel is (inputs, outputs)."
 )
 def judged_by_the_new_name(old):
