@@ -31,7 +31,7 @@ from minibert.data.lines import decoded_lines, read_lines
 from minibert.data.tasks import FORMATS, Faults, Query, read_passages, read_queries, read_texts, some_queries
 from minibert.data.tasks.tables import column_of
 from minibert.errors import UserError
-from minibert.files import write_json, write_text
+from minibert.files import check_writable, write_json, write_text
 from minibert.gradcheck import report
 from minibert.ops import POOLING, require_kernels
 from minibert.settings import Settings, read_settings
@@ -403,8 +403,16 @@ def _check_inputs(flags: argparse.Namespace) -> None:
         raise UserError("--lines goes with --input FILE; stdin is read by lines without it")
     if not flags.text and not flags.input and sys.stdin.isatty():
         raise UserError("nothing to read; give a text, --input FILE, or lines on stdin")
-    if flags.input and flags.output and os.path.realpath(flags.input) == os.path.realpath(flags.output):
-        raise UserError(f"{flags.output}: the predictions would replace what is read; give another --output")
+    _check_written(flags.output, flags.input)
+
+
+def _check_written(output: str | None, read: str | None) -> None:
+    """Raise UserError if the results could not be written, before they are computed."""
+    if output is None:
+        return
+    if read is not None and os.path.realpath(read) == os.path.realpath(output):
+        raise UserError(f"{output}: the results would replace what is read; choose another file for them")
+    check_writable(output)
 
 
 def _examples_to_predict(flags: argparse.Namespace, task: Task, faults: Faults) -> list[Any]:
@@ -449,6 +457,7 @@ def _add_evaluate(commands: Any) -> None:
 
 
 def _evaluate(flags: argparse.Namespace) -> None:
+    _check_written(flags.json, flags.data)
     faults = Faults(flags.skip_bad)
     result = evaluate(
         flags.model,
@@ -497,6 +506,7 @@ def _add_embed(commands: Any) -> None:
 
 def _embed(flags: argparse.Namespace) -> None:
     check_output(flags.output)
+    _check_written(flags.output, flags.input)
     faults = Faults(flags.skip_bad)
     texts = read_texts(flags.input, column_of(flags.column), file_format=flags.format, faults=faults)
     encoder = TextEncoder.open(flags.model, device=_device(flags), **_encoder_options(flags))
@@ -667,6 +677,7 @@ def _queries(flags: argparse.Namespace, index: PassageIndex, faults: Faults) -> 
 
 
 def _search_evaluate(flags: argparse.Namespace) -> None:
+    _check_written(flags.json, flags.queries)
     index, faults = PassageIndex.open(flags.index), Faults(flags.skip_bad)
     queries = _queries(flags, index, faults)
     device = _device(flags)
@@ -706,6 +717,7 @@ def _add_search_pairs(actions: Any) -> None:
 
 
 def _search_pairs(flags: argparse.Namespace) -> None:
+    _check_written(flags.output, flags.queries)
     index, faults = PassageIndex.open(flags.index), Faults(flags.skip_bad)
     queries = _queries(flags, index, faults)
     pairs = training_pairs(
@@ -771,6 +783,7 @@ def _tokenizer_train(flags: argparse.Namespace) -> None:
     output = Path(flags.output)
     if (output / "vocab.txt").exists():
         raise UserError(f"{output / 'vocab.txt'}: there is a vocabulary already; choose another --output")
+    check_writable(output / "vocab.txt")
     settings = _settings(flags).with_sizes()
     corpus = open_corpus(settings.corpus, settings.layout)
     print(corpus.describe())

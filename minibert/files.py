@@ -75,6 +75,20 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def check_writable(path: str | Path) -> None:
+    """Raise UserError if a file cannot be written at ``path``: asked ahead of a long computation.
+
+    What is there stays as it is, and nothing is left behind.
+    """
+    path = Path(path)
+    with explain_write_errors(path):
+        if path.exists() and not path.is_file():
+            kind = "folder" if path.is_dir() else "device"
+            raise UserError(f"{path}: cannot write here (there is a {kind}); choose another file")
+        nearest = next(folder for folder in path.parents if folder.exists())
+        tempfile.TemporaryFile(dir=nearest).close()
+
+
 def read_text(path: str | Path, what: str = "file") -> str:
     """Read a UTF-8 text file. Raises UserError, naming the file, if it is missing or not UTF-8."""
     try:

@@ -354,6 +354,23 @@ def test_a_mistake_is_told_in_one_line_and_leaves_nothing_behind(prepare, line, 
     assert contents(workplace) == before
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"pretrain {SMALL} --name small --out corpus.txt --corpus corpus.txt",
+        f"{PRETRAIN} corpus.txt --prepared corpus.txt --vocab-size 99",
+        "tokenizer train --corpus corpus.txt --output corpus.txt/v",
+    ],
+)
+def test_a_place_is_looked_for_before_a_vocabulary_is_learned(line, workplace, capsys, monkeypatch):
+    monkeypatch.setattr(BertTokenizer, "train", lambda *arguments, **options: pytest.fail("too late"))
+    before = contents(workplace)
+    assert main(line.split()) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("minibert: error: corpus.txt/") and "cannot write here" in said
+    assert contents(workplace) == before
+
+
 def test_a_full_disk_leaves_nothing_behind(workplace, capsys, monkeypatch):
     def no_space(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

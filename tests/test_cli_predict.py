@@ -119,7 +119,12 @@ MISTAKES = {  # the command line, what the message has to say
     "lines of nothing": ("predict --model tagger x --lines", ["--lines", "--input"]),
     "the input for output": (
         "predict --model tagger --input words.conll --output ./words.conll",
-        ["words.conll", "--output"],
+        ["words.conll", "replace what is read"],
+    ),
+    "a folder for predictions": ("predict --model tagger x --output encoder", ["encoder", "folder"]),
+    "the data for scores": (
+        "evaluate --model tagger --data tagged.conll --json tagged.conll",
+        ["tagged.conll", "replace what is read"],
     ),
     "an empty text": ("predict --model tagger ' '", ["empty text"]),
     "no lines": ("predict --model tagger", ["stdin", "no text"]),
@@ -144,6 +149,20 @@ MISTAKES = {  # the command line, what the message has to say
     "columns of another task": ("predict --model tagger --text-column 1 x", ["text_column", "tag_column"]),
     "a batch of nothing": ("predict --model tagger x --batch-size 0", ["batch size", "0"]),
 }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "predict --model tagger --input words.conll --output empty.tsv/a.conll",
+        "evaluate --model tagger --data tagged.conll --json empty.tsv/s.json",
+    ],
+)
+def test_a_place_for_results_is_looked_for_before_they_are_computed(line, workplace, capsys, monkeypatch):
+    for name in ("open_task", "evaluate"):
+        monkeypatch.setattr(f"minibert.cli.{name}", lambda *arguments, **options: pytest.fail("too late"))
+    assert run(line) == 2
+    assert "cannot write here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("line", "said"), MISTAKES.values(), ids=MISTAKES)

@@ -93,6 +93,7 @@ def test_embed_counts_what_it_leaves_out(workplace, capsys):
     ("flags", "message"),
     [
         ("--input texts.txt --output v.csv", "v.csv: vectors cannot be written so"),
+        ("--input passages.jsonl --output passages.jsonl", "passages.jsonl: the results would replace"),
         ("--input empty.txt --output v.npy", "empty.txt: there is no text in this file"),
         ("--input none.txt --output v.npy", "none.txt: no such file"),
         ("--input table.tsv --output v.npy", "table.tsv: line 1: expected the columns (text) or (sentence)"),
@@ -151,6 +152,20 @@ def test_an_encoder_that_was_fine_tuned_searches(indexed, capsys):
     capsys.readouterr()
     assert run("search query --index lines 'bob dances' --top-k 1") == 0
     assert capsys.readouterr().out.split()[3:] == ["texts.txt:2", "bob", "dances"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "embed --model encoder --input texts.txt --output empty.txt/v.npy",
+        "search index --model encoder --passages texts.txt --index empty.txt/index",
+        "search evaluate --index index --queries queries.tsv --json empty.txt/s.json",
+        "search pairs --index index --queries queries.tsv --output empty.txt/p.jsonl",
+    ],
+)
+def test_a_place_for_results_is_looked_for_before_they_are_computed(indexed, capsys, monkeypatch, line):
+    monkeypatch.setattr(TextEncoder, "embed", lambda *arguments: pytest.fail("too late"))
+    assert "cannot write here" in refused(capsys, line)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,15 @@ import shutil
 import pytest
 
 from minibert.errors import UserError
-from minibert.files import atomic_file, atomic_folder, read_json, read_text, write_json, write_text
+from minibert.files import (
+    atomic_file,
+    atomic_folder,
+    check_writable,
+    read_json,
+    read_text,
+    write_json,
+    write_text,
+)
 
 
 @pytest.fixture
@@ -114,6 +122,23 @@ def test_other_errors_keep_their_type(tmp_path):
     with pytest.raises(OSError) as caught, atomic_file(tmp_path / "a.bin"):
         raise OSError(errno.EIO, "broken")
     assert not isinstance(caught.value, UserError)
+
+
+def test_whether_a_file_can_be_written_is_known_ahead(tmp_path):
+    (tmp_path / "old").write_text("precious")
+    for path in ("new", "old", "some/new/folder/file"):
+        check_writable(tmp_path / path)
+    for path, why in (("", "there is a folder"), ("old/new", "Not a directory"), ("old/a/new", "directory")):
+        with pytest.raises(UserError, match=f"cannot write here .*{why}"):
+            check_writable(tmp_path / path)
+    assert names(tmp_path) == ["old"] and (tmp_path / "old").read_text() == "precious"
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc and devices, as Linux has")
+@pytest.mark.parametrize("path", ["/proc/new", "/proc/folder/new", os.devnull])
+def test_where_nothing_can_be_written_is_known_ahead(path):
+    with pytest.raises(UserError, match=f"^{path}: cannot write here"):
+        check_writable(path)
 
 
 # -- A folder ---------------------------------------------------------------------------------------

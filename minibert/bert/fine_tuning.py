@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minibert.arrays import Array, get_array_module, map_arrays, to_numpy
+from minibert.bert.config import BertConfig
 from minibert.bert.inputs import encoder_inputs
 from minibert.bert.models import BertModel, PretrainedModel
 from minibert.errors import UserError
@@ -24,13 +25,18 @@ def freeze(model: PretrainedModel, layers: int | None = None) -> None:
     forward keeps no caches there. With None the pooler is frozen too, and only the head learns. Raises
     UserError if the encoder does not have so many layers.
     """
+    if layers is not None:
+        check_frozen_layers(model.config, layers)
     unfreeze(model)
-    encoder = encoder_of(model)
-    count = len(encoder.encoder.layer)
-    if layers is not None and not 0 <= layers <= count:
-        raise UserError(f"cannot freeze {layers} layers: the encoder has {count}; give 0 to {count}")
-    for part in _parts(encoder)[: None if layers is None else layers + 1]:
+    for part in _parts(encoder_of(model))[: None if layers is None else layers + 1]:
         _set(part, "frozen", True)
+
+
+def check_frozen_layers(config: BertConfig, layers: int) -> None:
+    """Raise UserError if an encoder has no ``layers`` layers that could be frozen."""
+    count = config.num_hidden_layers
+    if not 0 <= layers <= count:
+        raise UserError(f"cannot freeze {layers} layers: the encoder has {count}; give 0 to {count}")
 
 
 def unfreeze(model: PretrainedModel) -> None:

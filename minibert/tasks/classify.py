@@ -10,9 +10,13 @@ import numpy as np
 from minibert import ops
 from minibert.arrays import to_numpy
 from minibert.bert import BertConfig, BertForSequenceClassification
-from minibert.data.tasks import Feature, TextExample, text_features
+from minibert.data.tasks import Faults, Feature, Place, TextExample, text_features
+from minibert.data.tasks.faults import Problem
+from minibert.errors import UserError
 from minibert.tasks import metrics
 from minibert.tasks.task import TableTask
+
+KINDS = {False: "single texts", True: "pairs of texts"}
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,32 @@ class TextTask(TableTask):
     """A softmax or a number on the pooled vector of a text or a pair of texts."""
 
     Model = BertForSequenceClassification
+
+    def read(
+        self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None
+    ) -> list[TextExample]:
+        """As `Task.read`. Raises UserError also for pairs if the model knows single texts, or vice versa."""
+        examples = super().read(path, labelled=labelled, faults=faults)
+        found = examples[0].text_pair is not None
+        if self.pairs not in (None, found):
+            raise UserError(
+                f"{path}: {KINDS[found]}; expected {KINDS[self.pairs]}, as this model learned from; say "
+                f"which columns to read (text_column{', pair_column' * self.pairs})"
+            )
+        return examples
+
+    def example(self, text: str, pair: str | None, place: Place) -> TextExample:
+        """A text or a pair without a label. Raises `Problem` for the one that the model does not know."""
+        if self.pairs and pair is None:
+            raise Problem("one text; this model learned from pairs: add a second (--pair, or after a tab)")
+        if self.pairs is False and pair is not None:
+            raise Problem("two texts (--pair, or a tab between them); this model learned from single texts")
+        return super().example(text, pair, place)
+
+    def learn_labels(self, examples: Sequence[TextExample]) -> None:
+        """As `Task.learn_labels`; and whether examples are pairs."""
+        super().learn_labels(examples)
+        self.pairs = examples[0].text_pair is not None
 
     def features(self, examples: Sequence[TextExample], *, training: bool) -> list[Feature]:
         """One row an example; see `data.tasks.text_features`."""

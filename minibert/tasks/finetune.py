@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from minibert.arrays import Device, resolve_device
-from minibert.bert import freeze, layerwise_lr
-from minibert.bert.fine_tuning import encoder_of
+from minibert.bert import BertConfig, freeze, layerwise_lr
+from minibert.bert.fine_tuning import check_frozen_layers, encoder_of
 from minibert.bert.models import PretrainedModel
 from minibert.data.randomness import generator
 from minibert.data.tasks import Faults, Feature
@@ -156,6 +156,7 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
     """
     faults = Faults(settings.skip_bad)
     task = TASKS[settings.task](BertTokenizer.from_pretrained(settings.model), options)
+    _check_model(settings, task)
     train = task.read(settings.train, faults=faults)
     task.learn_labels(train)
     if settings.dev is None:
@@ -175,6 +176,16 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
     data = Data(task, train, dev, features, digest, len(faults.skipped))
     print(data.describe(), flush=True)
     return data
+
+
+def _check_model(settings: FinetuneSettings, task: Task) -> None:
+    """Raise UserError if the model to begin from is too small for what is asked of it."""
+    config = BertConfig.from_pretrained(settings.model)
+    task.check_model(config)
+    if settings.features:
+        config.check_layers(settings.features)
+    if settings.freeze not in (None, "all"):
+        check_frozen_layers(config, int(settings.freeze))
 
 
 def _some(examples: Sequence[Any], limit: int | None, seed: int) -> Sequence[Any]:
@@ -407,7 +418,7 @@ def _write_card(
         scores={name: values for name, values in scores.items() if None not in values},
         scored_on="the dev data, by which this model was chosen",
         best=best,
-        pairs=getattr(data.train[0], "text_pair", None) is not None,
+        pairs=bool(data.task.pairs),
     )
 
 

@@ -29,7 +29,7 @@ from minibert.data import (
     unigram_plateau,
 )
 from minibert.errors import UserError
-from minibert.files import atomic_folder, explain_write_errors, read_json, write_json
+from minibert.files import atomic_folder, check_writable, explain_write_errors, read_json, write_json
 from minibert.plots import plot_loss
 from minibert.settings import read_settings
 from minibert.tasks.fill_mask import fill_mask
@@ -95,6 +95,7 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
         folder, origin = Path(settings.prepared) / f"vocabulary-{key}", "reused from"
         if not folder.is_dir():
             origin = "written to"
+            check_writable(folder)
             sentences = training_sentences(corpus, **split)
             tokenizer = BertTokenizer.train(
                 sentences, settings.vocab_size, lowercase=settings.lowercase, progress=show_progress

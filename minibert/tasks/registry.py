@@ -29,8 +29,9 @@ def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel
     """
     folder = model_folder(folder)
     check_folder(folder)
+    pairs = None
     if (folder / TASK_FILE).is_file():
-        chosen, values = _read_task(folder / TASK_FILE)
+        chosen, pairs, values = _read_task(folder / TASK_FILE)
     else:
         chosen = next((task for task in TASKS.values() if task.recognises(folder)), None)
         values = {"max_length": BertConfig.from_pretrained(folder).max_position_embeddings}
@@ -41,13 +42,17 @@ def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel
         )
     tokenizer = BertTokenizer.from_pretrained(folder)
     task = chosen(tokenizer, chosen.Options.from_dict(values, str(folder / TASK_FILE)))
+    task.pairs = pairs
     return task, task.open_model(folder, **options)
 
 
-def _read_task(path: Path) -> tuple[type[Task], dict[str, Any]]:
-    """The class of a task, and its options."""
+def _read_task(path: Path) -> tuple[type[Task], bool | None, dict[str, Any]]:
+    """The class of a task, whether it reads pairs if that is told, and its options."""
     values = read_json(path, "task file")
     name = values.pop("task", None) if isinstance(values, dict) else None
     if name not in TASKS:
         raise UserError(f"{path}: expected a task, one of {', '.join(TASKS)}; found {name!r}")
-    return TASKS[name], values
+    pairs = values.pop("pairs", None)
+    if not isinstance(pairs, bool | None):
+        raise UserError(f"{path}: pairs should be true or false, found {pairs!r}")
+    return TASKS[name], pairs, values

@@ -36,7 +36,8 @@ class Reranker:
     def open(cls, folder: str | Path, **options: Any) -> "Reranker":
         """The model in a fine-tuned folder. Raises UserError for another kind of model."""
         task, model = open_task(folder, **options)
-        if not isinstance(task, Regress) and not (isinstance(task, Classify) and len(task.labels) == 2):
+        judges = isinstance(task, Regress) or (isinstance(task, Classify) and len(task.labels) == 2)
+        if not judges or task.pairs is False:
             raise UserError(
                 f"{folder}: cannot re-rank with this model of the task {task.name}; expected a classifier of "
                 "pairs with two labels (make its data with  minibert search pairs)"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from minibert.arrays import Device, get_threads, set_threads
 from minibert.errors import UserError
-from minibert.files import explain_write_errors
+from minibert.files import check_writable, explain_write_errors
 from minibert.nn import Module
 from minibert.ops import require_kernels
 from minibert.train import AdamW, RunSettings
@@ -17,7 +17,7 @@ from minibert.train.schedule import SCHEDULES
 
 
 def check_folder_is_free(settings: RunSettings, model: str | None = None) -> None:
-    """Raise UserError if a new run would get in the way of what is in its folder.
+    """Raise UserError if a new run could not write to its folder, or would get in the way of what is there.
 
     That may be the ``model`` that it begins from.
     """
@@ -33,6 +33,7 @@ def check_folder_is_free(settings: RunSettings, model: str | None = None) -> Non
         )
     if model is not None and Path(model).resolve().is_relative_to(run.resolve()):
         raise UserError(f"the model {model} is in {run}, which would be replaced; choose another --name")
+    check_writable(run / "config.json")
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from minibert import ops
 from minibert.data.tasks import Passage
 from minibert.errors import UserError
-from minibert.files import atomic_folder
+from minibert.files import atomic_folder, check_writable
 from minibert.tasks.embed import TextEncoder
 
 TABLE = "passages"
@@ -78,12 +78,14 @@ class PassageIndex:
     ) -> "PassageIndex":
         """Make an index of passages in a folder that is not there yet.
 
-        Raises UserError if there is such a folder, if there are no passages, or if two have the same id.
+        Raises UserError if there is such a folder or it cannot be made, if there are no passages, and if two
+        have the same id.
         """
         lancedb = _lancedb()
         folder = Path(folder)
         if folder.exists():
             raise UserError(f"{folder}: there is something already; choose another folder for the index")
+        check_writable(folder)
         info = IndexInfo(
             version=VERSION,
             model=encoder.folder,

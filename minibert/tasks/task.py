@@ -53,8 +53,9 @@ class TaskOptions(Settings):
 class Task:
     """One task. A subclass says how it reads, what the model is given, and what is made of its outputs.
 
-    ``labels`` are the names of the classes in the order of their ids, None for a task without classes;
-    `learn_labels` takes them from training data, `open_task` from a model.
+    ``labels`` are the names of the classes in the order of their ids, None for a task without classes.
+    ``pairs`` says for tasks that can do with both whether a model reads pairs of texts or single ones, None
+    if that is not known. `learn_labels` takes both from training data, `open_task` from a model's folder.
     """
 
     name: ClassVar[str]  # as in --task
@@ -71,6 +72,7 @@ class Task:
         self.tokenizer = tokenizer
         self.options = self.Options() if options is None else options
         self.labels = labels
+        self.pairs: bool | None = None
         self.frozen_encoder: Callable[[Sequence[Feature]], Sequence[Feature]] | None = (
             None  # see tasks/frozen.py
         )
@@ -159,16 +161,18 @@ class Task:
         """
         options = {"feature_layers": None, **self._model_settings(), **options}
         config = BertConfig.from_pretrained(folder)
+        self.check_model(config)
         goes_on = (
             self.recognises(model_folder(folder))
             and config.feature_layers == options["feature_layers"]
             and (not self.has_labels or config.labels == self.labels)
         )
-        return self._fits(self.Model.from_pretrained(folder, new_head=not goes_on, **options))
+        return self.Model.from_pretrained(folder, new_head=not goes_on, **options)
 
     def open_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
         """A model that has been fine-tuned for this task, whose labels become the task's."""
-        model = self._fits(self.Model.from_pretrained(folder, complete=True, **options))
+        self.check_model(BertConfig.from_pretrained(folder))
+        model = self.Model.from_pretrained(folder, complete=True, **options)
         if self.has_labels:
             self.labels = model.config.labels
         return model
@@ -177,22 +181,21 @@ class Task:
         """What a new model's configuration says of the task."""
         return {"id2label": dict(enumerate(self.labels))} if self.has_labels else {}
 
-    def _fits(self, model: PretrainedModel) -> PretrainedModel:
-        """The model, if it can read what this task will give it. Raises UserError otherwise."""
-        config = model.config
+    def check_model(self, config: BertConfig) -> None:
+        """Raise UserError if a model cannot read what this task will give it."""
         self.tokenizer.check_size(config.vocab_size)
         if self.options.max_length > config.max_position_embeddings:
             raise UserError(
                 f"max_length is {self.options.max_length}, but the model has only "
                 f"{config.max_position_embeddings} positions; give a smaller one"
             )
-        return model
 
     def save(self, model: PretrainedModel, folder: str | Path) -> None:
         """Write a folder that `open_task` opens, and transformers if it knows the model."""
         model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        write_json(Path(folder) / TASK_FILE, {"task": self.name, **self.options.to_dict()})
+        told = {"task": self.name} | ({} if self.pairs is None else {"pairs": self.pairs})
+        write_json(Path(folder) / TASK_FILE, told | self.options.to_dict())
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:

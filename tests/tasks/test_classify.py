@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from minibert.bert import BertConfig, BertForSequenceClassification, BertModel
+from minibert.data.tasks import Place
+from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
 from minibert.tasks.classify import Classify, ClassPrediction, Regress
 from minibert.tasks.registry import open_task
@@ -121,6 +123,7 @@ def test_a_folder_without_a_task_is_refused(encoder):
             {"task": "classify", "max_lenth": 3},
             "task.json: unknown setting .*; did you mean 'max_length'",
         ),
+        ({"task": "classify", "pairs": 1}, "task.json: pairs should be true or false, found 1"),
         ({"task": "classify", "max_length": 600}, "max_length is 600, but the model has only 512 positions"),
     ],
 )
@@ -136,6 +139,55 @@ def test_another_vocabulary_is_refused(encoder):
     task = Classify(BertTokenizer([*TOKENIZER.tokens, "more"]), labels=["a", "b"])
     with pytest.raises(UserError, match="the vocabulary has 13 tokens but the model knows 12"):
         task.new_model(encoder)
+
+
+@pytest.fixture(params=[Classify, Regress])
+def trained_on(request, encoder, table, tmp_path):
+    """trained_on(content): the task of a folder whose model learned from such a table, opened again."""
+
+    def train(content):
+        task = request.param(TOKENIZER)
+        task.learn_labels(task.read(table(content)))
+        task.save(task.new_model(encoder), tmp_path / "tuned")
+        return open_task(tmp_path / "tuned")[0]
+
+    return train
+
+
+SINGLE, PAIRS = "text|label\ngood|1\nbad|0\n", "sentence1|sentence2|label\ngood|bad|1\nfilm|it|0\n"
+TYPED = Place("typed", 1)
+
+
+def test_a_model_of_single_texts_refuses_pairs(trained_on, table):
+    task = trained_on(SINGLE)
+    assert task.read(table(SINGLE))[0].text == task.example("good", None, TYPED).text == "good"
+    with pytest.raises(UserError, match=r"other.tsv: pairs of texts; expected single texts, .*\(text_c"):
+        task.read(table(PAIRS, "other.tsv"))
+    with pytest.raises(Problem, match=r"two texts .*; this model learned from single texts"):
+        task.example("good", "bad", TYPED)
+    task.set_layout({"text_column": "sentence2"})  # as the message says
+    assert [example.text for example in task.read(table(PAIRS, "other.tsv"))] == ["bad", "it"]
+
+
+def test_a_model_of_pairs_refuses_single_texts(trained_on, table):
+    task = trained_on(PAIRS)
+    assert task.read(table(PAIRS))[0].text_pair == task.example("good", "bad", TYPED).text_pair == "bad"
+    with pytest.raises(UserError, match=r"other.tsv: single texts; expected pairs of texts, .*pair_column"):
+        task.read(table(SINGLE, "other.tsv"), labelled=False)
+    with pytest.raises(Problem, match=r"one text; this model learned from pairs: add a second \(--pair"):
+        task.example("good", None, TYPED)
+
+
+def test_a_folder_that_does_not_tell_what_it_learned_from_takes_both(trained_on, table, tmp_path):
+    trained_on(PAIRS)
+    path = tmp_path / "tuned" / "task.json"
+    told = json.loads(path.read_text())
+    assert told.pop("pairs") is True
+    path.write_text(json.dumps(told))  # as older versions wrote it
+    task, _ = open_task(tmp_path / "tuned")
+    assert task.pairs is None
+    assert [task.read(table(content))[0].text for content in (SINGLE, PAIRS)] == ["good", "good"]
+    assert [task.example("good", pair, TYPED).text_pair for pair in (None, "bad")] == [None, "bad"]
 
 
 @pytest.mark.parametrize(

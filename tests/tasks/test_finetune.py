@@ -527,6 +527,13 @@ def test_what_is_refused(changes, message):
     assert not Path("runs/run/results.json").exists()
 
 
+@pytest.mark.parametrize("changes", [{"max_length": 33}, {"freeze": "3"}, {"features": (-4,)}])
+def test_a_model_that_is_too_small_is_told_before_the_data_are_read(changes):
+    """There is no such file; that would be the next thing to be told."""
+    with pytest.raises(UserError, match=r"32 positions|the encoder has 2|no layer -4"):
+        finetune(**settings_for(train="nowhere.tsv", **changes))
+
+
 def test_a_run_in_the_way(capsys):
     finetune(**settings_for(epochs=0.5))
     with pytest.raises(UserError, match=r"^runs/run is not empty; go on with the run in it \(--resume\)"):

@@ -42,12 +42,20 @@ def test_what_was_found_comes_in_the_order_of_the_scores(reranker):
     assert model.rerank(["a"], [[]]) == [[]]
 
 
-@pytest.mark.parametrize(("task_class", "labels"), [(Classify, ("a", "b", "c")), (Tag, ("B-x", "O"))])
-def test_other_models_are_refused(reranker, task_class, labels):
+@pytest.mark.parametrize(
+    "model",
+    [
+        (Classify, ("a", "b", "c")),
+        (Tag, ("B-x", "O")),
+        (Classify, ("0", "1"), False),  # of single texts
+        (Regress, None, False),
+    ],
+)
+def test_other_models_are_refused(reranker, model):
     with pytest.raises(
         UserError, match=r"reranker: cannot re-rank with this model of the task \w+; expected"
     ):
-        reranker(task_class, labels)
+        reranker(*model)
 
 
 # -- Training pairs ---------------------------------------------------------------------------------
