@@ -389,7 +389,7 @@ if ON_GPU:
     print(f"{microseconds:.1f} µs a launch: {len(reference) * microseconds / 1000:.1f} ms", end="")
     print(f" for the reference's, {counts.total() * microseconds / 1000:.1f} ms for the kernels'")
 else:
-    skipped("how long a launch takes, and so many of them")
+    skipped("the time of a launch, and of as many as a step has")
 
 # %% [markdown]
 r"""
