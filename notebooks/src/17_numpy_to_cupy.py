@@ -862,8 +862,8 @@ else:
 r"""
 ## 8. How fast is it?
 
-Training steps of BERT-mini in float32, `S` = 128, 20 hidden words a sequence, by batch size. The ways take turns: what slows the
-machine slows all. `RERUN = True` measures what there is here (a few minutes, on an idle machine) and writes the log anew.
+Training steps of BERT-mini in float32, `S` = 128, 20 hidden words a sequence, by batch size, from a log. `RERUN = True` measures
+what there is here (a few minutes, on an idle machine; the ways take turns, as what slows the machine then slows all) and writes it anew.
 """
 
 # %%
@@ -939,7 +939,7 @@ if not set(ways) & set(GPU_WAYS):
     print("No rows of a GPU: nobody has measured them yet.")
 
 # %% tags=["figure"]
-figure, axes = plt.subplots(figsize=(6.5, 3.2))
+figure, axes = plt.subplots(figsize=(7.5, 3.2))
 for how, marker in zip(ways, "os^Dv", strict=False):
     sizes = [B for B in batch_sizes if (how, B) in speeds]
     turns = [speeds[how, B] for B in sizes]
@@ -955,7 +955,7 @@ ticks = [tick for tick in ticks if all_speeds.min() / 2 < tick < 2 * all_speeds.
 axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
 axes.minorticks_off()
 axes.set(title="BERT-mini, training", xlabel="sequences in a batch, B", ylabel="tokens a second")
-axes.legend()
+axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
 plt.show()
 
 # %% [markdown]

@@ -107,6 +107,19 @@ def the_same_array_kept_three_times(values):
     return np.stack([rounds[-1]] * len(rounds))
 
 
+@sum_row.mistake(
+    "In each round only half of those adds that added before: a tree. Thread 0 ends with the sum, and "
+    "would have to tell the others. In a butterfly all threads add in every round."
+)
+def a_tree_instead_of_a_butterfly(values):
+    rounds, distance = [], len(values) // 2
+    while distance > 0:
+        values = np.concatenate([values[:distance] + values[distance : 2 * distance], values[distance:]])
+        rounds.append(values)
+        distance //= 2
+    return np.stack(rounds)
+
+
 # -- LayerNorm of one row -----------------------------------------------------------------------------------
 
 
@@ -224,3 +237,9 @@ def registers_hold_y(x, weight, bias, eps, threads, pack):
     registers = np.zeros(threads * pack)
     registers[: len(x)] = y
     return registers.reshape(threads, pack), y
+
+
+@layer_norm_row.mistake("y is x̂: weight and bias are missing, y = γ x̂ + β.")
+def weight_and_bias_forgotten(x, weight, bias, eps, threads, pack):
+    registers, _ = layer_norm_row.solution(x, weight, bias, eps, threads, pack)
+    return registers, registers.reshape(-1)[: len(x)]
