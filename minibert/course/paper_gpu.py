@@ -96,13 +96,16 @@ class PaperGPU:
         self.uploads = self.waits = 0
 
     def wait(self) -> None:
-        """Note that the host reads what the device has computed."""
+        """Note that the host reads what the device has computed. Raises RuntimeError while recording."""
         if self._recording is not None:
             raise RuntimeError("the stream is recording: no value can be read now")
         self.waits += 1
 
     def asarray(self, array: Any, dtype: Any = None) -> PaperArray:
-        """The way in: an array of the device, copied from the host if it is not there yet."""
+        """The way in: an array of the device, copied from the host if it is not there yet.
+
+        Raises RuntimeError for a copy while recording.
+        """
         if isinstance(array, PaperArray):
             return array if dtype in (None, array.dtype) else array.astype(dtype)
         if self._recording is not None:
@@ -120,7 +123,10 @@ class PaperGPU:
         return lambda *arguments, **keywords: self.run(found, *arguments, **keywords)
 
     def run(self, function: Callable, *arguments: Any, **keywords: Any) -> Any:
-        """Call NumPy's ``function`` on the values of the arrays, and note what a GPU would do for it."""
+        """Call NumPy's ``function`` on the values of the arrays, and note what a GPU would do for it.
+
+        Raises TypeError, as CuPy does, for an array of the host among the arguments.
+        """
         operands: list[np.ndarray] = []
 
         def values(argument: Any) -> Any:
@@ -190,6 +196,7 @@ class _Special:
         self._gpu = gpu
 
     def erf(self, x: PaperArray) -> PaperArray:
+        """erf(x) = 2/√π ∫₀ˣ exp(−t²) dt, for each number."""
         return self._gpu.run(scipy.special.erf, x)
 
 
