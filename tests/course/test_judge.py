@@ -151,6 +151,19 @@ def test_an_error_is_shown_with_the_learners_line():
     assert row.note.endswith(": return np.matmul(dout, np.ones((7, 7))); dout (3, 4, 6))")
 
 
+def test_a_call_that_never_ends_and_is_stopped():
+    calls = []
+
+    def endless(dout, cache):
+        calls.append(dout.shape)
+        raise KeyboardInterrupt  # as from the notebook's stop button
+
+    rows = check(NAME, endless).rows
+    assert calls == [(3, 4, 6)]  # there was another call to come
+    assert {row.verdict for row in rows} == {"stopped"}
+    assert "raise KeyboardInterrupt" in rows[0].note
+
+
 def test_another_number_of_arguments():
     result = check(NAME, lambda dout: dout)
     assert result.rows[0].verdict == "raises"
