@@ -202,9 +202,9 @@ comes from the words around it.
 
 # %%
 SENTENCES = [
-    "it was built in the 18th [MASK] .",
-    "the [MASK] recorded an album .",
     "the river flows into the [MASK] .",
+    "it was built in the 18th [MASK] .",
+    "the [MASK] made an album .",
 ]
 answers = [fill_mask(model, tokenizer, sentence, top_k=6)[0] for sentence in SENTENCES]
 
