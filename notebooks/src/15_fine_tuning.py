@@ -773,7 +773,7 @@ pattern of these passages answers nearly all: a toy task. But nobody tells the m
 
 
 # %%
-def floors():
+def measure_floors():
     """What someone who cannot read gets, from the very same examples."""
     from minibert.tasks.finetune import read_data
     from minibert.tasks.finetune_settings import split_settings
@@ -843,7 +843,7 @@ def measure():
     for seed in range(2):
         for place in PLACES:
             yield {"place": place, "seed": seed, "accuracy": learn_at(place, seed)}
-    yield from floors()
+    yield from measure_floors()
 
 
 name = "15_fine_tuning.jsonl"

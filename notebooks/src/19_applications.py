@@ -573,7 +573,7 @@ numbers tell 300 pairs apart by heart. It takes more pairs, and the entire encod
 ## 7. What fine-tuning brings
 
 Eight minutes on one core, so it is in a log: the shipped model, all training pairs (some 4,000), four epochs,
-batches of 64. On a command line it is `minibert finetune --recipe docs-search --model mini` with the settings below. `RERUN`
+batches of 64. On a command line it is `minibert finetune --recipe docs-search --model mini` with the settings below (folded). `RERUN`
 repeats it, and the re-ranker of section 9.
 """
 
