@@ -12,7 +12,10 @@ FOLDERS = (Path("logs"), Path("../logs"))  # as notebooks see them, and exercise
 
 
 def read_log(name: str) -> list[dict[str, Any]]:
-    """The lines of ``notebooks/logs/NAME``, JSON each, wherever the notebook is that asks."""
+    """The lines of ``notebooks/logs/NAME``, JSON each, wherever the notebook is that asks.
+
+    Raises UserError if there is no such log.
+    """
     for folder in FOLDERS:
         if (folder / name).exists():
             return [json.loads(line) for line in read_text(folder / name, "log").splitlines()]

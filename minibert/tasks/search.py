@@ -188,6 +188,8 @@ class PassageIndex:
 
         All passages are compared, unless the index is approximate and ``exact`` is not asked for. ``where``
         is a condition in SQL on id, title and text that passages must meet.
+
+        Raises UserError for vectors of another length, a ``top_k`` below 1, and a condition that is no SQL.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.info.dimension:
             raise UserError(

@@ -49,7 +49,7 @@ def read_squad(path: str | Path, *, labelled: bool = True, faults: Faults | None
                 with faults.leave_out(f"{place}, question {number}"):
                     questions.append(_question(entry, passage, article, labelled))
     if not questions:
-        raise UserError(f"{path}: there is no question to read in this file; give another one")
+        raise faults.nothing_left(path, "question")
     for question in questions:
         for answer in question.answers:
             if answer.start is None:
@@ -70,7 +70,7 @@ def read_paragraphs(path: str | Path, *, faults: Faults | None = None) -> list[t
         with faults.leave_out(place):
             titles.setdefault(_text(paragraph, "context"), article)
     if not titles:
-        raise UserError(f"{path}: there is no paragraph to read in this file; give another one")
+        raise faults.nothing_left(path, "paragraph")
     return [(title, text) for text, title in titles.items()]
 
 
