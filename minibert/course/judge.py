@@ -107,6 +107,8 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
         return Call(arguments, None, Verdict.STOPPED, note)
     if any(leaf is ... for _, leaf in _leaves(value)):
         return Call(arguments, None, Verdict.NOT_ATTEMPTED)
+    if value is answer and isinstance(answer, list):
+        value = tuple(answer)  # words that are asked for may stand in either
     wanted = exercise.outputs
     if value is None:
         return Call(arguments, None, Verdict.WRONG_TYPE, "It returned None: is a return missing at its end?")
@@ -115,7 +117,8 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
     elif isinstance(value, tuple) and len(value) == len(wanted):
         outputs = value
     else:
-        note = f"It returned {_describe(value)}, expected a tuple of {len(wanted)}: {', '.join(wanted)}."
+        what = "What it returned" if callable(answer) else "The answer"
+        note = f"{what} is {_describe(value)}, expected a tuple of {len(wanted)}: {', '.join(wanted)}."
         return Call(arguments, None, Verdict.WRONG_COUNT, note)
     if changed := _changed(trial.arguments, arguments):
         note = f"It changed {changed}, which its caller may still need: work on a copy, or make a new array."

@@ -279,6 +279,13 @@ def test_an_answer_that_is_no_function():
     assert not row.note
 
 
+def test_answers_in_words_may_stand_in_a_list_and_one_text_is_no_six_answers():
+    right = EXERCISES["00.predictions"].solution()
+    assert check("00.predictions", list(right)).passed
+    row = check("00.predictions", " ".join(right)).rows[0]
+    assert row.note == "The answer is of type str, expected a tuple of 6: A, B, C, D, E, F."
+
+
 def test_not_attempting_does_not_use_up_hints():
     check(NAME, not_yet)
     check(NAME, lambda dout, cache: 1 / 0)
