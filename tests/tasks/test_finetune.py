@@ -254,6 +254,13 @@ def test_restarts_are_the_runs_of_their_seeds_and_the_best_is_kept():
     assert "mean" not in alone[0]
 
 
+def test_a_spread_is_that_of_several_numbers():
+    """A single run has none, nor has a score that a restart could not compute."""
+    assert finetune_module._spread({"f1": [0.5]}) == {}
+    spread = finetune_module._spread({"f1": [0.25, 0.75], "spearman": [None, 0.5]})
+    assert spread == {"mean": {"f1": 0.5}, "deviation": {"f1": pytest.approx(0.125**0.5)}}
+
+
 def test_more_restarts_can_be_added():
     finetune(**settings_for(restarts=1))
     added = finetune(**settings_for(restarts=3, resume=True))

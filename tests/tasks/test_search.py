@@ -138,8 +138,6 @@ def test_what_is_no_index(index, encoder, tmp_path):
     with pytest.raises(UserError, match="nowhere: no index of passages; make one with"):
         PassageIndex.open(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
-    with pytest.raises(UserError, match="encoder: no index of passages; make one with"):
-        PassageIndex.open(tmp_path / "encoder")
     with pytest.raises(UserError, match=r"vectors of shape \(8,\); expected \(Q, 8\)"):
         index.search(np.ones(8, np.float32))
     with pytest.raises(UserError, match="index: there is something already"):
