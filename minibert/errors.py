@@ -7,3 +7,7 @@ class UserError(ValueError):
     The commands print the message without a traceback and exit with code 2. Everything else that
     is raised is a defect of ours and keeps its traceback.
     """
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows instead of a traceback (IPython asks for it)."""
+        return [f"UserError: {self}"]

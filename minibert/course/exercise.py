@@ -71,8 +71,9 @@ class Exercise:
     ``outputs`` names what it returns: one thing, or a tuple of so many. ``make_trials`` draws the calls.
     ``reference`` is the library's own function, or, where the library has none, the solution; ``independent``
     says in a word where the trials' independent outputs come from. ``hints`` are for answers that match no
-    registered mistake. A ``secret`` exercise does not show the right answer; where ``views`` are allowed, an
-    output may share its memory with an argument.
+    registered mistake. ``bound`` is on the relative error from the reference: tight, as both compute in
+    float64, unless the learner's method is itself an approximation. A ``secret`` exercise does not show the
+    right answer; where ``views`` are allowed, an output may share its memory with an argument.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Exercise:
     make_trials: Callable[[Draws], Sequence[Trial]]
     hints: Hints
     independent: str = "numeric"
+    bound: float = 1e-10
     secret: bool = False
     views: bool = False
     mistakes: list[Mistake] = field(default_factory=list)

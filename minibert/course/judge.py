@@ -18,6 +18,7 @@ from minibert.gradcheck import RELATIVE_BOUND
 
 # Where the values are at fault, and hints are about values.
 WRONG_VALUES = {Verdict.FAIL, Verdict.WRONG_SHAPE, Verdict.NOT_A_NUMBER}
+NEARLY_RIGHT = 1e-6  # relative error: a mistake in the formula is never so small, rounding in float32 is
 
 
 # -- check ------------------------------------------------------------------------------------------
@@ -66,7 +67,7 @@ def _hints(exercise: Exercise, rows: list[Row], mistakes: list[Mistake]) -> list
     if verdicts == {Verdict.PASS}:
         del _failures[exercise.name]
         return []
-    if not verdicts & WRONG_VALUES:
+    if not mistakes and not verdicts & WRONG_VALUES:
         return []
     _failures[exercise.name] += 1
     if mistakes:
@@ -130,9 +131,11 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
         if name not in old or name not in new:
             return name
         if isinstance(old[name], np.ndarray):
+            if np.shape(new[name]) != old[name].shape:
+                return f"the shape of {name}"
             if not np.array_equal(old[name], new[name]):
                 return f"{name} (by up to {np.abs(_difference(new[name], old[name])).max():.1e})"
-        elif old[name] != new[name]:
+        elif not _equal(old[name], new[name]):
             return name
     return ""
 
@@ -161,12 +164,22 @@ def _judge(exercise: Exercise, trial: Trial, call: Call, expected: tuple) -> Ite
             yield Row(name, call.verdict, *_form(right), note=call.note)
             continue
         got = _as_array(call.outputs[i])
-        row = _judge_output(name, got, right, trial.independent.get(output), exercise.secret)
+        row = _judge_output(exercise, name, got, right, trial.independent.get(output))
         if call.verdict is not Verdict.PASS:
             row = replace(row, verdict=call.verdict, note=call.note)
         elif row.verdict is Verdict.PASS and not exercise.views:
             row = _unless_view(row, got, call.arguments)
+        elif row.verdict in WRONG_VALUES:
+            row = replace(row, note=row.note + _out_of_place(got, exercise.outputs, expected))
         yield row
+
+
+def _out_of_place(got: Any, outputs: tuple[str, ...], expected: tuple) -> str:
+    """A sentence about an array that would be right in the place of another; empty if it would not."""
+    for output, right in zip(outputs, expected, strict=True):
+        if isinstance(got, np.ndarray) and got.size > 1 and _same(got, right):
+            return f" It is what {output} should be: mind the order."
+    return ""
 
 
 def _unless_view(row: Row, got: Any, arguments: dict[str, Any]) -> Row:
@@ -180,16 +193,16 @@ def _unless_view(row: Row, got: Any, arguments: dict[str, Any]) -> Row:
     return row
 
 
-def _judge_output(name: str, got: Any, right: Any, independent: np.ndarray | None, secret: bool) -> Row:
+def _judge_output(exercise: Exercise, name: str, got: Any, right: Any, independent: np.ndarray | None) -> Row:
     shape, dtype = _form(got)
     row = Row(name, Verdict.PASS, shape, dtype)
-    if not isinstance(got, type(right)):
+    if not isinstance(got, type(right)) or isinstance(got, np.ma.MaskedArray):
         note = f"{name} is {_describe(got)}, expected {_describe(right)}."
         return replace(row, verdict=Verdict.WRONG_TYPE, note=note)
     if not isinstance(right, np.ndarray):
         if _same(got, right):
             return row
-        note = "" if secret else f"{name}: {got!r}, expected {right!r}."
+        note = "" if exercise.secret else f"{name}: {got!r}, expected {right!r}."
         return replace(row, verdict=Verdict.FAIL, note=note)
     if got.shape != right.shape:
         note = f"{name} has shape {got.shape}, expected {right.shape}."
@@ -201,10 +214,12 @@ def _judge_output(name: str, got: Any, right: Any, independent: np.ndarray | Non
         first = np.argwhere(~np.isfinite(got))[0].tolist()
         note = f"{name} has numbers that are NaN or infinite, the first at {first}."
         return replace(row, verdict=Verdict.NOT_A_NUMBER, note=note)
-    return _judge_numbers(row, got, right, independent)
+    return _judge_numbers(row, got, right, independent, exercise.bound)
 
 
-def _judge_numbers(row: Row, got: np.ndarray, right: np.ndarray, independent: np.ndarray | None) -> Row:
+def _judge_numbers(
+    row: Row, got: np.ndarray, right: np.ndarray, independent: np.ndarray | None, bound: float
+) -> Row:
     """Two finite arrays of the same shape and kind."""
     errors = np.abs(_difference(got, right))
     row = replace(
@@ -213,12 +228,29 @@ def _judge_numbers(row: Row, got: np.ndarray, right: np.ndarray, independent: np
         relative_error=_relative_error(got, right),
         independent_error=None if independent is None else _relative_error(got, independent),
     )
-    if _same(got, right) and (row.independent_error is None or row.independent_error <= RELATIVE_BOUND):
+    close = row.independent_error is None or row.independent_error <= RELATIVE_BOUND
+    if _same(got, right, bound) and close:
         return row
+    if got.dtype.kind == "f" and row.relative_error <= NEARLY_RIGHT:
+        note = (
+            f"{row.name} is right to six digits or more, but not to all of float64: is something in it "
+            "computed in float32, or a small number added?"
+        )
+        return replace(row, verdict=Verdict.IMPRECISE, note=note)
     worst = np.unravel_index(errors.argmax(), errors.shape)
     place = f" is off the most at {[int(i) for i in worst]}" if worst else ""
     note = f"{row.name}{place}: {got[worst].item():.8g}, expected {right[worst].item():.8g}."
-    return replace(row, verdict=Verdict.FAIL, note=note)
+    return replace(row, verdict=Verdict.FAIL, note=note + _factor(got, right))
+
+
+def _factor(got: np.ndarray, right: np.ndarray) -> str:
+    """A sentence about the factor that all numbers of an output are off by; empty if there is none."""
+    if got.size < 2 or got.dtype.kind != "f" or not right.any():
+        return ""
+    factor = float((got * right).sum() / (right * right).sum())
+    return (
+        f" All its numbers are {factor:.4g} times what they should be." if _same(got, factor * right) else ""
+    )
 
 
 def _relative_error(a: np.ndarray, b: np.ndarray) -> float:
@@ -245,7 +277,7 @@ def _form(value: Any) -> tuple[str, str]:
 
 
 def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
+    if type(value) is np.ndarray:
         return f"an array of shape {value.shape}"
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
@@ -256,31 +288,30 @@ def _describe(value: Any) -> str:
 
 
 def _recognise(exercise: Exercise, answers: list[tuple | None]) -> list[Mistake]:
-    """The mistakes that explain an output: in every trial it is what the mistake returns."""
-    if None in answers:
-        return []
-    expected, answers = _by_output(exercise.expected), _by_output(answers)
+    """The mistakes that explain an output: in every trial that gave one it is what the mistake returns."""
+    returned = [i for i, answer in enumerate(answers) if answer is not None]
+
+    def by_output(values: list[tuple]) -> list[tuple]:
+        """From a tuple of outputs for each trial to a tuple of trials for each output."""
+        return list(zip(*(values[i] for i in returned), strict=True))
+
+    expected, answers = by_output(exercise.expected), by_output(answers)
     return [
         mistake
         for mistake, mistaken in exercise.mistaken
         if any(
             not _all_same(wrong, right) and _all_same(wrong, answer)
-            for wrong, right, answer in zip(_by_output(mistaken), expected, answers, strict=True)
+            for wrong, right, answer in zip(by_output(mistaken), expected, answers, strict=True)
         )
     ]
-
-
-def _by_output(answers: list[tuple]) -> list[tuple]:
-    """From a tuple of outputs for each trial to a tuple of trials for each output."""
-    return list(zip(*answers, strict=True))
 
 
 def _all_same(a: tuple, b: tuple) -> bool:
     return all(_same(*pair) for pair in zip(a, b, strict=True))
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Whether two outputs are equal, numbers to within the bound of the gradient checks."""
+def _same(a: Any, b: Any, bound: float = RELATIVE_BOUND) -> bool:
+    """Whether two outputs are equal, numbers to within a relative error: that of the gradient checks."""
     a, b = _as_array(a), _as_array(b)
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return _equal(a, b)
@@ -289,7 +320,7 @@ def _same(a: Any, b: Any) -> bool:
     if a.dtype.kind != "f":
         return np.array_equal(a, b)
     finite = np.isfinite(a)
-    return np.array_equal(finite, np.isfinite(b)) and _relative_error(a[finite], b[finite]) <= RELATIVE_BOUND
+    return np.array_equal(finite, np.isfinite(b)) and _relative_error(a[finite], b[finite]) <= bound
 
 
 def _equal(a: Any, b: Any) -> bool:

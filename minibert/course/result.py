@@ -18,6 +18,7 @@ class Verdict(StrEnum):
     WRONG_TYPE = "wrong type"
     WRONG_SHAPE = "wrong shape"
     WRONG_DTYPE = "wrong dtype"
+    IMPRECISE = "imprecise"
     NOT_A_NUMBER = "not a number"
     OVERWRITES = "overwrites an input"
     IS_VIEW = "view of an input"

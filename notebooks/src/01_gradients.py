@@ -114,8 +114,9 @@ From here on, $dx$ is short for $\partial L / \partial x$: how the loss $L$ move
 
 ## 2. The chain rule, walked backwards
 
-A graph with four steps, in plain numbers. (Step 3 adds $x$ to something computed from $x$. That is a **residual
-connection**, as BERT has two in each layer.)
+A graph with four steps, in plain numbers: an input $x$, a weight $w$, and a target $t$ that the result $c$ should come
+near to. (Step 3 adds $x$ to something computed from $x$. That is a **residual connection**, as BERT has two in each
+layer.)
 
 | | forward | derivative of the step |
 |---|---|---|

@@ -156,7 +156,8 @@ From its dot on, a line is infinite: two of them end in the middle of what shoul
 ## 3. The softmax's Jacobian
 
 How does $p_i$ move if $z_j$ does? Write $p_i = e_i / s$ with $e_i = e^{z_i}$ and $s = \sum_k e_k$. $z_j$ moves $s$ in any
-case, with $\partial s / \partial z_j = e_j$; it moves the numerator only if $i = j$. By the quotient rule,
+case, with $\partial s / \partial z_j = e_j$; it moves the numerator only if $i = j$. Write $\delta_{ij}$ for 1 if $i = j$, else 0.
+By the quotient rule,
 
 $$
 \frac{\partial p_i}{\partial z_j}
@@ -403,7 +404,7 @@ L = \log \sum_j e^{z_j} - z_t
 \frac{\partial L}{\partial z_j} = \frac{e^{z_j}}{\sum_k e^{z_k}} - [j = t] = p_j - y_j .
 $$
 
-This is where *log-sum-exp* pays twice: the loss is finite, and so is its gradient. The staged way divides by $p_t$; once
+($[j = t]$ is 1 where that is true, else 0: it is $y_j$.) This is where *log-sum-exp* pays twice: the loss is finite, and so is its gradient. The staged way divides by $p_t$; once
 that has been rounded to 0, zero times infinity gives NaN.
 """
 

@@ -56,7 +56,8 @@ number pass or does not. GELU, the Gaussian error linear unit, is a softer gate:
 $$ y = x \, \Phi(x), \qquad \Phi(x) = \tfrac12 \left( 1 + \operatorname{erf} \frac{x}{\sqrt2} \right) . $$
 
 $\Phi(x)$ is the share of a standard normal distribution that lies below $x$: 0 far to the left, ½ at 0, 1 far to the
-right. So large numbers pass whole, very negative ones become 0, and in between a part passes.
+right. (Such an area has no formula in simpler functions, so it has a name, the *error function*
+$\operatorname{erf} t = \frac{2}{\sqrt\pi} \int_0^t e^{-s^2} \, ds$.) So large numbers pass whole, very negative ones become 0, and in between a part passes.
 """
 
 # %%

@@ -363,7 +363,7 @@ r"""
 ## 5. Your turn: the fused backward
 
 Write the function as the library has it: all three gradients, from `dout` and the cache. `dout` may have any number of
-leading axes, not only two. There is no loop and no $x$ in it; it takes about seven lines.
+leading axes, not only two: the head that predicts masked words normalises only the P rows that were chosen, `(P, H)`. There is no loop and no $x$ in it; it takes about seven lines.
 
 `check` calls it with random γ, β and `dout`, in float64, and compares the result with the numeric gradient *and* with the
 library. If it recognises a mistake that people often make, it tells you which.

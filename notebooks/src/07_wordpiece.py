@@ -474,7 +474,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-The first thousand tokens bring 4.1 tokens a word down to 1.5; from 8,192 to 14,000 there is next to nothing left to gain. But
+The first thousand tokens bring the 4.1 characters of a word down to 1.5 tokens; from 8,192 to 14,000 there is next to nothing left to gain. But
 every token costs a row of `H` numbers that has to be learned: from how many examples? Cut the training text with the
 vocabulary that was made from it, and count.
 """

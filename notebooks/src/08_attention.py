@@ -258,7 +258,7 @@ r"""
 - **A score of 0 is not a weight of 0**, but of $e^0 = 1$ before normalising: padding gets 0.18, more than two of
   the real words.
 - **A weight times 0** is too late. The padding has taken its part already, and the row no longer sums to 1.
-- **Minus 10000** gives exactly what the real keys alone would: $e^{-10000}$ is 0 in any floating-point format.
+- **Minus 10000** gives exactly what the real keys alone would: $e^{-10000}$ is 0 in float16, float32 and float64.
 
 The number has to be so low that exp gives 0, and not so low that it does not exist:
 """
@@ -422,10 +422,10 @@ NODES = {
 }
 FORWARD = [
     ("q", "s", "q kᵀ / √D"),
-    ("k", "s", "+ bias"),
+    ("k", "s", ""),
     ("s", "p", "softmax"),
     ("p", "y", "p v"),
-    ("v", "y", "v"),
+    ("v", "y", ""),
 ]
 figure, axes = plt.subplots(figsize=(7.5, 2.1))
 plots.graph(axes, NODES, FORWARD)

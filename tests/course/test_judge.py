@@ -39,12 +39,12 @@ def test_the_table(capsys):
     result = check(NAME, SOLUTION)
     printed = capsys.readouterr().out
     assert printed == f"{result}\n"
-    summary, _, heading, dx, dweight, dbias = printed.splitlines()
+    summary, _, heading, dx, dweight, dbias, *of_rows_only = printed.splitlines()
     assert summary == "05.layer_norm_backward: passed"
     assert heading.split() == "output shape dtype largest error relative from numeric verdict".split()
-    assert dx.startswith("dx       (3, 4, 6)  float64")
-    assert dweight.startswith("dweight  (6,)       float64")
-    assert all(line.endswith("pass") for line in (dx, dweight, dbias))
+    assert dx.startswith("dx                 (3, 4, 6)  float64")
+    assert dweight.startswith("dweight            (6,)       float64")
+    assert all(line.endswith("pass") for line in (dx, dweight, dbias, *of_rows_only))
     assert repr(result) == "<05.layer_norm_backward: passed>"
 
 
@@ -83,6 +83,9 @@ def test_not_attempted_shows_what_is_asked_for():
             "dx is float32, expected float64.",
         ),
         (lambda dx, dw, db: (dx.astype(int), dw, db), "wrong dtype", "dx is int64, expected float64."),
+        (lambda dx, dw, db: (np.ma.array(dx, mask=dx > 0), dw, db), "wrong type", "dx is of type Masked"),
+        (lambda dx, dw, db: (dx.astype("float32").astype(float), dw, db), "imprecise", "in float32, or a "),
+        (lambda dx, dw, db: (dx + 1e-8, dw, db), "imprecise", "dx is right to six digits or more"),
         (lambda dx, dw, db: (dx / 0.0 * 0.0, dw, db), "not a number", "the first at [0, 0, 0]"),
         (
             lambda dx, dw, db: (dx + (dx == dx.max()), dw, db),
@@ -93,7 +96,7 @@ def test_not_attempted_shows_what_is_asked_for():
 )
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
 def test_one_output_is_odd(change, verdict, note):
-    odd, *others = check(NAME, returning(change)).rows
+    odd, *others = check(NAME, returning(change)).rows[:3]  # of the first call
     assert odd.verdict == verdict
     assert note in odd.note
     assert [row.verdict for row in others] == ["pass", "pass"]
@@ -118,6 +121,26 @@ def test_what_is_returned_is_odd_as_a_whole(change, verdict, note):
     assert note in rows[0].note
 
 
+@pytest.mark.parametrize("factor, said", [(-1.0, "-1"), (1 / 12, "0.08333"), (2.0, "2"), (0.0, "0")])
+def test_a_factor_is_named(factor, said):
+    row = check(NAME, returning(lambda dx, dw, db: (factor * dx, dw, db))).rows[0]
+    assert row.verdict == "fail"
+    assert row.note.endswith(f" All its numbers are {said} times what they should be.")
+
+
+def test_an_output_in_the_place_of_another():
+    dx, dweight, dbias = check(NAME, returning(lambda dx, dw, db: (dw, dx, db))).rows[:3]
+    assert dx.note == "dx has shape (6,), expected (3, 4, 6). It is what dweight should be: mind the order."
+    assert dweight.note.endswith("It is what dx should be: mind the order.")
+    assert dbias.verdict == "pass"
+
+
+def test_rounding_gets_no_hint_about_the_formula():
+    rounded = returning(lambda *gradients: tuple(g.astype("float32").astype(float) for g in gradients))
+    assert set(verdicts(rounded)) == {"imprecise"}
+    assert not check(NAME, rounded).hints
+
+
 def test_an_error_is_shown_with_the_learners_line():
     def broken(dout, cache):
         return np.matmul(dout, np.ones((7, 7)))
@@ -137,13 +160,24 @@ def test_another_number_of_arguments():
 def test_changing_an_input():
     def in_place(dout, cache):
         gradients = SOLUTION(dout, cache)
-        cache[0][0, 1, 2] += 0.25
+        cache[0][0, ..., 2] += 0.25
         return gradients
 
     rows = check(NAME, in_place).rows
     assert {row.verdict for row in rows} == {"overwrites an input"}
     assert rows[0].note.startswith("It changed cache[0] (by up to 2.5e-01)")
     assert check(NAME, SOLUTION).passed  # the next call gets the inputs unharmed
+
+
+def test_changing_the_shape_of_an_input():
+    def in_place(dout, cache):
+        gradients = SOLUTION(dout, cache)
+        dout.resize(dout.size, refcheck=False)
+        return gradients
+
+    rows = check(NAME, in_place).rows
+    assert {row.verdict for row in rows} == {"overwrites an input"}
+    assert rows[0].note.startswith("It changed the shape of dout, which")
 
 
 @pytest.fixture
@@ -248,6 +282,18 @@ def test_two_mistakes_at_once_get_both_hints():
         return dx, second.function(dout, cache)[1], dbias
 
     assert check(NAME, both).mistakes == [first.name, second.name]
+
+
+def test_a_mistake_is_recognised_even_if_another_call_raised():
+    mistake = EXERCISES[NAME].mistakes[0]
+
+    def for_three_axes(dout, cache):
+        assert dout.ndim == 3
+        return mistake.function(dout, cache)
+
+    result = check(NAME, for_three_axes)
+    assert [row.verdict for row in result.rows[3:]] == ["raises"] * 3
+    assert result.mistakes == [mistake.name]
 
 
 def test_the_same_function_is_judged_the_same(capsys):

@@ -5,8 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from minibert.course.exercise import Trial, exercise, gradient_trial
+from minibert.gradcheck import RELATIVE_BOUND, Draws
 
-BROADCAST = (3, 4, 5)
+# Shapes, and what they are broadcast to. In the last one a size occurs twice.
+BROADCASTS = [(shape, (3, 4, 5)) for shape in ((5,), (1, 5), (4, 1), (3, 1, 5), ())] + [((4,), (4, 4))]
 
 
 @exercise(
@@ -14,11 +16,11 @@ BROADCAST = (3, 4, 5)
     outputs="dx",
     trials=lambda draw: [
         gradient_trial(
-            lambda x: (np.broadcast_to(x, BROADCAST), x.shape),
+            lambda x, target=target: (np.broadcast_to(x, target), x.shape),
             {"x": draw.normal(*shape)},
-            label=f"{BROADCAST} to {shape}",
+            label=f"{target} to {shape}",
         )
-        for shape in ((5,), (4, 1), (3, 1, 5), ())
+        for shape, target in BROADCASTS
     ],
     hints=(
         "Broadcasting makes copies. A number that was used several times collects the gradient of every use.",
@@ -96,14 +98,22 @@ def complex_step(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, h: float)
     return gradient
 
 
+def _numeric_trials(draw: Draws) -> list[Trial]:
+    """Two functions of a matrix; and a wide step, with which the answer has to be off, by h² for cubes."""
+    trials = []
+    for f in (sum_of_cubes, products_of_rows):
+        arguments = {"f": f, "x": draw.normal(3, 4), "h": 1e-5}
+        trials.append(Trial(arguments, f.__name__, {"dx": complex_step(*arguments.values())}))
+    wide = Trial({"f": sum_of_cubes, "x": draw.normal(5), "h": 0.1}, "sum_of_cubes, shape (5,), h = 0.1")
+    return [*trials, wide]
+
+
 @exercise(
     "01",
     outputs="dx",
-    trials=lambda draw: [
-        Trial({"f": f, "x": draw.normal(3, 4), "h": 1e-5}, f.__name__)
-        for f in (sum_of_cubes, products_of_rows)
-    ],
-    reference=complex_step,
+    trials=_numeric_trials,
+    independent="complex step",
+    bound=RELATIVE_BOUND,
     hints=(
         "One number of x at a time: how does f(x) change if only that one moves a little?",
         "∂f/∂x ≈ (f(x + h) − f(x − h)) / 2h, where h is added to one element and the others stay.",
@@ -134,6 +144,14 @@ def to_one_side_only(f, x, h):
     return gradient
 
 
+@numeric_grad.mistake(
+    "This is the difference to the other side, (f(x) − f(x − h)) / h. It is off by −h/2 · f″; with steps to "
+    "either side these terms cancel, and what is left is of the order of h²."
+)
+def to_the_other_side_only(f, x, h):
+    return to_one_side_only.function(f, x, -h)
+
+
 @numeric_grad.mistake("Exactly twice what it should be: from x − h to x + h it is 2h, not h.")
 def divided_by_one_step(f, x, h):
     return 2 * numeric_grad.solution(f, x, h)
@@ -148,8 +166,27 @@ def all_elements_at_once(f, x, h):
 
 
 @numeric_grad.mistake(
-    "All zeros: the steps do not reach f. x.flatten() is a copy, and so is what x[rows] gives; change an "
-    "array and call f with that very array."
+    "This moves a whole row of x at once: for i in range(len(x)) counts rows. Go through all places, for "
+    "index in np.ndindex(*x.shape)."
+)
+def a_row_at_once(f, x, h):
+    gradient = np.empty_like(x)
+    for i in range(len(x)):
+        above, below = x.copy(), x.copy()
+        above[i] += h
+        below[i] -= h
+        gradient[i] = (f(above) - f(below)) / (2 * h)
+    return gradient
+
+
+@numeric_grad.mistake("The step is always 1e-5, whatever h says. Take the h that comes in.")
+def a_step_of_its_own(f, x, h):
+    return numeric_grad.solution(f, x, 1e-5)
+
+
+@numeric_grad.mistake(
+    "All zeros: f gets the same numbers twice. Either the steps do not reach it (x.flatten() is a copy, and "
+    "so is what x[rows] gives), or both went into the same array (above = x and below = x are one)."
 )
 def steps_on_a_copy(f, x, h):
     return np.zeros_like(x)

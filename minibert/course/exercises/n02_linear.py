@@ -10,8 +10,9 @@ from minibert.ops.linear import linear_backward as library_backward
     outputs="dx dweight dbias",
     trials=lambda draw: [
         gradient_trial(
-            linear, {"x": draw.normal(3, 4, 6), "weight": draw.matrix(5, 6), "bias": draw.normal(5)}
+            linear, {"x": draw.normal(*shape), "weight": draw.matrix(5, 6), "bias": draw.normal(5)}, label
         )
+        for shape, label in (((3, 4, 6), ""), ((7, 6), "x (7, 6)"))
     ],
     reference=library_backward,
     hints=(
@@ -45,7 +46,7 @@ def dweight_is_a_mean(dout, cache):
 )
 def dbias_is_a_mean(dout, cache):
     dx, dweight, _ = linear_backward.solution(dout, cache)
-    return dx, dweight, dout.mean(axis=(0, 1))
+    return dx, dweight, dout.reshape(-1, dout.shape[-1]).mean(axis=0)
 
 
 @linear_backward.mistake(
@@ -81,4 +82,13 @@ def dweight_transposed_then_reshaped(dout, cache):
 def dweight_for_each_sequence(dout, cache):
     x, _ = cache
     dx, _, dbias = linear_backward.solution(dout, cache)
-    return dx, dout.transpose(0, 2, 1) @ x, dbias
+    return dx, dout.swapaxes(-1, -2) @ x, dbias
+
+
+@linear_backward.mistake(
+    "dbias is summed over axes 0 and 1. That is right for (B, S, N), but x may have any number of leading "
+    "axes, as in the head that gets chosen rows only: make rows of dout and sum over axis 0."
+)
+def dbias_summed_over_the_first_two_axes(dout, cache):
+    dx, dweight, _ = linear_backward.solution(dout, cache)
+    return dx, dweight, dout.sum(axis=(0, 1))

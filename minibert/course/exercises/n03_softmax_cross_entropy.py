@@ -12,16 +12,19 @@ from minibert.ops.cross_entropy import cross_entropy_backward as library_backwar
 from minibert.ops.softmax import softmax
 from minibert.ops.softmax import softmax_backward as library_softmax_backward
 
-# N = 5 rows, V = 7 classes: a label twice, and label 0; one row is ignored, one counts half.
+# N = 5 rows, V = 7 classes: a label twice, and label 0; one row is ignored, one counts half. They are a
+# piece of a batch, in which other rows count 2.5.
 LABELS = np.array([2, 0, 6, 2, 4])
 WEIGHTS = np.array([1.0, 1.0, 0.0, 0.5, 1.0])
-DENOMINATOR = 3.5
+DENOMINATOR = 6.0
 
 
 @exercise(
     "03",
     outputs="dx",
-    trials=lambda draw: [gradient_trial(softmax, {"x": draw.normal(3, 4, 6)})],
+    trials=lambda draw: [
+        gradient_trial(softmax, {"x": draw.normal(*shape)}, f"dx of {shape}") for shape in ((3, 4, 6), (5, 7))
+    ],
     reference=library_softmax_backward,
     hints=(
         "Every x[j] of a row is in the denominator of every y[i] of that row: each dx[j] has terms from all "
@@ -69,6 +72,44 @@ def divided_by_the_batch_size(dout, cache):
 def summed_over_everything(dout, cache):
     (y,) = cache
     return y * (dout - (dout * y).sum())
+
+
+@softmax_backward.mistake(
+    "The sum runs over axis 1, the tokens; the softmax ran over the last axis, and so must the sum: axis=-1."
+)
+def summed_over_another_axis(dout, cache):
+    (y,) = cache
+    return y * (dout - (dout * y).sum(axis=1, keepdims=True))
+
+
+@softmax_backward.mistake(
+    "The sum is added. If x[j] rises, it takes from the others of its row: the sum is subtracted."
+)
+def row_sum_added(dout, cache):
+    (y,) = cache
+    return y * (dout + (dout * y).sum(axis=-1, keepdims=True))
+
+
+@softmax_backward.mistake("The bracket is right; the y in front of it is missing: y (dout − Σ dout y).")
+def without_its_own_probability(dout, cache):
+    (y,) = cache
+    return dout - (dout * y).sum(axis=-1, keepdims=True)
+
+
+@softmax_backward.mistake(
+    "What is summed over the row is dout · y, not dout alone: a mean with the weights y."
+)
+def dout_summed_without_y(dout, cache):
+    (y,) = cache
+    return y * (dout - dout.sum(axis=-1, keepdims=True))
+
+
+@softmax_backward.mistake(
+    "A sum over the row belongs there, not a mean: the weights y sum to 1, so Σ dout y is a mean already."
+)
+def mean_over_the_row(dout, cache):
+    (y,) = cache
+    return y * (dout - (dout * y).mean(axis=-1, keepdims=True))
 
 
 # -- Cross-entropy in stages ------------------------------------------------------------------------
@@ -151,6 +192,34 @@ def weights_forgotten(dout, cache):
 
 
 @staged_backward.mistake(
+    "You divide by the sum of these weights. The forward divides by `denominator`: the rows may be a piece "
+    "of a batch, and then it counts what is in the other pieces, too."
+)
+def divided_by_its_own_weights(dout, cache):
+    p, labels, weights, _ = cache
+    return staged_backward.solution(dout, (p, labels, weights, weights.sum()))
+
+
+@staged_backward.mistake(
+    "dp[:, labels] is the columns of all labels in every row. Each row has one label of its own: "
+    "dp[rows, labels] with rows = np.arange(len(p))."
+)
+def every_row_gets_all_labels(dout, cache):
+    p, labels, weights, denominator = cache
+    dp = np.zeros_like(p)
+    dp[:, labels] = -dout * weights / denominator / p[:, labels]
+    return _after(dp, cache)
+
+
+@staged_backward.mistake(
+    "dout is missing. The loss may be one of several, or scaled: every backward begins with what came from "
+    "above."
+)
+def dout_left_out(dout, cache):
+    return staged_backward.solution(1.0, cache)
+
+
+@staged_backward.mistake(
     "dp is right; on the way through the softmax the sum over the row is missing: p (dp − Σ dp p)."
 )
 def softmax_without_the_row_sum(dout, cache):
@@ -213,8 +282,8 @@ def ignored_rows_have_a_gradient(dout, cache):
 
 
 @cross_entropy_backward.mistake(
-    "You divide by the number of rows, ignored ones among them. The forward divides by `denominator`, the "
-    "sum of the weights; so must the backward."
+    "You divide by the number of rows, ignored ones among them. The forward divides by `denominator`, which "
+    "counts weights; so must the backward."
 )
 def divided_by_the_number_of_rows(dout, cache):
     log_p, labels, weights, _ = cache
@@ -246,4 +315,25 @@ def log_p_taken_for_p(dout, cache):
     scale = dout * weights / denominator
     dlogits = log_p * scale[:, None]
     dlogits[np.arange(len(labels)), labels] -= scale
+    return dlogits
+
+
+@cross_entropy_backward.mistake(
+    "You divide by the sum of these weights. The forward divides by `denominator`: the rows may be a piece "
+    "of a batch, and then it counts what is in the other pieces, too."
+)
+def divided_by_the_weights_of_this_piece(dout, cache):
+    log_p, labels, weights, _ = cache
+    return cross_entropy_backward.solution(dout, (log_p, labels, weights, weights.sum()))
+
+
+@cross_entropy_backward.mistake(
+    "dlogits[:, labels] is the columns of all labels in every row. Each row has one label of its own: "
+    "dlogits[rows, labels] with rows = np.arange(len(labels))."
+)
+def all_labels_in_every_row(dout, cache):
+    log_p, labels, weights, denominator = cache
+    scale = dout * weights / denominator
+    dlogits = np.exp(log_p) * scale[:, None]
+    dlogits[:, labels] -= scale
     return dlogits

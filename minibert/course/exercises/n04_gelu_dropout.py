@@ -73,6 +73,36 @@ def root_two_missing_in_erf(dout, cache):
 
 
 @gelu_backward.mistake(
+    "This is Φ − x φ; it has to be a plus. The product rule adds its two terms, and Φ′ = φ has no minus. "
+    "(The one in the exponent would come out only if φ were derived again.)"
+)
+def terms_subtracted(dout, cache):
+    (x,) = cache
+    return dout * (0.5 * (1 + erf(x / math.sqrt(2))) - x * _density(x))
+
+
+@gelu_backward.mistake("The density is exp(−x²/2) / √(2π); in its exponent the ½ is missing.")
+def half_missing_in_the_exponent(dout, cache):
+    (x,) = cache
+    return dout * (0.5 * (1 + erf(x / math.sqrt(2))) + x * np.exp(-x * x) / math.sqrt(2 * math.pi))
+
+
+@gelu_backward.mistake(
+    "This is Φ + φ. The product rule keeps the other factor: where Φ is derived, x stays, and gives x φ(x)."
+)
+def density_without_x(dout, cache):
+    (x,) = cache
+    return dout * (0.5 * (1 + erf(x / math.sqrt(2))) + _density(x))
+
+
+@gelu_backward.mistake(
+    "This is the derivative of GELU alone. A backward multiplies it with what came from above: dout."
+)
+def dout_forgotten(dout, cache):
+    return gelu_backward.solution(1.0, cache)
+
+
+@gelu_backward.mistake(
     "This is the derivative of the other GELU, the one with tanh. The two differ by up to 4.7e-4 in value, "
     "little to the eye; a forward and a backward that do not belong together are wrong all the same."
 )
@@ -119,6 +149,34 @@ def square_missing(dout, cache):
     x, t = cache
     du = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
     return dout * (0.5 * (1 + t) + 0.5 * x * (1 - t) * du)
+
+
+@gelu_tanh_backward.mistake("√(2/π) is missing: u = √(2/π) (x + 0.044715 x³), so du/dx has that factor, too.")
+def root_missing(dout, cache):
+    x, t = cache
+    return dout * (0.5 * (1 + t) + 0.5 * x * (1 - t**2) * (1 + 3 * 0.044715 * x**2))
+
+
+@gelu_tanh_backward.mistake(
+    "This is ½ (1 + t) alone, as if t were a constant. It depends on x, too: the product rule adds ½ x dt/dx."
+)
+def tanh_taken_for_a_constant(dout, cache):
+    _, t = cache
+    return dout * 0.5 * (1 + t)
+
+
+@gelu_tanh_backward.mistake(
+    "This is ½ x dt/dx alone: the product rule also has the term ½ (1 + t), where x is derived and t stays."
+)
+def factor_x_taken_for_a_constant(dout, cache):
+    return gelu_tanh_backward.solution(dout, cache) - tanh_taken_for_a_constant.function(dout, cache)
+
+
+@gelu_tanh_backward.mistake(
+    "This is the derivative of GELU alone. A backward multiplies it with what came from above: dout."
+)
+def dout_left_out(dout, cache):
+    return gelu_tanh_backward.solution(1.0, cache)
 
 
 @gelu_tanh_backward.mistake(
@@ -200,3 +258,8 @@ def passed_through(dout, cache):
 def scaled_but_not_masked(dout, cache):
     probability, _ = cache
     return dout / (1 - probability)
+
+
+@dropout_backward.mistake("This is the mask. The gradient is the mask times what came from above: dout · m.")
+def the_mask_alone(dout, cache):
+    return dropout_mask(np, dout.shape, dout.dtype, *cache)

@@ -13,8 +13,10 @@ EPS = 0.5  # of order one, like all else, so that leaving it out shows
     trials=lambda draw: [
         gradient_trial(
             lambda *inputs: layer_norm(*inputs, EPS),
-            {"x": draw.normal(3, 4, 6), "weight": draw.normal(6), "bias": draw.normal(6)},
+            {"x": draw.normal(*shape), "weight": draw.normal(6), "bias": draw.normal(6)},
+            label,
         )
+        for shape, label in (((3, 4, 6), ""), ((5, 6), "x (5, 6)"))
     ],
     reference=library_backward,
     hints=(
@@ -26,12 +28,25 @@ EPS = 0.5  # of order one, like all else, so that leaving it out shows
 )
 def layer_norm_backward(dout, cache):
     normalised, inverse_std, weight = cache  # (…, H), (…, 1), (H,)
-    dweight = (dout * normalised).sum(axis=(0, 1))  # (H,)
-    dbias = dout.sum(axis=(0, 1))  # (H,)
+    rows = tuple(range(dout.ndim - 1))  # all axes but the last
+    dweight = (dout * normalised).sum(axis=rows)  # (H,)
+    dbias = dout.sum(axis=rows)  # (H,)
     dnormalised = dout * weight  # (…, H)
     mean = dnormalised.mean(axis=-1, keepdims=True)  # (…, 1)
     projection = (dnormalised * normalised).mean(axis=-1, keepdims=True)  # (…, 1)
     return (dnormalised - mean - normalised * projection) * inverse_std, dweight, dbias
+
+
+def _with_factors(dout, cache, mean, projection):
+    """The gradients, with the two means in dx times a factor each; −1 is right."""
+    normalised, inverse_std, weight = cache
+    dnormalised = dout * weight
+    dx = (
+        dnormalised
+        + mean * dnormalised.mean(axis=-1, keepdims=True)
+        + projection * normalised * (dnormalised * normalised).mean(axis=-1, keepdims=True)
+    ) * inverse_std
+    return dx, *layer_norm_backward.solution(dout, cache)[1:]
 
 
 @layer_norm_backward.mistake(
@@ -39,8 +54,7 @@ def layer_norm_backward(dout, cache):
     "terms through μ and through σ are missing."
 )
 def mean_and_deviation_taken_for_constants(dout, cache):
-    _, inverse_std, weight = cache
-    return dout * weight * inverse_std, *layer_norm_backward.solution(dout, cache)[1:]
+    return _with_factors(dout, cache, mean=0, projection=0)
 
 
 @layer_norm_backward.mistake(
@@ -48,20 +62,54 @@ def mean_and_deviation_taken_for_constants(dout, cache):
     "has to sum to 0, for a constant added to a row changes nothing; do yours?"
 )
 def no_mean_term(dout, cache):
-    normalised, inverse_std, weight = cache
-    dnormalised = dout * weight
-    projection = (dnormalised * normalised).mean(axis=-1, keepdims=True)
-    dx = (dnormalised - normalised * projection) * inverse_std
-    return dx, *layer_norm_backward.solution(dout, cache)[1:]
+    return _with_factors(dout, cache, mean=0, projection=-1)
 
 
 @layer_norm_backward.mistake(
     "The way through σ is missing: ∂σ/∂x[j] = x̂[j]/H, which gives the term − x̂ mean(dx̂ x̂)."
 )
 def no_deviation_term(dout, cache):
-    _, inverse_std, weight = cache
+    return _with_factors(dout, cache, mean=-1, projection=0)
+
+
+@layer_norm_backward.mistake("The mean of dx̂ is added. It is subtracted: x̂ = (x − μ)/σ falls where μ rises.")
+def mean_added(dout, cache):
+    return _with_factors(dout, cache, mean=1, projection=-1)
+
+
+@layer_norm_backward.mistake(
+    "The term through σ is added. It is subtracted: a larger σ makes every x̂ smaller, ∂x̂[i]/∂σ = −x̂[i]/σ."
+)
+def deviation_term_added(dout, cache):
+    return _with_factors(dout, cache, mean=-1, projection=1)
+
+
+@layer_norm_backward.mistake(
+    "The two means are added. Both are subtracted: dx is what is left of dx̂ without its mean and without "
+    "its share along x̂."
+)
+def both_terms_added(dout, cache):
+    return _with_factors(dout, cache, mean=1, projection=1)
+
+
+@layer_norm_backward.mistake(
+    "In the last term x̂ is missing: − x̂ mean(dx̂ x̂). The mean is one number for the row; each x[j] takes a "
+    "share of it that is as large as its own x̂[j]."
+)
+def deviation_term_without_normalised(dout, cache):
+    normalised, inverse_std, weight = cache
     dnormalised = dout * weight
-    dx = (dnormalised - dnormalised.mean(axis=-1, keepdims=True)) * inverse_std
+    projection = (dnormalised * normalised).mean(axis=-1, keepdims=True)
+    dx = (dnormalised - dnormalised.mean(axis=-1, keepdims=True) - projection) * inverse_std
+    return dx, *layer_norm_backward.solution(dout, cache)[1:]
+
+
+@layer_norm_backward.mistake(
+    "γ is missing in dx: what comes to x̂ is dx̂ = γ dout. While γ = 1, as in a new model, nobody notices."
+)
+def dx_without_gamma(dout, cache):
+    normalised, inverse_std, weight = cache
+    dx, _, _ = layer_norm_backward.solution(dout, (normalised, inverse_std, weight * 0 + 1))
     return dx, *layer_norm_backward.solution(dout, cache)[1:]
 
 
@@ -80,12 +128,8 @@ def gamma_outside_the_means(dout, cache):
     "You sum where a mean belongs: μ and σ² are means over the H features, so their derivatives carry 1/H."
 )
 def sums_for_means(dout, cache):
-    normalised, inverse_std, weight = cache
-    dnormalised = dout * weight
-    total = dnormalised.sum(axis=-1, keepdims=True)
-    projection = (dnormalised * normalised).sum(axis=-1, keepdims=True)
-    dx = (dnormalised - total - normalised * projection) * inverse_std
-    return dx, *layer_norm_backward.solution(dout, cache)[1:]
+    H = dout.shape[-1]
+    return _with_factors(dout, cache, mean=-H, projection=-H)
 
 
 @layer_norm_backward.mistake(
@@ -95,8 +139,9 @@ def sums_for_means(dout, cache):
 def means_over_sequence_and_features(dout, cache):
     normalised, inverse_std, weight = cache
     dnormalised = dout * weight
-    mean = dnormalised.mean(axis=(1, 2), keepdims=True)
-    projection = (dnormalised * normalised).mean(axis=(1, 2), keepdims=True)
+    axes = tuple(range(1, dout.ndim))
+    mean = dnormalised.mean(axis=axes, keepdims=True)
+    projection = (dnormalised * normalised).mean(axis=axes, keepdims=True)
     dx = (dnormalised - mean - normalised * projection) * inverse_std
     return dx, *layer_norm_backward.solution(dout, cache)[1:]
 
@@ -143,3 +188,30 @@ def multiplied_by_the_deviation(dout, cache):
 def dweight_without_normalised(dout, cache):
     dx, _, dbias = layer_norm_backward.solution(dout, cache)
     return dx, dbias, dbias
+
+
+@layer_norm_backward.mistake(
+    "dγ and dβ are made from dx̂ = γ dout. In y = γ x̂ + β both stand outside: dγ = Σ dout x̂, dβ = Σ dout."
+)
+def parameters_from_dnormalised(dout, cache):
+    dx, dweight, dbias = layer_norm_backward.solution(dout, cache)
+    return dx, dweight * cache[2], dbias * cache[2]
+
+
+@layer_norm_backward.mistake(
+    "dγ and dβ are means over the rows. Every row used γ and β in full, so its gradients add up; if the loss "
+    "is a mean, its 1/n is in dout already."
+)
+def parameters_are_means(dout, cache):
+    dx, dweight, dbias = layer_norm_backward.solution(dout, cache)
+    rows = dout.size / dout.shape[-1]
+    return dx, dweight / rows, dbias / rows
+
+
+@layer_norm_backward.mistake(
+    "dγ and dβ are summed over axes 0 and 1. That is right for (B, S, H), but dout may have any number of "
+    "leading axes, as in the head that gets chosen rows only: sum over tuple(range(dout.ndim - 1))."
+)
+def parameters_summed_over_the_first_two_axes(dout, cache):
+    dx, _, _ = layer_norm_backward.solution(dout, cache)
+    return dx, (dout * cache[0]).sum(axis=(0, 1)), dout.sum(axis=(0, 1))

@@ -6,7 +6,8 @@ from minibert.course.exercise import exercise, gradient_trial
 from minibert.ops.embedding import embedding
 from minibert.ops.embedding import embedding_backward as library_backward
 
-# B = 3, S = 4, V = 7: id 5 three times, two of them in one sequence; 0 is padding; 1 and 4 do not occur.
+# B = 3, S = 4, V = 8: id 5 three times, two of them in one sequence; 0 is padding; 1, 4 and the last id, 7,
+# do not occur.
 IDS = np.array([[5, 2, 5, 0], [3, 6, 0, 0], [2, 5, 3, 0]])
 
 
@@ -14,7 +15,12 @@ IDS = np.array([[5, 2, 5, 0], [3, 6, 0, 0], [2, 5, 3, 0]])
     "06",
     outputs="dweight",
     trials=lambda draw: [
-        gradient_trial(lambda weight: embedding(weight, IDS), {"weight": draw.normal(7, 6)})
+        gradient_trial(
+            lambda weight, ids=ids: embedding(weight, ids),
+            {"weight": draw.normal(8, 6)},
+            f"dweight, ids {ids.shape}",
+        )
+        for ids in (IDS, np.array([4, 1, 4]))
     ],
     reference=library_backward,
     hints=(
@@ -76,7 +82,15 @@ def padding_left_out(dout, cache):
     "gets its gradient."
 )
 def added_to_the_positions(dout, cache):
-    ids, shape = cache
-    dweight = np.zeros(shape, dtype=dout.dtype)
-    dweight[: ids.shape[1]] = dout.sum(axis=0)
+    dweight = np.zeros(cache[1], dtype=dout.dtype)
+    length, hidden = dout.shape[-2:]
+    dweight[:length] = dout.reshape(-1, length, hidden).sum(axis=0)
     return dweight
+
+
+@embedding_backward.mistake(
+    "The table ends with the largest id that occurred. The cache has its shape: rows behind that are there, "
+    "with a gradient of 0."
+)
+def cut_off_behind_the_largest_id(dout, cache):
+    return embedding_backward.solution(dout, cache)[: cache[0].max() + 1].copy()

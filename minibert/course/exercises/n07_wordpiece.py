@@ -13,6 +13,12 @@ from minibert.text.wordpiece import CONTINUATION, WordPiece
 # -- Normalising ------------------------------------------------------------------------------------
 
 TEXTS = ("Héllo, World!", "naïve CAFÉ", "don't", "C++ costs $5", "tabs\tand\nnew  lines", "“½ ﬁne”")
+TEXTS += (
+    "Groß",
+    "snake_case",
+    "5€ → 4£",
+    "กัน",
+)  # in the last one the mark above the first letter has no class
 
 
 @exercise(
@@ -71,6 +77,38 @@ def category_p_only(text):
     return _words(text.lower(), is_punctuation=lambda char: unicodedata.category(char).startswith("P"))
 
 
+@normalise.mistake(
+    "“ and ” stay with their words: string.punctuation has the signs of ASCII only. Unicode knows more, in "
+    "the categories that begin with P."
+)
+def ascii_punctuation_only(text):
+    return _words(text.lower(), is_punctuation=lambda char: char in ASCII_PUNCTUATION)
+
+
+@normalise.mistake(
+    "Every sign is cut off, also €, → and £. BERT does so for punctuation (categories P…, and the signs of "
+    "ASCII); other symbols stay with their words."
+)
+def all_symbols_cut_off(text):
+    return _words(text.lower(), is_punctuation=lambda char: not char.isalnum() and not char.isspace())
+
+
+@normalise.mistake(
+    r"This is the punctuation of [^\w\s], which is another: \w holds the underscore, so snake_case stays one "
+    "word, and all symbols are cut off, also €. Ask for the category, and for the signs of ASCII."
+)
+def punctuation_of_a_regular_expression(text):
+    return _words(text.lower(), is_punctuation=lambda char: re.match(r"[^\w\s]", char))
+
+
+@normalise.mistake(
+    "unicodedata.combining is 0 for some marks, such as the vowel signs of Thai. Ask for the category: Mn."
+)
+def combining_class_for_category(text):
+    kept = (char for char in unicodedata.normalize("NFD", text.lower()) if not unicodedata.combining(char))
+    return "".join(f" {char} " if _is_punctuation(char) else char for char in kept).split()
+
+
 @normalise.mistake("The accents are still there: é should become e (NFD, then drop what has category Mn).")
 def accents_kept(text):
     return _words(text.lower(), form="NFC")
@@ -82,6 +120,11 @@ def accents_kept(text):
 )
 def characters_outside_ascii_dropped(text):
     return _words(text.lower().encode("ascii", "ignore").decode())
+
+
+@normalise.mistake("casefold does more than lower: it turns ß into ss. BERT takes lower, and keeps the ß.")
+def case_folded(text):
+    return _words(text.casefold())
 
 
 @normalise.mistake("The capitals are still there: this model is uncased.")
@@ -107,7 +150,7 @@ def signs_in_a_row_are_one_word(text):
 # -- Cutting a word ---------------------------------------------------------------------------------
 
 VOCABULARY = frozenset("[UNK] un a ab abc play player ##aff ##able ##ab ##cd ##s ##ing ##er ##a".split())
-WORDS = ("unaffable", "players", "playing", "unplay", "abcd", "playxing", "un", "able")
+WORDS = ("unaffable", "players", "playing", "unplay", "abcd", "playxing", "un", "able", "zap")
 
 
 def library_wordpiece(word: str, vocabulary: frozenset[str]) -> list[str]:
@@ -205,6 +248,22 @@ def single_characters_are_unknown(word, vocabulary):
 
 
 @wordpiece.mistake(
+    "Where no piece fits you stop and return what you have. If a word cannot be cut to its end, the whole "
+    "word is one [UNK]."
+)
+def stops_where_nothing_fits(word, vocabulary):
+    return _cut(word, vocabulary, _longest, lambda pieces, start: (pieces, len(word)))
+
+
+@wordpiece.mistake(
+    "A word that cannot be cut is returned as it is, but it is no token: the model has no row for it. The "
+    "answer is [UNK]."
+)
+def the_word_itself(word, vocabulary):
+    return _cut(word, vocabulary, _longest, lambda *_: ([word], len(word)))
+
+
+@wordpiece.mistake(
     "You found a cut that greedy matching does not find: “abc” is the longest beginning of “abcd”, and then "
     "“##d” is missing: [UNK]. WordPiece never takes a piece back."
 )
@@ -232,7 +291,7 @@ CORPORA = {
         ("b", "##u", "##n"): 14,
         ("h", "##u", "##g", "##s"): 5,
     },
-    "a tie": {("z", "##o"): 3, ("a", "##b"): 3, ("a", "##c"): 3},
+    "a tie": {("m", "##o"): 3, ("a", "##b"): 3, ("z", "##c"): 3},
     "baaa": {("b", "##a", "##a", "##a"): 4, ("b", "##o"): 1},
 }
 
@@ -313,6 +372,22 @@ def score_of_the_likelihood(words):
 def ties_to_the_first_seen(words):
     counts = pair_counts(words)
     return _merge(words, max(counts, key=counts.get))
+
+
+@merge_once.mistake(
+    "Among equally frequent pairs you take the last in alphabetical order, as max does with (count, pair). "
+    "Take the first: min with (−count, pair)."
+)
+def ties_to_the_last(words):
+    counts = pair_counts(words)
+    return _merge(words, max(counts, key=lambda pair: (counts[pair], pair)))
+
+
+@merge_once.mistake(
+    "The words are as they were. Wherever the pair stands in them, the new token belongs: replace_pair."
+)
+def pair_not_replaced(words):
+    return merge_once.solution(words)[0], dict(words)
 
 
 @merge_once.mistake("The ## of the right half is left in the middle of the new token: ##u and ##n make ##un.")

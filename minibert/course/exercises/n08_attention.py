@@ -71,19 +71,74 @@ def divided_by_the_size_not_its_root(dout, cache):
     return dq / scale, dk / scale, dv
 
 
+def _after_softmax(dout, cache, softmax_backward):
+    """The gradients, with another way back through the softmax: (dp, p) → dscores, before √D."""
+    q, k, v, p = cache
+    dscores = softmax_backward(dout @ v.transpose(0, 2, 1), p) / math.sqrt(q.shape[-1])
+    return dscores @ k, dscores.transpose(0, 2, 1) @ q, p.transpose(0, 2, 1) @ dout
+
+
 @attention_backward.mistake(
     "On the way through the softmax the sum over the row is missing: dscores = p (dp − Σ dp p). The weights "
     "of a row sum to 1, so one cannot rise unless the others fall."
 )
 def softmax_without_the_row_sum(dout, cache):
-    q, k, v, p = cache
-    dscores = p * (dout @ v.transpose(0, 2, 1)) / math.sqrt(q.shape[-1])
-    return dscores @ k, dscores.transpose(0, 2, 1) @ q, p.transpose(0, 2, 1) @ dout
+    return _after_softmax(dout, cache, lambda dp, p: p * dp)
 
 
 def _dscores(dout, cache):
     q, _, v, p = cache
     return softmax_backward(dout @ v.transpose(0, 2, 1), (p,)) / math.sqrt(q.shape[-1])
+
+
+@attention_backward.mistake(
+    "The softmax is skipped: dp is taken for dscores. Between them lies softmax_backward(dp, (p,))."
+)
+def softmax_skipped(dout, cache):
+    return _after_softmax(dout, cache, lambda dp, p: dp)
+
+
+@attention_backward.mistake(
+    "p (1 − p) is only the diagonal of the softmax's Jacobian: each score also moves the other weights of "
+    "its row. dscores = p (dp − Σ dp p)."
+)
+def diagonal_of_the_softmax_only(dout, cache):
+    return _after_softmax(dout, cache, lambda dp, p: p * (1 - p) * dp)
+
+
+@attention_backward.mistake(
+    "On the way through the softmax the sum over the row is added; it is subtracted: p (dp − Σ dp p)."
+)
+def row_sum_added(dout, cache):
+    return _after_softmax(dout, cache, lambda dp, p: p * (dp + (dp * p).sum(axis=-1, keepdims=True)))
+
+
+@attention_backward.mistake(
+    "On the way through the softmax you sum over the queries. A row of p, one query with all keys, is what "
+    "sums to 1: the sum is over the last axis."
+)
+def softmax_summed_over_the_queries(dout, cache):
+    return _after_softmax(dout, cache, lambda dp, p: p * (dp - (dp * p).sum(axis=1, keepdims=True)))
+
+
+@attention_backward.mistake(
+    "q and k are exchanged: in the product q kᵀ the gradient of one factor is made with the other, dq from k "
+    "and dk from q."
+)
+def queries_and_keys_exchanged(dout, cache):
+    q, k, _, _ = cache
+    dscores = _dscores(dout, cache)
+    return dscores @ q, dscores.transpose(0, 2, 1) @ k, attention_backward.solution(dout, cache)[2]
+
+
+@attention_backward.mistake(
+    "dq and dk are divided by √S, the root of the length of the text. What the forward divided by is √D, and "
+    "D is the last axis of q."
+)
+def divided_by_the_root_of_the_length(dout, cache):
+    dq, dk, dv = attention_backward.solution(dout, cache)
+    _, length, size = dq.shape
+    return dq * math.sqrt(size / length), dk * math.sqrt(size / length), dv
 
 
 @attention_backward.mistake(

@@ -16,7 +16,9 @@ HEADS = 2  # A = 2 heads of D = 3 features, S = 4 tokens, B = 3 sequences
 @exercise(
     "09",
     outputs="heads",
-    trials=lambda draw: [Trial({"x": draw.normal(3, 4, 6), "num_heads": HEADS})],
+    trials=lambda draw: [
+        Trial({"x": draw.normal(3, 4, 6), "num_heads": heads}, f"split in {heads}") for heads in (2, 3)
+    ],
     reference=library_split_heads,
     views=True,
     hints=(

@@ -108,6 +108,16 @@ def activation_after_the_second_map(x, up, down, norm, eps):
     return layer_norm(x + linear_activation(wide, *down, "gelu")[0], *norm, eps)[0]
 
 
+@block_forward.mistake("The norm is missing: this is the sum x + f(x) itself.")
+def without_the_norm(x, up, down, norm, eps):
+    return x + _f(x, up, down)
+
+
+@block_forward.mistake("The ε of the norm is another than `eps`: give the norm the one that comes in.")
+def another_epsilon(x, up, down, norm, eps):
+    return layer_norm(x + _f(x, up, down), *norm, 1e-12)[0]
+
+
 # -- The backward -----------------------------------------------------------------------------------
 
 

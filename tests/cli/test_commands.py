@@ -434,7 +434,7 @@ def test_ctrl_c_exits_with_130(monkeypatch, capsys):
     def interrupt(config, *arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("minibert.cli.describe_step", interrupt)
+    monkeypatch.setattr("minibert.cli.info.describe_step", interrupt)
     assert main(["info"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 

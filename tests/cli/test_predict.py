@@ -159,7 +159,7 @@ MISTAKES = {  # the command line, what the message has to say
     ],
 )
 def test_a_place_for_results_is_looked_for_before_they_are_computed(line, workplace, capsys, monkeypatch):
-    for name in ("open_task", "evaluate"):
+    for name in ("predict.open_task", "evaluate.evaluate"):
         monkeypatch.setattr(f"minibert.cli.{name}", lambda *arguments, **options: pytest.fail("too late"))
     assert run(line) == 2
     assert "cannot write here" in capsys.readouterr().err

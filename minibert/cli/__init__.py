@@ -1,0 +1,94 @@
+"""The commands: ``minibert pretrain | fill-mask | predict | evaluate | embed | search | tokenizer | …``.
+
+Each has a file of its own name, where ``add`` says which flags it has. It reads them, calls one function of
+the package and prints what comes back. A person's mistake (``UserError``) is told in one line on stderr, with
+exit code 2 and no traceback; Ctrl-C exits with 130.
+"""
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from minibert import __version__
+from minibert.cli import (
+    embed,
+    evaluate,
+    export,
+    fill_mask,
+    finetune,
+    gradcheck,
+    info,
+    predict,
+    prepare,
+    pretrain,
+    search,
+    tokenizer,
+)
+from minibert.cli.parser import Parser, for_example
+from minibert.errors import UserError
+
+# In the order in which --help lists them.
+COMMANDS = (
+    pretrain,
+    finetune,
+    fill_mask,
+    predict,
+    evaluate,
+    embed,
+    search,
+    tokenizer,
+    prepare,
+    export,
+    info,
+    gradcheck,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (default: the process's own); return the exit code."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal without × or 東 gets a ? and no traceback
+        stream.reconfigure(errors="replace")
+    try:
+        flags = parse(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = flags.run(flags) or 0
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"minibert: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("minibert: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read our output, head for instance, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code
+
+
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    print(f"minibert: warning: {message}", file=sys.stderr)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The values of a command line; ``run`` among them is the function of the command.
+
+    Raises UserError for a wrong flag.
+    """
+    parser = Parser(
+        prog="minibert",
+        description="BERT from scratch in NumPy and CuPy. Every command tells more with --help.",
+        epilog=for_example(
+            "minibert pretrain",
+            'minibert fill-mask "the capital of france is [MASK] ."',
+            "minibert info --preset base",
+        ),
+    )
+    parser.add_argument("--version", action="version", version=f"minibert {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    return parser.parse_args(arguments)

@@ -1,0 +1,64 @@
+"""``minibert evaluate``."""
+
+import argparse
+from typing import Any
+
+from minibert.cli.flags import (
+    add_batch_flags,
+    add_layout_flags,
+    add_skip_flag,
+    check_written,
+    chosen_device,
+    layout_of,
+    tell,
+)
+from minibert.cli.parser import add_command
+from minibert.data.tasks import Faults
+from minibert.files import write_json
+from minibert.tasks import evaluate
+
+
+def add(commands: Any) -> None:
+    """Add the command and its flags."""
+    parser = add_command(
+        commands,
+        "evaluate",
+        _run,
+        "measure a fine-tuned model on a labelled file, or a pretrained one on minimal pairs",
+        "minibert evaluate --model runs/wnut17/best --data emerging.test.annotated",
+        "minibert evaluate --model runs/mrpc/best --recipe mrpc --data test.txt --json scores.json",
+        "minibert evaluate --model runs/tiny/final --recipe blimp --data BLiMP.zip --limit 100",
+    )
+    parser.usage = f"{parser.prog} --model FOLDER --data FILE [flags]"
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="FOLDER",
+        help="a fine-tuned model; for --recipe blimp a pretrained one",
+    )
+    parser.add_argument("--data", required=True, metavar="FILE", help="a file with labels")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="use the first N examples only; of blimp, N of each paradigm"
+    )
+    parser.add_argument("--json", metavar="FILE", help="where to write the scores as JSON, too")
+    add_skip_flag(parser)
+    add_batch_flags(parser)
+    add_layout_flags(parser)
+
+
+def _run(flags: argparse.Namespace) -> None:
+    check_written(flags.json, flags.data)
+    faults = Faults(flags.skip_bad)
+    result = evaluate(
+        flags.model,
+        flags.data,
+        layout=layout_of(flags),
+        limit=flags.limit,
+        batch_size=flags.batch_size,
+        faults=faults,
+        device=chosen_device(flags),
+    )
+    print(result.describe())
+    tell(faults)
+    if flags.json:
+        write_json(flags.json, result.to_dict())

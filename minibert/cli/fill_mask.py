@@ -1,0 +1,43 @@
+"""``minibert fill-mask``."""
+
+import argparse
+import warnings
+from typing import Any
+
+from minibert.bert import BertForMaskedLM
+from minibert.cli.flags import DEFAULT_MODEL, add_machine_flags, chosen_device
+from minibert.cli.parser import add_command
+from minibert.tasks import fill_mask
+from minibert.text import BertTokenizer
+
+
+def add(commands: Any) -> None:
+    """Add the command and its flags."""
+    parser = add_command(
+        commands,
+        "fill-mask",
+        _run,
+        "guess the words behind [MASK]",
+        'minibert fill-mask "the capital of france is [MASK] ."',
+        'minibert fill-mask --model runs/books/final --top-k 3 "it was a [MASK] and [MASK] night ."',
+    )
+    parser.add_argument("text", help="a text with one [MASK] or several")
+    parser.add_argument(
+        "--model",
+        default=DEFAULT_MODEL,
+        metavar="FOLDER",
+        help="a model (default: %(default)s, which comes with minibert)",
+    )
+    parser.add_argument("--top-k", type=int, default=5, metavar="N", help="guesses (default: %(default)s)")
+    add_machine_flags(parser)
+
+
+def _run(flags: argparse.Namespace) -> None:
+    tokenizer = BertTokenizer.from_pretrained(flags.model)
+    warnings.filterwarnings("ignore", ".* does not use")  # that there is a pooler as well is no news here
+    model = BertForMaskedLM.from_pretrained(flags.model, device=chosen_device(flags))
+    print(f"model: {flags.model}" + ", which comes with minibert" * (flags.model == DEFAULT_MODEL))
+    for guesses in fill_mask(model, tokenizer, flags.text, top_k=flags.top_k):
+        print("[MASK]")
+        for token, probability in guesses:
+            print(f"  {probability:7.2%}  {token}")

@@ -1,0 +1,44 @@
+"""``minibert finetune``."""
+
+import argparse
+from dataclasses import fields
+from typing import Any
+
+from minibert.cli.parser import add_command
+from minibert.cli.setting_flags import add_setting_flags, given_settings
+from minibert.tasks import finetune
+from minibert.tasks.finetune_settings import FinetuneSettings
+from minibert.tasks.registry import TASKS
+
+
+def add(commands: Any) -> None:
+    """Add the command and its flags."""
+    parser = add_command(
+        commands,
+        "finetune",
+        _run,
+        "teach a pretrained model a task",
+        "minibert finetune --recipe mrpc --train train.tsv --dev dev.tsv --model bert-base-uncased",
+        "minibert finetune --task classify --train reviews.csv --model runs/books/final --name reviews",
+        "minibert finetune --config runs/reviews/config.json --resume",
+    )
+    options = [task.Options for task in TASKS.values()]
+    add_setting_flags(parser, FinetuneSettings, *options, notes=_task_notes())
+
+
+def _task_notes() -> dict[str, str]:
+    """For which tasks an option is, if not for all; and other defaults than that of the first task."""
+    defaults: dict[str, dict[str, Any]] = {}  # by option, then by task
+    for task in TASKS.values():
+        for f in fields(task.Options):
+            defaults.setdefault(f.name, {})[task.name] = f.default
+    notes = {}
+    for name, values in defaults.items():
+        usual = next(iter(values.values()))
+        notes[name] = "".join(f" ({task}: {value})" for task, value in values.items() if value != usual)
+        notes[name] += f" [{', '.join(values)}]" if len(values) < len(TASKS) else ""
+    return notes
+
+
+def _run(flags: argparse.Namespace) -> None:
+    finetune(flags.config or "settings", **given_settings(flags))

@@ -1,0 +1,112 @@
+"""What several commands have in common: flags, and what is done with their values."""
+
+import argparse
+import os
+import sys
+import typing
+from dataclasses import Field, fields
+from typing import Any
+
+from minibert.arrays import Device, resolve_device, set_threads
+from minibert.cli.setting_flags import flag_options
+from minibert.data.tasks import Faults
+from minibert.errors import UserError
+from minibert.files import check_writable
+from minibert.ops import POOLING, require_kernels
+from minibert.tasks.registry import TASKS
+
+DEFAULT_MODEL = "mini"  # of those in minibert.assets
+
+
+def add_machine_flags(parser: argparse.ArgumentParser) -> None:
+    """On what to compute."""
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads for the CPU's matrix products")
+    parser.add_argument(
+        "--strict-kernels",
+        action="store_true",
+        help="a GPU kernel that cannot be used is an error",
+    )
+
+
+def chosen_device(flags: argparse.Namespace) -> Device:
+    """What the flags say of the machine, put into force."""
+    if flags.threads is not None:
+        set_threads(flags.threads)
+    require_kernels(flags.strict_kernels)
+    return resolve_device(flags.device)
+
+
+def add_skip_flag(parser: argparse.ArgumentParser) -> None:
+    """What to do with rows that cannot be read."""
+    parser.add_argument("--skip-bad", action="store_true", help="leave out and count what cannot be read")
+
+
+def add_batch_flags(parser: argparse.ArgumentParser) -> None:
+    """How much to compute at a time, and on what."""
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="sequences at a time (default: %(default)s)"
+    )
+    add_machine_flags(parser)
+
+
+def add_layout_flags(parser: argparse.ArgumentParser) -> None:
+    """How a task's files are read, if not like those of the training."""
+    layout = parser.add_argument_group("files unlike those of the training (said in full, or not at all)")
+    for name, (f, annotation) in _layout_options().items():
+        flag = "--" + name.replace("_", "-")
+        layout.add_argument(flag, default=argparse.SUPPRESS, **flag_options(f, annotation))
+
+
+def _layout_options() -> dict[str, tuple[Field, Any]]:
+    """The settings of all tasks that say how files are read, with their types."""
+    return {
+        f.name: (f, typing.get_type_hints(task.Options)[f.name])
+        for task in TASKS.values()
+        for f in fields(task.Options)
+        if f.metadata["group"] == "Data"
+    }
+
+
+def layout_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """What was said of that, for `Task.set_layout`."""
+    return {name: getattr(flags, name) for name in _layout_options() if hasattr(flags, name)}
+
+
+def add_encoder_flags(parser: argparse.ArgumentParser, about: str, required: bool) -> None:
+    """Which sentence encoder to take, and how it makes vectors."""
+    parser.add_argument("--model", required=required, metavar="FOLDER", help=about)
+    parser.add_argument(
+        "--pooling",
+        choices=tuple(POOLING),
+        default=argparse.SUPPRESS,
+        help="how a vector is made of hidden states (default: as the folder says, else mean)",
+    )
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="tokens that a text is cut to (default: as the folder says, else what the model can read)",
+    )
+
+
+def encoder_options(flags: argparse.Namespace) -> dict[str, Any]:
+    """What was said of the encoder; the folder tells the rest."""
+    names = ("pooling", "max_length", "normalise")
+    return {name: getattr(flags, name) for name in names if hasattr(flags, name)}
+
+
+def check_written(output: str | None, read: str | None) -> None:
+    """Raise UserError if the results could not be written, before they are computed."""
+    if output is None:
+        return
+    if read is not None and os.path.realpath(read) == os.path.realpath(output):
+        raise UserError(f"{output}: the results would replace what is read; choose another file for them")
+    check_writable(output)
+
+
+def tell(faults: Faults) -> None:
+    """Say on stderr what was left out."""
+    for line in faults.describe():
+        print(f"minibert: {line}", file=sys.stderr)

@@ -1,0 +1,47 @@
+"""``minibert info``."""
+
+import argparse
+from typing import Any
+
+from minibert.arrays import PRECISIONS
+from minibert.bert import PRESETS, BertConfig
+from minibert.bert.info import describe_parameters, describe_step
+from minibert.cli.parser import add_command
+
+
+def add(commands: Any) -> None:
+    """Add the command and its flags."""
+    parser = add_command(
+        commands,
+        "info",
+        _run,
+        "show a model's parameters matrix by matrix, and what a training step costs",
+        "minibert info --preset base",
+        "minibert info runs/tiny/final --batch-size 64",
+        "minibert info --preset base --batch-size 256 --max-seq-length 512 --precision bfloat16 --recompute",
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "folder", nargs="?", metavar="FOLDER", help="a pretrained folder, instead of --preset"
+    )
+    source.add_argument("--preset", metavar="NAME", help=f"{', '.join(PRESETS)} (default: base)")
+    for flag, default, what in (
+        ("--batch-size", 32, "sequences in a step"),
+        ("--max-seq-length", 128, "tokens in a sequence"),
+        ("--max-predictions", 20, "tokens to predict in a sequence"),
+    ):
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{what} (default: {default})")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="float32", help="of the arithmetic (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--recompute", action="store_true", help="layers are computed again in the backward, not kept"
+    )
+
+
+def _run(flags: argparse.Namespace) -> None:
+    preset = flags.preset or "base"
+    config = BertConfig.from_pretrained(flags.folder) if flags.folder else BertConfig.preset(preset)
+    sizes = flags.batch_size, flags.max_seq_length, flags.max_predictions
+    step = describe_step(config, *sizes, flags.precision, flags.recompute)
+    print(flags.folder or preset, describe_parameters(config), step, sep="\n\n")

@@ -1,0 +1,53 @@
+"""How a command line is read, and what is said of one that is wrong."""
+
+import argparse
+import difflib
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from minibert.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a wrong flag is a UserError like every other mistake, and names the nearest right one."""
+
+    def __init__(self, **options: Any):
+        layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
+        super().__init__(**options, allow_abbrev=False, formatter_class=layout)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list]:
+        """As argparse does it. Raises UserError for what is left over."""
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            known = re.findall(r"--[a-z0-9-]+", self.format_help())
+            nearest = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.75)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"see  {self.prog} --help"
+            raise UserError(f"unknown argument {unknown[0]!r}; {hint}")
+        return namespace, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError, with what argparse says."""
+        raise UserError(f"{message.removeprefix('argument ')}; see  {self.prog} --help")
+
+
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], about: str, *examples: str
+) -> Parser:
+    """A command, what it is about, and command lines to show; ``run`` is called with its flags."""
+    parser = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+    parser.epilog = for_example(*examples)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_group(commands: Any, name: str, about: str) -> Any:
+    """A command that is several, its actions, to which they are added like commands."""
+    parser = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+    return parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+
+def for_example(*lines: str) -> str:
+    """Command lines, as they stand below a help text."""
+    return "\n".join(["for example:", *(f"  {line}" for line in lines)])

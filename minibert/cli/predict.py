@@ -1,0 +1,97 @@
+"""``minibert predict``."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from minibert.cli.flags import (
+    add_batch_flags,
+    add_layout_flags,
+    add_skip_flag,
+    check_written,
+    chosen_device,
+    layout_of,
+    tell,
+)
+from minibert.cli.parser import add_command
+from minibert.data.lines import decoded_lines, read_lines
+from minibert.data.tasks import Faults
+from minibert.errors import UserError
+from minibert.tasks import open_task
+from minibert.tasks.predict import examples_of, examples_of_lines, json_lines, records, write_predictions
+from minibert.tasks.registry import TASKS
+from minibert.tasks.task import Task
+
+
+def add(commands: Any) -> None:
+    """Add the command and its flags."""
+    parser = add_command(
+        commands,
+        "predict",
+        _run,
+        "ask a fine-tuned model",
+        'minibert predict --model runs/sst2/best "a fine film"',
+        "minibert predict --model runs/wnut17/best --input tweets.conll --output tagged.conll",
+        "minibert predict --model runs/mrpc/best --input pairs.txt --lines --output answers.jsonl",
+    )
+    parser.usage = f"{parser.prog} --model FOLDER [TEXT ...] [flags]"
+    parser.add_argument(
+        "text", nargs="*", metavar="TEXT", help="texts; without any, and without --input, lines of stdin"
+    )
+    parser.add_argument(
+        "--pair", metavar="TEXT", help="the text that goes with them; of questions, the passage"
+    )
+    parser.add_argument("--model", required=True, metavar="FOLDER", help="a fine-tuned model")
+    parser.add_argument("--input", metavar="FILE", help="a file like those of the training; no labels needed")
+    parser.add_argument(
+        "--lines", action="store_true", help="FILE has a text in each line, or two with a tab between them"
+    )
+    endings = ", ".join(f"{task.own_ending} ({task.name})" for task in TASKS.values() if task.own_ending)
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help=f"where to write: a JSON object a line, or what other programs read if it ends in {endings}",
+    )
+    add_skip_flag(parser)
+    add_batch_flags(parser)
+    add_layout_flags(parser)
+
+
+def _run(flags: argparse.Namespace) -> None:
+    _check_inputs(flags)
+    faults = Faults(flags.skip_bad)
+    task, model = open_task(flags.model, device=chosen_device(flags))
+    task.set_layout(layout_of(flags))
+    examples = _examples_to_predict(flags, task, faults)
+    predictions = task.predict(model, examples, flags.batch_size)
+    if flags.output:
+        write_predictions(task, examples, predictions, flags.output)
+        print(f"{len(predictions):,} prediction(s) written to {flags.output}")
+    else:
+        print(json_lines(records(task, examples, predictions)), end="")
+    tell(faults)
+
+
+def _check_inputs(flags: argparse.Namespace) -> None:
+    """Raise UserError unless a command line names one source of texts, and another place for predictions."""
+    if flags.text and flags.input:
+        raise UserError("texts and --input FILE; give one of them")
+    if flags.pair is not None and not flags.text:
+        raise UserError("--pair goes with a text on the command line; in lines, a tab goes between the two")
+    if flags.lines and not flags.input:
+        raise UserError("--lines goes with --input FILE; stdin is read by lines without it")
+    if not flags.text and not flags.input and sys.stdin.isatty():
+        raise UserError("nothing to read; give a text, --input FILE, or lines on stdin")
+    check_written(flags.output, flags.input)
+
+
+def _examples_to_predict(flags: argparse.Namespace, task: Task, faults: Faults) -> list[Any]:
+    """Texts of the command line, a file, the lines of a file, or those of stdin."""
+    if flags.text:
+        return examples_of(task, ((text, flags.pair) for text in flags.text), "the texts given", faults)
+    if flags.input and not flags.lines:
+        return task.read(flags.input, labelled=False, faults=faults)
+    if flags.input:
+        return examples_of_lines(task, read_lines(flags.input), flags.input, faults)
+    return examples_of_lines(task, decoded_lines(sys.stdin.buffer, Path("stdin")), "stdin", faults)

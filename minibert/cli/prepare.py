@@ -1,0 +1,26 @@
+"""``minibert prepare``."""
+
+import argparse
+from typing import Any
+
+from minibert.cli.parser import add_command
+from minibert.cli.setting_flags import add_setting_flags, pretrain_settings
+from minibert.tasks import prepare
+from minibert.train.settings import PretrainSettings
+
+
+def add(commands: Any) -> None:
+    """Add the command and its flags."""
+    parser = add_command(
+        commands,
+        "prepare",
+        _run,
+        "turn a corpus into token arrays on disk, which pretrain then finds ready",
+        "minibert prepare --corpus wikipedia/ --vocab-size 30000",
+    )
+    names = "corpus layout held_out tokenizer vocab_size lowercase seed prepared processes"
+    add_setting_flags(parser, PretrainSettings, names=names.split())
+
+
+def _run(flags: argparse.Namespace) -> None:
+    prepare(pretrain_settings(flags))

@@ -1,0 +1,28 @@
+"""``minibert pretrain``."""
+
+import argparse
+from typing import Any
+
+from minibert.cli.parser import add_command
+from minibert.cli.setting_flags import add_setting_flags, pretrain_settings
+from minibert.tasks import pretrain
+from minibert.train.settings import PretrainSettings
+
+
+def add(commands: Any) -> None:
+    """Add the command and its flags."""
+    parser = add_command(
+        commands,
+        "pretrain",
+        _run,
+        "train a BERT on real text, from nothing or from another",
+        "minibert pretrain",
+        "minibert pretrain --corpus books/*.txt --name books --steps 20000",
+        "minibert pretrain --config runs/books/config.json --resume",
+        "minibert pretrain --model bert-base-uncased --corpus mine/ --learning-rate 5e-5 --name mine",
+    )
+    add_setting_flags(parser, PretrainSettings)
+
+
+def _run(flags: argparse.Namespace) -> None:
+    pretrain(pretrain_settings(flags))

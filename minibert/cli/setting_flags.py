@@ -1,0 +1,69 @@
+"""Flags made from settings: those of a run or a task, and a file of them."""
+
+import argparse
+import typing
+from collections.abc import Collection, Mapping
+from dataclasses import Field
+from types import NoneType
+from typing import Any
+
+from minibert.settings import Settings, read_settings
+from minibert.train.settings import PretrainSettings
+
+
+def add_setting_flags(
+    parser: argparse.ArgumentParser,
+    *kinds: type[Settings],
+    names: Collection[str] | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> None:
+    """A flag for each setting of these kinds (or for those named), and --config for a file of them.
+
+    Only flags that are given get a value, so that the others do not hide what the file says. ``notes`` are
+    added to the help of some.
+    """
+    parser.usage = f"{parser.prog} [--config FILE] [flags]"
+    parser.add_argument("--config", metavar="FILE", help="settings as TOML or JSON; flags go before them")
+    sections: dict[str, Any] = {}
+    added: set[str] = set()
+    for kind in kinds:
+        types = typing.get_type_hints(kind)
+        for group, members in kind.groups().items():
+            for f in members:
+                if f.name not in added and (names is None or f.name in names):
+                    if group not in sections:
+                        sections[group] = parser.add_argument_group(group.lower())
+                    flag = "--" + f.name.replace("_", "-")
+                    options = flag_options(f, types[f.name])
+                    options["help"] += (notes or {}).get(f.name, "")
+                    sections[group].add_argument(flag, default=argparse.SUPPRESS, **options)
+                    added.add(f.name)
+    parser.set_defaults(settings=added)
+
+
+def flag_options(f: Field, annotation: Any) -> dict[str, Any]:
+    """How argparse reads and explains one setting. Limits and choices are checked by the settings."""
+    help = f.metadata["help"].replace("%", "%%")
+    if "choices" in f.metadata:
+        help += f": {', '.join(f.metadata['choices'])}"
+    if f.default not in (None, ()):
+        default = {True: "yes", False: "no"}[f.default] if isinstance(f.default, bool) else f.default
+        help += f" (default: {default})"
+    # X of X, X | None and tuple[X, ...]
+    (kind,) = set(typing.get_args(annotation) or [annotation]) - {NoneType, ...}
+    if kind is bool:
+        return {"help": help, "action": argparse.BooleanOptionalAction}
+    if typing.get_origin(annotation) is tuple:
+        return {"help": help, "nargs": "+", "type": kind, "metavar": "PATH" if kind is str else "N"}
+    return {"help": help, "type": kind}
+
+
+def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:
+    """The settings of pre-training that a command line tells."""
+    return PretrainSettings.from_dict(given_settings(flags), flags.config or "settings")
+
+
+def given_settings(flags: argparse.Namespace) -> dict[str, Any]:
+    """The values of the flags that were given, then those of the --config file."""
+    given = {name: value for name, value in vars(flags).items() if name in flags.settings}
+    return (read_settings(flags.config) if flags.config else {}) | given
