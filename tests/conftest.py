@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import ModuleType
 
+import hypothesis
 import numpy as np
 import pytest
 import strict
@@ -13,6 +14,10 @@ from minibert.errors import UserError
 from minibert.gradcheck import Case
 
 LIBRARIES = ("numpy", "strict", "cupy")
+
+# Nothing is timed in a test: a busy machine is no failure.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -315,7 +315,12 @@ class BertForQuestionAnswering(TaskModel):
         return_hidden_states: bool = False,
         return_attentions: bool = False,
     ) -> tuple[BertOutput, list]:
-        """A batch on the host → outputs, cache. Without positions there is no loss, and no backward."""
+        """A batch on the host → outputs, cache. Without positions there is no loss, and no backward.
+
+        input_ids, token_type_ids, attention_mask (B, S), start_positions, end_positions (B,) → start_logits,
+        end_logits (B, S). Raises UserError for a batch that does not fit the model, and for one kind of
+        positions without the other.
+        """
         batch = self.check(
             input_ids, token_type_ids, attention_mask, start_positions, end_positions, denominator, features
         )
@@ -332,7 +337,10 @@ class BertForQuestionAnswering(TaskModel):
         denominator: Any = None,
         features: Any = None,
     ) -> TaskInputs:
-        """The first half of ``forward``; the denominator may be two, for the starts and for the ends."""
+        """The first half of ``forward``; the denominator may be two, for the starts and for the ends.
+
+        Raises UserError as ``forward``.
+        """
         if (start_positions is None) != (end_positions is None):
             raise UserError("give both start_positions and end_positions, or none of them")
         labels = None if start_positions is None else (start_positions, end_positions)

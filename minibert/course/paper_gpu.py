@@ -26,10 +26,12 @@ class Launch(NamedTuple):
 class PaperArray:
     """An array of a :class:`PaperGPU`. Like CuPy's it refuses to be mixed with NumPy's."""
 
-    __array_ufunc__ = None  # NumPy's operators leave it to ours
-
     def __init__(self, values: np.ndarray, gpu: "PaperGPU"):
         self.values, self.gpu = values, gpu
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **keywords: Any) -> Any:
+        """NumPy passes on what it is asked: np.exp(x) is the device's exp, np.exp(x, out=…) is refused."""
+        return NotImplemented if method != "__call__" or keywords else self.gpu.run(ufunc, *operands)
 
     def __array_namespace__(self, api_version: str | None = None) -> "PaperGPU":
         return self.gpu
@@ -94,13 +96,16 @@ class PaperGPU:
         self.uploads = self.waits = 0
 
     def wait(self) -> None:
-        """Note that the host reads what the device has computed."""
+        """Note that the host reads what the device has computed. Raises RuntimeError while recording."""
         if self._recording is not None:
             raise RuntimeError("the stream is recording: no value can be read now")
         self.waits += 1
 
     def asarray(self, array: Any, dtype: Any = None) -> PaperArray:
-        """The way in: an array of the device, copied from the host if it is not there yet."""
+        """The way in: an array of the device, copied from the host if it is not there yet.
+
+        Raises RuntimeError for a copy while recording.
+        """
         if isinstance(array, PaperArray):
             return array if dtype in (None, array.dtype) else array.astype(dtype)
         if self._recording is not None:
@@ -118,7 +123,10 @@ class PaperGPU:
         return lambda *arguments, **keywords: self.run(found, *arguments, **keywords)
 
     def run(self, function: Callable, *arguments: Any, **keywords: Any) -> Any:
-        """Call NumPy's ``function`` on the values of the arrays, and note what a GPU would do for it."""
+        """Call NumPy's ``function`` on the values of the arrays, and note what a GPU would do for it.
+
+        Raises TypeError, as CuPy does, for an array of the host among the arguments.
+        """
         operands: list[np.ndarray] = []
 
         def values(argument: Any) -> Any:
@@ -188,6 +196,7 @@ class _Special:
         self._gpu = gpu
 
     def erf(self, x: PaperArray) -> PaperArray:
+        """erf(x) = 2/√π ∫₀ˣ exp(−t²) dt, for each number."""
         return self._gpu.run(scipy.special.erf, x)
 
 

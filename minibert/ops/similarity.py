@@ -72,6 +72,9 @@ def in_batch_softmax_loss(
     nothing (Henderson et al., 2017; with cosines and a scale of 20, Reimers and Gurevych's "multiple
     negatives ranking loss"). With ``symmetric`` each y has to find its x too, and the loss is the mean of
     both directions (as in CLIP, Radford et al., 2021).
+
+    An x or y that stands in two rows counts as a wrong answer in one of them: whoever makes the batch has to
+    keep such pairs apart.
     """
     xp = get_array_module(x)
     x, x_cache = unit_length(x)

@@ -43,7 +43,8 @@ class TextEncoder:
 
         ``options`` go to ``SentenceEncoder.from_pretrained``: pooling and normalise, by default as the folder
         says (mean and no, if it does not), and device. ``max_length`` is by default what the folder says in
-        ``sentence_bert_config.json``, else as many tokens as the model has positions.
+        ``sentence_bert_config.json``, else as many tokens as the tokenizer's ``model_max_length`` and the
+        model's positions allow.
 
         Raises UserError if the folder's parts do not fit each other, and for a max_length that does not fit.
         """

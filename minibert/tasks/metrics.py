@@ -1,6 +1,7 @@
 """How good predictions are: classes, scores, entities, answers, ranks and minimal pairs.
 
-Pure functions of host arrays and lists. Nothing is in per cent.
+Pure functions of host arrays and lists. Nothing is in per cent. All raise UserError where there is nothing to
+score, and where predictions and right answers are not equally many.
 """
 
 import re
@@ -111,28 +112,30 @@ def entity_scores(
 ) -> dict[str, dict[str, float]]:
     """Precision, recall, F1 and number ("support") of entities: of all ("overall"), and of each kind.
 
-    An entity is right if its kind and both its ends are. Equal to seqeval's and conlleval's figures.
+    An entity is right if its kind and both its ends are; a share of nothing is 0. Equal to seqeval's and
+    conlleval's figures. A kind that is itself named "overall" counts in the sum, and has no row of its own.
     """
     if len(predicted) != len(labels) or any(map(_different_lengths, predicted, labels)):
         raise UserError("there must be a predicted tag for every word of every sentence")
-    right, guessed, there = Counter(), Counter(), Counter()
+    right, guessed, there = Counter(), Counter(), Counter()  # by the kind
     for predicted_tags, tags in zip(predicted, labels, strict=True):
         predicted_entities, true_entities = set(entities(predicted_tags)), set(entities(tags))
-        for counter, found in (
-            (right, predicted_entities & true_entities),
-            (guessed, predicted_entities),
-            (there, true_entities),
-        ):
-            counter.update(kind for kind, _, _ in found)
-            counter["overall"] += len(found)
+        right.update(kind for kind, _, _ in predicted_entities & true_entities)
+        guessed.update(kind for kind, _, _ in predicted_entities)
+        there.update(kind for kind, _, _ in true_entities)
+    kinds = sorted((guessed | there).keys() - {"overall"})
+    overall = _entity_row(right.total(), guessed.total(), there.total())
+    return {"overall": overall} | {
+        kind: _entity_row(right[kind], guessed[kind], there[kind]) for kind in kinds
+    }
+
+
+def _entity_row(right: int, guessed: int, there: int) -> dict[str, float]:
     return {
-        kind: {
-            "precision": right[kind] / guessed[kind] if guessed[kind] else 0.0,
-            "recall": right[kind] / there[kind] if there[kind] else 0.0,
-            "f1": _f1(right[kind], guessed[kind], there[kind]),
-            "support": there[kind],
-        }
-        for kind in ["overall", *sorted((guessed | there).keys() - {"overall"})]
+        "precision": right / guessed if guessed else 0.0,
+        "recall": right / there if there else 0.0,
+        "f1": _f1(right, guessed, there),
+        "support": there,
     }
 
 

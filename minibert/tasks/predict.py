@@ -50,7 +50,7 @@ def examples_of(
                 raise Problem("an empty text")
             examples.append(task.example(text, pair, place))
     if not examples:
-        raise UserError(f"{source}: there is no text to read; give one")
+        raise faults.nothing_left(source, "text", "give one")
     return examples
 
 

@@ -105,6 +105,8 @@ class PassageIndex:
         lancedb = _lancedb()
         folder = Path(folder)
         if not (folder / f"{TABLE}.lance").is_dir():
+            if folder.exists():
+                raise UserError(f"{folder}: no index of passages, but something else; choose another folder")
             raise UserError(
                 f"{folder}: no index of passages; make one with  "
                 f"minibert search index --model FOLDER --passages FILE --index {folder}"
@@ -188,6 +190,8 @@ class PassageIndex:
 
         All passages are compared, unless the index is approximate and ``exact`` is not asked for. ``where``
         is a condition in SQL on id, title and text that passages must meet.
+
+        Raises UserError for vectors of another length, a ``top_k`` below 1, and a condition that is no SQL.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.info.dimension:
             raise UserError(

@@ -95,7 +95,10 @@ class Similarity(TableTask):
     def read(
         self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None
     ) -> list[TextExample]:
-        """The pairs in a file; of SQuAD, each question that has an answer and its passage."""
+        """The pairs in a file; of SQuAD, each question that has an answer and its passage.
+
+        Raises UserError as `Task.read`, for a recipe that gives no pairs for the loss, and for single texts.
+        """
         name = self.options.recipe
         if name is None:
             examples = self._read(path, labelled and self.scored, faults)
@@ -112,7 +115,9 @@ class Similarity(TableTask):
                     for question in examples
                     if question.answers
                 ]
-        if examples and examples[0].text_pair is None:
+                if not examples:
+                    raise UserError(f"{path}: no question in this file has an answer; give another file")
+        if examples[0].text_pair is None:
             raise UserError(f"{examples[0].place}: one text; say which column holds the second (pair_column)")
         return examples
 

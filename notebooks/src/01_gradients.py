@@ -235,8 +235,8 @@ This works on arrays, where the chain rule says the following. If $y_i$ are the 
 
 $$ dx_j = \sum_i dy_i \, \frac{\partial y_i}{\partial x_j} . $$
 
-It is the $+=$ again: $x_j$ may move many $y_i$. The matrix of all $\partial y_i / \partial
-x_j$ is called the **Jacobian** $J$, and the formula reads $dx = J^\top dy$. Nobody stores Jacobians (for a million inputs
+It is the $+=$ again. The matrix of all $\partial y_i / \partial
+x_j$ is called the **Jacobian** $J$, and the formula reads $dx = J^\top dy$. Nobody stores it (for a million inputs
 and outputs, $10^{12}$ numbers). A backward is a short way to compute $J^\top dy$.
 
 Three steps with four numbers, and their Jacobians:
@@ -338,6 +338,10 @@ NumPy lines up the two shapes at their **ends**, and copies in two cases:
 ## 5. Your turn: take a broadcast back
 
 $dx$ has the shape of $x$, always. That is half of the solution.
+
+`check` prints a row for each result: how far its worst number is off (`largest error`), and how far all of it, relative
+to its size (section 8), from the library's and from a numeric gradient (section 6). If something is wrong, it names the
+mistake if it knows it, else it gives a hint, a longer one each time.
 """
 
 
@@ -358,8 +362,8 @@ check("01.unbroadcast", my_unbroadcast)
 
 # %% [markdown]
 r"""
-The library has no such function: it knows at every place what was broadcast, and sums there. Two such lines, for the
-bias of a linear layer and for the positions' vectors, which every sequence shares:
+The library has no such function: it knows what was broadcast, and sums there. Two such lines, for a linear layer's bias
+and for the positions' vectors, which every sequence shares:
 """
 
 # %%
@@ -372,11 +376,11 @@ for backward in (linear_backward, embed_backward):
 r"""
 ## 6. The numeric gradient
 
-You have used it in every section so far: move a number to either side, and divide.
+You have used it all along: move a number to either side, and divide.
 
 $$ \frac{\partial L}{\partial x} \approx \frac{L(x + h) - L(x - h)}{2h} $$
 
-**Why to either side?** Write down Taylor's series for both:
+**Why to either side?** Write Taylor's series for both:
 
 $$
 L(x \pm h) = L \pm h L' + \tfrac{h^2}{2} L'' \pm \tfrac{h^3}{6} L''' + \dots
@@ -465,7 +469,7 @@ than eight. In float32 there are never more than five, and at $h = 10^{-5}$ two 
 
 ## 7. Your turn: a numeric gradient
 
-Now for an array. Each number has a derivative of its own: move one, leave the others.
+Now for an array: move one number, leave the others.
 """
 
 
@@ -489,6 +493,9 @@ check("01.numeric_grad", my_numeric_grad)
 
 # %% [markdown]
 r"""
+(*Complex step* is a third way, $\operatorname{Im} f(x + ih) / h$: it subtracts nothing, so $h = 10^{-30}$ loses no
+digit. With $h = 0.1$ the right answer *is* off, by $h^2$ for cubes.)
+
 What if the result is an array, too? Then there is no loss to watch, so we make one: draw a **random** $dy$ and take $L =
 \sum_i dy_i \, y_i$. It is the simplest loss whose gradient with respect to $y$ is $dy$, and a backward, which gets `dout`
 and nothing else, cannot tell it from any other. The library's own checker does that:
@@ -759,8 +766,7 @@ all_right = report(operation_cases(cpu)[:6])
 assert all_right
 # %% [markdown]
 r"""
-And who checks the checker? Give it something wrong. (The library's tests do that with every sign, transpose and sum
-of its backwards.) Here the cache holds $y = \tanh x$, and somebody took it for $x$.
+And who checks the checker? Give it something wrong. Here the cache holds $y = \tanh x$, and somebody took it for $x$.
 """
 
 
@@ -792,12 +798,12 @@ r"""
 - **A mean for a sum.** Dividing by the batch in a layer, when the loss has done it.
 - **A gradient of another shape.** NumPy broadcasts it without a word when it is added to something.
 - **The checker's steps on a copy.** `x.flatten()[i] += h` moves nothing, so every derivative is 0.
-- **A kink in between.** ReLU's slope jumps at 0; a step across it measures neither side. (GELU has no kink.)
+- **A kink in between.** ReLU's slope jumps at 0; a step across it measures neither side.
 - **Zero against zero.** Where the true gradient is 0, a relative error compares rounding with rounding.
 
 ## Three questions
 
-Answer before you unfold.
+Answer first.
 """
 
 # %% [markdown]

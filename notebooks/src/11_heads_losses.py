@@ -7,7 +7,7 @@ the whole model its error signal: one asks which word was hidden, the other whet
 first has a weight that is used at both ends of the model, and so two gradients for one matrix.
 
 **You will** follow the masked-word head from hidden states to a loss · derive the gradient of a weight with two uses,
-and write it · see what the decoder's separate bias learns · see where the pooler's gradient comes from, and what its tanh is
+and write it · see what the decoder's separate bias can learn · see where the pooler's gradient comes from, and what its tanh is
 good for · check a model with both heads against numeric gradients.
 
 **Before this:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), [06 · Embeddings](06_embeddings.ipynb).
@@ -52,22 +52,22 @@ figure, axes = plt.subplots(figsize=(7.5, 2.5))
 NODES = {
     "hidden": (0, 0.5),
     "rows": (1.3, 1),
-    "z": (3.1, 1),
+    "  z  ": (3.1, 1),
     "scores": (4.7, 1),
     "h[CLS]": (1.3, 0),
     "pooled": (3.1, 0),
-    "2 scores": (4.7, 0),
+    "scores ": (4.7, 0),
     "loss": (6.0, 0.5),
 }
 ARROWS = [
     ("hidden", "rows", "gather"),
-    ("rows", "z", "transform"),
-    ("z", "scores", "Eᵀ, b"),
+    ("rows", "  z  ", "transform"),
+    ("  z  ", "scores", "Eᵀ, b"),
     ("scores", "loss", "MLM"),
     ("hidden", "h[CLS]", "first"),
     ("h[CLS]", "pooled", "tanh"),
-    ("pooled", "2 scores", "linear"),
-    ("2 scores", "loss", "NSP"),
+    ("pooled", "scores ", "linear"),
+    ("scores ", "loss", "NSP"),
 ]
 plots.graph(axes, NODES, ARROWS)
 plt.show()
@@ -345,9 +345,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-With the bias alone a model reaches the *unigram plateau*, at which pre-training first seems to stand still
-([14 · Pre-training](14_pretraining.ipynb)). Without it, frequency would have to be written into the lengths and directions of the
-embeddings, which have other things to say, and at the input, too.
+The bias alone is enough for guessing by frequency, and that is its place: without it, frequency has to be written into the
+embeddings, which have other things to say, and at the input, too. But here nothing else *could* learn, and the steps were
+long. In a real run the table is faster: the part of the scores that is the same everywhere is $E \bar z + b$ ($\bar z$: the
+mean of all $z$), and $E \bar z$ adds up `H` products that move together, where $b$ is one number. In the run of
+[14 · Pre-training](14_pretraining.ipynb#7.-Why-are-frequencies-learned-first?) (which writes $W \bar h + b$) the model has
+reached the loss of guessing by frequency after 100 steps; its bias alone is still far from it after 3,000.
 
 ## 8. Why a tanh pooler?
 
@@ -504,8 +507,8 @@ r"""
 - Two heads: masked words from the gathered rows, next sentence from [CLS] through the pooler. $L$ is their sum.
 - The decoder is the table of word embeddings. One weight, two uses, and its gradient is the **sum** of both: dense from the
   decoder, sparse from the table.
-- The decoder's bias is its own. It learns log frequencies.
-- [CLS] learns from NSP alone. The tanh makes the pooler more than a second linear map.
+- The decoder's bias is its own, and the place for log frequencies; in a real run the table learns them first.
+- In the last layer [CLS] learns from NSP alone. The tanh makes the pooler more than a second linear map.
 - A fresh model starts at $\ln V + \ln 2$.
 
 ## What usually goes wrong

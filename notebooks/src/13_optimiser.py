@@ -152,7 +152,12 @@ axes.scatter(np.arange(1, 401), gradients, s=8, color="#c8c8c8", label="gradient
 axes.plot(np.arange(1, 401), means, color=plots.BLUE, label="m")
 axes.plot(np.arange(1, 401), np.sqrt(variances), color=plots.VERMILION, label="√v")
 axes.axhline(np.sqrt(1.09), color=plots.VERMILION, linestyle=":", linewidth=1.2)
-axes.text(3, 1.14, "true √(mean of g²)", color=plots.VERMILION, fontsize=9)
+axes.text(
+    *(3, 1.3, "true √(mean of g²)"),
+    color=plots.VERMILION,
+    fontsize=9,
+    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+)
 axes.set(title="what Adam remembers of a noisy gradient", xlabel="step", ylabel="value")
 axes.set_ylim(-4.2, 3.6)
 axes.legend(loc="lower right", ncols=3, fontsize=9, frameon=True, edgecolor="white")
@@ -258,7 +263,7 @@ plt.show()
 r"""
 So: **why none?** By accident; in long runs with warm-up it makes no difference; in fine-tuning on little data it means
 learning rates of several times what you asked for. (Zhang et al., *Revisiting Few-sample BERT Fine-tuning*, 2021,
-found it to be one cause of fine-tuning runs that fail to learn, and turned the correction back on.)
+found it to be one cause of fine-tuning runs that fail, and turned the correction back on.)
 
 ## 4. Weight decay is not L2 regularisation
 
@@ -640,7 +645,7 @@ plt.show()
 # %% [markdown]
 r"""
 Neither warm-up nor correction: one of the first steps changes the matrix by more than half its length, the loss
-jumps, and the model does not recover. Either remedy is enough here; BERT's has a bump, since
+jumps, and the model does not recover. Either remedy is enough here; BERT's goes up and down for a while, since
 its real rate is several times what the schedule says.
 
 ### What it costs
@@ -671,8 +676,9 @@ r"""
 - **L2 for decay.** `Adam(weight_decay=…)` in some libraries is L2. AdamW is not.
 - **Clipping after scaling by the loss scale, or array by array.** The length is that of everything, in true units.
 - **ε inside the root.** $\sqrt{v + 10^{-6}}$ is $10^{-3}$ for small $v$: a thousand times the ε that was meant.
-- **Means not saved with the weights.** A run resumed with $m = v = 0$ starts with a leap, all the more
-  where nothing corrects the bias. [14 · Pre-training](14_pretraining.ipynb) resumes one.
+- **Means not saved with the weights.** A run resumed with $m = v = 0$ goes through $f(t)$ once more, now at full rate: its
+  steps are too long, and the older the run, the more. The loss may hide it:
+  [14](14_pretraining.ipynb#10.-Stopping,-and-going-on-as-if-nothing-had-happened) measures.
 
 ## Three questions
 

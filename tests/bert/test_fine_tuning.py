@@ -126,6 +126,7 @@ def test_learning_rates_fall_from_layer_to_layer(build):
         [scale] = [scale for part, scale in expected.items() if name.startswith(part + ".")]
         assert parameter.lr_scale == scale, name
     assert {segment.lr_scale for segment in model.buffers.segments} == set(expected.values())
+    model.classifier.bias.lr_scale = 3.0
     layerwise_lr(model, 1.0)
     assert {segment.lr_scale for segment in model.buffers.segments} == {1.0}
     for decay in (0.0, -0.5, 1.5, float("nan")):

@@ -52,6 +52,13 @@ def test_an_empty_text_is_refused(encoder):
         encoder().forward([[2, 3], [0, 0]], attention_mask=[[1, 1], [0, 0]])
 
 
+def test_parameters_begin_from_the_seed_and_there_is_no_pooler(config):
+    one, same, other = (SentenceEncoder(config(), seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one.buffers.value, same.buffers.value)
+    assert (one.buffers.value != other.buffers.value).any()
+    assert not any("pooler" in name for name, _ in one.named_parameters())
+
+
 def test_unknown_pooling(config):
     with pytest.raises(UserError, match="unknown pooling 'median'; expected one of cls, mean, max"):
         SentenceEncoder(config(), pooling="median")

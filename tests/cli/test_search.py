@@ -94,7 +94,7 @@ def test_embed_counts_what_it_leaves_out(workplace, capsys):
     [
         ("--input texts.txt --output v.csv", "v.csv: vectors cannot be written so"),
         ("--input passages.jsonl --output passages.jsonl", "passages.jsonl: the results would replace"),
-        ("--input empty.txt --output v.npy", "empty.txt: there is no text in this file"),
+        ("--input empty.txt --output v.npy", "empty.txt: there is no text to read"),
         ("--input none.txt --output v.npy", "none.txt: no such file"),
         ("--input table.tsv --output v.npy", "table.tsv: line 1: expected the columns (text) or (sentence)"),
         ("--input table.tsv --column 3 --output v.npy", "table.tsv: line 1: expected the columns (3)"),
@@ -174,11 +174,11 @@ def test_a_place_for_results_is_looked_for_before_they_are_computed(indexed, cap
         ("index --passages texts.txt --index new", "new: a new index needs an encoder; give --model FOLDER"),
         (
             "index --model encoder --passages empty.txt --index new",
-            "empty.txt: there is no text in this file",
+            "empty.txt: there is no text to read",
         ),
         ("index --passages passages.jsonl --index index", "two passages have the id '0'"),
         ("index --model encoder --passages more.tsv more.tsv --index new", "two passages have the id 'new'"),
-        ("index --passages more.tsv --index encoder", "encoder: no index of passages; make one with"),
+        ("index --passages more.tsv --index encoder", "encoder: no index of passages, but something else"),
         ("index --pooling cls --passages more.tsv --index index", "index: made with another model ("),
         ("query --index index rome ' '", "an empty question; give some words to search for"),
         ("query --index nowhere rome", "nowhere: no index of passages; make one with"),

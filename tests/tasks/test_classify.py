@@ -83,6 +83,31 @@ def test_scores_and_records(table):
     }
 
 
+def test_f1_is_that_of_the_second_of_two_labels(table):
+    two, three = Classify(TOKENIZER, labels=["no", "yes"]), Classify(TOKENIZER, labels=["a", "b", "c"])
+    predictions = [ClassPrediction(label, np.array([0.5, 0.5])) for label in ("yes", "yes", "no", "no")]
+    examples = two.read(table("text|label\ngood|yes\nbad|no\nfilm|no\nit|no\n"))
+    assert two.scores(examples, predictions)["f1"] == pytest.approx(2 / 3)
+    assert set(two.scores_for(examples)) == set(two.scores(examples, predictions))
+    examples = three.read(table("text|label\ngood|a\nbad|b\n", "three.tsv"))
+    scores = three.scores(examples, [ClassPrediction("a", np.ones(3))] * 2)
+    assert set(scores) == set(three.scores_for(examples)) == {"accuracy", "macro_f1", "matthews"}
+
+
+def test_what_is_predicted_may_have_labels_that_the_model_does_not_know(encoder, table):
+    task = Classify(TOKENIZER, labels=["neg", "pos"])
+    (example,) = task.read(table("text|label\ngood|great\n"))
+    assert "labels" not in task.features([example], training=False)[0].inputs
+    assert task.predict(task.new_model(encoder), [example])[0].label in task.labels
+
+
+def test_a_regression_can_be_taught_labels(encoder, tmp_path):
+    task = Regress(TOKENIZER)
+    task.save(task.new_model(encoder), tmp_path / "numbers")
+    config = Classify(TOKENIZER, labels=["neg", "pos"]).new_model(tmp_path / "numbers").config
+    assert (config.num_labels, config.is_regression) == (2, False)
+
+
 def test_regression_from_one_file_to_one_number(encoder, table, tmp_path):
     task = Regress(TOKENIZER, TableOptions(max_length=9))
     examples = task.read(table("sentence1|sentence2|score\ngood|bad|0.5\nfilm|a film|4\nit|was|2\n"))

@@ -58,6 +58,19 @@ def test_pseudo_log_likelihoods_are_those_of_a_plain_loop(device, config, batch_
     assert not model.training
 
 
+def test_copies_of_the_longest_sentence_come_first_and_no_copy_is_wasted(config, monkeypatch):
+    """A batch that is too large for the memory shows itself at once."""
+    model, shapes = BertForMaskedLM(config, seed=3), []
+
+    def forward(input_ids, forward=model.forward, **more):
+        shapes.append(input_ids.shape)
+        return forward(input_ids, **more)
+
+    monkeypatch.setattr(model, "forward", forward)
+    pseudo_log_likelihoods(model, TOKENIZER, ["a", "a b c d", "a b"], batch_size=3)
+    assert shapes == [(3, 6), (3, 6), (1, 3)]  # four copies of six tokens, two of four, one of three
+
+
 def test_no_sentences_have_no_scores(config):
     assert pseudo_log_likelihoods(BertForMaskedLM(config), TOKENIZER, []).shape == (0,)
 
@@ -99,6 +112,27 @@ def test_next_sentence_probabilities_are_those_of_each_pair_alone(device, config
     assert not model.training
 
 
+class Echo:
+    """A model that takes for the next sentence what begins with the same letter."""
+
+    def __init__(self, config):
+        self.config = config
+
+    def eval(self):
+        """There is nothing to switch off."""
+
+    def forward(self, input_ids, token_type_ids, **_):
+        second = input_ids[np.arange(len(input_ids)), token_type_ids.argmax(axis=1)]
+        same = second == input_ids[:, 1]
+        return SimpleNamespace(seq_relationship_logits=np.stack([same, ~same], axis=1) * 1.0), None
+
+
+@pytest.mark.parametrize("documents", [[["a", "a"], ["b", "b"]], [["a", "a"], ["b"], ["c"]]])
+def test_a_random_sentence_is_one_of_another_document(config, documents):
+    for seed in range(10):
+        assert next_sentence_accuracy(Echo(config), TOKENIZER, documents, seed=seed) == 1.0
+
+
 class Alphabet:
     """A model that takes for the next sentence what begins with the next letter; of the rest ``wrong``."""
 
@@ -129,12 +163,19 @@ def test_what_cannot_be_scored_is_refused(config):
     model = BertForPreTraining(config)
     with pytest.raises(UserError, match="the sequence is 14 tokens long but the model has only 12 positions"):
         pseudo_log_likelihoods(model, TOKENIZER, ["a", "a " * 12])
-    with pytest.raises(UserError, match="batch size must be at least 1, got -1"):
-        pseudo_log_likelihoods(model, TOKENIZER, ["a"], batch_size=-1)
+    for size in (-1, 0):
+        with pytest.raises(UserError, match=f"batch size must be at least 1, got {size}"):
+            pseudo_log_likelihoods(model, TOKENIZER, ["a"], batch_size=size)
+    with pytest.raises(UserError, match="batch size must be at least 1, got 0"):
+        blimp_scores(model, TOKENIZER, [MinimalPair("a", "b", "x", "y")], batch_size=0)
+    with pytest.raises(UserError, match="batch size must be at least 1, got 0"):
+        next_sentence_accuracy(model, TOKENIZER, [["a", "b"], ["c"]], batch_size=0)
     with pytest.raises(UserError, match="expected several texts, got one str"):
         pseudo_log_likelihoods(model, TOKENIZER, "a b")
     with pytest.raises(UserError, match="the vocabulary has 19 tokens but the model knows 20"):
         pseudo_log_likelihoods(model, BertTokenizer(TOKENS[:-1]), ["a"])
+    with pytest.raises(UserError, match="the vocabulary has 19 tokens but the model knows 20"):
+        next_sentence_probabilities(model, BertTokenizer(TOKENS[:-1]), ["a"], ["b"])
     with pytest.raises(UserError, match="must be equally many: got 1 and 2"):
         next_sentence_probabilities(model, TOKENIZER, ["a"], ["b", "c"])
     with pytest.raises(UserError, match="two documents"):

@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -62,8 +63,11 @@ def test_correlations():
     assert spearman([1, 10, 100], [1, 2, 3]) == pytest.approx(1)
     # ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4
     assert spearman([0, 5, 5, 9], [1, 2, 3, 4]) == pytest.approx(4.5 / math.sqrt(4.5 * 5))
-    assert math.isnan(pearson([1, 1], [1, 2]))
-    assert math.isnan(spearman([1, 2], [3, 3]))
+    for function in (pearson, spearman):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of scipy, that there is none
+            assert math.isnan(function([1, 1], [1, 2])) and math.isnan(function([1, 2], [3, 3]))
+        assert function([0, 1], [3, 4]) == function([3, 4], [0, 1]) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("function", [accuracy, f1, macro_f1, matthews, pearson, spearman])
@@ -107,6 +111,17 @@ def test_entities_count_as_a_whole():
     assert scores["z"] == dict(precision=0, recall=0, f1=0, support=0)
 
 
+def test_a_kind_of_the_name_of_the_sum_is_not_counted_twice():
+    scores = entity_scores([["B-overall", "O"]], [["B-overall", "B-x"]])
+    assert scores["overall"] == dict(precision=1, recall=0.5, f1=pytest.approx(2 / 3), support=2)
+    assert list(scores) == ["overall", "x"]
+
+
+def test_a_kind_that_was_never_guessed_is_told_too():
+    scores = entity_scores([["O", "B-y"]], [["B-x", "B-y"]])
+    assert scores["x"] == dict(precision=0, recall=0, f1=0, support=1)
+
+
 def test_no_entities_at_all():
     assert entity_scores([["O"]], [["O"]]) == {"overall": dict(precision=0, recall=0, f1=0, support=0)}
 
@@ -115,6 +130,8 @@ def test_a_tag_for_every_word():
     for predicted in ([["O"]], [["O"], ["O"]], []):
         with pytest.raises(UserError, match="a predicted tag for every word"):
             entity_scores(predicted, [["O", "O"]])
+    with pytest.raises(UserError, match="a predicted tag for every word"):
+        entity_scores([["O"], ["O"]], [["O"], ["O", "O"]])
 
 
 # ---------------------------------------------------------------- answers
@@ -130,7 +147,14 @@ def test_answers_are_compared_without_case_articles_and_punctuation():
 
 @pytest.mark.parametrize(
     ("predicted", "answers", "score"),
-    [("", [], 1.0), ("cat", [], 0.0), ("", ["cat"], 0.0), ("", ["the"], 1.0), ("cat", ["the", "cat"], 1.0)],
+    [
+        ("", [], 1.0),
+        ("cat", [], 0.0),
+        ("", ["cat"], 0.0),
+        ("", ["the"], 1.0),
+        ("cat", ["the", "cat"], 1.0),
+        ("", ["the", "cat"], 0.0),
+    ],
 )
 def test_no_answer(predicted, answers, score):
     assert answer_scores(predicted, answers) == (score, score)
@@ -174,6 +198,14 @@ def test_the_best_threshold_is_the_best_of_all(cases):
     assert score == pytest.approx(max(map(f1_at, [-math.inf, *nulls.values()])))
 
 
+def test_questions_of_equal_null_scores_are_answered_together():
+    """To answer "a" alone would be best; but nothing tells it from "b"."""
+    nulls = {"a": 1.0, "b": 1.0, "c": 2.0}
+    predicted = {"a": "cat", "b": "cat", "c": "cat"}
+    answers = {"a": ["cat"], "b": [], "c": []}
+    assert best_null_threshold(nulls, predicted, answers) == (-math.inf, pytest.approx(2 / 3))
+
+
 # ---------------------------------------------------------------- ranks and minimal pairs
 
 
@@ -181,9 +213,10 @@ def test_ranks():
     ranks = [1, 3, None, 10]
     assert [recall_at(ranks, k) for k in (1, 3, 10)] == [0.25, 0.5, 0.75]
     assert mean_reciprocal_rank(ranks) == pytest.approx((1 + 1 / 3 + 0 + 1 / 10) / 4)
-    for bad in ([], [0]):
-        with pytest.raises(UserError, match="ranks must count from 1"):
-            recall_at(bad, 1)
+    for bad in ([], [0], [1, 0]):
+        for function in (mean_reciprocal_rank, lambda ranks: recall_at(ranks, 1)):
+            with pytest.raises(UserError, match="ranks must count from 1"):
+                function(bad)
 
 
 def test_minimal_pairs_by_phenomenon():

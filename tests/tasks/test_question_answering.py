@@ -121,6 +121,23 @@ def test_an_answer_in_the_second_window():
     assert qa.scores(asked, [first, second]) == {"exact_match": 1.0, "f1": 1.0}
 
 
+def test_windows_are_as_the_options_say():
+    qa = task(max_length=9, stride=3, max_question=1)  # [CLS] who [SEP] and five of the passage [SEP]
+    windows = qa.features([question("a b c d e f g", "e f")], training=True)
+    assert [len(window) for window in windows] == [9, 8]
+    assert [window.inputs["start_positions"] for window in windows] == [0, 4]
+    assert "start_positions" not in qa.features([question("a", "a")], training=False)[0].inputs
+
+
+def test_every_question_gets_a_prediction_wherever_its_answers_are():
+    """One that has lost its place in the passage teaches nothing, but can be asked."""
+    lost = replace(question("a b", "a"), answers=(Answer("a", None),))
+    qa = task(n_best=1)
+    predictions = qa.predict(model_of(liking(h=1, b=1), liking(h=1, b=1)), [lost, question("h g", "h")])
+    assert [qa.answer(prediction) for prediction in predictions] == ["b", "h"]
+    assert [len(prediction.answers) for prediction in predictions] == [1, 1]
+
+
 def test_a_token_begins_answers_only_where_it_has_most_context():
     """All four windows hold d; the second, where it has most, is the only one that does not like it."""
     asked, (b, d, e) = question("a b c d e f g"), (TOKENIZER.vocab[token] for token in "bde")
@@ -220,6 +237,8 @@ def test_a_record_has_the_best_answers_and_their_probabilities():
     e = np.exp([2.0, 1.0])
     assert [entry["probability"] for entry in record["n_best"]] == pytest.approx(e / e.sum())
 
+    assert "answers" not in qa.record(question("a b"), prediction)
+
     record = task(null_threshold=0.0).record(asked, prediction)
     assert [entry["text"] for entry in record["n_best"]] == ["a", "", "a b"]
     e = np.exp([2.0, 1.5, 1.0])
@@ -229,7 +248,7 @@ def test_a_record_has_the_best_answers_and_their_probabilities():
 def test_answers_by_id_are_what_the_evaluation_scripts_read():
     asked = [replace(question("c d"), id="é"), replace(question("c d"), id="2")]
     qa = task(null_threshold=0.0)
-    assert json.loads(qa.own_format(asked, [predicted(0.0), predicted(1.0)])) == {"é": "c", "2": ""}
+    assert qa.own_format(asked, [predicted(0.0), predicted(1.0)]) == '{\n  "é": "c",\n  "2": ""\n}\n'
 
 
 def test_a_question_is_asked_of_a_passage():

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from minibert.bert import SentenceEncoder, SentencePairs
-from minibert.data.tasks import DistinctPairs, FeatureStream
+from minibert.data.tasks import DistinctPairs, Faults, FeatureStream, Place, TextExample
 from minibert.errors import UserError
 from minibert.tasks.embed import TextEncoder
+from minibert.tasks.metrics import pearson, spearman
 from minibert.tasks.registry import open_task
-from minibert.tasks.similarity import Similarity, SimilarityOptions, partner_ranks
+from minibert.tasks.similarity import PairPrediction, Similarity, SimilarityOptions, partner_ranks
 from minibert.text import BertTokenizer
 from minibert.train.optimiser import AdamW
 from minibert.train.step import TrainingStep
@@ -57,7 +58,8 @@ def test_the_range_of_the_scores_is_that_of_the_training_data_ever_after(read, e
     task.save(task.new_model(encoder_folder), tmp_path / "tuned")
     again, _ = open_task(tmp_path / "tuned")
     assert (again.options.lowest_score, again.options.highest_score) == (1.0, 5.0)
-    assert json.loads((tmp_path / "tuned" / "sentence_bert_config.json").read_text())["max_seq_length"] == 128
+    length = json.loads((tmp_path / "tuned" / "sentence_bert_config.json").read_text())
+    assert length == {"max_seq_length": 128, "do_lower_case": False}
 
 
 def test_scores_without_a_range(read):
@@ -73,8 +75,9 @@ def test_matching_pairs_are_never_twice_in_a_batch(read):
     assert isinstance(stream, DistinctPairs) and stream.batches_per_epoch == 2
     scored, examples = read(SCORED)
     scored.learn_labels(examples)
-    stream = scored.batches(scored.features(examples, training=True), 2, seed=0)
+    stream = scored.batches(scored.features(examples, training=True), 2, seed=7)
     assert isinstance(stream, FeatureStream) and not isinstance(stream, DistinctPairs)
+    assert (stream.seed, stream.batch_size) == (7, 2)
 
 
 def test_what_is_held_out_has_passages_of_its_own(read):
@@ -85,16 +88,44 @@ def test_what_is_held_out_has_passages_of_its_own(read):
     assert not {e.text_pair for e in train} & {e.text_pair for e in dev}
 
 
-def test_questions_of_squad_and_their_passages_are_pairs(read):
-    def question(text, answers):
-        answers = [{"text": answer, "answer_start": 0} for answer in answers]
-        return {"id": text, "question": text, "answers": answers, "is_impossible": not answers}
+def squad(*asked):
+    """A SQuAD file of questions, each (text, its answers), on one passage."""
+    questions = [
+        {
+            "id": text,
+            "question": text,
+            "answers": [{"text": answer, "answer_start": 0} for answer in answers],
+            "is_impossible": not answers,
+        }
+        for text, answers in asked
+    ]
+    paragraphs = [{"context": "ann sings", "qas": questions}]
+    return json.dumps({"data": [{"title": "T", "paragraphs": paragraphs}]})
 
-    asked = [question("who sings ?", ["ann"]), question("who dances ?", [])]
-    paragraphs = [{"context": "ann sings", "qas": asked}]
-    text = json.dumps({"data": [{"title": "T", "paragraphs": paragraphs}]})
-    _, examples = read(text, "a.json", loss="softmax", recipe="squad")
-    assert [(example.text, example.text_pair) for example in examples] == [("who sings ?", "ann sings")]
+
+def test_questions_of_squad_and_their_passages_are_pairs(read, tmp_path):
+    options = {"loss": "softmax", "recipe": "squad"}
+    text = squad(("who sings ?", ["ann"]), ("who dances ?", []))
+    task, examples = read(text, "a.json", **options)
+    path = tmp_path / "a.json"
+    assert examples == [TextExample("who sings ?", "ann sings", None, Place(path, 1))]
+    assert task.read(path, labelled=False) == examples, "without answers there would be no pairs"
+    with pytest.raises(UserError, match=r"b.json: no question in this file has an answer; give another file"):
+        read(squad(("who dances ?", [])), "b.json", **options)
+    (tmp_path / "c.json").write_text(squad(("who sings ?", ["ann"]), (" ", ["ann"])))
+    faults = Faults(skip_bad=True)
+    assert len(task.read(tmp_path / "c.json", faults=faults)) == len(faults.skipped) == 1
+
+
+def test_scored_pairs_of_a_recipe_with_their_scores_and_without(read, tmp_path):
+    task, examples = read("ann,bob,2.5\na,the,1\n", "a.csv", recipe="stsb")
+    assert [(e.text, e.text_pair, e.label) for e in examples] == [("ann", "bob", 2.5), ("a", "the", 1.0)]
+    (tmp_path / "b.csv").write_text("ann,bob\n")
+    (example,) = task.read(tmp_path / "b.csv", labelled=False)
+    assert (example.text_pair, example.label) == ("bob", None)
+    (tmp_path / "c.tsv").write_text("sentence1\tsentence2\nann\tbob\n")
+    (example,) = read(SCORED)[0].read(tmp_path / "c.tsv", labelled=False)
+    assert (example.text_pair, example.label) == ("bob", None)
 
 
 def test_what_cannot_be_read(read):
@@ -130,6 +161,12 @@ def test_training_makes_the_scores_perfect_on_what_it_sees(read, encoder_folder,
     assert scores[task.metric] == pytest.approx(1)
 
 
+def test_the_loss_is_as_the_options_say(read, encoder_folder):
+    task, _ = read(MATCHING, loss="softmax", scale=7.0, symmetric=False)
+    trainee = task.trainee(task.open_model(encoder_folder))
+    assert (trainee.scale, trainee.symmetric) == (7.0, False)
+
+
 def test_pooling_may_be_chosen(read, encoder_folder):
     assert read(SCORED)[0].new_model(encoder_folder).pooling == "mean"
     assert read(SCORED, pooling="max")[0].new_model(encoder_folder).pooling == "max"
@@ -158,7 +195,11 @@ def test_predictions_are_cosines(read, encoder_folder):
         "label": 2.0,
         "cosine": predictions[0].cosine,
     }
-    assert set(task.scores(examples, predictions)) == {"spearman", "pearson"}
+    cosines, labels = [prediction.cosine for prediction in predictions], [2.0, 5.0, 1.0]
+    scores = task.scores(examples, predictions)
+    assert scores == {"spearman": spearman(cosines, labels), "pearson": pearson(cosines, labels)}
+    assert scores["spearman"] != pytest.approx(scores["pearson"])
+    assert set(task.scores_for(examples)) == set(scores)
 
 
 def test_ranks_are_among_all_second_texts_that_differ():
@@ -172,10 +213,24 @@ def test_ranks_are_among_all_second_texts_that_differ():
     )
 
 
+def test_first_texts_have_to_find_their_second_ones(read):
+    """All first texts point the same way, and each second one a bit further away from there."""
+    task, _ = read(MATCHING, loss="softmax")
+    angles = 0.1 * np.arange(12)
+    first, second = np.array([1.0, 0.0]), np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    examples = [TextExample("who ?", f"{i}", None, Place("a", i)) for i in range(12)]
+    scores = task.scores(examples, [PairPrediction(first, vector) for vector in second])
+    assert scores == pytest.approx(
+        {"mrr": np.mean(1 / np.arange(1, 13)), "recall@1": 1 / 12, "recall@10": 10 / 12}
+    )
+    assert set(task.scores_for(examples)) == set(scores)
+
+
 def test_a_single_text_has_no_partner(read):
     task, _ = read(SCORED)
     with pytest.raises(Exception, match="one text; two are needed to be compared"):
         task.example("ann", None, None)
+    assert task.example("ann", "bob", Place("stdin", 2)) == TextExample("ann", "bob", None, Place("stdin", 2))
 
 
 def test_the_score_that_counts_goes_with_the_loss(read):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from minibert.bert import BertConfig, BertForTokenClassification, BertModel
-from minibert.data.tasks import read_conll
+from minibert.data.tasks import Faults, read_conll
 from minibert.errors import UserError
 from minibert.tasks.registry import open_task
 from minibert.tasks.tag import Tag, TagOptions
@@ -141,14 +141,55 @@ def test_tags_that_mark_no_entities_are_scored_by_the_word(conll):
     }
 
 
+def test_precision_is_that_of_what_was_predicted(conll):
+    task = Tag(TOKENIZER)
+    examples = learn(task, conll(SONG))  # three entities, of which one is found, and nothing else
+    scores = task.scores(examples, [["B-person", "I-person", "O", "O", "O"], ["O", "O"]])
+    assert (scores["precision"], scores["recall"]) == (1.0, pytest.approx(1 / 3))
+    assert set(task.scores_for(examples)) == set(scores)
+
+
+@pytest.mark.parametrize(
+    ("labels", "metric"),
+    [
+        (["B-x", "I-x", "O"], "f1"),
+        (["O", "I-y"], "f1"),
+        (["NNP", "VBZ"], "accuracy"),
+        (["B-x", "O", "PUNCT"], "accuracy"),
+        (["B-", "O"], "accuracy"),
+        (["S-x", "O"], "accuracy"),
+    ],
+)
+def test_entities_are_marked_by_bio_tags_and_nothing_else(labels, metric):
+    task = Tag(TOKENIZER, labels=labels)
+    assert task.metric == metric
+    assert (task.scores_for([]) == ("accuracy",)) == (metric == "accuracy")
+
+
+def test_what_is_predicted_may_have_tags_that_the_model_does_not_know(encoder, conll):
+    task = Tag(TOKENIZER, labels=["B-person", "O"])
+    (example,) = task.read(conll("Rome\tB-place\n"))
+    ((tag,),) = task.predict(task.new_model(encoder), [example])
+    assert tag in task.labels
+
+
+def test_bad_sentences_are_left_out_if_so_asked(conll):
+    faults = Faults(skip_bad=True)
+    assert len(Tag(TOKENIZER).read(conll(SONG + "\nRome\n"), faults=faults)) == 2
+    assert len(faults.skipped) == 1
+
+
 def test_a_record_tells_the_entities(conll):
     task = Tag(TOKENIZER)
     learn(task, conll(SONG))
-    (example,) = task.read(conll("Anna\nLee\nsings\n", "unlabelled.conll"), labelled=False)
-    assert task.record(example, ["B-person", "I-person", "O"]) == {
-        "words": ["Anna", "Lee", "sings"],
-        "prediction": ["B-person", "I-person", "O"],
-        "entities": [{"kind": "person", "start": 0, "stop": 2, "text": "Anna Lee"}],
+    (example,) = task.read(conll("Anna\nLee\nsings\nRome\n", "unlabelled.conll"), labelled=False)
+    assert task.record(example, ["B-person", "I-person", "O", "B-place"]) == {
+        "words": ["Anna", "Lee", "sings", "Rome"],
+        "prediction": ["B-person", "I-person", "O", "B-place"],
+        "entities": [
+            {"kind": "person", "start": 0, "stop": 2, "text": "Anna Lee"},
+            {"kind": "place", "start": 3, "stop": 4, "text": "Rome"},
+        ],
     }
 
 

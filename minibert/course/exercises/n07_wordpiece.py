@@ -150,7 +150,7 @@ def signs_in_a_row_are_one_word(text):
 # -- Cutting a word ---------------------------------------------------------------------------------
 
 VOCABULARY = frozenset("[UNK] un a ab abc play player ##aff ##able ##ab ##cd ##s ##ing ##er ##a".split())
-WORDS = ("unaffable", "players", "playing", "unplay", "abcd", "playxing", "un", "able", "zap")
+WORDS = ("unaffable", "players", "playing", "unplay", "abcd", "playxing", "un", "able", "zap", "aable")
 
 
 def library_wordpiece(word: str, vocabulary: frozenset[str]) -> list[str]:

@@ -100,3 +100,14 @@ def tanh_skipped(dlogits, cache):
     dweight = _shares(dlogits, cache)[0]
     np.add.at(dweight, ids, dlogits @ weight)
     return dweight
+
+
+@tied_backward.mistake(
+    "The derivative of tanh is taken at the wrong place: it is 1 − h², where h is the tanh already, not "
+    "1 − tanh(h)²."
+)
+def tanh_taken_twice(dlogits, cache):
+    ids, hidden, weight = cache
+    dweight = _shares(dlogits, cache)[0]
+    np.add.at(dweight, ids, (dlogits @ weight) * (1 - np.tanh(hidden) ** 2))
+    return dweight

@@ -126,6 +126,33 @@ def kept_tokens_not_predicted(input_ids, chosen, fate, anything, mask_id):
     return masked, np.where(chosen & ~((fate >= 0.8) & (fate < 0.9)), input_ids, IGNORED)
 
 
+@mask_tokens.mistake(
+    "Only what became [MASK] has a label. Chosen tokens that were kept or replaced at random are predicted, "
+    "too: otherwise the model never has to doubt a word that it sees."
+)
+def only_masks_predicted(input_ids, chosen, fate, anything, mask_id):
+    masked, _ = mask_tokens.solution(input_ids, chosen, fate, anything, mask_id)
+    return masked, np.where(chosen & (fate < 0.8), input_ids, IGNORED)
+
+
+@mask_tokens.mistake(
+    "No chosen token is replaced at random: all that is not [MASK] is left as it is. Then every visible word "
+    "is right, and the model learns to copy. From 0.9 on take `anything`."
+)
+def nothing_at_random(input_ids, chosen, fate, anything, mask_id):
+    _, labels = mask_tokens.solution(input_ids, chosen, fate, anything, mask_id)
+    return np.where(chosen & (fate < 0.8), mask_id, input_ids), labels
+
+
+@mask_tokens.mistake(
+    "No chosen token is left as it is: all that is not [MASK] is random. `fate` runs on from 0.8: below 0.9, "
+    "not below 0.1, means “as it is”."
+)
+def nothing_kept(input_ids, chosen, fate, anything, mask_id):
+    _, labels = mask_tokens.solution(input_ids, chosen, fate, anything, mask_id)
+    return np.where(chosen, np.where(fate < 0.8, mask_id, anything), input_ids), labels
+
+
 # -- Find the bug -----------------------------------------------------------------------------------
 
 
@@ -208,3 +235,17 @@ def mean_of_means(logits, labels):
 def label_zero_ignored(logits, labels):
     mask = labels > 0
     return (_nll(logits, labels) * mask).sum() / mask.sum()
+
+
+@masked_loss.mistake("The sign is wrong: log p is negative, and the loss is −log p.")
+def minus_forgotten(logits, labels):
+    mask = labels != IGNORED
+    return -(_nll(logits, labels) * mask).sum() / mask.sum()
+
+
+@masked_loss.mistake(
+    "The sum is divided by the number of sequences. Divide by the number of predicted positions, or the loss "
+    "grows with the length of the text."
+)
+def divided_by_the_sequences(logits, labels):
+    return (_nll(logits, labels) * (labels != IGNORED)).sum() / len(labels)

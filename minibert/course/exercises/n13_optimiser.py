@@ -66,14 +66,48 @@ def constant_after_the_warm_up(step, steps, warmup, peak):
     return peak * min(1.0, step / warmup)
 
 
+@learning_rate.mistake(
+    "During the warm-up your first step is step 1: (step + 1) / warmup. Steps count from 0, and the first "
+    "rate is 0."
+)
+def warm_up_counted_from_one(step, steps, warmup, peak):
+    return learning_rate.solution(step + (step < warmup), steps, warmup, peak)
+
+
+@learning_rate.mistake(
+    "The falling line begins at the end of the warm-up but is as long as the whole run, so that it does not "
+    "reach 0. The original's counts from step 0: 1 − step / steps."
+)
+def falls_too_slowly(step, steps, warmup, peak):
+    if step < warmup:
+        return peak * step / warmup
+    return peak * (1 - (step - warmup) / steps)
+
+
+@learning_rate.mistake(
+    "You take the lower of the two lines, so that the rate never leaps. The original's rises to the very end "
+    "of the warm-up and only then falls back to the other line."
+)
+def the_lower_of_both_lines(step, steps, warmup, peak):
+    return peak * min(step / warmup, 1 - step / steps)
+
+
+@learning_rate.mistake(
+    "At step = warmup the warm-up is over: that step belongs to the falling line (step < warmup, not ≤)."
+)
+def one_step_too_long_a_warm_up(step, steps, warmup, peak):
+    return peak if step == warmup else learning_rate.solution(step, steps, warmup, peak)
+
+
 # -- Clipping ---------------------------------------------------------------------------------------
 
 
 def _gradients(draw: Draws) -> list[Trial]:
+    """A length above clip_norm and one below it; clip_norm is not 1, so that forgetting it shows."""
     weight, bias = draw.normal(4, 3), draw.normal(4)
     return [
-        Trial({"dweight": scale * weight, "dbias": scale * bias, "clip_norm": 1.0}, label)
-        for label, scale in (("long", 1.0), ("short", 0.1))
+        Trial({"dweight": scale * weight, "dbias": scale * bias, "clip_norm": 0.5}, label)
+        for label, scale in (("long", 1.0), ("short", 0.05))
     ]
 
 
@@ -138,6 +172,34 @@ def length_without_its_root(dweight, dbias, clip_norm):
 def a_little_added_to_the_length(dweight, dbias, clip_norm):
     norm = np.sqrt((dweight**2).sum() + (dbias**2).sum())
     factor = min(1.0, clip_norm / (norm + 1e-6))
+    return dweight * factor, dbias * factor
+
+
+@clip_gradients.mistake(
+    "The gradient gets length 1. It is to get length clip_norm, which is not 1 here: clip_norm / length."
+)
+def to_length_one(dweight, dbias, clip_norm):
+    norm = np.sqrt((dweight**2).sum() + (dbias**2).sum())
+    factor = 1 / norm if norm > clip_norm else 1.0
+    return dweight * factor, dbias * factor
+
+
+@clip_gradients.mistake(
+    "It is the other way round: a short gradient is stretched, and a long one left as it is. Divide by "
+    "max(norm, clip_norm), not by the lesser of them."
+)
+def the_other_way_round(dweight, dbias, clip_norm):
+    norm = np.sqrt((dweight**2).sum() + (dbias**2).sum())
+    factor = clip_norm / min(norm, clip_norm)
+    return dweight * factor, dbias * factor
+
+
+@clip_gradients.mistake(
+    "The lengths of the two arrays are added. Lengths do not add, their squares do: √(‖dweight‖² + ‖dbias‖²)."
+)
+def lengths_added(dweight, dbias, clip_norm):
+    norm = np.linalg.norm(dweight) + np.linalg.norm(dbias)
+    factor = clip_norm / max(norm, clip_norm)
     return dweight * factor, dbias * factor
 
 
@@ -261,3 +323,53 @@ def means_without_their_share(value, grad, mean, variance, step, lr, beta1, beta
     variance = beta2 * variance + grad**2
     direction = mean / (np.sqrt(variance) + eps)
     return value - lr * (direction + weight_decay * value), mean, variance
+
+
+@adamw_step.mistake(
+    "The step goes uphill: value − lr · (…), since the gradient points to where the loss grows."
+)
+def uphill(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    new_value, mean, variance = adamw_step.solution(
+        value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay
+    )
+    return 2 * value - new_value, mean, variance
+
+
+@adamw_step.mistake(
+    "The root is missing: variance is the mean of g², so that mean / variance does not have the size of 1. "
+    "Divide by √variance + ε."
+)
+def without_the_root(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    _, mean, variance = adamw_step.solution(
+        value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay
+    )
+    direction = mean / (variance + eps)
+    return value - lr * (direction + weight_decay * value), mean, variance
+
+
+@adamw_step.mistake("ε is missing: mean / (√variance + ε).")
+def without_epsilon(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    return adamw_step.solution(value, grad, mean, variance, step, lr, beta1, beta2, 0.0, weight_decay)
+
+
+@adamw_step.mistake("β₁ and β₂ have changed places: β₁ is the mean's, β₂ the variance's.")
+def betas_swapped(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    return adamw_step.solution(value, grad, mean, variance, step, lr, beta2, beta1, eps, weight_decay)
+
+
+@adamw_step.mistake("The variance is a running mean of the gradient's square: (1 − β₂) · grad².")
+def gradient_not_squared(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    mean = beta1 * mean + (1 - beta1) * grad
+    variance = beta2 * variance + (1 - beta2) * grad
+    with np.errstate(invalid="ignore"):  # roots of negative numbers
+        direction = mean / (np.sqrt(variance) + eps)
+    return value - lr * (direction + weight_decay * value), mean, variance
+
+
+@adamw_step.mistake(
+    "The decay is of the value after the step. It is nearly the same; BERT's is of the value before it: both "
+    "stand in one bracket, lr · (direction + weight_decay · value)."
+)
+def decay_after_the_step(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    moved, mean, variance = adamw_step.solution(value, grad, mean, variance, step, lr, beta1, beta2, eps, 0.0)
+    return moved - lr * weight_decay * moved, mean, variance

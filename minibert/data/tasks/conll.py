@@ -50,10 +50,10 @@ def read_conll(
         with faults.leave_out(place):
             rows = [line.split("\t") if "\t" in line else line.split() for line in lines]
             words = _column(rows, word_column, "word")
-            tags = to_bio(_column(rows, tag_column, "tag", least=2), scheme) if labelled else None
+            tags = to_bio(_column(rows, tag_column, "tag", word_column), scheme) if labelled else None
             sentences.append(TaggedSentence(words, tags, place))
     if not sentences:
-        raise UserError(f"{path}: there is no sentence to read in this file; give another one")
+        raise faults.nothing_left(path, "sentence")
     return sentences
 
 
@@ -68,18 +68,23 @@ def _blocks(path: str | Path) -> Iterator[tuple[Place, list[str]]]:
             block = []
 
 
-def _column(rows: Sequence[Sequence[str]], column: int, what: str, least: int = 1) -> list[str]:
-    """What is in a column of each row; a row has at least ``least`` columns."""
-    least = max(abs(column), least)
+def _column(rows: Sequence[Sequence[str]], column: int, what: str, taken: int | None = None) -> list[str]:
+    """What is in a column of each row; it must not be one that is ``taken`` (and is there)."""
     cells = []
     for i, row in enumerate(rows):
+        same = taken is not None and _index(row, taken) == _index(row, column)
+        least = len(row) + 1 if same else abs(column)
         if len(row) < least:
             raise Problem(f"{len(row)} column(s), but the {what} needs at least {least}", i)
-        cell = row[column - 1 if column > 0 else column].strip()
+        cell = row[_index(row, column)].strip()
         if not cell:
             raise Problem(f"the {what} in column {column} is empty", i)
         cells.append(cell)
     return cells
+
+
+def _index(row: Sequence[str], column: int) -> int:
+    return column - 1 if column > 0 else len(row) + column
 
 
 def to_bio(tags: Sequence[str], scheme: str = "bio") -> list[str]:

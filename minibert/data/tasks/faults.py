@@ -62,6 +62,12 @@ class Faults:
         """Remember a remark."""
         self.notes.append(f"{place}: {remark}")
 
+    def nothing_left(self, source: str | Path, what: str, advice: str = "give another file") -> UserError:
+        """The error for a file (or another source) in which there is nothing to use, whatever the reason."""
+        skipped = [told for told in self.skipped if told.startswith(f"{source}: ")]
+        reason = f" but {len(skipped):,} bad row(s), the first: {skipped[0]}" if skipped else ""
+        return UserError(f"{source}: there is no {what} to read{reason}; {advice}")
+
     def describe(self) -> list[str]:
         """What to tell the person, a line each: how many were left out or remarked on, and the first."""
         return [

@@ -105,6 +105,7 @@ def tagged_features(
 
     A word's label stands at its first piece; elsewhere ``labels`` (S,) is −100. No word is lost: one without
     pieces (of control characters, say) is [UNK], and one that would not fit in a row of its own is cut short.
+    Raises UserError for a ``max_length`` below 3.
     """
     room = max_length - 2
     if room < 1:

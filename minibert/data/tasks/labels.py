@@ -1,5 +1,6 @@
 """The names of labels: collected from the training data, held against all other data."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from minibert.data.tasks.conll import TaggedSentence
@@ -19,7 +20,7 @@ def label_names(examples: Sequence[Labelled]) -> list[str]:
     if len(names) < 2:
         told = f"the only label is {names.pop()!r}" if names else "there are no labels"
         raise UserError(f"{examples[0].place.path}: {told}; at least two are needed to learn from")
-    numbers = all(name.lstrip("-").isdecimal() for name in names)
+    numbers = all(re.fullmatch(r"-?\d+", name) for name in names)
     return sorted(names, key=lambda name: (int(name), name) if numbers else (0, name))
 
 
@@ -33,16 +34,16 @@ def check_labels(
     and counted.
     """
     faults = Faults() if faults is None else faults
-    known, seen, kept = set(names), set(), []
+    known, kept = set(names), []
     for example in examples:
         with faults.leave_out(example.place):
             for line, name in _labels_of(example):
                 if name not in known:
                     raise Problem(f"label {name!r} is none of the training data's ({_listed(names)})", line)
-                seen.add(name)
             kept.append(example)
     if not kept:
         raise UserError(f"{examples[0].place.path}: no example has a label of the training data")
+    seen = {name for example in kept for _, name in _labels_of(example)}
     absent = [name for name in names if name not in seen]
     if absent:
         path = examples[0].place.path

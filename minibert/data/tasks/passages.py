@@ -46,6 +46,9 @@ def read_texts(
 
     ``column`` is one of a tsv, csv or jsonl file (``file_format``, by default what its name ends in), by name
     or by number. Without it, such files have a column text or sentence. An empty line is a bad row.
+
+    Raises UserError, naming file and line, for bad rows, unless ``faults`` skips them, and for a file without
+    any text.
     """
     if column is not None or file_format is not None or _kind(path) in FORMATS:
         columns = TEXT_COLUMNS if column is None else Columns(column)
@@ -59,7 +62,7 @@ def read_texts(
                 raise Problem("an empty line")
             texts.append(TextExample(text, None, None, place))
     if not texts:
-        raise UserError(f"{path}: there is no text in this file; give another one")
+        raise faults.nothing_left(path, "text")
     return texts
 
 

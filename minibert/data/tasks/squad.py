@@ -49,7 +49,7 @@ def read_squad(path: str | Path, *, labelled: bool = True, faults: Faults | None
                 with faults.leave_out(f"{place}, question {number}"):
                     questions.append(_question(entry, passage, article, labelled))
     if not questions:
-        raise UserError(f"{path}: there is no question to read in this file; give another one")
+        raise faults.nothing_left(path, "question")
     for question in questions:
         for answer in question.answers:
             if answer.start is None:
@@ -70,7 +70,7 @@ def read_paragraphs(path: str | Path, *, faults: Faults | None = None) -> list[t
         with faults.leave_out(place):
             titles.setdefault(_text(paragraph, "context"), article)
     if not titles:
-        raise UserError(f"{path}: there is no paragraph to read in this file; give another one")
+        raise faults.nothing_left(path, "paragraph")
     return [(title, text) for text, title in titles.items()]
 
 
@@ -100,7 +100,7 @@ def _paragraphs(path: str | Path, faults: Faults) -> Iterator[tuple[str, str, An
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON ({error}); restore or remake it") from None
+        raise UserError(f"{path}: not valid JSON ({error}); give a file in SQuAD's format") from None
     with faults.leave_out(str(path)):
         for i, article in enumerate(_list(content, "data"), start=1):
             with faults.leave_out(f"{path}: article {i}"):

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,8 @@ def read_table(
     Args:
         path: UTF-8 text, perhaps compressed (``.gz``). Formats: "tsv" (tabs; quotes mean nothing), "csv"
             (commas; cells may stand in quotes), "jsonl" (an object a line).
-        columns: what stands where; of several possibilities the first that fits the file's first line.
+        columns: what stands where; of several possibilities the first that fits the file's first line, or,
+            of objects of which bad ones are left out, the first line that any fits.
         file_format: by default, what the file's name ends in.
         labelled: whether to read labels; without, a label column need not be there.
         scores: labels are finite numbers, to be regressed on; else names (a 1 is the name "1").
@@ -94,17 +95,18 @@ def read_table(
     """
     faults = Faults() if faults is None else faults
     file_format = _format(path, file_format)
-    rows = _json_rows(path, faults) if file_format == "jsonl" else _table_rows(path, file_format, faults)
+    objects = file_format == "jsonl"
+    rows = _json_rows(path, faults) if objects else _table_rows(path, file_format, faults)
+    # The first row tells the columns; but an object that lacks some may be a bad row like any other.
+    head = list(rows if objects and faults.skip_bad else islice(rows, 1))
     examples: list[TextExample] = []
-    if first := next(rows, None):
-        chosen = _choose([columns] if isinstance(columns, Columns) else columns, labelled, *first)
-        if file_format == "jsonl" or not chosen.has_header:
-            rows = chain([first], rows)
-        for place, row in rows:
+    if head:
+        chosen = _choose([columns] if isinstance(columns, Columns) else columns, labelled, head)
+        for place, row in chain(head if objects or not chosen.has_header else (), rows):
             with faults.leave_out(place):
                 examples.append(_example(row, chosen, scores, place))
     if not examples:
-        raise UserError(f"{path}: there is no example to read in this file; give another one")
+        raise faults.nothing_left(path, "example")
     return examples
 
 
@@ -117,23 +119,27 @@ def _format(path: str | Path, file_format: str | None) -> str:
     file_format = file_format or Path(str(path).removesuffix(".gz")).suffix.removeprefix(".")
     if file_format not in FORMATS:
         next(read_lines(path), None)  # there may be no such file at all
-        raise UserError(f"{path}: its name does not tell the format; say which: {', '.join(FORMATS)}")
+        raise UserError(
+            f"{path}: its name does not tell the format; let it end in .{', .'.join(FORMATS)}, or say which "
+            "it is (--format; predict also reads a text a line, with --lines)"
+        )
     return file_format
 
 
-def _choose(options: Sequence[Columns], labelled: bool, place: Place, row: Row) -> Columns:
-    """The first of the options whose columns are all there."""
+def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Place, Row]]) -> Columns:
+    """The first of the options whose columns are all there, in the first row that has those of any."""
+    place, first = rows[0]
     if labelled:
         options = [option for option in options if option.label is not None]
     else:
         options = [replace(option, label=None) for option in options]
-    for option in options:
+    for (_, row), option in product(rows, options):
         if all(column in row for column in option.used()):
             return option
     if not options:
         raise UserError(f"{place.path}: say which column holds the label")
-    wanted = " or ".join(f"({option.describe()})" for option in options)
-    found = ", ".join(str(name) for name in row if isinstance(name, str))
+    wanted = " or ".join(dict.fromkeys(f"({option.describe()})" for option in options))
+    found = ", ".join(str(name) for name in first if isinstance(name, str))
     raise UserError(f"{place}: expected the columns {wanted}, found ({_shortened(found)}); say which to use")
 
 
@@ -215,7 +221,7 @@ def _name(row: Row, column: Column) -> str:
 def _score(row: Row, column: Column) -> float:
     try:
         score = float(row[column])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not math.isfinite(score):
         raise Problem(f"column {column} should be a number, found {_shortened(str(row[column]))!r}")

@@ -46,7 +46,8 @@ def question_windows(
     all lost their place teaches nothing, and gives no window then.
 
     Source: convert_examples_to_features in google-research/bert, run_squad.py, whose answers are of whole
-    words between spaces; here they are of tokens.
+    words between spaces; here they are of tokens. Raises UserError for a stride below 1, and for a
+    ``max_length`` that leaves no room for the passage.
     """
     if stride < 1:
         raise UserError(f"the stride of windows must be at least 1, got {stride}")

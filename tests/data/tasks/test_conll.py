@@ -28,6 +28,11 @@ def test_sentences_between_empty_lines_of_any_kind(write):
     assert [s.place.line for s in sentences] == [3, 6]
 
 
+def test_spaces_around_a_cell_are_no_part_of_it(write):
+    (sentence,) = read_conll(write("Ann \t B-x \nNew York\tI-x\n"))
+    assert (sentence.words, sentence.tags) == (["Ann", "New York"], ["B-x", "I-x"])
+
+
 def test_columns_between_spaces_and_document_marks(write):
     path = write("-DOCSTART- -X- O\n\nAnn NNP B-NP\nsings VBZ O\n-DOCSTART- -X- O\nAgain RB O")
     assert [s.words for s in read_conll(path)] == [["Ann", "sings"], ["Again"]]
@@ -68,6 +73,8 @@ def test_schemes_become_bio(scheme, tags, bio):
         ("bioes", "B-x O", 1, "'O' after 'B-x' breaks BIOES"),
         ("bioes", "S-x I-x", 1, "'I-x' after 'S-x' breaks BIOES"),
         ("bioes", "B-x I-x", 1, "at the end of the sentence breaks BIOES"),
+        ("bio", "E-", 0, "or is it of the scheme plain?"),
+        ("bio", "X-x", 0, "or is it of the scheme plain?"),
     ],
 )
 def test_tags_that_break_their_scheme(scheme, tags, line, problem):
@@ -75,6 +82,7 @@ def test_tags_that_break_their_scheme(scheme, tags, line, problem):
         to_bio(tags.split(), scheme)
     assert problem in str(caught.value)
     assert caught.value.line == line
+    assert ("of the scheme" in str(caught.value)) == (scheme == "bio"), "only the usual one may be a mistake"
 
 
 def runs_to_tags(runs, scheme):
@@ -116,6 +124,18 @@ def test_a_bad_sentence_is_refused_by_file_and_line_or_skipped(write, bad, line,
     faults = Faults(skip_bad=True)
     assert [s.words for s in read_conll(path, faults=faults)] == [["a"], ["d"]]
     assert len(faults.skipped) == 1
+
+
+def test_a_row_too_short_for_word_and_tag_to_be_two_columns(write):
+    path = write("1 Ann B-x\n2 O\n")
+    with pytest.raises(UserError, match=r"a\.conll: line 2: 2 column\(s\), but the tag needs at least 3"):
+        read_conll(path, word_column=2)
+    assert read_conll(path, word_column=2, labelled=False)[0].words == ["Ann", "O"]
+    with pytest.raises(UserError, match=r"a\.conll: line 2: 2 column\(s\), but the word needs at least 3"):
+        read_conll(path, word_column=-3, tag_column=3)
+    path = write("B-x 1 Ann\nO\n")
+    with pytest.raises(UserError, match=r"a\.conll: line 2: 1 column\(s\), but the tag needs at least 2"):
+        read_conll(path, word_column=-1, tag_column=1)
 
 
 def test_empty_files_and_unknown_schemes(write):

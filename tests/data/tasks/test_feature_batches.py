@@ -45,6 +45,20 @@ def test_labels_of_words_are_padded_with_those_that_do_not_count_and_scores_are_
     assert collate(scored, 0)["labels"].dtype == np.float32
 
 
+def test_what_a_frozen_encoder_made_is_padded_with_zeros_or_is_of_the_whole_text():
+    def rows(*features):
+        ids = (np.ones(n, np.int32) for n in (1, 2))
+        return [
+            Feature({"input_ids": row, "features": array}, 0)
+            for row, array in zip(ids, features, strict=True)
+        ]
+
+    tokens = collate(rows(np.full((1, 3), 5.0, np.float32), np.full((2, 3), 6.0, np.float32)), 0)["features"]
+    assert tokens.tolist() == [[[5.0] * 3, [0.0] * 3], [[6.0] * 3] * 2] and tokens.dtype == np.float32
+    texts = collate(rows(np.full(3, 5.0), np.full(3, 6.0)), 0)["features"]
+    assert texts.tolist() == [[5.0] * 3, [6.0] * 3]
+
+
 def test_pairs_are_two_batches_each_as_wide_as_it_has_to_be():
     short, long = features([2, 3]), features([7, 5])
     for one, other in zip(short, long, strict=True):
@@ -65,6 +79,7 @@ def test_ordered_batches_hold_everything_once_the_longest_first():
         widths.append(batch["input_ids"].shape[1])
     assert seen == [1, 3, 4, 0, 2]
     assert widths == [9, 4, 1]
+    assert [chosen.tolist() for chosen, _ in ordered_batches(rows, 1, 0)] == [[1], [3], [4], [0], [2]]
 
 
 @given(
@@ -124,6 +139,8 @@ def test_bad_streams():
         FeatureStream([], 4, 0)
     with pytest.raises(UserError, match="at least 1, got 0 and 50"):
         FeatureStream(features([1]), 0, 0)
+    with pytest.raises(UserError, match="at least 1, got 4 and 0"):
+        FeatureStream(features([1]), 4, 0, bucket=0)
     with pytest.raises(UserError, match=r"at least 1, got 0$"):
         next(ordered_batches(features([1]), 0, 0))
     with pytest.raises(UserError, match="the data has changed"):

@@ -11,6 +11,7 @@ def texts(*labels):
 def test_names_are_sorted_as_numbers_if_they_are_numbers():
     assert label_names(texts("10", "9", "-1", "9")) == ["-1", "9", "10"]
     assert label_names(texts("b", "10", "9")) == ["10", "9", "b"]
+    assert label_names(texts("2", "--1", "10")) == ["--1", "10", "2"], "--1 is no number"
     assert label_names([TaggedSentence(["a", "b"], ["O", "B-x"], Place("a", 1))]) == ["B-x", "O"]
 
 
@@ -19,6 +20,8 @@ def test_one_label_teaches_nothing():
         label_names(texts("a", "a"))
     with pytest.raises(UserError, match=r"dev\.tsv: there are no labels"):
         label_names(texts(None))
+    with pytest.raises(UserError, match=r"dev\.conll: there are no labels"):
+        label_names([TaggedSentence(["a"], None, Place("dev.conll", 1))])
 
 
 def test_unknown_labels_are_refused_or_skipped():
@@ -34,6 +37,15 @@ def test_unknown_labels_are_refused_or_skipped():
         check_labels(texts("c"), ["a", "b"], Faults(skip_bad=True))
 
 
+@pytest.mark.parametrize(
+    ("count", "listed"), [(8, "0, 1, 2, 3, 4, 5, 6, 7"), (9, "0, 1, 2, 3, 4, 5, 6, 7, … (9 in all)")]
+)
+def test_of_very_many_labels_the_first_are_listed(count, listed):
+    with pytest.raises(UserError) as caught:
+        check_labels(texts("x"), [str(i) for i in range(count)])
+    assert f"none of the training data's ({listed})" in str(caught.value)
+
+
 def test_an_unknown_tag_is_told_by_its_own_line():
     sentence = TaggedSentence(["a", "b"], ["O", "B-y"], Place("dev.conll", 7))
     with pytest.raises(UserError, match=r"dev\.conll: line 8: label 'B-y'"):
@@ -46,6 +58,17 @@ def test_labels_that_the_development_data_lacks_are_told():
     assert faults.notes == ["dev.tsv: 2 of the training data's labels never occur here: b, c"]
     check_labels(texts("a", "b"), ["a", "b"], faults)
     assert len(faults.notes) == 1
+
+
+def test_what_is_left_out_does_not_count_as_there():
+    """The first of these sentences has B-x, and an unknown tag behind it."""
+    sentences = [
+        TaggedSentence(["a", "b"], ["B-x", "B-y"], Place("dev.conll", 1)),
+        TaggedSentence(["a"], ["O"], Place("dev.conll", 4)),
+    ]
+    faults = Faults(skip_bad=True)
+    assert check_labels(sentences, ["O", "B-x"], faults) == sentences[1:]
+    assert faults.notes == ["dev.conll: 1 of the training data's labels never occur here: B-x"]
 
 
 def test_examples_without_labels_pass():

@@ -48,14 +48,55 @@ def test_a_text_a_line_or_a_column(write):
     assert [t.text for t in read_texts(write("a.jsonl.gz", '{"text": "one"}\n'))] == ["one"]
 
 
+def test_a_column_is_one_of_a_table(write):
+    plain = write("plain.dat", '{"text": "one"}\n')
+    assert [t.text for t in read_texts(plain)] == ['{"text": "one"}']
+    assert [t.text for t in read_texts(plain, file_format="jsonl")] == ["one"]
+    with pytest.raises(UserError, match=r"plain.dat: its name does not tell the format; let it end in .tsv"):
+        read_texts(plain, "text")
+
+
+SQUAD_WITH_A_FAULT = (
+    '{"data": [{"title": "T", "paragraphs": [3, {"context": "A a", "qas": ['
+    '{"id": "q", "question": "Who?", "answers": [{"text": "A", "answer_start": 0}]}]}]}]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("read", "name", "text"),
+    [
+        (read_texts, "a.tsv", "text\none\n \n"),
+        (read_passages, "a.txt", "one\n\n"),
+        (read_passages, "a.tsv", "id\ttext\nx\tone\nx\n"),
+        (read_passages, "a.json", SQUAD_WITH_A_FAULT),
+        (
+            lambda path, faults: read_queries(path, [Passage("x", "A a")], faults),
+            "a.json",
+            SQUAD_WITH_A_FAULT,
+        ),
+        (
+            lambda path, faults: read_queries(path, [Passage("x", "A")], faults),
+            "a.tsv",
+            "query\tid\nwho?\tx\nno\n",
+        ),
+    ],
+)
+def test_every_way_of_reading_leaves_out_what_is_bad(write, read, name, text):
+    path, faults = write(name, text), Faults(skip_bad=True)
+    with pytest.raises(UserError, match=r"--skip-bad\)$"):
+        read(path, faults=Faults())
+    assert len(read(path, faults=faults)) == 1
+    assert len(faults.skipped) == 1
+
+
 def test_empty_lines_are_refused_or_left_out(write):
-    path = write("a.txt", "one\n\ntwo\n")
+    path = write("a.txt", "one\n \t\ntwo\n")
     with pytest.raises(UserError, match=r"a.txt: line 2: an empty line; correct it, or leave"):
         read_texts(path)
     faults = Faults(skip_bad=True)
     assert [(t.text, t.place.line) for t in read_texts(path, faults=faults)] == [("one", 1), ("two", 3)]
     assert len(faults.skipped) == 1
-    with pytest.raises(UserError, match=r"empty.txt: there is no text in this file"):
+    with pytest.raises(UserError, match=r"empty.txt: there is no text to read; give another file"):
         read_texts(write("empty.txt", ""))
 
 
@@ -131,3 +172,6 @@ def test_some_queries_are_drawn_by_the_seed_and_keep_their_order():
     assert len(drawn) == 10 and drawn == sorted(drawn, key=lambda query: int(query.text))
     assert drawn == some_queries(queries, 10, seed=1) != some_queries(queries, 10, seed=2)
     assert some_queries(queries, 100) == queries
+    assert len(some_queries(queries, 1)) == 1
+    with pytest.raises(UserError, match="at least 1 query is needed, got a limit of 0"):
+        some_queries(queries, 0)

@@ -113,6 +113,8 @@ def test_articles_are_on_one_side_only(tmp_path):
     assert len(train) + len(test) == 30
     assert split_articles(questions, 4, seed=1) == (train, test)
     assert split_articles(questions, 4, seed=2) != (train, test)
+    assert [len({q.article for q in side}) for side in split_articles(questions, 1)] == [9, 1]
+    assert [len({q.article for q in side}) for side in split_articles(questions, 9)] == [1, 9]
     for number in (0, 10):
         with pytest.raises(UserError, match=rf"cannot hold out {number} of 10"):
             split_articles(questions, number)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibert.data.tasks import Columns, Faults, Place, read_table
+from minibert.data.tasks import Columns, Faults, Place, TextExample, read_table
+from minibert.data.tasks.tables import column_of
 from minibert.errors import UserError
 
 
@@ -44,7 +45,7 @@ def test_csv_with_quoted_commas_and_line_ends(write):
 def test_jsonl_in_any_order_with_labels_of_several_kinds(write):
     lines = [
         {"label": 1, "text": "a"},
-        {"text": "b", "label": "one", "more": []},
+        {"text": "b", "label": " one ", "more": []},
         {"text": "c", "label": True},
     ]
     path = write("a.jsonl", "\n".join(map(json.dumps, lines)))
@@ -66,6 +67,27 @@ def test_columns_by_number(write):
         ("x", "a text", None),
         ("y", "another", None),
     ]
+
+
+def test_one_name_is_enough_for_a_header(write):
+    path = write("a.tsv", "mood\ttext\ngood\ta\n")
+    assert rows(read_table(path, Columns("text", label=1))) == [("a", None, "good")]
+    assert rows(read_table(path, Columns(2, label="mood"))) == [("a", None, "good")]
+
+
+def test_the_format_that_is_said_stands_above_the_name(write):
+    path = write("a.tsv", 'text,label\n"a\tb",good\n')
+    assert rows(read_table(path, file_format="csv")) == [("a\tb", None, "good")]
+
+
+def test_a_column_in_one_word():
+    assert [column_of(flag) for flag in ("2", "text", None)] == [2, "text", None]
+
+
+def test_an_example_as_json_tells_what_is_there():
+    place = Place("a", 1)
+    assert TextExample("a", None, None, place).to_dict() == {"text": "a"}
+    assert TextExample("a", "b", 0.0, place).to_dict() == {"text": "a", "text_pair": "b", "label": 0.0}
 
 
 def test_of_several_layouts_the_first_that_fits(write):
@@ -117,6 +139,9 @@ HEADER = "text\tlabel\n"
         ("a.tsv", " \tx", "the text in column text is empty"),
         ("a.tsv", "a\t", "the text in column label is empty"),
         ("a.jsonl", "", "an empty row"),
+        ("a.jsonl", " \t", "an empty row"),
+        ("a.jsonl", json.dumps("a" * 58), 'expected a JSON object, found "a{58}";'),
+        ("a.jsonl", json.dumps("a" * 59), 'expected a JSON object, found "a{59}…;'),
         ("a.jsonl", "{", "not valid JSON"),
         ("a.jsonl", "[1]", r"expected a JSON object, found \[1\]"),
         ("a.jsonl", '{"text": "a"}', "no label"),
@@ -146,16 +171,42 @@ def test_scores_are_finite_numbers(write, score):
         read_table(write("a.tsv", f"a\t1\nb\t{score}\n"), Columns(1, label=2), scores=True)
 
 
+def test_a_score_too_large_for_a_number(write):
+    path = write("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": %s}\n' % ("9" * 400))
+    with pytest.raises(UserError, match=r"a\.jsonl: line 2: column label should be a number, found '999"):
+        read_table(path, scores=True)
+
+
+def test_the_first_object_may_be_a_bad_row_like_any_other(write):
+    path = write("a.jsonl", '{"text": "a"}\n{"sentence": "b", "label": "x"}\n{"text": "c", "label": "y"}\n')
+    with pytest.raises(UserError, match=r"a\.jsonl: line 1: expected the columns .*, found \(text\); say"):
+        read_table(path)
+    faults = Faults(skip_bad=True)
+    assert rows(read_table(path, faults=faults)) == [("b", None, "x")]
+    assert [told.split(": ")[1:] for told in faults.skipped] == [
+        ["line 1", "no sentence, label"],
+        ["line 3", "no sentence"],
+    ]
+    only = write("b.jsonl", '{"text": "a"}\n')
+    with pytest.raises(UserError, match=r"b\.jsonl: line 1: expected the columns"):
+        read_table(only, faults=Faults(skip_bad=True))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", b"", "no example to read"),
-        ("a.tsv", b"text\tlabel\n", "no example to read"),
-        ("a.tsv", b"text\tlabel\n\n\tx\n", "no example to read"),
+        ("a.tsv", b"", "a.tsv: there is no example to read; give another file$"),
+        ("a.tsv", b"text\tlabel\n", "a.tsv: there is no example to read; give another file$"),
+        (
+            "a.tsv",
+            b"text\tlabel\n\n\tx\n",
+            r"there is no example to read but 2 bad row\(s\), the first: .*line 2: ",
+        ),
         ("a.csv", b'text,label\n"a,b\n', "line 2: not valid csv"),
+        ("a.csv", b'"text,label\n', "line 1: not valid csv"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "line 2 is not UTF-8"),
         ("a.tsv.gz", b"text", "damaged gzip"),
-        ("a.doc", b"text", "say which: tsv, csv, jsonl"),
+        ("a.doc", b"text", "let it end in .tsv, .csv, .jsonl, or say"),
     ],
 )
 def test_files_that_cannot_be_read_at_all(write, name, content, message):
@@ -167,6 +218,8 @@ def test_files_that_cannot_be_read_at_all(write, name, content, message):
 def test_missing_files_and_folders(tmp_path):
     with pytest.raises(UserError, match="no such file"):
         read_table(tmp_path / "none.tsv")
+    with pytest.raises(UserError, match="no such file"):
+        read_table(tmp_path / "none")
     (tmp_path / "folder.tsv").mkdir()
     with pytest.raises(UserError, match="found a folder"):
         read_table(tmp_path / "folder.tsv")

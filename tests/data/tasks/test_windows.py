@@ -58,6 +58,9 @@ def test_windows_overlap_and_the_last_one_ends_with_the_passage(tokenizer):
         "e f g [SEP]",
     ]
     assert [w.example for w in windows] == [0, 0, 0]
+    # [CLS] who ? [SEP] are of the first text
+    assert [w.inputs["token_type_ids"].tolist() for w in windows] == [[0] * 4 + [1] * n for n in (5, 5, 4)]
+    assert [w.spans[4:-1, 0].tolist() for w in windows] == [[0, 2, 4, 6], [4, 6, 8, 10], [8, 10, 12]]
     assert "start_positions" not in windows[0].inputs
 
 
@@ -96,6 +99,12 @@ def test_an_answer_inside_a_token_gives_the_token(tokenizer):
     passage = "a xyz b"  # [UNK], as a whole
     (window,) = question_windows([question(passage, "y")], tokenizer, max_length=12, training=True)
     assert passage[slice(*window.answer_span(*positions(window)))] == "xyz"
+
+
+def test_windows_of_a_single_token(tokenizer):
+    windows = question_windows([question("a b c", "b")], tokenizer, max_length=6, stride=1, training=True)
+    assert [tokens(w).split("[SEP] ")[1] for w in windows] == ["a [SEP]", "b [SEP]", "c [SEP]"]
+    assert [positions(w) for w in windows] == [(0, 0), (4, 4), (0, 0)]
 
 
 def test_bad_settings(tokenizer):
