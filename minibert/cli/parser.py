@@ -20,6 +20,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list]:
         """As argparse does it. Raises UserError for what is left over."""
         namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown and not unknown[0].startswith("-"):
+            raise UserError(f"{unknown[0]!r} is one word too many; put a text with spaces into quotes")
         if unknown:
             known = re.findall(r"--[a-z0-9-]+", self.format_help())
             nearest = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.75)

@@ -40,12 +40,13 @@ def check(name: str, answer: Any) -> Result:
     Raises UserError for a name that is no exercise's, and for no function where one is to be written.
     """
     exercise = _find(name)
-    rows, answers = [], []
+    rows, answers, call = [], [], None
     with ops.reference_only():
         if not callable(answer) and answer is not ... and exercise.trials[0].arguments:
             raise UserError(f"{name}: expected the function that you wrote, got {_describe(answer)}")
         for trial, expected in zip(exercise.trials, exercise.expected, strict=True):
-            call = _call(answer, exercise, trial)
+            if call is None or call.verdict is not Verdict.STOPPED:  # who stops one call stops them all
+                call = _call(answer, exercise, trial)
             rows += _judge(exercise, trial, call, expected)
             answers.append(call.outputs)
         mistakes = _recognise(exercise, answers)
@@ -99,9 +100,15 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
     except NotImplementedError:
         return Call(arguments, None, Verdict.NOT_ATTEMPTED)
     except Exception as error:
-        return Call(arguments, None, Verdict.RAISES, _where(error, answer))
+        note = f"{type(error).__name__}: {error}{_where(error, answer)}"
+        return Call(arguments, None, Verdict.RAISES, note)
+    except KeyboardInterrupt as error:
+        note = f"You stopped it{_where(error, answer)}. Does every loop come to an end?"
+        return Call(arguments, None, Verdict.STOPPED, note)
     if any(leaf is ... for _, leaf in _leaves(value)):
         return Call(arguments, None, Verdict.NOT_ATTEMPTED)
+    if value is answer and isinstance(answer, list):
+        value = tuple(answer)  # words that are asked for may stand in either
     wanted = exercise.outputs
     if value is None:
         return Call(arguments, None, Verdict.WRONG_TYPE, "It returned None: is a return missing at its end?")
@@ -110,7 +117,8 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
     elif isinstance(value, tuple) and len(value) == len(wanted):
         outputs = value
     else:
-        note = f"It returned {_describe(value)}, expected a tuple of {len(wanted)}: {', '.join(wanted)}."
+        what = "What it returned" if callable(answer) else "The answer"
+        note = f"{what} is {_describe(value)}, expected a tuple of {len(wanted)}: {', '.join(wanted)}."
         return Call(arguments, None, Verdict.WRONG_COUNT, note)
     if changed := _changed(trial.arguments, arguments):
         note = f"It changed {changed}, which its caller may still need: work on a copy, or make a new array."
@@ -118,8 +126,8 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
     return Call(arguments, outputs)
 
 
-def _where(error: Exception, function: Callable) -> str:
-    """The error, the last line of the learner's own code that led to it, and the shapes of arrays in it."""
+def _where(error: BaseException, function: Callable) -> str:
+    """The last line of the learner's own code that led to an error, with the shapes of the arrays in it."""
     code = getattr(function, "__code__", None)
     frames = traceback.walk_tb(error.__traceback__)
     lines = traceback.extract_tb(error.__traceback__)
@@ -128,13 +136,12 @@ def _where(error: Exception, function: Callable) -> str:
         for (frame, _), line in zip(frames, lines, strict=True)
         if code is not None and line.filename == code.co_filename
     ]
-    said = f"{type(error).__name__}: {error}"
     if not own:
-        return said
+        return ""
     values, line = own[-1]
     names = dict.fromkeys(re.findall(r"\w+", line.line or ""))  # each once
     shapes = [f"{name} {values[name].shape}" for name in names if isinstance(values.get(name), np.ndarray)]
-    return f"{said} (line {line.lineno}: {'; '.join([line.line or '', *shapes])})"
+    return f" (line {line.lineno}: {'; '.join([line.line or '', *shapes])})"
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:

@@ -1,11 +1,14 @@
 """What long runs wrote down, for notebooks that show them without running them."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from minibert.errors import UserError
-from minibert.files import read_text
+from minibert.files import read_text, write_text
+
+FOLDERS = (Path("logs"), Path("../logs"))  # as notebooks see them, and exercises
 
 
 def read_log(name: str) -> list[dict[str, Any]]:
@@ -13,7 +16,22 @@ def read_log(name: str) -> list[dict[str, Any]]:
 
     Raises UserError if there is no such log.
     """
-    for folder in (Path("logs"), Path("../logs")):
+    for folder in FOLDERS:
         if (folder / name).exists():
             return [json.loads(line) for line in read_text(folder / name, "log").splitlines()]
     raise UserError(f"{name}: not in logs/ or ../logs/; run this in the folder of a notebook of the course")
+
+
+def write_log(name: str, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Write a run's ``rows`` where :func:`read_log` finds them, all of them or, after an error, none.
+
+    Returns them. Raises UserError before the run if there is no such place.
+    """
+    folder = next((folder for folder in FOLDERS if folder.is_dir()), None)
+    if folder is None:
+        raise UserError(
+            f"{name}: no folder logs/ or ../logs/; run this in the folder of a notebook of the course"
+        )
+    rows = list(rows)
+    write_text(folder / name, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+    return rows

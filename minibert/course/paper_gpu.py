@@ -26,10 +26,12 @@ class Launch(NamedTuple):
 class PaperArray:
     """An array of a :class:`PaperGPU`. Like CuPy's it refuses to be mixed with NumPy's."""
 
-    __array_ufunc__ = None  # NumPy's operators leave it to ours
-
     def __init__(self, values: np.ndarray, gpu: "PaperGPU"):
         self.values, self.gpu = values, gpu
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **keywords: Any) -> Any:
+        """NumPy passes on what it is asked: np.exp(x) is the device's exp, np.exp(x, out=…) is refused."""
+        return NotImplemented if method != "__call__" or keywords else self.gpu.run(ufunc, *operands)
 
     def __array_namespace__(self, api_version: str | None = None) -> "PaperGPU":
         return self.gpu

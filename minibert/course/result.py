@@ -14,6 +14,7 @@ class Verdict(StrEnum):
     FAIL = "fail"
     NOT_ATTEMPTED = "not attempted"
     RAISES = "raises"
+    STOPPED = "stopped"
     WRONG_COUNT = "wrong number of outputs"
     WRONG_TYPE = "wrong type"
     WRONG_SHAPE = "wrong shape"

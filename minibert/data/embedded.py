@@ -8,6 +8,7 @@ nothing is stored here. It changes with their versions, so its size and hash are
 import ast
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import sysconfig
 from collections.abc import Iterator
@@ -88,10 +89,11 @@ def _library() -> Path:
 
 def _modules(package: str, folder: Path) -> list[Module]:
     """The Python sources below a folder, without tests and without packages installed beside it."""
-    files = [(file.relative_to(folder), file) for file in folder.rglob("*.py")]
-    modules = [
-        Module(package, name.as_posix(), file) for name, file in files if not _LEFT_OUT & set(name.parts)
-    ]
+    modules = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = set(folders) - _LEFT_OUT  # those that remain are walked into
+        for path in (Path(place, file) for file in files if file.endswith(".py")):
+            modules.append(Module(package, path.relative_to(folder).as_posix(), path))
     return sorted(modules, key=lambda module: module.name)
 
 

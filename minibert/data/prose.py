@@ -86,30 +86,36 @@ def _finish(pending: list[str]) -> Iterator[str]:
 
 # -- Inline markup --------------------------------------------------------------------------------------
 
+# What to look for, as a plain string first: it is in few paragraphs, and found or missed much sooner.
 _MARKUP = [
-    (re.compile(r":[\w:+-]*math:`[^`]*`"), "\\\\"),  # a backslash, by which the sentence is rejected
-    (re.compile(r":[\w:+.-]+:`[~!.]*([^`<]*?)(?: *<[^`]*>)?`"), r"\1"),  # :func:`name`, :ref:`text <target>`
-    (re.compile(r"`([^`<]+?) *<[^`]*>`_{0,2}"), r"\1"),  # `text <url>`_
-    (re.compile(r"``?[~!.]*([^`]*)``?_{0,2}"), r"\1"),
-    (re.compile(r"\*\*([^*\s][^*]*)\*\*|(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])"), r"\1\2"),  # bold, emphasis
-    (re.compile(r"\s*\((?:see |e\.g\. )?\[\w+\]_?(?:, \[\w+\]_?)*\)"), ""),  # footnote marks in brackets
-    (
-        re.compile(r"\b(?:and|by|from|in|of|on|or|see|to|with) \[\w+\]_", re.IGNORECASE),
-        "\\\\",
-    ),  # "as in [1]_"
-    (re.compile(r",? ?\[\w+\]_"), ""),
-    (re.compile(r"(\w)\(\)"), r"\1"),  # a function's name
-    (re.compile(r"(?<=[.!?])::$"), ""),
-    (re.compile(r"::$"), ":"),
-    (re.compile(r"\s+([.,;:!?])(?=\s|$)"), r"\1"),
-    (re.compile(r" -{2,3} |(?<=\w)-{2,3}(?=\w)"), " – "),
+    # A backslash, by which the sentence is rejected.
+    ("`", re.compile(r":[\w:+-]*math:`[^`]*`"), "\\\\"),
+    # :func:`name`, :ref:`text <target>`
+    ("`", re.compile(r":[\w:+.-]+:`[~!.]*([^`<]*?)(?: *<[^`]*>)?`"), r"\1"),
+    # `text <url>`_
+    ("`", re.compile(r"`([^`<]+?) *<[^`]*>`_{0,2}"), r"\1"),
+    ("`", re.compile(r"``?[~!.]*([^`]*)``?_{0,2}"), r"\1"),
+    # Bold, emphasis.
+    ("*", re.compile(r"\*\*([^*\s][^*]*)\*\*|(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])"), r"\1\2"),
+    # Footnote marks in brackets.
+    ("[", re.compile(r"\s*\((?:see |e\.g\. )?\[\w+\]_?(?:, \[\w+\]_?)*\)"), ""),
+    # "as in [1]_"
+    ("]_", re.compile(r"\b(?:and|by|from|in|of|on|or|see|to|with) \[\w+\]_", re.IGNORECASE), "\\\\"),
+    ("]_", re.compile(r",? ?\[\w+\]_"), ""),
+    # A function's name.
+    ("()", re.compile(r"(\w)\(\)"), r"\1"),
+    ("::", re.compile(r"(?<=[.!?])::$"), ""),
+    ("::", re.compile(r"::$"), ":"),
+    ("", re.compile(r"\s+([.,;:!?])(?=\s|$)"), r"\1"),
+    ("--", re.compile(r" -{2,3} |(?<=\w)-{2,3}(?=\w)"), " – "),
 ]
 
 
 def without_markup(paragraph: str) -> str:
     """The paragraph as it would be read: roles, backticks, asterisks and footnote marks taken off."""
-    for pattern, replacement in _MARKUP:
-        paragraph = pattern.sub(replacement, paragraph)
+    for sign, pattern, replacement in _MARKUP:
+        if sign in paragraph:
+            paragraph = pattern.sub(replacement, paragraph)
     return paragraph
 
 

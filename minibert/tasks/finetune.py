@@ -26,6 +26,7 @@ from minibert.tasks.model_card import write_model_card
 from minibert.tasks.registry import TASKS
 from minibert.tasks.run import (
     check_folder_is_free,
+    check_has_weights,
     learning_rates,
     make_optimiser,
     prepare_machine,
@@ -54,7 +55,8 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
     """Teach a pretrained encoder a task (or go on with a run), and say how well it does.
 
     ``values`` are those of ``minibert finetune --help``: the fields of `FinetuneSettings` and of the task's
-    options (``TASKS[task].Options``); ``source`` is where they come from, should one be wrong.
+    options (``TASKS[task].Options``); ``source`` is where they come from, should one be wrong. A model of
+    few positions reads texts as long as it can, unless ``max_length`` is given.
 
     Writes ``OUT/NAME/``: ``config.json`` (all that this was told), ``results.json`` (what is returned),
     ``best/``, the model of the best evaluation on the dev data, ``training.png``, and for each restart a
@@ -68,6 +70,9 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
     all is saved.
     """
     settings, options = split_settings(values, source)
+    if "max_length" not in values:  # then it is no more than the model can read
+        positions = BertConfig.from_pretrained(settings.model).max_position_embeddings
+        options = options.replace(max_length=min(options.max_length, positions))
     device = resolve_device(settings.device)
     settings = settings.with_precision_for(device)
     _check_start(settings, options)
@@ -109,10 +114,11 @@ def _out_of_memory_explained(
 
 
 def _check_start(settings: FinetuneSettings, options: TaskOptions) -> None:
-    """Raise UserError if the run's folder says no."""
+    """Raise UserError if the run's folder says no, or a new run has nothing to begin from."""
     run = settings.folder
     if not settings.resume:
         check_folder_is_free(settings, settings.model)
+        check_has_weights(settings.model)
         return
     saved, saved_options = split_settings(read_settings(run / "config.json"), str(run / "config.json"))
     settings.check_resumes(saved)

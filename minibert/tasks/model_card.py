@@ -48,8 +48,9 @@ _MASKED = Kind(
 _SENTENCES = Kind(
     "sentence-similarity",
     "turns a text into a vector, close to those of texts that mean the same",
-    'minibert embed --model FOLDER "a text"',
-    'from minibert import SentenceEncoder\n\nmodel = SentenceEncoder.from_pretrained("FOLDER")',
+    "minibert embed --model FOLDER --input texts.txt --output vectors.npy",
+    "from minibert.tasks.embed import TextEncoder\n\n"
+    'TextEncoder.open("FOLDER").embed(["a text", "another text"])',
 )
 
 _PAIRS = _predictor(

@@ -36,6 +36,7 @@ from minibert.tasks.fill_mask import fill_mask
 from minibert.tasks.pretrained_card import write_pretrained_card
 from minibert.tasks.run import (
     check_folder_is_free,
+    check_has_weights,
     learning_rates,
     make_optimiser,
     prepare_machine,
@@ -201,6 +202,8 @@ def _find_start(settings: PretrainSettings) -> Checkpoint | None:
         settings.check_phases(checkpoint.state["step"], checkpoint.state.get("phases"))
         return checkpoint
     check_folder_is_free(settings, settings.model)
+    if settings.model is not None:
+        check_has_weights(settings.model)
     return None
 
 

@@ -27,7 +27,7 @@ def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel
     A folder of another program, without ``task.json``, is known by the architecture in its configuration; it
     is given texts as long as it has positions. Raises UserError for a folder that is none of these.
     """
-    folder = model_folder(folder)
+    name, folder = folder, model_folder(folder)
     check_folder(folder)
     pairs = None
     if (folder / TASK_FILE).is_file():
@@ -37,8 +37,8 @@ def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel
         values = {"max_length": BertConfig.from_pretrained(folder).max_position_embeddings}
     if chosen is None:
         raise UserError(
-            f"{folder}: no model that was fine-tuned for one of {', '.join(TASKS)}; make one with  "
-            f"minibert finetune --model {folder}"
+            f"{name}: no model that was fine-tuned for one of {', '.join(TASKS)}; make one with  "
+            f"minibert finetune --model {name}"
         )
     tokenizer = BertTokenizer.from_pretrained(folder)
     task = chosen(tokenizer, chosen.Options.from_dict(values, str(folder / TASK_FILE)))

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from minibert.arrays import Device, get_threads, set_threads
+from minibert.assets import model_folder
+from minibert.bert.weights import open_weights
 from minibert.errors import UserError
 from minibert.files import check_writable, explain_write_errors
 from minibert.nn import Module
@@ -34,6 +36,11 @@ def check_folder_is_free(settings: RunSettings, model: str | None = None) -> Non
     if model is not None and Path(model).resolve().is_relative_to(run.resolve()):
         raise UserError(f"the model {model} is in {run}, which would be replaced; choose another --name")
     check_writable(run / "config.json")
+
+
+def check_has_weights(model: str) -> None:
+    """Raise UserError if the model to begin from has no weights, or they are damaged."""
+    open_weights(model_folder(model), "BertForPreTraining")
 
 
 def remove_unfinished(folder: Path) -> None:

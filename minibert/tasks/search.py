@@ -105,6 +105,8 @@ class PassageIndex:
         lancedb = _lancedb()
         folder = Path(folder)
         if not (folder / f"{TABLE}.lance").is_dir():
+            if folder.exists():
+                raise UserError(f"{folder}: no index of passages, but something else; choose another folder")
             raise UserError(
                 f"{folder}: no index of passages; make one with  "
                 f"minibert search index --model FOLDER --passages FILE --index {folder}"

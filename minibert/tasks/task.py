@@ -47,7 +47,9 @@ class TaskOptions(Settings):
         "installed with Python",
         choices=tuple(RECIPES),
     )
-    max_length: int = setting(128, "Task", "tokens in a sequence, at most", least=4)
+    max_length: int = setting(
+        128, "Task", "tokens in a sequence, at most; if not said, no more than the model can read", least=4
+    )
 
 
 class Task:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minibert.assets import model_folder
+from minibert.assets import model_folder, model_names
 from minibert.errors import UserError
 from minibert.files import read_json, read_text, write_json, write_text
 from minibert.text.learn import count_words, learn_vocabulary
@@ -154,7 +154,10 @@ class BertTokenizer:
         if folder.is_file():
             return cls._from_tokens(_read_vocab(folder), folder, options)
         if not folder.exists():
-            raise UserError(f"{folder}: no such folder or vocabulary file; check the path")
+            raise UserError(
+                f"{folder}: no such folder or vocabulary file, nor a model that comes with minibert "
+                f"({', '.join(model_names())}); they are read from the disk only, so download it first"
+            )
         vocab_file, json_file = folder / "vocab.txt", folder / "tokenizer.json"
         if not vocab_file.exists() and json_file.exists():
             tokens, found = _read_tokenizer_json(json_file)

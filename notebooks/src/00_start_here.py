@@ -2,8 +2,8 @@
 r"""
 # 00 · Start here
 
-BERT reads a text and turns every word into a vector that knows what stands around it. It learned that from a
-single game: guess the hidden word. This page plays the game with a small BERT that comes with the package, and
+BERT reads a text and turns every word into a vector that knows what stands around it. It learned that above all
+from one game: guess the hidden word. This page plays the game with a small BERT that comes with the package, and
 shows what goes on inside, what it is good for, and what it cannot do.
 
 **You will** let it fill gaps · follow one sentence from text to probabilities · see that it reads both sides, and
@@ -180,13 +180,13 @@ THINGS = (
     "vectors\nS × H",
     "probabilities\nV",
 )
-figure, axes = plt.subplots(figsize=(7.5, 1.4))
+figure, axes = plt.subplots(figsize=(7.5, 1.2))
 for i, thing in enumerate(THINGS):
     box(axes, i + (i == 5) * 0.15, 0, thing, "black")
 for i, step in enumerate(STEPS):
     arrow(axes, (i + 0.36, 0), (i + 0.6, 0), plots.BLUE)
-    axes.text(i + 0.5, 0.7, step, ha="center", fontsize=9.5, color=plots.BLUE)
-axes.set(xlim=(-0.4, 5.7), ylim=(-0.6, 1.1))
+    axes.text(i + 0.48, 0.55, step, ha="center", fontsize=9.5, color=plots.BLUE)
+axes.set(xlim=(-0.4, 5.7), ylim=(-0.6, 0.9))
 axes.axis("off")
 plt.show()
 
@@ -203,8 +203,8 @@ comes from the words around it.
 # %%
 SENTENCES = [
     "the river flows into the [MASK] .",
-    "the [MASK] sang a song .",
-    "i have never [MASK] her .",
+    "it was built in the 18th [MASK] .",
+    "the [MASK] made an album .",
 ]
 answers = [fill_mask(model, tokenizer, sentence, top_k=6)[0] for sentence in SENTENCES]
 
@@ -258,7 +258,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Two bright blocks: months with months, verbs with verbs. Nobody labelled them. This is why BERT is worth having: the
+Two brighter blocks: months with months, verbs with verbs. Nobody labelled them. This is why BERT is worth having: the
 vectors are useful for other tasks than guessing.
 
 ## 4. It reads both sides
@@ -344,14 +344,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-Both sides together are worth much more than either. (To be fair: this model was trained with both sides, so that one
-alone is unfamiliar to it. A model made for left to right does better at that.)
+Both sides together are worth much more than either. (To be fair: one side alone is
+unfamiliar to this model. One made for left to right does better at that.)
 
 ## 5. Why is bidirectional attention incompatible with next-word prediction?
 
 Language models such as GPT learn by predicting the next word at every place of a text. Could BERT not do the same? Its
-place number $i$ is asked for word $i + 1$, and it reads both sides, so it *sees* word $i + 1$. Here is what a model
-does if the answer is in sight. We hide nothing:
+place number $i$ is asked for word $i + 1$, and it reads both sides, so it *sees* word $i + 1$. Here nothing is hidden:
 """
 
 # %%
@@ -362,7 +361,9 @@ assert loss_visible.mean() < 0.5 * loss["both sides"].mean()
 
 # %% [markdown]
 r"""
-It copies. If that were the task, copying is all that it would learn. So there are two ways:
+It copies. (With practice: of the words that its training asked for, one in ten was
+[left in sight](12_pretraining_data.ipynb#7.-Why-80/10/10?).) If that were the whole task, copying is all that it would
+learn. So there are two ways:
 
 - **Close one eye** (GPT): nobody sees what comes later, and every word can be asked for.
 - **Hide the answer** (BERT): both eyes open, but a word has to be taken away to be asked for.
@@ -404,8 +405,8 @@ for beginning in ("the old man sat by the fire and", "she closed the door"):
 # %% [markdown]
 r"""
 With nothing behind the gap, the model is asked for the last token of a text, and that is usually punctuation. With a full
-stop behind it, it is asked for the last *word*, again and again. A larger BERT does this less badly, but it has not learned it
-either: it has been asked for single words of finished texts, and never how to go on.
+stop behind it, it is asked for the last *word*, again and again. A larger BERT has not learned it either: it has been asked
+for words of finished texts, and never how to go on.
 
 There is a deeper reason. To write, one needs *the* probability of a text. Two gaps, filled one after the other: the
 probabilities multiply, and it should make no difference which gap comes first.
@@ -512,7 +513,8 @@ r"""
 
 Guessing words is nobody's goal. It is the first of two stages:
 
-1. **Pre-training**: guess hidden words in a lot of plain text. It takes long, it needs no labels, and it is done *once*.
+1. **Pre-training**: guess hidden words in a lot of plain text (and whether two pieces belong together,
+   [11](11_heads_losses.ipynb)). It takes long, needs no labels, and is done *once*.
 2. **Fine-tuning**: put a small new head on the encoder, and show it some labelled examples of *your* task.
 """
 
@@ -544,43 +546,43 @@ plt.show()
 # %% [markdown]
 r"""
 Does the first stage help the second? A task: is a sentence about **music** or about **geography**? There are twelve labelled
-sentences to learn from and sixteen to be tested on, and the words that tell are different ones. The vector of a sentence is the
-mean of its tokens' vectors; the head is one weight for each of the `H` numbers, by least squares.
+sentences to learn from and sixteen to be tested on, and the words that tell are different ones. (All are in the past tense:
+an "is" with one topic and a "was" with the other would tell, too.) The vector of a sentence is the mean of its tokens'
+vectors; the head is one weight for each of the `H` numbers, by least squares.
 """
 
 # %%
 MUSIC = """the band recorded a new album .
 she sang the song with her brother .
-he plays the guitar and the drums .
+he played the guitar and the drums .
 the film music was written in 1985 .
 they released two singles last year .
-the third track is a slow dance .""".splitlines()
-GEOGRAPHY = """the river is eighty miles long .
-a small island lies near the coast .
-the lake is surrounded by mountains .
-the road runs south to the sea .
-there is a bridge over the stream .
-the northern district has two villages .""".splitlines()
+the third track was a slow dance .""".splitlines()
+GEOGRAPHY = """the river was eighty miles long .
+a small island lay near the coast .
+the lake was surrounded by mountains .
+the road ran south to the sea .
+there was a bridge over the stream .
+the northern district had two villages .""".splitlines()
 MUSIC_TEST = """the concert was a great success .
 a young singer joined the group .
 her piano teacher liked jazz .
 this opera was first heard in vienna .
-the chorus is repeated four times .
+the chorus was repeated four times .
 their tour began in june .
 rock and blues were popular then .
-the lyrics were written by a friend .""".splitlines()
-GEOGRAPHY_TEST = """the valley is wide and green .
-a forest covers the hills .
-ships can enter the harbour .
-the border is west of the town .
-this county has many farms .
-the peninsula has a dry climate .
-snow stays on the peaks .
-the highway crosses a desert .""".splitlines()
+the lyrics were by a friend .""".splitlines()
+GEOGRAPHY_TEST = """the valley was wide and green .
+a forest covered the hills .
+ships could enter the harbour .
+the border was west of the town .
+this county had many farms .
+the peninsula had a dry climate .
+snow stayed on the peaks .
+the highway crossed a desert .""".splitlines()
+
 
 # %%
-
-
 def sentence_vectors(encoder, sentences):
     """The mean of the tokens' vectors, without [CLS] and [SEP], for each of N sentences: (N, H)."""
     ids = [tokenizer(sentence)["input_ids"] for sentence in sentences]
@@ -655,7 +657,7 @@ ROWS = {  # height: colour, title, and what there is in which notebook
 PLACES = {"pre-training 14": 1.5, "optimiser 13": 3}
 figure, axes = plt.subplots(figsize=(7.5, 4.2))
 for y, (colour, title, names) in ROWS.items():
-    axes.text(-0.45, y + 0.42, title, color=colour)
+    axes.text(-0.45, y + 0.42, title)
     for i, name in enumerate(names):
         what, _, number = name.rpartition(" ") if name[-1].isdigit() else (name, "", "")
         text = f"{what}\n" + rf"$\bf{{{number}}}$" if number else what
@@ -665,10 +667,10 @@ for i in range(5):
     axes.plot([1.25 * i, 3], [2.7, 2.32], color=plots.SKY, linewidth=1.2, zorder=0)
 for start, end in (
     ((5, 1.7), (5, 1.32)),  # from the loss to the gradients …
-    ((4.5, 1), (3.55, 1)),
+    ((4.55, 1), (3.45, 1)),
     ((3, 1.32), (3, 1.68)),  # … to the weights of the layers …
-    ((2.5, 1), (1.9, 1)),
-    ((1.15, 1), (0.5, 1)),
+    ((2.55, 1), (2.0, 1)),
+    ((1.0, 1), (0.48, 1)),
     ((0, 1.32), (0, 1.75)),  # … and to the next batch
 ):
     arrow(axes, start, end, plots.VERMILION)
@@ -678,7 +680,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-Read them in order, or follow what you are curious about; each says what it builds on.
+Read them in order, or follow what you are curious about; each says what it builds on, and how long it takes: some eighteen
+hours in all. If you have an afternoon: [08](08_attention.ipynb), [10](10_encoder.ipynb), [12](12_pretraining_data.ipynb),
+[15](15_fine_tuning.ipynb).
 
 | | | the exercise |
 |---|---|---|
@@ -696,8 +700,8 @@ Read them in order, or follow what you are curious about; each says what it buil
 | **the training** | [12 · Pre-training data](12_pretraining_data.ipynb) | hide words; find the bug |
 | | [13 · The optimiser](13_optimiser.ipynb) | one step |
 | | [14 · Pre-training](14_pretraining.ipynb) | diagnose three broken runs |
-| | [15 · Fine-tuning](15_fine_tuning.ipynb) | a head's backward |
-| **what one does with it** | [16 · Looking inside](16_looking_inside.ipynb) | find a head that looks at its neighbour |
+| **what one does with it** | [15 · Fine-tuning](15_fine_tuning.ipynb) | a head's backward |
+| | [16 · Looking inside](16_looking_inside.ipynb) | find a head that looks at its neighbour |
 | | [17 · NumPy to CuPy](17_numpy_to_cupy.ipynb) | port a kernel |
 | | [18 · Real weights, and after BERT](18_real_weights.ipynb) | rename the tensors |
 | | [19 · Applications](19_applications.ipynb) | measure a search |
@@ -752,7 +756,7 @@ r"""
 <details>
 <summary><b>3.</b> Why does pre-training not need labels written by people?</summary>
 
-The text is its own label: what was hidden is known. Therefore all text in the world can be used, and nobody has to read it first.
+The text is its own label: what was hidden is known. All text in the world can be used, and nobody has to read it first.
 
 </details>
 """

@@ -549,7 +549,7 @@ for i, x in enumerate(states):
 
 # %% [markdown]
 r"""
-Strangers have a cosine above 0 ("anisotropy"; Ethayarajh, 2019, found far more of it in large models). So a cosine means something
+Strangers have a cosine above 0 ("anisotropy"; Ethayarajh, 2019, found about 0.6 in GPT-2's middle layers, and nearly 1 in its last). So a cosine means something
 only beside theirs, or after the mean of a large sample has been subtracted.
 
 ## 7. How does the gradient flow back?

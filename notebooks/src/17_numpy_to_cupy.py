@@ -11,8 +11,8 @@ kernel line by line and port it to NumPy · lose numbers in 16 bits, and save th
 **Before this:** [05 · LayerNorm](05_layer_norm.ipynb), [13 · The optimiser](13_optimiser.ipynb). No CUDA.
 **Time:** 75 minutes; it runs in seconds.
 
-> **Honesty first.** Nobody has run minibert on a GPU yet: **no number below was measured on one**. Cells that need a GPU say
-> in one line what they skip where there is none.
+> **Honesty first.** Nobody has run minibert on a GPU yet: **no number below is its speed on one**. Cells that need a GPU say
+> what they skip.
 
 | letter | in this notebook |
 |---|---|
@@ -23,25 +23,24 @@ kernel line by line and port it to NumPy · lose numbers in 16 bits, and save th
 
 # %%
 import inspect
-import json
+import os
 import queue
+import textwrap
 import threading
 import time
 from collections import Counter
 from contextlib import nullcontext
+from datetime import date
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import BertConfig, BertForPreTraining, BertTokenizer, UserError, check, ops, plots
-from minibert.arrays import (
-    describe_processor,
-    get_array_module,
-    resolve_device,
-    set_threads,
-    to_numpy,
-)
-from minibert.course import read_log
+from minibert.arrays import get_array_module, resolve_device, set_threads, to_numpy
+from minibert.course import read_log, write_log
 from minibert.course.exercises.n17_numpy_to_cupy import butterfly
 from minibert.course.paper_gpu import PaperGPU
 from minibert.kernels.cuda import launch
@@ -49,6 +48,7 @@ from minibert.kernels.cuda.on_paper import noted
 from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
 from minibert.ops.layer_norm import layer_norm
 from minibert.train import AdamW
+from minibert.train.checkpoint import describe_environment
 from minibert.train.loss_scale import LossScale
 from minibert.train.step import TrainingStep
 
@@ -120,7 +120,7 @@ Whatever would copy in secret is an error, as in CuPy:
 SECRETLY = {
     "x_there + np.ones(H)": lambda: x_there + np.ones(H),
     "np.ones(H) * x_there": lambda: np.ones(H) * x_there,
-    "np.exp(x_there)": lambda: np.exp(x_there),
+    "np.maximum(x_there, np.zeros(H))": lambda: np.maximum(x_there, np.zeros(H)),
     "np.asarray(x_there)": lambda: np.asarray(x_there),
 }
 for code, action in SECRETLY.items():
@@ -128,19 +128,20 @@ for code, action in SECRETLY.items():
         action()
         raise AssertionError("it was not refused")
     except TypeError:
-        print(f"{code:<22} TypeError")
+        print(f"{code:<34} TypeError")
+print(f"{'np.exp(x_there)':<34} {type(np.exp(x_there)).__name__}")
 
 # %% [markdown]
 r"""
-So no operation says `np.exp`.
+The last line is no exception: NumPy passes such a call on to the array's own library, CuPy's too. But `np.zeros` and `np.arange`
+make arrays on the host, which are refused one line later. So operations say `xp`.
 
 ## 2. Who waits for whom?
 
 A call of a GPU function does not compute. It *launches*: it puts a piece of work, a **kernel**, into a queue (a **stream**) and
-returns at once. The GPU takes kernels from there in order. The host waits only when it **synchronises** or reads a value.
+returns at once. The GPU takes kernels from there in order. The host waits when it **synchronises** or reads a value.
 
-A thread with a queue does the same, so it can show the commonest mistake in timing a GPU. Each "kernel" takes 50
-milliseconds. The cell after it is the same trap on a GPU.
+A thread with a queue does the same, so it can show the commonest mistake in timing a GPU. Each "kernel" takes 50 milliseconds.
 """
 
 
@@ -194,7 +195,7 @@ else:
 
 # %% [markdown]
 r"""
-The first number is the time to *order* the work. (A kernel that fails is reported late, too, at an innocent line.) And waiting
+The first number is the time to *order* the work. (A kernel that fails is reported late, too.) And waiting
 *needlessly* costs twice: a host that waits launches nothing, so afterwards the GPU has nothing to do. Look at the gaps:
 """
 
@@ -215,7 +216,7 @@ def schedule(launch_time, kernel_time, kernels=6, wait_each=False, graph=False):
     return host, work
 
 
-def draw(cases):
+def draw(title, cases):
     _, axes = plt.subplots(figsize=(7.5, 0.95 * len(cases) + 0.9))
     for number, (host, work) in enumerate(cases.values()):
         axes.broken_barh(host, (number - 0.38, 0.34), color=plots.ORANGE, edgecolor="white")
@@ -225,7 +226,8 @@ def draw(cases):
     axes.set_yticks(range(len(cases)), cases)
     axes.set(xlabel="time (a drawing, not a measurement)", xlim=(0, 13.5))
     axes.invert_yaxis()
-    axes.legend(loc="upper center", bbox_to_anchor=(0.4, 1.3), ncols=2)
+    axes.set_title(title)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
     plt.show()
 
 
@@ -233,7 +235,7 @@ waiting, running = schedule(1, 1, wait_each=True), schedule(1, 1)
 print(f"done after {sum(waiting[1][-1])} and after {sum(running[1][-1])}")
 
 # %% tags=["figure"]
-draw({"waits\nafter each": waiting, "runs ahead": running})
+draw("six kernels", {"waits\nafter each": waiting, "runs ahead": running})
 
 # %% [markdown]
 r"""
@@ -278,7 +280,7 @@ assert (gpu.uploads, gpu.waits) == (1, 0)
 # %% [markdown]
 r"""
 One copy to the device carries ids, labels, learning rate and dropout's seed; none comes back. Losses are added up
-there, and `TrainingStep.read()` fetches them every few dozen steps. But so many launches!
+there, and `TrainingStep.read()` fetches them every few dozen steps.
 
 ## 3. What can be counted
 
@@ -325,11 +327,16 @@ r"""
 ### Does it matter? Operations for each byte
 
 An operation's **arithmetic intensity** is its arithmetic divided by the bytes it moves. A processor has such a number, too:
-operations a second by bytes a second. By the makers' data sheets it is 10 to 20 for large GPUs in float32, and some hundreds in 16 bits on
-tensor cores. Below it memory decides; above it, arithmetic.
+operations a second by bytes a second. Below it memory decides; above it, arithmetic. From NVIDIA's data sheets and white papers:
 """
 
 # %%
+SHEETS = {"A100, 80 GB, SXM": (19.5, 312, 2.039), "H100, SXM": (66.9, 989.4, 3.35)}
+print("                  float32   bfloat16 on tensor cores   (operations a byte)")
+for name, (float32, bfloat16, bandwidth) in SHEETS.items():  # TFLOP/s, dense; TB/s
+    print(f"{name:<16} {float32 / bandwidth:8.0f} {bfloat16 / bandwidth:10.0f}")
+print()
+
 gpu.clear()
 x_there.reshape(B * S, H) @ gpu.zeros((H, 4 * H), dtype="float32")
 product = gpu.launches[-1]
@@ -346,13 +353,14 @@ assert intensity["LayerNorm, one kernel"] < 10 < intensity["product with a weigh
 
 # %% [markdown]
 r"""
-LayerNorm is a matter of bytes. A product is a matter of arithmetic, and cuBLAS does that better than we would. So
+LayerNorm is a matter of bytes (some of which the L2 cache spares: we count what kernels ask for). The product is a matter of
+arithmetic, at least in float32: in 16 bits it moves half the bytes, and doubles its number. cuBLAS does that better than we would. So
 [kernels/cuda](../minibert/kernels/cuda/__init__.py) **leaves products to cuBLAS, and fuses what stands between.**
 
 ### How many launches has a step?
 
-A launch costs the host time, however small the array. The table in `ops` chooses CUDA kernels for CuPy's arrays; `noted`
-replaces their launches by a note (nothing is computed). A launch is **assumed** to take 10 µs; with a GPU, yours is measured.
+A launch costs the host time, however small the array: CuPy's guide (Performance Best Practices) shows 12 µs for one `a.sum()`.
+The table in `ops` chooses CUDA kernels for CuPy's arrays; `noted` replaces their launches by a note (nothing is computed).
 """
 
 # %%
@@ -378,18 +386,17 @@ if ON_GPU:
         small + 1.0  # the host's time is meant here, so it does not synchronise inside
     microseconds = 1000 * (time.perf_counter() - start)
     device.xp.cuda.get_current_stream().synchronize()
-    source = "measured here"
+    print(f"{microseconds:.1f} µs a launch: {len(reference) * microseconds / 1000:.1f} ms", end="")
+    print(f" for the reference's, {counts.total() * microseconds / 1000:.1f} ms for the kernels'")
 else:
-    microseconds, source = 10.0, "assumed"
-for name, count in (("reference", len(reference)), ("kernels", counts.total()), ("captured", 1)):
-    print(f"{name:<10} at least {count * microseconds / 1000:7.2f} ms a step ({source})")
+    skipped("the time of a launch, and of as many as a step has")
 
 # %% [markdown]
 r"""
 ## 4. A kernel, line by line
 
-A kernel is a function that many threads run at once, each with numbers of its own, its **registers**. 32 threads are a **warp**
-and go in step; warps form a **block**, which shares a little memory and can wait for each other; blocks form the **grid**. A thread
+A kernel is a function that many threads run at once, each with numbers of its own, its **registers**. 32 threads are a **warp**:
+they execute the same instruction together, unless an `if` parts them. Warps form a **block**, which shares a little memory and can wait for each other; blocks form the **grid**. A thread
 asks who it is (`threadIdx`, `blockIdx`) and finds its share.
 
 Here `threadIdx.x` shares out a row. A thread holds `PACK` neighbouring columns, the 16
@@ -443,7 +450,7 @@ r"""
 
 ### How do threads add up a row?
 
-No thread sees another's registers, except by one instruction: `__shfl_xor_sync(…, value, distance)` gives thread $i$ what thread
+No thread sees another's registers, except by *shuffles*: `__shfl_xor_sync(…, value, distance)` gives thread $i$ what thread
 $i \oplus \text{distance}$ has, where $\oplus$ is XOR of the binary numbers. Partners swap: $(i \oplus d) \oplus d = i$.
 """
 
@@ -455,8 +462,8 @@ r"""
 The loop is a **butterfly** with distances $n/2, \dots, 2, 1$. Why is it right? Claim: after the round with distance $d$, thread
 $i$ holds the sum over all $j \equiv i \pmod d$. Before the first, $d = n$: only itself. A round with distance $d$ joins the
 class of $i$ modulo $2d$ with that of $i \oplus d$; modulo $d$ the two are one. At $d = 1$ it is everybody, after $\log_2 n$ rounds.
-As $a + b$ and $b + a$ are the same bits, all threads agree to the last. (*Atomic* additions, in order of arrival, would
-not. The library has none.)
+As $a + b$ and $b + a$ are the same bits, all threads agree to the last. (*Atomic* additions would come in another order
+in every run, and give other bits. The library has none.)
 
 A row wider than a warp needs a second stage, through shared memory. The second `__syncthreads` lets everyone see all sums;
 the first protects what a slow thread still reads from the call *before*.
@@ -508,7 +515,7 @@ check("17.sum_row", my_sum_row)
 
 # %% [markdown]
 r"""
-And the whole kernel. `registers` is an array `(threads, pack)`; `butterfly(values)`, given, returns every thread's copy of the sum.
+Now the kernel. `registers` is an array `(threads, pack)`; `butterfly(values)`, given, returns every thread's copy of the sum.
 """
 
 
@@ -567,9 +574,9 @@ else:
 r"""
 ## 6. Fewer digits
 
-Half the bits are half the bytes, and tensor cores are made for 16 bits. What is given up? A
+Half the bits are half the bytes, and tensor cores multiply them faster (section 3). What is given up? A
 floating-point number is $\pm\, 1.f \times 2^e$: the bits of $e$ are range, those of $f$ digits. TF32 is what
-tensor cores make of float32 on the way in: 10 bits of $f$; in memory it stays float32. Rounding is a short piece of integer arithmetic:
+tensor cores read of float32: the first 10 bits of $f$; in memory it stays float32. Rounding is a short piece of integer arithmetic:
 add nearly half of the last bit that stays, cut off the rest.
 """
 
@@ -715,8 +722,8 @@ Two remedies. [cross_entropy.cu](../minibert/kernels/cuda/cross_entropy.cu) stor
 that lies below there is the second: multiply the loss by $s$. Every derivative is linear in it, so all grow by $s$; the update
 divides by $s$, in float32.
 
-Here is the gradient of *all* weights, computed by the library in 16 bits, against float32's. (On a CPU the reference
-computes, and every operation's result is rounded: right as to digits, no faster. TF32 would show nothing.)
+Here is the gradient of *all* weights, computed in 16 bits, against float32's. (On a CPU the reference
+computes, and every operation's result is rounded: right as to digits, no faster. TF32 is not imitated.)
 """
 
 
@@ -792,12 +799,12 @@ launch*. CUDA's remedy is a **graph**: record the launches of one step, and repl
 launched = schedule(2, 0.7)
 replayed = schedule(2, 0.7, graph=True)
 print(f"done after {sum(launched[1][-1]):.1f} and after {sum(replayed[1][-1]):.1f}")
-draw({"short kernels,\nlaunched": launched, "the same,\nreplayed": replayed})
+draw("six short kernels", {"launched\none by one": launched, "replayed\nas a graph": replayed})
 
 # %% [markdown]
 r"""
 The price: a replay does what was *recorded*. Same kernels, same addresses, same Python numbers. Here the learning rate rises from
-0.1 to 0.2 after recording, once as a Python number and once as an array on the device. And nothing may be read while recording, not even for an `if`:
+0.1 to 0.2 after recording, as a Python number and as an array. And nothing may be read while recording, not even for an `if`:
 """
 
 # %%
@@ -855,100 +862,120 @@ else:
 r"""
 ## 8. How fast is it?
 
-Training steps of BERT-mini, `S` = 128, 20 hidden words a sequence, by batch size. The log is of one
-thread of a CPU: processor time, the best of several steps, on a machine that had other work as well. **Rows of a GPU are missing because nobody has
-measured them yet.** With one, `RERUN = True` measures both (some minutes), prints rows for the log and
-draws their lines.
+Training steps of BERT-mini in float32, `S` = 128, 20 hidden words a sequence, by batch size, from a log. `RERUN = True` measures
+what there is here (a few minutes, on an idle machine; the ways take turns, as what slows the machine then slows all) and writes it anew.
 """
 
 # %%
-RERUN = False
-
+RERUN = False  # True: measure, and write logs/17_throughput.jsonl
+ROUNDS = 5
 CPU_WAYS = {"NumPy's functions": (True, False), "compiled kernels": (False, False)}
 GPU_WAYS = {
     "CuPy's functions": (True, False),
     "CUDA kernels": (False, False),
     "CUDA kernels, replayed": (False, True),
 }  # name: (reference only, as a graph)
+if find_spec("numba") is None:
+    del CPU_WAYS["compiled kernels"]  # there are none: it would be the reference again
 
 
-def tokens_a_second(device, B, reference, graph, seconds=3.0):
-    """Of a training step in float32, the best of a few seconds."""
-    on_cpu = device.name == "cpu"
-    clock, steps = (time.process_time, 1) if on_cpu else (time.perf_counter, 20)
+def turn(step, take, reference, threads, count):
+    """Seconds of a training step, the mean of so many."""
+    set_threads(threads)  # for BLAS: compiled kernels leave it one
     with ops.reference_only() if reference else nullcontext():
-        step, take = mini_step(device, B, graph=graph)
-        for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(count):
             take()
         step.read()  # waits for a GPU
-        best, end = np.inf, clock() + seconds
-        while clock() < end:
-            start = clock()
-            for _ in range(steps):
-                take()
-            step.read()
-            best = min(best, (clock() - start) / steps)
-    return round(B * 128 / best)
+        return (time.perf_counter() - start) / count
 
 
-def measure(device, ways, batch_sizes):
+def measure(device, ways, batch_sizes, threads):
+    """Tokens a second in turns of about a second: a row for each way and batch size."""
+    set_threads(threads)
+    origin = describe_environment(device) | {"date": date.today().isoformat()}
+    origin["numba"] = version("numba") if find_spec("numba") else "–"
+    origin["blas"] = ", ".join(origin["blas"])
+    origin["clock"] = "wall clock, means of turns of a second"
     for B in batch_sizes:
-        for how, way in ways.items():
-            row = {"machine": describe_processor(device), "how": how, "B": B}
-            yield row | {"tokens_a_second": tokens_a_second(device, B, *way)}
+        turns = {
+            how: partial(turn, *mini_step(device, B, graph=graph), reference, threads)
+            for how, (reference, graph) in ways.items()
+        }
+        for take_turn in turns.values():
+            take_turn(5)  # compiles, lays out memory, records
+        counts = {how: max(1, round(1 / take_turn(2))) for how, take_turn in turns.items()}
+        rounds = [[turns[how](counts[how]) for how in ways] for _ in range(ROUNDS)]
+        for how, seconds in zip(ways, zip(*rounds, strict=True), strict=True):
+            speeds = [round(B * 128 / second) for second in seconds]
+            yield origin | {"how": how, "B": B, "tokens_a_second": speeds}
 
 
-if RERUN:
-    set_threads(1)
-    log = [*measure(resolve_device("cpu"), CPU_WAYS, (1, 2, 4, 8, 16))]
+def measure_all():
+    cores = os.cpu_count()
+    yield from measure(resolve_device("cpu"), CPU_WAYS, (1, 2, 4, 8, 16, 32, 64), cores)
     if ON_GPU:
-        log += measure(device, GPU_WAYS, (1, 4, 16, 64, 256))
-    print(*map(json.dumps, log), sep="\n")
-else:
-    log = read_log("17_throughput.jsonl")
+        yield from measure(device, GPU_WAYS, (1, 4, 16, 64, 256), cores)
 
+
+# %%
+name = "17_throughput.jsonl"
+log = write_log(name, measure_all()) if RERUN else read_log(name)
 ways = [how for how in (*CPU_WAYS, *GPU_WAYS) if any(row["how"] == how for row in log)]
 batch_sizes = sorted({row["B"] for row in log})
+speeds = {(row["how"], row["B"]): np.array(row["tokens_a_second"]) for row in log}
+spread = max(np.ptp(turns) / np.median(turns) for turns in speeds.values())
+
 print("tokens a second, B =  ", *(f"{B:9}" for B in batch_sizes))
 for how in ways:
-    speeds = {row["B"]: f"{row['tokens_a_second']:,}" for row in log if row["how"] == how}
-    print(f"{how:<22}", *(f"{speeds.get(B, '–'):>9}" for B in batch_sizes))
-print("on", *sorted({row["machine"] for row in log}))
+    medians = {B: f"{np.median(speeds[how, B]):,.0f}" for B in batch_sizes if (how, B) in speeds}
+    print(f"{how:<22}", *(f"{medians.get(B, '–'):>9}" for B in batch_sizes))
+print(f"medians of {len(log[0]['tokens_a_second'])}; from slowest to fastest at most {spread:.0%}")
+ORIGIN = "processor", "threads", "clock", "date", "python", "numpy", "numba", "blas", "cupy"
+for row in {row["processor"]: row for row in log}.values():
+    listed = (f"{key}: {row[key]}" for key in ORIGIN if key in row)
+    print(textwrap.fill("; ".join(listed), 100))
+if not set(ways) & set(GPU_WAYS):
+    print("No rows of a GPU: nobody has measured them yet.")
 
 # %% tags=["figure"]
-figure, axes = plt.subplots(figsize=(6.5, 3.2))
+figure, axes = plt.subplots(figsize=(7.5, 3.2))
 for how, marker in zip(ways, "os^Dv", strict=False):
-    rows = sorted((row["B"], row["tokens_a_second"]) for row in log if row["how"] == how)
-    axes.loglog(*zip(*rows, strict=True), f"{marker}-", label=how)
+    sizes = [B for B in batch_sizes if (how, B) in speeds]
+    turns = [speeds[how, B] for B in sizes]
+    medians = np.array([np.median(turn) for turn in turns])
+    reach = [medians - np.min(turns, axis=1), np.max(turns, axis=1) - medians]
+    axes.errorbar(sizes, medians, reach, marker=marker, capsize=3, label=how)
 axes.set_xscale("log", base=2)
+axes.set_yscale("log")
 axes.set_xticks(batch_sizes, batch_sizes)
-ticks = [
-    1000 * 2**n for n in range(1, 20) if 2**n < 2 * max(r["tokens_a_second"] for r in log) / 1000
-]
+all_speeds = np.concatenate(list(speeds.values()))
+ticks = [125 * 2**n for n in range(24)]
+ticks = [tick for tick in ticks if all_speeds.min() / 2 < tick < 2 * all_speeds.max()]
 axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
 axes.minorticks_off()
 axes.set(title="BERT-mini, training", xlabel="sequences in a batch, B", ylabel="tokens a second")
-axes.legend()
+axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
 plt.show()
 
 # %% [markdown]
 r"""
-Both multiply with the same BLAS; what stands between is fused, in the second, into compiled loops. Small batches are slower, as the update
-of 5.4 million weights takes the same time for any batch.
+(Whiskers reach from the slowest to the fastest turn.) A CPU's two ways multiply with the same BLAS; what stands between is fused, in the
+second, into compiled loops. Some work of a step does not grow with `B`, above all the update of 5.4 million weights: small batches pay for it.
 
 ## Recap
 
 - `xp = get_array_module(x)`: the array decides, so one source serves NumPy and CuPy.
 - A launch returns at once; reading a value waits.
 - Between the products a GPU is limited by bytes and launches. Fusing saves both, a graph the rest of the launches.
-- A row is shared out over threads; a butterfly of XOR partners gives each of them the sum.
+- A butterfly of XOR partners gives every thread of a row the sum.
 - 16 bits for what is computed anew, float32 for what is added up. float16 needs a loss scale, bfloat16 does not.
 
 ## What usually goes wrong
 
 - **A clock without synchronising.** It times the queue.
 - **A secret wait.** `if`, `float()`, `print`, `a[mask]`: each reads from the GPU.
-- **`np.` where `xp.` belongs.** Unnoticed until the first GPU.
+- **`np.zeros` where `xp.zeros` belongs.** Unnoticed until the first GPU.
 - **An early `return` before a shuffle or a barrier.**
 - **A Python number that changes, in a captured step.** It is frozen.
 - **16-bit weights without a float32 master.** Small updates vanish.
@@ -973,7 +1000,7 @@ r"""
 <details>
 <summary><b>2.</b> A friend halves GELU's operations, in a fused kernel. How much faster does it get on a large GPU?</summary>
 
-Hardly at all: a few operations for each byte, so memory decides. Storing 16 bits instead of 32 would halve its bytes.
+Hardly at all: a few operations for each byte, so memory decides. Storing 16 bits would halve its bytes.
 
 </details>
 """
@@ -990,6 +1017,6 @@ What has become 0 stays 0, whatever it is multiplied with.
 
 # %% [markdown]
 r"""
-**Next:** [18 · Real weights](18_real_weights.ipynb). Whoever has a GPU for an hour: [gpu_session.sh](../benchmarks/gpu_session.sh)
+**Next:** [18 · Real weights](18_real_weights.ipynb). With a GPU for an hour: [gpu_session.sh](../benchmarks/gpu_session.sh)
 checks and measures what this notebook had to skip.
 """

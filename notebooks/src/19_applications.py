@@ -4,13 +4,13 @@ r"""
 
 "Which function does this?" A search for what a text *means* needs a number that tells how well two texts fit. BERT can give it
 in two ways: a vector for each text, made once and compared quickly, or one reading of both together, slower and more
-attentive. Here is a search made of both, beside what needs no network at all: counting words.
+attentive. Here is a search made of both, beside what needs no network: counting words.
 
 **You will** pool token vectors · write recall@k · see why vectors of a masked language model search badly · derive the loss
 of a dual encoder · search exactly and approximately · re-rank · decide when to count words instead.
 
 **Before this:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), [15 · Fine-tuning](15_fine_tuning.ipynb).
-**Time:** 60 minutes; it runs in about 20 seconds, a third of them to read the documentation installed with Python.
+**Time:** 60 minutes; it runs in under 20 seconds, nearly half of them to read the documentation installed with Python.
 
 | letter | in this notebook |
 |---|---|
@@ -31,7 +31,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import check, ops, plots
-from minibert.course import read_log
+from minibert.course import read_log, write_log
 from minibert.data.tasks import RECIPES, documentation
 from minibert.errors import UserError
 from minibert.gradcheck import check as compare_with_numeric
@@ -116,7 +116,7 @@ plt.show()
 # %% [markdown]
 r"""
 Each of the first two pairs says nearly the same; the last two sentences do not. What strikes more is that *everything* looks
-like everything. Is that good enough to search with? Measure it.
+like everything.
 
 ## 2. A search, and how it is measured
 
@@ -168,7 +168,7 @@ assert metrics.recall_at(hopeful, 1) == 1 and metrics.recall_at(strict, 10) == 0
 
 # %% [markdown]
 r"""
-A sort does something third: it breaks ties by position, so the order of the files matters. Without ties all three agree.
+A sort breaks ties by position: then the order of the files matters. Without ties all three agree.
 
 ### What would chance give?
 
@@ -366,7 +366,7 @@ z = (x - \mu) \, W, \quad W = U \Lambda^{-1/2} \;\Rightarrow\;
 = \Lambda^{-1/2} \, U^\top U \, \Lambda \, U^\top U \, \Lambda^{-1/2} = I .
 $$
 
-(A direction without any spread is left out: the last [LayerNorm](05_layer_norm.ipynb) fixes the sum of all $\hat x_i$.)
+(A direction with next to no spread is left out: the last [LayerNorm](05_layer_norm.ipynb) fixes the sum of all $\hat x_i$.)
 """
 
 # %%
@@ -384,7 +384,9 @@ def whiten(x):
 white = (vectors - centre) @ whitening
 error = np.abs(white.T @ white / N - np.eye(some.sum())).max()
 print(f"the largest 26 directions hold {spread[-26:].sum() / spread.sum():.0%} of the variance")
-print(f"{(~some).sum()} of 256 without any; of the others, cov(z) differs from I by {error:.0e}")
+print(
+    f"{(~some).sum()} of 256 with next to none; of the others, cov(z) differs from I by {error:.0e}"
+)
 assert error < 1e-3
 
 white_vectors = whiten(vectors)
@@ -570,13 +572,13 @@ numbers tell 300 pairs apart by heart. It takes more pairs, and the entire encod
 
 ## 7. What fine-tuning brings
 
-That takes some eight minutes on one core, so it is in a log: the shipped model, all training pairs (4,062 when it ran), four epochs,
-batches of 64. On a command line it is `minibert finetune --recipe docs-search --model mini` with the settings below. `RERUN`
+Eight minutes on one core, so it is in a log: the shipped model, all training pairs (some 4,000), four epochs,
+batches of 64. On a command line it is `minibert finetune --recipe docs-search --model mini` with the settings below (folded). `RERUN`
 repeats it, and the re-ranker of section 9.
 """
 
 # %%
-RERUN = False  # True: some fifteen minutes on one core; the second half needs LanceDB
+RERUN = False  # True: writes the log anew, in a quarter of an hour on one core; needs LanceDB
 
 
 def standardise(scores):
@@ -618,7 +620,7 @@ def fine_tune(out):
         write_text(out / f"{part}.jsonl", json_lines(example.to_dict() for example in examples))
     columns = dict(text_column="text", pair_column="text_pair", label_column="label")
     data = dict(train=str(out / "train.jsonl"), dev=str(out / "dev.jsonl"), dev_limit=600)
-    cross = dict(task="classify", name="cross", epochs=1.0, max_length=112, eval_every=190)
+    cross = dict(task="classify", name="cross", epochs=1.0, max_length=112)
     finetune(**cross, **columns, **data, **shared)
 
 
@@ -672,7 +674,8 @@ def measure():
 
 
 # %%
-log = list(measure()) if RERUN else read_log("19_applications.jsonl")
+name = "19_applications.jsonl"
+log = write_log(name, measure()) if RERUN else read_log(name)
 losses = np.array([(line["step"], line["loss"]) for line in log if "loss" in line])
 evaluations = [line for line in log if "recall@10" in line]
 ways = {line["way"]: np.array(line["ranks"]) for line in log if "way" in line}
@@ -680,8 +683,10 @@ ways = {line["way"]: np.array(line["ranks"]) for line in log if "way" in line}
 at = [line["step"] for line in evaluations]
 recall = [line["recall@10"] for line in evaluations]
 plain = metrics.recall_at(ways["tf-idf"], 10)
+kept = max(evaluations, key=lambda line: line["mrr"])
 print(f"recall@10 {recall[0]:.3f} → {recall[-1]:.3f} in {at[-1]} steps; tf-idf {plain:.3f}")
-assert RERUN or recall[0] + 0.2 < recall[-1] < plain
+print(f"kept: the weights of step {kept['step']}, recall@10 {kept['recall@10']:.3f}")
+assert recall[0] + 0.1 < recall[-1] < plain - 0.1
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
@@ -697,8 +702,11 @@ plt.show()
 
 # %% [markdown]
 r"""
-The encoder learns to search: recall@10 rises by 22 points, on functions that it never saw. And it remains 18 points
-behind tf-idf: a small model, little data. (Encoders made for search have seen hundreds of millions of pairs.)
+The encoder learns to search, among functions that it never saw. And it remains far behind tf-idf: a small model, little data.
+(The card of all-MiniLM-L6-v2, made for search, counts 1.17 *billion* pairs.)
+
+**A choice that flatters:** kept are the weights with the best MRR *on these queries*, and on them they are scored, here and in
+section 9. Compare the last ones, which nobody chose. Cleaner: a third set of queries to choose on.
 
 ## 8. Exact and approximate search
 
@@ -714,7 +722,7 @@ assert np.allclose(cosines[:, 0], by_vectors.max(axis=1), atol=1e-5)
 
 # %% [markdown]
 r"""
-For a thousand passages that takes next to no time. For tens of millions it would not do, so one accepts to *miss* a few. The
+A thousand passages take next to no time; tens of millions would not do, so one accepts to *miss* a few. The
 simplest idea is an **inverted file**: group the vectors into cells by their nearest centre (k-means), and compare only those in the
 cells whose centres are nearest to the query. A true neighbour is found exactly if its cell is looked into.
 """
@@ -753,8 +761,8 @@ plt.show()
 r"""
 The knob is the number of cells. Mind the vertical axis: agreement with *exact search*, not with the right answer.
 
-Databases mostly use **HNSW**, a graph in which each vector is linked to near ones, and a search walks along the links. LanceDB
-has that, too; and it filters by what else is known of a passage:
+Many databases use **HNSW**, a graph in which each vector is linked to near ones, and a search walks along the links. LanceDB
+has it, and filters by what else is known of a passage:
 """
 
 # %%
@@ -794,7 +802,7 @@ for way, found in ways.items():
 assert metrics.recall_at(ways["both, re-ranked"], 20) == metrics.recall_at(ways["both"], 20)
 first = {way: metrics.recall_at(found, 1) for way, found in ways.items()}
 chance_first = metrics.recall_at(ways["both"], 20) / 20  # if the 20 came in a random order
-assert RERUN or 5 * chance_first < first["both, re-ranked"] < first["both"] < first["all three"]
+assert 2 * chance_first < first["both, re-ranked"] < min(first["both"], first["all three"])
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(7.5, 3.6))
@@ -815,9 +823,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-The cross-encoder **alone** puts more right passages first than a random order of the 20 would (4 %), but fewer than
-the order that it was given: a small model, that saw 12,186 pairs. As a *third voice* it helps: recall@1 and MRR are the best
-of all. Do not throw away a good order because a new model is cleverer.
+The cross-encoder **alone** puts more right passages first than a random order of the 20 would (recall@20 / 20), but fewer than
+the order that it was given: a small model, that saw some 12,000 pairs. Do not throw away a good order for a cleverer
+model. As a *third voice*, does it help?
 
 ## 10. Words or vectors?
 
@@ -843,26 +851,31 @@ r"""
 - **Use vectors** if people ask in other words than the texts use, *and* the encoder was fine-tuned for search on something like your texts.
 - **Combine** them if you can: their mistakes differ.
 
-Did the sum really help, or was it luck? Count the queries whose right passage came into the first ten, and those where it fell out:
+Did adding really help, or was it luck? Count the queries whose right passage came into the first `k`, and those where it fell
+out:
 """
 
 # %%
-before, after = ways["tf-idf"] <= 10, ways["both"] <= 10
-gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
-noise = np.sqrt(gained + lost)
-print(
-    f"tf-idf → both: {gained} gained, {lost} lost; a coin would give a difference of 0 ± {noise:.0f}"
-)
+beyond_luck = {}
+for old, new in (("tf-idf", "both"), ("both", "all three")):
+    for k in (1, 10):
+        before, after = ways[old] <= k, ways[new] <= k
+        gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
+        coin = np.sqrt(gained + lost)
+        beyond_luck[new, k] = gained - lost > 2 * coin
+        told = f"{gained} gained, {lost} lost: {gained - lost:+}; coins would give 0 ± {coin:.0f}"
+        print(f"{old:>6} → {new:<9}  first {k:<2}  {told}")
+assert beyond_luck["both", 10] and not beyond_luck["all three", 10]
 
 # %% [markdown]
 r"""
 If both were equally good, each query that changes sides would be a coin's toss, and the difference after $n$ tosses has a
-standard deviation of $\sqrt n$. Don't celebrate a gain of less than two of these.
+standard deviation of $\sqrt n$. Don't celebrate less than two of these. Vectors bring more right passages
+into the first ten; the cross-encoder's voice there is luck so far.
 
 ## 11. A search to type into
 
-Change the question and run both cells. They search the passages above by tf-idf plus whitened vectors of the raw model. (The fine-tuned
-one has to be made first, by the command of section 7.)
+Change the question and run both cells: tf-idf plus whitened vectors of the raw model search the passages above.
 """
 
 # %%
@@ -908,10 +921,9 @@ r"""
 
 ## What usually goes wrong
 
-- **No baseline.** Recall 0.48 is celebrated, and nobody looked what tf-idf gives.
+- **No baseline.** A recall of one half is celebrated, and nobody looked what tf-idf gives.
 - **The mean over padding.** Vectors then depend on the batch.
 - **Two models**, one for passages, one for queries. The cosines are noise; `PassageIndex` refuses.
-- **Duplicates in the batch**, which count as wrong answers.
 
 ## Three questions
 

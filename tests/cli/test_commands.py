@@ -284,6 +284,11 @@ MISTAKES = {
         f"pretrain {SMALL} --name small --corpus corpus.txt",
         ["--overwrite", "--resume"],
     ),
+    "a model without weights": (
+        lambda: Path("runs/small/final/model.safetensors").unlink(),
+        f"pretrain {MODEL} --name other --corpus nowhere.txt",  # which is not even looked for
+        ["runs/small/final", "model.safetensors"],
+    ),
     "nothing to resume": (NOTHING, f"{PRETRAIN} corpus.txt --resume", ["other"]),
     "resumed with other settings": (
         NOTHING,
@@ -310,6 +315,7 @@ MISTAKES = {
     "no settings file": (NOTHING, "pretrain --config c.toml", ["c.toml"]),
     "setting out of its limits": (NOTHING, f"{PRETRAIN} corpus.txt --batch-size 0", ["batch_size", "0"]),
     "unknown flag": (NOTHING, "pretrain --stpes 3", ["--stpes", "did you mean --steps?"]),
+    "text without quotes": (NOTHING, "fill-mask a [MASK] .", ["'[MASK]'", "quotes"]),
     "wrong value": (NOTHING, "pretrain --steps many", ["--steps", "many"]),
     "unknown command": (NOTHING, "pretain", ["pretain", "pretrain"]),
     "no command": (NOTHING, "", ["minibert --help"]),

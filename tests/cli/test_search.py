@@ -178,7 +178,7 @@ def test_a_place_for_results_is_looked_for_before_they_are_computed(indexed, cap
         ),
         ("index --passages passages.jsonl --index index", "two passages have the id '0'"),
         ("index --model encoder --passages more.tsv more.tsv --index new", "two passages have the id 'new'"),
-        ("index --passages more.tsv --index encoder", "encoder: no index of passages; make one with"),
+        ("index --passages more.tsv --index encoder", "encoder: no index of passages, but something else"),
         ("index --pooling cls --passages more.tsv --index index", "index: made with another model ("),
         ("query --index index rome ' '", "an empty question; give some words to search for"),
         ("query --index nowhere rome", "nowhere: no index of passages; make one with"),

@@ -151,6 +151,19 @@ def test_an_error_is_shown_with_the_learners_line():
     assert row.note.endswith(": return np.matmul(dout, np.ones((7, 7))); dout (3, 4, 6))")
 
 
+def test_a_call_that_never_ends_and_is_stopped():
+    calls = []
+
+    def endless(dout, cache):
+        calls.append(dout.shape)
+        raise KeyboardInterrupt  # as from the notebook's stop button
+
+    rows = check(NAME, endless).rows
+    assert calls == [(3, 4, 6)]  # there was another call to come
+    assert {row.verdict for row in rows} == {"stopped"}
+    assert "raise KeyboardInterrupt" in rows[0].note
+
+
 def test_another_number_of_arguments():
     result = check(NAME, lambda dout: dout)
     assert result.rows[0].verdict == "raises"
@@ -264,6 +277,13 @@ def test_an_answer_that_is_no_function():
     (row,) = check("99.diagnosis", {"A": "b", "B": "b"}).rows
     assert row.verdict == "fail"
     assert not row.note
+
+
+def test_answers_in_words_may_stand_in_a_list_and_one_text_is_no_six_answers():
+    right = EXERCISES["00.predictions"].solution()
+    assert check("00.predictions", list(right)).passed
+    row = check("00.predictions", " ".join(right)).rows[0]
+    assert row.note == "The answer is of type str, expected a tuple of 6: A, B, C, D, E, F."
 
 
 def test_not_attempting_does_not_use_up_hints():

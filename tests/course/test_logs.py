@@ -1,6 +1,6 @@
 import pytest
 
-from minibert.course import read_log
+from minibert.course import read_log, write_log
 from minibert.errors import UserError
 
 
@@ -13,3 +13,24 @@ def test_a_log_is_found_from_both_folders_of_notebooks(tmp_path, monkeypatch):
         assert read_log("run.jsonl") == [{"step": 1}, {"step": 2}]
     with pytest.raises(UserError, match=r"^walk[.]jsonl: not in logs/"):
         read_log("walk.jsonl")
+
+
+def test_a_log_is_written_where_it_is_read_and_only_whole(tmp_path, monkeypatch):
+    for folder in ("logs", "exercises"):
+        (tmp_path / folder).mkdir()
+    rows = [{"B": 1, "how": "NumPy’s"}, {"B": 2, "how": "–"}]
+    monkeypatch.chdir(tmp_path / "exercises")
+    assert write_log("run.jsonl", iter(rows)) == rows
+
+    def broken():
+        yield rows[0]
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        write_log("run.jsonl", broken())
+    monkeypatch.chdir(tmp_path)
+    assert read_log("run.jsonl") == rows
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["run.jsonl"]
+    monkeypatch.chdir(tmp_path.parent)
+    with pytest.raises(UserError, match=r"^run[.]jsonl: no folder logs/"):
+        write_log("run.jsonl", broken())

@@ -1,5 +1,7 @@
 """The GPU made of paper: right numbers, the right notes, and refusals where CuPy refuses."""
 
+import operator
+
 import numpy as np
 import pytest
 
@@ -51,7 +53,9 @@ def test_views_and_allocations_are_no_launches(gpu):
 MIXTURES = {
     "an operator": lambda x: x + np.zeros(3),
     "an operator of NumPy's": lambda x: np.zeros(3) + x,
-    "a function of NumPy's": lambda x: np.exp(x),
+    "a function of NumPy's": lambda x: np.maximum(x, np.zeros(3)),
+    "a result for NumPy's": lambda x: np.exp(x, out=np.zeros(3)),
+    "a place of NumPy's": lambda x: operator.iadd(np.zeros(3), x),
     "a function": lambda x: x.gpu.maximum(x, np.zeros(3)),
     "a conversion": lambda x: np.asarray(x),
 }
@@ -61,6 +65,13 @@ MIXTURES = {
 def test_arrays_of_the_host_are_refused(gpu, kind):
     with pytest.raises(TypeError):
         MIXTURES[kind](gpu.zeros(3))
+
+
+def test_a_function_of_numpys_is_passed_on_to_the_library_of_the_array(gpu):
+    y = np.exp(gpu.zeros(3))
+    assert type(y) is gpu.ndarray
+    assert gpu.launches[-1] == Launch("exp", 24, 24, 3)
+    assert gpu.waits == 0
 
 
 @pytest.mark.parametrize("read", [float, int, bool, lambda x: x.item(), lambda x: x.get()])

@@ -534,6 +534,21 @@ def test_a_model_that_is_too_small_is_told_before_the_data_are_read(changes):
         finetune(**settings_for(train="nowhere.tsv", **changes))
 
 
+def test_a_model_without_weights_is_told_before_the_data_are_read():
+    Path("encoder/model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"^encoder/model\.safetensors: no such model file"):
+        finetune(**settings_for(train="nowhere.tsv"))
+
+
+def test_a_length_that_nobody_asked_for_is_one_that_the_model_can_read():
+    """32 tokens; questions are given 384 by default."""
+    values = settings_for(task="qa", train=write("squad.json", articles(4)), dev="squad.json", epochs=0.5)
+    del values["max_length"]
+    finetune(**values)
+    assert read_settings("runs/run/config.json")["max_length"] == 32
+    assert open_task("runs/run/best")[0].options.max_length == 32
+
+
 def test_a_run_in_the_way(capsys):
     finetune(**settings_for(epochs=0.5))
     with pytest.raises(UserError, match=r"^runs/run is not empty; go on with the run in it \(--resume\)"):

@@ -39,8 +39,9 @@ def probabilities_at_mask(
     trials=lambda draw: [Trial({})],
     secret=True,
     hints=(
-        "For each change ask first: does the model get other ids? Section 2 shows how to find out.",
-        'The answers are the words "same" and "other", six of them, in the order A to F.',
+        'The answers are the words "same" and "other", six of them, A to F. For each change ask first: does '
+        "the model get other ids? Section 2 shows how to find out.",
+        "With the same ids the answer is the same. With others: does the gap see the difference?",
         "Half of them are the same.",
     ),
 )

@@ -132,8 +132,8 @@ def numeric_grad(f, x, h):
 
 
 @numeric_grad.mistake(
-    "This is the difference to one side, (f(x + h) − f(x)) / h. It is off by h/2 · f″, here about 1e-5; with "
-    "steps to either side these terms cancel, and what is left is of the order of h²."
+    "This is the difference to one side, (f(x + h) − f(x)) / h. It is off by h/2 · f″; with steps to either "
+    "side these terms cancel, and what is left is of the order of h²."
 )
 def to_one_side_only(f, x, h):
     gradient = np.empty_like(x)

@@ -105,6 +105,25 @@ def spread_as_by_a_mean(dout, cache):
     return np.broadcast_to(mean, dhidden.shape).copy(), *_rest(dout, cache)
 
 
+@classifier_backward.mistake(
+    "dhidden: the pooler's matrix is transposed. From p = tanh(h Wᵀ + b) follows dh = du W, without ᵀ."
+)
+def pooler_transposed(dout, cache):
+    shape, _, pooled, pool_weight, weight = cache
+    dhidden = np.zeros(shape)
+    dhidden[:, 0] = (dout @ weight) * (1 - pooled**2) @ pool_weight.T
+    return dhidden, *_rest(dout, cache)
+
+
+@classifier_backward.mistake(
+    "dpool_weight is transposed, which its square shape hides: entry [i, j] belongs to output i and input j, "
+    "so it is duᵀ h."
+)
+def gradient_of_the_pooler_transposed(dout, cache):
+    dhidden, dpool_weight, *others = classifier_backward.solution(dout, cache)
+    return dhidden, dpool_weight.T.copy(), *others
+
+
 def _through(dout, cache, slope):
     """The solution with another derivative of tanh."""
     shape, first, pooled, pool_weight, weight = cache
@@ -124,3 +143,8 @@ def tanh_skipped(dout, cache):
 )
 def tanh_taken_twice(dout, cache):
     return _through(dout, cache, lambda pooled: 1 - np.tanh(pooled) ** 2)
+
+
+@classifier_backward.mistake("p (1 − p) is the derivative of the sigmoid. That of tanh is 1 − p².")
+def slope_of_the_sigmoid(dout, cache):
+    return _through(dout, cache, lambda pooled: pooled * (1 - pooled))

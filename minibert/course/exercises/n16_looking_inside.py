@@ -109,3 +109,28 @@ def mean_of_means(probabilities, mask, offset):
 def share_of_largest_weights(probabilities, mask, offset):
     largest = (probabilities == probabilities.max(axis=-1, keepdims=True)).astype(probabilities.dtype)
     return offset_score.solution(largest, mask, offset)
+
+
+def _weighed(probabilities, mask, offset, of_queries):
+    """The solution, but a pair counts if one of its tokens is real, the query or the key."""
+    length = mask.shape[1]
+    queries = np.arange(max(0, -offset), min(length, length - offset))
+    real = mask[:, queries if of_queries else queries + offset]
+    weights = probabilities[:, :, queries, queries + offset]
+    return (weights * real[:, None]).sum(axis=(0, 2)) / real.sum()
+
+
+@offset_score.mistake(
+    "Only the query has to be real in your mean. The last real token then counts, too, although what stands "
+    "behind it is padding, which gets nothing. Both tokens have to be real."
+)
+def padded_keys_counted(probabilities, mask, offset):
+    return _weighed(probabilities, mask, offset, of_queries=True)
+
+
+@offset_score.mistake(
+    "Only the key has to be real in your mean, so the first padding counts as a query; what it looks at "
+    "means nothing. Both tokens have to be real."
+)
+def padded_queries_counted(probabilities, mask, offset):
+    return _weighed(probabilities, mask, offset, of_queries=False)

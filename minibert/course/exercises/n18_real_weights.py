@@ -95,3 +95,35 @@ def gamma_and_beta_mixed_up(old):
 def one_digit_of_the_layer(old):
     name, transposed = rename.solution(old)
     return re.sub(r"layer\.(\d)\d", r"layer.\1", name), transposed
+
+
+@rename.mistake(
+    "Tables are transposed, too. word_embeddings is (V, H) in both: a look-up takes a row by its id. Only "
+    "kernels are the other way round."
+)
+def tables_transposed(old):
+    name, transposed = rename.solution(old)
+    return name, transposed or old.endswith("_embeddings")
+
+
+@rename.mistake(
+    "What is transposed is judged by the new name. Early PyTorch files say weight, too, stored as here, "
+    "and so are tables and output_weights: only a kernel is (inputs, outputs)."
+)
+def judged_by_the_new_name(old):
+    name, _ = rename.solution(old)
+    return name, name.endswith("weight") and "LayerNorm" not in name
+
+
+@rename.mistake("output_bias and output_weights are still there: the heads call theirs bias and weight.")
+def names_of_the_heads_kept(old):
+    name, transposed = rename.solution(old)
+    if old.endswith(("output_bias", "output_weights")):
+        name = old.replace("/", ".")
+    return name, transposed
+
+
+@rename.mistake("Every underscore became a dot. Only that of layer_3 does: word_embeddings is one name.")
+def every_underscore_a_dot(old):
+    name, transposed = rename.solution(old)
+    return name.replace("_", "."), transposed

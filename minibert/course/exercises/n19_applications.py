@@ -76,3 +76,25 @@ def reciprocal_rank(scores, right, k):
 @recall_at_k.mistake("A count, not a share: divide by the number of queries.")
 def hits_counted(scores, right, k):
     return recall_at_k.solution(scores, right, k) * len(right)
+
+
+@recall_at_k.mistake("One too few: a rank of exactly k is among the first k. Compare ranks from 1 by ≤ k.")
+def one_too_few(scores, right, k):
+    return (ranks(scores, right) < k).mean()
+
+
+@recall_at_k.mistake(
+    "argsort lists passages by their score: its entry [q, n] is the passage on place n, not the place of "
+    "passage n. Look for the right passage in the list."
+)
+def argsort_taken_for_ranks(scores, right, k):
+    places = np.argsort(-scores, axis=1)
+    return (places[np.arange(len(right)), right] < k).mean()
+
+
+@recall_at_k.mistake(
+    "A right passage counts wherever it was found, for whichever query. It must be among the k best of its "
+    "own query: compare row by row."
+)
+def found_for_anybody(scores, right, k):
+    return np.isin(right, np.argsort(-scores, axis=1)[:, :k]).mean()

@@ -100,7 +100,7 @@ def _paragraphs(path: str | Path, faults: Faults) -> Iterator[tuple[str, str, An
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON ({error}); restore or remake it") from None
+        raise UserError(f"{path}: not valid JSON ({error}); give a file in SQuAD's format") from None
     with faults.leave_out(str(path)):
         for i, article in enumerate(_list(content, "data"), start=1):
             with faults.leave_out(f"{path}: article {i}"):

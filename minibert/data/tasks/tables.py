@@ -119,7 +119,10 @@ def _format(path: str | Path, file_format: str | None) -> str:
     file_format = file_format or Path(str(path).removesuffix(".gz")).suffix.removeprefix(".")
     if file_format not in FORMATS:
         next(read_lines(path), None)  # there may be no such file at all
-        raise UserError(f"{path}: its name does not tell the format; say which: {', '.join(FORMATS)}")
+        raise UserError(
+            f"{path}: its name does not tell the format; let it end in .{', .'.join(FORMATS)}, or say which "
+            "it is (--format; predict also reads a text a line, with --lines)"
+        )
     return file_format
 
 
@@ -135,7 +138,7 @@ def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Pla
             return option
     if not options:
         raise UserError(f"{place.path}: say which column holds the label")
-    wanted = " or ".join(f"({option.describe()})" for option in options)
+    wanted = " or ".join(dict.fromkeys(f"({option.describe()})" for option in options))
     found = ", ".join(str(name) for name in first if isinstance(name, str))
     raise UserError(f"{place}: expected the columns {wanted}, found ({_shortened(found)}); say which to use")
 

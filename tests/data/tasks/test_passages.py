@@ -52,7 +52,7 @@ def test_a_column_is_one_of_a_table(write):
     plain = write("plain.dat", '{"text": "one"}\n')
     assert [t.text for t in read_texts(plain)] == ['{"text": "one"}']
     assert [t.text for t in read_texts(plain, file_format="jsonl")] == ["one"]
-    with pytest.raises(UserError, match=r"plain.dat: its name does not tell the format; say which: tsv"):
+    with pytest.raises(UserError, match=r"plain.dat: its name does not tell the format; let it end in .tsv"):
         read_texts(plain, "text")
 
 

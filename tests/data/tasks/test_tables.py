@@ -206,7 +206,7 @@ def test_the_first_object_may_be_a_bad_row_like_any_other(write):
         ("a.csv", b'"text,label\n', "line 1: not valid csv"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "line 2 is not UTF-8"),
         ("a.tsv.gz", b"text", "damaged gzip"),
-        ("a.doc", b"text", "say which: tsv, csv, jsonl"),
+        ("a.doc", b"text", "let it end in .tsv, .csv, .jsonl, or say"),
     ],
 )
 def test_files_that_cannot_be_read_at_all(write, name, content, message):
