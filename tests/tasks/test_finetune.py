@@ -144,6 +144,19 @@ def test_the_metric_that_was_chosen_chooses_among_evaluations_and_restarts(monke
     assert (results["best"]["seed"], results["best"]["step"]) == (seed, step)
 
 
+def test_a_score_that_is_not_a_number_is_worse_than_all_others(monkeypatch):
+    """A correlation, say, with a model that always answers the same."""
+    nan = float("nan")
+    numbers = iter([nan, nan, nan, nan, -0.5, nan, -0.25, -0.5])
+    scores = dict.fromkeys(("accuracy", "f1", "macro_f1"), 0.0)
+    monkeypatch.setattr(Classify, "scores", lambda *_: scores | {"matthews": next(numbers)})
+    results = finetune(**settings_for(metric="matthews", restarts=2, epochs=1.0, eval_every=2))
+    assert [run["scores"]["matthews"] for run in results["runs"]] == [None, -0.25]
+    assert (results["best"]["seed"], results["best"]["step"]) == (1, 4)
+    assert "accuracy" in results["mean"] and "matthews" not in results["mean"]
+    assert "matthews |" not in Path("runs/run/best/README.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("changes", "batches", "expected"),
     [
@@ -175,6 +188,19 @@ def test_the_card_tells_data_settings_scores_and_command():
     assert (
         "--restarts 2 --task classify --train train.tsv --dev dev.tsv --model encoder --freeze 1" in command
     )
+
+
+def test_the_card_tells_what_was_held_out_and_that_texts_are_pairs():
+    train = write("pairs.tsv", "text\ttext_pair\tlabel", *["good\tfilm\tyes", "bad\tbook\tno"] * 10)
+    finetune(**settings_for(train=train, dev_share=0.2, epochs=0.1))
+    card = Path("runs/run/best/README.md").read_text()
+    for told in (
+        "pairs.tsv: 16 examples",
+        "pairs.tsv, a random part that was held out: 4 examples",
+        "Measured on the dev data, by which this model was chosen.",
+        "gives a label or a number to a pair of texts",
+    ):
+        assert told in card
 
 
 TASKS = {
