@@ -37,4 +37,7 @@ def test_features_are_those_of_each_row_alone_without_padding(model_class, tmp_p
             np.testing.assert_allclose(ours.inputs["features"], expected, rtol=1e-5, atol=1e-6)
     assert sum(read) == 3, "the first and the third row are the same, and the second time all are known"
     assert not np.allclose(alone[0], alone[3]), "the types of the tokens matter"
+    (new,) = encoder([row(2, 9, 3)])
+    assert new.inputs["input_ids"].tolist() == [2, 9, 3] and sum(read) == 4
+    assert not new.inputs["features"].flags.writeable, "other epochs read them too"
     assert [*(tmp_path / "of" / "a run").iterdir()] == []
