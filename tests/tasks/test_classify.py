@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minibert.bert import BertConfig, BertForSequenceClassification, BertModel
-from minibert.data.tasks import Place
+from minibert.data.tasks import Faults, Place
 from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
 from minibert.tasks.classify import Classify, ClassPrediction, Regress
@@ -101,6 +101,34 @@ def test_what_is_predicted_may_have_labels_that_the_model_does_not_know(encoder,
     assert task.predict(task.new_model(encoder), [example])[0].label in task.labels
 
 
+def test_a_head_goes_on_learning_if_it_is_for_the_same_labels_and_features(encoder, tmp_path):
+    task = Classify(TOKENIZER, labels=["neg", "pos"])
+    model = task.new_model(encoder, seed=1)
+    task.save(model, tmp_path / "tuned")
+
+    def goes_on(task, **options):
+        again = task.new_model(tmp_path / "tuned", seed=2, **options)
+        return np.array_equal(again.classifier.weight.value, model.classifier.weight.value)
+
+    assert goes_on(task)
+    assert not goes_on(task, feature_layers=[-1])
+    assert not goes_on(Classify(TOKENIZER, labels=["pos", "neg"]))
+
+
+def test_files_of_a_recipe_without_labels_or_with_bad_rows(table):
+    task = Classify(TOKENIZER, TableOptions(recipe="sst2"))
+    (example,) = task.read(table("sentence\ngood\n"), labelled=False)
+    assert (example.text, example.label) == ("good", None)
+    faults = Faults(skip_bad=True)
+    assert len(task.read(table("sentence|label\ngood|pos\nbad\n"), faults=faults)) == len(faults.skipped) == 1
+
+
+def test_files_in_a_format_that_their_name_does_not_tell(table):
+    task = Classify(TOKENIZER, TableOptions(format="csv"))
+    (example,) = task.read(table("text,label\ngood,pos\n", "train.dat"))
+    assert (example.text, example.label) == ("good", "pos")
+
+
 def test_a_regression_can_be_taught_labels(encoder, tmp_path):
     task = Regress(TOKENIZER)
     task.save(task.new_model(encoder), tmp_path / "numbers")
@@ -120,7 +148,7 @@ def test_regression_from_one_file_to_one_number(encoder, table, tmp_path):
     assert scores["pearson"] == pytest.approx(np.corrcoef(predictions, [0.5, 4, 2])[0, 1])
     task.save(model, tmp_path / "tuned")
     again, _ = open_task(tmp_path / "tuned")
-    assert (type(again), again.options.max_length) == (Regress, 9)
+    assert (type(again), again.options.max_length, again.labels, task.labels) == (Regress, 9, None, None)
     record = again.record(examples[1], predictions[1])
     assert record == {"text": "film", "text_pair": "a film", "label": 4.0, "prediction": predictions[1]}
 
@@ -135,8 +163,11 @@ def test_a_folder_of_another_program_is_known_by_its_architecture(tmp_path, labe
 
 
 def test_a_folder_without_a_task_is_refused(encoder):
-    with pytest.raises(UserError, match=r"encoder: no model that was fine-tuned for one of classify"):
-        open_task(encoder)
+    for architectures in (["BertModel"], None):
+        config = json.loads((encoder / "config.json").read_text()) | {"architectures": architectures}
+        (encoder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(UserError, match=r"encoder: no model that was fine-tuned for one of classify"):
+            open_task(encoder)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +263,8 @@ def test_columns_are_found(table, options, content):
 
 
 def test_columns_that_contradict_are_refused(table):
-    with pytest.raises(UserError, match="which column holds the text"):
-        TableOptions(pair_column="other")
+    for options in ({"pair_column": "other"}, {"header": True}):
+        with pytest.raises(UserError, match="which column holds the text"):
+            TableOptions(**options)
     with pytest.raises(UserError, match="recipe stsb is for the task regress, not classify"):
         Classify(TOKENIZER, TableOptions(recipe="stsb")).read(table(FILMS))
