@@ -128,6 +128,62 @@ def test_a_factor_is_named(factor, said):
     assert row.note.endswith(f" All its numbers are {said} times what they should be.")
 
 
+def test_no_factor_is_named_where_there_is_none():
+    row = check(NAME, returning(lambda dx, dw, db: (dx + 1.0, dw, db))).rows[0]
+    assert row.verdict == "fail" and "All its numbers" not in row.note
+    assert row.largest_error == pytest.approx(1.0)
+    assert check(NAME, SOLUTION).rows[0].largest_error == 0.0
+
+
+def test_one_number_that_is_none_is_enough():
+    def one_nan(dx, dweight, dbias):
+        dx[0, 1, 2] = np.nan
+        return dx, dweight, dbias
+
+    row = check(NAME, returning(one_nan)).rows[0]
+    assert row.verdict == "not a number" and "the first at [0, 1, 2]" in row.note
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_whole_numbers_may_be_of_any_size_but_must_be_whole():
+    @exercise("99", outputs="ids", trials=lambda draw: [Trial({"x": np.arange(3)})], hints=HINTS)
+    def ids(x):
+        return x + 1
+
+    assert check("99.ids", lambda x: (x + 1).astype("int32")).passed
+    assert check("99.ids", lambda x: x + 1.0).rows[0].verdict == "wrong dtype"
+
+
+@pytest.mark.usefixtures("own_exercises")
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda counts: counts.update(b=1), "counts['b']"),
+        (lambda counts: counts.pop("a"), "counts['a']"),
+        (lambda counts: counts.update(a=2), "counts['a']"),
+        (lambda counts: counts["list"].append(5), "counts['list'][1]"),
+    ],
+)
+def test_changing_what_is_no_array(change, name):
+    @exercise(
+        "99", outputs="two", trials=lambda draw: [Trial({"counts": {"a": 1, "list": [4]}})], hints=HINTS
+    )
+    def two(counts):
+        return 2.0
+
+    row = check("99.two", lambda counts: (change(counts), 2.0)[1]).rows[0]
+    assert row.verdict == "overwrites an input"
+    assert row.note.startswith(f"It changed {name}")
+
+
+def test_an_error_inside_a_library_is_shown_with_the_learners_line():
+    def broken(dout, cache):
+        return np.linalg.inv(np.zeros((2, 3)))
+
+    row = check(NAME, broken).rows[0]
+    assert row.note.startswith("LinAlgError") and "return np.linalg.inv(np.zeros((2, 3)))" in row.note
+
+
 def test_an_output_in_the_place_of_another():
     dx, dweight, dbias = check(NAME, returning(lambda dx, dw, db: (dw, dx, db))).rows[:3]
     assert dx.note == "dx has shape (6,), expected (3, 4, 6). It is what dweight should be: mind the order."
