@@ -5,7 +5,7 @@ a NumPy array slips into an operation, a function is called that CuPy lacks, a r
 a NumPy array unasked. This library computes with NumPy, so it runs on every machine, and refuses:
 
 - every function, method and parameter that CuPy lacks (``cupy_api.txt`` says which it has);
-- lists, tuples and NumPy arrays as operands, and being an operand or argument of NumPy;
+- lists, tuples and NumPy arrays as operands;
 - being turned into a NumPy array, except by ``.get()``, CuPy's explicit transfer to the host.
 
 Beyond what CuPy refuses, it also fails on what CuPy accepts but leaves undefined, gets wrong silently or
@@ -14,8 +14,8 @@ makes slow:
 - assigning an array through repeated indices (``a[i] = v``: undefined which value wins), and indices out
   of range (CuPy wraps them around);
 - results whose shape depends on values (``a[mask]``, ``nonzero``, ``unique``): each waits for the GPU;
-- indexing with a list or a NumPy array: each is a hidden copy to the GPU.
-
+- indexing with a list or a NumPy array: each is a hidden copy to the GPU;
+- being an operand or argument of NumPy, whose functions CuPy replaces by its own, where it has them;
 - ``add.at`` with repeated indices: CuPy adds with atomics, in another order and to other bits every time.
 
 As in CuPy every result is an array (reductions give 0-d ones), a Python number takes the array's dtype

@@ -195,9 +195,7 @@ def _check_model(settings: FinetuneSettings, task: Task) -> None:
 
 
 def _some(examples: Sequence[Any], limit: int | None, seed: int) -> Sequence[Any]:
-    """So many random examples, in their order."""
-    if limit is None or limit >= len(examples):
-        return examples
+    """No more than ``limit`` random examples, in their order; with None all."""
     chosen = generator("some examples", seed).permutation(len(examples))[:limit]
     return [examples[i] for i in sorted(chosen.tolist())]
 

@@ -677,7 +677,7 @@ r"""
 - **Clipping after scaling by the loss scale, or array by array.** The length is that of everything, in true units.
 - **ε inside the root.** $\sqrt{v + 10^{-6}}$ is $10^{-3}$ for small $v$: a thousand times the ε that was meant.
 - **Means not saved with the weights.** A run resumed with $m = v = 0$ goes through $f(t)$ once more, now at full rate: its
-  steps are too long, and the older the run, the more. The loss may hide it:
+  steps are too long, and the older the run, the more. The loss may hide it, as
   [14](14_pretraining.ipynb#10.-Stopping,-and-going-on-as-if-nothing-had-happened) measures.
 
 ## Three questions

@@ -3,7 +3,7 @@ r"""
 # 14 · Pre-training
 
 All parts are built: the model, the text, the optimiser. Now they run, and nobody will tell you
-whether it works: wrong code trains, too, only worse. There are a few numbers that a run *must* show. Know them, and
+whether it works: wrong code trains, too, only worse. But a few numbers a run *must* show. Know them, and
 most mistakes are found in the first minute.
 
 **You will** predict the loss of an untrained model · fit one batch, as the first test of any training code · compute
@@ -829,10 +829,10 @@ r"""
 With everything restored, not one bit differs. Without the place in the data the run reads its first
 batches again, and so at every interruption; that even looks like progress, since it knows them.
 
-Without Adam's means the first loss is still right, for nothing has moved; then the steps are too long. Here only twice:
-a run of 40 steps takes long steps anyway, as nothing corrects its $v$ ([13](13_optimiser.ipynb#3.-Why-has-BERT's-Adam-no-bias-correction?)).
+Without Adam's means the first loss is still right, for nothing has moved; then the steps are too long. Here 20 of them
+go only twice as far: a run of 40 steps takes long ones anyway, as nothing corrects its $v$ ([13](13_optimiser.ipynb#3.-Why-has-BERT's-Adam-no-bias-correction?)).
 The older the run, the farther it leaps: with `STEPS, STOP = 4000, 2000` (a minute) the first step is 8 times as long,
-and 20 steps go 17 times as far. Yet the loss is higher by 0.03 only, on average: **it does not give the fault away.**
+and 20 steps go 17 times as far. Yet the loss is only 0.03 higher on average: **it does not give the fault away.**
 
 Bit for bit holds for one machine and its libraries; another BLAS adds in another order.
 
@@ -928,7 +928,7 @@ r"""
 
 ## What usually goes wrong
 
-- **Given up on the plateau.** Draw the lines first, then wait, or lower the rate.
+- **Given up on the plateau.** Draw the lines, then wait, or lower the rate.
 - **Labels and inputs that part.** The loss rests on the unigram line.
 - **Only a training loss.** A small text and many passes bring it as low as you like.
 - **Losses compared across vocabularies.** Or in bits, or as a sum of MLM and NSP.

@@ -327,7 +327,7 @@ r"""
 ### Does it matter? Operations for each byte
 
 An operation's **arithmetic intensity** is its arithmetic divided by the bytes it moves. A processor has such a number, too:
-operations a second by bytes a second. Below it memory decides; above it, arithmetic. From NVIDIA's data sheets:
+operations a second by bytes a second. Below it memory decides; above it, arithmetic. From NVIDIA's data sheets and white papers:
 """
 
 # %%
@@ -515,7 +515,7 @@ check("17.sum_row", my_sum_row)
 
 # %% [markdown]
 r"""
-And the whole kernel. `registers` is an array `(threads, pack)`; `butterfly(values)`, given, returns every thread's copy of the sum.
+Now the kernel. `registers` is an array `(threads, pack)`; `butterfly(values)`, given, returns every thread's copy of the sum.
 """
 
 
@@ -1017,6 +1017,6 @@ What has become 0 stays 0, whatever it is multiplied with.
 
 # %% [markdown]
 r"""
-**Next:** [18 · Real weights](18_real_weights.ipynb). Whoever has a GPU for an hour: [gpu_session.sh](../benchmarks/gpu_session.sh)
+**Next:** [18 · Real weights](18_real_weights.ipynb). With a GPU for an hour: [gpu_session.sh](../benchmarks/gpu_session.sh)
 checks and measures what this notebook had to skip.
 """

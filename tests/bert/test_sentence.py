@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from minibert.arrays import to_numpy
+from minibert.arrays import dropout_stream, to_numpy
 from minibert.bert import BertForSequenceClassification, BertModel, SentenceEncoder, SentencePairs
 from minibert.errors import UserError
+from minibert.nn import Dropout
 
 FIRST = {
     "input_ids": [[2, 7, 5, 3], [2, 9, 3, 0], [2, 4, 4, 3]],
@@ -38,6 +39,12 @@ def test_embeddings_are_pooled_hidden_states(encoder, pooling, normalise):
         vector = {"mean": states.mean(axis=0), "max": states.max(axis=0), "cls": states[0]}[pooling]
         expected.append(vector / np.linalg.norm(vector) if normalise else vector)
     np.testing.assert_allclose(to_numpy(output.embeddings), expected, rtol=1e-12)
+
+
+def test_token_types_are_read(encoder):
+    model = encoder()
+    plain, typed = (model.forward([[2, 9, 3]], types)[0].embeddings for types in ([[0, 0, 0]], [[0, 1, 1]]))
+    assert not np.allclose(to_numpy(plain), to_numpy(typed))
 
 
 def test_padding_does_not_change_a_vector(encoder):
@@ -105,6 +112,29 @@ def test_the_two_texts_of_a_pair_have_dropout_of_their_own(encoder):
     assert first > 1e-4
     assert loss(seed=1, step=2) == first
     assert len({first, loss(seed=1, step=2, micro_batch=1), loss(seed=1, step=3), loss(seed=2, step=2)}) == 4
+
+
+def test_every_dropout_has_bits_of_its_own_for_either_text_however_they_are_given(encoder, monkeypatch):
+    pairs = SentencePairs(encoder(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3))
+    pairs.train()
+    given, set_key = [], Dropout.set_key
+    monkeypatch.setattr(Dropout, "set_key", lambda site, key: given.append(key) or set_key(site, key))
+
+    def keys():
+        given.clear()
+        pairs.forward(FIRST, SECOND)
+        return [key if isinstance(key, tuple) else tuple(to_numpy(key).tolist()) for key in given]
+
+    pairs.set_dropout_stream(seed=3, step=5, micro_batch=2, replica=1)
+    one_by_one = keys()
+    assert len(set(one_by_one)) == len(one_by_one) == 2 * len(pairs._dropouts()) > 10
+    pairs.set_dropout_keys(pairs.device.asarray(dropout_stream(3, 5, 2, 1)))
+    assert keys() == one_by_one
+
+
+def test_a_batch_counts_as_many_pairs_as_it_has(encoder):
+    batch = {"first": {"input_ids": np.ones((3, 4))}, "second": {"input_ids": np.ones((3, 2))}}
+    assert SentencePairs(encoder()).count_targets(batch) == {"denominator": 3}
 
 
 def test_recomputed_layers_of_both_texts_have_the_dropout_that_they_had(encoder):
@@ -176,6 +206,13 @@ def test_the_layout_of_newer_versions(encoder, tmp_path, pooling):
     (tmp_path / "modules.json").write_text(json.dumps([{"type": kind} for kind in types]))
     model = SentenceEncoder.from_pretrained(tmp_path)
     assert (model.pooling, model.normalise) == (pooling, True)
+
+
+def test_other_switches_are_none_of_pooling(encoder, tmp_path):
+    encoder("mean").save_pretrained(tmp_path)
+    switches = {"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False, "include_prompt": True}
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(switches))
+    assert SentenceEncoder.from_pretrained(tmp_path).pooling == "max"
 
 
 @pytest.mark.parametrize("saved", [BertModel, BertForSequenceClassification])

@@ -66,6 +66,31 @@ def test_micro_batches_add_up_to_the_one_large_batch(build, batch, model_class, 
 
 
 @pytest.mark.parametrize(("model_class", "settings", "labels", "count"), TASKS)
+def test_what_a_loss_is_divided_by_is_counted_in_the_batch(
+    build, batch, model_class, settings, labels, count
+):
+    inputs = {name: np.asarray(array) for name, array in (batch.encoder | labels).items()}
+    counted = build(model_class, **settings).count_targets(inputs)
+    assert counted.keys() == {"denominator"} and (np.asarray(counted["denominator"]) == count).all()
+
+
+def test_starts_and_ends_are_counted_each_for_itself(build, batch):
+    spans = {"start_positions": np.array([1, 0, 6, 7]), "end_positions": np.array([3, 0, 7, 9])}
+    ids = {"input_ids": np.asarray(batch.encoder["input_ids"])}
+    assert build(BertForQuestionAnswering).count_targets(ids | spans)["denominator"].tolist() == [3, 2]
+
+
+def test_in_training_everything_has_dropout_but_an_encoder_that_does_not_learn(build):
+    for settings, trains in (({}, True), ({"feature_layers": [-1]}, False)):
+        model = build(BertForSequenceClassification, **settings)
+        model.train()
+        assert model.training and model.classifier.training
+        assert model.bert.training == model.bert.encoder.layer[0].training == trains
+        model.eval()
+        assert not model.bert.training and not model.classifier.training
+
+
+@pytest.mark.parametrize(("model_class", "settings", "labels", "count"), TASKS)
 def test_scale_and_numpy_counts_keep_the_dtype(build, batch, model_class, settings, labels, count):
     model = build(model_class, dtype="float32", **settings)
     model.zero_grad()

@@ -46,7 +46,23 @@ def test_the_folder_says_where_texts_are_cut(encoder_folder):
     assert encoder.max_length == 4
     first, second = encoder.embed(["ann sings", "ann sings in rome"])
     np.testing.assert_array_equal(first, second)
-    assert TextEncoder.open(encoder_folder, max_length=7).max_length == 7
+    assert [TextEncoder.open(encoder_folder, max_length=n).max_length for n in (3, 7, 128)] == [3, 7, 128]
+    write_json(encoder_folder / "sentence_bert_config.json", {"max_seq_length": None})
+    assert TextEncoder.open(encoder_folder).max_length == 128
+
+
+def test_the_tokenizer_may_say_so_too(encoder_folder):
+    encoder = TextEncoder.open(encoder_folder)
+    BertTokenizer(encoder.tokenizer.tokens, model_max_length=9).save_pretrained(encoder_folder)
+    assert TextEncoder.open(encoder_folder).max_length == 9
+    assert TextEncoder.open(encoder_folder, max_length=128).digest == encoder.digest, "texts are cut alike"
+    BertTokenizer(encoder.tokenizer.tokens, model_max_length=512).save_pretrained(encoder_folder)
+    assert TextEncoder.open(encoder_folder).max_length == 128, "the model has no more positions"
+
+
+def test_an_encoder_knows_its_folder_wherever_it_was_opened_from(encoder_folder, monkeypatch):
+    monkeypatch.chdir(encoder_folder.parent)
+    assert TextEncoder.open(encoder_folder.name).folder == str(encoder_folder.resolve())
 
 
 def test_any_bert_is_an_encoder(encoder_folder, tmp_path):

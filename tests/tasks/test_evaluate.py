@@ -68,7 +68,15 @@ def test_a_correlation_that_is_none_is_no_number(tuned, tmp_path):
         evaluate(folder, tmp_path / "test.tsv")
     result = evaluate(folder, tmp_path / "test.tsv", layout={"label_column": "score"})
     assert "spearman  nan" in result.describe()
-    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["scores"]["spearman"] is None
+    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert told == {
+        "model": str(folder),
+        "task": "regress",
+        "data": str(tmp_path / "test.tsv"),
+        "examples": 2,
+        "scores": {"spearman": None, "pearson": None},
+        "details": {},
+    }
 
 
 def test_tables_stand_in_columns():
@@ -88,9 +96,25 @@ def test_tables_stand_in_columns():
 def test_only_the_first_examples_are_used_if_so_asked(tuned, tmp_path):
     folder, path = tuned(Tag, ["B-person", "O"]), tmp_path / "test.conll"
     path.write_text("Ann\tO\n\nLee\tO\n\nsings\tO\n")
-    assert evaluate(folder, path, limit=2).examples == 2
+    assert [evaluate(folder, path, limit=limit).examples for limit in (1, 2, 4)] == [1, 2, 3]
     with pytest.raises(UserError, match="limit must be at least 1, got 0"):
         evaluate(folder, path, limit=0)
+
+
+def test_bad_rows_are_left_out_if_so_asked(tuned, tmp_path):
+    path, faults = tmp_path / "test.conll", Faults(skip_bad=True)
+    path.write_text("Ann\tO\n\nLee\n")
+    assert evaluate(tuned(Tag, ["B-person", "O"]), path, faults=faults).examples == 1
+    assert len(faults.skipped) == 1
+
+
+def test_the_model_is_opened_as_is_said(tuned, tmp_path):
+    (tmp_path / "test.conll").write_text("Ann\tO\n")
+    with pytest.raises(UserError, match="device"):
+        evaluate(tuned(Tag, ["B-person", "O"]), tmp_path / "test.conll", device="abacus")
+
+
+PAIR = '{"sentence_good": "Ann", "sentence_bad": "Lee", "UID": "a", "linguistics_term": "b"}\n'
 
 
 def test_a_pretrained_model_is_measured_on_minimal_pairs(tmp_path):
@@ -115,11 +139,19 @@ def test_a_pretrained_model_is_measured_on_minimal_pairs(tmp_path):
         "binding": {"accuracy": scores["binding"], "pairs": 8},
         "ellipsis": {"accuracy": scores["ellipsis"], "pairs": 4},
     }
+    path.write_text(f"{PAIR}no pair\n")
+    faults = Faults(skip_bad=True)
+    assert evaluate(tmp_path / "model", path, layout={"recipe": "blimp"}, faults=faults).examples == 1
+    assert len(faults.skipped) == 1
+    for options, message in (
+        ({"batch_size": 0}, "batch size must be at least 1"),
+        ({"device": "abacus"}, "device"),
+    ):
+        with pytest.raises(UserError, match=message):
+            evaluate(tmp_path / "model", path, layout={"recipe": "blimp"}, faults=faults, **options)
 
 
 def test_minimal_pairs_need_a_head_for_masked_words(tuned, tmp_path):
-    (tmp_path / "a.jsonl").write_text(
-        '{"sentence_good": "Ann", "sentence_bad": "Lee", "UID": "a", "linguistics_term": "b"}\n'
-    )
+    (tmp_path / "a.jsonl").write_text(PAIR)
     with pytest.raises(UserError, match=r"has no cls\.predictions, which a BertForMaskedLM needs"):
         evaluate(tuned(Regress), tmp_path / "a.jsonl", layout={"recipe": "blimp"})

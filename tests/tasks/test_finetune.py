@@ -18,6 +18,7 @@ from minibert.errors import UserError
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
 from minibert.tasks import evaluate, finetune, open_task
+from minibert.tasks.classify import Classify
 from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.text import BertTokenizer
@@ -126,6 +127,39 @@ def test_what_is_kept_is_the_best_evaluation():
     assert len(accuracies) == 37
 
 
+@pytest.mark.parametrize(
+    ("metric", "seed", "step"), [(None, 0, 0), ("accuracy", 0, 0), ("f1", 1, 6), ("macro_f1", 0, 4)]
+)
+def test_the_metric_that_was_chosen_chooses_among_evaluations_and_restarts(monkeypatch, metric, seed, step):
+    """Four evaluations a restart: accuracy only falls, F1 only rises, the mean F1 is best at the third."""
+    numbers = iter(range(8))
+
+    def scores(*_):
+        n = next(numbers)
+        return {"accuracy": 1 - n / 10, "f1": n / 10, "macro_f1": float(n == 2), "matthews": 0.0}
+
+    monkeypatch.setattr(Classify, "scores", scores)
+    results = finetune(**settings_for(metric=metric, restarts=2, epochs=1.0, eval_every=2))
+    assert results["metric"] == (metric or "accuracy")
+    assert (results["best"]["seed"], results["best"]["step"]) == (seed, step)
+
+
+@pytest.mark.parametrize(
+    ("changes", "batches", "expected"),
+    [
+        ({"epochs": 3.0}, 10, (30, 10, 10)),
+        ({"epochs": 3.0, "accumulation": 2}, 10, (15, 5, 5)),
+        ({"epochs": 0.5, "accumulation": 4}, 10, (1, 2, 2)),
+        ({"epochs": 0.01}, 10, (1, 10, 10)),
+        ({"accumulation": 4}, 1, (1, 1, 1)),
+        ({"eval_every": 4}, 10, (30, 4, 4)),
+        ({"eval_every": 4, "save_every": 7}, 10, (30, 4, 7)),
+    ],
+)
+def test_an_epoch_is_as_many_steps_as_take_all_batches(changes, batches, expected):
+    assert FinetuneSettings(task="classify", train="t", **changes).intervals(batches) == expected
+
+
 def test_the_card_tells_data_settings_scores_and_command():
     results = finetune(**settings_for(restarts=2, freeze="1"))
     card = Path("runs/run/best/README.md").read_text()
@@ -218,6 +252,13 @@ def test_restarts_are_the_runs_of_their_seeds_and_the_best_is_kept():
     assert together["best"]["seed"] == 4 + int(np.argmax(accuracies))
     assert weights("three") == weights(f"alone{together['best']['seed']}")
     assert "mean" not in alone[0]
+
+
+def test_a_spread_is_that_of_several_numbers():
+    """A single run has none, nor has a score that a restart could not compute."""
+    assert finetune_module._spread({"f1": [0.5]}) == {}
+    spread = finetune_module._spread({"f1": [0.25, 0.75], "spearman": [None, 0.5]})
+    assert spread == {"mean": {"f1": 0.5}, "deviation": {"f1": pytest.approx(0.125**0.5)}}
 
 
 def test_more_restarts_can_be_added():
@@ -473,6 +514,12 @@ def test_shares_and_limits():
     results = finetune(**settings_for(train=train, dev_share=0.25, limit=7, dev_limit=6))
     assert results["examples"] == {"train": 7, "dev": 6, "left_out": 0}
     assert results["runs"][0]["steps"] == 4  # two epochs of two batches
+    drawn = finetune_module._some(range(50), 10, seed=1)
+    assert len(set(drawn)) == 10 and drawn == sorted(drawn) != [*range(10)]
+    assert (
+        drawn == finetune_module._some(range(50), 10, seed=1) != finetune_module._some(range(50), 10, seed=2)
+    )
+    assert finetune_module._some(range(5), None, 0) == finetune_module._some(range(5), 9, 0) == [*range(5)]
     with pytest.raises(UserError, match=r"cannot hold out 1 of 1 example\(s\); give a dev file, or more"):
         finetune(**settings_for(task="regress", train=write("one.tsv", "text\tlabel", "good\t1"), name="one"))
 

@@ -47,6 +47,17 @@ def test_a_card_has_room_for_more(folder):
     text = card(folder(BertForMaskedLM), licence="mit", sections=sections)
     assert text.startswith("---\nlicense: mit\npipeline_tag: fill-mask\n")
     assert "\n\n## Licence\n\nIt is free.\n\n## Use\n" in text and "Nothing" not in text
+    plain = card(folder(BertForMaskedLM))
+    assert plain.startswith("---\npipeline_tag: fill-mask\ntags:\n- bert\n---\n") and plain.endswith(".\n")
+
+
+@pytest.mark.parametrize(
+    ("Model", "asked"), [(BertForSequenceClassification, True), (BertForMaskedLM, False)]
+)
+def test_only_a_classifier_can_be_one_of_pairs(folder, Model, asked):
+    pairs, single = card(folder(Model), pairs=True), card(folder(Model))
+    assert ("to a pair of texts" in pairs) == ('--pair "another text"' in pairs) == asked
+    assert "pair of texts" not in single and (pairs == single) != asked
 
 
 def test_a_card_tells_what_is_known(folder):
@@ -69,6 +80,7 @@ def test_a_card_tells_what_is_known(folder):
         "# wnut17",
         "A BERT that tags the words of a text, made with minibert.",
         "| hidden size | 8 |",
+        "| on top | a linear-chain CRF (transformers opens this model without it) |",
         f"| parameters | {parameters:,} |",
         "| vocabulary | 9 tokens, lower-cased |",
         "| longest input | 32 tokens |",

@@ -42,6 +42,10 @@ def test_texts_and_pairs(tuned):
     assert pairs[0]["probabilities"] != pytest.approx(alone[0]["probabilities"])
     with pytest.raises(UserError, match="expected a list of texts, got a single one"):
         predict_texts(folder, "a good film")
+    with pytest.raises(UserError, match="expected a list of texts, got a single one"):
+        predict_texts(folder, ["a", "b"], "ab")
+    with pytest.raises(UserError, match="device"):
+        predict_texts(folder, ["a"], device="abacus")
     with pytest.raises(UserError, match="2 texts and 1 partners"):
         predict_texts(folder, ["a", "b"], ["c"])
     with pytest.raises(UserError, match="the texts: line 2: an empty text"):
@@ -58,7 +62,7 @@ def test_lines_are_texts_or_two_with_a_tab(tuned):
         ("a", "film", None, 2),
     ]
     faults = Faults(skip_bad=True)
-    assert len(examples_of_lines(task, ["it was", "", "a\t", "film"], "lines.txt", faults)) == 2
+    assert len(examples_of_lines(task, ["it was", "", "a\t ", "film"], "lines.txt", faults)) == 2
     assert faults.skipped == ["lines.txt: line 2: an empty text", "lines.txt: line 3: an empty text"]
     tagger = Tag(TOKENIZER, labels=["B-x", "O"])
     assert examples_of_lines(tagger, ["it  was\u00a0bad "], "x")[0].words == ["it", "was", "bad"]

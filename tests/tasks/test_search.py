@@ -108,6 +108,24 @@ def test_a_query_by_another_model_is_refused(index, encoder_folder, tmp_path):
         index.open_encoder()
 
 
+def test_the_index_knows_how_its_encoder_was_opened(index, encoder_folder, tmp_path):
+    """``index`` is asked for LanceDB's sake only."""
+    encoder = TextEncoder.open(encoder_folder, pooling="max", max_length=7)
+    other = PassageIndex.create(tmp_path / "other", encoder, PASSAGES)
+    again = other.open_encoder()
+    assert (again.model.pooling, again.max_length, again.digest) == ("max", 7, encoder.digest)
+    with pytest.raises(UserError, match="other: made with another model"):
+        other.open_encoder(max_length=8)
+
+
+def test_an_approximate_index_is_one_of_cosines(index, encoder):
+    index.add(encoder, [Passage(f"n{i}", f"ann in rome {'a ' * i}") for i in range(30)])
+    assert not index._table.list_indices()
+    index.make_approximate()
+    (made,) = index._table.list_indices()
+    assert (made.columns, index._table.index_stats(made.name).distance_type) == (["vector"], "cosine")
+
+
 def test_the_index_knows_its_encoder(index, encoder, encoder_folder, tmp_path):
     assert index.open_encoder().digest == encoder.digest
     encoder_folder.rename(tmp_path / "moved")
@@ -120,6 +138,8 @@ def test_what_is_no_index(index, encoder, tmp_path):
     with pytest.raises(UserError, match="nowhere: no index of passages; make one with"):
         PassageIndex.open(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
+    with pytest.raises(UserError, match=r"vectors of shape \(8,\); expected \(Q, 8\)"):
+        index.search(np.ones(8, np.float32))
     with pytest.raises(UserError, match="index: there is something already"):
         PassageIndex.create(tmp_path / "index", encoder, PASSAGES)
     with pytest.raises(UserError, match="there are no passages"):

@@ -92,3 +92,12 @@ def dweight_for_each_sequence(dout, cache):
 def dbias_summed_over_the_first_two_axes(dout, cache):
     dx, dweight, _ = linear_backward.solution(dout, cache)
     return dx, dweight, dout.sum(axis=(0, 1))
+
+
+@linear_backward.mistake(
+    "dweight and dbias are divided by the batch size. If the loss is a mean, its 1/n has come in with dout; "
+    "a layer only adds up."
+)
+def divided_by_the_batch_size(dout, cache):
+    dx, dweight, dbias = linear_backward.solution(dout, cache)
+    return dx, dweight / len(dout), dbias / len(dout)

@@ -215,3 +215,12 @@ def parameters_are_means(dout, cache):
 def parameters_summed_over_the_first_two_axes(dout, cache):
     dx, _, _ = layer_norm_backward.solution(dout, cache)
     return dx, (dout * cache[0]).sum(axis=(0, 1)), dout.sum(axis=(0, 1))
+
+
+@layer_norm_backward.mistake(
+    "dγ and dβ are divided by the batch size. If the loss is a mean, its 1/n has come in with dout; a layer "
+    "only adds up. With B = 1 nobody would notice."
+)
+def parameters_divided_by_the_batch_size(dout, cache):
+    dx, dweight, dbias = layer_norm_backward.solution(dout, cache)
+    return dx, dweight / len(dout), dbias / len(dout)

@@ -10,14 +10,14 @@ from minibert.ops.attention import split_heads as library_split_heads
 from minibert.ops.composites import packed_attention
 from minibert.ops.composites import packed_attention_backward as library_backward
 
-HEADS = 2  # A = 2 heads of D = 3 features, S = 4 tokens, B = 3 sequences
+HEADS = 2, 3  # A heads of D = 3 and D = 2 features; S = 4 tokens, B = 3 sequences
 
 
 @exercise(
     "09",
     outputs="heads",
     trials=lambda draw: [
-        Trial({"x": draw.normal(3, 4, 6), "num_heads": heads}, f"split in {heads}") for heads in (2, 3)
+        Trial({"x": draw.normal(3, 4, 6), "num_heads": heads}, f"split in {heads}") for heads in HEADS
     ],
     reference=library_split_heads,
     views=True,
@@ -66,7 +66,7 @@ def heads_before_the_batch(x, num_heads):
 @exercise(
     "09",
     outputs="x",
-    trials=lambda draw: [Trial({"heads": draw.normal(3, HEADS, 4, 3)})],
+    trials=lambda draw: [Trial({"heads": draw.normal(3, 2, 4, 3)})],
     reference=library_merge_heads,
     hints=(
         "It undoes `split_heads`: the same two steps, in the opposite order.",
@@ -115,8 +115,11 @@ def _trials(draw: Draws) -> list[Trial]:
     bias = attention_bias(draw.device.asarray(MASK), "float64")  # (B, 1, 1, S)
     return [
         gradient_trial(
-            lambda qkv: packed_attention(qkv, bias, HEADS, 0.0, None), {"qkv": draw.normal(3, 4, 18)}
+            lambda qkv, heads=heads: packed_attention(qkv, bias, heads, 0.0, None),
+            {"qkv": draw.normal(3, 4, 18)},
+            f"dqkv, {heads} heads",
         )
+        for heads in HEADS
     ]
 
 
