@@ -49,11 +49,15 @@ def read_docstrings(path: Path) -> list[Docstring]:
     return list(_docstrings_below(tree)) if tree else []
 
 
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_BLOCKS = ("body", "handlers", "orelse", "finalbody")  # where a statement holds others
+
+
 def _docstrings_below(node: ast.AST, outer: str = "") -> Iterator[Docstring]:
     """``outer`` is the name of the class or function that the node is in."""
     if isinstance(node, ast.Module):
         yield Docstring(ast.get_docstring(node, clean=False) or "", "", 1)
-    elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+    elif isinstance(node, _DEFINITIONS):
         outer = f"{outer}.{node.name}".lstrip(".")
         text = ast.get_docstring(node, clean=False) or ""
         yield Docstring(text, outer, node.lineno, _parameters(node))
@@ -62,8 +66,8 @@ def _docstrings_below(node: ast.AST, outer: str = "") -> Iterator[Docstring]:
         strings = [leaf for leaf in leaves if isinstance(leaf, str)]
         # Each may be documentation: then what stands before it is the name. The names do no harm as texts.
         yield from (Docstring(text, name, node.lineno) for name, text in pairwise(["", *strings]))
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt | ast.ExceptHandler):
+    for block in _BLOCKS:
+        for child in getattr(node, block, ()):
             yield from _docstrings_below(child, outer)
 
 

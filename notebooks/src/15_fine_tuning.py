@@ -372,10 +372,10 @@ The length of each row of `dhidden`, what the encoder hears from each head at it
 # %%
 pool_weight, weight = rng.standard_normal((2, H, H)) / H**0.5
 first = hidden[:, 0]
-pooled = np.tanh(first @ pool_weight)
+pooled = np.tanh(first @ pool_weight.T)
 dpooled = rng.standard_normal((B, H)) / B
 from_label = np.zeros((B, S, H))
-from_label[:, 0] = (dpooled * (1 - pooled**2)) @ pool_weight.T
+from_label[:, 0] = (dpooled * (1 - pooled**2)) @ pool_weight
 
 entering = {"single text, pair": from_label}
 for name, (forward, backward, scores, _) in heads.items():

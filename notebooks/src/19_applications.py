@@ -10,7 +10,7 @@ attentive. Here is a search made of both, beside what needs no network: counting
 of a dual encoder · search exactly and approximately · re-rank · decide when to count words instead.
 
 **Before this:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), [15 · Fine-tuning](15_fine_tuning.ipynb).
-**Time:** 60 minutes; it runs in under 20 seconds, nearly half of them to read the documentation installed with Python.
+**Time:** 60 minutes; it runs in under 20 seconds, over a third of them to read the documentation installed with Python.
 
 | letter | in this notebook |
 |---|---|

@@ -10,11 +10,12 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate, chain
 
 from minibert.data.docstrings import (
     Docstring,
+    ParameterText,
     documented_parameters,
     garbage_collection_paused,
     read_docstrings,
@@ -70,6 +71,11 @@ class Entry:
     def description(self) -> str:
         """The sentences behind the summary, as many as make up a short text."""
         return _short_text(self.sentences[1:])
+
+    @cached_property
+    def parameters(self) -> list[ParameterText]:
+        """What is said of each parameter; two of the tasks ask for it."""
+        return documented_parameters(self.docstring.text)
 
     def is_named_in(self, text: str) -> bool:
         """Whether the text holds the name, without what stands before it."""
@@ -134,8 +140,7 @@ def parameter_tags(part: str) -> list[TaggedSentence]:
     """Which words are names of the function's parameters? As many sentences with some as without."""
     tagged, others = [], []
     for entry in _entries(part):
-        texts = documented_parameters(entry.docstring.text)
-        names = {*entry.docstring.parameters, *chain.from_iterable(text.names for text in texts)}
+        names = {*entry.docstring.parameters, *chain.from_iterable(text.names for text in entry.parameters)}
         for sentence in entry.sentences:
             if (example := _tagged(sentence, names, entry.place)) is not None:
                 (tagged if PARAMETER in example.tags else others).append(example)
@@ -181,7 +186,7 @@ _NOT_TYPE = re.compile(r",? *\(?(?:optional|default)\b.*")  # ", optional", ", d
 def _explained(entry: Entry) -> Iterator[tuple[str, str, str]]:
     """Name, type and meaning of the parameters whose meaning begins with one of the entry's sentences."""
     own = {sentence.text for sentence in entry.sentences}
-    for parameter in documented_parameters(entry.docstring.text):
+    for parameter in entry.parameters:
         kind = " ".join(_NOT_TYPE.sub("", without_markup(parameter.type)).strip(" .").split())
         meaning = next((sentence.text for sentence in _sentences(parameter.text)), None)
         if len(parameter.names) == 1 and 1 <= len(kind.split()) <= 8 and meaning in own:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from minibert.data.docstrings import garbage_collection_paused
 from minibert.data.tasks import documentation
 from minibert.data.tasks.blimp import read_blimp
 from minibert.data.tasks.conll import read_conll
@@ -40,7 +41,8 @@ def _table(task: str, *columns: Columns, file_format: str = "tsv", **settings: A
 
 def _documentation(task: str, examples: Callable[[str], list[Any]], **settings: Any) -> Recipe:
     def read(part: str | Path, *, labelled: bool = True, faults: Faults | None = None) -> list[Any]:
-        found = examples(str(part))  # all of them with labels, and none with a fault
+        with garbage_collection_paused():
+            found = examples(str(part))  # all of them with labels, and none with a fault
         if not found:
             libraries = ", ".join(documentation.LIBRARIES)
             raise UserError(f"{libraries}: no documentation for this task is in their installed sources")
