@@ -86,7 +86,7 @@ PREPARATIONS = [
 FROM_THE_ENCODER = [
     finetune("sst2", "all", "--epochs 3 --learning-rate 1e-4 --eval-every 700", 13),
     finetune("cola", "all", "--epochs 3 --learning-rate 5e-5 --restarts 3", 4.5),
-    finetune("mrpc", "all", "--epochs 3 --learning-rate 1e-4 --restarts 3", 7),
+    finetune("mrpc", "all", "--epochs 3 --learning-rate 1e-4 --restarts 6", 13),
     finetune("rte", "all", "--epochs 3 --learning-rate 5e-5 --max-length 128 --restarts 3", 5.5),
     Run(
         "stsb-untouched",
