@@ -1,0 +1,47 @@
+"""Caches: what a forward pass keeps for its backward pass."""
+
+from typing import Any
+
+
+class Cache:
+    """What one forward pass keeps for one backward pass, and who made it.
+
+    ``maker`` is the name of an operation, or a module. The parts lie in the order in which the forward made
+    them, and the backward takes them off the end: each is free as soon as it has been used, so that memory
+    falls as the backward goes. Whoever opens a cache says who they are. Raises ValueError if somebody else
+    made the cache, or if it has been used up.
+    """
+
+    __slots__ = ("_parts", "_spent", "maker")
+
+    def __init__(self, maker: Any, *parts: Any):
+        self.maker = maker
+        self._parts = list(parts)
+        self._spent = False
+
+    def pop(self, maker: Any) -> Any:
+        """The last part, which the cache holds no longer."""
+        self._check(maker)
+        part = self._parts.pop()
+        self._spent = not self._parts
+        return part
+
+    def parts(self, maker: Any) -> tuple[Any, ...]:
+        """All parts, which the cache goes on holding: a backward of plain arrays may run again."""
+        self._check(maker)
+        return tuple(self._parts)
+
+    def _check(self, maker: Any) -> None:
+        if maker is not self.maker and maker != self.maker:
+            raise ValueError(f"this is a cache of {_name(self.maker)}, but {_name(maker)} was to go backward")
+        if self._spent:
+            raise ValueError(
+                f"this cache of {_name(maker)} is spent: a backward uses its cache up; run forward again"
+            )
+
+    def __repr__(self) -> str:
+        return f"Cache({_name(self.maker)}, {'spent' if self._spent else f'{len(self._parts)} parts'})"
+
+
+def _name(maker: Any) -> str:
+    return maker if isinstance(maker, str) else type(maker).__name__
