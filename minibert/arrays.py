@@ -414,7 +414,7 @@ def dropout_key(seed: int, step: int, micro_batch: int, replica: int, site: int)
     return _fold([*_stream_words(seed, step, micro_batch, replica), int(site)])
 
 
-def dropout_stream(seed: int, step: int, micro_batch: int, replica: int) -> np.ndarray:
+def dropout_stream(seed: int, step: int, micro_batch: int = 0, replica: int = 0) -> np.ndarray:
     """What all sites of a forward pass have in common, as :func:`dropout_keys` reads it: (5,) uint32."""
     words = _stream_words(seed, step, micro_batch, replica)
     return np.array([word & 0xFFFFFFFF for word in words], dtype=np.uint32)

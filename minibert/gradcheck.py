@@ -235,6 +235,7 @@ def module_case(
     values = {name: parameter.value for name, parameter in parameters.items()}
 
     def both_forwards() -> list[tuple[Array, Any]]:
+        same_dropout(module)
         return [module.forward(*use.values(), *constants) for use in (inputs, again)]
 
     def gradients(douts: Sequence[Array]) -> dict[str, Any]:
@@ -249,7 +250,7 @@ def module_case(
 
 
 def model_case(what: str, model: Any, batch: dict[str, Any], zeros: Collection[str] = ()) -> Case:
-    """A model with a loss: outputs, cache = model.forward(**batch) and model.backward(cache, scale).
+    """A model with a loss: outputs, cache = model.forward(**batch) and model.backward(cache, dloss).
 
     The backward runs in two halves of unequal scale, which must add up. Frozen parameters must have no
     gradient, and are not compared.
@@ -257,17 +258,27 @@ def model_case(what: str, model: Any, batch: dict[str, Any], zeros: Collection[s
     parameters = {name: p for name, p in model.named_parameters() if not p.frozen}
     frozen = [p for _, p in model.named_parameters() if p.frozen]
 
+    def forward() -> tuple[Any, Any]:
+        same_dropout(model)
+        return model.forward(**batch)
+
     def gradients(douts: Sequence[Array]) -> dict[str, Any]:
         forget_gradients(model)
         for share in (0.25, 0.75):
-            _, cache = model.forward(**batch)
-            model.backward(cache, scale=share * float(douts[0]))
+            _, cache = forward()
+            model.backward(cache, share * float(douts[0]))
         if not all(bool((parameter.grad == 0).all()) for parameter in frozen):
             raise ValueError(f"{what}: a frozen parameter has a gradient")
         return {name: parameter.grad for name, parameter in parameters.items()}
 
     values = {name: parameter.value for name, parameter in parameters.items()}
-    return Case(what, values, lambda: [model.forward(**batch)[0].loss], gradients, zeros)
+    return Case(what, values, lambda: [forward()[0].loss], gradients, zeros)
+
+
+def same_dropout(module: Any) -> None:
+    """Let the next forward pass draw the same random bits as the first one did."""
+    if hasattr(module, "seed_dropout"):
+        module.seed_dropout(0)
 
 
 def forget_gradients(module: Any) -> None:

@@ -1,9 +1,10 @@
 """The input of BERT: what each token is, where it stands, and which of the two texts it belongs to."""
 
 from minibert import ops
-from minibert.arrays import Array
+from minibert.arrays import Array, get_array_module
 from minibert.bert.config import BertConfig
-from minibert.nn import Dropout, Embedding, LayerNorm, Module
+from minibert.nn import Context, Dropout, Embedding, LayerNorm, Module
+from minibert.ops import Cache
 
 
 class BertEmbeddings(Module):
@@ -25,10 +26,24 @@ class BertEmbeddings(Module):
         self.LayerNorm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Array, token_type_ids: Array) -> tuple[Array, tuple]:
-        """input_ids, token_type_ids (B, S) → hidden (B, S, H)."""
-        return ops.embed(
-            self.word_embeddings.weight.operand,
+    def forward(
+        self,
+        input_ids: Array,
+        token_type_ids: Array,
+        context: Context | None = None,
+        inputs_embeds: Array | None = None,
+    ) -> tuple[Array, Cache]:
+        """input_ids, token_type_ids (B, S) → hidden (B, S, H).
+
+        ``inputs_embeds`` (B, S, H) takes the place of the words' rows; ``input_ids`` are then not read.
+        """
+        context = context or self.new_context()
+        words, given = self.word_embeddings.weight.operand, inputs_embeds is not None
+        if given:  # a table of its own, in which every token looks up the row that was given for it
+            words = inputs_embeds.reshape(-1, inputs_embeds.shape[-1])
+            input_ids = get_array_module(words).arange(len(words)).reshape(token_type_ids.shape)
+        hidden, cache = ops.embed(
+            words,
             self.position_embeddings.weight.operand,
             self.token_type_embeddings.weight.operand,
             self.LayerNorm.weight.value,
@@ -37,14 +52,21 @@ class BertEmbeddings(Module):
             token_type_ids,
             self.LayerNorm.eps,
             self.dropout.probability,
-            self.dropout.key(),
+            context.dropout_key(self.dropout.probability),
         )
+        return hidden, Cache(self, given, cache)
 
-    def backward(self, dout: Array, cache: tuple) -> None:
-        """dout (B, S, H); adds to the gradients of the three tables and of LayerNorm."""
-        dword, dposition, dtoken_type, dweight, dbias = ops.embed_backward(dout, cache)
-        self.word_embeddings.weight.add_grad(dword)
+    def backward(self, dout: Array, cache: Cache) -> Array | None:
+        """dout (B, S, H); adds to the gradients of the three tables and of LayerNorm.
+
+        Returns dinputs_embeds (B, S, H) if there were ``inputs_embeds``; integers have no derivative.
+        """
+        dword, dposition, dtoken_type, dweight, dbias = ops.embed_backward(dout, cache.pop(self))
         self.position_embeddings.weight.add_grad(dposition)
         self.token_type_embeddings.weight.add_grad(dtoken_type)
         self.LayerNorm.weight.add_grad(dweight)
         self.LayerNorm.bias.add_grad(dbias)
+        if cache.pop(self):
+            return dword.reshape(dout.shape)
+        self.word_embeddings.weight.add_grad(dword)
+        return None

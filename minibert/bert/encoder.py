@@ -8,12 +8,13 @@
 The attributes are named so that the parameters get Hugging Face's names.
 """
 
-from collections.abc import Callable
-
 from minibert import ops
 from minibert.arrays import Array
 from minibert.bert.config import BertConfig
-from minibert.nn import Dropout, LayerNorm, Linear, Module, Packed
+from minibert.nn import Context, Dropout, LayerNorm, Linear, Module, Packed, observed_backward
+from minibert.ops import Cache
+
+INSIDE_ATTENTION = ("q", "k", "v", "scores", "probabilities", "context")  # what an observer can see
 
 
 class BertSelfAttention(Module):
@@ -32,30 +33,33 @@ class BertSelfAttention(Module):
         self.qkv_bias = Packed([self.query.bias, self.key.bias, self.value.bias])
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Array, bias: Array) -> tuple[Array, list]:
-        """hidden (B, S, H), bias (B, 1, 1 or S, S) → context (B, S, H)."""
+    def forward(self, hidden: Array, bias: Array, context: Context | None = None) -> tuple[Array, Cache]:
+        """hidden (B, S, H), bias (B, 1, 1 or S, S) → y (B, S, H)."""
+        context = context or self.new_context()
         qkv, projection_cache = ops.linear(hidden, self.qkv_weight.operand, self.qkv_bias.value)  # (B, S, 3H)
-        context, attention_cache = ops.packed_attention(
-            qkv, bias, self.num_heads, self.dropout.probability, self.dropout.key()
-        )
-        return context, [projection_cache, attention_cache]
+        probability, key = self.dropout.probability, context.dropout_key(self.dropout.probability)
+        if observed := context.wants(*INSIDE_ATTENTION):
+            y, attention_cache = ops.observed_attention(
+                qkv, bias, self.num_heads, probability, key, context.observe
+            )
+        else:
+            y, attention_cache = ops.packed_attention(qkv, bias, self.num_heads, probability, key)
+        return y, Cache(self, projection_cache, observed, attention_cache)
 
-    def backward(self, dout: Array, cache: list) -> Array:
+    def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, S, H) → dhidden (B, S, H)."""
-        dqkv = ops.packed_attention_backward(dout, cache.pop())
-        dhidden, dweight, dbias = ops.linear_backward(dqkv, cache.pop())
+        attention_cache = cache.pop(self)
+        observed = cache.pop(self)
+        attention_backward = ops.observed_attention_backward if observed else ops.packed_attention_backward
+        dqkv = attention_backward(dout, attention_cache)
+        dhidden, dweight, dbias = ops.linear_backward(dqkv, cache.pop(self))
         self.qkv_weight.add_grad(dweight)
         self.qkv_bias.add_grad(dbias)
         return dhidden
 
-    def probabilities(self, hidden: Array, bias: Array) -> Array:
-        """The attention map softmax(Q Kᵀ/√D + bias), before dropout. hidden (B, S, H) → (B, A, S, S)."""
-        qkv, _ = ops.linear(hidden, self.qkv_weight.operand, self.qkv_bias.value)
-        return ops.attention_probabilities(qkv.astype(bias.dtype, copy=False), bias, self.num_heads)
-
 
 class BertResidualOutput(Module):
-    """LayerNorm(residual + dropout(x Wᵀ + b)): the end of both halves of a layer ("post-LN")."""
+    """LayerNorm(residual + dropout(x Wᵀ + b)): the end of both sublayers of a layer ("post-LN")."""
 
     def __init__(self, in_features: int, config: BertConfig):
         super().__init__()
@@ -63,8 +67,9 @@ class BertResidualOutput(Module):
         self.LayerNorm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x: Array, residual: Array) -> tuple[Array, list]:
+    def forward(self, x: Array, residual: Array, context: Context | None = None) -> tuple[Array, Cache]:
         """x (B, S, in_features), residual (B, S, H) → y (B, S, H)."""
+        context = context or self.new_context()
         projected, dense_cache = self.dense.forward(x)  # (B, S, H)
         y, norm_cache = ops.dropout_residual_norm(
             projected,
@@ -73,16 +78,16 @@ class BertResidualOutput(Module):
             self.LayerNorm.bias.value,
             self.LayerNorm.eps,
             self.dropout.probability,
-            self.dropout.key(),
+            context.dropout_key(self.dropout.probability),
         )
-        return y, [dense_cache, norm_cache]
+        return y, Cache(self, dense_cache, norm_cache)
 
-    def backward(self, dout: Array, cache: list) -> tuple[Array, Array]:
+    def backward(self, dout: Array, cache: Cache) -> tuple[Array, Array]:
         """dout (B, S, H) → dx (B, S, in_features), dresidual (B, S, H)."""
-        dprojected, dresidual, dweight, dbias = ops.dropout_residual_norm_backward(dout, cache.pop())
+        dprojected, dresidual, dweight, dbias = ops.dropout_residual_norm_backward(dout, cache.pop(self))
         self.LayerNorm.weight.add_grad(dweight)
         self.LayerNorm.bias.add_grad(dbias)
-        return self.dense.backward(dprojected, cache.pop()), dresidual
+        return self.dense.backward(dprojected, cache.pop(self)), dresidual
 
 
 class BertAttention(Module):
@@ -93,20 +98,21 @@ class BertAttention(Module):
         self.self = BertSelfAttention(config)
         self.output = BertResidualOutput(config.hidden_size, config)
 
-    def forward(self, hidden: Array, bias: Array) -> tuple[Array, list]:
+    def forward(self, hidden: Array, bias: Array, context: Context | None = None) -> tuple[Array, Cache]:
         """hidden (B, S, H), bias (B, 1, 1 or S, S) → y (B, S, H)."""
-        context, self_cache = self.self.forward(hidden, bias)
-        y, output_cache = self.output.forward(context, hidden)
-        return y, [self_cache, output_cache]
+        context = context or self.new_context()
+        attended, self_cache = self.self.forward(hidden, bias, context.inside("self"))
+        y, output_cache = self.output.forward(attended, hidden, context)
+        return y, Cache(self, self_cache, output_cache)
 
-    def backward(self, dout: Array, cache: list) -> Array:
+    def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, S, H) → dhidden (B, S, H).
 
-        forward: hidden went two ways, through the attention and along the residual; the two
-        derivatives add up.
+        forward: hidden went along two paths, through the attention and along the residual connection; the
+        two derivatives add up.
         """
-        dcontext, dresidual = self.output.backward(dout, cache.pop())
-        dhidden = self.self.backward(dcontext, cache.pop())
+        dattended, dresidual = self.output.backward(dout, cache.pop(self))
+        dhidden = self.self.backward(dattended, cache.pop(self))
         dhidden += dresidual
         return dhidden
 
@@ -119,12 +125,12 @@ class BertIntermediate(Module):
         self.dense = Linear(config.hidden_size, config.intermediate_size)
         self.activation = config.hidden_act
 
-    def forward(self, hidden: Array) -> tuple[Array, tuple]:
+    def forward(self, hidden: Array) -> tuple[Array, Cache]:
         """hidden (B, S, H) → y (B, S, F)."""
         dense = self.dense
         return ops.linear_activation(hidden, dense.weight.operand, dense.bias.value, self.activation)
 
-    def backward(self, dout: Array, cache: tuple) -> Array:
+    def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, S, F) → dhidden (B, S, H)."""
         dhidden, dweight, dbias = ops.linear_activation_backward(dout, cache)
         self.dense.weight.add_grad(dweight)
@@ -143,27 +149,32 @@ class BertLayer(Module):
         self.intermediate = BertIntermediate(config)
         self.output = BertResidualOutput(config.intermediate_size, config)
 
-    def forward(self, hidden: Array, bias: Array) -> tuple[Array, list]:
+    def forward(self, hidden: Array, bias: Array, context: Context | None = None) -> tuple[Array, Cache]:
         """hidden (B, S, H), bias (B, 1, 1 or S, S) → y (B, S, H)."""
-        attended, attention_cache = self.attention.forward(hidden, bias)
+        context = context or self.new_context()
+        attended, attention_cache = self.attention.forward(hidden, bias, context.inside("attention"))
+        attended, attended_seen = context.observe("attention", attended)
         wide, intermediate_cache = self.intermediate.forward(attended)  # (B, S, F)
-        y, output_cache = self.output.forward(wide, attended)
-        return y, [attention_cache, intermediate_cache, output_cache]
+        wide, wide_seen = context.observe("intermediate", wide)
+        y, output_cache = self.output.forward(wide, attended, context)
+        return y, Cache(self, attention_cache, attended_seen, intermediate_cache, wide_seen, output_cache)
 
-    def backward(self, dout: Array, cache: list) -> Array:
+    def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, S, H) → dhidden (B, S, H)."""
-        dwide, dresidual = self.output.backward(dout, cache.pop())
-        dattended = self.intermediate.backward(dwide, cache.pop())
+        dwide, dresidual = self.output.backward(dout, cache.pop(self))
+        dwide = observed_backward(dwide, cache.pop(self))
+        dattended = self.intermediate.backward(dwide, cache.pop(self))
         dattended += dresidual
-        return self.attention.backward(dattended, cache.pop())
+        dattended = observed_backward(dattended, cache.pop(self))
+        return self.attention.backward(dattended, cache.pop(self))
 
 
 class BertEncoder(Module):
     """L layers, one after the other.
 
     With ``recompute`` only the input of each layer is kept for the backward, which computes the layer's
-    forward once more before its backward: a third more work for much less memory. The numbers are the
-    same, bit for bit, as long as mode and dropout stream are still those of the forward.
+    forward once more before its backward: a third more work for much less memory. The numbers are the same,
+    bit for bit: each layer's context is kept too, so that its dropout starts where it did.
     """
 
     recompute = False
@@ -173,42 +184,35 @@ class BertEncoder(Module):
         self.layer = [BertLayer(config) for _ in range(config.num_hidden_layers)]
 
     def forward(
-        self,
-        hidden: Array,
-        bias: Array,
-        watch: Callable[[BertLayer, Array], None] | None = None,
-        needs_dhidden: bool = True,
-    ) -> tuple[Array, list]:
+        self, hidden: Array, bias: Array, context: Context | None = None, needs_dhidden: bool = True
+    ) -> tuple[Array, Cache]:
         """hidden (B, S, H), bias (B, 1, 1 or S, S) → y (B, S, H).
 
-        ``watch(layer, hidden)`` is called with each layer and what goes into it. Unless somebody
-        ``needs_dhidden``, no cache is kept below the lowest layer that learns.
+        Unless somebody ``needs_dhidden``, no cache is kept below the lowest layer that learns.
         """
-        cache = []
+        context = context or self.new_context()
+        caches = []
         learning = needs_dhidden
-        for layer in self.layer:
-            if watch is not None:
-                watch(layer, hidden)
-            hidden, layer_cache = self._forward_layer(layer, hidden, bias)
+        for i, layer in enumerate(self.layer):
+            start = (hidden, bias, context.inside(f"layer.{i}").copy()) if self.recompute else None
+            hidden, cache = layer.forward(hidden, bias, context.inside(f"layer.{i}"))
+            hidden, seen = context.observe(f"layer.{i}", hidden)
             learning = learning or not layer.frozen
-            cache.append(layer_cache if learning else None)
-        return hidden, cache
+            caches.append((start or cache, seen) if learning else None)
+        return hidden, Cache(self, *caches)
 
-    def _forward_layer(self, layer: BertLayer, hidden: Array, bias: Array) -> tuple[Array, tuple | list]:
-        y, cache = layer.forward(hidden, bias)
-        return y, (hidden, bias) if self.recompute else cache
-
-    def backward(self, dout: Array, cache: list) -> Array | None:
+    def backward(self, dout: Array, cache: Cache) -> Array | None:
         """dout (B, S, H) → dhidden (B, S, H), or None if the forward kept no cache for the lowest layers."""
         for layer in reversed(self.layer):
-            layer_cache = cache.pop()
-            dout = None if layer_cache is None else self._backward_layer(layer, dout, layer_cache)
+            kept = cache.pop(self)
+            if kept is None:
+                return None
+            layer_cache, seen = kept
+            dout = observed_backward(dout, seen)
+            if self.recompute:
+                _, layer_cache = layer.forward(*layer_cache)
+            dout = layer.backward(dout, layer_cache)
         return dout
-
-    def _backward_layer(self, layer: BertLayer, dout: Array, cache: tuple | list) -> Array:
-        if self.recompute:
-            _, cache = layer.forward(*cache)
-        return layer.backward(dout, cache)
 
 
 class BertPooler(Module):
@@ -220,17 +224,17 @@ class BertPooler(Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden: Array) -> tuple[Array, list]:
+    def forward(self, hidden: Array) -> tuple[Array, Cache]:
         """hidden (B, S, H) → pooled (B, H)."""
         first, first_cache = ops.first_token(hidden)  # (B, H)
         pooled, dense_cache = ops.linear_activation(
             first, self.dense.weight.operand, self.dense.bias.value, "tanh"
         )
-        return pooled, [first_cache, dense_cache]
+        return pooled, Cache(self, first_cache, dense_cache)
 
-    def backward(self, dout: Array, cache: list) -> Array:
+    def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, H) → dhidden (B, S, H), zero except at the first token."""
-        dfirst, dweight, dbias = ops.linear_activation_backward(dout, cache.pop())
+        dfirst, dweight, dbias = ops.linear_activation_backward(dout, cache.pop(self))
         self.dense.weight.add_grad(dweight)
         self.dense.bias.add_grad(dbias)
-        return ops.first_token_backward(dfirst, cache.pop())
+        return ops.first_token_backward(dfirst, cache.pop(self))

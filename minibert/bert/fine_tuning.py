@@ -8,7 +8,7 @@ from minibert.bert.config import BertConfig
 from minibert.bert.inputs import encoder_inputs
 from minibert.bert.models import BertModel, PretrainedModel
 from minibert.errors import UserError
-from minibert.nn import Module
+from minibert.nn import Context, Module
 
 LAST_FOUR = (-4, -3, -2, -1)  # what did best without fine-tuning in Devlin et al. (2019), table 7
 
@@ -61,25 +61,20 @@ def layerwise_lr(model: PretrainedModel, decay: float) -> None:
 
 
 def extract_features(
-    model: PretrainedModel,
-    input_ids: Any,
-    token_type_ids: Any = None,
-    attention_mask: Any = None,
-    layers: Sequence[int] = LAST_FOUR,
+    model: PretrainedModel, input_ids: Any = None, *, layers: Sequence[int] = LAST_FOUR, **batch: Any
 ) -> Array:
     """Hidden states of chosen layers side by side, as a NumPy array (B, S, len(layers) · H).
 
-    0 is the output of the embeddings, 1 … L that of each layer, and −1 counts from the last. The model
-    has to be in evaluation mode, as dropout would spoil the features. Raises UserError otherwise, for a
-    layer that is not there, and for a batch that does not fit.
+    0 is the output of the embeddings, 1 … L that of each layer, and −1 counts from the last. They are
+    computed without dropout. Raises UserError for a layer that is not there, and for a batch that does not
+    fit (see ``encoder_inputs``).
     """
-    if model.training:
-        raise UserError("features are computed without dropout; call model.eval() first")
     model.config.check_layers(layers)
-    inputs = encoder_inputs(model.config, input_ids, token_type_ids, attention_mask)
-    inputs = map_arrays(model.device.asarray, inputs)
-    output, _ = encoder_of(model).encode(inputs, model.dtype, return_hidden_states=True)
-    return to_numpy(side_by_side(output.hidden_states, layers).astype(model.dtype, copy=False))
+    inputs = map_arrays(
+        model.device.asarray, encoder_inputs(model.config, input_ids, **batch, dtype=model.dtype)
+    )
+    outputs, _ = encoder_of(model).forward(inputs, context=Context(), return_hidden_states=True)
+    return to_numpy(side_by_side(outputs.hidden_states, layers).astype(model.dtype, copy=False))
 
 
 def side_by_side(hidden_states: Sequence[Array], layers: Sequence[int]) -> Array:

@@ -7,7 +7,9 @@ few labels, and for sequences of them.
 from minibert import ops
 from minibert.arrays import Array
 from minibert.bert.config import BertConfig
-from minibert.nn import Dropout, LayerNorm, Linear, Module, Parameter
+from minibert.bert.inputs import Targets
+from minibert.nn import Context, Dropout, LayerNorm, Linear, Module, Parameter
+from minibert.ops import Cache
 
 
 class BertPredictionHeadTransform(Module):
@@ -19,19 +21,19 @@ class BertPredictionHeadTransform(Module):
         self.LayerNorm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.activation = config.hidden_act
 
-    def forward(self, hidden: Array) -> tuple[Array, list]:
+    def forward(self, hidden: Array) -> tuple[Array, Cache]:
         """hidden (N, H) → y (N, H)."""
         dense = self.dense
         active, dense_cache = ops.linear_activation(
             hidden, dense.weight.operand, dense.bias.value, self.activation
         )
         y, norm_cache = self.LayerNorm.forward(active)
-        return y, [dense_cache, norm_cache]
+        return y, Cache(self, dense_cache, norm_cache)
 
-    def backward(self, dout: Array, cache: list) -> Array:
+    def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (N, H) → dhidden (N, H)."""
-        dactive = self.LayerNorm.backward(dout, cache.pop())
-        dhidden, dweight, dbias = ops.linear_activation_backward(dactive, cache.pop())
+        dactive = self.LayerNorm.backward(dout, cache.pop(self))
+        dhidden, dweight, dbias = ops.linear_activation_backward(dactive, cache.pop(self))
         self.dense.weight.add_grad(dweight)
         self.dense.bias.add_grad(dbias)
         return dhidden
@@ -51,42 +53,53 @@ class BertLMPredictionHead(Module):
         self._decoder_weight = word_weight
         self._loss_epsilon = config.loss_denominator_epsilon
 
-    def logits(self, hidden: Array, positions: Array | None = None) -> Array:
-        """Scores of every word: hidden (B, S, H) → (B, S, V), or (N, V) at N flat positions b·S + s."""
-        rows = hidden.reshape(-1, hidden.shape[-1])
-        shape = hidden.shape[:-1] if positions is None else positions.shape
-        transformed, _ = self.transform.forward(rows if positions is None else rows[positions])
-        logits, _ = ops.linear(transformed, self._decoder_weight.operand, self.bias.value)
-        return logits.reshape(*shape, logits.shape[-1]).astype(self.bias.value.dtype, copy=False)
+    def forward(self, hidden: Array, positions: Array) -> tuple[Array, Cache]:
+        """Scores of every word: hidden (B, S, H), N flat positions b·S + s → logits (N, V)."""
+        transformed, rows_cache = self._transform_rows(hidden, positions)  # (N, H)
+        logits, decoder_cache = ops.linear(transformed, self._decoder_weight.operand, self.bias.value)
+        return logits.astype(self.bias.value.dtype, copy=False), Cache(self, rows_cache, decoder_cache)
 
-    def forward(
-        self, hidden: Array, positions: Array, labels: Array, weights: Array, denominator: Array | float
-    ) -> tuple[Array, list]:
-        """The masked-LM loss Σ weight · (−log p(label)) / denominator, a 0-d array, in nats.
+    def backward(self, dlogits: Array, cache: Cache) -> Array:
+        """dlogits (N, V) → dhidden (B, S, H), zero at positions that were not scored."""
+        dlogits = dlogits.astype(self._decoder_weight.operand.dtype, copy=False)
+        dtransformed, dweight, dbias = ops.linear_backward(dlogits, cache.pop(self))
+        return self._rows_backward(dtransformed, dweight, dbias, cache.pop(self))
 
-        hidden (B, S, H), positions (N,) = b·S + s, labels and weights (N,).
+    def loss(self, hidden: Array, targets: Targets) -> tuple[Array, Cache]:
+        """The cross-entropy of these scores without ever holding all of them: a 0-d array, in nats.
+
+        loss = Σ weight · (−log p(label)) / denominator over the N positions of ``targets``.
         """
-        rows = hidden.reshape(-1, hidden.shape[-1])  # (B·S, H)
-        gathered, gather_cache = ops.embedding(rows, positions)  # (N, H): a look-up like any other
-        transformed, transform_cache = self.transform.forward(gathered)  # (N, H)
+        transformed, rows_cache = self._transform_rows(hidden, targets.positions)  # (N, H)
         loss, loss_cache = ops.masked_lm_loss(
             transformed,
             self._decoder_weight.operand,
             self.bias.value,
-            labels,
-            weights,
-            denominator + self._loss_epsilon,
+            targets.labels,
+            targets.weights,
+            targets.denominator + self._loss_epsilon,
         )
-        return loss, [hidden.shape, gather_cache, transform_cache, loss_cache]
+        return loss, Cache(self, rows_cache, loss_cache)
 
-    def backward(self, dloss: Array | float, cache: list) -> Array:
+    def loss_backward(self, dloss: Array | float, cache: Cache) -> Array:
         """dloss, a scalar → dhidden (B, S, H), zero at positions that were not predicted."""
-        dtransformed, dweight, dbias = ops.masked_lm_loss_backward(dloss, cache.pop())
+        dtransformed, dweight, dbias = ops.masked_lm_loss_backward(dloss, cache.pop(self))
+        return self._rows_backward(dtransformed, dweight, dbias, cache.pop(self))
+
+    def _transform_rows(self, hidden: Array, positions: Array) -> tuple[Array, Cache]:
+        """hidden (B, S, H), positions (N,) → the transformed rows of these positions (N, H)."""
+        rows = hidden.reshape(-1, hidden.shape[-1])  # (B·S, H)
+        gathered, gather_cache = ops.embedding(rows, positions)  # (N, H): a look-up like any other
+        transformed, transform_cache = self.transform.forward(gathered)
+        return transformed, Cache(self, hidden.shape, gather_cache, transform_cache)
+
+    def _rows_backward(self, dtransformed: Array, dweight: Array, dbias: Array, cache: Cache) -> Array:
+        """Adds the decoder's gradients; dtransformed (N, H) → dhidden (B, S, H)."""
         self._decoder_weight.add_grad(dweight)
         self.bias.add_grad(dbias)
-        dgathered = self.transform.backward(dtransformed, cache.pop())
-        drows = ops.embedding_backward(dgathered, cache.pop())  # (B·S, H)
-        return drows.reshape(cache.pop())
+        dgathered = self.transform.backward(dtransformed, cache.pop(self))
+        drows = ops.embedding_backward(dgathered, cache.pop(self))  # (B·S, H)
+        return drows.reshape(cache.pop(self))
 
 
 class NextSentenceHead(Linear):
@@ -117,15 +130,16 @@ class Classifier(Linear):
         own = config.classifier_dropout
         self.dropout = Dropout(config.hidden_dropout_prob if own is None else own)
 
-    def forward(self, x: Array) -> tuple[Array, list]:
+    def forward(self, x: Array, context: Context | None = None) -> tuple[Array, Cache]:
         """x (…, head size) → y (…, K)."""
-        dropped, dropout_cache = ops.dropout(x, self.dropout.probability, self.dropout.key())
+        dropped, dropout_cache = self.dropout.forward(x, context or self.new_context())
         y, linear_cache = super().forward(dropped)
-        return y, [dropout_cache, linear_cache]
+        return y, Cache(self, dropout_cache, linear_cache)
 
-    def backward(self, dout: Array, cache: list) -> Array:
+    def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (…, K) → dx (…, H)."""
-        return ops.dropout_backward(super().backward(dout, cache.pop()), cache.pop())
+        ddropped = super().backward(dout, cache.pop(self))
+        return self.dropout.backward(ddropped, cache.pop(self))
 
 
 class LinearChainCRF(Module):
@@ -144,14 +158,14 @@ class LinearChainCRF(Module):
     def _scores(self) -> tuple[Array, Array, Array]:
         return self.start_transitions.value, self.end_transitions.value, self.transitions.value
 
-    def forward(self, emissions: Array, tags: Array, mask: Array, denominator: float) -> tuple[Array, tuple]:
+    def forward(self, emissions: Array, tags: Array, mask: Array, denominator: float) -> tuple[Array, Cache]:
         """loss = Σ −log p(tags) / denominator, a 0-d array, in nats.
 
         emissions (B, S, K), tags (B, S), mask (B, S), 1 for the S words at most of a sentence.
         """
         return ops.crf_nll(emissions, *self._scores(), tags, mask, denominator)
 
-    def backward(self, dloss: Array | float, cache: tuple) -> Array:
+    def backward(self, dloss: Array | float, cache: Cache) -> Array:
         """dloss, a scalar → demissions (B, S, K)."""
         demissions, dstart, dend, dtransitions = ops.crf_nll_backward(dloss, cache)
         self.start_transitions.add_grad(dstart)

@@ -15,11 +15,15 @@ IGNORED = -100  # a label that does not count
 
 @dataclass(frozen=True)
 class EncoderInputs:
-    """What the encoder reads: three (B, S) arrays of int32."""
+    """What the encoder reads: three (B, S) arrays of int32.
 
-    input_ids: Array
+    ``inputs_embeds`` (B, S, H) takes the place of the words' embeddings; ``input_ids`` is then None.
+    """
+
+    input_ids: Array | None
     token_type_ids: Array
     attention_mask: Array
+    inputs_embeds: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Targets:
     denominator: Array
 
     def divided_by(self, denominator: float | None) -> "Targets":
-        """The same with that denominator, if one is given; 0 would be one for no targets at all."""
+        """These targets with another denominator, if one is given (0 means: there are no targets)."""
         if denominator is None:
             return self
         return replace(self, denominator=np.asarray(denominator or 1, self.denominator.dtype))
@@ -59,23 +63,21 @@ class SpanTargets:
 
 
 @dataclass(frozen=True)
-class PretrainingInputs:
-    """A whole batch that has been checked; a head without labels has None for its targets."""
+class PretrainingInputs(EncoderInputs):
+    """A checked batch for pre-training; a head without labels has None for its targets."""
 
-    encoder: EncoderInputs
-    masked_lm: Targets | None
-    next_sentence: Targets | None
+    masked_lm: Targets | None = None
+    next_sentence: Targets | None = None
 
 
 @dataclass(frozen=True)
-class TaskInputs:
-    """A whole batch for a model of fine-tuning; without labels there are no targets.
+class TaskInputs(EncoderInputs):
+    """A checked batch for a fine-tuned model; without labels there are no targets.
 
-    ``features`` are what the encoder would make of the batch, if that is known already.
+    ``features`` are the encoder's hidden states for this batch, if they have been computed before.
     """
 
-    encoder: EncoderInputs
-    targets: Targets | NumberTargets | SpanTargets | None
+    targets: Targets | NumberTargets | SpanTargets | None = None
     features: Array | None = None
 
 
@@ -90,36 +92,64 @@ class PairInputs:
 
 
 def encoder_inputs(
-    config: BertConfig, input_ids: Any, token_type_ids: Any = None, attention_mask: Any = None
+    config: BertConfig,
+    input_ids: Any = None,
+    token_type_ids: Any = None,
+    attention_mask: Any = None,
+    inputs_embeds: Any = None,
+    dtype: str = "float32",
 ) -> EncoderInputs:
     """Check a batch; no token types means 0, no mask means 1 everywhere.
 
-    Raises UserError if shapes differ, an array is not of integers, a sequence is longer than the
-    model's positions, or an id is outside its table.
+    ``inputs_embeds`` may be given instead of ``input_ids``: a vector for each token, in ``dtype``. Raises
+    UserError if shapes differ, an array is not of integers, a sequence is longer than the model's positions,
+    or an id is outside its table.
     """
-    ids = _integers("input_ids", input_ids)
-    if ids.ndim != 2 or 0 in ids.shape:
-        raise UserError(
-            f"input_ids has shape {ids.shape}; expected (batch, sequence length), neither of them 0"
-        )
-    if ids.shape[1] > config.max_position_embeddings:
-        raise UserError(
-            f"the sequence is {ids.shape[1]} tokens long but the model has only "
-            f"{config.max_position_embeddings} positions; shorten the input or use a model with more"
-        )
-    types = np.zeros_like(ids) if token_type_ids is None else _integers("token_type_ids", token_type_ids)
-    mask = np.ones_like(ids) if attention_mask is None else _integers("attention_mask", attention_mask)
+    if (input_ids is None) == (inputs_embeds is None):
+        raise UserError("give either input_ids or inputs_embeds")
+    if inputs_embeds is None:
+        ids = _integers("input_ids", input_ids)
+        shape = _sequence_shape("input_ids", ids.shape, ids.shape, config)
+        _check_range("input_ids", ids, config.vocab_size, "vocab_size")
+        ids = ids.astype(np.int32)
+    else:
+        ids, inputs_embeds = None, _embeddings(inputs_embeds, config, dtype)
+        shape = _sequence_shape("inputs_embeds", inputs_embeds.shape, inputs_embeds.shape[:-1], config)
+    types = np.zeros(shape) if token_type_ids is None else _integers("token_type_ids", token_type_ids)
+    mask = np.ones(shape) if attention_mask is None else _integers("attention_mask", attention_mask)
     for name, array in (("token_type_ids", types), ("attention_mask", mask)):
-        if array.shape != ids.shape:
-            raise UserError(f"{name} has shape {array.shape}; expected that of input_ids, {ids.shape}")
-    _check_range("input_ids", ids, config.vocab_size, "vocab_size")
+        if array.shape != shape:
+            raise UserError(f"{name} has shape {array.shape}; expected that of input_ids, {shape}")
     _check_range("token_type_ids", types, config.type_vocab_size, "type_vocab_size")
     _check_range("attention_mask", mask, 2, "the two values 0 and 1")
-    return EncoderInputs(*(array.astype(np.int32) for array in (ids, types, mask)))
+    return EncoderInputs(ids, types.astype(np.int32), mask.astype(np.int32), inputs_embeds)
+
+
+def _sequence_shape(
+    name: str, whole: tuple[int, ...], shape: tuple[int, ...], config: BertConfig
+) -> tuple[int, int]:
+    """The shape (B, S) of a batch. Raises UserError for any other, and for a sequence that is too long."""
+    if len(shape) != 2 or 0 in shape:
+        raise UserError(f"{name} has shape {whole}; expected (batch, sequence length), neither of them 0")
+    if shape[1] > config.max_position_embeddings:
+        raise UserError(
+            f"the sequence is {shape[1]} tokens long but the model has only "
+            f"{config.max_position_embeddings} positions; shorten the input or use a model with more"
+        )
+    return shape
+
+
+def _embeddings(array: Any, config: BertConfig, dtype: str) -> np.ndarray:
+    array = np.asarray(to_numpy(array) if hasattr(array, "dtype") else array)
+    if array.ndim != 3 or array.shape[2] != config.hidden_size:
+        raise UserError(
+            f"inputs_embeds has shape {array.shape}; expected (batch, sequence length, {config.hidden_size})"
+        )
+    return array.astype(dtype, copy=False)
 
 
 def text_inputs(config: BertConfig, **batch: Any) -> EncoderInputs:
-    """The same for texts that are to get a vector each: a row that is nothing but padding is a UserError."""
+    """A checked batch of texts that each get a vector: a row that is nothing but padding is a UserError."""
     inputs = encoder_inputs(config, **batch)
     empty = np.flatnonzero(inputs.attention_mask.sum(axis=1) == 0)
     if len(empty):
@@ -139,7 +169,7 @@ def pair_inputs(
 
     Raises UserError as `text_inputs`, and if they are no pairs.
     """
-    first, second = text_inputs(config, **first), text_inputs(config, **second)
+    first, second = (text_inputs(config, **side, dtype=dtype) for side in (first, second))
     count = len(first.input_ids)
     if len(second.input_ids) != count:
         raise UserError(f"{count} first and {len(second.input_ids)} second texts; expected pairs")

@@ -1,12 +1,11 @@
 """The models: an encoder, and the heads that it is pre-trained with."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, Device, map_arrays
+from minibert.arrays import Array, Device, map_arrays, to_numpy
 from minibert.assets import model_folder
 from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
@@ -21,6 +20,7 @@ from minibert.bert.inputs import (
     encoder_inputs,
     masked_lm_targets,
 )
+from minibert.bert.outputs import BertOutput, Derivatives, OutputKinds, PreTrainingOutput, total
 from minibert.bert.pretrained import (
     check_complete,
     load_tensors,
@@ -31,30 +31,8 @@ from minibert.bert.pretrained import (
 )
 from minibert.bert.weights import open_weights
 from minibert.errors import UserError
-from minibert.nn import Module, initialise
-
-
-@dataclass
-class BertOutput:
-    """What a model computed; None where it was not asked for or cannot know. Arrays are on the device.
-
-    ``loss``, ``mlm_loss`` and ``nsp_loss`` are 0-d arrays, in nats (a regression's in squared units).
-    """
-
-    loss: Array | None = None
-    mlm_loss: Array | None = None
-    nsp_loss: Array | None = None
-    prediction_logits: Array | None = None  # (N, V) at the labelled positions, or (B, S, V) without labels
-    seq_relationship_logits: Array | None = None  # (B, 2)
-    logits: Array | None = None  # (B, K) for sequences, (B, S, K) for tokens
-    start_logits: Array | None = None  # (B, S)
-    end_logits: Array | None = None  # (B, S)
-    embeddings: Array | None = None  # (B, H), a vector for each sentence
-    last_hidden_state: Array | None = None  # (B, S, H)
-    pooler_output: Array | None = None  # (B, H)
-    features: Array | None = None  # with feature_layers what the head reads: (B, S, …), of a text (B, …)
-    hidden_states: list[Array] | None = None  # L + 1 of (B, S, H): the embeddings, then each layer's output
-    attentions: list[Array] | None = None  # L of (B, A, S, S), before dropout
+from minibert.nn import Context, Module, Recorder, observed_backward
+from minibert.ops import Cache
 
 
 class PretrainedModel(Module):
@@ -73,12 +51,51 @@ class PretrainedModel(Module):
     def _become_root(self, device: str | Device | None, dtype: str, precision: str | None, seed: int) -> None:
         """Allocate all parameters and give them their first values; with None that is left to others."""
         if device is not None:
-            self.allocate(device, dtype, precision)
+            self.allocate(device, dtype, precision, first_values=False)
             self._initialise(seed)
 
     def _initialise(self, seed: int, only: Collection[str] | None = None) -> None:
         config = self.config
-        initialise(self, seed, config.initializer_range, config.initializer == "truncated_normal", only)
+        self.initialise(seed, config.initializer_range, config.initializer == "truncated_normal", only)
+
+    # -- Forward and backward -------------------------------------------------------------------
+
+    def prepare(self, **batch: Any) -> EncoderInputs:
+        """Everything that a forward pass does on the host: check a batch, and find its targets."""
+        raise NotImplementedError
+
+    def _on_device(self, input_ids: Any, batch: Mapping[str, Any]) -> Any:
+        """A prepared batch as it is; arrays of the host are prepared now."""
+        if not isinstance(input_ids, EncoderInputs):
+            return map_arrays(self.device.asarray, self.prepare(input_ids=input_ids, **batch))
+        if batch:
+            raise TypeError(f"a prepared batch is complete; it cannot be given {', '.join(batch)} as well")
+        return input_ids
+
+    def backward(self, cache: Cache, dloss: Array | float | None = None, **derivatives: Any) -> Array | None:
+        """Add to the gradient of every parameter. The cache is used up.
+
+        ``derivatives`` are those of a scalar objective with respect to any outputs of that forward pass, by
+        their names with a d in front: ``dlogits``, ``dlast_hidden_state``, … Each has the shape of its
+        output; ``dhidden_states`` and ``dattentions`` are lists in which some may be None. Without any the
+        objective is the model's own loss, and ``dloss`` is 1; if given it is a number or a 0-d array on the
+        device.
+
+        Returns the derivative of ``inputs_embeds``, if the forward had these. Below the lowest part that
+        learns nothing is computed. Raises TypeError for a derivative of something that the pass did not
+        return, and ValueError for one of another shape, or if there is neither a loss nor a derivative.
+        """
+        kinds = cache.pop(self)
+        if dloss is None and not derivatives:
+            if not kinds.has("loss"):
+                raise ValueError("backward without a loss: give forward labels, or backward a derivative")
+            dloss = 1.0
+        return self._backward(cache, kinds.check({"dloss": dloss, **derivatives}, self.device))
+
+    def _backward(self, cache: Cache, derivatives: Derivatives) -> Array | None:
+        raise NotImplementedError
+
+    # -- Folders --------------------------------------------------------------------------------
 
     @classmethod
     def from_pretrained(
@@ -112,7 +129,7 @@ class PretrainedModel(Module):
         if complete:
             check_complete(match, folder, model)
         try:
-            model.allocate(device, dtype, precision)
+            model.allocate(device, dtype, precision, first_values=False)
         except MemoryError:
             count = sum(parameter.size for _, parameter in model.named_parameters())
             raise UserError(f"{folder}: not enough memory for {count:,} parameters in {dtype}") from None
@@ -165,82 +182,70 @@ class BertModel(PretrainedModel):
         self.pooler = BertPooler(config) if add_pooling_layer else None
         self._become_root(device, dtype, precision, seed)
 
+    def prepare(self, **batch: Any) -> EncoderInputs:
+        """Check a batch: see ``encoder_inputs``."""
+        return encoder_inputs(self.config, **batch, dtype=self.dtype)
+
     def forward(
         self,
-        input_ids: Any,
-        token_type_ids: Any = None,
-        attention_mask: Any = None,
+        input_ids: Any = None,
+        *,
+        context: Context | None = None,
         return_hidden_states: bool = False,
         return_attentions: bool = False,
-    ) -> tuple[BertOutput, list]:
-        """input_ids, token_type_ids, attention_mask (B, S), on the host → outputs, cache.
+        **batch: Any,
+    ) -> tuple[BertOutput, Cache]:
+        """input_ids (B, S), and perhaps token_type_ids, attention_mask (B, S), on the host → outputs, cache.
 
-        Raises UserError for a batch that does not fit the model (see ``encoder_inputs``).
+        ``inputs_embeds`` (B, S, H) may take the place of ``input_ids``: the vectors to use for the words. A
+        batch that has been prepared and is on the device may too. Raises UserError for a batch that does not
+        fit the model (see ``encoder_inputs``).
         """
-        inputs = encoder_inputs(self.config, input_ids, token_type_ids, attention_mask)
-        inputs = map_arrays(self.device.asarray, inputs)
-        return self.encode(inputs, self.dtype, return_hidden_states, return_attentions)
-
-    def encode(
-        self,
-        inputs: EncoderInputs,
-        dtype: str,
-        return_hidden_states: bool = False,
-        return_attentions: bool = False,
-    ) -> tuple[BertOutput, list]:
-        """The same for inputs that have been checked and are on the device."""
-        bias = ops.attention_bias(inputs.attention_mask, dtype, self.config.is_decoder)  # (B, 1, 1 or S, S)
-        states, attentions = [], []
-
-        def watch(layer, hidden):
-            if return_hidden_states:
-                states.append(hidden)
-            if return_attentions:
-                attentions.append(layer.attention.self.probabilities(hidden, bias))
-
-        hidden, embeddings_cache = self.embeddings.forward(inputs.input_ids, inputs.token_type_ids)
-        if self.embeddings.frozen:
-            embeddings_cache = None
-        needs_dembedded = embeddings_cache is not None
-        hidden, encoder_cache = self.encoder.forward(hidden, bias, watch, needs_dembedded)  # (B, S, H)
-        pooled, pooler_cache = self.pooler.forward(hidden) if self.pooler else (None, None)
-        if encoder_cache[-1] is None and self.pooler and self.pooler.frozen:
-            pooler_cache = None
-        output = BertOutput(
-            last_hidden_state=hidden,
-            pooler_output=pooled,
-            hidden_states=[*states, hidden] if return_hidden_states else None,
-            attentions=attentions if return_attentions else None,
+        inputs = self._on_device(input_ids, batch)
+        context = context or self.new_context()
+        recorders = self._recorders(context, return_hidden_states, return_attentions)
+        for recorder in recorders.values():
+            context = context.with_observer(recorder)
+        bias = ops.attention_bias(inputs.attention_mask, self.dtype, self.config.is_decoder)
+        hidden, embeddings_cache = self.embeddings.forward(
+            inputs.input_ids, inputs.token_type_ids, context, inputs.inputs_embeds
         )
-        return output, [embeddings_cache, encoder_cache, pooler_cache]
+        hidden, seen = context.observe("embeddings", hidden)
+        needed = context.observed or inputs.inputs_embeds is not None or not self.embeddings.frozen
+        hidden, encoder_cache = self.encoder.forward(hidden, bias, context.inside("encoder"), needed)
+        pooled, pooler_cache = self.pooler.forward(hidden) if self.pooler else (None, None)
+        recorded = {name: list(recorder.values.values()) for name, recorder in recorders.items()}
+        outputs = BertOutput(last_hidden_state=hidden, pooler_output=pooled, **recorded)
+        if self.frozen and not needed:
+            pooler_cache = None
+        caches = (embeddings_cache if needed else None), seen, encoder_cache, pooler_cache
+        return outputs, Cache(self, *caches, (hidden.shape, hidden.dtype), recorders, OutputKinds(outputs))
 
-    def backward(
-        self,
-        cache: list,
-        dlast_hidden_state: Array | None = None,
-        dpooler_output: Array | None = None,
-    ) -> None:
-        """Add to all gradients, from those of the two outputs; one that is None was not used in the loss.
+    def _recorders(self, context: Context, hidden_states: bool, attentions: bool) -> dict[str, Recorder]:
+        """Observers who keep what is to be returned of the intermediate values."""
+        layers = [context.name(f"encoder.layer.{i}") for i in range(self.config.num_hidden_layers)]
+        recorders = {}
+        if hidden_states:
+            recorders["hidden_states"] = Recorder([context.name("embeddings"), *layers])
+        if attentions:
+            recorders["attentions"] = Recorder([f"{name}.attention.self.probabilities" for name in layers])
+        return recorders
 
-        dlast_hidden_state (B, S, H), dpooler_output (B, H). The cache is used up. Below the lowest part
-        that learns nothing is computed: the forward has kept no cache there. Raises ValueError if both
-        are None, or if the model has no pooler for the second.
-        """
-        if dlast_hidden_state is None and dpooler_output is None:
-            raise ValueError("backward needs dlast_hidden_state, dpooler_output or both")
-        if dpooler_output is not None and self.pooler is None:
-            raise ValueError("backward got dpooler_output, but this model has no pooler")
-        pooler_cache = cache.pop()
-        dhidden = dlast_hidden_state
-        if dpooler_output is not None and pooler_cache is not None:
-            dfrom_pooler = self.pooler.backward(dpooler_output, pooler_cache)
-            dhidden = dfrom_pooler if dhidden is None else dhidden + dfrom_pooler
-        dembedded = self.encoder.backward(dhidden, cache.pop())
-        embeddings_cache = cache.pop()
-        if embeddings_cache is not None:
-            self.embeddings.backward(dembedded, embeddings_cache)
-        if self.buffers is not None:
-            self.buffers.settle_grad()
+    def _backward(self, cache: Cache, derivatives: Derivatives) -> Array | None:
+        for name, recorder in cache.pop(self).items():
+            recorder.add(derivatives.get(name))
+        shape, dtype = cache.pop(self)
+        pooler_cache = cache.pop(self)
+        dhidden = derivatives.get("last_hidden_state")
+        if "pooler_output" in derivatives and pooler_cache is not None:
+            dhidden = total(dhidden, self.pooler.backward(derivatives["pooler_output"], pooler_cache))
+        if dhidden is None:
+            dhidden = self.device.xp.zeros(shape, dtype)
+        dembedded = self.encoder.backward(dhidden, cache.pop(self))
+        seen, embeddings_cache = cache.pop(self), cache.pop(self)
+        if embeddings_cache is None:
+            return None
+        return self.embeddings.backward(observed_backward(dembedded, seen), embeddings_cache)
 
 
 class BertForPreTraining(PretrainedModel):
@@ -266,62 +271,33 @@ class BertForPreTraining(PretrainedModel):
         self.cls = BertPreTrainingHeads(config, word_weight, self.masked_lm, self.next_sentence)
         self._become_root(device, dtype, precision, seed)
 
-    def forward(
-        self,
-        input_ids: Any,
-        token_type_ids: Any = None,
-        attention_mask: Any = None,
-        labels: Any = None,
-        next_sentence_label: Any = None,
-        mlm_denominator: float | None = None,
-        nsp_denominator: float | None = None,
-        return_logits: bool = True,
-        return_hidden_states: bool = False,
-        return_attentions: bool = False,
-    ) -> tuple[BertOutput, list]:
-        """A batch on the host → outputs, cache. Without labels there is no loss, and no backward.
+    def count_targets(self, batch: Mapping[str, Any]) -> dict[str, int]:
+        """The denominators of a batch alone: masked words and sentence pairs to predict.
 
-        input_ids, token_type_ids, attention_mask, labels (B, S), labels −100 where nothing is predicted;
-        next_sentence_label (B,), 0 = really next, 1 = random. The losses are sums over the labels
-        divided by the denominators, which default to the number of labels in this batch. For
-        micro-batches that make up one batch pass the numbers of the whole: their losses and gradients
-        then add up to those of the one large batch.
-
-        Raises UserError for a batch that does not fit the model, or labels for a head it does not have.
+        Those of micro-batches are added up.
         """
-        batch = self.check(
-            input_ids,
-            token_type_ids,
-            attention_mask,
-            labels,
-            next_sentence_label,
-            mlm_denominator,
-            nsp_denominator,
-        )
-        output, cache = self.compute(
-            map_arrays(self.device.asarray, batch), return_hidden_states, return_attentions
-        )
-        if self.masked_lm and return_logits:
-            positions = None
-            if batch.masked_lm is not None:  # a row of weight 0 only stands in where there are no labels
-                positions = self.device.asarray(batch.masked_lm.positions[batch.masked_lm.weights > 0])
-            output.prediction_logits = self.cls.predictions.logits(output.last_hidden_state, positions)
-        return output, cache
+        targets = {"mlm_denominator": "labels", "nsp_denominator": "next_sentence_label"}
+        return {name: count_labels(batch[labels]) for name, labels in targets.items() if labels in batch}
 
-    def check(
+    def prepare(
         self,
-        input_ids: Any,
-        token_type_ids: Any = None,
-        attention_mask: Any = None,
+        *,
         labels: Any = None,
         next_sentence_label: Any = None,
         mlm_denominator: float | None = None,
         nsp_denominator: float | None = None,
         predictions: int | None = None,
+        **encoder: Any,
     ) -> PretrainingInputs:
-        """The first half of ``forward``: everything that is done on the host.
+        """Check a batch, and find its targets. Everything is on the host.
 
-        ``predictions`` gives the masked-LM targets this number of rows, whatever the labels are.
+        labels (B, S), −100 where nothing is predicted; next_sentence_label (B,), 0 = really next, 1 = random.
+        The losses are sums over the labels divided by the denominators, which default to the number of labels
+        in this batch. For micro-batches that make up one batch pass the numbers of the whole: their losses
+        and gradients then add up to those of the one large batch. ``predictions`` gives the masked-LM targets
+        this number of rows, whatever the labels are. The others are those of ``encoder_inputs``.
+
+        Raises UserError for a batch that does not fit the model, or labels for a head that it does not have.
         """
         for name, given, has_head in (
             ("labels", labels, self.masked_lm),
@@ -331,85 +307,100 @@ class BertForPreTraining(PretrainedModel):
                 raise UserError(
                     f"{type(self).__name__} has no head for {name}; leave them out or use BertForPreTraining"
                 )
-        encoder = encoder_inputs(self.config, input_ids, token_type_ids, attention_mask)
-        shape, masked_lm, next_sentence = encoder.input_ids.shape, None, None
+        inputs = encoder_inputs(self.config, **encoder, dtype=self.dtype)
+        shape, masked_lm, next_sentence = inputs.attention_mask.shape, None, None
         if labels is not None:
             masked_lm = masked_lm_targets(self.config, self.dtype, labels, shape, predictions)
             masked_lm = masked_lm.divided_by(mlm_denominator)
         if next_sentence_label is not None:
             next_sentence = class_targets(
                 "next_sentence_label", next_sentence_label, shape[:1], 2, self.dtype
-            )
-            next_sentence = next_sentence.divided_by(nsp_denominator)
-        return PretrainingInputs(encoder, masked_lm, next_sentence)
+            ).divided_by(nsp_denominator)
+        return PretrainingInputs(**vars(inputs), masked_lm=masked_lm, next_sentence=next_sentence)
 
-    def compute(
+    def forward(
         self,
-        batch: PretrainingInputs,
+        input_ids: Any = None,
+        *,
+        context: Context | None = None,
+        return_logits: bool | None = None,
         return_hidden_states: bool = False,
         return_attentions: bool = False,
-    ) -> tuple[BertOutput, list]:
-        """The second half: a checked batch, now on the device, → outputs without masked-LM logits, cache.
+        **batch: Any,
+    ) -> tuple[PreTrainingOutput, Cache]:
+        """A batch on the host → outputs, cache. What a batch can hold: see ``prepare``.
 
-        Nothing here goes through the host, so that a GPU can be given all of it at once.
+        Without labels there is no loss. A batch that has been prepared and is on the device may take the
+        place of ``input_ids``; then nothing here goes through the host, so that a GPU can be given all of it
+        at once. The masked-word logits are returned unless ``return_logits`` is False, which saves a large
+        product; for a prepared batch, as in training, only if it is True.
         """
-        output, encoder_cache = self.bert.encode(
-            batch.encoder, self.dtype, return_hidden_states, return_attentions
+        wants_logits = not isinstance(input_ids, EncoderInputs) if return_logits is None else return_logits
+        inputs = self._on_device(input_ids, batch)
+        context = context or self.new_context()
+        encoded, encoder_cache = self.bert.forward(
+            inputs,
+            context=context.inside("bert"),
+            return_hidden_states=return_hidden_states,
+            return_attentions=return_attentions,
         )
-        predictions_cache = relationship_cache = None
-        if batch.masked_lm is not None:
-            targets = batch.masked_lm
-            output.mlm_loss, predictions_cache = self.cls.predictions.forward(
-                output.last_hidden_state,
-                targets.positions,
-                targets.labels,
-                targets.weights,
-                targets.denominator,
+        outputs = PreTrainingOutput(**vars(encoded))
+        mlm_cache = logits_cache = nsp_cache = None
+        if inputs.masked_lm is not None:
+            outputs.mlm_loss, mlm_cache = self.cls.predictions.loss(
+                outputs.last_hidden_state, inputs.masked_lm
             )
+        if self.masked_lm and wants_logits:
+            outputs.prediction_logits, logits_cache = self._predict(outputs, inputs.masked_lm)
         if self.next_sentence:
-            relationship_cache = self._relate(output, batch.next_sentence)
-        losses = [loss for loss in (output.mlm_loss, output.nsp_loss) if loss is not None]
-        output.loss = sum(losses[1:], start=losses[0]) if losses else None
-        return output, [encoder_cache, relationship_cache, predictions_cache]
+            nsp_cache = self._relate(outputs, inputs.next_sentence)
+        outputs.loss = total(outputs.mlm_loss, outputs.nsp_loss)
+        return outputs, Cache(self, encoder_cache, nsp_cache, logits_cache, mlm_cache, OutputKinds(outputs))
 
-    def count_targets(self, batch: Mapping[str, Any]) -> dict[str, int]:
-        """The denominators of a batch alone: masked words and sentence pairs to predict.
+    def _predict(self, outputs: PreTrainingOutput, targets: Targets | None) -> tuple[Array, Cache]:
+        """The scores of every word: at the labelled positions (N, V), or without labels at all (B, S, V)."""
+        hidden = outputs.last_hidden_state
+        if targets is not None:
+            count = int(to_numpy(targets.weights > 0).sum())  # rows of weight 0, which come last, are padding
+            return self.cls.predictions.forward(hidden, targets.positions[:count])
+        positions = self.device.xp.arange(hidden.shape[0] * hidden.shape[1])
+        logits, cache = self.cls.predictions.forward(hidden, positions)
+        return logits.reshape(*hidden.shape[:2], logits.shape[-1]), cache
 
-        Those of micro-batches are added up.
-        """
-        targets = {"mlm_denominator": "labels", "nsp_denominator": "next_sentence_label"}
-        return {name: count_labels(batch[labels]) for name, labels in targets.items() if labels in batch}
+    def _relate(self, outputs: PreTrainingOutput, targets: Targets | None) -> Cache:
+        """Fill in the next-sentence logits, and with targets the loss."""
+        logits, linear_cache = self.cls.seq_relationship.forward(outputs.pooler_output)  # (B, 2)
+        outputs.seq_relationship_logits = logits.astype(self.dtype, copy=False)
+        loss_cache = None
+        if targets is not None:
+            outputs.nsp_loss, loss_cache = ops.cross_entropy(
+                outputs.seq_relationship_logits, targets.labels, targets.weights, targets.denominator
+            )
+        return Cache(self, linear_cache, loss_cache)
 
-    def _relate(self, output: BertOutput, targets: Targets | None) -> list | None:
-        """Fill in the next-sentence logits and loss; the cache is None without targets."""
-        head, pooled = self.cls.seq_relationship, output.pooler_output
-        logits, linear_cache = head.forward(pooled)  # (B, 2)
-        output.seq_relationship_logits = logits.astype(self.dtype, copy=False)
-        if targets is None:
-            return None
-        output.nsp_loss, loss_cache = ops.cross_entropy(
-            output.seq_relationship_logits, targets.labels, targets.weights, targets.denominator
-        )
-        return [linear_cache, loss_cache]
-
-    def backward(self, cache: list, scale: Array | float = 1.0) -> None:
-        """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up.
-
-        ``scale`` is a number or a 0-d array on the device. Raises ValueError if the forward had no labels.
-        """
-        scale = plain_number(scale)
-        dhidden = dpooled = None
-        predictions_cache = cache.pop()
-        if predictions_cache is not None:
-            dhidden = self.cls.predictions.backward(scale, predictions_cache)
-        relationship_cache = cache.pop()
-        if relationship_cache is not None:
-            dlogits = ops.cross_entropy_backward(scale, relationship_cache.pop())
-            dpooled = self.cls.seq_relationship.backward(dlogits, relationship_cache.pop())
-        if dhidden is None and dpooled is None:
-            raise ValueError("backward without a loss: give labels or next_sentence_label to forward")
-        self.bert.backward(cache.pop(), dhidden, dpooled)
-        self.buffers.settle_grad()
+    def _backward(self, cache: Cache, derivatives: Derivatives) -> Array | None:
+        """The derivatives of losses and logits become those of the encoder's two outputs."""
+        dloss = derivatives.pop("loss", None)
+        dmlm = total(dloss, derivatives.pop("mlm_loss", None))
+        dnsp = total(dloss, derivatives.pop("nsp_loss", None))
+        dlogits = derivatives.pop("prediction_logits", None)
+        drelationship = derivatives.pop("seq_relationship_logits", None)
+        dhidden, dpooled = derivatives.get("last_hidden_state"), derivatives.get("pooler_output")
+        mlm_cache, logits_cache, nsp_cache = cache.pop(self), cache.pop(self), cache.pop(self)
+        if mlm_cache is not None and dmlm is not None:
+            dhidden = total(dhidden, self.cls.predictions.loss_backward(dmlm, mlm_cache))
+        if dlogits is not None:
+            dlogits = dlogits.reshape(-1, dlogits.shape[-1])  # (N, V)
+            dhidden = total(dhidden, self.cls.predictions.backward(dlogits, logits_cache))
+        if nsp_cache is not None:
+            loss_cache, linear_cache = nsp_cache.pop(self), nsp_cache.pop(self)
+            if loss_cache is not None and dnsp is not None:
+                drelationship = total(drelationship, ops.cross_entropy_backward(dnsp, loss_cache))
+            if drelationship is not None:
+                dpooled = total(dpooled, self.cls.seq_relationship.backward(drelationship, linear_cache))
+        derivatives |= {"last_hidden_state": dhidden, "pooler_output": dpooled}
+        named = {f"d{name}": derivative for name, derivative in derivatives.items()}
+        return self.bert.backward(cache.pop(self), **named)
 
 
 class BertForMaskedLM(BertForPreTraining):
@@ -422,8 +413,3 @@ class BertForNextSentencePrediction(BertForPreTraining):
     """BERT with the next-sentence head alone."""
 
     masked_lm = False
-
-
-def plain_number(scale: Array | float) -> Array | float:
-    """An array as it is, else a Python number: one of NumPy's would widen the dtype."""
-    return scale if hasattr(scale, "__setitem__") else float(scale)

@@ -6,13 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, Device, dropout_key, map_arrays
+from minibert.arrays import Array, Device, map_arrays
 from minibert.bert.config import BertConfig
 from minibert.bert.inputs import EncoderInputs, PairInputs, pair_inputs, text_inputs
-from minibert.bert.models import BertModel, BertOutput, plain_number
+from minibert.bert.models import BertModel
+from minibert.bert.outputs import (
+    BertOutput,
+    Derivatives,
+    OutputKinds,
+    SentenceOutput,
+    plain_number,
+    total,
+)
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
-from minibert.nn import Module
+from minibert.nn import Context, Module
+from minibert.ops import Cache
 
 # The layout of the sentence-transformers library: modules one after the other, each with a folder. What is
 # written is the older form, which all versions read.
@@ -57,37 +66,49 @@ class SentenceEncoder(BertModel):
 
     # -- Vectors --------------------------------------------------------------------------------
 
+    def prepare(self, **batch: Any) -> EncoderInputs:
+        """Check a batch. Raises UserError if it does not fit the model, or for a text without any token."""
+        return text_inputs(self.config, **batch, dtype=self.dtype)
+
     def forward(
-        self, input_ids: Any, token_type_ids: Any = None, attention_mask: Any = None
-    ) -> tuple[BertOutput, list]:
-        """input_ids, token_type_ids, attention_mask (B, S), on the host → outputs (embeddings (B, H)), cache.
-
-        Raises UserError for a batch that does not fit the model, or a text without any token.
-        """
-        inputs = text_inputs(
-            self.config, input_ids=input_ids, token_type_ids=token_type_ids, attention_mask=attention_mask
+        self,
+        input_ids: Any = None,
+        *,
+        context: Context | None = None,
+        return_hidden_states: bool = False,
+        return_attentions: bool = False,
+        **batch: Any,
+    ) -> tuple[SentenceOutput, Cache]:
+        """A batch as ``BertModel.forward`` takes it → outputs (embeddings (B, H)), cache."""
+        inputs = self._on_device(input_ids, batch)
+        encoded, encoder_cache = super().forward(
+            inputs,
+            context=context,
+            return_hidden_states=return_hidden_states,
+            return_attentions=return_attentions,
         )
-        return self.compute(map_arrays(self.device.asarray, inputs))
-
-    def compute(self, inputs: EncoderInputs) -> tuple[BertOutput, list]:
-        """The same for inputs that have been checked and are on the device."""
-        output, encoder_cache = self.encode(inputs, self.dtype)
-        hidden = output.last_hidden_state
+        outputs = SentenceOutput(**vars(encoded))
+        hidden = outputs.last_hidden_state
         pool, _ = ops.POOLING[self.pooling]
         pooled, pool_cache = pool(
             hidden.astype(self.dtype, copy=False), inputs.attention_mask.astype(self.dtype)
         )
-        output.embeddings, norm_cache = ops.unit_length(pooled) if self.normalise else (pooled, None)
-        return output, [hidden.dtype, encoder_cache, pool_cache, norm_cache]
+        outputs.embeddings, norm_cache = ops.unit_length(pooled) if self.normalise else (pooled, None)
+        caches = encoder_cache, hidden.dtype, pool_cache, norm_cache
+        return outputs, Cache(self, *caches, OutputKinds(outputs))
 
-    def backward(self, cache: list, dembeddings: Array) -> None:
-        """Add to all gradients, from that of the embeddings (B, H). The cache is used up."""
-        norm_cache = cache.pop()
-        dpooled = dembeddings if norm_cache is None else ops.unit_length_backward(dembeddings, norm_cache)
-        _, pool_backward = ops.POOLING[self.pooling]
-        dhidden = pool_backward(dpooled, cache.pop())
-        encoder_cache = cache.pop()
-        super().backward(encoder_cache, dhidden.astype(cache.pop(), copy=False))
+    def _backward(self, cache: Cache, derivatives: Derivatives) -> Array | None:
+        norm_cache, pool_cache, dtype = (cache.pop(self) for _ in range(3))
+        dpooled = derivatives.pop("embeddings", None)
+        if dpooled is not None:
+            if norm_cache is not None:
+                dpooled = ops.unit_length_backward(dpooled, norm_cache)
+            _, pool_backward = ops.POOLING[self.pooling]
+            dhidden = pool_backward(dpooled, pool_cache).astype(dtype, copy=False)
+            derivatives["last_hidden_state"] = total(derivatives.get("last_hidden_state"), dhidden)
+        encoder_cache = cache.pop(self)
+        encoder_cache.pop(self)
+        return super()._backward(encoder_cache, derivatives)
 
     # -- Folders --------------------------------------------------------------------------------
 
@@ -134,76 +155,56 @@ class SentencePairs(Module):
         super().__init__()
         self.encoder = encoder
         self.scale, self.symmetric = scale, symmetric
-        self.buffers, self.device = encoder.buffers, encoder.device
-        self.dtype, self.precision = encoder.dtype, encoder.precision
-        self.set_dropout_stream(seed=0, step=0)
+        self._placement = encoder.placement  # it learns where the encoder is
 
-    def forward(
+    def prepare(
         self,
-        first: Mapping[str, Any],
-        second: Mapping[str, Any],
-        labels: Any = None,
-        denominator: float | None = None,
-    ) -> tuple[BertOutput, list]:
-        """N pairs of texts, each side a batch of the encoder's arguments, on the host → outputs, cache.
-
-        The loss is a sum divided by ``denominator``, by default N. Raises UserError for batches that do not
-        fit the encoder or each other.
-        """
-        return self.compute(map_arrays(self.device.asarray, self.check(first, second, labels, denominator)))
-
-    def check(
-        self,
+        *,
         first: Mapping[str, Any],
         second: Mapping[str, Any],
         labels: Any = None,
         denominator: float | None = None,
     ) -> PairInputs:
-        """The first half of ``forward``: everything that is done on the host."""
+        """Check N pairs of texts, each side a batch of the encoder's arguments. Everything is on the host.
+
+        The loss is a sum divided by ``denominator``, by default N. Raises UserError for batches that do not
+        fit the encoder or each other.
+        """
         return pair_inputs(self.encoder.config, first, second, labels, denominator, self.dtype)
 
-    def compute(self, batch: PairInputs) -> tuple[BertOutput, list]:
-        """The second half: a checked batch, now on the device, → outputs, cache."""
-        sides = []
-        for side, inputs in enumerate((batch.first, batch.second)):
-            self._choose_text(side)
-            sides.append(self.encoder.compute(inputs))
-        (x, x_cache), (y, y_cache) = ((output.embeddings, cache) for output, cache in sides)
-        if batch.labels is None:
-            loss, loss_cache = ops.in_batch_softmax_loss(x, y, self.scale, self.symmetric, batch.denominator)
-            loss_backward = ops.in_batch_softmax_loss_backward
+    def forward(
+        self, inputs: PairInputs | None = None, *, context: Context | None = None, **batch: Any
+    ) -> tuple[BertOutput, Cache]:
+        """N pairs of texts, ``first=…, second=…``, on the host → outputs, cache.
+
+        What a batch can hold: see ``prepare``. One that has been prepared and is on the device may be given
+        instead.
+        """
+        if inputs is None:
+            inputs = map_arrays(self.device.asarray, self.prepare(**batch))
+        context = context or self.new_context()
+        x, x_cache = self.encoder.forward(inputs.first, context=context.inside("first"))
+        y, y_cache = self.encoder.forward(inputs.second, context=context.inside("second"))
+        matching = inputs.labels is None
+        if matching:
+            loss, loss_cache = ops.in_batch_softmax_loss(
+                x.embeddings, y.embeddings, self.scale, self.symmetric, inputs.denominator
+            )
         else:
-            loss, loss_cache = ops.cosine_loss(x, y, batch.labels, batch.denominator)
-            loss_backward = ops.cosine_loss_backward
-        return BertOutput(loss=loss), [x_cache, y_cache, loss_cache, loss_backward]
+            loss, loss_cache = ops.cosine_loss(x.embeddings, y.embeddings, inputs.labels, inputs.denominator)
+        return BertOutput(loss=loss), Cache(self, x_cache, y_cache, loss_cache, matching)
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The ``denominator`` of a batch alone: how many pairs it has."""
         return {"denominator": len(batch["first"]["input_ids"])}
 
-    def backward(self, cache: list, scale: Array | float = 1.0) -> None:
-        """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up."""
-        loss_backward = cache.pop()
-        dembeddings = loss_backward(plain_number(scale), cache.pop())  # of both sides, (N, H) each
-        for side in (1, 0):
-            self._choose_text(side)  # recomputed layers need the bits again
-            self.encoder.backward(cache.pop(), dembeddings[side])
-
-    # Every dropout is two sites, one for the first text and one for the second.
-
-    def set_dropout_stream(self, seed: int, step: int, micro_batch: int = 0, replica: int = 0) -> None:
-        """Choose the random bits of every dropout, for two texts of a pair different ones."""
-        sites = range(2 * len(self._dropouts()))
-        self._keys = tuple(dropout_key(seed, step, micro_batch, replica, site) for site in sites)
-
-    def set_dropout_keys(self, stream: Array) -> None:
-        """The same, from the numbers that ``arrays.dropout_stream`` has put together, on the device."""
-        self._keys = ops.dropout_keys(stream, 2 * len(self._dropouts()))
-
-    def _choose_text(self, side: int) -> None:
-        """The random bits for the first (0) or second (1) text of a pair."""
-        for site, module in enumerate(self._dropouts()):
-            module.set_key(self._keys[2 * site + side])
+    def backward(self, cache: Cache, dloss: Array | float = 1.0) -> None:
+        """Add the gradient of ``dloss · loss`` to that of every parameter. The cache is used up."""
+        matching = cache.pop(self)
+        loss_backward = ops.in_batch_softmax_loss_backward if matching else ops.cosine_loss_backward
+        dx, dy = loss_backward(plain_number(dloss), cache.pop(self))  # (N, H) each
+        self.encoder.backward(cache.pop(self), dembeddings=dy)
+        self.encoder.backward(cache.pop(self), dembeddings=dx)
 
 
 def _read_modules(folder: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, Device, map_arrays, to_numpy
+from minibert.arrays import Array, Device, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.fine_tuning import freeze, side_by_side
 from minibert.bert.heads import Classifier, LinearChainCRF
@@ -26,17 +26,26 @@ from minibert.bert.inputs import (
     words_back,
     words_first,
 )
-from minibert.bert.models import BertModel, BertOutput, PretrainedModel, plain_number
+from minibert.bert.models import BertModel, PretrainedModel
+from minibert.bert.outputs import (
+    BertOutput,
+    ClassifierOutput,
+    Derivatives,
+    OutputKinds,
+    QuestionAnsweringOutput,
+    total,
+)
 from minibert.errors import UserError
-from minibert.nn import Linear
+from minibert.nn import Context, Linear
+from minibert.ops import Cache
 
 
 class TaskModel(PretrainedModel):
     """The encoder, and on top of it the head of one task. What the tasks have in common.
 
-    A task makes its head in ``_add_head`` and its targets from labels in ``_targets``, fills in logits and
-    loss in ``_head``, which returns its cache (None without targets), and goes back through both in
-    ``_head_backward``.
+    A task makes its head in ``_add_head`` and its targets from labels in ``_targets``. ``_head`` fills in
+    logits and, with targets, the loss, and returns its cache; ``_head_backward`` takes the derivatives of
+    both, and returns what the head has read, by name, with its derivative.
 
     With ``config.feature_layers`` only the head learns, from hidden states without dropout. They are told as
     ``outputs.features``, and need not be computed again if they are given back as ``features``.
@@ -49,6 +58,8 @@ class TaskModel(PretrainedModel):
     begins_with_new_head = True
     add_pooling_layer = False
     losses = ("loss",)
+    output: type[BertOutput] = ClassifierOutput
+    head_outputs = ("loss", "logits")  # those that ``_head_backward`` takes derivatives of
 
     def __init__(
         self,
@@ -68,57 +79,52 @@ class TaskModel(PretrainedModel):
             freeze(self)
         self._become_root(device, dtype, precision, seed)
 
-    def forward(
-        self,
-        input_ids: Any,
-        token_type_ids: Any = None,
-        attention_mask: Any = None,
-        labels: Any = None,
-        denominator: float | None = None,
-        features: Any = None,
-        return_hidden_states: bool = False,
-        return_attentions: bool = False,
-    ) -> tuple[BertOutput, list]:
-        """A batch on the host → outputs, cache. Without labels there is no loss, and no backward.
-
-        input_ids, token_type_ids, attention_mask (B, S); what the labels are, the class says. Raises
-        UserError for a batch that does not fit the model.
-        """
-        batch = self.check(input_ids, token_type_ids, attention_mask, labels, denominator, features)
-        batch = map_arrays(self.device.asarray, batch)
-        return self.compute(batch, return_hidden_states, return_attentions)
-
-    def check(
-        self,
-        input_ids: Any,
-        token_type_ids: Any = None,
-        attention_mask: Any = None,
-        labels: Any = None,
-        denominator: float | None = None,
-        features: Any = None,
+    def prepare(
+        self, *, labels: Any = None, denominator: float | None = None, features: Any = None, **encoder: Any
     ) -> TaskInputs:
-        """The first half of ``forward``: everything that is done on the host."""
-        encoder = encoder_inputs(self.config, input_ids, token_type_ids, attention_mask)
-        shape = encoder.input_ids.shape
+        """Check a batch, and find its targets. Everything is on the host.
+
+        What the labels are, the class says. The others are those of ``encoder_inputs``. Raises UserError for
+        a batch that does not fit the model.
+        """
+        inputs = encoder_inputs(self.config, **encoder, dtype=self.dtype)
+        shape = inputs.attention_mask.shape
         targets = None if labels is None else self._targets(labels, shape, denominator)
         if features is not None:
             features = self._given_features(features, shape)
-        return TaskInputs(encoder, targets, features)
+        return TaskInputs(**vars(inputs), targets=targets, features=features)
 
-    def compute(
-        self, batch: TaskInputs, return_hidden_states: bool = False, return_attentions: bool = False
-    ) -> tuple[BertOutput, list]:
-        """The second half: a checked batch, now on the device, → outputs, cache."""
-        layers = self.config.feature_layers
-        if batch.features is not None:
-            output, encoder_cache = BertOutput(features=batch.features), None
+    def forward(
+        self,
+        input_ids: Any = None,
+        *,
+        context: Context | None = None,
+        return_hidden_states: bool = False,
+        return_attentions: bool = False,
+        **batch: Any,
+    ) -> tuple[BertOutput, Cache]:
+        """A batch on the host → outputs, cache. What a batch can hold: see ``prepare``.
+
+        Without labels there is no loss. A batch that has been prepared and is on the device may take the
+        place of ``input_ids``.
+        """
+        inputs = self._on_device(input_ids, batch)
+        context = context or self.new_context()
+        layers, encoder_cache = self.config.feature_layers, None
+        if inputs.features is not None:
+            outputs = self.output(features=inputs.features)
         else:
-            output, encoder_cache = self.bert.encode(
-                batch.encoder, self.dtype, return_hidden_states or bool(layers), return_attentions
+            encoded, encoder_cache = self.bert.forward(
+                inputs,
+                context=(context.without_dropout() if layers else context).inside("bert"),
+                return_hidden_states=return_hidden_states or bool(layers),
+                return_attentions=return_attentions,
             )
+            outputs = self.output(**vars(encoded))
             if layers:
-                output.features = self._features(output.hidden_states, batch.encoder.attention_mask)
-        return output, [encoder_cache, self._head(output, batch.targets)]
+                outputs.features = self._features(outputs.hidden_states, inputs.attention_mask)
+        head_cache = self._head(outputs, inputs.targets, context)
+        return outputs, Cache(self, encoder_cache, head_cache, OutputKinds(outputs))
 
     def _features(self, hidden_states: list[Array], attention_mask: Array) -> Array:
         """What the head reads: hidden states of the layers that it was made for, (B, S, head size)."""
@@ -128,34 +134,28 @@ class TaskModel(PretrainedModel):
         """The same, computed before."""
         return given_features(features, (*shape, self.config.head_size), self.dtype)
 
-    def _read(self, output: BertOutput) -> Array:
+    def _read(self, outputs: BertOutput) -> Array:
         """The features, or the last hidden state (B, S, H), as products read them."""
         if self.config.feature_layers:
-            return output.features.astype(self.buffers.operand.dtype, copy=False)
-        return output.last_hidden_state
+            return outputs.features.astype(self.buffers.operand.dtype, copy=False)
+        return outputs.last_hidden_state
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The ``denominator`` of a batch alone; those of micro-batches are added up."""
         return {"denominator": count_labels(batch["labels"])}
 
-    def backward(self, cache: list, scale: Array | float = 1.0) -> None:
-        """Add the gradient of ``scale · loss`` to that of every parameter. The cache is used up.
-
-        ``scale`` is a number or a 0-d array on the device. Raises ValueError if the forward had no labels.
-        """
-        head_cache = cache.pop()
-        if head_cache is None:
-            raise ValueError("backward without a loss: give labels to forward")
-        dhidden, dpooled = self._head_backward(plain_number(scale), head_cache)
-        if not self.config.feature_layers:
-            self.bert.backward(cache.pop(), dhidden, dpooled)
-        self.buffers.settle_grad()
-
-    def train(self) -> None:
-        """From now on dropout is on, but not in an encoder that does not learn."""
-        super().train()
+    def _backward(self, cache: Cache, derivatives: Derivatives) -> Array | None:
+        """The derivatives of loss and logits become those of what the head has read."""
+        head_derivatives = {name: derivatives.pop(name, None) for name in self.head_outputs}
+        if any(derivative is not None for derivative in head_derivatives.values()):
+            name, dread = self._head_backward(cache.pop(self), **head_derivatives)
+            derivatives[name] = total(derivatives.get(name), dread)
+        else:
+            cache.pop(self)
+        encoder_cache = cache.pop(self)
         if self.config.feature_layers:
-            self.bert.eval()
+            return None
+        return self.bert.backward(encoder_cache, **{f"d{name}": d for name, d in derivatives.items()})
 
 
 class BertForSequenceClassification(TaskModel):
@@ -191,18 +191,18 @@ class BertForSequenceClassification(TaskModel):
             else super().count_targets(batch)
         )
 
-    def _head(self, output: BertOutput, targets: Targets | NumberTargets | None) -> list | None:
-        pooled = self._read(output) if self.config.feature_layers else output.pooler_output
-        logits, classifier_cache = self.classifier.forward(pooled)
-        output.logits = logits.astype(self.dtype, copy=False)  # (B, K)
-        if targets is None:
-            return None
-        if self.config.is_regression:
-            loss = ops.squared_error(output.logits, targets.numbers, targets.denominator)
-        else:
-            loss = ops.cross_entropy(output.logits, targets.labels, targets.weights, targets.denominator)
-        output.loss, loss_cache = loss
-        return [classifier_cache, loss_cache]
+    def _head(self, outputs: BertOutput, targets: Targets | NumberTargets | None, context: Context) -> Cache:
+        pooled = self._read(outputs) if self.config.feature_layers else outputs.pooler_output
+        logits, classifier_cache = self.classifier.forward(pooled, context)
+        outputs.logits = logits.astype(self.dtype, copy=False)  # (B, K)
+        loss_cache = None
+        if isinstance(targets, NumberTargets):
+            outputs.loss, loss_cache = ops.squared_error(outputs.logits, targets.numbers, targets.denominator)
+        elif targets is not None:
+            outputs.loss, loss_cache = ops.cross_entropy(
+                outputs.logits, targets.labels, targets.weights, targets.denominator
+            )
+        return Cache(self, classifier_cache, loss_cache)
 
     def _features(self, hidden_states: list[Array], attention_mask: Array) -> Array:
         """The mean over each text, (B, head size)."""
@@ -212,13 +212,17 @@ class BertForSequenceClassification(TaskModel):
     def _given_features(self, features: Any, shape: tuple[int, int]) -> Array:
         return given_features(features, (shape[0], self.config.head_size), self.dtype)
 
-    def _head_backward(self, dloss: Array | float, cache: list) -> tuple[None, Array]:
-        """dloss, a scalar → nothing for the hidden states, dpooled (B, H)."""
-        loss_backward = (
-            ops.squared_error_backward if self.config.is_regression else ops.cross_entropy_backward
-        )
-        dlogits = loss_backward(dloss, cache.pop())
-        return None, self.classifier.backward(dlogits, cache.pop())
+    def _head_backward(
+        self, cache: Cache, loss: Array | float | None, logits: Array | None
+    ) -> tuple[str, Array]:
+        """The derivatives of loss and logits → dpooled (B, H)."""
+        loss_cache = cache.pop(self)
+        if loss is not None and loss_cache is not None:
+            loss_backward = (
+                ops.squared_error_backward if self.config.is_regression else ops.cross_entropy_backward
+            )
+            logits = total(logits, loss_backward(loss, loss_cache))
+        return "pooler_output", self.classifier.backward(logits, cache.pop(self))
 
 
 class BertForTokenClassification(TaskModel):
@@ -252,30 +256,35 @@ class BertForTokenClassification(TaskModel):
         counted = batch["labels"] != IGNORED
         return {"denominator": int((counted if self.crf is None else counted.any(axis=1)).sum())}
 
-    def _head(self, output: BertOutput, targets: Targets | None) -> list | None:
-        logits, classifier_cache = self.classifier.forward(self._read(output))
-        output.logits = logits.astype(self.dtype, copy=False)  # (B, S, K)
-        if targets is None:
-            return None
-        rows = output.logits.reshape(-1, output.logits.shape[-1])  # (B·S, K)
-        if self.crf is None:
-            output.loss, loss_cache = ops.cross_entropy(
+    def _head(self, outputs: BertOutput, targets: Targets | None, context: Context) -> Cache:
+        logits, classifier_cache = self.classifier.forward(self._read(outputs), context)
+        outputs.logits = logits.astype(self.dtype, copy=False)  # (B, S, K)
+        gather_cache = loss_cache = None
+        rows = outputs.logits.reshape(-1, outputs.logits.shape[-1])  # (B·S, K)
+        if targets is not None and self.crf is None:
+            outputs.loss, loss_cache = ops.cross_entropy(
                 rows, targets.labels, targets.weights, targets.denominator
             )
-            return [output.logits.shape, classifier_cache, loss_cache]
-        words, gather_cache = ops.embedding(rows, targets.positions)  # (B, W, K)
-        output.loss, crf_cache = self.crf.forward(words, targets.labels, targets.weights, targets.denominator)
-        return [output.logits.shape, classifier_cache, gather_cache, crf_cache]
+        elif targets is not None:
+            words, gather_cache = ops.embedding(rows, targets.positions)  # (B, W, K)
+            outputs.loss, loss_cache = self.crf.forward(
+                words, targets.labels, targets.weights, targets.denominator
+            )
+        return Cache(self, classifier_cache, outputs.logits.shape, gather_cache, loss_cache)
 
-    def _head_backward(self, dloss: Array | float, cache: list) -> tuple[Array, None]:
-        """dloss, a scalar → dhidden (B, S, H), nothing for the pooled vector."""
-        if self.crf is None:
-            drows = ops.cross_entropy_backward(dloss, cache.pop())  # (B·S, K)
-        else:
-            dwords = self.crf.backward(dloss, cache.pop())  # (B, W, K)
-            drows = ops.embedding_backward(dwords, cache.pop())
-        classifier_cache = cache.pop()
-        return self.classifier.backward(drows.reshape(cache.pop()), classifier_cache), None
+    def _head_backward(
+        self, cache: Cache, loss: Array | float | None, logits: Array | None
+    ) -> tuple[str, Array]:
+        """The derivatives of loss and logits → dhidden (B, S, H)."""
+        loss_cache, gather_cache, shape = (cache.pop(self) for _ in range(3))
+        if loss is not None and loss_cache is not None:
+            if self.crf is None:
+                drows = ops.cross_entropy_backward(loss, loss_cache)  # (B·S, K)
+            else:
+                dwords = self.crf.backward(loss, loss_cache)  # (B, W, K)
+                drows = ops.embedding_backward(dwords, gather_cache)
+            logits = total(logits, drows.reshape(shape))
+        return "last_hidden_state", self.classifier.backward(logits, cache.pop(self))
 
     def best_tags(self, logits: Array, chosen: Any) -> Array:
         """The most probable tags: logits (B, S, K) → (B, S) on the host, −100 where none is asked for.
@@ -303,48 +312,19 @@ class BertForQuestionAnswering(TaskModel):
     def _add_head(self, config: BertConfig) -> None:
         self.qa_outputs = Linear(config.head_size, 2)
 
-    def forward(
-        self,
-        input_ids: Any,
-        token_type_ids: Any = None,
-        attention_mask: Any = None,
-        start_positions: Any = None,
-        end_positions: Any = None,
-        denominator: float | None = None,
-        features: Any = None,
-        return_hidden_states: bool = False,
-        return_attentions: bool = False,
-    ) -> tuple[BertOutput, list]:
-        """A batch on the host → outputs, cache. Without positions there is no loss, and no backward.
+    output = QuestionAnsweringOutput
+    head_outputs = ("loss", "start_logits", "end_logits")
 
-        input_ids, token_type_ids, attention_mask (B, S), start_positions, end_positions (B,) → start_logits,
-        end_logits (B, S). Raises UserError for a batch that does not fit the model, and for one kind of
-        positions without the other.
-        """
-        batch = self.check(
-            input_ids, token_type_ids, attention_mask, start_positions, end_positions, denominator, features
-        )
-        batch = map_arrays(self.device.asarray, batch)
-        return self.compute(batch, return_hidden_states, return_attentions)
+    def prepare(self, *, start_positions: Any = None, end_positions: Any = None, **batch: Any) -> TaskInputs:
+        """Check a batch, and find its targets; the denominator may be two, for the starts and for the ends.
 
-    def check(
-        self,
-        input_ids: Any,
-        token_type_ids: Any = None,
-        attention_mask: Any = None,
-        start_positions: Any = None,
-        end_positions: Any = None,
-        denominator: Any = None,
-        features: Any = None,
-    ) -> TaskInputs:
-        """The first half of ``forward``; the denominator may be two, for the starts and for the ends.
-
-        Raises UserError as ``forward``.
+        Raises UserError for a batch that does not fit the model, and for one kind of positions without the
+        other.
         """
         if (start_positions is None) != (end_positions is None):
             raise UserError("give both start_positions and end_positions, or none of them")
         labels = None if start_positions is None else (start_positions, end_positions)
-        return super().check(input_ids, token_type_ids, attention_mask, labels, denominator, features)
+        return super().prepare(labels=labels, **batch)
 
     def _targets(self, labels: tuple, shape: tuple[int, int], denominator: Any) -> SpanTargets:
         return span_targets(*labels, shape, denominator, self.dtype)
@@ -354,16 +334,28 @@ class BertForQuestionAnswering(TaskModel):
         length = batch["input_ids"].shape[1]
         return {"denominator": count_spans(batch["start_positions"], batch["end_positions"], length)}
 
-    def _head(self, output: BertOutput, targets: SpanTargets | None) -> list | None:
-        logits, linear_cache = self.qa_outputs.forward(self._read(output))
+    def _head(self, outputs: BertOutput, targets: SpanTargets | None, context: Context) -> Cache:
+        logits, linear_cache = self.qa_outputs.forward(self._read(outputs))
         logits = logits.astype(self.dtype, copy=False)  # (B, S, 2)
-        output.start_logits, output.end_logits = logits[..., 0], logits[..., 1]
-        if targets is None:
-            return None
-        output.loss, loss_cache = ops.span_loss(logits, targets.positions, targets.weights)
-        return [linear_cache, loss_cache]
+        outputs.start_logits, outputs.end_logits = logits[..., 0], logits[..., 1]
+        loss_cache = None
+        if targets is not None:
+            outputs.loss, loss_cache = ops.span_loss(logits, targets.positions, targets.weights)
+        return Cache(self, linear_cache, loss_cache)
 
-    def _head_backward(self, dloss: Array | float, cache: list) -> tuple[Array, None]:
-        """dloss, a scalar → dhidden (B, S, H), nothing for the pooled vector."""
-        dlogits = ops.span_loss_backward(dloss, cache.pop())
-        return self.qa_outputs.backward(dlogits, cache.pop()), None
+    def _head_backward(
+        self,
+        cache: Cache,
+        loss: Array | float | None,
+        start_logits: Array | None,
+        end_logits: Array | None,
+    ) -> tuple[str, Array]:
+        """The derivatives of loss and logits → dhidden (B, S, H)."""
+        loss_cache, dlogits = cache.pop(self), None
+        if loss is not None and loss_cache is not None:
+            dlogits = ops.span_loss_backward(loss, loss_cache)  # (B, S, 2)
+        for column, given in enumerate((start_logits, end_logits)):
+            if given is not None:
+                dlogits = self.device.xp.zeros((*given.shape, 2), given.dtype) if dlogits is None else dlogits
+                dlogits[..., column] += given
+        return "last_hidden_state", self.qa_outputs.backward(dlogits, cache.pop(self))

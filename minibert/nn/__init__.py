@@ -1,19 +1,22 @@
 """Parameters, modules and layers: operations with something to learn."""
 
-from minibert.nn.initialise import initialise
+from minibert.nn.context import Context, Observer, Recorder, observed_backward
 from minibert.nn.layers import Dropout, Embedding, LayerNorm, Linear
 from minibert.nn.module import Module
 from minibert.nn.parameter import Packed, Parameter, ParameterBuffers, Segment
 
 __all__ = [
+    "Context",
     "Dropout",
     "Embedding",
     "LayerNorm",
     "Linear",
     "Module",
+    "Observer",
     "Packed",
     "Parameter",
     "ParameterBuffers",
+    "Recorder",
     "Segment",
-    "initialise",
+    "observed_backward",
 ]

@@ -1,37 +1,26 @@
-"""How parameters start."""
-
-from collections.abc import Collection
+"""The first values of parameters."""
 
 import numpy as np
 
-from minibert.nn.module import Module
-
 STREAM = 0x1817  # tells this use of a seed from all others
+STD = 0.02  # of weights, in google-research/bert
 
 
-def initialise(
-    module: Module, seed: int, std: float, truncated: bool = True, only: Collection[str] | None = None
-) -> None:
-    """Set every parameter of an allocated module, or ``only`` those named: weights random, biases 0, γ 1.
+def first_values(
+    init: str, shape: tuple[int, ...], rng: np.random.Generator, std: float, truncated: bool = True
+) -> np.ndarray | float:
+    """Where a parameter starts: random weights ("normal"), waves ("sinusoidal"), 0 ("zeros") or 1 ("ones").
 
-    Weights are normal with mean 0 and deviation ``std``; with ``truncated`` (google-research/bert) a
-    number beyond two deviations is drawn again, without (Hugging Face) it stays. They are drawn on
-    the host in float64, in the order of the names, so that they do not depend on device, dtype or the
-    layout of the buffer. A "sinusoidal" table starts as ``sinusoids``, as large as if it were normal.
+    Weights are normal with mean 0 and standard deviation ``std``. With ``truncated`` (google-research/bert)
+    a number beyond two standard deviations is drawn again; without (Hugging Face) it stays. They are drawn on
+    the host in float64, so that they depend on neither device nor dtype. The waves of ``sinusoids`` are as
+    large as if they were normal.
     """
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([STREAM, seed])))
-    for name, parameter in module.named_parameters():
-        if only is not None and name not in only:
-            continue
-        if parameter.init in ("normal", "sinusoidal"):
-            drawn = parameter.init == "normal"
-            start = (
-                _standard_normal(rng, parameter.shape, truncated) if drawn else sinusoids(*parameter.shape)
-            )
-            parameter.value[...] = module.device.asarray(std * start, dtype=module.dtype)
-        else:
-            parameter.value[...] = {"zeros": 0.0, "ones": 1.0}[parameter.init]
-    module.buffers.round_operand()
+    if init == "normal":
+        return std * _standard_normal(rng, shape, truncated)
+    if init == "sinusoidal":
+        return std * sinusoids(*shape)
+    return {"zeros": 0.0, "ones": 1.0}[init]
 
 
 def sinusoids(count: int, size: int) -> np.ndarray:

@@ -1,9 +1,11 @@
 """The layers: parameters and an operation, nothing else."""
 
 from minibert import ops
-from minibert.arrays import Array, DropoutKey, dropout_key
+from minibert.arrays import Array
+from minibert.nn.context import Context
 from minibert.nn.module import Module
 from minibert.nn.parameter import Parameter
+from minibert.ops import Cache
 
 
 class Linear(Module):
@@ -14,11 +16,11 @@ class Linear(Module):
         self.weight = Parameter((out_features, in_features))
         self.bias = Parameter((out_features,), init="zeros", decay=False)
 
-    def forward(self, x: Array) -> tuple[Array, tuple]:
+    def forward(self, x: Array) -> tuple[Array, Cache]:
         """x (…, in_features) → y (…, out_features)."""
         return ops.linear(x, self.weight.operand, self.bias.value)
 
-    def backward(self, dout: Array, cache: tuple) -> Array:
+    def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (…, out_features) → dx (…, in_features); adds to the gradients of weight and bias."""
         dx, dweight, dbias = ops.linear_backward(dout, cache)
         self.weight.add_grad(dweight)
@@ -35,11 +37,11 @@ class LayerNorm(Module):
         self.bias = Parameter((size,), init="zeros", decay=False)
         self.eps = eps
 
-    def forward(self, x: Array) -> tuple[Array, tuple]:
+    def forward(self, x: Array) -> tuple[Array, Cache]:
         """x (…, size) → y (…, size)."""
         return ops.layer_norm(x, self.weight.value, self.bias.value, self.eps)
 
-    def backward(self, dout: Array, cache: tuple) -> Array:
+    def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (…, size) → dx (…, size); adds to the gradients of weight and bias."""
         dx, dweight, dbias = ops.layer_norm_backward(dout, cache)
         self.weight.add_grad(dweight)
@@ -48,36 +50,36 @@ class LayerNorm(Module):
 
 
 class Embedding(Module):
-    """A table of ``count`` rows of ``size`` numbers, one for each id. ``init``: see ``initialise``."""
+    """A table of ``count`` rows of ``size`` numbers, one for each id. ``init``: see ``nn.initialise``."""
 
     def __init__(self, count: int, size: int, init: str = "normal"):
         super().__init__()
         self.weight = Parameter((count, size), init)
 
-    def forward(self, ids: Array) -> tuple[Array, tuple]:
+    def forward(self, ids: Array) -> tuple[Array, Cache]:
         """ids (…) integers in [0, count) → y (…, size)."""
         return ops.embedding(self.weight.value, ids)
 
-    def backward(self, dout: Array, cache: tuple) -> None:
+    def backward(self, dout: Array, cache: Cache) -> None:
         """dout (…, size); adds to the gradient of weight. Integers have no derivative to return."""
         self.weight.add_grad(ops.embedding_backward(dout, cache))
 
 
 class Dropout(Module):
-    """Where dropout is applied: its probability, and the key that its random bits come from.
+    """In training each element becomes 0 with some probability, and the others grow in turn.
 
-    It computes nothing itself: the operation around it takes ``probability`` and ``key()``.
+    Fused operations do this themselves; they take ``probability`` and the next key of the context.
     """
 
     def __init__(self, probability: float):
         super().__init__()
         self.probability = probability
-        self._key: DropoutKey | Array = dropout_key(0, 0, 0, 0, 0)
 
-    def set_key(self, key: DropoutKey | Array) -> None:
-        """Choose the random bits (see ``Module.set_dropout_stream``)."""
-        self._key = key
+    def forward(self, x: Array, context: Context | None = None) -> tuple[Array, Cache]:
+        """x and y of any one shape."""
+        context = context or self.new_context()
+        return ops.dropout(x, self.probability, context.dropout_key(self.probability))
 
-    def key(self) -> DropoutKey | Array | None:
-        """The key for ``ops.dropout``, or None while dropout is off."""
-        return self._key if self.training and self.probability > 0.0 else None
+    def backward(self, dout: Array, cache: Cache) -> Array:
+        """dout → dx, with the same elements 0."""
+        return ops.dropout_backward(dout, cache)

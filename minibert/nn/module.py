@@ -1,36 +1,53 @@
 """Module: a tree of parameters, with names that follow from the attributes."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
-from minibert import ops
+import numpy as np
+
 from minibert.arrays import (
-    Array,
     Device,
+    Precision,
     allow_tf32,
     check_precision,
     choose_precision,
-    dropout_key,
+    dropout_stream,
     resolve_device,
 )
+from minibert.nn.context import Context
+from minibert.nn.initialise import STD, STREAM, first_values
 from minibert.nn.parameter import Packed, Parameter, ParameterBuffers, Piece
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the parameters of a tree of modules are, and what it computes in."""
+
+    device: Device
+    precision: Precision
+    buffers: ParameterBuffers
 
 
 class Module:
     """Something with parameters, made of modules. It has two methods of its own:
 
-        y, cache = module.forward(x, …)          dx = module.backward(dout, cache)
+        y, cache = module.forward(x, …, context)          dx = module.backward(dout, cache)
 
-    The cache is returned and never kept on ``self``, so a module can be used twice before its
-    backwards run. ``backward`` adds to the parameters' ``grad`` and returns the derivative of the
-    input. A cache made of several others is a list, and the backward pops them off its end, so that
-    the memory of each is free as soon as it has been used.
+    Nothing of a pass is kept on ``self``: what the backward needs is in the cache (``ops.Cache``), and what
+    the forward needs besides its input is in the ``context``. So a module can be used twice before its
+    backwards run. ``backward`` adds to the parameters' ``grad`` and returns the derivative of the input. It
+    uses its cache up, so that the memory of each part is free as soon as it has been used.
+
+    The root of a tree has one flat buffer for all parameters. ``allocate`` makes it; a module that is used
+    without is allocated as it is, in float32 on the CPU.
     """
 
     is_block = False  # a block's parameters lie together in the buffer, matrices first
     training = True
 
     def __init__(self) -> None:
-        self.buffers: ParameterBuffers | None = None
+        self._placement: Placement | None = None
+        self.seed_dropout(0)
 
     # -- The tree -------------------------------------------------------------------------------
 
@@ -71,28 +88,81 @@ class Module:
     # -- Storage --------------------------------------------------------------------------------
 
     def allocate(
-        self, device: str | Device = "cpu", dtype: str = "float32", precision: str | None = None
+        self,
+        device: str | Device = "cpu",
+        dtype: str = "float32",
+        precision: str | None = None,
+        *,
+        first_values: bool = True,
     ) -> None:
         """Give all parameters their place in one new flat buffer. Only the root of a tree does this.
 
         ``dtype`` is that of the parameters, float32 or float64, and ``precision`` one of ``PRECISIONS``, if
         it is to be another. Values that the parameters already have are kept, so a head can be added to a
-        trained encoder. Every dropout gets its own site in the stream of seed 0, step 0.
+        trained encoder; the others get first values, unless whoever calls this sees to it.
 
         Whether products on a GPU use TF32 is a matter of the process: the model allocated last decides.
         """
-        self.device = resolve_device(device)
-        self.precision = choose_precision(dtype, precision)
-        check_precision(self.precision, self.device)
-        self.dtype = self.precision.dtype
-        if self.device.name.startswith("cuda"):
-            allow_tf32(self.precision.name == "tf32")
+        device = resolve_device(device)
+        chosen = choose_precision(dtype, precision)
+        check_precision(chosen, device)
+        if device.name.startswith("cuda"):
+            allow_tf32(chosen.name == "tf32")
+        new = []
         for name, parameter in self.named_parameters():
             parameter.name = name
-        self.buffers = ParameterBuffers(
-            _unique(self._pieces()), self.device, self.dtype, self.precision.operand
-        )
-        self.set_dropout_stream(seed=0, step=0)
+            if not parameter.has_memory:
+                new.append(name)
+        buffers = ParameterBuffers(_unique(self._pieces()), device, chosen.dtype, chosen.operand)
+        for module in self.modules():
+            module._placement = Placement(device, chosen, buffers)
+        if first_values:
+            self.initialise(only=new)
+
+    def initialise(
+        self,
+        seed: int = 0,
+        std: float = STD,
+        truncated: bool = True,
+        only: Collection[str] | None = None,
+    ) -> None:
+        """Set every parameter, or ``only`` those named, to its first value (see ``nn.initialise``).
+
+        They are drawn in the order of the names, so that they do not depend on the layout of the buffer.
+        """
+        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([STREAM, seed])))
+        for name, parameter in self.named_parameters():
+            if only is None or name in only:
+                start = first_values(parameter.init, parameter.shape, rng, std, truncated)
+                parameter.value[...] = self.device.asarray(start, dtype=self.dtype)
+        self.buffers.round_operand()
+
+    @property
+    def placement(self) -> Placement:
+        """Where the parameters are; they are allocated now if they have not been."""
+        if self._placement is None:
+            self.allocate()
+        return self._placement
+
+    @property
+    def device(self) -> Device:
+        """The device that this module computes on."""
+        return self.placement.device
+
+    @property
+    def precision(self) -> Precision:
+        """The precision that it computes in."""
+        return self.placement.precision
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of its parameters."""
+        return self.placement.precision.dtype
+
+    @property
+    def buffers(self) -> ParameterBuffers:
+        """The flat buffers of the whole tree."""
+        return self.placement.buffers
 
     def _pieces(self) -> list[Piece]:
         """The parameters in the order of the buffer: block by block, and within a block by kind."""
@@ -106,40 +176,61 @@ class Module:
     # -- Modes ----------------------------------------------------------------------------------
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
-        self.buffers.zero_grad()
+        """Forget the gradients of all parameters. They read as 0 until a backward writes to them."""
+        for _, parameter in self.named_parameters():
+            parameter.fresh = True
 
     def train(self) -> None:
-        """From now on dropout is on."""
+        """From now on a forward pass that is given no context has dropout."""
         for module in self.modules():
             module.training = True
 
     def eval(self) -> None:
-        """From now on dropout is off."""
+        """From now on a forward pass that is given no context has no dropout."""
         for module in self.modules():
             module.training = False
 
-    def set_dropout_stream(self, seed: int, step: int, micro_batch: int = 0, replica: int = 0) -> None:
-        """Choose the random bits of every dropout: those of this step of this training run.
+    def new_context(self) -> Context:
+        """The context of a forward pass that was given none: in training with random bits of its own."""
+        if not self.training:
+            return Context()
+        stream = dropout_stream(self._dropout_seed, self._passes)
+        self._passes += 1
+        return Context(training=True, stream=self.device.asarray(stream))
 
-        Until it is called again, every forward drops the same elements.
-        """
-        for site, module in enumerate(self._dropouts()):
-            module.set_key(dropout_key(seed, step, micro_batch, replica, site))
+    def seed_dropout(self, seed: int) -> None:
+        """Start the random bits of forward passes without a context anew: the same seed, the same bits."""
+        self._dropout_seed, self._passes = seed, 0
 
-    def set_dropout_keys(self, stream: Array) -> None:
-        """The same, from the numbers that ``arrays.dropout_stream`` has put together, on the device.
+    # -- To look at -----------------------------------------------------------------------------
 
-        The keys are made there too, so that nothing of them passes through the host.
-        """
-        dropouts = self._dropouts()
-        keys = ops.dropout_keys(stream, len(dropouts))  # (sites, 2)
-        for site, module in enumerate(dropouts):
-            module.set_key(keys[site])
+    def __repr__(self) -> str:
+        return "\n".join(_tree_lines("", self))
 
-    def _dropouts(self) -> list["Module"]:
-        """Where dropout is applied; the place in this list is the site."""
-        return [module for module in self.modules() if hasattr(module, "set_key")]
+
+def _tree_lines(name: str, module: Module, depth: int = 0) -> Iterator[str]:
+    """A line for each module, with the shapes of its own parameters and the number of all inside.
+
+    Modules of a list that look alike are told once.
+    """
+    count = sum(parameter.size for _, parameter in module.named_parameters())
+    shapes = (f"{n} {p.shape}" for n, p in vars(module).items() if isinstance(p, Parameter))
+    title = "  " * depth + (f"{name}: " if name else "") + type(module).__name__
+    yield f"{title:<52} {count:>13,}  {', '.join(shapes)}".rstrip()
+    children = list(module.children())
+    while children:
+        name, child = children.pop(0)
+        lines = list(_tree_lines("", child))
+        last, *_ = name, 1
+        while children and _is_next(last, children[0][0]) and list(_tree_lines("", children[0][1])) == lines:
+            last, _ = children.pop(0)
+        told = name if last == name else f"{name} … {last.rpartition('.')[2]}, each"
+        yield from _tree_lines(told, child, depth + 1)
+
+
+def _is_next(name: str, following: str) -> bool:
+    """Whether two names of children are neighbours in one list, like layer.3 and layer.4."""
+    return "." in name and name.rpartition(".")[0] == following.rpartition(".")[0]
 
 
 def _kind(piece: Piece) -> int:

@@ -1,20 +1,27 @@
 """Parameters: named views into one flat buffer of values and one of gradients."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from minibert.arrays import Array, Device, to_numpy
+import numpy as np
+
+from minibert.arrays import Array, Device, resolve_device, to_numpy
+from minibert.nn.initialise import STD, first_values
 
 ALIGNMENT = 64  # every piece of the buffer begins at a multiple of this many elements
 
 
 class Parameter:
-    """An array that is learned, with its gradient: two views of one shape, once its model has allocated them.
+    """An array that is learned, with its gradient: two views of one shape into its model's buffers.
 
     ``operand`` is what products read: ``value``, or its copy in 16 bits where the model computes in these.
     ``init`` says how it starts ("normal", "sinusoidal", "zeros", "ones"), ``decay`` whether weight decay
     applies, ``lr_scale`` and ``frozen`` how and whether the optimiser moves it.
+
+    A parameter whose model has not been allocated gets memory of its own when it is first used: float32 on
+    the CPU, with first values.
     """
 
     def __init__(self, shape: tuple[int, ...], init: str = "normal", decay: bool = True):
@@ -24,15 +31,65 @@ class Parameter:
         self.decay = decay
         self.lr_scale = 1.0
         self.frozen = False
-        self.value: Array = None
-        self.operand: Array = None
-        self.grad: Array = None
         self.fresh = True  # no gradient has been written since zero_grad
+        self._value: Array = None
+        self._operand: Array = None
+        self._grad: Array = None
 
     @property
     def size(self) -> int:
         """The number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def value(self) -> Array:
+        """What is learned."""
+        if self._value is None:
+            _allocate_alone(self)
+        return self._value
+
+    @value.setter
+    def value(self, value: Array) -> None:
+        """Write into the buffer, so that ``parameter.value -= …`` does what one expects."""
+        if value is not self.value:
+            self._value[...] = value
+
+    @property
+    def operand(self) -> Array:
+        """What products read."""
+        if self._operand is None:
+            _allocate_alone(self)
+        return self._operand
+
+    @property
+    def grad(self) -> Array:
+        """The sum of all gradients added since ``zero_grad``; zeros if there was none."""
+        if self._value is None:
+            _allocate_alone(self)
+        self.settle_grad()
+        return self._grad
+
+    @grad.setter
+    def grad(self, gradient: Array) -> None:
+        """Write into the buffer."""
+        if gradient is not self.grad:
+            self._grad[...] = gradient
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether it has values already."""
+        return self._value is not None
+
+    def bind(self, value: Array, operand: Array, grad: Array) -> None:
+        """Become these three views. The gradient is forgotten."""
+        self._value, self._operand, self._grad = value, operand, grad
+        self.fresh = True
+
+    def settle_grad(self) -> None:
+        """Clear the gradient if none has been written since ``zero_grad``, which does not do so itself."""
+        if self.fresh:
+            self._grad[...] = 0
+            self.fresh = False
 
     def add_grad(self, gradient: Array) -> None:
         """Add to ``grad``. The first time after ``zero_grad`` stores instead, which saves clearing it.
@@ -42,10 +99,10 @@ class Parameter:
         if gradient.shape != self.shape:
             raise ValueError(f"gradient of {self.name!r} has shape {gradient.shape}, expected {self.shape}")
         if self.fresh:
-            self.grad[...] = gradient
+            self._grad[...] = gradient
             self.fresh = False
         else:
-            self.grad += gradient
+            self._grad += gradient
 
     def __repr__(self) -> str:
         return f"Parameter({self.name!r}, shape={self.shape})"
@@ -61,8 +118,26 @@ class Packed:
     def __init__(self, parameters: Sequence[Parameter]):
         self.parameters = tuple(parameters)
         self.shape = (sum(p.shape[0] for p in parameters), *parameters[0].shape[1:])
-        self.value: Array = None
-        self.operand: Array = None
+        self._value: Array = None
+        self._operand: Array = None
+
+    @property
+    def value(self) -> Array:
+        """The values of all of them."""
+        if self._value is None:
+            _allocate_alone(self)
+        return self._value
+
+    @property
+    def operand(self) -> Array:
+        """What products read."""
+        if self._operand is None:
+            _allocate_alone(self)
+        return self._operand
+
+    def bind(self, value: Array, operand: Array) -> None:
+        """Become these two views."""
+        self._value, self._operand = value, operand
 
     def add_grad(self, gradient: Array) -> None:
         """Add each parameter's share of ``gradient`` (of the packed shape) to it."""
@@ -76,6 +151,20 @@ class Packed:
 
 
 Piece = Parameter | Packed
+
+ALONE = 0xA10E  # tells this use of a seed from all others
+
+
+_seeds = itertools.count()  # of parameters without a model: two of one shape should not be equal
+
+
+def _allocate_alone(piece: "Piece") -> None:
+    """Memory and first values for a parameter, or a pack, that no model has allocated."""
+    new = [parameter for parameter in members(piece) if not parameter.has_memory]
+    ParameterBuffers([piece], resolve_device("cpu"), "float32")
+    for parameter in new:
+        rng = np.random.default_rng([ALONE, next(_seeds)])
+        parameter.value[...] = first_values(parameter.init, parameter.shape, rng, STD)
 
 
 def members(piece: Piece) -> tuple[Parameter, ...]:
@@ -115,7 +204,7 @@ class ParameterBuffers:
             offset = -(-offset // ALIGNMENT) * ALIGNMENT
             self.ends[-1] = offset
         self.value = xp.zeros(offset, dtype=dtype)
-        self.grad = xp.zeros(offset, dtype=dtype)
+        self._grad = xp.zeros(offset, dtype=dtype)
         self.has_copy = operand_dtype not in (None, dtype)
         self.operand = xp.zeros(offset, dtype=operand_dtype) if self.has_copy else self.value
         for piece, start in zip(pieces, starts, strict=True):
@@ -127,16 +216,25 @@ class ParameterBuffers:
         offset = start
         for parameter in members(piece):
             flat = slice(offset, offset + parameter.size)
-            value = self.value[flat].reshape(parameter.shape)
-            if parameter.value is not None:
+            value, operand, grad = (
+                buffer[flat].reshape(parameter.shape) for buffer in (self.value, self.operand, self._grad)
+            )
+            if parameter.has_memory:
                 value[...] = device.asarray(to_numpy(parameter.value))  # it may come from another device
-            parameter.value, parameter.grad = value, self.grad[flat].reshape(parameter.shape)
-            parameter.operand = self.operand[flat].reshape(parameter.shape) if self.has_copy else value
-            parameter.fresh = True
+            parameter.bind(value, operand if self.has_copy else value, grad)
             offset = flat.stop
         if isinstance(piece, Packed):
-            piece.value = self.value[start:offset].reshape(piece.shape)
-            piece.operand = self.operand[start:offset].reshape(piece.shape) if self.has_copy else piece.value
+            value, operand = (
+                buffer[start:offset].reshape(piece.shape) for buffer in (self.value, self.operand)
+            )
+            piece.bind(value, operand if self.has_copy else value)
+
+    @property
+    def grad(self) -> Array:
+        """All gradients, 0 for parameters to which no backward has written since ``zero_grad``."""
+        for parameter in self.parameters:
+            parameter.settle_grad()
+        return self._grad
 
     def round_operand(self) -> None:
         """Make the 16-bit copy, if there is one, that of the values: after these were written to.
@@ -159,17 +257,6 @@ class ParameterBuffers:
                 segments.append(Segment(start, stop, *row))
             start = stop
         return segments
-
-    def zero_grad(self) -> None:
-        """Forget the gradients: the next one written to each parameter replaces what is there."""
-        for parameter in self.parameters:
-            parameter.fresh = True
-
-    def settle_grad(self) -> None:
-        """Give a zero gradient to the parameters that no backward has written to since ``zero_grad``."""
-        for parameter in self.parameters:
-            if parameter.fresh:
-                parameter.grad[...] = 0
 
     def __iter__(self) -> Iterator[Parameter]:
         return iter(self.parameters)

@@ -17,6 +17,7 @@ from minibert.ops import layer_norm as _layer_norm
 from minibert.ops import linear as _linear
 from minibert.ops.activations import ACTIVATIONS, tanh, tanh_backward
 from minibert.ops.attention import attention_bias, split_heads
+from minibert.ops.cache import Cache
 from minibert.ops.composites import attention_probabilities
 from minibert.ops.crf import crf_nll, crf_nll_backward, viterbi
 from minibert.ops.pooling import POOLING, first_token, first_token_backward
@@ -71,6 +72,7 @@ __all__ = [
     "ACTIVATIONS",
     "POOLING",
     "TABLE",
+    "Cache",
     "adamw_update",
     "attention_bias",
     "attention_probabilities",

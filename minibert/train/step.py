@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minibert.arrays import Array, dropout_stream, to_numpy
+from minibert.nn import Context
 from minibert.replay import Repetition
 from minibert.train.metrics import Batch, add_up, count_targets
 from minibert.train.optimiser import AdamW, Rates
@@ -22,9 +23,9 @@ class StepInputs:
 class TrainingStep:
     """Takes steps, on a GPU as one CUDA graph (unless ``graph`` is False), and adds up their losses there.
 
-    Of a model it asks for the two halves of a forward, ``check(**batch)`` on the host and ``compute`` on the
-    device, for ``backward(cache, scale)``, for ``count_targets(batch)``, the denominators, and for the names
-    of its ``losses``.
+    Of a model it asks for ``prepare(**batch)`` on the host, for ``forward(prepared, context=…)`` and
+    ``backward(cache, dloss)`` on the device, for ``count_targets(batch)``, the denominators, and for the
+    names of its ``losses``.
 
     ``predictions`` is the largest number of masked words in a micro-batch of pre-training. A GPU always
     computes with so many, some of weight 0, so that the shapes stay the same; the CPU with as many as there
@@ -54,7 +55,7 @@ class TrainingStep:
         Raises UserError for a batch that does not fit the model.
         """
         denominators = count_targets(self.model, micro_batches)
-        batches = [self.model.check(**batch, **denominators, **self._shapes) for batch in micro_batches]
+        batches = [self.model.prepare(**batch, **denominators, **self._shapes) for batch in micro_batches]
         streams = [dropout_stream(self.seed, step, index, 0) for index in range(len(batches))]
         self.repetition(StepInputs(batches, streams, self.optimiser.rates(learning_rate, step)))
         self._steps += 1
@@ -89,12 +90,10 @@ def accumulate_gradients(
     Every piece divides its losses by the number of predictions in all of them, so the sum is what the one
     large batch would give, although the pieces may hold different numbers of them.
     """
-    model.train()
     model.zero_grad()
     losses: dict[str, Array] = {}
     for batch, stream in zip(batches, streams, strict=True):
-        model.set_dropout_keys(stream)
-        outputs, cache = model.compute(batch)
+        outputs, cache = model.forward(batch, context=Context(training=True, stream=stream))
         model.backward(cache, scale)
         add_up(losses, {name: getattr(outputs, name) for name in model.losses})
     return losses

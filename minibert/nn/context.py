@@ -1,0 +1,220 @@
+"""The context of a forward pass: what it needs besides its input, handed down as one argument.
+
+Nothing of a pass is kept on a module. Is this training? Which random bits does dropout take? Does somebody
+watch? A :class:`Context` answers all three, and every layer passes on the one that it was given.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minibert import ops
+from minibert.arrays import Array, get_array_module
+
+KEYS_AT_ONCE = 64  # a model of 12 layers has 37 dropouts
+
+
+class Observer:
+    """Sees the intermediate values of a forward pass, and may replace them; likewise in the backward pass.
+
+    Values have dotted names like parameters, from the model down:
+
+        embeddings                                     the sum of the embeddings, hidden state 0: (B, S, H)
+        encoder.layer.0                                the output of the first layer, hidden state 1
+        encoder.layer.0.attention.self.q    k, v       (B, A, S, D)
+        encoder.layer.0.attention.self.scores          q kᵀ/√D + bias: (B, A, S, S)
+        encoder.layer.0.attention.self.probabilities   their softmax, before dropout: (B, A, S, S)
+        encoder.layer.0.attention.self.context         (B, S, H)
+        encoder.layer.0.attention                      the output of the first sublayer: (B, S, H)
+        encoder.layer.0.intermediate                   (B, S, F)
+
+    A model with heads puts ``bert.`` in front. Subclasses override what they need. A plain function
+    ``f(name, value)`` may stand for an observer that only looks at, or replaces, values of the forward pass.
+    """
+
+    def wants(self, name: str) -> bool:
+        """Whether to be shown the value of this name. A value that nobody wants costs nothing."""
+        return True
+
+    def forward(self, name: str, value: Array) -> Array | None:
+        """See a value. An array that is returned takes its place."""
+
+    def backward(self, name: str, dvalue: Array) -> Array | None:
+        """See the derivative with respect to the value that the pass went on with.
+
+        An array that is returned is the derivative with respect to the value that the model computed. By
+        default that is ``dvalue`` again or, if the value was replaced, 0: what took its place was a constant.
+        """
+
+
+class Recorder(Observer):
+    """Keeps the values of some names, and in the backward pass adds to their derivatives."""
+
+    def __init__(self, names: Sequence[str]):
+        self.values: dict[str, Array | None] = dict.fromkeys(names)
+        self._added: dict[str, Array | None] = {}
+
+    def add(self, derivatives: Sequence[Array | None] | None) -> None:
+        """What the coming backward pass adds, in the order of the names; None is nothing."""
+        if derivatives is not None:
+            self._added = dict(zip(self.values, derivatives, strict=True))
+
+    def wants(self, name: str) -> bool:
+        """Only the names that it was made with."""
+        return name in self.values
+
+    def forward(self, name: str, value: Array) -> None:
+        """Keep the value."""
+        self.values[name] = value
+
+    def backward(self, name: str, dvalue: Array) -> Array | None:
+        """Add what there is for this name."""
+        added = self._added.get(name)
+        return None if added is None else dvalue + added
+
+
+class _Function(Observer):
+    """A plain function as an observer of the forward pass."""
+
+    def __init__(self, function: Callable[[str, Array], Array | None]):
+        self.forward = function
+
+
+class Observation:
+    """The cache of one value that was observed: its backward is that of the identity, or the observer's."""
+
+    def __init__(self, observer: Observer, name: str, replaced: bool):
+        self._observer, self._name, self._replaced = observer, name, replaced
+
+    def backward(self, dvalue: Array) -> Array:
+        """dvalue, with respect to the value that the pass went on with → to the one that was computed."""
+        answer = self._observer.backward(self._name, dvalue.copy())  # ours may be overwritten further down
+        if answer is not None:
+            return answer
+        return get_array_module(dvalue).zeros_like(dvalue) if self._replaced else dvalue
+
+
+class _Observations(list):
+    """Those of several observers of one value, in the order in which they saw it."""
+
+    def backward(self, dvalue: Array) -> Array:
+        for observation in reversed(self):
+            dvalue = observation.backward(dvalue)
+        return dvalue
+
+
+class DropoutKeys:
+    """The keys of one forward pass: a new one for each use of dropout, counted from 0.
+
+    They are made from a stream of ``arrays.dropout_stream``, where the stream is, so that nothing passes
+    through the host. A use is what counts and not a module: a layer that is used twice draws anew.
+    """
+
+    def __init__(self, stream: Array, site: int = 0):
+        self._stream, self._site = stream, site
+        self._keys: Array | None = None
+
+    def next(self, wanted: bool = True) -> Array | None:
+        """The key of the next use, (2,) uint32; a use that needs none counts too, so others keep theirs."""
+        site = self._site
+        self._site += 1
+        if not wanted:
+            return None
+        if self._keys is None or site >= len(self._keys):
+            self._keys = ops.dropout_keys(self._stream, KEYS_AT_ONCE * (site // KEYS_AT_ONCE + 1))  # (…, 2)
+        return self._keys[site]
+
+    def copy(self) -> "DropoutKeys":
+        """The same keys from here on, counted by itself."""
+        copy = DropoutKeys(self._stream, self._site)
+        copy._keys = self._keys
+        return copy
+
+
+class Context:
+    """What a forward pass needs besides its input.
+
+    ``training`` turns dropout on, and ``stream``, from ``arrays.dropout_stream`` and on the model's device,
+    says which random bits it takes: the same stream, the same bits. ``observer`` is an :class:`Observer`,
+    or a function of a name and a value. A context is for one forward pass.
+    """
+
+    def __init__(
+        self,
+        *,
+        training: bool = False,
+        stream: Array | None = None,
+        observer: Observer | Callable[[str, Array], Array | None] | None = None,
+    ):
+        if training and stream is None:
+            raise ValueError("a context for training needs a stream for dropout: arrays.dropout_stream(…)")
+        self.training = training
+        self._keys = DropoutKeys(stream) if training else None
+        self._observers = () if observer is None else (_as_observer(observer),)
+        self._path = ""
+
+    # -- Dropout --------------------------------------------------------------------------------
+
+    def dropout_key(self, probability: float) -> Array | None:
+        """The key of the next use of dropout, for ``ops.dropout``; None if dropout is off."""
+        if self._keys is None:
+            return None
+        return self._keys.next(wanted=probability > 0.0)
+
+    # -- Observers ------------------------------------------------------------------------------
+
+    @property
+    def observed(self) -> bool:
+        """Whether anybody watches."""
+        return bool(self._observers)
+
+    def name(self, name: str) -> str:
+        """The full name of a value of the module that this context was given to."""
+        return self._path + name
+
+    def wants(self, *names: str) -> bool:
+        """Whether somebody wants to see one of these values."""
+        return any(observer.wants(self._path + name) for name in names for observer in self._observers)
+
+    def observe(self, name: str, value: Array) -> tuple[Array, Any]:
+        """Show a value → the value to go on with, and a cache for ``observed_backward``."""
+        if not self._observers:
+            return value, None
+        full, caches = self._path + name, _Observations()
+        for observer in self._observers:
+            if observer.wants(full):
+                answer = observer.forward(full, value)
+                caches.append(Observation(observer, full, answer is not None))
+                value = value if answer is None else answer
+        return value, caches or None
+
+    # -- Other contexts of the same pass --------------------------------------------------------
+
+    def inside(self, name: str) -> "Context":
+        """The context for the module of this name inside the present one: it only changes names."""
+        return self._changed(_path=f"{self._path}{name}.") if self._observers else self
+
+    def with_observer(self, observer: Observer) -> "Context":
+        """This context with one more observer, who sees each value after the others."""
+        return self._changed(_observers=(*self._observers, observer))
+
+    def without_dropout(self) -> "Context":
+        """This context for a part of the model that does not learn."""
+        return self._changed(training=False, _keys=None)
+
+    def copy(self) -> "Context":
+        """The same context at the same place, for doing the coming part of the pass once more."""
+        return self._changed(_keys=self._keys.copy() if self._keys else None)
+
+    def _changed(self, **attributes: Any) -> "Context":
+        other = Context.__new__(Context)
+        vars(other).update(vars(self) | attributes)
+        return other
+
+
+def observed_backward(dvalue: Array, cache: Any) -> Array:
+    """Backward of :meth:`Context.observe`: the derivative itself where nobody watched."""
+    return dvalue if cache is None else cache.backward(dvalue)
+
+
+def _as_observer(observer: Observer | Callable) -> Observer:
+    return observer if isinstance(observer, Observer) else _Function(observer)
