@@ -105,7 +105,9 @@ def _fitting(name: str, derivative: Any, kind: Any, device: Device) -> Any:
     shape, dtype = kind
     if shape == ():
         return plain_number(derivative)
-    derivative = device.asarray(derivative).astype(dtype, copy=False)
+    if not isinstance(derivative, device.xp.ndarray):
+        derivative = device.asarray(derivative)
+    derivative = derivative.astype(dtype, copy=False)
     if derivative.shape != shape:
         raise ValueError(f"{name} has shape {derivative.shape}; expected that of the output, {shape}")
     return derivative

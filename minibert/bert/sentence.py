@@ -155,11 +155,10 @@ class SentencePairs(Module):
         super().__init__()
         self.encoder = encoder
         self.scale, self.symmetric = scale, symmetric
-        self._placement = encoder.placement  # it learns where the encoder is
+        self._placement, self.training = encoder.placement, encoder.training
 
     def prepare(
         self,
-        *,
         first: Mapping[str, Any],
         second: Mapping[str, Any],
         labels: Any = None,
@@ -172,16 +171,16 @@ class SentencePairs(Module):
         """
         return pair_inputs(self.encoder.config, first, second, labels, denominator, self.dtype)
 
-    def forward(
-        self, inputs: PairInputs | None = None, *, context: Context | None = None, **batch: Any
-    ) -> tuple[BertOutput, Cache]:
-        """N pairs of texts, ``first=…, second=…``, on the host → outputs, cache.
+    def forward(self, *batch: Any, context: Context | None = None, **named: Any) -> tuple[BertOutput, Cache]:
+        """N pairs of texts, first and second, on the host → outputs, cache.
 
         What a batch can hold: see ``prepare``. One that has been prepared and is on the device may be given
         instead.
         """
-        if inputs is None:
-            inputs = map_arrays(self.device.asarray, self.prepare(**batch))
+        if len(batch) == 1 and isinstance(batch[0], PairInputs):
+            [inputs] = batch
+        else:
+            inputs = map_arrays(self.device.asarray, self.prepare(*batch, **named))
         context = context or self.new_context()
         x, x_cache = self.encoder.forward(inputs.first, context=context.inside("first"))
         y, y_cache = self.encoder.forward(inputs.second, context=context.inside("second"))

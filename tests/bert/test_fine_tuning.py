@@ -1,7 +1,5 @@
 """Frozen parts, learning rates by layer, features."""
 
-import gc
-
 import numpy as np
 import pytest
 
@@ -57,6 +55,10 @@ def test_every_kind_of_model_has_an_encoder_to_freeze(build):
         )
 
 
+def parts_of(cache):
+    return cache.parts(cache.maker)
+
+
 @pytest.mark.parametrize("layers", [0, 1, 2, 3, None])
 def test_the_backward_stops_where_nothing_below_learns(build, batch, monkeypatch, layers):
     """No layer below is gone through, no cache of it is kept, and the gradients above are what they were."""
@@ -75,9 +77,9 @@ def test_the_backward_stops_where_nothing_below_learns(build, batch, monkeypatch
 
         monkeypatch.setattr(part, "backward", spy)
     model.zero_grad()
-    model.buffers.grad[...] = np.nan
     _, cache = model.forward(**batch.encoder, **LABELS)
-    embeddings_cache, layer_caches, _ = cache[0]
+    embeddings_cache, _, encoder_cache, *_ = parts_of(parts_of(cache)[0])
+    layer_caches = parts_of(encoder_cache)
     frozen = 3 if layers is None else layers
     assert embeddings_cache is None
     assert [layer_cache is None for layer_cache in layer_caches] == [i < frozen for i in range(3)]
@@ -113,8 +115,8 @@ def test_a_frozen_encoder_keeps_no_caches(build, batch):
     model = build(BertForTokenClassification)
     freeze(model)
     _, cache = model.forward(**batch.encoder)
-    gc.collect()
-    assert cache == [[None, [None, None], None], None]
+    embeddings_cache, _, encoder_cache, pooler_cache, *_ = parts_of(parts_of(cache)[0])
+    assert embeddings_cache is pooler_cache is None and parts_of(encoder_cache) == (None, None)
 
 
 def test_learning_rates_fall_from_layer_to_layer(build):
@@ -158,9 +160,13 @@ def test_features_that_are_refused(build, batch):
     for layers in ((3,), (0, -4)):
         with pytest.raises(UserError, match=rf"no layer {layers[-1]}; there are 0 .* to 2, and −1 to −3"):
             extract_features(model, **batch.encoder, layers=layers)
+
+
+def test_features_are_without_dropout(build, batch):
+    model = build(BertModel, num_hidden_layers=4, hidden_dropout_prob=0.5)
+    expected = extract_features(model, **batch.encoder)
     model.train()
-    with pytest.raises(UserError, match=r"without dropout; call model\.eval\(\) first"):
-        extract_features(model, **batch.encoder)
+    np.testing.assert_array_equal(extract_features(model, **batch.encoder), expected)
 
 
 # -- Heads on features ------------------------------------------------------------------------------
@@ -201,11 +207,12 @@ def test_features_that_are_given_back_are_not_computed_again(build, batch, monke
     features = None
     for _ in range(2):
         model.zero_grad()
+        model.seed_dropout(0)
         output, cache = model.forward(**batch.encoder, **labels, features=features)
         model.backward(cache)
         results.append((float(output.loss), to_numpy(model.buffers.grad).copy()))
         features = to_numpy(output.features)
-        monkeypatch.setattr(BertModel, "encode", None)  # from now on a call would raise
+        monkeypatch.setattr(BertModel, "forward", None)  # from now on a call would raise
     assert results[0][0] == results[1][0]
     np.testing.assert_array_equal(results[0][1], results[1][1])
     with pytest.raises(UserError, match=r"features has shape \(3, .*\); expected \(4, "):

@@ -8,6 +8,7 @@ import pytest
 from minibert.bert import BertConfig, BertForPreTraining
 from minibert.bert.info import parameter_table, step_cost
 from minibert.ops import reference_only
+from minibert.ops import Cache
 
 SMALL = BertConfig(
     vocab_size=50,
@@ -59,6 +60,8 @@ def held_bytes(cache: object, parameters: np.ndarray) -> int:
         if isinstance(item, list | tuple):
             for part in item:
                 visit(part)
+        elif isinstance(item, Cache):
+            visit(item.parts(item.maker))
         elif dataclasses.is_dataclass(item):
             visit([getattr(item, field.name) for field in dataclasses.fields(item)])
         elif isinstance(item, np.ndarray) and item.dtype.kind == "f" and item.ndim:

@@ -7,11 +7,13 @@ import weakref
 import numpy as np
 import pytest
 
-from minibert.arrays import to_numpy
+from minibert.arrays import dropout_stream, to_numpy
 from minibert.bert import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining, BertModel
 from minibert.bert.encoder import BertLayer
 from minibert.errors import UserError
-from minibert.nn import Parameter
+from minibert.nn import Context, Parameter
+from minibert.nn.context import DropoutKeys
+from minibert.ops import Cache
 
 ENCODER_NAMES = [
     "embeddings.word_embeddings.weight",
@@ -155,9 +157,10 @@ def test_the_decoder_is_the_word_embedding(build, batch):
     """Changing the table changes the logits for the same hidden state, without any copying."""
     model = build()
     hidden = model.forward(**batch.encoder)[0].last_hidden_state
-    before = to_numpy(model.cls.predictions.logits(hidden))
+    positions = model.device.asarray(np.arange(28))
+    before = to_numpy(model.cls.predictions.forward(hidden, positions)[0])
     model.bert.embeddings.word_embeddings.weight.value[3] += 1.0
-    changed = to_numpy(model.cls.predictions.logits(hidden)) != before
+    changed = to_numpy(model.cls.predictions.forward(hidden, positions)[0]) != before
     assert changed[..., 3].all() and changed.sum() == changed[..., 3].sum()
 
 
@@ -205,6 +208,11 @@ def assert_equal_gradients(actual, expected, tolerance=1e-12):
         assert difference <= tolerance * max(np.abs(gradient).max(), 1e-3), name
 
 
+def training(model, seed=0, step=0, **place):
+    """The context of a training step at this place."""
+    return Context(training=True, stream=model.device.asarray(dropout_stream(seed, step, **place)))
+
+
 def step(model, inputs, **arguments):
     """One forward and backward → loss, gradients."""
     model.zero_grad()
@@ -242,7 +250,7 @@ def test_scale_multiplies_the_gradients(build, batch):
     model = build()
     _, expected = step(model, batch.all)
     model.zero_grad()
-    model.backward(model.forward(**batch.all)[1], scale=0.25)
+    model.backward(model.forward(**batch.all)[1], 0.25)
     assert_equal_gradients(gradients(model), {name: 0.25 * gradient for name, gradient in expected.items()})
 
 
@@ -278,17 +286,14 @@ def test_gradients_of_both_losses_are_the_sum(build, batch):
 def test_two_forwards_then_two_backwards_in_reverse(build, batch):
     """The caches do not know of each other: the sum is that of two separate steps. Dropout is on."""
     model = build(hidden_dropout_prob=0.3)
-    model.train()
     parts = [{name: array[part] for name, array in batch.all.items()} for part in (slice(0, 2), slice(2, 4))]
     separate = []
     for number, part in enumerate(parts):
-        model.set_dropout_stream(seed=0, step=number)
-        separate.append(step(model, part)[1])
+        separate.append(step(model, part, context=training(model, step=number))[1])
     model.zero_grad()
     caches = []
     for number, part in enumerate(parts):
-        model.set_dropout_stream(seed=0, step=number)
-        caches.append(model.forward(**part)[1])
+        caches.append(model.forward(**part, context=training(model, step=number))[1])
     for cache in reversed(caches):
         model.backward(cache)
     assert_equal_gradients(
@@ -337,28 +342,32 @@ def test_backward_of_the_encoder_takes_either_output_or_both(build, batch):
     both = backward(dlast_hidden_state=dhidden, dpooler_output=dpooled)
     assert not hidden["pooler.dense.weight"].any() and pooled["pooler.dense.weight"].any()
     assert_equal_gradients({name: hidden[name] + pooled[name] for name in both}, both)
-    with pytest.raises(ValueError, match="needs dlast_hidden_state, dpooler_output or both"):
+    with pytest.raises(ValueError, match="without a loss: give forward labels, or backward a derivative"):
         backward()
 
 
 def test_backward_refuses_the_gradient_of_a_pooler_that_is_not_there(config, device, batch):
     model = BertModel(config(), device=device, add_pooling_layer=False)
     output, cache = model.forward(**batch.encoder)
-    with pytest.raises(ValueError, match="this model has no pooler"):
+    with pytest.raises(TypeError, match="got dpooler_output, .* only for dlast_hidden_state"):
         model.backward(cache, dpooler_output=output.last_hidden_state[:, 0])
 
 
 def test_backward_without_labels_is_an_error(build, batch):
     model = build()
     _, cache = model.forward(**batch.encoder)
-    with pytest.raises(ValueError, match="without a loss: give labels or next_sentence_label"):
+    with pytest.raises(ValueError, match="without a loss: give forward labels"):
         model.backward(cache)
+
+
+def parts_of(cache):
+    return cache.parts(cache.maker)
 
 
 def arrays_in(cache):
     """Every array in a nest of caches; single numbers, such as a denominator, are none."""
-    if isinstance(cache, list | tuple):
-        for item in cache:
+    if isinstance(cache, list | tuple | Cache):
+        for item in parts_of(cache) if isinstance(cache, Cache) else cache:
             yield from arrays_in(item)
     elif hasattr(cache, "dtype") and cache.ndim:
         yield cache
@@ -376,7 +385,9 @@ def test_backward_uses_its_cache_up_layer_by_layer(build, batch, monkeypatch):
     def watch(item):
         return [weakref.ref(array) for array in arrays_in(item) if id(array) not in parameters]
 
-    everything, by_layer = watch(cache), [watch(layer_cache) for layer_cache in cache[0][1]]
+    encoder_cache = parts_of(parts_of(cache)[0])[2]
+    everything, by_layer = watch(cache), [watch(layer_cache) for layer_cache in parts_of(encoder_cache)]
+    del encoder_cache
     assert all(len(refs) > 10 for refs in by_layer)
     backward, seen = BertLayer.backward, []
 
@@ -392,7 +403,9 @@ def test_backward_uses_its_cache_up_layer_by_layer(build, batch, monkeypatch):
     model.backward(cache)
     gc.collect()
     assert seen == [2, 1, 0]
-    assert cache == []
+    assert repr(cache) == "Cache(BertForPreTraining, spent)"
+    with pytest.raises(ValueError, match="this cache of BertForPreTraining is spent"):
+        model.backward(cache)
     assert not any(ref() is not None for ref in everything)
 
 
@@ -448,7 +461,7 @@ def test_counts_out_of_numpy_do_not_widen_the_dtype(build, batch, monkeypatch, n
         Parameter, "add_grad", lambda self, g: (dtypes.add(g.dtype.name), add_grad(self, g))[1]
     )
     output, cache = model.forward(**batch.all, mlm_denominator=number(6), nsp_denominator=number(4))
-    model.backward(cache, scale=number(2))
+    model.backward(cache, number(2))
     assert dtypes == {"float32"}
     assert output.loss.dtype == output.mlm_loss.dtype == output.nsp_loss.dtype == "float32"
 
@@ -457,18 +470,17 @@ def test_counts_out_of_numpy_do_not_widen_the_dtype(build, batch, monkeypatch, n
 
 
 def hidden(model, batch, **place):
-    if place:
-        model.set_dropout_stream(**place)
-    return to_numpy(model.forward(**batch.encoder)[0].last_hidden_state)
+    context = training(model, **place) if place else None
+    return to_numpy(model.forward(**batch.encoder, context=context)[0].last_hidden_state)
 
 
 def test_dropout_is_off_in_evaluation(build, batch):
     model, without = build(), build(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     expected = hidden(without, batch)
-    np.testing.assert_array_equal(hidden(model, batch, seed=1, step=1), expected)
-    model.train()
+    np.testing.assert_array_equal(hidden(model, batch), expected)
     assert (hidden(model, batch, seed=1, step=1) != expected).any()
-    without.train()
+    model.train()
+    assert (hidden(model, batch) != expected).any()
     np.testing.assert_array_equal(hidden(without, batch, seed=1, step=1), expected)
 
 
@@ -477,15 +489,12 @@ def test_dropout_is_a_pure_function_of_its_place(build, batch, kind):
     """Each kind on its own. The bits depend on seed, step, micro-batch and replica and on nothing else."""
     off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = build(**(off | {kind: 0.4}))
-    model.train()
     place = {"seed": 1, "step": 2, "micro_batch": 3, "replica": 4}
     first = hidden(model, batch, **place)
-    np.testing.assert_array_equal(hidden(model, batch), first)
     for name in place:
         assert (hidden(model, batch, **(place | {name: place[name] + 1})) != first).any(), name
     np.testing.assert_array_equal(hidden(model, batch, **place), first)
     twin = build(**(off | {kind: 0.4}))
-    twin.train()
     np.testing.assert_array_equal(hidden(twin, batch, **place), first)
 
 
@@ -495,8 +504,7 @@ def test_dropout_drops_the_share_that_was_asked_for(build, batch):
     kept = to_numpy(model.forward(**batch.encoder, return_hidden_states=True)[0].hidden_states[0])
     model.train()
     dropped = []
-    for number in range(50):
-        model.set_dropout_stream(seed=0, step=number)
+    for _ in range(50):
         state = model.forward(**batch.encoder, return_hidden_states=True)[0].hidden_states[0]
         dropped.append(to_numpy(state) == 0)
         np.testing.assert_allclose(to_numpy(state), np.where(dropped[-1], 0, kept / 0.7), rtol=1e-4)
@@ -504,9 +512,36 @@ def test_dropout_drops_the_share_that_was_asked_for(build, batch):
     assert abs(share - 0.3) < 6 * np.sqrt(0.3 * 0.7 / count)
 
 
-def test_no_two_places_of_a_model_share_their_bits(build):
-    """From the first forward on, before anyone has chosen a stream."""
+def test_no_two_uses_of_dropout_share_their_bits(build, batch, monkeypatch):
+    """Within a pass and from one to the next, without anyone having chosen a stream."""
+    model, keys = build(), []
+    model.train()
+    next_key = DropoutKeys.next
+    monkeypatch.setattr(
+        DropoutKeys, "next", lambda self, wanted: keys.append(next_key(self, wanted)) or keys[-1]
+    )
+    for _ in range(3):
+        model.forward(**batch.encoder)
+    assert len(keys) == 3 * (1 + 3 * model.config.num_hidden_layers)
+    assert len({tuple(to_numpy(key).tolist()) for key in keys}) == len(keys)
+
+
+def test_a_loop_of_ones_own_has_real_dropout(build, batch):
+    """Every forward of a model in training draws anew: as many hidden states as passes."""
     model = build()
     model.train()
-    keys = [module.key() for module in model.modules() if hasattr(module, "key") and callable(module.key)]
-    assert len(set(keys)) == len(keys) == 1 + 3 * model.config.num_hidden_layers
+    states = {hidden(model, batch).tobytes() for _ in range(8)}
+    assert len(states) == 8
+    model.seed_dropout(0)
+    assert hidden(model, batch).tobytes() in states
+
+
+def test_a_shared_layer_draws_anew_at_each_use(config, device):
+    layer = BertLayer(config(attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.5))
+    layer.allocate(device, "float64")
+    x, bias = device.asarray(np.ones((2, 5, 12))), device.asarray(np.zeros((2, 1, 1, 5)))
+    context = training(layer)
+    first, second = (to_numpy(layer.forward(x, bias, context)[0]) for _ in range(2))
+    again = to_numpy(layer.forward(x, bias, training(layer))[0])
+    assert (first != second).any()
+    np.testing.assert_array_equal(first, again)

@@ -385,7 +385,7 @@ def test_absurd_sizes_take_no_memory(folder, values, told):
 
 
 def test_not_enough_memory(folder, monkeypatch):
-    def allocate(*_):
+    def allocate(*_, **__):
         raise MemoryError
 
     monkeypatch.setattr(BertForPreTraining, "allocate", allocate)

@@ -8,7 +8,7 @@ import pytest
 from minibert.arrays import dropout_stream, to_numpy
 from minibert.bert import BertForSequenceClassification, BertModel, SentenceEncoder, SentencePairs
 from minibert.errors import UserError
-from minibert.nn import Dropout
+from minibert.nn import Context
 
 FIRST = {
     "input_ids": [[2, 7, 5, 3], [2, 9, 3, 0], [2, 4, 4, 3]],
@@ -43,7 +43,9 @@ def test_embeddings_are_pooled_hidden_states(encoder, pooling, normalise):
 
 def test_token_types_are_read(encoder):
     model = encoder()
-    plain, typed = (model.forward([[2, 9, 3]], types)[0].embeddings for types in ([[0, 0, 0]], [[0, 1, 1]]))
+    plain, typed = (
+        model.forward([[2, 9, 3]], token_type_ids=types)[0].embeddings for types in ([[0, 0, 0]], [[0, 1, 1]])
+    )
     assert not np.allclose(to_numpy(plain), to_numpy(typed))
 
 
@@ -102,34 +104,15 @@ def test_without_labels_each_has_to_find_its_partner(encoder, symmetric):
 def test_the_two_texts_of_a_pair_have_dropout_of_their_own(encoder):
     """Equal texts get different vectors, and the same again in the same place; so do micro-batches."""
     pairs = SentencePairs(encoder(hidden_dropout_prob=0.3))
-    pairs.train()
 
     def loss(**place):
-        pairs.set_dropout_stream(**place)
-        return float(pairs.forward(SECOND, SECOND, [1.0, 1.0, 1.0])[0].loss)
+        context = Context(training=True, stream=pairs.device.asarray(dropout_stream(**place)))
+        return float(pairs.forward(SECOND, SECOND, [1.0, 1.0, 1.0], context=context)[0].loss)
 
     first = loss(seed=1, step=2)
     assert first > 1e-4
     assert loss(seed=1, step=2) == first
     assert len({first, loss(seed=1, step=2, micro_batch=1), loss(seed=1, step=3), loss(seed=2, step=2)}) == 4
-
-
-def test_every_dropout_has_bits_of_its_own_for_either_text_however_they_are_given(encoder, monkeypatch):
-    pairs = SentencePairs(encoder(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3))
-    pairs.train()
-    given, set_key = [], Dropout.set_key
-    monkeypatch.setattr(Dropout, "set_key", lambda site, key: given.append(key) or set_key(site, key))
-
-    def keys():
-        given.clear()
-        pairs.forward(FIRST, SECOND)
-        return [key if isinstance(key, tuple) else tuple(to_numpy(key).tolist()) for key in given]
-
-    pairs.set_dropout_stream(seed=3, step=5, micro_batch=2, replica=1)
-    one_by_one = keys()
-    assert len(set(one_by_one)) == len(one_by_one) == 2 * len(pairs._dropouts()) > 10
-    pairs.set_dropout_keys(pairs.device.asarray(dropout_stream(3, 5, 2, 1)))
-    assert keys() == one_by_one
 
 
 def test_a_batch_counts_as_many_pairs_as_it_has(encoder):
@@ -144,6 +127,7 @@ def test_recomputed_layers_of_both_texts_have_the_dropout_that_they_had(encoder)
     found = []
     for recompute in (False, True):
         model.encoder.recompute = recompute
+        pairs.seed_dropout(0)
         pairs.zero_grad()
         pairs.backward(pairs.forward(FIRST, SECOND)[1])
         found.append(to_numpy(model.buffers.grad).copy())

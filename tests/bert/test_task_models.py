@@ -80,14 +80,14 @@ def test_starts_and_ends_are_counted_each_for_itself(build, batch):
     assert build(BertForQuestionAnswering).count_targets(ids | spans)["denominator"].tolist() == [3, 2]
 
 
-def test_in_training_everything_has_dropout_but_an_encoder_that_does_not_learn(build):
+def test_in_training_everything_has_dropout_but_an_encoder_that_does_not_learn(build, batch):
     for settings, trains in (({}, True), ({"feature_layers": [-1]}, False)):
-        model = build(BertForSequenceClassification, **settings)
+        model = build(BertForSequenceClassification, hidden_dropout_prob=0.5, **settings)
+        hidden = to_numpy(model.forward(**batch.encoder)[0].last_hidden_state)
         model.train()
-        assert model.training and model.classifier.training
-        assert model.bert.training == model.bert.encoder.layer[0].training == trains
-        model.eval()
-        assert not model.bert.training and not model.classifier.training
+        outputs = [model.forward(**batch.encoder)[0] for _ in range(2)]
+        assert (to_numpy(outputs[0].last_hidden_state) != hidden).any() == trains
+        assert (to_numpy(outputs[0].logits) != to_numpy(outputs[1].logits)).any()
 
 
 @pytest.mark.parametrize(("model_class", "settings", "labels", "count"), TASKS)
@@ -97,7 +97,7 @@ def test_scale_and_numpy_counts_keep_the_dtype(build, batch, model_class, settin
     output, cache = model.forward(**batch.encoder, **labels, denominator=np.float64(count))
     model.backward(cache)
     once = gradients(model)
-    model.backward(model.forward(**batch.encoder, **labels)[1], scale=np.float64(2.0))
+    model.backward(model.forward(**batch.encoder, **labels)[1], np.float64(2.0))
     assert output.loss.dtype == "float32"
     for name, gradient in gradients(model).items():
         assert gradient.dtype == "float32"
@@ -111,12 +111,10 @@ def test_without_labels_there_are_scores_and_no_backward(build, batch, model_cla
     with_labels, _ = model.forward(**batch.encoder, **labels)
     assert output.loss is None
     assert len(output.hidden_states) == 3 and len(output.attentions) == 2
-    for name in ("logits", "start_logits", "end_logits"):
-        logits = getattr(output, name)
-        assert (logits is None) == (getattr(with_labels, name) is None)
-        if logits is not None:
-            np.testing.assert_array_equal(to_numpy(logits), to_numpy(getattr(with_labels, name)))
-    with pytest.raises(ValueError, match="without a loss: give labels"):
+    for name in set(model.head_outputs) - {"loss"}:
+        logits = to_numpy(getattr(output, name))
+        np.testing.assert_array_equal(logits, to_numpy(getattr(with_labels, name)))
+    with pytest.raises(ValueError, match="without a loss: give forward labels"):
         model.backward(cache)
 
 
@@ -145,10 +143,9 @@ def test_the_head_has_a_dropout_of_its_own(build, batch):
     ):
         model = build(BertForSequenceClassification, **settings)
         pooled = model.forward(**batch.encoder)[0].pooler_output
-        model.classifier.train()  # and nothing below it
-        model.classifier.dropout.training = True
         plain = to_numpy(pooled @ model.classifier.weight.value.T + model.classifier.bias.value)
-        assert np.allclose(to_numpy(model.forward(**batch.encoder)[0].logits), plain) != dropped
+        model.train()
+        assert np.allclose(to_numpy(model.classifier.forward(pooled)[0]), plain) != dropped
 
 
 # -- Classes and numbers ----------------------------------------------------------------------------

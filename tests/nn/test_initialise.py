@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from minibert.arrays import to_numpy
-from minibert.nn import LayerNorm, Linear, Module, initialise
+from minibert.nn import LayerNorm, Linear, Module
 
 
 class Model(Module):
@@ -18,7 +18,7 @@ class Model(Module):
 def started(device="cpu", dtype="float64", seed=0, std=0.02, truncated=True):
     model = Model()
     model.allocate(device, dtype)
-    initialise(model, seed, std, truncated)
+    model.initialise(seed, std, truncated)
     return {name: to_numpy(parameter.value).copy() for name, parameter in model.named_parameters()}
 
 
@@ -59,6 +59,6 @@ def test_what_was_there_before_does_not_matter():
     model = Model()
     model.allocate("cpu", "float64")
     model.buffers.value[...] = 7.0
-    initialise(model, 0, 0.02)
+    model.initialise(0, 0.02)
     for name, value in started().items():
         np.testing.assert_array_equal(dict(model.named_parameters())[name].value, value)

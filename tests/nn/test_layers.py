@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from minibert.arrays import dropout_key, to_numpy
-from minibert.nn import Dropout, Embedding, LayerNorm, Linear
+from minibert.arrays import dropout_stream, to_numpy
+from minibert.nn import Context, Dropout, Embedding, LayerNorm, Linear
 
 
 @pytest.fixture
@@ -89,12 +89,23 @@ def test_a_layer_used_twice_sums_both_gradients(device, build, make):
         np.testing.assert_allclose(grads[name], to_numpy(a.grad) + to_numpy(b.grad), rtol=1e-12, atol=1e-14)
 
 
-def test_dropout_is_on_while_training_only():
-    layer = Dropout(0.1)
-    layer.set_key(dropout_key(1, 2, 3, 4, 5))
-    assert layer.key() == dropout_key(1, 2, 3, 4, 5)
+def test_dropout_is_on_while_training_only(device):
+    layer, x = Dropout(0.5), device.asarray(np.ones((4, 50)))
+    layer.allocate(device, "float64")
+    y, cache = layer.forward(x, Context(training=True, stream=device.asarray(dropout_stream(1, 2))))
+    assert set(to_numpy(y).reshape(-1).tolist()) == {0.0, 2.0}
+    np.testing.assert_array_equal(to_numpy(layer.backward(x, cache)), to_numpy(y))
+    np.testing.assert_array_equal(to_numpy(layer.forward(x, Context())[0]), to_numpy(x))
     layer.eval()
-    assert layer.key() is None
+    np.testing.assert_array_equal(to_numpy(layer.forward(x)[0]), to_numpy(x))
     layer.train()
-    assert layer.key() == dropout_key(1, 2, 3, 4, 5)
-    assert Dropout(0.0).key() is None
+    assert (to_numpy(layer.forward(x)[0]) == 0).any()
+
+
+def test_a_layer_made_alone_computes():
+    layer = Linear(3, 4)
+    x = np.ones((2, 3), "float32")
+    y, cache = layer.forward(x)
+    assert y.dtype == "float32" and y.std() > 0
+    np.testing.assert_allclose(layer.backward(y, cache), y @ layer.weight.value, rtol=1e-6)
+    assert layer.weight.grad.any() and layer.bias.grad.any()

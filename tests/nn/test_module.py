@@ -98,7 +98,7 @@ def test_a_module_can_be_allocated_anew(model, device):
     larger.allocate(device, "float32")
     assert larger.dtype == larger.buffers.value.dtype == "float32"
     values = {name: to_numpy(parameter.value) for name, parameter in larger.named_parameters()}
-    assert not values.pop("head.weight").any() and not values.pop("head.bias").any()
+    assert values.pop("head.weight").std() > 0 and not values.pop("head.bias").any(), "first values"
     for i, (name, value) in enumerate(values.items()):
         assert name.startswith("inner.") and (value == i + 0.5).all()
 
@@ -111,7 +111,7 @@ def test_a_module_can_move_to_another_library(device):
         assert isinstance(whole.scale.value, whole.device.xp.ndarray)
         if place == "cpu":
             whole.scale.value += 1.0
-    assert to_numpy(whole.scale.value).tolist() == [2.0] * 3
+    assert to_numpy(whole.scale.value).tolist() == [3.0] * 3
 
 
 def test_dtypes_that_are_not_known():
@@ -122,10 +122,10 @@ def test_dtypes_that_are_not_known():
 def test_modes_reach_every_module(model):
     model.eval()
     assert not any(module.training for module in model.modules())
-    assert all(half.dropout.key() is None for half in model.half)
+    assert not model.half[0].dropout.new_context().training
     model.train()
     assert all(module.training for module in model.modules())
-    assert all(half.dropout.key() is not None for half in model.half)
+    assert model.half[0].dropout.new_context().training
 
 
 def test_zero_grad_makes_the_next_gradient_the_only_one(model, device):
@@ -137,24 +137,87 @@ def test_zero_grad_makes_the_next_gradient_the_only_one(model, device):
     assert all((to_numpy(parameter.grad) == 3).all() for _, parameter in model.named_parameters())
 
 
-def keys(model):
-    return [half.dropout.key() for half in model.half]
+def test_gradients_read_as_zero_after_zero_grad(model, device):
+    for _, parameter in model.named_parameters():
+        parameter.add_grad(device.asarray(np.ones(parameter.shape)))
+    model.zero_grad()
+    assert not to_numpy(model.buffers.grad).any()
+    assert not any(to_numpy(parameter.grad).any() for _, parameter in model.named_parameters())
 
 
-def test_every_dropout_has_its_own_bits(model):
-    """From the start: two layers that dropped the same elements would not be independent."""
-    start = keys(model)
-    assert len(set(start)) == 2
-    model.set_dropout_stream(seed=0, step=0)
-    assert keys(model) == start
-    place = {"seed": 1, "step": 2, "micro_batch": 3, "replica": 4}
-    model.set_dropout_stream(**place)
-    chosen = keys(model)
-    for name in place:
-        model.set_dropout_stream(**(place | {name: place[name] + 1}))
-        assert not set(keys(model)) & set(chosen), name
-    model.set_dropout_stream(**place)
-    assert keys(model) == chosen
+def test_zero_grad_of_a_part_leaves_the_others(model, device):
+    for _, parameter in model.named_parameters():
+        parameter.add_grad(device.asarray(np.ones(parameter.shape)))
+    model.half[1].zero_grad()
+    assert not to_numpy(model.half[1].norm.weight.grad).any()
+    assert (to_numpy(model.half[0].norm.weight.grad) == 1).all()
+
+
+# -- A module of its own ----------------------------------------------------------------------------
+
+
+def test_a_module_that_nobody_allocated_has_memory_and_first_values():
+    whole = Whole()
+    assert whole.device.name == "cpu" and whole.dtype == "float32"
+    values = {name: parameter.value for name, parameter in whole.named_parameters()}
+    assert all(value.any() == ("bias" not in name) for name, value in values.items())
+
+
+def test_parts_that_were_used_alone_keep_their_values(device):
+    whole = Whole()
+    pair = whole.half[1].pair
+    packed, single = pair.weights.value.copy(), whole.scale.value.copy()
+    assert packed.shape == (10, 6) and packed.std() > 0
+    assert (pair.one.weight.value == packed[:5]).all() and pair.one.weight.value.base is not None
+    whole.allocate(device, "float64")
+    np.testing.assert_array_equal(to_numpy(pair.weights.value), packed.astype("float64"))
+    np.testing.assert_array_equal(to_numpy(whole.scale.value), single)
+
+
+def test_two_layers_of_one_shape_do_not_start_equal():
+    assert (Linear(6, 5).weight.value != Linear(6, 5).weight.value).all()
+
+
+def test_values_can_be_assigned_in_place(model):
+    """As a loop of one's own does it: the parameter stays a view of the buffer."""
+    model.scale.value -= 0.5
+    model.scale.grad = np.ones(3) if model.device.name == "cpu" else model.device.asarray(np.ones(3))
+    model.scale.grad *= 2.0
+    assert to_numpy(model.buffers.value[:3]).tolist() == [0.5] * 3
+    assert to_numpy(model.buffers.grad[:3]).tolist() == [2.0] * 3
+
+
+# -- To look at -------------------------------------------------------------------------------------
+
+
+def test_a_module_shows_its_tree(model):
+    lines = [line.split() for line in repr(model).splitlines()]
+    count = sum(parameter.size for _, parameter in model.named_parameters())
+    assert lines[0] == ["Whole", str(count), "scale", "(3,),", "tied", "(6,", "5)"]
+    assert lines[1] == ["half.0", "…", "1,", "each:", "Half", "118"], "layers that look alike are told once"
+    assert ["one:", "Linear", "35", "weight", "(5,", "6),", "bias", "(5,)"] in lines
+    assert len(lines) == 8
+
+
+# -- Dropout ----------------------------------------------------------------------------------------
+
+
+def masks(module, count):
+    """What dropout leaves of ones, in so many forward passes that are given no context."""
+    ones = module.device.asarray(np.ones(1000))
+    return [tuple(to_numpy(module.forward(ones)[0]) == 0) for _ in range(count)]
+
+
+def test_every_forward_without_a_context_draws_anew(device):
+    dropout = Dropout(0.5)
+    dropout.allocate(device)
+    assert len(set(masks(dropout, 6))) == 6
+    dropout.seed_dropout(3)
+    first = masks(dropout, 3)
+    dropout.seed_dropout(3)
+    assert masks(dropout, 3) == first
+    dropout.seed_dropout(4)
+    assert not set(masks(dropout, 3)) & set(first)
 
 
 def test_a_module_is_frozen_when_all_of_it_is(model):

@@ -27,7 +27,7 @@ PREDICTIONS = 4 * 11  # more than a batch of four ever has in these tests
 def gradients(model, batches, step=0):
     """What a step does up to the update: the losses."""
     counts = count_targets(model, batches)
-    checked = [map_arrays(model.device.asarray, model.check(**batch, **counts)) for batch in batches]
+    checked = [map_arrays(model.device.asarray, model.prepare(**batch, **counts)) for batch in batches]
     streams = [dropout_stream(0, step, index, 0) for index in range(len(batches))]
     losses = accumulate_gradients(model, checked, streams)
     return {name: float(value) for name, value in losses.items()}
