@@ -1,0 +1,408 @@
+"""The contract of models: a derivative of any output goes in, gradients come out; and who may look."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from minibert import ops
+from minibert.arrays import dropout_stream, to_numpy
+from minibert.bert import (
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+    SentenceEncoder,
+    SentencePairs,
+)
+from minibert.errors import UserError
+from minibert.gradcheck import Case, check
+from minibert.nn import Context, Observer
+from minibert.ops.softmax import log_softmax, log_softmax_backward
+
+EVERYTHING = {"return_hidden_states": True, "return_attentions": True}
+HIDDEN = {"dhidden_states", "dattentions", "dlast_hidden_state"}
+MODELS = [
+    (BertModel, {}, {}, HIDDEN | {"dpooler_output"}),
+    (SentenceEncoder, {}, {}, HIDDEN | {"dembeddings"}),
+    (
+        BertForPreTraining,
+        {},
+        {},
+        HIDDEN | {"dpooler_output", "dprediction_logits", "dseq_relationship_logits"},
+    ),
+    (
+        BertForPreTraining,
+        {},
+        {"labels": [[-100, 7, 3, -100], [-100, -100, 12, 5]], "next_sentence_label": [0, 1]},
+        HIDDEN
+        | {"dpooler_output", "dprediction_logits", "dseq_relationship_logits"}
+        | {"dloss", "dmlm_loss", "dnsp_loss"},
+    ),
+    (BertForSequenceClassification, {"num_labels": 3}, {"labels": [2, -100]}, HIDDEN | {"dloss", "dlogits"}),
+    (
+        BertForTokenClassification,
+        {"num_labels": 3, "crf": True},
+        {"labels": [[0, 2, -100, 1], [1, -100, -100, 0]]},
+        HIDDEN | {"dloss", "dlogits"},
+    ),
+    (
+        BertForQuestionAnswering,
+        {},
+        {"start_positions": [1, 2], "end_positions": [3, 9]},
+        HIDDEN | {"dloss", "dstart_logits", "dend_logits"},
+    ),
+]
+IDS = {"input_ids": [[2, 7, 5, 3], [2, 7, 7, 0]], "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]]}
+
+
+def arrays_of(outputs, name):
+    """The output of a derivative's name, as a list of arrays."""
+    output = getattr(outputs, name.removeprefix("d"))
+    return output if isinstance(output, list) else [output]
+
+
+def as_given(douts, outputs, name):
+    return douts if isinstance(getattr(outputs, name.removeprefix("d")), list) else douts[0]
+
+
+def from_outputs(model, batch, names):
+    """Σ dout · output over these outputs of a model, as a case for the gradient checker: all parameters."""
+    parameters = dict(model.named_parameters())
+
+    def forward():
+        model.seed_dropout(0)
+        return model.forward(**batch, **EVERYTHING)
+
+    def values():
+        outputs, _ = forward()
+        return [array for name in names for array in arrays_of(outputs, name)]
+
+    def backward(douts):
+        model.zero_grad()
+        outputs, cache = forward()
+        left, given = list(douts), {}
+        for name in names:
+            count = len(arrays_of(outputs, name))
+            given[name] = as_given(left[:count], outputs, name)
+            del left[:count]
+        model.backward(cache, **given)
+        return {name: parameter.grad for name, parameter in parameters.items()}
+
+    return Case("", {name: p.value for name, p in parameters.items()}, values, backward)
+
+
+@pytest.mark.parametrize(("model_class", "settings", "labels", "names"), MODELS)
+def test_backward_starts_from_any_output(build, model_class, settings, labels, names):
+    """Each alone, and all at once. Dropout is on."""
+    small = {"vocab_size": 13, "hidden_size": 6, "num_attention_heads": 2, "intermediate_size": 5}
+    model = build(model_class, **small, **settings)
+    model.train()
+    with pytest.raises(TypeError, match="backward got dnothing, but"):
+        model.backward(model.forward(**IDS, **labels)[1], dnothing=1.0)
+    for chosen in [*([name] for name in sorted(names)), sorted(names)]:
+        rows = check(from_outputs(model, IDS | labels, chosen))
+        # An output need not depend on all parameters; the derivative of a key's bias is 0 but for rounding.
+        compared = [row for row in rows if "is zero" not in row.note and "key.bias" not in row.parameter]
+        wrong = [row for row in compared if not row.ok]
+        assert not wrong, (chosen, *map(str, wrong))
+        assert sum(row.ok for row in rows) >= 10
+
+
+def test_derivatives_that_do_not_fit_are_refused(build, batch):
+    model = build(BertForSequenceClassification)
+
+    def backward(**derivatives):
+        model.backward(model.forward(**batch.encoder, return_hidden_states=True)[1], **derivatives)
+
+    with pytest.raises(
+        ValueError, match=r"dlogits has shape \(4, 3\); expected that of the output, \(4, 2\)"
+    ):
+        backward(dlogits=np.ones((4, 3)))
+    with pytest.raises(ValueError, match=r"dhidden_states has 2 items; expected 3"):
+        backward(dhidden_states=[None, None])
+    with pytest.raises(ValueError, match=r"dhidden_states\[1\] has shape \(1,\)"):
+        backward(dhidden_states=[None, np.ones(1), None])
+    with pytest.raises(TypeError, match=r"got dattentions, but .* dlast_hidden_state, dpooler_output"):
+        backward(dattentions=[None, None])
+    with pytest.raises(TypeError, match="got logits, but"):
+        backward(logits=np.ones((4, 2)))
+
+
+def test_the_loss_is_one_derivative_among_others(build, batch):
+    """``dloss`` beside ``dlogits``: the sum of both; and ``dlogits`` alone leaves the loss out."""
+    model = build(BertForSequenceClassification)
+    dlogits = np.random.default_rng(3).normal(size=(4, 2))
+
+    def gradient(**derivatives):
+        model.zero_grad()
+        model.backward(model.forward(**batch.encoder, labels=[0, 1, 1, 0])[1], **derivatives)
+        return to_numpy(model.buffers.grad).copy()
+
+    both = gradient(dloss=1.0, dlogits=dlogits)
+    np.testing.assert_allclose(both, gradient() + gradient(dlogits=dlogits), rtol=1e-9, atol=1e-12)
+
+
+# -- A loss of one's own ----------------------------------------------------------------------------
+
+
+def smoothed(logits, labels, share):
+    """Cross-entropy against labels of which a share is spread over all classes → loss, cache."""
+    log_p, cache = log_softmax(logits)
+    targets = np.full(logits.shape, share / logits.shape[-1])
+    targets[np.arange(len(labels)), labels] += 1 - share
+    return -(targets * log_p).sum() / len(labels), (targets / len(labels), cache)
+
+
+def smoothed_backward(dout, cache):
+    targets, cache = cache
+    return log_softmax_backward(-dout * targets, cache)
+
+
+def test_label_smoothing_from_outside(config, batch):
+    model = BertForSequenceClassification(config(num_labels=3), dtype="float64", seed=1)
+    model.train()
+
+    def loss():
+        model.seed_dropout(0)
+        outputs, cache = model.forward(**batch.encoder)
+        loss, loss_cache = smoothed(outputs.logits, [2, 0, 1, 1], 0.1)
+        return loss, loss_cache, cache
+
+    def backward(douts):
+        model.zero_grad()
+        _, loss_cache, cache = loss()
+        model.backward(cache, dlogits=smoothed_backward(float(douts[0]), loss_cache))
+        return {name: p.grad for name, p in model.named_parameters()}
+
+    values = {name: p.value for name, p in model.named_parameters()}
+    zeros = [name for name in values if "self.key.bias" in name]
+    rows = check(Case("label smoothing", values, lambda: [np.asarray(loss()[0])], backward, zeros))
+    assert all(row.ok for row in rows), [str(row) for row in rows if not row.ok]
+
+
+# -- Vectors in the place of words ------------------------------------------------------------------
+
+
+def test_embeddings_of_ones_own_are_the_words_rows(build, batch):
+    model = build(BertForMaskedLM)
+    words = model.bert.embeddings.word_embeddings.weight.value
+    rest = {name: array for name, array in batch.encoder.items() if name != "input_ids"}
+    vectors = to_numpy(words)[batch.encoder["input_ids"]]
+    given, cache = model.forward(inputs_embeds=vectors, **rest, labels=batch.all["labels"])
+    looked_up, plain_cache = model.forward(**batch.encoder, labels=batch.all["labels"])
+    np.testing.assert_array_equal(to_numpy(given.loss), to_numpy(looked_up.loss))
+    model.zero_grad()
+    dvectors = to_numpy(model.backward(cache))
+    assert dvectors.shape == vectors.shape
+    others = {n: to_numpy(p.grad).copy() for n, p in model.named_parameters() if "word" not in n}
+    model.zero_grad()
+    assert model.backward(plain_cache) is None
+    for name, gradient in others.items():
+        np.testing.assert_array_equal(gradient, to_numpy(dict(model.named_parameters())[name].grad))
+
+
+def test_the_gradient_of_embeddings_is_right(build, batch):
+    model = build(BertForSequenceClassification)
+    vectors = model.device.asarray(np.random.default_rng(0).normal(size=(4, 7, 12)))
+    mask = {"attention_mask": batch.encoder["attention_mask"]}
+    labels = {"labels": [0, 1, 1, 0]}
+
+    def backward(douts):
+        _, cache = model.forward(inputs_embeds=vectors, **mask, **labels)
+        return {"inputs_embeds": model.backward(cache, float(douts[0]))}
+
+    def forward():
+        return [model.forward(inputs_embeds=vectors, **mask, **labels)[0].loss]
+
+    [row] = check(Case("embeddings", {"inputs_embeds": vectors}, forward, backward))
+    assert row.ok, str(row)
+
+
+def test_either_words_or_vectors(build):
+    model = build(BertModel)
+    for batch in ({}, {"input_ids": [[2]], "inputs_embeds": np.ones((1, 1, 12))}):
+        with pytest.raises(UserError, match="give either input_ids or inputs_embeds"):
+            model.forward(**batch)
+    with pytest.raises(UserError, match=r"inputs_embeds has shape \(1, 2, 5\); expected .* 12\)"):
+        model.forward(inputs_embeds=np.ones((1, 2, 5)))
+
+
+# -- Who may look -----------------------------------------------------------------------------------
+
+
+class Watching(Observer):
+    """Keeps everything, on the way there and back."""
+
+    def __init__(self):
+        self.values, self.derivatives = {}, {}
+
+    def forward(self, name, value):
+        self.values[name] = value
+
+    def backward(self, name, dvalue):
+        self.derivatives[name] = dvalue
+
+
+def test_an_observer_sees_everything_there_and_back(build, batch):
+    model, watching = build(BertForPreTraining), Watching()
+    plain, plain_cache = model.forward(**batch.all, **EVERYTHING)
+    model.backward(plain_cache)
+    expected = to_numpy(model.buffers.grad).copy()
+    model.zero_grad()
+    outputs, cache = model.forward(**batch.all, context=Context(observer=watching))
+    model.backward(cache)
+    np.testing.assert_allclose(to_numpy(model.buffers.grad), expected, rtol=1e-10, atol=1e-13)
+    assert float(outputs.loss) == pytest.approx(float(plain.loss), rel=1e-13)
+    inside = ("q", "k", "v", "scores", "probabilities", "context")
+    names = ["bert.embeddings"]
+    for layer in ("bert.encoder.layer.0", "bert.encoder.layer.1"):
+        names += [f"{layer}.attention.self.{name}" for name in inside]
+        names += [f"{layer}.attention", f"{layer}.intermediate", layer]
+    assert list(watching.values) == names
+    assert list(watching.derivatives) == names[::-1]
+    for name, value in watching.values.items():
+        assert watching.derivatives[name].shape == value.shape, name
+    for i, state in enumerate(plain.hidden_states[1:]):
+        np.testing.assert_array_equal(to_numpy(watching.values[f"bert.encoder.layer.{i}"]), to_numpy(state))
+    maps = [watching.values[f"{layer}.attention.self.probabilities"] for layer in (names[9], names[18])]
+    for given, seen in zip(plain.attentions, maps, strict=True):
+        np.testing.assert_array_equal(to_numpy(given), to_numpy(seen))
+
+
+def test_hidden_states_keep_the_kernels_and_every_bit(build, batch):
+    model = build(BertModel, dtype="float32")
+    plain, _ = model.forward(**batch.encoder)
+    with_states, _ = model.forward(**batch.encoder, return_hidden_states=True)
+    np.testing.assert_array_equal(to_numpy(plain.last_hidden_state), to_numpy(with_states.last_hidden_state))
+
+
+def test_a_derivative_that_is_seen_is_the_derivative(build, batch):
+    """Of an attention probability, by moving it by ±h with another observer."""
+    model, watching = build(BertForMaskedLM), Watching()
+    _, cache = model.forward(**batch.encoder, labels=batch.all["labels"], context=Context(observer=watching))
+    model.backward(cache)
+    for name, place in (
+        ("bert.encoder.layer.0.attention.self.probabilities", (0, 1, 2, 3)),
+        ("bert.encoder.layer.1.attention.self.scores", (3, 0, 1, 0)),
+        ("bert.encoder.layer.1.intermediate", (0, 2, 3)),
+        ("bert.embeddings", (1, 2, 3)),
+    ):
+
+        def loss(h, name=name, place=place):
+            def move(seen, value):
+                if seen != name:
+                    return None
+                moved = value.copy()
+                moved[place] += h
+                return moved
+
+            outputs, _ = model.forward(
+                **batch.encoder, labels=batch.all["labels"], context=Context(observer=move)
+            )
+            return float(outputs.loss)
+
+        numeric = (loss(1e-5) - loss(-1e-5)) / 2e-5
+        assert float(watching.derivatives[name][place]) == pytest.approx(numeric, rel=1e-6, abs=1e-10), name
+
+
+def test_a_state_from_another_sentence_can_be_put_in(build, batch):
+    """Patching the whole output of a layer: above it the other sentence is read, and below nothing learns."""
+    model = build(BertForSequenceClassification)
+    name = "bert.encoder.layer.0"
+    other = {key: array[::-1] for key, array in batch.encoder.items()}
+    states, _ = model.forward(**other, return_hidden_states=True)
+    patch = states.hidden_states[1]
+    context = Context(observer=lambda seen, value: patch if seen == name else None)
+    mask = {"attention_mask": other["attention_mask"]}
+    outputs, cache = model.forward(batch.encoder["input_ids"], **mask, labels=[0, 1, 1, 0], context=context)
+    np.testing.assert_allclose(to_numpy(outputs.logits), to_numpy(states.logits), rtol=1e-12)
+    model.zero_grad()
+    model.backward(cache)
+    for name, parameter in model.named_parameters():
+        below = "embeddings" in name or "layer.0" in name
+        assert to_numpy(parameter.grad).any() != below, name
+
+
+def test_recomputation_and_observers_go_together(build, batch):
+    model, found = build(BertForPreTraining), []
+    for recompute in (False, True):
+        model.bert.encoder.recompute = recompute
+        watching = Watching()
+        context = Context(training=True, stream=model.device.asarray(dropout_stream(1, 2)), observer=watching)
+        model.zero_grad()
+        model.backward(model.forward(**batch.all, context=context)[1])
+        found.append((to_numpy(model.buffers.grad).copy(), watching.derivatives))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[0][1].keys() == found[1][1].keys()
+    for name, derivative in found[0][1].items():
+        np.testing.assert_array_equal(to_numpy(derivative), to_numpy(found[1][1][name]))
+
+
+# -- Caches -----------------------------------------------------------------------------------------
+
+
+def test_a_cache_is_for_the_model_that_made_it_and_for_one_backward(build, batch):
+    model, other = build(BertForMaskedLM), build(BertForMaskedLM)
+    labels = {"labels": batch.all["labels"]}
+    _, cache = model.forward(**batch.encoder, **labels)
+    with pytest.raises(ValueError, match="this is a cache of BertForMaskedLM, but BertForMaskedLM was to go"):
+        other.backward(cache)
+    model.backward(cache)
+    with pytest.raises(ValueError, match="this cache of BertForMaskedLM is spent"):
+        model.backward(cache)
+    layer, next_layer = model.bert.encoder.layer
+    x, bias = (model.device.asarray(np.ones(shape)) for shape in ((2, 3, 12), (2, 1, 1, 3)))
+    y, cache = layer.forward(x, bias)
+    with pytest.raises(ValueError, match="a cache of BertLayer"):
+        next_layer.backward(y, cache)
+    layer.backward(y, cache)
+    with pytest.raises(ValueError, match="this cache of BertLayer is spent"):
+        layer.backward(y, cache)
+
+
+# -- The way down -----------------------------------------------------------------------------------
+
+
+def own_frames_to_the_scores(model, inputs, monkeypatch):
+    """How many functions of ours are on the stack where q kᵀ is computed, from ``model.forward`` on."""
+    counts = []
+
+    class Counting(np.ndarray):
+        def __matmul__(self, other):
+            frame, count = sys._getframe(1), 0
+            names = []
+            while frame is not None:
+                if frame.f_globals.get("__name__", "").startswith("minibert."):
+                    count += 1
+                    names.append(frame.f_code.co_name)
+                frame = frame.f_back
+            if self.ndim == 4 and "forward" in names and np.ndim(other) == 4:
+                counts.append((count, names))
+            return np.asarray(self) @ np.asarray(other)
+
+    split_heads = ops.composites.split_qkv
+
+    def counting(qkv, num_heads):
+        return [part.view(Counting) for part in split_heads(qkv, num_heads)]
+
+    monkeypatch.setattr(ops.composites, "split_qkv", counting)
+    with ops.reference_only():
+        model.forward(**inputs)
+    return counts[0]
+
+
+@pytest.mark.parametrize("model_class", [BertModel, BertForPreTraining, BertForSequenceClassification])
+def test_at_most_nine_frames_lead_from_the_model_to_the_scores(config, batch, monkeypatch, model_class):
+    count, names = own_frames_to_the_scores(model_class(config()), batch.encoder, monkeypatch)
+    assert count <= 9, names
+
+
+def test_pairs_have_a_backward_too(build):
+    pairs = SentencePairs(build(SentenceEncoder))
+    _, cache = pairs.forward(IDS, IDS, [0.5, 1.0])
+    pairs.backward(cache)
+    with pytest.raises(ValueError, match="this cache of SentencePairs is spent"):
+        pairs.backward(cache)
