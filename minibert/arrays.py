@@ -7,8 +7,10 @@ a GPU. Nothing else in the package needs to know which of the two it is.
 
 import functools
 import math
+import os
 import platform
 import re
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -324,9 +326,21 @@ def _blas_libraries() -> list[threadpoolctl.LibController]:
     return threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
 
 
-def _set_blas_threads(count: int) -> None:
-    for library in _blas_libraries():
-        library.set_num_threads(count)
+@functools.cache
+def _blas_setters() -> list[Callable[[int], object]]:
+    """For each of them the function that sets its number of threads.
+
+    OpenBLAS's own where threads are its own too: threadpoolctl's takes thirty times as long, and does
+    nothing if another thread has called it before.
+    """
+    return [_openblas_setter(library) or library.set_num_threads for library in _blas_libraries()]
+
+
+def _openblas_setter(library: threadpoolctl.LibController) -> Callable[[int], object] | None:
+    if getattr(library, "threading_layer", "") != "pthreads":
+        return None
+    names = (f"{p}openblas_set_num_threads{s}" for p in ("", "scipy_") for s in ("", "64_", "_64"))
+    return next((getattr(library.dynlib, name) for name in names if hasattr(library.dynlib, name)), None)
 
 
 def set_threads(count: int) -> None:
@@ -337,7 +351,8 @@ def set_threads(count: int) -> None:
     global _threads, _pool
     if count < 1:
         raise UserError(f"threads must be at least 1, got {count}")
-    _set_blas_threads(count)
+    for set_number in _blas_setters():
+        set_number(count)
     _threads, _pool = count, None
 
 
@@ -349,24 +364,63 @@ def get_threads() -> int:
     return _threads
 
 
+class _OneBlasThread:
+    """Within this block BLAS computes with one thread; after the last of such blocks as before the first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._before: list[int] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._blocks += 1
+            if self._blocks == 1:
+                self._before = [library.num_threads for library in _blas_libraries()]
+                self._set([1] * len(self._before))
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks == 0:
+                self._set(self._before)
+
+    def _set(self, counts: list[int]) -> None:
+        for set_number, count, before in zip(_blas_setters(), counts, self._before, strict=True):
+            if before != 1:
+                set_number(count)
+
+    def forget(self) -> None:
+        """In a process that was forked in the middle of other threads' blocks: they do not exist here."""
+        if self._blocks:
+            self._set(self._before)
+        self.__init__()
+
+
+_one_blas_thread = _OneBlasThread()
+
+
+def _after_fork() -> None:
+    """A forked process has none of its parent's threads: the pool would wait for them forever."""
+    global _pool
+    _pool = None
+    _one_blas_thread.forget()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def run_all(tasks: Iterable[Callable[[], object]]) -> None:
     """Call every task, shared among as many threads as ``get_threads`` says, this one among them.
 
     NumPy, its BLAS and compiled loops release the interpreter's lock, so the tasks really run side by
-    side. BLAS itself computes with one thread from the first such call on: two tasks with a product each
-    are as fast as two products one after the other on two threads, what a task does with its product
-    finds it in the cache, and BLAS's own threads, which stay busy waiting for more, would be in the way.
+    side. Meanwhile BLAS itself computes with one thread: two tasks with a product each are as fast as two
+    products one after the other on two threads, what a task does with its product finds it in the cache,
+    and BLAS's own threads, which stay busy waiting for more, would be in the way.
     """
-    global _pool
-    if _pool is None and get_threads() > 1:
-        _pool = ThreadPoolExecutor(get_threads() - 1, thread_name_prefix="minibert")
-        _set_blas_threads(1)
     waiting = deque(tasks)
     helpers = min(get_threads(), len(waiting)) - 1
-    if helpers < 1:
-        for task in waiting:
-            task()
-        return
 
     def work() -> None:
         while True:
@@ -376,13 +430,22 @@ def run_all(tasks: Iterable[Callable[[], object]]) -> None:
                 return
             task()
 
-    futures = [_pool.submit(work) for _ in range(helpers)]
-    try:
-        work()
-    finally:
-        wait(futures)
+    with _one_blas_thread:
+        futures = [_threads_beside_this().submit(work) for _ in range(helpers)]
+        try:
+            work()
+        finally:
+            if futures:
+                wait(futures)
     for future in futures:
         future.result()
+
+
+def _threads_beside_this() -> ThreadPoolExecutor:
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(get_threads() - 1, thread_name_prefix="minibert")
+    return _pool
 
 
 def run_blocks(function: Callable[[slice], object], rows: int, block: int) -> None:

@@ -1,7 +1,9 @@
 """Which library an array belongs to, devices, threads, and the random bits of dropout."""
 
 import itertools
+import os
 import re
+import subprocess
 import sys
 import threading
 from types import ModuleType, SimpleNamespace
@@ -27,6 +29,7 @@ from minibert.arrays import (
     get_threads,
     random_bits,
     resolve_device,
+    run_all,
     run_blocks,
     set_threads,
     to_numpy,
@@ -319,13 +322,89 @@ def test_blocks_cover_all_rows_once(threads, count, rows, block):
     assert all(piece.start % block == 0 and piece.stop - piece.start <= block for piece in done)
 
 
-def test_blas_has_one_thread_from_the_first_call_on(threads):
-    """Also when that call had a single task: a resumed run computes its first step like all others."""
+def blas_threads():
+    pools = threadpoolctl.threadpool_info()
+    return {pool["num_threads"] for pool in pools if pool["user_api"] == "blas"}
+
+
+@pytest.mark.parametrize("tasks", [1, 5])
+def test_blas_has_one_thread_inside_and_all_of_them_afterwards(threads, tasks):
+    """Also when there is a single task: a resumed run computes its first step like all others."""
     threads(2)
-    run_blocks(lambda rows: None, 1, 1)
-    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
-    assert {pool["num_threads"] for pool in pools} == {1}
-    assert get_threads() == 2
+    inside = []
+    run_all([lambda: inside.append(blas_threads())] * tasks)
+    assert inside == [{1}] * tasks
+    assert blas_threads() == {2} and get_threads() == 2
+    with pytest.raises(ZeroDivisionError):
+        run_all([lambda: 1 / 0])
+    assert blas_threads() == {2}, "also after an error"
+    with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        run_all([lambda: None])
+        assert blas_threads() == {1}, "what somebody else has set is put back too"
+
+
+def test_blas_gets_its_threads_back_after_the_last_of_several_calls(threads):
+    """One call inside another, and two threads that call at once: whoever began first may be done first."""
+    threads(2)
+    inner = []
+
+    def task():
+        run_all([lambda: None])
+        inner.append(blas_threads())
+
+    run_all([task, task])
+    assert inner == [{1}, {1}] and blas_threads() == {2}
+
+    started, leave = threading.Event(), threading.Event()
+
+    def first():
+        started.wait(20)
+
+    def second():
+        started.set()
+        leave.wait(20)
+
+    callers = [threading.Thread(target=run_all, args=([task],)) for task in (first, second)]
+    for caller in callers:
+        caller.start()
+    callers[0].join(20)
+    assert blas_threads() == {1}
+    leave.set()
+    callers[1].join(20)
+    assert blas_threads() == {2}
+
+
+FORK = """
+import multiprocessing, threading
+import numpy as np
+from minibert.arrays import run_all, set_threads, _blas_libraries
+
+def child():
+    done = []
+    run_all([lambda: done.append(1)] * 4)
+    return len(done), [library.num_threads for library in _blas_libraries()]
+
+set_threads(2)
+run_all([lambda: None] * 4)  # now there is a pool, of threads that a child does not inherit
+fork = multiprocessing.get_context("fork")
+with fork.Pool(2) as pool:
+    print(pool.apply(child), end=" ")
+entered, leave = threading.Event(), threading.Event()
+other = threading.Thread(target=run_all, args=([lambda: (entered.set(), leave.wait())],))
+other.start()
+entered.wait()
+with fork.Pool(1) as pool:  # in the middle of another thread's call
+    print(pool.apply(child))
+leave.set()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_has_threads_of_its_own():
+    process = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=60
+    )
+    assert process.stdout == "(4, [2]) (4, [2])\n", process.stderr
 
 
 def test_an_error_in_a_block_is_raised(threads):

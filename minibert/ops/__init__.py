@@ -1,42 +1,36 @@
 """The mathematics of BERT: every operation a forward and a backward, side by side.
 
-Start with ``linear.py``; each file stands alone. The names below are what ``nn`` and ``bert`` call.
-Those that go through ``replaceable`` are the same functions as in their files, except that a kernel
-takes over where one is registered (``table.py``).
+Start with ``linear.py``; each file stands alone. The names below are what ``nn`` and ``bert`` call: the
+same functions as in their files, except that a cache knows which operation made it, and that a kernel takes
+over where one is registered for ``replaceable`` operations (``table.py``).
+
+A new activation is one entry in ``ACTIVATIONS``, a pair of plain functions by its name.
 
 The letters in shapes: B batch · S sequence length · H hidden size · A heads · D = H/A · F feed-forward
 size · V vocabulary · L layers · P predicted positions.
 """
 
 from minibert import arrays
-from minibert.ops import composites, optimise
+from minibert.ops import activations, composites, optimise, pooling, similarity
+from minibert.ops import crf as _crf
 from minibert.ops import cross_entropy as _cross_entropy
 from minibert.ops import dropout as _dropout
 from minibert.ops import embedding as _embedding
 from minibert.ops import layer_norm as _layer_norm
 from minibert.ops import linear as _linear
-from minibert.ops.activations import ACTIVATIONS, tanh, tanh_backward
+from minibert.ops import observed as _observed
+from minibert.ops import softmax as _softmax
+from minibert.ops import span_loss as _span_loss
+from minibert.ops import squared_error as _squared_error
+from minibert.ops.activations import ACTIVATIONS
 from minibert.ops.attention import attention_bias, split_heads
 from minibert.ops.cache import Cache
 from minibert.ops.composites import attention_probabilities
-from minibert.ops.crf import crf_nll, crf_nll_backward, viterbi
-from minibert.ops.pooling import POOLING, first_token, first_token_backward
-from minibert.ops.similarity import (
-    cosine_loss,
-    cosine_loss_backward,
-    cosine_similarity,
-    cosine_similarity_backward,
-    in_batch_softmax_loss,
-    in_batch_softmax_loss_backward,
-    unit_length,
-    unit_length_backward,
-)
-from minibert.ops.softmax import softmax
-from minibert.ops.span_loss import span_loss, span_loss_backward
-from minibert.ops.squared_error import squared_error, squared_error_backward
+from minibert.ops.crf import viterbi
 from minibert.ops.table import (
     TABLE,
     kernels_required,
+    pair,
     reference_only,
     register,
     replaceable,
@@ -61,6 +55,9 @@ dropout_residual_norm, dropout_residual_norm_backward = replaceable_pair(
 packed_attention, packed_attention_backward = replaceable_pair(
     composites.packed_attention, composites.packed_attention_backward
 )
+observed_attention, observed_attention_backward = replaceable_pair(
+    _observed.observed_attention, _observed.observed_attention_backward
+)
 masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
     composites.masked_lm_loss, composites.masked_lm_loss_backward
 )
@@ -68,8 +65,27 @@ dropout_keys = replaceable(arrays.dropout_keys)
 global_norm = replaceable(optimise.global_norm)
 adamw_update = replaceable(optimise.adamw_update)
 
+tanh, tanh_backward = pair(activations.tanh, activations.tanh_backward)
+softmax, softmax_backward = pair(_softmax.softmax, _softmax.softmax_backward)
+first_token, first_token_backward = pair(pooling.first_token, pooling.first_token_backward)
+crf_nll, crf_nll_backward = pair(_crf.crf_nll, _crf.crf_nll_backward)
+span_loss, span_loss_backward = pair(_span_loss.span_loss, _span_loss.span_loss_backward)
+squared_error, squared_error_backward = pair(
+    _squared_error.squared_error, _squared_error.squared_error_backward
+)
+unit_length, unit_length_backward = pair(similarity.unit_length, similarity.unit_length_backward)
+cosine_similarity, cosine_similarity_backward = pair(
+    similarity.cosine_similarity, similarity.cosine_similarity_backward
+)
+cosine_loss, cosine_loss_backward = pair(similarity.cosine_loss, similarity.cosine_loss_backward)
+in_batch_softmax_loss, in_batch_softmax_loss_backward = pair(
+    similarity.in_batch_softmax_loss, similarity.in_batch_softmax_loss_backward
+)
+POOLING = {name: pair(*functions) for name, functions in pooling.POOLING.items()}
+
 __all__ = [
     "ACTIVATIONS",
+    "Cache",
     "POOLING",
     "TABLE",
     "Cache",
@@ -107,12 +123,15 @@ __all__ = [
     "linear_backward",
     "masked_lm_loss",
     "masked_lm_loss_backward",
+    "observed_attention",
+    "observed_attention_backward",
     "packed_attention",
     "packed_attention_backward",
     "reference_only",
     "register",
     "require_kernels",
     "softmax",
+    "softmax_backward",
     "span_loss",
     "span_loss_backward",
     "split_heads",

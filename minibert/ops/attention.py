@@ -58,7 +58,8 @@ def attention(
     independent unit-variance numbers have variance D; the division makes it 1, so that the softmax
     neither saturates nor stops learning as D grows.
     """
-    p, softmax_cache = softmax(attention_scores(q, k, bias))  # (B, A, S, S)
+    scores = (q @ k.transpose(0, 1, 3, 2)) * (1.0 / math.sqrt(q.shape[-1])) + bias  # (B, A, S, S)
+    p, softmax_cache = softmax(scores)
     dropped, dropout_cache = dropout(p, probability, key)
     return dropped @ v, (q, k, v, dropped, softmax_cache, dropout_cache)
 

@@ -109,9 +109,10 @@ def packed_attention(
 ) -> tuple[Array, Cache]:
     """Attention of all heads at once, over queries, keys and values that lie side by side.
 
-    qkv (B, S, 3H), bias (B, 1, 1 or S, S) from ``attention_bias`` → y (B, S, H).
+    qkv (B, S, 3H), bias broadcast to (B, A, S, S), as ``attention_bias`` makes it or with a number of its
+    own for every head → y (B, S, H).
     """
-    q, k, v = _split_qkv(qkv, num_heads)
+    q, k, v = split_qkv(qkv, num_heads)
     y, cache = attention(q, k, v, bias, probability, key)
     return merge_heads(y), (cache, num_heads)
 
@@ -127,14 +128,14 @@ def packed_attention_backward(dout: Array, cache: Cache) -> Array:
 def attention_probabilities(qkv: Array, bias: Array, num_heads: int) -> Array:
     """The attention map softmax(q kᵀ/√D + bias), before dropout, for looking at.
 
-    qkv (B, S, 3H), bias (B, 1, 1 or S, S) → (B, A, S, S), each row summing to 1.
+    qkv (B, S, 3H), bias broadcast to (B, A, S, S) → (B, A, S, S), each row summing to 1.
     """
-    q, k, _ = _split_qkv(qkv, num_heads)
+    q, k, _ = split_qkv(qkv, num_heads)
     p, _ = softmax(attention_scores(q, k, bias))
     return p
 
 
-def _split_qkv(qkv: Array, num_heads: int) -> list[Array]:
+def split_qkv(qkv: Array, num_heads: int) -> list[Array]:
     """(B, S, 3H) → q, k, v, each (B, A, S, D)."""
     hidden = qkv.shape[-1] // 3
     return [split_heads(qkv[..., i * hidden : (i + 1) * hidden], num_heads) for i in range(3)]

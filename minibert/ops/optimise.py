@@ -45,8 +45,10 @@ def adamw_update(
     new_variance = beta2 * variance + (1.0 - beta2) * grad * grad
     direction = (new_mean / mean_correction) / (xp.sqrt(new_variance / variance_correction) + eps)
     new_value = value - lr * (direction + weight_decay * value)
-    for array, new in ((value, new_value), (mean, new_mean), (variance, new_variance)):
-        # chosen number by number, since the host does not know what the norm is
-        array[...] = new if norm is None else xp.where(xp.isfinite(norm), new, array)
+    changes = [(value, new_value), (mean, new_mean), (variance, new_variance)]
     if copy is not None:
-        copy[...] = value.astype(copy.dtype)
+        changes.append((copy, new_value))
+    for array, new in changes:
+        # chosen number by number, since the host does not know what the norm is
+        chosen = new if norm is None else xp.where(xp.isfinite(norm), new, array)
+        array[...] = chosen.astype(array.dtype, copy=False)

@@ -1,35 +1,50 @@
-"""Which operations can be replaced by a faster implementation, and by which.
+"""Which operations can be replaced by a faster implementation, and by which; and whose cache is whose.
 
-The table starts empty: ``kernels`` fills it. An implementation is chosen when the forward is called,
-by the library and the dtype of the first argument. The cache it returns remembers it, so that the
-backward goes to the implementation that made the cache.
+The table starts empty: ``kernels`` fills it. An implementation is chosen when the forward is called, by the
+library and the dtype of the first argument, if it accepts all of them; else the reference computes. The
+cache remembers what made it: the operation, so that no other operation's backward takes it, and the
+implementation, so that the backward goes to the one that made the cache.
 
 In 16 bits the reference computes in float32, and its results are rounded: the references themselves need
 not know that there is such a thing (``in_float32``).
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from minibert.arrays import HALF, Array, get_array_module
+from minibert.ops.cache import Cache
+
+P = ParamSpec("P")  # the parameters of an operation
+R = TypeVar("R")  # what it returns
+G = TypeVar("G", covariant=True)  # the gradients that its backward returns
+
+
+def _anything(*arguments: Any, **keywords: Any) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to compute an operation. The backward is None where there is nothing to differentiate."""
+    """One way to compute an operation. The backward is None where there is nothing to differentiate.
+
+    ``accepts`` is called with the forward's arguments, and says whether it is right for them.
+    """
 
     forward: Callable
     backward: Callable | None = None
+    accepts: Callable[..., bool] = _anything
 
 
 @dataclass
 class Entry:
     """An operation: its reference, and its kernels by (library, dtype), e.g. ("numpy", "float32").
 
-    Of the derivatives that the backward returns, so many are of activations, and come first.
+    The backward returns the derivatives of activations first; ``activations`` is how many there are.
     """
 
     reference: Implementation
@@ -38,7 +53,9 @@ class Entry:
 
     def without_kernel(self, dtype: str) -> Implementation:
         """What computes where no kernel does, for a first argument of this dtype."""
-        return in_float32(self.reference, self.activations) if dtype in HALF else self.reference
+        if dtype in HALF:
+            return in_float32(self.reference, self.activations, dtype)
+        return self.reference
 
 
 TABLE: dict[str, Entry] = {}
@@ -48,10 +65,19 @@ _kernels_required = False
 
 
 def register(
-    name: str, library: str, dtype: str, forward: Callable, backward: Callable | None = None
+    name: str,
+    library: str,
+    dtype: str,
+    forward: Callable,
+    backward: Callable | None = None,
+    accepts: Callable[..., bool] = _anything,
 ) -> None:
-    """Let the operation ``name`` be computed by these functions for arrays of this library and dtype."""
-    TABLE[name].kernels[library, dtype] = Implementation(forward, backward)
+    """Let the operation ``name`` be computed by these functions for arrays of this library and dtype.
+
+    Only where ``accepts``, called with the same arguments as the forward, says that they are right:
+    shapes, broadcasting, dtypes of the other arguments. Everything else is left to the reference.
+    """
+    TABLE[name].kernels[library, dtype] = Implementation(forward, backward, accepts)
 
 
 @contextmanager
@@ -76,28 +102,29 @@ def kernels_required() -> bool:
     return _kernels_required
 
 
-def _choose(name: str, x: Array) -> Implementation:
-    entry = TABLE[name]
+def _choose(name: str, first: str, arguments: tuple, keywords: dict[str, Any]) -> Implementation:
+    """What computes the operation for these arguments; ``first`` is the name of its first parameter."""
+    x = arguments[0] if arguments else keywords.get(first)
+    entry, library = TABLE[name], get_array_module(x).__name__
     if _kernels_on and entry.kernels:
-        kernel = entry.kernels.get((get_array_module(x).__name__, x.dtype.name))
-        if kernel is not None:
+        kernel = entry.kernels.get((library, x.dtype.name))
+        if kernel is not None and kernel.accepts(*arguments, **keywords):
             return kernel
     return entry.without_kernel(x.dtype.name)
 
 
-def in_float32(reference: Implementation, activations: int) -> Implementation:
-    """A pair of functions for arrays in 16 bits: computed in float32, each result then rounded.
+def in_float32(reference: Implementation, activations: int, dtype: str) -> Implementation:
+    """A pair of functions for arrays in 16 bits: computed in float32, each result then rounded to ``dtype``.
 
     Rounded are the output and the derivatives of activations, not a loss and the derivatives of parameters.
     """
 
-    def forward(x, *arguments, **keywords):
+    def forward(*arguments, **keywords):
         keywords = {name: _widen(argument) for name, argument in keywords.items()}
-        y, cache = reference.forward(*(_widen(argument) for argument in (x, *arguments)), **keywords)
-        return (y if y.ndim == 0 else y.astype(x.dtype)), (cache, x.dtype)
+        y, cache = reference.forward(*(_widen(argument) for argument in arguments), **keywords)
+        return (y if y.ndim == 0 else y.astype(dtype)), cache
 
     def backward(dout, cache):
-        cache, dtype = cache
         gradients = reference.backward(_widen(dout), cache)
         if not isinstance(gradients, tuple):
             return gradients.astype(dtype) if activations else gradients
@@ -113,37 +140,68 @@ def _widen(argument: Any) -> Any:
     return argument.astype("float32") if dtype is not None and dtype.name in HALF else argument
 
 
-def replaceable_pair(
-    forward: Callable, backward: Callable, activations: int = 1
-) -> tuple[Callable, Callable]:
-    """The same pair of functions, but a registered kernel takes over where there is one.
+# -- What ``ops`` exports ---------------------------------------------------------------------------
 
-    The first ``activations`` derivatives that the backward returns are those of activations.
+
+class Backward(Protocol[G]):
+    """A backward as ``ops`` exports it: it takes the cache of its own forward, and no other."""
+
+    def __call__(self, dout: Array | float, cache: Cache) -> G:
+        """The gradients. Raises ValueError for another operation's cache, TypeError for what is none."""
+
+
+def replaceable_pair(
+    forward: Callable[P, tuple[Array, Any]], backward: Callable[[Any, Any], G], activations: int = 1
+) -> tuple[Callable[P, tuple[Array, Cache]], Backward[G]]:
+    """The same pair of functions with a cache that knows its maker; a registered kernel takes over.
+
+    The backward returns the derivatives of activations first; ``activations`` is how many there are.
     """
-    name = forward.__name__
+    name, first = forward.__name__, next(iter(inspect.signature(forward).parameters))
     TABLE[name] = Entry(Implementation(forward, backward), activations)
 
     @functools.wraps(forward)
-    def choose_forward(x, *arguments, **keywords):
-        implementation = _choose(name, x)
-        y, cache = implementation.forward(x, *arguments, **keywords)
-        return y, (implementation, cache)
+    def choose_forward(*arguments: P.args, **keywords: P.kwargs) -> tuple[Array, Cache]:
+        implementation = _choose(name, first, arguments, keywords)
+        y, cache = implementation.forward(*arguments, **keywords)
+        return y, Cache(name, implementation.backward, cache)
 
+    return choose_forward, _by_the_maker(name, backward)
+
+
+def pair(
+    forward: Callable[P, tuple[Array, Any]], backward: Callable[[Any, Any], G]
+) -> tuple[Callable[P, tuple[Array, Cache]], Backward[G]]:
+    """The same pair of functions with a cache that knows its maker; no kernel can take over."""
+    name = forward.__name__
+
+    @functools.wraps(forward)
+    def call_forward(*arguments: P.args, **keywords: P.kwargs) -> tuple[Array, Cache]:
+        y, cache = forward(*arguments, **keywords)
+        return y, Cache(name, backward, cache)
+
+    return call_forward, _by_the_maker(name, backward)
+
+
+def _by_the_maker(name: str, backward: Callable[[Any, Any], G]) -> Backward[G]:
     @functools.wraps(backward)
-    def choose_backward(dout, cache):
-        implementation, cache = cache
-        return implementation.backward(dout, cache)
+    def choose_backward(dout: Array | float, cache: Cache) -> G:
+        if not isinstance(cache, Cache):
+            kind = type(cache).__name__
+            raise TypeError(f"{backward.__name__} needs the cache that {name} has returned, got a {kind}")
+        implementation, inner = cache.parts(name)
+        return implementation(dout, inner)
 
-    return choose_forward, choose_backward
+    return choose_backward
 
 
-def replaceable(function: Callable) -> Callable:
+def replaceable(function: Callable[P, R]) -> Callable[P, R]:
     """The same function, but a registered kernel takes over where there is one."""
-    name = function.__name__
+    name, first = function.__name__, next(iter(inspect.signature(function).parameters))
     TABLE[name] = Entry(Implementation(function))
 
     @functools.wraps(function)
-    def choose(x, *arguments, **keywords):
-        return _choose(name, x).forward(x, *arguments, **keywords)
+    def choose(*arguments: P.args, **keywords: P.kwargs) -> R:
+        return _choose(name, first, arguments, keywords).forward(*arguments, **keywords)
 
     return choose

@@ -1,11 +1,15 @@
 """What the compiled loops are made of: exp, the bits of dropout, integers ordered as floats are."""
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import minibert
 from minibert.arrays import dropout_key
 from minibert.ops.dropout import dropout_mask
 
@@ -105,3 +109,59 @@ def test_the_same_bits_from_a_process_that_compiles_and_from_one_that_finds_it_d
     assert runs[0].returncode == 0, runs[0].stderr
     assert runs[0].stdout == runs[1].stdout
     assert list(tmp_path.rglob("*.nbi")), "nothing was kept, so both have compiled"
+
+
+NORM = "import numpy, minibert; print(minibert.ops.global_norm(numpy.ones(16, numpy.float32)))"
+
+
+def run(code, expected="4.0\n", **options):
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
+    assert (process.stdout, process.returncode) == (expected, 0), process.stderr
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+@pytest.mark.parametrize("left", [0, 100])
+def test_a_damaged_file_is_compiled_anew(monkeypatch, tmp_path, suffix, left):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    run(NORM)
+    files = list(tmp_path.rglob(f"*.{suffix}"))
+    sizes = [path.stat().st_size for path in files]
+    for path in files:
+        os.truncate(path, left)
+    run(NORM)
+    assert files and [path.stat().st_size for path in files] == sizes, "they were not replaced"
+
+
+def test_works_on_a_full_disk(monkeypatch, tmp_path):
+    """Here the process may write no byte into any file; the second time one of them is damaged besides."""
+    pytest.importorskip("resource")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
+    run(full + NORM)
+    assert not list(tmp_path.rglob("*.nb?"))
+    run(NORM)
+    for path in tmp_path.rglob("*.nbi"):
+        os.truncate(path, 50)
+    run(full + NORM)
+
+
+def test_a_change_in_any_file_is_noticed(tmp_path):
+    """Here in one whose function was compiled into that of another, which has not changed."""
+    package = tmp_path / "minibert"
+    left_out = shutil.ignore_patterns("__pycache__", "assets")
+    shutil.copytree(Path(minibert.__file__).parent, package, ignore=left_out)
+    code = """
+import numpy as np
+from minibert import ops
+one = np.ones((1, 1), np.float32)
+print(f'{ops.linear_activation(one, one, one[0], "gelu")[0].item():.4f}')
+"""
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    run(code, "1.9545\n", env=environment, cwd=tmp_path)
+    assert list(package.rglob("*.nbc"))
+    file = package / "kernels" / "cpu" / "compiled.py"
+    source = file.read_text(encoding="utf-8")
+    assert source.count("else p * power") == 1
+    file.write_text(source.replace("else p * power", "else float32(0.0)"), encoding="utf-8")
+    run(code, "2.0000\n", env=environment, cwd=tmp_path)

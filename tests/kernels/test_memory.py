@@ -1,5 +1,8 @@
 """Large arrays in memory that was used before: never two at once in the same place, never too much held."""
 
+import os
+import threading
+
 import numpy as np
 import pytest
 
@@ -66,3 +69,25 @@ def test_never_much_more_is_held_than_was_needed_at_once(stock):
     assert stock.used_bytes >= 5 * 4 * 600_000
     del held
     assert stock.used_bytes == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent(stock):
+    held, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with stock.lock:
+            held.set()
+            leave.wait(20)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(20)
+    child = os.fork()
+    if not child:
+        os._exit(0 if stock.lock.acquire(timeout=5) else 1)
+    _, status = os.waitpid(child, 0)
+    leave.set()
+    holder.join()
+    assert status == 0

@@ -103,7 +103,7 @@ def test_without_a_finite_norm_nothing_changes(device, draw, norm):
         )
     for array, original in zip((value, mean, variance), before, strict=True):
         np.testing.assert_array_equal(to_numpy(array), original)
-    np.testing.assert_array_equal(to_numpy(copy), before[0].astype("float16"))
+    assert not to_numpy(copy).any(), "nor is the copy written"
 
 
 def test_a_finite_norm_changes_nothing_about_the_update(device, draw):

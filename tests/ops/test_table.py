@@ -1,6 +1,7 @@
 """The table of replaceable operations, by a pair of operations made up for the purpose."""
 
 import inspect
+import sys
 
 import ml_dtypes  # noqa: F401  (so that NumPy knows the name "bfloat16")
 import numpy as np
@@ -10,7 +11,8 @@ import strict
 from minibert import ops
 from minibert.arrays import HALF
 from minibert.ops import table
-from minibert.ops.table import TABLE, reference_only, register, replaceable, replaceable_pair
+from minibert.ops.attention import attention
+from minibert.ops.table import TABLE, pair, reference_only, register, replaceable, replaceable_pair
 
 
 def double(x, times=1):
@@ -44,8 +46,9 @@ def operation(monkeypatch):
 
 
 def maker(y_and_cache):
-    """Who made a cache: to callers it is opaque, to this test it is (implementation, cache)."""
-    return y_and_cache[1][1][0]
+    """Who made a cache: to callers it is opaque, to this test it is the backward and the plain cache."""
+    _, (who, *_) = y_and_cache[1].parts("double")
+    return who
 
 
 def test_a_kernel_is_used_for_its_library_and_dtype_only(operation):
@@ -53,6 +56,28 @@ def test_a_kernel_is_used_for_its_library_and_dtype_only(operation):
     assert maker(forward(np.ones(3, "float32"))) == "fast"
     assert maker(forward(np.ones(3, "float64"))) == "reference"
     assert maker(forward(strict.xp.ones(3, dtype="float32"))) == "reference"
+
+
+def test_a_kernel_is_used_for_the_arguments_that_it_accepts(monkeypatch):
+    """It is asked with the very arguments of the forward, by name or not, and only where it would be used."""
+    monkeypatch.setattr(table, "TABLE", {})
+    forward, backward = replaceable_pair(double, double_backward)
+    asked = []
+
+    def accepts(x, times=1):
+        asked.append(times)
+        return times < 3
+
+    register("double", "numpy", "float32", fast_double, fast_double_backward, accepts=accepts)
+    x = np.ones(3, "float32")
+    assert maker(forward(x, 2)) == maker(forward(x, times=1)) == maker(forward(times=2, x=x)) == "fast"
+    y, cache = forward(x, times=4)
+    assert maker((y, cache)) == "reference"
+    np.testing.assert_array_equal(backward(x, cache), [16.0] * 3)
+    assert asked == [2, 1, 2, 4]
+    with reference_only():
+        assert maker(forward(x, 1)) == maker(forward(x.astype("float64"), 1)) == "reference"
+    assert asked == [2, 1, 2, 4]
 
 
 def test_backward_goes_to_the_maker_of_the_cache(operation):
@@ -80,6 +105,91 @@ def test_reference_only_and_back(operation):
     with pytest.raises(ZeroDivisionError), reference_only():
         raise ZeroDivisionError
     assert maker(forward(x)) == "fast", "also after an error"
+
+
+def halve(x):
+    return x / 2.0, ("half",)
+
+
+def halve_backward(dout, cache):
+    return dout / 2.0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_backward_refuses_what_its_forward_did_not_make(operation, dtype):
+    forward, backward = operation
+    forward_of_half, backward_of_half = pair(halve, halve_backward)
+    y, cache = forward(np.ones(3, dtype))
+    half, half_cache = forward_of_half(y)
+    np.testing.assert_array_equal(backward_of_half(half, half_cache), [0.5] * 3)
+    with pytest.raises(ValueError, match="this is a cache of halve, but double was to go backward"):
+        backward(y, half_cache)
+    with pytest.raises(ValueError, match="this is a cache of double, but halve was to go backward"):
+        backward_of_half(half, cache)
+    for thing in (("reference", 1), None, [cache]):
+        with pytest.raises(
+            TypeError, match="double_backward needs the cache that double has returned, got a"
+        ):
+            backward(y, thing)
+    for _ in range(3):
+        np.testing.assert_array_equal(backward(y, cache), [4.0] * 3, "a cache may be used again")
+
+
+def test_every_pair_of_ops_says_whose_cache_it_is():
+    """Whatever ``ops`` exports with a backward beside it."""
+    x = np.random.default_rng(0).random((2, 3))
+    pairs = [
+        (getattr(ops, name.removesuffix("_backward")), getattr(ops, name))
+        for name in ops.__all__
+        if name.endswith("_backward")
+    ]
+    pairs += ops.POOLING.values()
+    assert len(pairs) > 20
+    _, cache = pair(halve, halve_backward)[0](x)
+    for forward, backward in pairs:
+        assert backward.__name__ == f"{forward.__name__}_backward"
+        with pytest.raises(ValueError, match=f"a cache of halve, but {forward.__name__} was to go backward"):
+            backward(x, cache)
+    mask = np.ones((2, 3))
+    for y, cache in (
+        ops.softmax(x),
+        ops.tanh(x),
+        ops.unit_length(x),
+        ops.POOLING["mean"][0](x[..., None], mask),
+    ):
+        assert isinstance(cache, ops.Cache) and y.shape[0] == 2
+
+
+def frames_between(caller, function):
+    """How many functions stand between a caller and the innermost one that runs ``function``'s code."""
+    depths = []
+
+    def look(frame, event, _):
+        if event == "call" and frame.f_code is function.__code__:
+            depth = 0
+            while frame.f_back.f_code is not caller.__code__:
+                frame, depth = frame.f_back, depth + 1
+            depths.append(depth)
+
+    sys.setprofile(look)
+    try:
+        caller()
+    finally:
+        sys.setprofile(None)
+    return depths
+
+
+def test_one_frame_of_ours_stands_before_the_plain_function():
+    """And two plain functions, one above the other, compute q @ kᵀ."""
+    x, bias = np.ones((1, 2, 6)), np.zeros((1, 1, 1, 2))
+
+    def caller():
+        ops.tanh(x)
+        ops.packed_attention(x, bias, 1, 0.0, None)
+
+    assert frames_between(caller, ops.tanh.__wrapped__) == [1]
+    assert frames_between(caller, ops.packed_attention.__wrapped__) == [1]
+    assert frames_between(caller, attention) == [2]
 
 
 def test_arguments_by_name(operation):
@@ -148,11 +258,11 @@ def test_a_loss_is_not_rounded(monkeypatch):
 @pytest.mark.parametrize("dtype", HALF)
 def test_a_kernel_for_16_bits_comes_before_the_reference(operation, dtype):
     forward, _ = operation
-    assert maker(forward(np.ones(3, dtype)))[0] == "reference"
+    assert maker(forward(np.ones(3, dtype))) == "reference"
     register("double", "numpy", dtype, fast_double, fast_double_backward)
     assert maker(forward(np.ones(3, dtype))) == "fast"
     with reference_only():
-        assert maker(forward(np.ones(3, dtype)))[0] == "reference"
+        assert maker(forward(np.ones(3, dtype))) == "reference"
 
 
 def test_only_known_operations_take_kernels():

@@ -3,9 +3,12 @@
 Where Numba is not installed there are none, and the reference operations compute.
 """
 
+import functools
 import importlib.util
 
+from minibert.kernels import arguments
 from minibert.ops import register
+from minibert.ops.activations import gelu as erf_gelu
 
 
 def register_all() -> None:
@@ -14,15 +17,17 @@ def register_all() -> None:
         return
     from minibert.kernels.cpu import attention, embed, gelu, linear, masked_lm_loss, norm, optimise
 
-    for name, module in (
-        ("linear", linear),
-        ("linear_activation", gelu),
-        ("layer_norm", norm),
-        ("dropout_residual_norm", norm),
-        ("embed", embed),
-        ("packed_attention", attention),
-        ("masked_lm_loss", masked_lm_loss),
+    only_gelu = functools.partial(arguments.linear_activation, known=[erf_gelu])
+    for name, module, accepts in (
+        ("linear", linear, arguments.linear),
+        ("linear_activation", gelu, only_gelu),
+        ("layer_norm", norm, arguments.layer_norm),
+        ("dropout_residual_norm", norm, arguments.dropout_residual_norm),
+        ("embed", embed, arguments.embed),
+        ("packed_attention", attention, arguments.packed_attention),
+        ("masked_lm_loss", masked_lm_loss, arguments.masked_lm_loss),
     ):
-        register(name, "numpy", "float32", getattr(module, name), getattr(module, f"{name}_backward"))
-    register("global_norm", "numpy", "float32", optimise.global_norm)
-    register("adamw_update", "numpy", "float32", optimise.adamw_update)
+        pair = getattr(module, name), getattr(module, f"{name}_backward")
+        register(name, "numpy", "float32", *pair, accepts=accepts)
+    register("global_norm", "numpy", "float32", optimise.global_norm, accepts=arguments.global_norm)
+    register("adamw_update", "numpy", "float32", optimise.adamw_update, accepts=arguments.adamw_update)

@@ -28,12 +28,13 @@ SCORES = 1 << 17  # of work at a time: half a megabyte of float32
 
 @compiled
 def _softmax_rows(scores, bias, scale):
-    """scores (b, a, S, S) ← p = softmax(scale · scores + bias), with bias (b, 1, 1 or S, S)."""
+    """scores (b, a, S, S) ← p = softmax(scale · scores + bias), with bias (b or 1, a or 1, S or 1, S)."""
     batch, heads, length, _ = scores.shape
     for b in range(batch):
         for a in range(heads):
             for i in range(length):
-                row, mask = scores[b, a, i], bias[b, 0, min(i, bias.shape[2] - 1)]
+                row = scores[b, a, i]
+                mask = bias[min(b, len(bias) - 1), min(a, bias.shape[1] - 1), min(i, bias.shape[2] - 1)]
                 largest = int32(-0x80000000)
                 for j in range(length):
                     row[j] = row[j] * scale + mask[j]
@@ -79,8 +80,10 @@ def packed_attention(
     qkv: np.ndarray, bias: np.ndarray, num_heads: int, probability: float, key: DropoutKey | None
 ) -> tuple[np.ndarray, tuple]:
     """See ``composites.packed_attention``."""
+    qkv = np.ascontiguousarray(qkv)
     q, k, v = _heads(qkv, 3, num_heads)
     batch, _, length, size = q.shape
+    bias = _of_four_axes(bias, length)
     y = empty((batch, length, num_heads * size))
     (y_heads,) = _heads(y, 1, num_heads)
     p = empty((batch, num_heads, length, length))
@@ -88,7 +91,7 @@ def packed_attention(
 
     def some(part: tuple[slice, slice], first: np.uint32) -> None:
         scores = np.matmul(q[part], k[part].swapaxes(2, 3), out=p[part])
-        _softmax_rows(scores, bias[part[0]], scale)
+        _softmax_rows(scores, _part_of(bias, part), scale)
         dropped = scores
         if drop[2]:  # the threshold: without dropout it is 0
             dropped = empty_like(scores)
@@ -106,7 +109,7 @@ def packed_attention_backward(dout: np.ndarray, cache: tuple) -> np.ndarray:
     q, k, v = _heads(qkv, 3, num_heads)
     dqkv = empty_like(qkv)
     dq, dk, dv = _heads(dqkv, 3, num_heads)
-    (dout,) = _heads(dout, 1, num_heads)
+    (dout,) = _heads(np.ascontiguousarray(dout, dtype=np.float32), 1, num_heads)
     scale = float32(1.0 / math.sqrt(q.shape[-1]))
 
     def some(part: tuple[slice, slice], first: np.uint32) -> None:
@@ -123,12 +126,27 @@ def packed_attention_backward(dout: np.ndarray, cache: tuple) -> np.ndarray:
 
 def _heads(packed: np.ndarray, count: int, num_heads: int) -> np.ndarray:
     """(B, S, count · H) → a view (count, B, A, S, D): count = 3 for q, k, v side by side, else 1."""
-    batch, length, _ = packed.shape
-    return packed.reshape(batch, length, count, num_heads, -1).transpose(2, 0, 3, 1, 4)
+    batch, length, width = packed.shape
+    size = width // (count * num_heads)
+    return packed.reshape(batch, length, count, num_heads, size).transpose(2, 0, 3, 1, 4)
+
+
+def _of_four_axes(bias: np.ndarray, length: int) -> np.ndarray:
+    """The bias with an axis for each of B, A, S, S, of length 1 where it is broadcast; the last one is full."""
+    bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+    return np.ascontiguousarray(np.broadcast_to(bias, (*bias.shape[:3], length)))
+
+
+def _part_of(bias: np.ndarray, part: tuple[slice, slice]) -> np.ndarray:
+    """The bias for a part of B and A; an axis of length 1 serves all parts."""
+    whole = slice(None)
+    return bias[tuple(whole if n == 1 else of for n, of in zip(bias.shape, part, strict=False))]
 
 
 def _parts(batch: int, heads: int, length: int, _: int) -> Iterator[tuple[tuple[slice, slice], np.uint32]]:
     """The work in parts: slices of B and A, together contiguous, and the number of their first score."""
+    if not batch * length:
+        return
     some_heads = min(max(SCORES // length**2, 1), heads)
     some_batch = max(SCORES // (heads * length**2), 1)
     for b in range(0, batch, some_batch):

@@ -6,20 +6,27 @@ so that they run in vector registers. A loop that adds up should not write to an
 arrays lie so close that they might overlap, it would run one number at a time, and give other bits.
 NaN and infinity keep their meaning: a loss that is not finite must stay visible.
 
-Numba notices a change in the file of a function, not in other files that it calls: after editing this one,
-or ``norm.py``, ``make clean``.
+The machine code is kept in a folder that is named after the text of all files here: Numba notices a change
+in the file of a function by itself, but not in other files whose functions it has compiled into that one.
 """
 
+import contextlib
+import hashlib
+import os
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from minibert.arrays import DropoutKey
 from minibert.ops.dropout import dropout_threshold
 
 _ANY_ORDER = {"contract", "nsz", "arcp", "reassoc"}
 _THIS_ORDER = {"contract", "nsz"}
+_EACH_ROUNDED = {"nsz"}
 
 
 def compiled(function: Callable) -> Callable:
@@ -41,15 +48,65 @@ def _in_this_order(function: Callable) -> Callable:
     return _compile(function, _THIS_ORDER)
 
 
+def _each_rounded(function: Callable) -> Callable:
+    """The same for a function whose operations must not be made one with their neighbours."""
+    return _compile(function, _EACH_ROUNDED)
+
+
 def _compile(function: Callable, fastmath: set[str], inline: str = "never") -> Callable:
-    options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath, "inline": inline}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # there is no folder to keep it in, so every process compiles anew
-        return numba.njit(**options)(function)
+    dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath, inline=inline)(function)
+    with contextlib.suppress(RuntimeError):  # there is no folder to keep it in: every process compiles anew
+        dispatcher._cache = _Kept(function)
+    return dispatcher
+
+
+def sources_digest(folder: Path) -> str:
+    """A name for the text of all Python files in a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+_DIGEST = sources_digest(Path(__file__).parent)
+
+
+class _Kept(FunctionCache):
+    """Numba's files of machine code, in a folder of our own; without them, whatever the reason, it compiles.
+
+    A file may be damaged, or the disk be full.
+    """
+
+    def __init__(self, function: Callable):
+        super().__init__(function)
+        locator = self._impl.locator
+        self._cache_path = os.path.join(locator.get_cache_path(), f"minibert-{_DIGEST}")
+        self._cache_file = IndexDataCacheFile(
+            self._cache_path, self._impl.filename_base, locator.get_source_stamp()
+        )
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        try:
+            return super().load_overload(signature, target)
+        except Exception:  # unpickling what is damaged raises anything
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        with contextlib.suppress(Exception):  # also a damaged file that could not be replaced above
+            os.makedirs(self._cache_path, exist_ok=True)
+            super().save_overload(signature, compiled)
 
 
 float32, int32, uint32 = np.float32, np.int32, np.uint32
+
+
+@_each_rounded
+def product(a, b):
+    """a · b rounded to a float32, also where something is subtracted next: the same number at every use."""
+    return a * b
+
 
 _ROUNDING = float32(1.5 * 2**23)  # added to a small number, it leaves the nearest integer in the last bits
 _LOG2_E = float32(1.4426950408889634)

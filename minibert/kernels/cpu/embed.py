@@ -4,7 +4,7 @@ import numpy as np
 
 from minibert.arrays import DropoutKey, run_all, run_blocks
 from minibert.kernels.cpu.compiled import compiled, dropout_factor, dropout_numbers, float32, uint32
-from minibert.kernels.cpu.memory import empty, empty_like
+from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 from minibert.kernels.cpu.norm import ROWS, normalise_row, normalise_row_backward, partial_sums
 
 
@@ -58,30 +58,34 @@ def embed(
 ) -> tuple[np.ndarray, tuple]:
     """See ``composites.embed``."""
     shape = (*input_ids.shape, word_weight.shape[1])
-    ids, type_ids = input_ids.reshape(-1), token_type_ids.reshape(-1)
-    positions = position_weight[: shape[1]]
+    ids, type_ids = (
+        np.ascontiguousarray(some, dtype=np.int64).reshape(-1) for some in (input_ids, token_type_ids)
+    )
+    tables = word_weight, position_weight, token_type_weight
+    words, positions, types = (np.ascontiguousarray(table) for table in tables)
+    norm_weight, norm_bias = np.ascontiguousarray(norm_weight), np.ascontiguousarray(norm_bias)
     normalised = empty((len(ids), shape[2]))
     y, inverse_std = empty_like(normalised), empty((len(ids),))
     drop = dropout_numbers(probability, key)
 
     def block(s: slice) -> None:
         _embed_rows(
-            *(word_weight, positions, token_type_weight, ids[s], type_ids[s], norm_weight, norm_bias),
+            *(words, positions[: shape[1]], types, ids[s], type_ids[s], norm_weight, norm_bias),
             *(float32(eps), drop, s.start, normalised[s], inverse_std[s], y[s]),
         )
 
     run_blocks(block, len(ids), ROWS)
-    tables = [weight.shape for weight in (word_weight, position_weight, token_type_weight)]
-    return y.reshape(shape), (tables, ids, type_ids, normalised, inverse_std, norm_weight, drop)
+    shapes = [table.shape for table in tables]
+    return y.reshape(shape), (shapes, ids, type_ids, normalised, inverse_std, norm_weight, drop)
 
 
 def embed_backward(
     dout: np.ndarray, cache: tuple
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """See ``composites.embed_backward``."""
-    tables, ids, type_ids, normalised, inverse_std, norm_weight, drop = cache
-    dword, dposition, dtoken_type = (np.zeros(shape, dtype=dout.dtype) for shape in tables)
-    rows = dout.reshape(normalised.shape)
+    shapes, ids, type_ids, normalised, inverse_std, norm_weight, drop = cache
+    dword, dposition, dtoken_type = (np.zeros(shape, dtype=np.float32) for shape in shapes)
+    rows = as_rows(dout, len(norm_weight))
     dtotal = empty_like(normalised)
     sums = partial_sums(len(rows), len(norm_weight))
 

@@ -5,19 +5,19 @@ from collections.abc import Callable
 import numpy as np
 
 from minibert.arrays import get_threads, run_blocks
-from minibert.kernels.cpu.memory import empty, empty_like
+from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 
 
 def row_block(rows: int, at_most: int = 512) -> int:
     """How many rows of a product to compute at a time: a share of equal size for every thread, or several."""
     threads = get_threads()
-    rounds = -(-rows // (threads * at_most))
+    rounds = max(-(-rows // (threads * at_most)), 1)
     return max(-(-rows // (threads * rounds)), 1)
 
 
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, tuple]:
     """See ``ops.linear``."""
-    rows = x.reshape(-1, x.shape[-1])
+    rows = as_rows(x, x.shape[-1])
     y = empty((len(rows), len(weight)))
 
     def block(s: slice) -> None:
@@ -30,7 +30,7 @@ def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndar
 
 def linear_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """See ``ops.linear_backward``."""
-    return linear_gradients(dout.reshape(-1, dout.shape[-1]), *cache)
+    return linear_gradients(as_rows(dout, dout.shape[-1]), *cache)
 
 
 def linear_gradients(
@@ -40,7 +40,7 @@ def linear_gradients(
 
     ``fill`` is called with each block of rows of dy before they are used, to compute them.
     """
-    rows = x.reshape(-1, x.shape[-1])
+    rows = as_rows(x, x.shape[-1])
     dx, dweight = empty_like(rows), empty_like(weight)
     step = row_block(len(rows))
     dbias = empty((-(-len(rows) // step), len(weight)))  # a row of sums for each block

@@ -66,10 +66,11 @@ def masked_lm_loss(
 ) -> tuple[np.ndarray, tuple]:
     """See ``composites.masked_lm_loss``."""
     count = len(labels)
+    labels, bias = np.ascontiguousarray(labels, dtype=np.int64), np.ascontiguousarray(bias)
     chunks = _chunks(count, len(weight))
     scores = empty((count * len(weight),))  # chunk after chunk, each (N, its words)
     largest, total = empty((len(chunks), count)), empty((len(chunks), count))
-    of_label = empty((count,))
+    of_label = np.zeros(count, dtype=np.float32)  # and so it stays where the weight is 0 and the label none
 
     def chunk(number: int, words: slice) -> None:
         z = _of_chunk(scores, words, count)

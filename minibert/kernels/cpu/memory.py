@@ -1,4 +1,4 @@
-"""Large arrays in memory that has been used before.
+"""Arrays as the kernels want them; large ones in memory that has been used before.
 
 The operating system gives fresh memory page by page, each cleared first, when it is written to: for a
 large array that costs more than computing what goes in. A training step frees and wants the same arrays
@@ -7,6 +7,7 @@ the most that was ever in use at once.
 """
 
 import math
+import os
 import threading
 import weakref
 from collections import defaultdict
@@ -47,6 +48,15 @@ class _Stock:
 _stock = _Stock()
 
 
+def _after_fork() -> None:
+    """Another thread of the parent may have held the lock; it does not exist here and never lets go."""
+    _stock.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def empty(shape: tuple[int, ...]) -> np.ndarray:
     """An array of float32 with any contents, like ``np.empty``."""
     size = 4 * math.prod(shape)
@@ -63,3 +73,8 @@ def empty(shape: tuple[int, ...]) -> np.ndarray:
 def empty_like(array: np.ndarray) -> np.ndarray:
     """The same, of the shape of ``array``."""
     return empty(array.shape)
+
+
+def as_rows(array: np.ndarray, size: int) -> np.ndarray:
+    """A float32 array (…) as rows (R, size) without gaps, as the loops are compiled for; copied only if need be."""
+    return np.ascontiguousarray(array, dtype=np.float32).reshape(-1, size)

@@ -13,9 +13,10 @@ from minibert.kernels.cpu.compiled import (
     dropout_numbers,
     float32,
     inlined,
+    product,
     uint32,
 )
-from minibert.kernels.cpu.memory import empty, empty_like
+from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 
 ROWS = 512  # rows of work at a time
 
@@ -23,16 +24,16 @@ ROWS = 512  # rows of work at a time
 @inlined
 def normalise_row(x, weight, bias, eps, y):
     """y = γ x̂ + β, and x̂ in place of x; returns 1/σ."""
-    share = float32(1.0) / float32(len(x))
+    size = float32(len(x))
     total = float32(0.0)
     for c in range(len(x)):
         total += x[c]
-    mean = total * share
+    mean = total / size
     squares = float32(0.0)
     for c in range(len(x)):
         centred = x[c] - mean
         squares += centred * centred
-    inverse_std = float32(1.0) / np.sqrt(squares * share + eps)
+    inverse_std = float32(1.0) / np.sqrt(squares / size + eps)
     for c in range(len(x)):
         x[c] = (x[c] - mean) * inverse_std
         y[c] = x[c] * weight[c] + bias[c]
@@ -42,18 +43,18 @@ def normalise_row(x, weight, bias, eps, y):
 @inlined
 def normalise_row_backward(dout, normalised, inverse_std, weight, dx, dweight, dbias):
     """dx = (dx̂ − mean(dx̂) − x̂ mean(dx̂ x̂)) / σ with dx̂ = γ dout; adds dout x̂ and dout to dweight and dbias."""
-    share = float32(1.0) / float32(len(dout))
+    size = float32(len(dout))
     mean = projection = float32(0.0)
     for c in range(len(dout)):
-        dnormalised = dout[c] * weight[c]
+        dnormalised = product(dout[c], weight[c])
         mean += dnormalised
         projection += dnormalised * normalised[c]
-    mean *= share
-    projection *= share
+    mean /= size
+    projection /= size
     for c in range(len(dout)):
         dweight[c] += dout[c] * normalised[c]
         dbias[c] += dout[c]
-        dx[c] = (dout[c] * weight[c] - mean - normalised[c] * projection) * inverse_std
+        dx[c] = (product(dout[c], weight[c]) - mean - normalised[c] * projection) * inverse_std
 
 
 # -- LayerNorm alone ------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ def _norm_rows_backward(dout, normalised, inverse_std, weight, dx, dweight, dbia
 
 def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) -> tuple[np.ndarray, tuple]:
     """See ``ops.layer_norm``."""
-    rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+    rows, weight, bias = as_rows(x, x.shape[-1]), np.ascontiguousarray(weight), np.ascontiguousarray(bias)
     normalised, y = empty_like(rows), empty_like(rows)
     inverse_std = empty((len(rows),))
 
@@ -88,7 +89,7 @@ def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) 
 def layer_norm_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """See ``ops.layer_norm_backward``."""
     normalised, inverse_std, weight = cache
-    rows = np.ascontiguousarray(dout).reshape(normalised.shape)
+    rows = as_rows(dout, len(weight))
     dx = empty_like(rows)
     sums = partial_sums(len(rows), len(weight))
 
@@ -141,8 +142,8 @@ def dropout_residual_norm(
 ) -> tuple[np.ndarray, tuple]:
     """See ``composites.dropout_residual_norm``."""
     size = x.shape[-1]
-    x_rows = np.ascontiguousarray(x).reshape(-1, size)
-    residual_rows = np.ascontiguousarray(residual).reshape(-1, size)
+    x_rows, residual_rows = as_rows(x, size), as_rows(residual, size)
+    weight, bias = np.ascontiguousarray(weight), np.ascontiguousarray(bias)
     normalised, y = empty_like(x_rows), empty_like(x_rows)
     inverse_std = empty((len(x_rows),))
     drop = dropout_numbers(probability, key)
@@ -162,7 +163,7 @@ def dropout_residual_norm_backward(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """See ``composites.dropout_residual_norm_backward``."""
     normalised, inverse_std, weight, drop = cache
-    rows = np.ascontiguousarray(dout).reshape(normalised.shape)
+    rows = as_rows(dout, len(weight))
     count, size = rows.shape
     dx, dresidual = empty_like(rows), empty_like(rows)
     sums = partial_sums(count, size)

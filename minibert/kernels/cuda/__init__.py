@@ -2,7 +2,7 @@
 
 A source is compiled when it is first needed, for the GPU and the dtype at hand. Where that fails, the
 reference operation takes over, with one warning for each operation, or it is an error: see
-``ops.require_kernels``.
+``ops.require_kernels``. Arguments that the kernels do not accept go to the reference without a word.
 Nothing here needs CuPy or a GPU before an array of CuPy's comes along.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from minibert.arrays import Array
 from minibert.errors import UserError
+from minibert.kernels import arguments
 from minibert.kernels.cuda import (
     activation,
     attention,
@@ -45,15 +46,35 @@ PAIRS = (
 )
 
 
+FUNCTIONS = (
+    ("global_norm", optimise, "float32"),  # these two over flat buffers, which are float32 always
+    ("adamw_update", optimise, "float32"),
+    ("dropout_keys", dropout, "uint32"),
+)
+
+
 def register_all() -> None:
     """Enter these kernels in the table of ``ops``."""
     for name, module, sources in PAIRS:
         pair = _with_fallback(name, getattr(module, name), getattr(module, f"{name}_backward"), sources)
         for dtype in DTYPES:
-            register(name, "cupy", dtype, *pair)
-    for name in ("global_norm", "adamw_update"):  # over flat buffers, which are float32 always
-        register(name, "cupy", "float32", _function_with_fallback(name, getattr(optimise, name)))
-    register("dropout_keys", "cupy", "uint32", _function_with_fallback("dropout_keys", dropout.dropout_keys))
+            register(name, "cupy", dtype, *pair, accepts=_accepts(name))
+    for name, module, dtype in FUNCTIONS:
+        function = _function_with_fallback(name, getattr(module, name))
+        register(name, "cupy", dtype, function, accepts=_accepts(name))
+
+
+def _accepts(name: str) -> Callable[..., bool]:
+    """Whether the kernel of that operation is right for these arguments. A GPU cannot launch for no elements."""
+    accepts = getattr(arguments, name)
+    if name == "linear_activation":
+        accepts = functools.partial(accepts, known=activation.NUMBERS)
+
+    def accepts_and_has_elements(*arguments: Any, **keywords: Any) -> bool:
+        given = (*arguments, *keywords.values())
+        return accepts(*arguments, **keywords) and all(x.size for x in given if hasattr(x, "size"))
+
+    return accepts_and_has_elements
 
 
 def _with_fallback(

@@ -4,10 +4,11 @@ from minibert.arrays import Array, get_array_module
 from minibert.kernels.cuda.columns import add_sums, column_sums
 from minibert.kernels.cuda.launch import TILE, contiguous, launch, tile_grid
 from minibert.kernels.cuda.products import multiply_rows, product_gradients
+from minibert.ops.activations import ACTIVATIONS, gelu, gelu_tanh, relu, tanh
 
-# The numbers of activation.cu.
+# The numbers of activation.cu, by the reference that each stands for.
 IDENTITY = 0
-ACTIVATIONS = {"gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "relu": 3, "tanh": 4}
+NUMBERS = {gelu: 1, gelu_tanh: 2, relu: 3, tanh: 4}
 
 ROWS_PER_BLOCK = 32
 
@@ -27,12 +28,13 @@ def linear_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Array]:
 
 
 def linear_activation(x: Array, weight: Array, bias: Array, activation: str) -> tuple[Array, tuple]:
-    """See ``composites.linear_activation``."""
+    """See ``composites.linear_activation``; the activation is one of ``NUMBERS``."""
+    number = NUMBERS[ACTIVATIONS[activation][0]]
     z = multiply_rows(x, weight)  # (…, N), without the bias
     y = get_array_module(x).empty_like(z)
     bias = contiguous(bias, "float32")
-    _add_bias_and_activate(z, bias, y, ACTIVATIONS[activation])
-    return y, (x, weight, bias, z, ACTIVATIONS[activation])
+    _add_bias_and_activate(z, bias, y, number)
+    return y, (x, weight, bias, z, number)
 
 
 def linear_activation_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Array]:

@@ -7,20 +7,21 @@
 // keys. The products q kᵀ, p̃ v and their derivatives are cuBLAS's, and so is the factor 1/√D (attention.py).
 #include "common.cuh"
 
-// scores, dropped (rows, length), rows = (b · heads + a) · length + query; the bias of query and batch entry
-// begins at bias + b · bias_batch + query · bias_query, (length,). dropped is null where there is no dropout.
+// scores, dropped (rows, length), row = (b · heads + a) · length + query; its bias (length,) begins at
+// bias + b · bias_batch + a · bias_head + query · bias_query. dropped is null where there is no dropout.
 extern "C" __global__ void attention_softmax(
     T* scores, const float* bias, T* dropped,
-    int rows, int heads, int length, int bias_batch, int bias_query,
+    int rows, int heads, int length, int bias_batch, int bias_head, int bias_query,
     const unsigned int* key, int threshold, float scale) {
     const int row = blockIdx.x * blockDim.y + threadIdx.y, column = threadIdx.x * PACK;
     const int here = row < rows ? length - column : 0;
     const long long at = (long long)row * length + column;
-    const int query = row % length, batch = row / length / heads;
+    const int query = row % length, head = row / length % heads, batch = row / length / heads;
+    const long long of_bias = (long long)batch * bias_batch + (long long)head * bias_head + (long long)query * bias_query;
 
     float p[PACK], mask[PACK];
     load(p, scores + at, here);
-    load(mask, bias + (long long)batch * bias_batch + (long long)query * bias_query + column, here);
+    load(mask, bias + of_bias + column, here);
     float highest = -3.4e38f;
 #pragma unroll
     for (int j = 0; j < PACK; j++) {

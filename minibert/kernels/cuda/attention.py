@@ -21,11 +21,10 @@ def packed_attention(
 
     dropout = dropout_arguments(qkv, probability, key)
     dropped = None if dropout[0] is None else xp.empty_like(probabilities)
-    bias = contiguous(bias, "float32")  # (B, 1, 1 or S, S)
-    of_query = length if bias.shape[2] > 1 else 0
+    bias, bias_steps = _bias(bias, length)
     grid, block, rows = _grid(probabilities)
     arrays = probabilities, bias, dropped
-    numbers = rows, num_heads, length, bias.shape[2] * length, of_query
+    numbers = rows, num_heads, length, *bias_steps
     launch("attention", "attention_softmax", dtype, grid, block, *arrays, *numbers, *dropout)
     dropped = probabilities if dropped is None else dropped
     y = xp.empty((batch, length, width // 3), dtype=qkv.dtype)
@@ -59,6 +58,18 @@ def _heads(x: Array, count: int, num_heads: int) -> list[Array]:
     batch, length, width = x.shape
     x = x.reshape(batch, length, count, num_heads, width // count // num_heads)
     return [x[:, :, i].swapaxes(1, 2) for i in range(count)]
+
+
+def _bias(bias: Array, length: int) -> tuple[Array, list[int]]:
+    """The bias, of four axes without gaps, and the elements from one batch entry, head and query to the next.
+
+    None where the axis has length 1 and is broadcast. The last axis is (S,) in full.
+    """
+    bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+    bias = contiguous(get_array_module(bias).broadcast_to(bias, (*bias.shape[:3], length)), "float32")
+    _, heads, queries, _ = bias.shape
+    steps = heads * queries * length, queries * length, length
+    return bias, [step if n > 1 else 0 for n, step in zip(bias.shape, steps, strict=False)]
 
 
 def _scale(q: Array) -> float:

@@ -1,6 +1,7 @@
 """Compiling the .cu files on the GPU at hand, and launching their kernels."""
 
 import functools
+import operator
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -116,17 +117,27 @@ def launch(
 ) -> None:
     """Launch ``kernel`` of ``source``.cu, compiled for activations of ``dtype``.
 
-    Arguments are given as the kernel lists them: an array for a pointer, None for a null pointer, a
-    Python int for an int, a float for a float. Raises KernelError if the source does not compile, and
-    OverflowError for an int beyond 32 bits.
+    Arguments are given as the kernel lists them: an array for a pointer, None for a null pointer, a number
+    for an int or a float. Raises KernelError if the source does not compile, TypeError for a fraction where
+    the kernel has an int, OverflowError for an int beyond 32 bits.
     """
-    launcher.run(source, kernel, dtype, grid, block, tuple(_argument(argument) for argument in arguments))
+    kinds = parameters(source, kernel)
+    given = tuple(_argument(kind, value) for kind, value in zip(kinds, arguments, strict=True))
+    launcher.run(source, kernel, dtype, grid, block, given)
 
 
-def _argument(value: Any) -> Any:
-    if isinstance(value, bool | int):
-        return np.int32(value)
-    return np.float32(value) if isinstance(value, float) else value
+@functools.cache
+def parameters(source: str, kernel: str) -> list[str]:
+    """What a kernel lists as its parameters: "int", "float", or "*" for a pointer."""
+    listed = re.search(rf"__global__ void {kernel}\(([^)]*)\)", read_source(source))[1].split(",")
+    return ["*" if "*" in one else one.split()[0] for one in listed]
+
+
+def _argument(kind: str, value: Any) -> Any:
+    """The value as the kernel reads it: a float32 for a float, even if it was given as the int 1."""
+    if kind == "*":
+        return value
+    return np.int32(operator.index(value)) if kind == "int" else np.float32(value)
 
 
 def contiguous(array: Array, dtype: str | None = None) -> Array:

@@ -42,11 +42,11 @@ def scatter_rows(ids: Array, d: Array, count: int) -> Array:
 
 def embedding(weight: Array, ids: Array) -> tuple[Array, tuple]:
     """See ``ops.embedding``."""
-    return weight[ids], (ids, weight.shape[0])
+    return weight[ids], (ids, weight.shape[0], weight.dtype)
 
 
 def embedding_backward(dout: Array, cache: tuple) -> Array:
     """See ``ops.embedding_backward``. Added up in float32; a table in 16 bits is one of activations."""
-    ids, count = cache
-    dweight = scatter_rows(ids.reshape(-1), contiguous(dout).reshape(-1, dout.shape[-1]), count)
-    return dweight.astype(dout.dtype, copy=False)
+    ids, count, dtype = cache
+    dweight = scatter_rows(ids.reshape(-1), contiguous(dout, dtype).reshape(-1, dout.shape[-1]), count)
+    return dweight.astype(dtype, copy=False)

@@ -89,4 +89,5 @@ def test_every_operation_has_a_kernel_for_cupy():
         dtypes = {dtype for library, dtype in entry.kernels if library == "cupy"}
         few = {"global_norm": {"float32"}, "adamw_update": {"float32"}, "dropout_keys": {"uint32"}}
         few["dropout"] = set()  # alone it stands only before a classifier; elsewhere it is part of a kernel
+        few["observed_attention"] = set()  # whoever observes wants to see every step
         assert dtypes == few.get(name, set(cuda.DTYPES)), name

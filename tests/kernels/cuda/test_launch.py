@@ -67,19 +67,33 @@ def test_a_source_is_compiled_once_for_each_dtype_and_gpu(cupy):
 
 
 def test_arguments_become_what_a_kernel_reads(cupy):
-    array = np.zeros(3, np.float32)
-    launch.launch("columns", "column_sums", "float32", (2, 3), (32, 8), array, None, 7, True, 0.5)
-    ((name, grid, block, arguments),) = FakeModule.made[0].launched
-    assert (name, grid, block) == ("column_sums", (2, 3), (32, 8))
-    assert arguments[0] is array
-    assert [(type(a), a) for a in arguments[1:]] == [
-        (np.uint64, 0),
-        (np.int32, 7),
-        (np.int32, 1),
-        (np.float32, 0.5),
-    ]
-    with pytest.raises(OverflowError):
-        launch.launch("columns", "column_sums", "float32", (1,), (32,), 2**31)
+    """Whatever number they were given as: an int for a float, as JSON has 1, is no int in the kernel."""
+    array, key = np.zeros(3, np.float32), np.zeros(2, np.uint32)
+    for number, flag in ((1, True), (np.float64(1.0), np.int64(1))):
+        launch.launch(
+            *("residual_norm", "residual_norm", "float32", (2, 3), (32, 8)),
+            *(array, None, array, array, array, array, array, array, 7, flag, 5, number, key, 3, number),
+        )
+    for name, grid, block, arguments in FakeModule.made[0].launched:
+        assert (name, grid, block) == ("residual_norm", (2, 3), (32, 8))
+        assert arguments[0] is array and arguments[12] is key
+        assert (type(arguments[1]), arguments[1]) == (np.uint64, 0), "a null pointer"
+        numbers = [arguments[i] for i in (8, 9, 10, 11, 13, 14)]
+        assert [type(number) for number in numbers] == [
+            *(np.int32, np.int32, np.int32, np.float32, np.int32, np.float32)
+        ]
+        assert numbers == [7, 1, 5, 1, 3, 1]
+
+
+@pytest.mark.parametrize(("value", "error"), [(2**31, OverflowError), (0.5, TypeError)])
+def test_an_int_is_an_int_of_32_bits(cupy, value, error):
+    with pytest.raises(error):
+        launch.launch("global_norm", "root_of_sum", "float32", (1,), (32,), None, None, value)
+
+
+def test_as_many_arguments_as_the_kernel_has_parameters(cupy):
+    with pytest.raises(ValueError, match="shorter"):
+        launch.launch("global_norm", "root_of_sum", "float32", (1,), (32,), None, None)
 
 
 def test_a_source_that_does_not_compile_is_tried_once_and_says_why(cupy):
@@ -117,12 +131,5 @@ def test_python_and_the_sources_agree_on_their_constants():
     assert constant("columns", "MAX_THREADS") == launch.MAX_THREADS
     names = re.search(r"enum Activation \{ (.+) \}", launch.read_source("activation"))[1].lower().split(", ")
     numbers = {name: number for number, name in enumerate(names)}
-    assert numbers["identity"] == activation.IDENTITY
-    expected = {
-        "gelu": numbers["gelu"],
-        "gelu_new": numbers["gelu_tanh"],
-        "gelu_pytorch_tanh": numbers["gelu_tanh"],
-        "relu": numbers["relu"],
-        "tanh": numbers["tanh"],
-    }
-    assert expected == activation.ACTIVATIONS
+    assert numbers.pop("identity") == activation.IDENTITY
+    assert numbers == {function.__name__: number for function, number in activation.NUMBERS.items()}

@@ -1,0 +1,77 @@
+"""Attention, step by step before an observer's eyes: for looking inside, and for changing what is there.
+
+The same numbers as ``composites.packed_attention``, which is what a model computes while nobody looks.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+from minibert.arrays import Array, DropoutKey, get_array_module
+from minibert.ops.attention import merge_heads, split_heads
+from minibert.ops.composites import split_qkv
+from minibert.ops.dropout import dropout, dropout_backward
+from minibert.ops.softmax import softmax, softmax_backward
+
+Cache = tuple
+
+
+class Observed(Protocol):
+    """What an observer keeps of one value, if the derivative has to go through what it did to it."""
+
+    def backward(self, dvalue: Array) -> Array:
+        """From the derivative of the value that the observer returned to that of the value it was given."""
+
+
+Observe = Callable[[str, Array], tuple[Array, Observed | None]]
+
+
+def observed_attention(
+    qkv: Array, bias: Array, num_heads: int, probability: float, key: DropoutKey | None, observe: Observe
+) -> tuple[Array, Cache]:
+    """:func:`composites.packed_attention`, with ``observe(name, value)`` called for each of its steps:
+
+        "q", "k", "v"     (B, A, S, D)
+        "scores"          (B, A, S, S): q kᵀ / √D + bias
+        "probabilities"   (B, A, S, S): softmax(scores), before dropout
+        "context"         (B, S, H): y
+
+    It returns the value to go on with, the same or another of that shape, and what takes a derivative back
+    through the change, or None if there is nothing to take it through.
+    """
+    q, k, v = split_qkv(qkv, num_heads)
+    q, q_observed = observe("q", q)
+    k, k_observed = observe("k", k)
+    v, v_observed = observe("v", v)
+    scores = (q @ k.transpose(0, 1, 3, 2)) * (1.0 / math.sqrt(q.shape[-1])) + bias  # (B, A, S, S)
+    scores, scores_observed = observe("scores", scores)
+    p, softmax_cache = softmax(scores)
+    p, p_observed = observe("probabilities", p)
+    dropped, dropout_cache = dropout(p, probability, key)
+    y, y_observed = observe("context", merge_heads(dropped @ v))  # (B, S, H)
+    observed = q_observed, k_observed, v_observed, scores_observed, p_observed, y_observed
+    return y, (q, k, v, dropped, softmax_cache, dropout_cache, observed)
+
+
+def observed_attention_backward(dout: Array, cache: Cache) -> Array:
+    """Derivative of :func:`observed_attention`: dqkv (B, S, 3H).
+
+    forward: the steps of ``attention``, each perhaps changed by the observer; so are the derivatives, by
+    the backward of each change, in the opposite order.
+    """
+    q, k, v, dropped, softmax_cache, dropout_cache, observed = cache
+    q_observed, k_observed, v_observed, scores_observed, p_observed, y_observed = observed
+    xp, num_heads = get_array_module(dout), q.shape[1]
+    scale = 1.0 / math.sqrt(q.shape[-1])
+    dy = split_heads(_through(y_observed, dout), num_heads)  # (B, A, S, D)
+    ddropped = dy @ v.transpose(0, 1, 3, 2)  # (B, A, S, S)
+    dp = _through(p_observed, dropout_backward(ddropped, dropout_cache))
+    dscores = _through(scores_observed, softmax_backward(dp, softmax_cache)) * scale
+    dv = _through(v_observed, dropped.transpose(0, 1, 3, 2) @ dy)  # (B, A, S, D)
+    dk = _through(k_observed, dscores.transpose(0, 1, 3, 2) @ q)
+    dq = _through(q_observed, dscores @ k)
+    return xp.concatenate([merge_heads(gradient) for gradient in (dq, dk, dv)], axis=-1)
+
+
+def _through(observed: Observed | None, dvalue: Array) -> Array:
+    return dvalue if observed is None else observed.backward(dvalue)
