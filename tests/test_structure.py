@@ -27,6 +27,8 @@ BLIND_TO_KERNELS = {"gradcheck", "nn", "bert", "text", "data", "train", "tasks",
 # Where ``numpy`` may be named although the code around it runs on any array library, and for what.
 HOST_NUMPY = {
     "nn/initialise.py": "first values are drawn on the host, so that they are the same on every device",
+    "nn/module.py": "likewise",
+    "nn/parameter.py": "likewise",
     "bert/inputs.py": "a batch is checked on the host before it goes to the device",
     "bert/pretrained.py": "a file is read and written on the host",
     "bert/weights.py": "a file is read on the host",

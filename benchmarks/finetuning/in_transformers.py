@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ import transformers
 
 from benchmarks.finetuning.page import THEIRS
 from benchmarks.results import versions
-from minibert.bert import BertOutput
 from minibert.errors import UserError
 from minibert.files import write_json
 from minibert.settings import read_settings
@@ -136,10 +136,10 @@ class Repeated:
             self.best = {"step": step, "scores": scores}
             self.weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
-    def _forward(self, **batch: np.ndarray) -> tuple[BertOutput, None]:
+    def _forward(self, **batch: np.ndarray) -> tuple[SimpleNamespace, None]:
         with torch.no_grad():
             outputs = self.model(**_tensors(batch))
-        return BertOutput(**{name: outputs[name].numpy() for name in LOGITS if name in outputs}), None
+        return SimpleNamespace(**{name: outputs[name].numpy() for name in LOGITS if name in outputs}), None
 
 
 def _tensors(batch: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:

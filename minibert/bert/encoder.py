@@ -194,11 +194,14 @@ class BertEncoder(Module):
         caches = []
         learning = needs_dhidden
         for i, layer in enumerate(self.layer):
-            start = (hidden, bias, context.inside(f"layer.{i}").copy()) if self.recompute else None
-            hidden, cache = layer.forward(hidden, bias, context.inside(f"layer.{i}"))
+            inside = context.inside(f"layer.{i}")
+            start = (hidden, bias, inside.copy())
+            hidden, cache = layer.forward(hidden, bias, inside)
             hidden, seen = context.observe(f"layer.{i}", hidden)
+            if self.recompute:
+                cache = start
             learning = learning or not layer.frozen
-            caches.append((start or cache, seen) if learning else None)
+            caches.append((cache, seen) if learning else None)
         return hidden, Cache(self, *caches)
 
     def backward(self, dout: Array, cache: Cache) -> Array | None:
@@ -210,7 +213,8 @@ class BertEncoder(Module):
             layer_cache, seen = kept
             dout = observed_backward(dout, seen)
             if self.recompute:
-                _, layer_cache = layer.forward(*layer_cache)
+                hidden, bias, context = layer_cache
+                _, layer_cache = layer.forward(hidden, bias, context)
             dout = layer.backward(dout, layer_cache)
         return dout
 

@@ -85,7 +85,6 @@ POOLING = {name: pair(*functions) for name, functions in pooling.POOLING.items()
 
 __all__ = [
     "ACTIVATIONS",
-    "Cache",
     "POOLING",
     "TABLE",
     "Cache",

@@ -80,7 +80,7 @@ def _masked_log_probabilities(
     outputs, _ = model.forward(**batch, return_logits=False)
     asarray = model.device.asarray
     flat = asarray(each * input_ids.shape[1] + positions)  # b·S + s
-    logits = model.cls.predictions.logits(outputs.last_hidden_state, flat)  # (B, V)
+    logits, _ = model.cls.predictions.forward(outputs.last_hidden_state, flat)  # (B, V)
     return to_numpy(logits[asarray(each), asarray(hidden_words)] - log_sum_exp(logits, axis=-1))
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from minibert.bert import BertConfig, BertForPreTraining
 from minibert.bert.info import parameter_table, step_cost
-from minibert.ops import reference_only
-from minibert.ops import Cache
+from minibert.ops import Cache, reference_only
 
 SMALL = BertConfig(
     vocab_size=50,

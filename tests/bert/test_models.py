@@ -349,7 +349,7 @@ def test_backward_of_the_encoder_takes_either_output_or_both(build, batch):
 def test_backward_refuses_the_gradient_of_a_pooler_that_is_not_there(config, device, batch):
     model = BertModel(config(), device=device, add_pooling_layer=False)
     output, cache = model.forward(**batch.encoder)
-    with pytest.raises(TypeError, match="got dpooler_output, .* only for dlast_hidden_state"):
+    with pytest.raises(TypeError, match=r"got dpooler_output, .* only for dlast_hidden_state"):
         model.backward(cache, dpooler_output=output.last_hidden_state[:, 0])
 
 

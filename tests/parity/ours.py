@@ -30,7 +30,7 @@ def our_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, np.nda
     outputs, cache = model.forward(**inputs, return_hidden_states=True, return_attentions=True)
     model.zero_grad()
     model.backward(cache, **derivatives)
-    results = {name: getattr(outputs, name) for name in OUTPUTS if getattr(outputs, name) is not None}
+    results = {name: getattr(outputs, name) for name in OUTPUTS if getattr(outputs, name, None) is not None}
     if not isinstance(model, minibert.BertModel):
         results.pop("pooler_output", None)  # transformers keeps it to itself
     results |= numbered("hidden_states", outputs.hidden_states) | numbered("attentions", outputs.attentions)

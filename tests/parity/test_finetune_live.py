@@ -6,12 +6,13 @@ The sentences are new in every run; the report at its end tells the seed (PARITY
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minibert.bert import BertConfig, BertModel, BertOutput
+from minibert.bert import BertConfig, BertModel
 from minibert.tasks.finetune import finetune
 from minibert.tasks.finetune_settings import FinetuneSettings
 from minibert.tasks.registry import TASKS
@@ -125,7 +126,7 @@ def score_theirs(task: Task, settings: FinetuneSettings, theirs: Any, examples: 
 
     def forward_theirs(**texts):
         outputs = forward(theirs, texts)
-        return BertOutput(
+        return SimpleNamespace(
             **{name: outputs[name].detach().numpy() for name in LOGITS if name in outputs}
         ), None
 

@@ -455,9 +455,9 @@ def test_frozen_layers_stay_as_they_are(freeze, learning):
 def test_a_head_learns_from_features_that_are_computed_once(task, monkeypatch):
     """Two restarts: the same results as when every epoch encodes every text again, and the encoder stays."""
     name, lines = (TASKS | {"qa": ("train.json", [articles(4)])})[task]
-    encoded, encode = [], BertModel.encode
+    encoded, encode = [], BertModel.forward
     monkeypatch.setattr(
-        BertModel, "encode", lambda *given, **more: encoded.append(1) or encode(*given, **more)
+        BertModel, "forward", lambda *given, **more: encoded.append(1) or encode(*given, **more)
     )
     changes = {"task": task, "train": write(name, *lines), "dev": name, "features": (-1, 0), "epochs": 3.0}
     changes |= {"restarts": 2, "max_length": 24, "dropout": 0.2, "batch_size": 64}

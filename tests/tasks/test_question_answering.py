@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from minibert.bert import BertConfig, BertForQuestionAnswering, BertOutput
+from minibert.bert import BertConfig, BertForQuestionAnswering
+from minibert.bert.outputs import QuestionAnsweringOutput
 from minibert.data.tasks import Answer, Place, Question, question_windows
 from minibert.data.tasks.faults import Problem
 from minibert.tasks.question_answering import (
@@ -36,7 +37,7 @@ def model_of(starts, ends):
     """A model whose logits (B, S) are functions of the token ids (B, S)."""
 
     def forward(input_ids, **_):
-        return BertOutput(start_logits=starts(input_ids), end_logits=ends(input_ids)), None
+        return QuestionAnsweringOutput(start_logits=starts(input_ids), end_logits=ends(input_ids)), None
 
     return SimpleNamespace(eval=lambda: None, forward=forward)
 
