@@ -36,22 +36,37 @@ def chunks(text: str) -> list[str]:
     return text.split() if text.isprintable() else CHUNK.findall(text)
 
 
-class Memo(dict):
-    """A dictionary that fills itself with ``compute(key)`` and starts afresh when it holds ``limit`` keys."""
+def _one(key: Any) -> int:
+    return 1
 
-    def __init__(self, compute: Callable[[Any], Any], limit: int) -> None:
+
+class Memo(dict):
+    """A dictionary that fills itself with ``compute(key)``, and starts afresh before it becomes too large.
+
+    The sizes of its keys, ``size_of(key)`` or 1 each, never add up to more than ``limit``. A key that is
+    larger than that by itself is computed every time.
+    """
+
+    def __init__(
+        self, compute: Callable[[Any], Any], limit: int, size_of: Callable[[Any], int] = _one
+    ) -> None:
         super().__init__()
-        self.compute = compute
-        self.limit = limit
+        self.compute, self.limit, self.size_of = compute, limit, size_of
+        self._size = 0
 
     def __missing__(self, key: Any) -> Any:
-        if len(self) >= self.limit:
+        value, size = self.compute(key), self.size_of(key)
+        if size > self.limit:
+            return value
+        if self._size + size > self.limit:
             self.clear()
-        value = self[key] = self.compute(key)
+            self._size = 0
+        self._size += size
+        self[key] = value
         return value
 
     def __reduce__(self) -> tuple:
-        return Memo, (self.compute, self.limit)  # a copy or a worker process fills its own
+        return Memo, (self.compute, self.limit, self.size_of)  # a copy or a worker process fills its own
 
 
 def code_points(text: str) -> tuple[range, ...]:

@@ -52,15 +52,15 @@ class BertTokenizer:
     The defaults give the ids of current transformers. The original's behaviour is
     ``BertTokenizer(vocab, **BertTokenizer.ORIGINAL)``.
 
-    Ids are remembered for every chunk of text between two spaces, up to `CACHED_CHUNKS` of them, so that
-    most text costs one dictionary look-up a chunk. A tokenizer can be pickled (worker processes); its
-    memory stays behind.
+    The ids of a chunk of text between two spaces are remembered, so that most text costs one dictionary
+    look-up per chunk; the chunks remembered have at most `CACHED_CHARACTERS` together. A tokenizer can be
+    pickled (worker processes); what it remembers stays behind.
     """
 
     ORIGINAL: ClassVar[dict[str, Any]] = dict(
         max_characters_per_word=200, protect_special_tokens=False, original_characters=True
     )
-    CACHED_CHUNKS = 2**18
+    CACHED_CHARACTERS = 2**21
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class BertTokenizer:
         self._wordpiece = WordPiece(self.vocab, self.unk_id, max_characters_per_word)
         protected = "|".join(map(re.escape, SPECIAL_TOKENS.values()))
         self._special = re.compile(protected if protect_special_tokens else "(?!)")  # (?!) never matches
-        self._chunk_ids = Memo(self._compute_chunk_ids, limit=self.CACHED_CHUNKS)
-        self._chunk_spans = Memo(self._compute_chunk_spans, limit=self.CACHED_CHUNKS)
+        self._chunk_ids = Memo(self._compute_chunk_ids, self.CACHED_CHARACTERS, _chunk_size)
+        self._chunk_spans = Memo(self._compute_chunk_spans, self.CACHED_CHARACTERS, _chunk_size)
 
     # ---------------------------------------------------------------- making, reading, writing
 
@@ -350,6 +350,11 @@ class BertTokenizer:
                 token = " " + token
             parts.append(token)
         return "".join(parts)
+
+
+def _chunk_size(chunk: str) -> int:
+    """How many of the `BertTokenizer.CACHED_CHARACTERS` a chunk takes; a short one as many as one of 8."""
+    return max(len(chunk), 8)
 
 
 def _refuse_single_text(texts: Iterable[str]) -> None:

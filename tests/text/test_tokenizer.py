@@ -89,12 +89,23 @@ def test_original_behaviour_is_an_option():
 
 
 def test_batch_equals_one_by_one_even_when_the_memory_overflows(monkeypatch):
-    monkeypatch.setattr(BertTokenizer, "CACHED_CHUNKS", 3)
+    monkeypatch.setattr(BertTokenizer, "CACHED_CHARACTERS", 24)
     texts = ["lower running, lowest", "un want\twanted wa\u00a0low", "", "low running low [MASK]"]
     fresh = [BertTokenizer(VOCAB).token_ids(text) for text in texts]
     small = BertTokenizer(VOCAB)
     assert small.token_ids_batch(texts * 3) == fresh * 3
     assert len(small._chunk_ids) <= 3
+
+
+def test_memory_is_bounded_in_text_without_spaces(monkeypatch):
+    monkeypatch.setattr(BertTokenizer, "CACHED_CHARACTERS", 1000)
+    tokenizer = BertTokenizer(VOCAB)
+    for number in range(50):
+        tokenizer.token_ids_with_spans("low," * 100 + str(number))
+        for cache in (tokenizer._chunk_ids, tokenizer._chunk_spans):
+            assert sum(map(len, cache)) <= 1000
+    tokenizer.token_ids_with_spans("low," * 1000)
+    assert "low," * 1000 not in tokenizer._chunk_ids.keys() | tokenizer._chunk_spans.keys()
 
 
 @pytest.mark.parametrize("text", ["low \ud83d", "\udc00er"])
