@@ -19,34 +19,48 @@ from minibert.text.wordpiece import CONTINUATION
 # own string methods then find and replace pairs. There is room for a million tokens above the surrogates.
 FIRST_SYMBOL = 0xE000
 
+MAX_RAW_CHARACTERS = 2**24  # of text whose chunks are held at a time
+
 
 def count_words(
-    texts: Iterable[str], normaliser: Normaliser, *, max_words: int = 500_000, progress: bool = False
+    texts: Iterable[str],
+    normaliser: Normaliser,
+    *,
+    max_characters_per_word: int = 100,
+    max_words: int = 500_000,
+    progress: bool = False,
 ) -> Counter[str]:
     """Count the normalised words of a stream of texts in bounded memory.
+
+    Words of more than ``max_characters_per_word`` characters are left out: a tokenizer makes [UNK] of them,
+    so it could never use what is learned from them.
 
     Never holds more than ``max_words`` different words for long: beyond that, words seen only once so far
     are forgotten, next time those seen at most twice, and so on.
     """
     words: Counter[str] = Counter()
     raw: Counter[str] = Counter()  # of chunks, so that each different one is normalised only once
+    characters = 0  # in ``raw``, at most
     rarest = 0
     for text in tqdm(texts, desc="counting words", unit=" texts", disable=not progress):
         raw.update(chunks(text))
-        if len(raw) > max_words:
-            _add_words(words, raw, normaliser)
+        characters += len(text)
+        if len(raw) > max_words or characters > MAX_RAW_CHARACTERS:
+            _add_words(words, raw, normaliser, max_characters_per_word)
+            characters = 0
             while len(words) > max_words:
                 rarest += 1
                 words = Counter({word: count for word, count in words.items() if count > rarest})
-    _add_words(words, raw, normaliser)
+    _add_words(words, raw, normaliser, max_characters_per_word)
     return words
 
 
-def _add_words(words: Counter[str], raw: Counter[str], normaliser: Normaliser) -> None:
-    """Move the counts of chunks over to their words."""
+def _add_words(words: Counter[str], raw: Counter[str], normaliser: Normaliser, longest: int) -> None:
+    """Move the counts of chunks over to their words of at most ``longest`` characters."""
     for chunk, count in raw.items():
         for word in normaliser.words(chunk):
-            words[word] += count
+            if len(word) <= longest:
+                words[word] += count
     raw.clear()
 
 

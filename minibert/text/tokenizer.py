@@ -112,6 +112,7 @@ class BertTokenizer:
         lowercase: bool = True,
         strip_accents: bool | None = None,
         split_cjk: bool = True,
+        max_characters_per_word: int = 100,
         alphabet_limit: int = 1000,
         min_frequency: int = 2,
         max_words: int = 500_000,
@@ -120,7 +121,8 @@ class BertTokenizer:
         """Learn a vocabulary from a stream of texts; see `learn_vocabulary` and `count_words`.
 
         The same texts in the same order always give the same vocabulary. It has fewer than ``vocab_size``
-        tokens if the texts do not yield more. ``progress`` shows two bars on stderr.
+        tokens if the texts do not yield more. Nothing is learned from a word of more than
+        ``max_characters_per_word`` characters, which is [UNK] anyway. ``progress`` shows two bars on stderr.
         """
         _refuse_single_text(texts)
         options = dict(lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
@@ -129,7 +131,13 @@ class BertTokenizer:
                 f"vocab_size {vocab_size} does not even hold the {len(SPECIAL_TOKENS)} special tokens; "
                 "ask for a few thousand tokens"
             )
-        counts = count_words(texts, Normaliser(**options), max_words=max_words, progress=progress)
+        counts = count_words(
+            texts,
+            Normaliser(**options),
+            max_characters_per_word=max_characters_per_word,
+            max_words=max_words,
+            progress=progress,
+        )
         tokens = learn_vocabulary(
             counts,
             vocab_size,
@@ -138,7 +146,7 @@ class BertTokenizer:
             min_frequency=min_frequency,
             progress=progress,
         )
-        return cls(tokens, **options)
+        return cls(tokens, max_characters_per_word=max_characters_per_word, **options)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> "BertTokenizer":
