@@ -99,7 +99,8 @@ class BertTokenizer:
         protected = "|".join(map(re.escape, SPECIAL_TOKENS.values()))
         self._special = re.compile(protected if protect_special_tokens else "(?!)")  # (?!) never matches
         self._chunk_ids = Memo(self._compute_chunk_ids, self.CACHED_CHARACTERS, _chunk_size)
-        self._chunk_spans = Memo(self._compute_chunk_spans, self.CACHED_CHARACTERS, _chunk_size)
+        # Spans, pairs of numbers, take several times as much memory as ids.
+        self._chunk_spans = Memo(self._compute_chunk_spans, self.CACHED_CHARACTERS // 4, _chunk_size)
 
     # ---------------------------------------------------------------- making, reading, writing
 
@@ -206,10 +207,13 @@ class BertTokenizer:
         return len(self.tokens)
 
     def check_size(self, vocab_size: int) -> None:
-        """Raise UserError if this cannot be the vocabulary of a model that knows ``vocab_size`` tokens."""
-        if len(self) != vocab_size:
+        """Raise UserError if a model with ``vocab_size`` rows in its embedding table has none for some token.
+
+        More rows than tokens are fine: some models are padded to a multiple of 8 or 64.
+        """
+        if len(self) > vocab_size:
             raise UserError(
-                f"the vocabulary has {len(self)} tokens but the model knows {vocab_size}; "
+                f"the vocabulary has {len(self)} tokens but the model knows only {vocab_size}; "
                 "use the vocabulary that the model was trained with"
             )
 

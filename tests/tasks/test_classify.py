@@ -191,10 +191,17 @@ def test_a_damaged_task_file_is_refused(encoder, values, message):
         open_task(encoder)
 
 
-def test_another_vocabulary_is_refused(encoder):
+def test_a_larger_vocabulary_is_refused(encoder):
     task = Classify(BertTokenizer([*TOKENIZER.tokens, "more"]), labels=["a", "b"])
-    with pytest.raises(UserError, match="the vocabulary has 13 tokens but the model knows 12"):
+    with pytest.raises(UserError, match="the vocabulary has 13 tokens but the model knows only 12"):
         task.new_model(encoder)
+
+
+def test_a_model_may_have_more_rows_than_the_vocabulary_has_tokens(encoder, tmp_path):
+    task = Classify(BertTokenizer(TOKENIZER.tokens[:-2]), labels=["a", "b"])
+    task.save(task.new_model(encoder), tmp_path / "padded")
+    _, model = open_task(tmp_path / "padded")
+    assert model.config.vocab_size == len(TOKENIZER)
 
 
 @pytest.fixture(params=[Classify, Regress])
