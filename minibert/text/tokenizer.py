@@ -1,7 +1,8 @@
 """BertTokenizer: text to token ids and back, with the names and the behaviour of Hugging Face's."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -466,10 +467,10 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
             raise UserError(f"{path}: its token ids must be 0, 1, 2, … without gaps")
         _check_added_tokens(path, [entry["content"] for entry in content["added_tokens"]])
         return tokens, {
-            "lowercase": normaliser["lowercase"],
-            "strip_accents": normaliser["strip_accents"],
-            "split_cjk": normaliser["handle_chinese_chars"],
-            "max_characters_per_word": model["max_input_chars_per_word"],
+            "lowercase": _option(path, normaliser, "lowercase"),
+            "strip_accents": _option(path, normaliser, "strip_accents"),
+            "split_cjk": _option(path, normaliser, "handle_chinese_chars"),
+            "max_characters_per_word": _option(path, model, "max_input_chars_per_word"),
         }
     except (KeyError, TypeError, AttributeError):
         raise UserError(
@@ -488,18 +489,28 @@ def _read_config(path: Path) -> dict[str, Any]:
             found = found.get("content")
         if found != token:
             raise UserError(f"{path}: {name} is {found!r}, but BERT's is {token!r}; use a BERT tokenizer")
-    _check_added_tokens(
-        path, [entry.get("content") for entry in config.get("added_tokens_decoder", {}).values()]
-    )
-    options = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
-    if (options.get("model_max_length") or 0) > 1e9:  # transformers writes 1e30 for "no limit"
-        del options["model_max_length"]
-    return options
+    added = config.get("added_tokens_decoder") or {}
+    if not isinstance(added, dict) or not all(isinstance(entry, dict) for entry in added.values()):
+        raise UserError(f"{path}: added_tokens_decoder should be an object of objects; restore or remake it")
+    _check_added_tokens(path, [entry.get("content") for entry in added.values()])
+    if isinstance(length := config.get("model_max_length"), int | float) and length > 1e9:
+        del config["model_max_length"]  # transformers writes 1e30 for "no limit"
+    return {name: _option(path, config, key) for name, key in CONFIG_KEYS.items() if key in config}
 
 
-def _check_added_tokens(path: Path, added: list[str]) -> None:
-    extra = set(added) - set(SPECIAL_TOKENS.values())
+def _option(path: Path, values: Mapping[str, Any], key: str) -> Any:
+    """The value of an option in a file. Raises UserError if it is of the wrong kind: "False" is no false."""
+    value = values[key]
+    if value is None and key in ("strip_accents", "model_max_length"):
+        return None
+    counts = key in ("model_max_length", "max_characters_per_word", "max_input_chars_per_word")
+    if not (type(value) is int and value >= 1 if counts else isinstance(value, bool)):
+        expected = "a whole number, at least 1" if counts else "true or false"
+        raise UserError(f"{path}: {key} is {reprlib.repr(value)}; expected {expected}")
+    return value
+
+
+def _check_added_tokens(path: Path, added: list[Any]) -> None:
+    extra = [str(token) for token in added if token not in SPECIAL_TOKENS.values()]
     if extra:
-        raise UserError(
-            f"{path}: added tokens beside the vocabulary are not supported: {' '.join(sorted(extra))}"
-        )
+        raise UserError(f"{path}: added tokens beside the vocabulary are not supported: {' '.join(extra)}")

@@ -387,6 +387,10 @@ def test_reads_tokenizer_json_when_there_is_no_vocab_txt(tmp_path):
         (json.dumps(tokenizer_json(model={"type": "BPE", "vocab": {}})), "expected a WordPiece model"),
         (json.dumps(tokenizer_json(added_tokens=[{"content": "<extra>"}])), "not supported: <extra>"),
         (
+            json.dumps(tokenizer_json(model=tokenizer_json()["model"] | {"max_input_chars_per_word": "x"})),
+            "max_input_chars_per_word is 'x'; expected a whole number",
+        ),
+        (
             json.dumps(tokenizer_json(model=tokenizer_json()["model"] | {"vocab": {"[PAD]": 0, "a": 7}})),
             "without gaps",
         ),
@@ -426,11 +430,30 @@ def test_bad_vocabulary_files_are_named(tmp_path, content, message):
     [
         ({"cls_token": "<s>"}, "cls_token is '<s>'"),
         ({"added_tokens_decoder": {"99": {"content": "<new>"}}}, "not supported: <new>"),
+        ({"added_tokens_decoder": {"99": {"content": None}}}, "not supported: None"),
+        ({"added_tokens_decoder": {"99": {"content": ["[PAD]"]}}}, "not supported: "),
+        ({"added_tokens_decoder": {"0": "x"}}, "added_tokens_decoder should be an object of objects"),
+        ({"added_tokens_decoder": ["x"]}, "added_tokens_decoder should be an object of objects"),
+        ({"model_max_length": "abc"}, "model_max_length is 'abc'; expected a whole number, at least 1$"),
+        ({"model_max_length": 0}, "model_max_length is 0; expected a whole number"),
+        ({"model_max_length": float("nan")}, "model_max_length is nan; expected a whole number"),
+        ({"max_characters_per_word": "x"}, "max_characters_per_word is 'x'; expected a whole number"),
+        ({"max_characters_per_word": True}, "max_characters_per_word is True; expected a whole number"),
+        ({"do_lower_case": "False"}, "do_lower_case is 'False'; expected true or false$"),
+        ({"strip_accents": 1}, "strip_accents is 1; expected true or false"),
+        ({"do_lower_case": "x" * 9999}, "do_lower_case is 'xxx.{10,40}'; expected true or false"),
     ],
 )
-def test_configurations_of_other_tokenizers_are_refused(tmp_path, config, message):
-    with pytest.raises(UserError, match=message):
+def test_configurations_that_are_not_ours_are_refused(tmp_path, config, message):
+    with pytest.raises(UserError, match=message) as caught:
         BertTokenizer.from_pretrained(write_vocab(tmp_path, VOCAB, **config))
+    assert str(caught.value).startswith(f"{tmp_path / 'tokenizer_config.json'}: ")
+
+
+@pytest.mark.parametrize("config", [{"added_tokens_decoder": []}, {"model_max_length": 10**30}])
+def test_empty_and_boundless_options_mean_nothing(tmp_path, config):
+    tokenizer = BertTokenizer.from_pretrained(write_vocab(tmp_path, VOCAB, **config, strip_accents=None))
+    assert (tokenizer.model_max_length, tokenizer.strip_accents) == (None, None)
 
 
 def test_missing_files_are_named(tmp_path):
