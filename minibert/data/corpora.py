@@ -97,8 +97,8 @@ def open_corpus(paths: Sequence[str | Path] | None = None, layout: str = "auto")
         least half of them end like a sentence, else "wrapped".
     A text beyond 8 million characters is cut into several documents.
 
-    Raises UserError if a path leads nowhere, or to an empty or unreadable file; what is wrong inside a
-    file (binary, not UTF-8, damaged) is raised, with the file's name, when it is read.
+    Raises UserError if a path leads nowhere, to a device, or to an empty or unreadable file. Errors inside a
+    file (binary, not UTF-8, damaged, a line of more than 32 MiB) are raised with its name when it is read.
     """
     if layout not in LAYOUTS:
         raise UserError(f"unknown text layout {layout!r}; expected one of {', '.join(LAYOUTS)}")
@@ -199,6 +199,8 @@ def _belongs_to_corpus(file: Path, folder: Path) -> bool:
 
 def _check_readable(file: Path) -> int:
     """The file's size in bytes. Raises UserError if it cannot be read or cannot be text."""
+    if not file.is_file():
+        raise UserError(f"{file}: a device or a pipe; a corpus is read several times, so give a file")
     if file.name.endswith((".tar.gz", ".tgz", ".tar", ".zip")):
         raise UserError(f"{file}: an archive; unpack it first and give the folder with its text files")
     try:
@@ -237,10 +239,8 @@ def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
             continue
         try:
             value = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"{path}: line {number} is not valid JSON ({error.msg}); repair or drop it"
-            ) from None
+        except (ValueError, RecursionError) as error:  # JSONDecodeError, or a number of too many digits
+            raise UserError(f"{path}: line {number} is not valid JSON ({error}); repair or drop it") from None
         text = value.get("text") if isinstance(value, dict) else value
         if not isinstance(text, str):
             raise UserError(f'{path}: line {number} should be an object with a string "text", or a string')
