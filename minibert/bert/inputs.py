@@ -95,7 +95,7 @@ def encoder_inputs(
     """Check a batch; no token types means 0, no mask means 1 everywhere.
 
     Raises UserError if shapes differ, an array is not of integers, a sequence is longer than the
-    model's positions, or an id is outside its table.
+    model's positions, or an id is outside its table; with ``feature_layers`` also if a row is all padding.
     """
     ids = _integers("input_ids", input_ids)
     if ids.ndim != 2 or 0 in ids.shape:
@@ -115,16 +115,22 @@ def encoder_inputs(
     _check_range("input_ids", ids, config.vocab_size, "vocab_size")
     _check_range("token_type_ids", types, config.type_vocab_size, "type_vocab_size")
     _check_range("attention_mask", mask, 2, "the two values 0 and 1")
+    if config.feature_layers:
+        _check_no_empty_row(mask)  # their mean would be 0/0
     return EncoderInputs(*(array.astype(np.int32) for array in (ids, types, mask)))
 
 
 def text_inputs(config: BertConfig, **batch: Any) -> EncoderInputs:
     """The same for texts that are to get a vector each: a row that is nothing but padding is a UserError."""
     inputs = encoder_inputs(config, **batch)
-    empty = np.flatnonzero(inputs.attention_mask.sum(axis=1) == 0)
+    _check_no_empty_row(inputs.attention_mask)
+    return inputs
+
+
+def _check_no_empty_row(attention_mask: np.ndarray) -> None:
+    empty = np.flatnonzero(attention_mask.sum(axis=1) == 0)
     if len(empty):
         raise UserError(f"attention_mask is 0 all along row {empty[0]}; an empty text has no vector")
-    return inputs
 
 
 def pair_inputs(

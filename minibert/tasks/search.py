@@ -199,6 +199,8 @@ class PassageIndex:
             )
         if top_k < 1:
             raise UserError(f"top_k must be at least 1, got {top_k}")
+        if not len(vectors):
+            return []
         blocks = np.split(vectors, range(BLOCK, len(vectors), BLOCK))
         return [hits for block in blocks for hits in self._search(block, top_k, exact, where)]
 
