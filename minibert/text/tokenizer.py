@@ -2,6 +2,7 @@
 
 import re
 import reprlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -34,6 +35,8 @@ CONFIG_KEYS = {
     "protect_special_tokens": "protect_special_tokens",
     "original_characters": "original_characters",
 }
+
+MOST_PADDING = 128  # rows that a model may have beyond its vocabulary without looking suspicious
 
 # Written without a space before them when decoding.
 _GLUED = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
@@ -154,9 +157,9 @@ class BertTokenizer:
     def from_pretrained(cls, folder: str | Path, **options: Any) -> "BertTokenizer":
         """Read a tokenizer from a folder in Hugging Face's layout, or from a bare vocabulary file.
 
-        Of the folder: ``vocab.txt`` (or else the vocabulary in ``tokenizer.json``, which is all that
-        recent versions of transformers write) and the options in ``tokenizer_config.json``. It may also be
-        the name of a model that comes with the package, "mini".
+        In a folder these are ``vocab.txt`` (or else the vocabulary in ``tokenizer.json``, which is all that
+        recent versions of transformers write) and the options in ``tokenizer_config.json``. ``folder`` may
+        also be the name of a model that comes with the package, "mini".
         ``options`` override what the files say. Raises UserError, naming the file, if one is missing,
         damaged, not UTF-8, or of another kind than BERT's.
         """
@@ -210,12 +213,19 @@ class BertTokenizer:
     def check_size(self, vocab_size: int) -> None:
         """Raise UserError if a model with ``vocab_size`` rows in its embedding table has none for some token.
 
-        More rows than tokens are fine: some models are padded to a multiple of 8 or 64.
+        More rows than tokens are fine: some models are padded to a multiple of 8 or 64. Warns where padding
+        does not explain how many more there are.
         """
         if len(self) > vocab_size:
             raise UserError(
                 f"the vocabulary has {len(self)} tokens but the model knows only {vocab_size}; "
                 "use the vocabulary that the model was trained with"
+            )
+        if vocab_size - len(self) > MOST_PADDING:
+            warnings.warn(
+                f"the vocabulary has only {len(self)} tokens but the model knows {vocab_size}; "
+                "is it the vocabulary that the model was trained with?",
+                stacklevel=3,
             )
 
     def tokenize(self, text: str) -> list[str]:
@@ -236,8 +246,8 @@ class BertTokenizer:
     def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`token_ids`, and where in ``text`` each token stands: text[start:stop], as (start, stop).
 
-        What was dropped inside a token (say, a soft hyphen) stands within its span; what was dropped at its
-        end (an accent that is a character of its own) behind it. The offsets that transformers gives.
+        What was dropped inside a token (say, a soft hyphen) lies within its span; what was dropped at its end
+        (an accent that is a character of its own) lies after it. These are the offsets of transformers.
         """
         ids, spans = self.token_ids(text), []
         for chunk in CHUNK.finditer(text):
@@ -342,9 +352,9 @@ class BertTokenizer:
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Text of token ids: pieces of a word joined, words separated by spaces, none before . , ! and ?.
 
-        What the tokenizer took away (spaces, capitals, accents) does not come back, but the ids do: those
-        of a text, decoded, give a text with the same ids, [UNK] and all, if special tokens are protected.
-        (Marks of some scripts that are not stripped with the accents may change places among themselves.)
+        What the tokenizer removed (spaces, capitals, accents) does not come back, but the decoded text has
+        the same ids again, [UNK] included, if special tokens are protected. (Marks of some scripts that are
+        not stripped with the accents may change places among themselves.)
         Raises UserError for ids outside the vocabulary.
         """
         special = (

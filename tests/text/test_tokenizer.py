@@ -63,6 +63,20 @@ def test_attributes(tokenizer):
     assert np.flatnonzero(tokenizer.continues_word).tolist() == [6, 7, 11, 14]
 
 
+def test_a_model_must_have_a_row_for_each_token(tokenizer, recwarn):
+    for rows in (len(VOCAB), len(VOCAB) + 128):
+        tokenizer.check_size(rows)
+    assert not recwarn
+    with pytest.raises(
+        UserError, match=r"^the vocabulary has 19 tokens but the model knows only 18; use the"
+    ):
+        tokenizer.check_size(len(VOCAB) - 1)
+    with pytest.warns(
+        UserWarning, match="has only 19 tokens but the model knows 148; is it the vocabulary that"
+    ):
+        tokenizer.check_size(len(VOCAB) + 129)
+
+
 def test_special_tokens_in_the_text_are_protected(tokenizer):
     assert tokenizer.tokenize("low[MASK]er [SEP], [mask]") == [
         "low",
