@@ -1,4 +1,4 @@
-"""Texts to train on: the embedded corpus, or files of a person's own."""
+"""Texts to train on: the embedded corpus, or a person's own files."""
 
 import glob
 import gzip
@@ -60,7 +60,7 @@ class Corpus:
     unit: str
 
     def raw_documents(self) -> Iterator[RawDocument]:
-        """The documents before their sentences are cut, which is left to whoever has several cores."""
+        """The documents before their sentences are cut, so that several processes can share that work."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
@@ -135,7 +135,7 @@ class EmbeddedCorpus(Corpus):
 
 
 class FileCorpus(Corpus):
-    """Text files of a person's own; see ``open_corpus``."""
+    """A person's own text files; see ``open_corpus``."""
 
     unit = "B"
 
@@ -147,10 +147,10 @@ class FileCorpus(Corpus):
         self.size = sum(self._sizes)
 
     def raw_documents(self) -> Iterator[RawDocument]:
-        behind = 0
+        offset = 0
         for file, size in zip(self.files, self._sizes, strict=True):
-            yield from _read_file(file, self.layout, behind)
-            behind += size
+            yield from _read_file(file, self.layout, offset)
+            offset += size
 
     def fingerprint(self) -> str:
         total = hashlib.sha256(self.layout.encode())
@@ -170,7 +170,7 @@ class FileCorpus(Corpus):
 
 
 def _find_files(paths: Sequence[str]) -> list[Path]:
-    """The files behind names, folders and globs, each once, in the order given and then by name."""
+    """The files that names, folders and globs mean, each once, in the order given and then by name."""
     files: dict[Path, None] = {}
     for path in paths:
         if Path(path).is_dir():
@@ -215,8 +215,8 @@ def _check_readable(file: Path) -> int:
 # -- Reading files ----------------------------------------------------------------------------------
 
 
-def _read_file(path: Path, layout: str, behind: int) -> Iterator[RawDocument]:
-    """The documents of one file; ``behind`` counts the bytes of the corpus before it."""
+def _read_file(path: Path, layout: str, offset: int) -> Iterator[RawDocument]:
+    """The documents of one file; ``offset`` counts the bytes of the corpus before it."""
     with open(path, "rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as stream:
         lines = decoded_lines(stream, path)
         first = next((line for line in lines if line.strip()), "")
@@ -230,7 +230,7 @@ def _read_file(path: Path, layout: str, behind: int) -> Iterator[RawDocument]:
             documents, split = _text_documents(lines, layout), layout != "sentences"
         for paragraphs in documents:
             if any(map(str.strip, paragraphs)):
-                yield RawDocument(paragraphs, split, behind + raw.tell())
+                yield RawDocument(paragraphs, split, offset + raw.tell())
 
 
 def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:

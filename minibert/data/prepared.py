@@ -2,8 +2,8 @@
 
 A prepared folder holds
   tokens.bin           the ids of all tokens, one after the other: uint16 if V ≤ 65,536, else int32
-  sentence_starts.bin  int64: where each sentence begins in the tokens, and behind the last the end
-  document_starts.bin  int64: where each document begins in the sentences, and behind the last the end
+  sentence_starts.bin  int64: where each sentence begins in the tokens and, at last, where they end
+  document_starts.bin  int64: where each document begins in the sentences and, at last, where they end
   document_keys.bin    uint64: a hash of each document's text, by which some are held out
   meta.json            the sizes, and what it was made from
 """
@@ -43,7 +43,7 @@ PIECE_CHARACTERS = 1_000_000  # documents go to the workers in pieces of about t
 
 
 class SupportsTokenIds(Protocol):
-    """What is asked of a tokenizer here."""
+    """What a tokenizer must offer here."""
 
     tokens: list[str]
     vocab_size: int
@@ -87,7 +87,7 @@ class Documents:
         return stops - starts
 
     def token_counts(self, vocab_size: int) -> np.ndarray:
-        """How often each token stands in these documents: (V,) int64."""
+        """How often each token occurs in these documents: (V,) int64."""
         starts, stops = self.token_ranges().T
         gaps = np.flatnonzero(starts[1:] != stops[:-1]) + 1  # neighbours are counted in one run
         counts = np.zeros(vocab_size, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What the pre-trained heads know without training: how likely a sentence is, and what may follow it."""
+"""What pre-trained heads know without fine-tuning: how likely a sentence is, and what may follow it."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,7 @@
 """How good predictions are: classes, scores, entities, answers, ranks and minimal pairs.
 
-Pure functions of host arrays and lists. Nothing is in per cent. All raise UserError where there is nothing to
-score, and where predictions and right answers are not equally many.
+Pure functions of host arrays and lists. Scores are fractions, not percentages. All raise UserError if there
+is nothing to score, or if there are not as many predictions as right answers.
 """
 
 import re

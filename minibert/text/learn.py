@@ -1,4 +1,4 @@
-"""Learning a WordPiece vocabulary: the most frequent pair of neighbours becomes a token, again and again.
+"""Learning a WordPiece vocabulary: the most frequent pair of neighbours becomes a token, over and over.
 
 Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units" (the merges),
 in the form of the WordPieceTrainer of Hugging Face's tokenizers, which is how BERT vocabularies are made
@@ -35,8 +35,8 @@ def count_words(
     Words of more than ``max_characters_per_word`` characters are left out: a tokenizer makes [UNK] of them,
     so it could never use what is learned from them.
 
-    Never holds more than ``max_words`` different words for long: beyond that, words seen only once so far
-    are forgotten, next time those seen at most twice, and so on.
+    It never holds more than ``max_words`` different words for long: beyond that, words seen only once so far
+    are forgotten, the next time those seen at most twice, and so on.
     """
     words: Counter[str] = Counter()
     raw: Counter[str] = Counter()  # of chunks, so that each different one is normalised only once
@@ -77,8 +77,8 @@ def learn_vocabulary(
 
     The alphabet is the ``alphabet_limit`` most frequent characters, as they start a word ("a") and, where
     they do, as they continue one ("##a"). Words with other characters are left out. Each merge takes the
-    most frequent pair of neighbours; of equally frequent ones the first by the text of its left, then its
-    right token. Merging ends early when no pair is left that occurs ``min_frequency`` times.
+    most frequent pair of neighbours; ties go to the pair whose left, then right token comes first in Unicode
+    order. Merging ends early when no pair occurs ``min_frequency`` times any more.
 
     Raises UserError if there are no words, or if special tokens and alphabet alone exceed ``vocab_size``.
     """
@@ -106,7 +106,7 @@ def learn_vocabulary(
 
 
 def _alphabet(word_counts: Mapping[str, int], limit: int) -> set[str]:
-    """The most frequent characters; of equally frequent ones the first in Unicode's order."""
+    """The most frequent characters; ties go to the one that comes first in Unicode order."""
     counts: Counter[str] = Counter()
     for word, count in word_counts.items():
         for char in word:
@@ -118,7 +118,7 @@ class _Merges:
     """The words as strings of symbols, and how often each pair of neighbouring symbols occurs in them.
 
     Kept up to date merge by merge: only words that hold the merged pair are looked at, and in them only
-    the pairs that the merge touches. ``heap`` may hold outdated counts; they are put right when they come up.
+    the pairs that the merge touches. ``heap`` may hold outdated counts; they are corrected when they come up.
     """
 
     def __init__(self, word_counts: Mapping[str, int], tokens: list[str]) -> None:

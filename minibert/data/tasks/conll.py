@@ -33,8 +33,8 @@ def read_conll(
     """The sentences of a CoNLL file: columns separated by tabs or, in a line without tabs, by spaces.
 
     ``word_column`` and ``tag_column`` count from 1, or from the last column backwards (−1). ``-DOCSTART-``
-    lines are passed over. ``scheme`` says how the tags mark entities; what is returned is always BIO:
-      * "bio": B-x begins an entity of kind x, I-x goes on with it, O is outside (IOB2);
+    lines are skipped. ``scheme`` says how the tags mark entities; what is returned is always BIO:
+      * "bio": B-x begins an entity of kind x, I-x continues it, O is outside (IOB2);
       * "iob1": B-x only where an entity follows another of its kind, else I-x begins one too;
       * "bioes": E-x ends an entity, S-x is one of a single word;
       * "plain": the tags stand for themselves (parts of speech) and are left as they are.
@@ -76,7 +76,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _column(rows: Sequence[Sequence[str]], column: int, what: str, taken: int | None = None) -> list[str]:
-    """What is in a column of each row; it must not be one that is ``taken`` (and is there)."""
+    """The cells of a column, which must not be the column that is ``taken`` already."""
     cells = []
     for i, row in enumerate(rows):
         same = taken is not None and _index(row, taken) == _index(row, column)
@@ -99,7 +99,7 @@ def to_bio(tags: Sequence[str], scheme: str = "bio") -> list[str]:
     if scheme == "plain":
         return list(tags)
     converted: list[str] = []
-    open_kind = None  # of the entity that the next tag may go on with
+    open_kind = None  # of the entity that the next tag may continue
     for i, tag in enumerate(tags):
         prefix, kind = _parts(tag, scheme, i)
         goes_on = prefix in ("I", "E") and kind == open_kind

@@ -154,9 +154,9 @@ class DistinctPairs(FeatureStream):
         mean, wanted = len(features) / self._first_epoch, min(batch_size, len(features))
         if mean < wanted / 2:
             warnings.warn(
-                f"a batch holds {mean:.1f} pairs on average instead of {wanted}: pairs with the same text "
-                f"cannot share a batch, and one text is in {self._frequency.max():,} of {len(features):,}; "
-                "leave some of them out, or ask for a smaller batch size",
+                f"a batch holds {mean:.1f} pairs on average instead of {wanted}, because pairs with the same "
+                f"text are kept apart and one text occurs in {self._frequency.max():,} of the "
+                f"{len(features):,} pairs; leave some of these out, or ask for a smaller batch size",
                 stacklevel=2,
             )
 

@@ -1,4 +1,4 @@
-"""Texts with labels or scores, one example a row: tsv, csv, and a JSON object a line."""
+"""Texts with labels or scores, one example per row: tsv, csv, or one JSON object per line."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ class TextExample:
 class Columns:
     """Which column holds what: a name (in the first line, or a JSON key) or a number counted from 1.
 
-    ``header`` says whether the first line is none of the examples; it need not be said with names.
+    ``header`` says that the first line is not an example; with names that goes without saying.
     """
 
     text: Column
@@ -59,7 +59,7 @@ class Columns:
         return ", ".join(str(column) for column in self.used())
 
 
-# Names that files have without being told; the first of these that fits a file is taken.
+# The usual names; the first of these that fits a file is taken.
 USUAL_COLUMNS = (
     Columns("text", "text_pair", "label"),
     Columns("sentence1", "sentence2", "label"),
@@ -82,11 +82,11 @@ def read_table(
 
     Args:
         path: UTF-8 text, perhaps compressed (``.gz``). Formats: "tsv" (tabs; quotes mean nothing), "csv"
-            (commas; cells may stand in quotes), "jsonl" (an object a line).
-        columns: what stands where; of several possibilities the first that fits the file's first line, or,
-            of objects of which bad ones are left out, the first line that any fits.
+            (commas; cells may stand in quotes), "jsonl" (an object per line).
+        columns: which column holds what. Of several possibilities the first that fits the file's first line
+            is taken; of JSON objects, if bad ones are left out, the first line that any of them fits decides.
         file_format: by default, what the file's name ends in.
-        labelled: whether to read labels; without, a label column need not be there.
+        labelled: whether to read labels; if not, there need not be a column for them.
         scores: labels are finite numbers, to be regressed on; else names (a 1 is the name "1").
 
     Raises UserError, naming file and line, for a file that lacks a column or has it twice, and for bad rows:

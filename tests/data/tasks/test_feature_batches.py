@@ -196,7 +196,9 @@ def test_a_text_may_be_first_in_one_pair_and_second_in_another():
 
 def test_batches_are_as_many_as_the_pairs_of_the_most_frequent_text():
     texts = [(i, 100) for i in range(6)] + [(10 + i, 110 + i) for i in range(6)]
-    with pytest.warns(UserWarning, match=r"2\.0 pairs on average instead of 6.* one text is in 6 of 12"):
+    with pytest.warns(
+        UserWarning, match=r"2\.0 pairs on average instead of 6.* one text occurs in 6 of the 12 pairs"
+    ):
         stream = DistinctPairs(pairs(*texts), 6, 0)
     assert stream.batches_per_epoch == 6
     assert [len(batch) for batch in epoch(stream)] == [2] * 6
