@@ -390,7 +390,7 @@ def _start_worker(tokenizer: SupportsTokenIds, dtype: str) -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work, and hold its files and locks, for ever."""
+    """A worker whose parent was killed would wait for work, and hold its files and locks, forever."""
     multiprocessing.parent_process().join()
     os._exit(1)
 

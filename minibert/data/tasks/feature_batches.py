@@ -201,21 +201,21 @@ def _deal(texts: np.ndarray, order: np.ndarray, count: int, batch_size: int) -> 
     """
     batches: list[list[int]] = [[] for _ in range(count)]
     held: list[set[int]] = [set() for _ in range(count)]  # the texts of each batch
-    open_batches = [(0, 0, batch) for batch in range(count)]  # a heap: size, when it was dealt to last, which
+    queue = [(0, 0, batch) for batch in range(count)]  # a heap: size, when last looked at, number
     for turn, (pair, both) in enumerate(zip(order.tolist(), texts[order].tolist(), strict=True), start=1):
-        passed = []
-        while open_batches and not held[open_batches[0][-1]].isdisjoint(both):
-            passed.append(heapq.heappop(open_batches))
-        if open_batches:
-            _, _, batch = heapq.heappop(open_batches)
+        looked_at = []
+        while queue and not held[queue[0][-1]].isdisjoint(both):
+            looked_at.append(heapq.heappop(queue)[-1])
+        if queue:
+            batch = heapq.heappop(queue)[-1]
         else:
             batch = len(batches)
             batches.append([])
             held.append(set())
         batches[batch].append(pair)
         held[batch].update(both)
-        if len(batches[batch]) < batch_size:
-            passed.append((len(batches[batch]), turn, batch))
-        for entry in passed:
-            heapq.heappush(open_batches, entry)
+        looked_at.append(batch)
+        for number in looked_at:  # after others of their size, so that the next pair finds those first
+            if len(batches[number]) < batch_size:
+                heapq.heappush(queue, (len(batches[number]), turn, number))
     return [np.array(batch) for batch in batches]
