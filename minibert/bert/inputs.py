@@ -151,10 +151,15 @@ def _embeddings(array: Any, config: BertConfig, dtype: str) -> np.ndarray:
 def text_inputs(config: BertConfig, **batch: Any) -> EncoderInputs:
     """A checked batch of texts that each get a vector: a row that is nothing but padding is a UserError."""
     inputs = encoder_inputs(config, **batch)
-    empty = np.flatnonzero(inputs.attention_mask.sum(axis=1) == 0)
+    check_no_empty_row(inputs.attention_mask)
+    return inputs
+
+
+def check_no_empty_row(attention_mask: np.ndarray) -> None:
+    """Raise UserError if a row of the mask is all padding: the mean of its vectors would be 0/0."""
+    empty = np.flatnonzero(attention_mask.sum(axis=1) == 0)
     if len(empty):
         raise UserError(f"attention_mask is 0 all along row {empty[0]}; an empty text has no vector")
-    return inputs
 
 
 def pair_inputs(

@@ -32,7 +32,7 @@ def replacing_weights(
     the block of the ``with`` begins, and get their names when it has ended well; weights that the folder held
     in other files are then removed.
 
-    Raises UserError, and changes nothing, for a type or size that is none, for a number that the type cannot
+    Raises UserError, and changes nothing, for an unknown type or size, for a number that the type cannot
     hold, and for a tensor that is larger than a file may be.
     """
     if dtype not in DTYPES:

@@ -14,6 +14,7 @@ from minibert.bert.inputs import (
     SpanTargets,
     Targets,
     TaskInputs,
+    check_no_empty_row,
     class_targets,
     count_labels,
     count_spans,
@@ -171,6 +172,13 @@ class BertForSequenceClassification(TaskModel):
 
     def _add_head(self, config: BertConfig) -> None:
         self.classifier = Classifier(config)
+
+    def prepare(self, **batch: Any) -> TaskInputs:
+        """Check a batch, and find its targets; with ``feature_layers`` no text may be empty."""
+        inputs = super().prepare(**batch)
+        if self.config.feature_layers:
+            check_no_empty_row(inputs.attention_mask)
+        return inputs
 
     def _targets(
         self, labels: Any, shape: tuple[int, int], denominator: float | None

@@ -1,4 +1,4 @@
-"""Texts to train on: the embedded corpus, or files of a person's own."""
+"""Texts to train on: the embedded corpus, or a person's own files."""
 
 import glob
 import gzip
@@ -60,7 +60,7 @@ class Corpus:
     unit: str
 
     def raw_documents(self) -> Iterator[RawDocument]:
-        """The documents before their sentences are cut, which is left to whoever has several cores."""
+        """The documents before their sentences are cut, so that several processes can share that work."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
@@ -97,8 +97,8 @@ def open_corpus(paths: Sequence[str | Path] | None = None, layout: str = "auto")
         least half of them end like a sentence, else "wrapped".
     A text beyond 8 million characters is cut into several documents.
 
-    Raises UserError if a path leads nowhere, or to an empty or unreadable file; what is wrong inside a
-    file (binary, not UTF-8, damaged) is raised, with the file's name, when it is read.
+    Raises UserError if a path leads nowhere, to a device, or to an empty or unreadable file. Errors inside a
+    file (binary, not UTF-8, damaged, a line of more than 32 MiB) are raised with its name when it is read.
     """
     if layout not in LAYOUTS:
         raise UserError(f"unknown text layout {layout!r}; expected one of {', '.join(LAYOUTS)}")
@@ -135,7 +135,7 @@ class EmbeddedCorpus(Corpus):
 
 
 class FileCorpus(Corpus):
-    """Text files of a person's own; see ``open_corpus``."""
+    """A person's own text files; see ``open_corpus``."""
 
     unit = "B"
 
@@ -147,10 +147,10 @@ class FileCorpus(Corpus):
         self.size = sum(self._sizes)
 
     def raw_documents(self) -> Iterator[RawDocument]:
-        behind = 0
+        offset = 0
         for file, size in zip(self.files, self._sizes, strict=True):
-            yield from _read_file(file, self.layout, behind)
-            behind += size
+            yield from _read_file(file, self.layout, offset)
+            offset += size
 
     def fingerprint(self) -> str:
         total = hashlib.sha256(self.layout.encode())
@@ -170,7 +170,7 @@ class FileCorpus(Corpus):
 
 
 def _find_files(paths: Sequence[str]) -> list[Path]:
-    """The files behind names, folders and globs, each once, in the order given and then by name."""
+    """The files that names, folders and globs mean, each once, in the order given and then by name."""
     files: dict[Path, None] = {}
     for path in paths:
         if Path(path).is_dir():
@@ -199,6 +199,8 @@ def _belongs_to_corpus(file: Path, folder: Path) -> bool:
 
 def _check_readable(file: Path) -> int:
     """The file's size in bytes. Raises UserError if it cannot be read or cannot be text."""
+    if not file.is_file():
+        raise UserError(f"{file}: a device or a pipe; a corpus is read several times, so give a file")
     if file.name.endswith((".tar.gz", ".tgz", ".tar", ".zip")):
         raise UserError(f"{file}: an archive; unpack it first and give the folder with its text files")
     try:
@@ -213,8 +215,8 @@ def _check_readable(file: Path) -> int:
 # -- Reading files ----------------------------------------------------------------------------------
 
 
-def _read_file(path: Path, layout: str, behind: int) -> Iterator[RawDocument]:
-    """The documents of one file; ``behind`` counts the bytes of the corpus before it."""
+def _read_file(path: Path, layout: str, offset: int) -> Iterator[RawDocument]:
+    """The documents of one file; ``offset`` counts the bytes of the corpus before it."""
     with open(path, "rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as stream:
         lines = decoded_lines(stream, path)
         first = next((line for line in lines if line.strip()), "")
@@ -228,7 +230,7 @@ def _read_file(path: Path, layout: str, behind: int) -> Iterator[RawDocument]:
             documents, split = _text_documents(lines, layout), layout != "sentences"
         for paragraphs in documents:
             if any(map(str.strip, paragraphs)):
-                yield RawDocument(paragraphs, split, behind + raw.tell())
+                yield RawDocument(paragraphs, split, offset + raw.tell())
 
 
 def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
@@ -237,10 +239,8 @@ def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
             continue
         try:
             value = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"{path}: line {number} is not valid JSON ({error.msg}); repair or drop it"
-            ) from None
+        except (ValueError, RecursionError) as error:  # JSONDecodeError, or a number of too many digits
+            raise UserError(f"{path}: line {number} is not valid JSON ({error}); repair or drop it") from None
         text = value.get("text") if isinstance(value, dict) else value
         if not isinstance(text, str):
             raise UserError(f'{path}: line {number} should be an object with a string "text", or a string')

@@ -1,4 +1,4 @@
-"""The lines of a person's text files, whatever is wrong with them told by file and line."""
+"""The lines of a person's text files. What is wrong with them is reported by file and line."""
 
 import gzip
 import re
@@ -9,10 +9,12 @@ from typing import BinaryIO
 
 from minibert.errors import UserError
 
+MAX_LINE_BYTES = 2**25  # a longer line is refused before it fills the memory
+
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell what UTF-8 cannot
 
 
-def read_lines(path: str | Path) -> Iterator[str]:
+def read_lines(path: str | Path, longest: int = MAX_LINE_BYTES) -> Iterator[str]:
     """The lines of a UTF-8 file, compressed (``.gz``) or not; see `decoded_lines`.
 
     Raises UserError if there is no such file, or it cannot be read.
@@ -20,7 +22,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     path = Path(path)
     try:
         with open(path, "rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as stream:
-            yield from decoded_lines(stream, path)
+            yield from decoded_lines(stream, path, longest)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
@@ -29,18 +31,21 @@ def read_lines(path: str | Path) -> Iterator[str]:
         raise UserError(f"{path}: cannot read this file ({error.strerror})") from None
 
 
-def decoded_lines(stream: BinaryIO, path: Path) -> Iterator[str]:
+def decoded_lines(stream: BinaryIO, path: Path, longest: int = MAX_LINE_BYTES) -> Iterator[str]:
     """The lines of a UTF-8 file, without line ends (LF or CRLF) and without a byte order mark.
 
-    Raises UserError, naming file and line, for bytes that are no UTF-8 text, and for damaged gzip.
+    Raises UserError, naming file and line, for bytes that are not UTF-8 text, for lines of more than
+    ``longest`` bytes, and for damaged gzip.
     """
     number = 0
     try:
-        for number, line in enumerate(stream, start=1):
+        for number, line in enumerate(iter(lambda: stream.readline(longest + 1), b""), start=1):
             if b"\0" in line:
                 raise UserError(
                     f"{path}: line {number} holds zero bytes: a binary or UTF-16 file; give UTF-8 text"
                 )
+            if len(line) > longest:
+                raise UserError(f"{path}: line {number} has more than {longest:,} bytes; break it into lines")
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             yield line.decode("utf-8").rstrip("\r\n")

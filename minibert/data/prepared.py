@@ -2,20 +2,25 @@
 
 A prepared folder holds
   tokens.bin           the ids of all tokens, one after the other: uint16 if V ≤ 65,536, else int32
-  sentence_starts.bin  int64: where each sentence begins in the tokens, and behind the last the end
-  document_starts.bin  int64: where each document begins in the sentences, and behind the last the end
+  sentence_starts.bin  int64: where each sentence begins in the tokens and, at last, where they end
+  document_starts.bin  int64: where each document begins in the sentences and, at last, where they end
   document_keys.bin    uint64: a hash of each document's text, by which some are held out
   meta.json            the sizes, and what it was made from
 """
 
+import glob
 import hashlib
 import itertools
 import json
+import multiprocessing
 import os
+import shutil
 import signal
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -26,14 +31,19 @@ from tqdm import tqdm
 from minibert.data.corpora import Corpus, RawDocument
 from minibert.data.randomness import generator
 from minibert.errors import UserError
-from minibert.files import atomic_folder, read_json, write_json
+from minibert.files import atomic_folder, explain_write_errors, read_json, write_json
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 FORMAT = 2
 PIECE_CHARACTERS = 1_000_000  # documents go to the workers in pieces of about this size
 
 
 class SupportsTokenIds(Protocol):
-    """What is asked of a tokenizer here."""
+    """What a tokenizer must offer here."""
 
     tokens: list[str]
     vocab_size: int
@@ -77,7 +87,7 @@ class Documents:
         return stops - starts
 
     def token_counts(self, vocab_size: int) -> np.ndarray:
-        """How often each token stands in these documents: (V,) int64."""
+        """How often each token occurs in these documents: (V,) int64."""
         starts, stops = self.token_ranges().T
         gaps = np.flatnonzero(starts[1:] != stops[:-1]) + 1  # neighbours are counted in one run
         counts = np.zeros(vocab_size, dtype=np.int64)
@@ -196,8 +206,8 @@ def prepare_corpus(
     Memory is bounded: each of the ``processes`` (default: all cores) has a few documents under way, about
     a million characters or one long document at a time. The outcome does not depend on their number. The
     folder appears only once it is complete; what an earlier run prepared there from something else is
-    replaced, while any other folder that is not empty is refused. ``held_out`` and ``seed``: see
-    ``split_documents``.
+    replaced, and what a killed one left half done beside it is removed, while any other folder that is not
+    empty is refused. ``held_out`` and ``seed``: see ``split_documents``.
 
     Raises UserError for a corpus that cannot be split, and what reading it raises.
     """
@@ -214,7 +224,7 @@ def prepare_corpus(
         raise UserError(f"{folder}: expected a folder for the prepared corpus, found a file; choose another")
     if folder.exists() and not (folder / "meta.json").is_file() and any(folder.iterdir()):
         raise UserError(f"{folder}: this folder is not empty and holds no prepared corpus; choose another")
-    with atomic_folder(folder) as unfinished:
+    with _unfinished(folder) as unfinished:
         sizes = _write_arrays(corpus, tokenizer, unfinished, source["dtype"], processes, progress)
         keys = np.fromfile(unfinished / "document_keys.bin", np.uint64)
         split_documents(corpus.name, keys, held_out, seed)  # raises before the folder is there
@@ -249,6 +259,47 @@ def _map(path: Path, dtype: str, count: int) -> np.ndarray:
 
 
 # -- Writing ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _unfinished(folder: Path) -> Iterator[Path]:
+    """`atomic_folder`, without what killed preparations of the same folder have left behind.
+
+    Whoever prepares holds a lock on the temporary folder. Where there is none, its owner is dead.
+    """
+    with explain_write_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as locks, ExitStack() as workshop:
+        with _locked(folder.parent):  # so that nobody sees a temporary folder before its owner has locked it
+            for abandoned in folder.parent.glob(f".{glob.escape(folder.name)}.*.part"):
+                with _locked(abandoned, wait=False) as free:
+                    if free:
+                        shutil.rmtree(abandoned, ignore_errors=True)
+            unfinished = workshop.enter_context(atomic_folder(folder))
+            locks.enter_context(_locked(unfinished.parent))
+        yield unfinished
+
+
+@contextmanager
+def _locked(folder: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock on a folder, which ends with the process at the latest. Yields whether we hold it.
+
+    We do not if somebody else does and we do not ``wait``, nor where there are no locks (on Windows, on some
+    network drives).
+    """
+    descriptor = None
+    try:
+        if fcntl is not None:
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        held = descriptor is not None
+    except OSError:
+        held = False
+    try:
+        yield held
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -335,6 +386,13 @@ def _start_worker(tokenizer: SupportsTokenIds, dtype: str) -> None:
     global _worker_state
     _worker_state = tokenizer, dtype
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work, and hold its files and locks, forever."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def _work(documents: list[RawDocument]) -> _Piece:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from minibert import ops
 from minibert.arrays import to_numpy
@@ -15,6 +16,8 @@ from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
 from minibert.tasks import metrics
 from minibert.tasks.task import TableTask
+
+MULTI_LABEL = "multi_label_classification"  # as in the model's configuration
 
 KINDS = {False: "single texts", True: "pairs of texts"}
 
@@ -27,10 +30,39 @@ class ClassPrediction:
     probabilities: np.ndarray
 
 
+@dataclass(frozen=True)
+class LabelsPrediction:
+    """All labels that are likelier than not, and the probability (K,) of each label by itself."""
+
+    labels: list[str]
+    probabilities: np.ndarray
+
+
 class TextTask(TableTask):
-    """A softmax or a number on the pooled vector of a text or a pair of texts."""
+    """Labels or numbers for a text or a pair of texts, made from its pooled vector.
+
+    ``several`` says whether an opened model gives each text several of them, as some that were fine-tuned by
+    other programs do: labels that do not exclude each other, or more than one number.
+    """
 
     Model = BertForSequenceClassification
+    several = False
+
+    def open_model(self, folder: str | Path, **options: Any) -> BertForSequenceClassification:
+        """As `Task.open_model`; and whether it gives several labels or numbers."""
+        model = super().open_model(folder, **options)
+        config = model.config
+        self.several = config.num_labels > 1 if config.is_regression else config.problem_type == MULTI_LABEL
+        return model
+
+    def check(self, examples: Sequence[TextExample], faults: Faults | None = None) -> Sequence[TextExample]:
+        """As `Task.check`. Raises UserError for a model that gives several labels or numbers."""
+        if self.several:
+            raise UserError(
+                "this model gives each text several labels or numbers, but a file holds one for each, so it "
+                "cannot be scored; minibert predict shows what it gives"
+            )
+        return super().check(examples, faults)
 
     def read(
         self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None
@@ -93,9 +125,18 @@ class Classify(TextTask):
 
     def predict(
         self, model: BertForSequenceClassification, examples: Sequence[TextExample], batch_size: int = 32
-    ) -> list[ClassPrediction]:
-        """The likeliest label of each example, and the probabilities of all."""
-        probabilities, _ = ops.softmax(self._logits(model, examples, batch_size))
+    ) -> list[ClassPrediction] | list[LabelsPrediction]:
+        """The likeliest label of each example and the probabilities of all, p = softmax(logits).
+
+        With labels that do not exclude each other p = 1 / (1 + exp(−logits)), and all labels with p > 1/2.
+        """
+        logits = self._logits(model, examples, batch_size)  # (N, K)
+        if model.config.problem_type == MULTI_LABEL:
+            return [
+                LabelsPrediction([self.labels[i] for i in np.flatnonzero(row > 0.5)], row)
+                for row in expit(logits)
+            ]
+        probabilities, _ = ops.softmax(logits)
         return [ClassPrediction(self.labels[row.argmax()], row) for row in probabilities]
 
     def scores(
@@ -112,10 +153,11 @@ class Classify(TextTask):
         """F1 is there of two labels only."""
         return tuple(name for name in self.score_names if name != "f1" or len(self.labels) == 2)
 
-    def record(self, example: TextExample, prediction: ClassPrediction) -> dict[str, Any]:
-        """The text or texts, the label if it is known, the predicted one, and all probabilities."""
+    def record(self, example: TextExample, prediction: ClassPrediction | LabelsPrediction) -> dict[str, Any]:
+        """The text or texts, the label if it is known, the predicted one or ones, and all probabilities."""
+        predicted = prediction.labels if isinstance(prediction, LabelsPrediction) else prediction.label
         scores = dict(zip(self.labels, prediction.probabilities.tolist(), strict=True))
-        return example.to_dict() | {"prediction": prediction.label, "probabilities": scores}
+        return example.to_dict() | {"prediction": predicted, "probabilities": scores}
 
 
 class Regress(TextTask):
@@ -136,15 +178,16 @@ class Regress(TextTask):
 
     def predict(
         self, model: BertForSequenceClassification, examples: Sequence[TextExample], batch_size: int = 32
-    ) -> list[float]:
-        """A number for each example."""
-        return self._logits(model, examples, batch_size)[:, 0].tolist()
+    ) -> list[float] | list[list[float]]:
+        """The number for each example, or the list of all K if the model gives several."""
+        logits = self._logits(model, examples, batch_size)  # (N, K)
+        return (logits if model.config.num_labels > 1 else logits[:, 0]).tolist()
 
     def scores(self, examples: Sequence[TextExample], predictions: Sequence[float]) -> dict[str, float]:
         """Pearson's and Spearman's correlation."""
         labels = [example.label for example in examples]
         return {name: getattr(metrics, name)(predictions, labels) for name in self.score_names}
 
-    def record(self, example: TextExample, prediction: float) -> dict[str, Any]:
-        """The text or texts, the score if it is known, and the predicted one."""
+    def record(self, example: TextExample, prediction: float | list[float]) -> dict[str, Any]:
+        """The text or texts, the score if it is known, and the predicted one or ones."""
         return example.to_dict() | {"prediction": prediction}

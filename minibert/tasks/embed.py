@@ -1,4 +1,4 @@
-"""Texts turned into vectors, for whatever compares them by their cosine."""
+"""Turning texts into vectors, to be compared by their cosine."""
 
 import hashlib
 import json
@@ -27,9 +27,9 @@ OUTPUTS = (".npy", ".npz", ".jsonl")
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """A sentence encoder and what stands before it: a tokenizer, and the tokens that a text is cut to.
+    """A sentence encoder with its tokenizer, and the number of tokens that texts are cut to.
 
-    ``folder`` is where it comes from, "" if from nowhere.
+    ``folder`` is where it was read from, "" if it was not.
     """
 
     model: SentenceEncoder
@@ -83,7 +83,7 @@ class TextEncoder:
 
     @cached_property
     def digest(self) -> str:
-        """A fingerprint of all that a text's direction depends on: two encoders with the same one agree.
+        """A fingerprint of all that a vector's direction depends on: two encoders with the same one agree.
 
         It is made of parameters, vocabulary and its options, pooling and max_length; names of folders do not
         count, nor does ``normalise``, which changes a vector's length only.

@@ -52,9 +52,9 @@ def evaluate(
     """Measure the model in a fine-tuned folder on a file.
 
     ``layout`` says how the file is read if not like those of the training: {"recipe": "mrpc"} …; options are
-    those of ``from_pretrained``: device, precision … With ``limit`` only so many examples are used, the
-    first. The recipe "blimp" is for models that predict masked words, as they are after pre-training: of how
-    many minimal pairs they find the good sentence likelier; the limit is that of each paradigm.
+    those of ``from_pretrained``: device, precision … With ``limit`` only the first so many examples are
+    used. The recipe "blimp" is for models that predict masked words, as they are after pre-training. Its
+    score is the share of minimal pairs whose good sentence they find likelier; the limit is per paradigm.
 
     Raises UserError for a folder without such a model, and for a file that its task cannot read or whose
     labels it does not know.

@@ -15,10 +15,11 @@ def fill_mask(
     """The ``top_k`` likeliest tokens for each [MASK] in ``text``, with their probabilities, best first.
 
     ``model`` is any that predicts masked words; it is put into evaluation mode. Several masks are each
-    guessed without knowing the other guesses, as in training.
+    guessed without knowing the other guesses, as in training. The probabilities are the softmax over all V
+    rows of the model; a row beyond the vocabulary, which has no token, is never a guess.
 
     Raises UserError if there is no [MASK], if the text is longer than the model's positions, or if the
-    vocabulary is not the model's.
+    vocabulary has more tokens than the model.
     """
     tokenizer.check_size(model.config.vocab_size)
     if not 1 <= top_k <= len(tokenizer):
@@ -30,7 +31,7 @@ def fill_mask(
     model.eval()
     outputs, _ = model.forward(ids[None])
     logits = outputs.prediction_logits[0, model.device.asarray(masks)]  # (N, V)
-    probabilities = to_numpy(ops.softmax(logits)[0])
+    probabilities = to_numpy(ops.softmax(logits)[0])[:, : len(tokenizer)]
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]  # (N, top_k)
     return [
         [(tokenizer.tokens[token], float(row[token])) for token in tokens]

@@ -1,4 +1,4 @@
-"""What an encoder that does not learn makes of texts, computed once for all epochs and restarts."""
+"""Cached features of a frozen encoder, computed once for all epochs and restarts."""
 
 import tempfile
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from minibert.tasks.task import outputs
 
 
 class FrozenEncoder:
-    """Adds to rows what the encoder of ``model`` makes of them (``feature_layers``), as the input "features".
+    """Adds to rows the hidden states of the frozen encoder of ``model`` (``feature_layers``), as "features".
 
     Each different row is encoded once. The numbers are in a file without a name in ``folder``, which goes
     when the process ends; the system holds as much of it in memory as there is room for.

@@ -1,4 +1,4 @@
-"""What the pre-trained heads know without training: how likely a sentence is, and what may follow it."""
+"""What pre-trained heads know without fine-tuning: how likely a sentence is, and what may follow it."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -37,7 +37,8 @@ def pseudo_log_likelihoods(
     into evaluation mode. ``progress`` shows a bar on a terminal.
 
     Source: Salazar et al. 2020, "Masked Language Model Scoring".
-    Raises UserError if a sentence is longer than the model's positions, or the vocabulary not the model's.
+    Raises UserError if a sentence is longer than the model's positions, or if the vocabulary has more tokens
+    than the model.
     """
     tokenizer.check_size(model.config.vocab_size)
     if batch_size < 1:
@@ -124,7 +125,7 @@ def next_sentence_probabilities(
     """How probable it is that each second text follows its first: (N,), from the next-sentence head.
 
     Of a pair too long for the model the longer text is cut at its end. The model is put into evaluation mode.
-    Raises UserError if there are not equally many texts, or the vocabulary is not the model's.
+    Raises UserError if there are not equally many texts, or if the vocabulary has more tokens than the model.
     """
     tokenizer.check_size(model.config.vocab_size)
     model.eval()

@@ -1,7 +1,7 @@
 """How good predictions are: classes, scores, entities, answers, ranks and minimal pairs.
 
-Pure functions of host arrays and lists. Nothing is in per cent. All raise UserError where there is nothing to
-score, and where predictions and right answers are not equally many.
+Pure functions of host arrays and lists. Scores are fractions, not percentages. All raise UserError if there
+is nothing to score, or if there are not as many predictions as right answers.
 """
 
 import re
@@ -211,7 +211,7 @@ def best_null_threshold(
     takes an answer of nothing but articles and punctuation for an answer.
     """
     names = sorted(answers, key=null_scores.__getitem__)
-    without = np.array([not answers[name] for name in names], dtype=float)  # F1 of "no answer"
+    without = np.array([answer_scores("", answers[name])[1] for name in names])  # F1 of "no answer"
     gain = np.array([answer_scores(predicted[name], answers[name])[1] for name in names]) - without
     totals = without.sum() + np.concatenate([[0], np.cumsum(gain)])  # of answering the first 0, 1, …, n
     thresholds = np.array([-np.inf, *(null_scores[name] for name in names)])

@@ -22,7 +22,7 @@ def predict_texts(
     batch_size: int = 32,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """What the model in a fine-tuned folder makes of texts, or of texts and their partners, as dictionaries.
+    """The predictions of the model in a fine-tuned folder for texts, or texts and partners, as dictionaries.
 
     The partner of a question is its passage. These are the objects that ``minibert predict`` writes; options
     are those of ``from_pretrained``: device, precision … Raises UserError for a folder without such a model,
@@ -70,7 +70,7 @@ def records(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> 
 def write_predictions(
     task: Task, examples: Sequence[Any], predictions: Sequence[Any], path: str | Path
 ) -> None:
-    """Write a JSON object a line or, if the file's name ends like those of the task's own format, that."""
+    """Write one JSON object per line, or the task's own format if the file's name ends like that."""
     if task.own_ending is not None and str(path).endswith(task.own_ending):
         write_text(path, task.own_format(examples, predictions))
     else:
@@ -78,5 +78,5 @@ def write_predictions(
 
 
 def json_lines(values: Iterable[dict[str, Any]]) -> str:
-    """A JSON object a line."""
+    """One JSON object per line."""
     return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)

@@ -44,7 +44,7 @@ class AnswerSpan:
 
 @dataclass(frozen=True)
 class WindowScores:
-    """A window of S tokens, and what the model makes of it: how well an answer begins and ends at each."""
+    """A window of S tokens, and the model's scores for an answer to begin and to end at each of them."""
 
     window: QuestionWindow
     start_logits: np.ndarray  # (S,) float64
@@ -110,7 +110,7 @@ class AnswerOptions(TaskOptions):
     stride: int = setting(128, "Task", "tokens from the beginning of one window to the next", least=1)
     max_question: int = setting(64, "Task", "tokens of a question, at most", least=1)
     max_answer: int = setting(30, "Task", "tokens of an answer, at most", least=1)
-    n_best: int = setting(20, "Task", "answers to a question that are told, at most", least=1)
+    n_best: int = setting(20, "Task", "answers to report per question, at most", least=1)
     null_threshold: float | None = setting(
         None,
         "Task",
@@ -121,7 +121,7 @@ class AnswerOptions(TaskOptions):
 
 @dataclass(frozen=True)
 class AnswerPrediction:
-    """The best answers to a question, best first, and the score of [CLS]: that there is none."""
+    """The best answers to a question, best first, and the score of [CLS], which stands for no answer."""
 
     answers: list[AnswerSpan]
     null_score: float
@@ -175,7 +175,10 @@ class AnswerQuestions(Task):
     def predict(
         self, model: BertForQuestionAnswering, examples: Sequence[Question], batch_size: int = 32
     ) -> list[AnswerPrediction]:
-        """The best answers to each question; that there is none has the smallest score of all its windows."""
+        """The best answers to each question.
+
+        "No answer" is scored by the window where its score is smallest.
+        """
         windows = self.features(examples, training=False)
         scored = self._window_scores(model, windows, batch_size)
         return [
@@ -186,7 +189,7 @@ class AnswerQuestions(Task):
     def _window_scores(
         self, model: BertForQuestionAnswering, windows: Sequence[QuestionWindow], batch_size: int
     ) -> list[WindowScores]:
-        """What the model makes of each window, in their order."""
+        """The model's scores of each window, in their order."""
         scored: list[Any] = [None] * len(windows)
         for rows, output in self.outputs(model, windows, batch_size):
             starts, ends = (

@@ -37,7 +37,7 @@ class Reranker:
         """The model in a fine-tuned folder. Raises UserError for another kind of model."""
         task, model = open_task(folder, **options)
         judges = isinstance(task, Regress) or (isinstance(task, Classify) and len(task.labels) == 2)
-        if not judges or task.pairs is False:
+        if not judges or task.several or task.pairs is False:
             raise UserError(
                 f"{folder}: cannot re-rank with this model of the task {task.name}; expected a classifier of "
                 "pairs with two labels (make its data with  minibert search pairs)"

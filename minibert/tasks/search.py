@@ -1,8 +1,8 @@
-"""Passages found by what they mean: their vectors in an embedded vector database, on disk.
+"""Finding passages by meaning: their vectors are in an embedded vector database, on disk.
 
-The database is LanceDB (benchmarks/README.md tells why). An index is a folder with one table, a row a
-passage: id, title, text and vector (H,) of length 1. What the vectors were made with stands in the table's
-metadata, so that one commit holds all; every change is a new version of the table, whole or not at all.
+The database is LanceDB (benchmarks/README.md says why). An index is a folder with one table, which has a row
+per passage: id, title, text and vector (H,) of length 1. The table's metadata say how the vectors were made,
+so that one commit holds everything; every change is a new version of the table, whole or not at all.
 """
 
 import json
@@ -26,8 +26,8 @@ COLUMNS = ["id", "title", "text"]  # and the vector
 METADATA = "minibert"  # the key in the table's metadata
 VERSION = 1  # of what stands there
 
-# The approximate search: HNSW graphs over vectors of 8 bits a number. So many parts of the index are looked
-# into, and so many times the wanted number of candidates is compared again with the vectors as they are.
+# The approximate search uses HNSW graphs over vectors of 8 bits per number. It looks into PROBES parts of the
+# index, and compares REFINE times as many candidates as are wanted with the exact vectors.
 PROBES, REFINE = 20, 5
 
 BLOCK = 256  # queries that are searched for together
@@ -35,7 +35,7 @@ BLOCK = 256  # queries that are searched for together
 
 @dataclass(frozen=True)
 class IndexInfo:
-    """What an index says of the encoder that made it."""
+    """What an index says about the encoder that made it."""
 
     version: int
     model: str  # the folder
@@ -47,7 +47,7 @@ class IndexInfo:
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage that was found, and how well it fits: its cosine, or what a re-ranker gave it."""
+    """A passage that was found, and how well it fits: its cosine, or the score of a re-ranker."""
 
     passage: Passage
     score: float
@@ -199,6 +199,8 @@ class PassageIndex:
             )
         if top_k < 1:
             raise UserError(f"top_k must be at least 1, got {top_k}")
+        if not len(vectors):
+            return []
         blocks = np.split(vectors, range(BLOCK, len(vectors), BLOCK))
         return [hits for block in blocks for hits in self._search(block, top_k, exact, where)]
 

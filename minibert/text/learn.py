@@ -1,4 +1,4 @@
-"""Learning a WordPiece vocabulary: the most frequent pair of neighbours becomes a token, again and again.
+"""Learning a WordPiece vocabulary: the most frequent pair of neighbours becomes a token, over and over.
 
 Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units" (the merges),
 in the form of the WordPieceTrainer of Hugging Face's tokenizers, which is how BERT vocabularies are made
@@ -19,34 +19,48 @@ from minibert.text.wordpiece import CONTINUATION
 # own string methods then find and replace pairs. There is room for a million tokens above the surrogates.
 FIRST_SYMBOL = 0xE000
 
+MAX_RAW_CHARACTERS = 2**24  # of text whose chunks are held at a time
+
 
 def count_words(
-    texts: Iterable[str], normaliser: Normaliser, *, max_words: int = 500_000, progress: bool = False
+    texts: Iterable[str],
+    normaliser: Normaliser,
+    *,
+    max_characters_per_word: int = 100,
+    max_words: int = 500_000,
+    progress: bool = False,
 ) -> Counter[str]:
     """Count the normalised words of a stream of texts in bounded memory.
 
-    Never holds more than ``max_words`` different words for long: beyond that, words seen only once so far
-    are forgotten, next time those seen at most twice, and so on.
+    Words of more than ``max_characters_per_word`` characters are left out: a tokenizer makes [UNK] of them,
+    so it could never use what is learned from them.
+
+    It never holds more than ``max_words`` different words for long: beyond that, words seen only once so far
+    are forgotten, the next time those seen at most twice, and so on.
     """
     words: Counter[str] = Counter()
     raw: Counter[str] = Counter()  # of chunks, so that each different one is normalised only once
+    characters = 0  # in ``raw``, at most
     rarest = 0
     for text in tqdm(texts, desc="counting words", unit=" texts", disable=not progress):
         raw.update(chunks(text))
-        if len(raw) > max_words:
-            _add_words(words, raw, normaliser)
+        characters += len(text)
+        if len(raw) > max_words or characters > MAX_RAW_CHARACTERS:
+            _add_words(words, raw, normaliser, max_characters_per_word)
+            characters = 0
             while len(words) > max_words:
                 rarest += 1
                 words = Counter({word: count for word, count in words.items() if count > rarest})
-    _add_words(words, raw, normaliser)
+    _add_words(words, raw, normaliser, max_characters_per_word)
     return words
 
 
-def _add_words(words: Counter[str], raw: Counter[str], normaliser: Normaliser) -> None:
-    """Move the counts of chunks over to their words."""
+def _add_words(words: Counter[str], raw: Counter[str], normaliser: Normaliser, longest: int) -> None:
+    """Move the counts of chunks over to their words of at most ``longest`` characters."""
     for chunk, count in raw.items():
         for word in normaliser.words(chunk):
-            words[word] += count
+            if len(word) <= longest:
+                words[word] += count
     raw.clear()
 
 
@@ -63,8 +77,8 @@ def learn_vocabulary(
 
     The alphabet is the ``alphabet_limit`` most frequent characters, as they start a word ("a") and, where
     they do, as they continue one ("##a"). Words with other characters are left out. Each merge takes the
-    most frequent pair of neighbours; of equally frequent ones the first by the text of its left, then its
-    right token. Merging ends early when no pair is left that occurs ``min_frequency`` times.
+    most frequent pair of neighbours; ties go to the pair whose left, then right token comes first in Unicode
+    order. Merging ends early when no pair occurs ``min_frequency`` times any more.
 
     Raises UserError if there are no words, or if special tokens and alphabet alone exceed ``vocab_size``.
     """
@@ -92,7 +106,7 @@ def learn_vocabulary(
 
 
 def _alphabet(word_counts: Mapping[str, int], limit: int) -> set[str]:
-    """The most frequent characters; of equally frequent ones the first in Unicode's order."""
+    """The most frequent characters; ties go to the one that comes first in Unicode order."""
     counts: Counter[str] = Counter()
     for word, count in word_counts.items():
         for char in word:
@@ -104,7 +118,7 @@ class _Merges:
     """The words as strings of symbols, and how often each pair of neighbouring symbols occurs in them.
 
     Kept up to date merge by merge: only words that hold the merged pair are looked at, and in them only
-    the pairs that the merge touches. ``heap`` may hold outdated counts; they are put right when they come up.
+    the pairs that the merge touches. ``heap`` may hold outdated counts; they are corrected when they come up.
     """
 
     def __init__(self, word_counts: Mapping[str, int], tokens: list[str]) -> None:

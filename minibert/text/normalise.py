@@ -1,7 +1,7 @@
 """From text to words: cleaning, Chinese characters, accents, lower case, punctuation.
 
-Nearly everything here works on single characters, whatever stands beside them, so that most steps are
-one ``str.translate`` with a table that is filled as characters turn up.
+Nearly everything here works on single characters, regardless of their neighbours, so most steps are one
+``str.translate`` with a table that is filled as characters turn up.
 
 Source: BasicTokenizer in google-research/bert, tokenization.py, and BertNormalizer and
 BertPreTokenizer in Hugging Face's tokenizers, which differ from it; see `Normaliser`.
@@ -18,40 +18,55 @@ from minibert.text import unicode_tables
 
 # Blocks of Chinese characters (not Japanese kana, not Korean Hangul): each character is a word.
 CJK = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B920-2CEAF F900-FAFF 2F800-2FA1F"
-ORIGINAL_CJK = CJK.replace("2B920", "2B820")  # transformers has 2B920 here, by a slip of the pen
+ORIGINAL_CJK = CJK.replace("2B920", "2B820")  # transformers has 2B920 here, by a typo
 
 # Wider than the category P, which has no $ + < = > ^ ` | ~
 ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
-# Python takes \x0b, \x0c, \x1c-\x1f and \x85 for whitespace; BERT drops them as control characters.
+# Python treats \x0b, \x0c, \x1c-\x1f and \x85 as whitespace; BERT drops them as control characters.
 CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
 _WORD = re.compile(r"\S+")
 
 
 def chunks(text: str) -> list[str]:
-    """Split at whitespace, before anything else: a text has the words of its chunks, one after another.
+    """Split at whitespace, before anything else: the words of a text are those of its chunks, in order.
 
-    A printable text has no whitespace but the space, so that Python's own (fast) split agrees with BERT's.
+    The only whitespace in a printable text is the space, so Python's own (fast) split agrees with BERT's.
     """
     return text.split() if text.isprintable() else CHUNK.findall(text)
 
 
-class Memo(dict):
-    """A dictionary that fills itself with ``compute(key)`` and starts afresh when it holds ``limit`` keys."""
+def _one(key: Any) -> int:
+    return 1
 
-    def __init__(self, compute: Callable[[Any], Any], limit: int) -> None:
+
+class Memo(dict):
+    """A dictionary that fills itself with ``compute(key)``, and starts afresh before it becomes too large.
+
+    The sizes of its keys, ``size_of(key)`` or 1 each, never add up to more than ``limit``. A key that is
+    larger than that by itself is computed every time.
+    """
+
+    def __init__(
+        self, compute: Callable[[Any], Any], limit: int, size_of: Callable[[Any], int] = _one
+    ) -> None:
         super().__init__()
-        self.compute = compute
-        self.limit = limit
+        self.compute, self.limit, self.size_of = compute, limit, size_of
+        self._size = 0
 
     def __missing__(self, key: Any) -> Any:
-        if len(self) >= self.limit:
+        value, size = self.compute(key), self.size_of(key)
+        if size > self.limit:
+            return value
+        if self._size + size > self.limit:
             self.clear()
-        value = self[key] = self.compute(key)
+            self._size = 0
+        self._size += size
+        self[key] = value
         return value
 
     def __reduce__(self) -> tuple:
-        return Memo, (self.compute, self.limit)  # a copy or a worker process fills its own
+        return Memo, (self.compute, self.limit, self.size_of)  # a copy or a worker process fills its own
 
 
 def code_points(text: str) -> tuple[range, ...]:
@@ -130,10 +145,10 @@ class Normaliser:
     4. ``lowercase``: character by character ("ΟΔΟΣ" → "οδοσ").
     5. Each punctuation character becomes a word of its own; the others end at spaces.
 
-    Defaults do as current transformers. ``original_characters=True`` does as google-bert: Unicode data of
-    the running Python, category Co kept, lower case by ``str.lower`` of the whole word ("ΟΔΟΣ" → "οδος").
+    The defaults follow current transformers. ``original_characters=True`` follows google-bert: Unicode data
+    of the running Python, category Co kept, lower case by ``str.lower`` of the whole word ("ΟΔΟΣ" → "οδος").
 
-    Raises UserError for lone surrogates, which are no characters and which no vocabulary could hold.
+    Raises UserError for lone surrogates, which are not characters and which no vocabulary could hold.
     """
 
     def __init__(
@@ -162,15 +177,15 @@ class Normaliser:
     def words_with_sources(self, text: str) -> list[tuple[str, list[int]]]:
         """The words of ``text`` and, for each of their characters, the place in ``text`` it comes from.
 
-        A character gives as many as it gives alone, be it none: "é" one, "각" three, a control none. What its
-        neighbours can change is the form (a final sigma) and the order of marks (NFD), never the number.
+        Each character becomes as many as it does alone: "é" one, "각" three, a control character none. Its
+        neighbours can change the form (a final sigma) and the order of marks (NFD), never the number.
         """
         sources = [i for i, char in enumerate(text) for _ in self._normalise_character[char]]
         words = _WORD.finditer(self._normalise(text))
         return [(word[0], sources[word.start() : word.end()]) for word in words]
 
     def _normalise(self, text: str) -> str:
-        """The words of ``text`` with white space between them."""
+        """The words of ``text`` with whitespace between them."""
         text = text.translate(self._clean)
         if self.lower_whole_words:
             text = text.lower()

@@ -1,7 +1,9 @@
 """BertTokenizer: text to token ids and back, with the names and the behaviour of Hugging Face's."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import reprlib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,6 +36,8 @@ CONFIG_KEYS = {
     "original_characters": "original_characters",
 }
 
+MOST_PADDING = 128  # rows that a model may have beyond its vocabulary without looking suspicious
+
 # Written without a space before them when decoding.
 _GLUED = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
 
@@ -52,15 +56,15 @@ class BertTokenizer:
     The defaults give the ids of current transformers. The original's behaviour is
     ``BertTokenizer(vocab, **BertTokenizer.ORIGINAL)``.
 
-    Ids are remembered for every chunk of text between two spaces, up to `CACHED_CHUNKS` of them, so that
-    most text costs one dictionary look-up a chunk. A tokenizer can be pickled (worker processes); its
-    memory stays behind.
+    The ids of a chunk of text between two spaces are remembered, so that most text costs one dictionary
+    look-up per chunk; the chunks remembered have at most `CACHED_CHARACTERS` together. A tokenizer can be
+    pickled (worker processes); what it remembers stays behind.
     """
 
     ORIGINAL: ClassVar[dict[str, Any]] = dict(
         max_characters_per_word=200, protect_special_tokens=False, original_characters=True
     )
-    CACHED_CHUNKS = 2**18
+    CACHED_CHARACTERS = 2**21
 
     def __init__(
         self,
@@ -98,8 +102,9 @@ class BertTokenizer:
         self._wordpiece = WordPiece(self.vocab, self.unk_id, max_characters_per_word)
         protected = "|".join(map(re.escape, SPECIAL_TOKENS.values()))
         self._special = re.compile(protected if protect_special_tokens else "(?!)")  # (?!) never matches
-        self._chunk_ids = Memo(self._compute_chunk_ids, limit=self.CACHED_CHUNKS)
-        self._chunk_spans = Memo(self._compute_chunk_spans, limit=self.CACHED_CHUNKS)
+        self._chunk_ids = Memo(self._compute_chunk_ids, self.CACHED_CHARACTERS, _chunk_size)
+        # Spans, pairs of numbers, take several times as much memory as ids.
+        self._chunk_spans = Memo(self._compute_chunk_spans, self.CACHED_CHARACTERS // 4, _chunk_size)
 
     # ---------------------------------------------------------------- making, reading, writing
 
@@ -112,6 +117,7 @@ class BertTokenizer:
         lowercase: bool = True,
         strip_accents: bool | None = None,
         split_cjk: bool = True,
+        max_characters_per_word: int = 100,
         alphabet_limit: int = 1000,
         min_frequency: int = 2,
         max_words: int = 500_000,
@@ -120,7 +126,8 @@ class BertTokenizer:
         """Learn a vocabulary from a stream of texts; see `learn_vocabulary` and `count_words`.
 
         The same texts in the same order always give the same vocabulary. It has fewer than ``vocab_size``
-        tokens if the texts do not yield more. ``progress`` shows two bars on stderr.
+        tokens if the texts do not yield more. Nothing is learned from a word of more than
+        ``max_characters_per_word`` characters, which is [UNK] anyway. ``progress`` shows two bars on stderr.
         """
         _refuse_single_text(texts)
         options = dict(lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
@@ -129,7 +136,13 @@ class BertTokenizer:
                 f"vocab_size {vocab_size} does not even hold the {len(SPECIAL_TOKENS)} special tokens; "
                 "ask for a few thousand tokens"
             )
-        counts = count_words(texts, Normaliser(**options), max_words=max_words, progress=progress)
+        counts = count_words(
+            texts,
+            Normaliser(**options),
+            max_characters_per_word=max_characters_per_word,
+            max_words=max_words,
+            progress=progress,
+        )
         tokens = learn_vocabulary(
             counts,
             vocab_size,
@@ -138,15 +151,15 @@ class BertTokenizer:
             min_frequency=min_frequency,
             progress=progress,
         )
-        return cls(tokens, **options)
+        return cls(tokens, max_characters_per_word=max_characters_per_word, **options)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> "BertTokenizer":
         """Read a tokenizer from a folder in Hugging Face's layout, or from a bare vocabulary file.
 
-        Of the folder: ``vocab.txt`` (or else the vocabulary in ``tokenizer.json``, which is all that
-        recent versions of transformers write) and the options in ``tokenizer_config.json``. It may also be
-        the name of a model that comes with the package, "mini".
+        In a folder these are ``vocab.txt`` (or else the vocabulary in ``tokenizer.json``, which is all that
+        recent versions of transformers write) and the options in ``tokenizer_config.json``. ``folder`` may
+        also be the name of a model that comes with the package, "mini".
         ``options`` override what the files say. Raises UserError, naming the file, if one is missing,
         damaged, not UTF-8, or of another kind than BERT's.
         """
@@ -198,11 +211,21 @@ class BertTokenizer:
         return len(self.tokens)
 
     def check_size(self, vocab_size: int) -> None:
-        """Raise UserError if this cannot be the vocabulary of a model that knows ``vocab_size`` tokens."""
-        if len(self) != vocab_size:
+        """Raise UserError if a model with ``vocab_size`` rows in its embedding table has none for some token.
+
+        More rows than tokens are fine: some models are padded to a multiple of 8 or 64. Warns where padding
+        does not explain how many more there are.
+        """
+        if len(self) > vocab_size:
             raise UserError(
-                f"the vocabulary has {len(self)} tokens but the model knows {vocab_size}; "
+                f"the vocabulary has {len(self)} tokens but the model knows only {vocab_size}; "
                 "use the vocabulary that the model was trained with"
+            )
+        if vocab_size - len(self) > MOST_PADDING:
+            warnings.warn(
+                f"the vocabulary has only {len(self)} tokens but the model knows {vocab_size}; "
+                "is it the vocabulary that the model was trained with?",
+                stacklevel=3,
             )
 
     def tokenize(self, text: str) -> list[str]:
@@ -223,8 +246,8 @@ class BertTokenizer:
     def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`token_ids`, and where in ``text`` each token stands: text[start:stop], as (start, stop).
 
-        What was dropped inside a token (say, a soft hyphen) stands within its span; what was dropped at its
-        end (an accent that is a character of its own) behind it. The offsets that transformers gives.
+        What was dropped inside a token (say, a soft hyphen) lies within its span; what was dropped at its end
+        (an accent that is a character of its own) lies after it. These are the offsets of transformers.
         """
         ids, spans = self.token_ids(text), []
         for chunk in CHUNK.finditer(text):
@@ -329,9 +352,9 @@ class BertTokenizer:
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Text of token ids: pieces of a word joined, words separated by spaces, none before . , ! and ?.
 
-        What the tokenizer took away (spaces, capitals, accents) does not come back, but the ids do: those
-        of a text, decoded, give a text with the same ids, [UNK] and all, if special tokens are protected.
-        (Marks of some scripts that are not stripped with the accents may change places among themselves.)
+        What the tokenizer removed (spaces, capitals, accents) does not come back, but the decoded text has
+        the same ids again, [UNK] included, if special tokens are protected. (Marks of some scripts that are
+        not stripped with the accents may change places among themselves.)
         Raises UserError for ids outside the vocabulary.
         """
         special = (
@@ -350,6 +373,11 @@ class BertTokenizer:
                 token = " " + token
             parts.append(token)
         return "".join(parts)
+
+
+def _chunk_size(chunk: str) -> int:
+    """How many of the `BertTokenizer.CACHED_CHARACTERS` a chunk takes; a short one as many as one of 8."""
+    return max(len(chunk), 8)
 
 
 def _refuse_single_text(texts: Iterable[str]) -> None:
@@ -449,10 +477,10 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
             raise UserError(f"{path}: its token ids must be 0, 1, 2, … without gaps")
         _check_added_tokens(path, [entry["content"] for entry in content["added_tokens"]])
         return tokens, {
-            "lowercase": normaliser["lowercase"],
-            "strip_accents": normaliser["strip_accents"],
-            "split_cjk": normaliser["handle_chinese_chars"],
-            "max_characters_per_word": model["max_input_chars_per_word"],
+            "lowercase": _option(path, normaliser, "lowercase"),
+            "strip_accents": _option(path, normaliser, "strip_accents"),
+            "split_cjk": _option(path, normaliser, "handle_chinese_chars"),
+            "max_characters_per_word": _option(path, model, "max_input_chars_per_word"),
         }
     except (KeyError, TypeError, AttributeError):
         raise UserError(
@@ -471,18 +499,28 @@ def _read_config(path: Path) -> dict[str, Any]:
             found = found.get("content")
         if found != token:
             raise UserError(f"{path}: {name} is {found!r}, but BERT's is {token!r}; use a BERT tokenizer")
-    _check_added_tokens(
-        path, [entry.get("content") for entry in config.get("added_tokens_decoder", {}).values()]
-    )
-    options = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
-    if (options.get("model_max_length") or 0) > 1e9:  # transformers writes 1e30 for "no limit"
-        del options["model_max_length"]
-    return options
+    added = config.get("added_tokens_decoder") or {}
+    if not isinstance(added, dict) or not all(isinstance(entry, dict) for entry in added.values()):
+        raise UserError(f"{path}: added_tokens_decoder should be an object of objects; restore or remake it")
+    _check_added_tokens(path, [entry.get("content") for entry in added.values()])
+    if isinstance(length := config.get("model_max_length"), int | float) and length > 1e9:
+        del config["model_max_length"]  # transformers writes 1e30 for "no limit"
+    return {name: _option(path, config, key) for name, key in CONFIG_KEYS.items() if key in config}
 
 
-def _check_added_tokens(path: Path, added: list[str]) -> None:
-    extra = set(added) - set(SPECIAL_TOKENS.values())
+def _option(path: Path, values: Mapping[str, Any], key: str) -> Any:
+    """The value of an option in a file. Raises UserError if it is of the wrong kind: "False" is no false."""
+    value = values[key]
+    if value is None and key in ("strip_accents", "model_max_length"):
+        return None
+    counts = key in ("model_max_length", "max_characters_per_word", "max_input_chars_per_word")
+    if not (type(value) is int and value >= 1 if counts else isinstance(value, bool)):
+        expected = "a whole number, at least 1" if counts else "true or false"
+        raise UserError(f"{path}: {key} is {reprlib.repr(value)}; expected {expected}")
+    return value
+
+
+def _check_added_tokens(path: Path, added: list[Any]) -> None:
+    extra = [str(token) for token in added if token not in SPECIAL_TOKENS.values()]
     if extra:
-        raise UserError(
-            f"{path}: added tokens beside the vocabulary are not supported: {' '.join(sorted(extra))}"
-        )
+        raise UserError(f"{path}: added tokens beside the vocabulary are not supported: {' '.join(extra)}")

@@ -245,10 +245,12 @@ MISTAKES = {
         f"tokenizer encode {TOKENIZER} hello",
         ["vocab.txt", "'the'"],
     ),
-    "vocabulary of another size": (
-        lambda: Path("runs/small/final/vocab.txt").write_text("\n".join([*SPECIALS, "the", ""])),
+    "vocabulary larger than the model": (
+        lambda: Path("runs/small/final/vocab.txt").write_text(
+            "\n".join([*SPECIALS, *map(str, range(999)), ""])
+        ),
         f"fill-mask {MODEL} [MASK]",
-        ["vocab"],
+        ["vocabulary has 1004 tokens but the model knows only"],
     ),
     "too long for the positions": (
         NOTHING,

@@ -138,6 +138,8 @@ def test_the_fingerprint_follows_the_content_and_not_the_name(tmp_path):
         ("a.txt", b"\x7fELF\x00\x01\x02", "line 1 holds zero bytes: a binary or UTF-16 file"),
         ("a.txt", "It rained.".encode("utf-16"), "not UTF-8|zero bytes"),
         ("a.jsonl", b'{"text": "It rained."}\n{"text":', "line 2 is not valid JSON"),
+        ("a.jsonl", b'"It rained."\n' + b"[" * 100_000, "line 2 is not valid JSON"),
+        ("a.jsonl", b'"It rained."\n' + b"9" * 5000, "line 2 is not valid JSON"),
         ("a.jsonl", b'{"body": "It rained."}', 'line 1 should be an object with a string "text"'),
         ("a.jsonl", b'{"text": "\\ud800"}', "line 1 holds half a surrogate pair"),
         ("a.tar.gz", b"anything", "an archive; unpack it first"),
@@ -160,6 +162,12 @@ def test_a_damaged_gzip_file_is_named(tmp_path, damage):
     with pytest.raises(UserError, match="damaged gzip file") as caught:
         list(open_corpus([file]))
     assert str(caught.value).startswith(f"{file}: ")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no endless file")
+def test_an_endless_file_is_refused():
+    with pytest.raises(UserError, match=r"^/dev/zero: a device or a pipe"):
+        open_corpus(["/dev/zero"])
 
 
 def test_paths_that_lead_nowhere(tmp_path):

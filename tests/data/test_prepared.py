@@ -2,6 +2,11 @@
 
 import itertools
 import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -220,6 +225,51 @@ def test_a_folder_of_something_else_is_not_touched(corpus, tokenizer, tmp_path):
     with pytest.raises(UserError, match="expected a folder for the prepared corpus, found a file"):
         prepare_corpus(corpus, tokenizer, precious, processes=1)
     assert precious.read_text() == "x"
+
+
+KILLED = """
+import os, signal, sys
+from minibert.data import open_corpus, prepare_corpus, prepared
+from minibert.text import BertTokenizer
+
+tokenised = prepared._ordered_map
+
+def first_and_killed(*arguments):
+    yield next(tokenised(*arguments))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+prepared.PIECE_CHARACTERS, prepared._ordered_map = 500, first_and_killed
+corpus, tokenizer, folder = sys.argv[1:]
+prepare_corpus(open_corpus([corpus]), BertTokenizer.from_pretrained(tokenizer), folder, processes=2)
+"""
+
+
+@pytest.mark.skipif(prepared.fcntl is None, reason="this system has no locks on folders")
+def test_what_a_killed_preparation_left_is_removed_by_the_next(corpus, tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    out = tmp_path / "out" / "a[b]"
+    arguments = [sys.executable, "-c", KILLED, str(corpus.files[0]), str(tmp_path / "tokenizer"), str(out)]
+    assert subprocess.run(arguments).returncode == -signal.SIGKILL
+    (left,) = out.parent.iterdir()
+    assert left.name.startswith(".a[b].") and (left / "new" / "tokens.bin").is_file()
+    deadline = time.monotonic() + 60
+    while left.exists() and time.monotonic() < deadline:  # its workers may need a moment to notice
+        shutil.rmtree(out, ignore_errors=True)
+        prepare_corpus(corpus, tokenizer, out, processes=1)
+    assert list(out.parent.iterdir()) == [out]
+
+
+@pytest.mark.skipif(prepared.fcntl is None, reason="this system has no locks on folders")
+def test_what_another_one_is_still_writing_is_not_removed(corpus, tokenizer, tmp_path):
+    out = tmp_path / "out" / "corpus"
+    with prepared._unfinished(out) as unfinished:
+        (unfinished / "tokens.bin").write_bytes(b"half")
+        prepare_corpus(corpus, tokenizer, out, processes=1)
+        assert (unfinished / "tokens.bin").read_bytes() == b"half"
+        assert len(list(out.parent.iterdir())) == 2
+        shutil.copytree(out, unfinished, dirs_exist_ok=True)
+    assert list(out.parent.iterdir()) == [out]
+    assert prepare_corpus(corpus, tokenizer, out).reused
 
 
 def test_a_damaged_folder_is_told_from_a_missing_one(corpus, tokenizer, tmp_path):

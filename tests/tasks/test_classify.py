@@ -8,7 +8,10 @@ from minibert.data.tasks import Faults, Place
 from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
 from minibert.tasks.classify import Classify, ClassPrediction, Regress
+from minibert.tasks.evaluate import evaluate
+from minibert.tasks.predict import predict_texts
 from minibert.tasks.registry import open_task
+from minibert.tasks.rerank import Reranker
 from minibert.tasks.task import TableOptions
 from minibert.text import BertTokenizer
 
@@ -136,6 +139,53 @@ def test_a_regression_can_be_taught_labels(encoder, tmp_path):
     assert (config.num_labels, config.is_regression) == (2, False)
 
 
+@pytest.fixture
+def foreign(tmp_path):
+    """foreign(**settings): the folder of a random model of another program, and the model."""
+
+    def make(**settings):
+        config = BertConfig(vocab_size=len(TOKENIZER), **SIZES, **settings)
+        model = BertForSequenceClassification(config, dtype="float64", seed=1)
+        model.save_pretrained(tmp_path / "foreign")
+        TOKENIZER.save_pretrained(tmp_path / "foreign")
+        model.eval()
+        return tmp_path / "foreign", model
+
+    return make
+
+
+def test_labels_that_do_not_exclude_each_other_have_a_sigmoid_each(foreign, table):
+    folder, model = foreign(
+        id2label={0: "funny", 1: "long", 2: "sad"}, problem_type="multi_label_classification"
+    )
+    texts = ["it was good", "bad film", "really a really good film", "it", "good good bad", "a film"]
+    found = predict_texts(folder, texts, dtype="float64")
+    kinds = set()
+    for text, told in zip(texts, found, strict=True):
+        logits = model.forward([TOKENIZER(text)["input_ids"]])[0].logits[0]
+        expected = dict(zip(("funny", "long", "sad"), 1 / (1 + np.exp(-logits)), strict=True))
+        assert told["probabilities"] == pytest.approx(expected)
+        assert told["prediction"] == [label for label, p in expected.items() if p > 0.5]
+        kinds.add(len(told["prediction"]))
+    assert len(kinds) > 1, "so that it is not by chance that each text has as many labels as it should"
+    message = "gives each text several labels or numbers, but a file holds one for each"
+    with pytest.raises(UserError, match=message):
+        evaluate(folder, table("text|label\ngood|sad\n"))
+    with pytest.raises(UserError, match="cannot re-rank"):
+        Reranker.open(foreign(problem_type="multi_label_classification")[0])
+
+
+def test_a_regression_may_give_several_numbers(foreign, table):
+    folder, model = foreign(num_labels=3, problem_type="regression")
+    (told,) = predict_texts(folder, ["it was good"], dtype="float64")
+    logits = model.forward([TOKENIZER("it was good")["input_ids"]])[0].logits[0]
+    assert told["prediction"] == pytest.approx(logits.tolist()) and len(logits) == 3
+    with pytest.raises(UserError, match="several labels or numbers"):
+        evaluate(folder, table("text|label\ngood|1.5\n"))
+    with pytest.raises(UserError, match="cannot re-rank"):
+        Reranker.open(folder)
+
+
 def test_regression_from_one_file_to_one_number(encoder, table, tmp_path):
     task = Regress(TOKENIZER, TableOptions(max_length=9))
     examples = task.read(table("sentence1|sentence2|score\ngood|bad|0.5\nfilm|a film|4\nit|was|2\n"))
@@ -191,10 +241,17 @@ def test_a_damaged_task_file_is_refused(encoder, values, message):
         open_task(encoder)
 
 
-def test_another_vocabulary_is_refused(encoder):
+def test_a_larger_vocabulary_is_refused(encoder):
     task = Classify(BertTokenizer([*TOKENIZER.tokens, "more"]), labels=["a", "b"])
-    with pytest.raises(UserError, match="the vocabulary has 13 tokens but the model knows 12"):
+    with pytest.raises(UserError, match="the vocabulary has 13 tokens but the model knows only 12"):
         task.new_model(encoder)
+
+
+def test_a_model_may_have_more_rows_than_the_vocabulary_has_tokens(encoder, tmp_path):
+    task = Classify(BertTokenizer(TOKENIZER.tokens[:-2]), labels=["a", "b"])
+    task.save(task.new_model(encoder), tmp_path / "padded")
+    _, model = open_task(tmp_path / "padded")
+    assert model.config.vocab_size == len(TOKENIZER)
 
 
 @pytest.fixture(params=[Classify, Regress])

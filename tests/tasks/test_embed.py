@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_encoder import TOKENIZER
 
 from minibert.arrays import to_numpy
 from minibert.bert import BertForMaskedLM, SentenceEncoder
@@ -100,9 +101,15 @@ def test_folders_that_are_refused(encoder_folder):
     write_json(encoder_folder / "sentence_bert_config.json", {"max_seq_length": "long"})
     with pytest.raises(UserError, match=r"config.json: max_seq_length should be a number of tokens"):
         TextEncoder.open(encoder_folder)
-    BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]).save_pretrained(encoder_folder)
-    with pytest.raises(UserError, match="the vocabulary has 5 tokens but the model knows 18"):
+    BertTokenizer([*TOKENIZER.tokens, "more"]).save_pretrained(encoder_folder)
+    with pytest.raises(UserError, match="the vocabulary has 19 tokens but the model knows only 18"):
         TextEncoder.open(encoder_folder)
+
+
+def test_a_model_may_have_more_rows_than_the_vocabulary_has_tokens(encoder_folder):
+    expected = TextEncoder.open(encoder_folder).embed(["ann sings"])
+    BertTokenizer(TOKENIZER.tokens[:-2]).save_pretrained(encoder_folder)
+    np.testing.assert_array_equal(TextEncoder.open(encoder_folder).embed(["ann sings"]), expected)
 
 
 def test_vectors_are_written_in_three_ways(tmp_path):

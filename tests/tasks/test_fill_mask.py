@@ -47,6 +47,13 @@ def test_all_guesses_together_are_certain(config, tokenizer):
     assert sum(probability for _, probability in row) == pytest.approx(1.0)
 
 
+def test_rows_beyond_the_vocabulary_are_no_guesses(config, tokenizer):
+    model = BertForMaskedLM(config, seed=1)
+    (padded,) = fill_mask(model, BertTokenizer(TOKENS[:-3]), "the [MASK]", top_k=len(TOKENS) - 3)
+    (whole,) = fill_mask(model, tokenizer, "the [MASK]", top_k=len(TOKENS))
+    assert padded == [guess for guess in whole if guess[0] in TOKENS[:-3]]
+
+
 def test_the_guesses_are_the_same_on_every_array_library(device, config, tokenizer):
     here, reference = (
         fill_mask(BertForMaskedLM(config, device=place, dtype="float64"), tokenizer, "the [MASK]")
@@ -66,5 +73,5 @@ def test_what_cannot_be_filled_is_refused(config, tokenizer):
     for top_k in (0, len(TOKENS) + 1):
         with pytest.raises(UserError, match=f"^top_k must be 1 to 12, .* got {top_k}$"):
             fill_mask(model, tokenizer, "[MASK]", top_k=top_k)
-    with pytest.raises(UserError, match=r"^the vocabulary has 11 tokens but the model knows 12"):
-        fill_mask(model, BertTokenizer(TOKENS[:-1]), "[MASK]")
+    with pytest.raises(UserError, match=r"^the vocabulary has 13 tokens but the model knows only 12"):
+        fill_mask(model, BertTokenizer([*TOKENS, "more"]), "[MASK]")

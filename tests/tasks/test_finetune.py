@@ -651,7 +651,7 @@ def test_a_damaged_model_leaves_the_earlier_run_alone():
     before = weights()
     BertForSequenceClassification(BertConfig(vocab_size=9, **SIZES)).save_pretrained("other")
     TOKENIZER.save_pretrained("other")
-    with pytest.raises(UserError, match="the vocabulary has 18 tokens but the model knows 9"):
+    with pytest.raises(UserError, match="the vocabulary has 18 tokens but the model knows only 9"):
         finetune(**settings_for(model="other", overwrite=True))
     assert weights() == before
 

@@ -172,10 +172,11 @@ def test_what_cannot_be_scored_is_refused(config):
         next_sentence_accuracy(model, TOKENIZER, [["a", "b"], ["c"]], batch_size=0)
     with pytest.raises(UserError, match="expected several texts, got one str"):
         pseudo_log_likelihoods(model, TOKENIZER, "a b")
-    with pytest.raises(UserError, match="the vocabulary has 19 tokens but the model knows 20"):
-        pseudo_log_likelihoods(model, BertTokenizer(TOKENS[:-1]), ["a"])
-    with pytest.raises(UserError, match="the vocabulary has 19 tokens but the model knows 20"):
-        next_sentence_probabilities(model, BertTokenizer(TOKENS[:-1]), ["a"], ["b"])
+    larger = BertTokenizer([*TOKENS, "more"])
+    with pytest.raises(UserError, match="the vocabulary has 21 tokens but the model knows only 20"):
+        pseudo_log_likelihoods(model, larger, ["a"])
+    with pytest.raises(UserError, match="the vocabulary has 21 tokens but the model knows only 20"):
+        next_sentence_probabilities(model, larger, ["a"], ["b"])
     with pytest.raises(UserError, match="must be equally many: got 1 and 2"):
         next_sentence_probabilities(model, TOKENIZER, ["a"], ["b", "c"])
     with pytest.raises(UserError, match="two documents"):

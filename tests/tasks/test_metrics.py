@@ -206,6 +206,12 @@ def test_questions_of_equal_null_scores_are_answered_together():
     assert best_null_threshold(nulls, predicted, answers) == (-math.inf, pytest.approx(2 / 3))
 
 
+def test_an_answer_of_nothing_but_articles_is_none_for_the_threshold_too():
+    nulls, predicted = {"a": 1.0, "b": 2.0}, {"a": "cat", "b": "dog"}
+    assert best_null_threshold(nulls, predicted, {"a": ["cat"], "b": ["the"]}) == (1.0, 1.0)
+    assert squad_scores({"a": "cat", "b": ""}, {"a": ["cat"], "b": ["the"]})["f1"] == 1.0
+
+
 # ---------------------------------------------------------------- ranks and minimal pairs
 
 

@@ -464,7 +464,7 @@ def test_a_model_without_its_vocabulary_is_refused(small):
     final = small(name="first").folder / "final"
     with open(final / "vocab.txt", "a") as file:
         file.write("another\n")
-    with pytest.raises(UserError, match=r"^the vocabulary has 81 tokens but the model knows 80"):
+    with pytest.raises(UserError, match=r"^the vocabulary has 81 tokens but the model knows only 80"):
         pretrain(small(model=str(final)))
 
 

@@ -57,6 +57,10 @@ def test_the_index_finds_what_brute_force_finds(index, encoder):
     np.testing.assert_allclose(scores, cosines, atol=1e-5)
 
 
+def test_without_queries_nothing_is_found(index, encoder):
+    assert index.search(np.zeros((0, encoder.dimension), np.float32)) == []
+
+
 def test_conditions_choose_among_all_passages(index, encoder):
     query = encoder.embed(["ann sings"])
     places = [passage.id for passage in PASSAGES if passage.title == "places"]

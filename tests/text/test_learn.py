@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from minibert.errors import UserError
+from minibert.text import BertTokenizer
 from minibert.text.learn import count_words, learn_vocabulary
 from minibert.text.normalise import Normaliser
 
@@ -88,6 +89,33 @@ def test_rare_words_are_forgotten_so_that_memory_is_bounded():
     assert counts["common"] == 5000
     assert sum(counts[f"often{i}"] for i in range(3)) == 5000
     assert counts["word0"] == 0
+
+
+def test_words_that_the_tokenizer_could_never_use_are_left_out():
+    long, longest = "ab" * 51, "ab" * 50
+    assert count_words([long, f"c{long}, {longest}"], Normaliser()) == {",": 1, longest: 1}
+    assert count_words([long, "x"], Normaliser(), max_characters_per_word=102) == {long: 1, "x": 1}
+    texts = ["short words"] * 3 + [long] * 9
+    assert BertTokenizer.train(texts, 60).tokens == BertTokenizer.train(texts[:3], 60).tokens
+    longer = BertTokenizer.train(texts, 60, max_characters_per_word=102)
+    assert longer.token_ids(long) == [longer.vocab[long]]
+
+
+def test_a_very_long_word_costs_no_more_than_reading_it():
+    """Merges in a word of two million characters took minutes."""
+    rng = random.Random(0)
+    texts = ["".join(rng.choices("abcdefghij", k=2_000_000)), "few words, few words"]
+    assert "words" in BertTokenizer.train(texts, 200).tokens
+
+
+def test_chunks_are_not_held_beyond_a_number_of_characters(monkeypatch):
+    monkeypatch.setattr("minibert.text.learn.MAX_RAW_CHARACTERS", 100)
+    held = []
+    monkeypatch.setattr(
+        "minibert.text.learn._add_words", lambda words, raw, *_: held.append(len(raw)) or raw.clear()
+    )
+    count_words((f"{i:020}" for i in range(50)), Normaliser())
+    assert held == [6] * 8 + [2]
 
 
 def test_no_words_is_an_error():

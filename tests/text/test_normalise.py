@@ -98,9 +98,18 @@ def test_memo_computes_once_and_stays_small():
         assert len(memo) <= 3
 
 
+def test_memo_is_bounded_by_the_sizes_of_its_keys():
+    asked = []
+    memo = Memo(lambda key: asked.append(key) or key.upper(), limit=6, size_of=len)
+    assert [memo[key] for key in ("ab", "cdef", "ab", "ghi", "ab")] == ["AB", "CDEF", "AB", "GHI", "AB"]
+    assert asked == ["ab", "cdef", "ghi", "ab"]
+    assert [memo["a" * 7] for _ in range(2)] == ["A" * 7] * 2
+    assert asked[4:] == ["a" * 7] * 2 and memo.keys() == {"ghi", "ab"}  # too large to be remembered
+
+
 def test_memo_is_pickled_without_its_contents():
     memo = Memo(abs, limit=7)
     assert memo[-3] == 3
     copy = pickle.loads(pickle.dumps(memo))
     assert len(copy) == 0
-    assert (copy.compute, copy.limit) == (abs, 7)
+    assert (copy.compute, copy.limit, copy.size_of(5)) == (abs, 7, 1)

@@ -63,6 +63,20 @@ def test_attributes(tokenizer):
     assert np.flatnonzero(tokenizer.continues_word).tolist() == [6, 7, 11, 14]
 
 
+def test_a_model_must_have_a_row_for_each_token(tokenizer, recwarn):
+    for rows in (len(VOCAB), len(VOCAB) + 128):
+        tokenizer.check_size(rows)
+    assert not recwarn
+    with pytest.raises(
+        UserError, match=r"^the vocabulary has 19 tokens but the model knows only 18; use the"
+    ):
+        tokenizer.check_size(len(VOCAB) - 1)
+    with pytest.warns(
+        UserWarning, match="has only 19 tokens but the model knows 148; is it the vocabulary that"
+    ):
+        tokenizer.check_size(len(VOCAB) + 129)
+
+
 def test_special_tokens_in_the_text_are_protected(tokenizer):
     assert tokenizer.tokenize("low[MASK]er [SEP], [mask]") == [
         "low",
@@ -89,12 +103,23 @@ def test_original_behaviour_is_an_option():
 
 
 def test_batch_equals_one_by_one_even_when_the_memory_overflows(monkeypatch):
-    monkeypatch.setattr(BertTokenizer, "CACHED_CHUNKS", 3)
+    monkeypatch.setattr(BertTokenizer, "CACHED_CHARACTERS", 24)
     texts = ["lower running, lowest", "un want\twanted wa\u00a0low", "", "low running low [MASK]"]
     fresh = [BertTokenizer(VOCAB).token_ids(text) for text in texts]
     small = BertTokenizer(VOCAB)
     assert small.token_ids_batch(texts * 3) == fresh * 3
     assert len(small._chunk_ids) <= 3
+
+
+def test_memory_is_bounded_in_text_without_spaces(monkeypatch):
+    monkeypatch.setattr(BertTokenizer, "CACHED_CHARACTERS", 1000)
+    tokenizer = BertTokenizer(VOCAB)
+    for number in range(50):
+        tokenizer.token_ids_with_spans("low," * 100 + str(number))
+        for cache in (tokenizer._chunk_ids, tokenizer._chunk_spans):
+            assert sum(map(len, cache)) <= 1000
+    tokenizer.token_ids_with_spans("low," * 1000)
+    assert "low," * 1000 not in tokenizer._chunk_ids.keys() | tokenizer._chunk_spans.keys()
 
 
 @pytest.mark.parametrize("text", ["low \ud83d", "\udc00er"])
@@ -376,6 +401,10 @@ def test_reads_tokenizer_json_when_there_is_no_vocab_txt(tmp_path):
         (json.dumps(tokenizer_json(model={"type": "BPE", "vocab": {}})), "expected a WordPiece model"),
         (json.dumps(tokenizer_json(added_tokens=[{"content": "<extra>"}])), "not supported: <extra>"),
         (
+            json.dumps(tokenizer_json(model=tokenizer_json()["model"] | {"max_input_chars_per_word": "x"})),
+            "max_input_chars_per_word is 'x'; expected a whole number",
+        ),
+        (
             json.dumps(tokenizer_json(model=tokenizer_json()["model"] | {"vocab": {"[PAD]": 0, "a": 7}})),
             "without gaps",
         ),
@@ -415,11 +444,30 @@ def test_bad_vocabulary_files_are_named(tmp_path, content, message):
     [
         ({"cls_token": "<s>"}, "cls_token is '<s>'"),
         ({"added_tokens_decoder": {"99": {"content": "<new>"}}}, "not supported: <new>"),
+        ({"added_tokens_decoder": {"99": {"content": None}}}, "not supported: None"),
+        ({"added_tokens_decoder": {"99": {"content": ["[PAD]"]}}}, "not supported: "),
+        ({"added_tokens_decoder": {"0": "x"}}, "added_tokens_decoder should be an object of objects"),
+        ({"added_tokens_decoder": ["x"]}, "added_tokens_decoder should be an object of objects"),
+        ({"model_max_length": "abc"}, "model_max_length is 'abc'; expected a whole number, at least 1$"),
+        ({"model_max_length": 0}, "model_max_length is 0; expected a whole number"),
+        ({"model_max_length": float("nan")}, "model_max_length is nan; expected a whole number"),
+        ({"max_characters_per_word": "x"}, "max_characters_per_word is 'x'; expected a whole number"),
+        ({"max_characters_per_word": True}, "max_characters_per_word is True; expected a whole number"),
+        ({"do_lower_case": "False"}, "do_lower_case is 'False'; expected true or false$"),
+        ({"strip_accents": 1}, "strip_accents is 1; expected true or false"),
+        ({"do_lower_case": "x" * 9999}, "do_lower_case is 'xxx.{10,40}'; expected true or false"),
     ],
 )
-def test_configurations_of_other_tokenizers_are_refused(tmp_path, config, message):
-    with pytest.raises(UserError, match=message):
+def test_configurations_that_are_not_ours_are_refused(tmp_path, config, message):
+    with pytest.raises(UserError, match=message) as caught:
         BertTokenizer.from_pretrained(write_vocab(tmp_path, VOCAB, **config))
+    assert str(caught.value).startswith(f"{tmp_path / 'tokenizer_config.json'}: ")
+
+
+@pytest.mark.parametrize("config", [{"added_tokens_decoder": []}, {"model_max_length": 10**30}])
+def test_empty_and_boundless_options_mean_nothing(tmp_path, config):
+    tokenizer = BertTokenizer.from_pretrained(write_vocab(tmp_path, VOCAB, **config, strip_accents=None))
+    assert (tokenizer.model_max_length, tokenizer.strip_accents) == (None, None)
 
 
 def test_missing_files_are_named(tmp_path):

@@ -70,7 +70,7 @@ def _pair(line: str) -> MinimalPair:
     try:
         row = json.loads(line)
         found = [row[key] for key in ("sentence_good", "sentence_bad", "UID", "linguistics_term")]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError, KeyError, TypeError):
         found = []
     if not found or not all(isinstance(text, str) and text.strip() for text in found):
         raise Problem(

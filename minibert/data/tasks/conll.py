@@ -30,11 +30,11 @@ def read_conll(
     labelled: bool = True,
     faults: Faults | None = None,
 ) -> list[TaggedSentence]:
-    """The sentences of a CoNLL file: columns separated by tabs or, in a line without, by white space.
+    """The sentences of a CoNLL file: columns separated by tabs or, in a line without tabs, by spaces.
 
     ``word_column`` and ``tag_column`` count from 1, or from the last column backwards (−1). ``-DOCSTART-``
-    lines are passed over. ``scheme`` says how the tags mark entities; what is returned is always BIO:
-      * "bio": B-x begins an entity of kind x, I-x goes on with it, O is outside (IOB2);
+    lines are skipped. ``scheme`` says how the tags mark entities; what is returned is always BIO:
+      * "bio": B-x begins an entity of kind x, I-x continues it, O is outside (IOB2);
       * "iob1": B-x only where an entity follows another of its kind, else I-x begins one too;
       * "bioes": E-x ends an entity, S-x is one of a single word;
       * "plain": the tags stand for themselves (parts of speech) and are left as they are.
@@ -48,7 +48,7 @@ def read_conll(
     sentences = []
     for place, lines in _blocks(path):
         with faults.leave_out(place):
-            rows = [line.split("\t") if "\t" in line else line.split() for line in lines]
+            rows = [_cells(line) for line in lines]
             words = _column(rows, word_column, "word")
             tags = to_bio(_column(rows, tag_column, "tag", word_column), scheme) if labelled else None
             sentences.append(TaggedSentence(words, tags, place))
@@ -68,15 +68,22 @@ def _blocks(path: str | Path) -> Iterator[tuple[Place, list[str]]]:
             block = []
 
 
+def _cells(line: str) -> list[str]:
+    """The cells of a line. A no-break space separates nothing: it belongs to its word, as in 10\u00a0000."""
+    if "\t" in line:
+        return [cell.strip(" ") for cell in line.split("\t")]
+    return [cell for cell in line.split(" ") if cell]
+
+
 def _column(rows: Sequence[Sequence[str]], column: int, what: str, taken: int | None = None) -> list[str]:
-    """What is in a column of each row; it must not be one that is ``taken`` (and is there)."""
+    """The cells of a column, which must not be the column that is ``taken`` already."""
     cells = []
     for i, row in enumerate(rows):
         same = taken is not None and _index(row, taken) == _index(row, column)
         least = len(row) + 1 if same else abs(column)
         if len(row) < least:
             raise Problem(f"{len(row)} column(s), but the {what} needs at least {least}", i)
-        cell = row[_index(row, column)].strip()
+        cell = row[_index(row, column)]
         if not cell:
             raise Problem(f"the {what} in column {column} is empty", i)
         cells.append(cell)
@@ -92,7 +99,7 @@ def to_bio(tags: Sequence[str], scheme: str = "bio") -> list[str]:
     if scheme == "plain":
         return list(tags)
     converted: list[str] = []
-    open_kind = None  # of the entity that the next tag may go on with
+    open_kind = None  # of the entity that the next tag may continue
     for i, tag in enumerate(tags):
         prefix, kind = _parts(tag, scheme, i)
         goes_on = prefix in ("I", "E") and kind == open_kind

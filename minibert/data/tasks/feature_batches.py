@@ -1,12 +1,12 @@
 """Batches of features: rows of similar length together, padded to the longest of them."""
 
+import heapq
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from minibert.data.batches import Batch
 from minibert.data.masking import IGNORED
@@ -97,9 +97,9 @@ class FeatureStream:
         Raises UserError if the features have no such place.
         """
         self._epoch, self._batch = state["epoch"], state["batch"]
-        if self._batch >= self.batches_per_epoch:
-            raise UserError(f"the saved place {state} lies beyond these examples: the data has changed")
         self._plan = self._plan_epoch()
+        if self._batch >= len(self._plan):
+            raise UserError(f"the saved place {state} lies beyond these examples: the data has changed")
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -127,46 +127,95 @@ class FeatureStream:
 
 
 class DistinctPairs(FeatureStream):
-    """A stream of pairs in which no two of a batch have a text in common.
+    """A stream of pairs in which no two pairs of a batch have a text in common.
 
-    Where each text has to find its partner among all of the batch, a second pair with the same passage would
-    be counted as a wrong answer. Pairs that have a text in common (or are joined by others that have) stand
-    next to each other in an epoch's order, which is then dealt out to the batches like cards. There are as
-    many batches as the largest such group has pairs, if they are not more anyway. Lengths do not matter.
+    Where each text has to find its partner in the batch, a second pair with the same passage would count as
+    a wrong answer. Only pairs that share a text themselves are kept apart. In every epoch they are dealt out
+    one by one, in random order: each goes to the smallest batch that holds neither of its texts. Those with
+    the most frequent texts go first, because they have the least choice. There are at least as many batches
+    as there are pairs with the most frequent text; all are about equally large. Lengths do not matter.
+
+    Raises UserError if no batch can hold two pairs. Warns if the batches are less than half as large as they
+    were meant to be.
     """
 
     features: Sequence[PairFeature]
 
-    @cached_property
-    def _groups(self) -> np.ndarray:
-        return _joined_by_texts(self.features)
+    def __init__(
+        self, features: Sequence[PairFeature], batch_size: int, pad_id: int, *, seed: int = 0
+    ) -> None:
+        super().__init__(features, batch_size, pad_id, seed=seed)
+        self._first_epoch = len(self._plan)
+        if self._first_epoch == len(features):
+            raise UserError(
+                f"no batch of {batch_size} can hold two of these {len(features)} pairs, for want of room or "
+                "because they have texts in common; then there is no wrong answer to tell the right one from"
+            )
+        mean, wanted = len(features) / self._first_epoch, min(batch_size, len(features))
+        if mean < wanted / 2:
+            warnings.warn(
+                f"a batch holds {mean:.1f} pairs on average instead of {wanted}, because pairs with the same "
+                f"text are kept apart and one text occurs in {self._frequency.max():,} of the "
+                f"{len(features):,} pairs; leave some of these out, or ask for a smaller batch size",
+                stacklevel=2,
+            )
 
     @property
     def batches_per_epoch(self) -> int:
-        """How many batches hold all pairs."""
-        return max(super().batches_per_epoch, int(np.bincount(self._groups).max()))
+        """How many batches hold all pairs in the first epoch; later ones may need a few more or fewer."""
+        return self._first_epoch
+
+    @cached_property
+    def _texts(self) -> np.ndarray:
+        """The numbers of the two texts of each pair, (N, 2): equal texts have equal numbers."""
+        names = [
+            pair.inputs[side].inputs["input_ids"].tobytes()
+            for pair in self.features
+            for side in ("first", "second")
+        ]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return np.array([numbers[name] for name in names]).reshape(-1, 2)
+
+    @cached_property
+    def _frequency(self) -> np.ndarray:
+        """In how many pairs each text stands, (texts,)."""
+        first, second = self._texts.T
+        return np.bincount(np.concatenate([first, second[second != first]]), minlength=self._texts.max() + 1)
 
     def _plan_epoch(self) -> list[np.ndarray]:
         rng = generator("task examples", self.seed, self._epoch)
-        count = self.batches_per_epoch
-        if count == len(self.features):
-            raise UserError(
-                f"no batch of {self.batch_size} can hold two of these {count} pairs, for want of room or "
-                "because they have texts in common; then there is no wrong answer to tell the right one from"
-            )
-        order = rng.permutation(len(self.features))
-        rank = rng.permutation(self._groups.max() + 1)  # of each group
-        order = order[np.argsort(rank[self._groups[order]], kind="stable")]
-        return [order[i::count] for i in rng.permutation(count)]
+        more_frequent = self._frequency[self._texts].argmax(axis=1)
+        text = np.take_along_axis(self._texts, more_frequent[:, None], axis=1)[:, 0]  # (N,)
+        order, rank = rng.permutation(len(text)), rng.permutation(len(self._frequency))
+        text = text[order]
+        order = order[np.lexsort((rank[text], -self._frequency[text]))]  # pairs with one text come together
+        least = max(-(-len(order) // self.batch_size), self._frequency.max())
+        batches = _deal(self._texts, order, least, self.batch_size)
+        return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def _joined_by_texts(pairs: Sequence[PairFeature]) -> np.ndarray:
-    """The number of the group of each pair, (N,); pairs with a text in common are in one group."""
-    names = [
-        pair.inputs[side].inputs["input_ids"].tobytes() for pair in pairs for side in ("first", "second")
-    ]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    first, second = np.array([numbers[name] for name in names]).reshape(-1, 2).T  # (N,) each
-    graph = coo_array((np.ones(len(pairs)), (first, second)), shape=(len(numbers), len(numbers)))
-    _, groups = connected_components(graph, directed=False)
-    return groups[first]
+def _deal(texts: np.ndarray, order: np.ndarray, count: int, batch_size: int) -> list[np.ndarray]:
+    """Deal pairs (N, 2) out in an ``order`` (N,), each to the smallest batch that holds neither of its texts.
+
+    There are ``count`` batches, and more if a pair fits into none of them. Returns the pairs of each batch.
+    """
+    batches: list[list[int]] = [[] for _ in range(count)]
+    held: list[set[int]] = [set() for _ in range(count)]  # the texts of each batch
+    queue = [(0, 0, batch) for batch in range(count)]  # a heap: size, when last looked at, number
+    for turn, (pair, both) in enumerate(zip(order.tolist(), texts[order].tolist(), strict=True), start=1):
+        looked_at = []
+        while queue and not held[queue[0][-1]].isdisjoint(both):
+            looked_at.append(heapq.heappop(queue)[-1])
+        if queue:
+            batch = heapq.heappop(queue)[-1]
+        else:
+            batch = len(batches)
+            batches.append([])
+            held.append(set())
+        batches[batch].append(pair)
+        held[batch].update(both)
+        looked_at.append(batch)
+        for number in looked_at:  # after others of their size, so that the next pair finds those first
+            if len(batches[number]) < batch_size:
+                heapq.heappush(queue, (len(batches[number]), turn, number))
+    return [np.array(batch) for batch in batches]

@@ -11,6 +11,8 @@ from minibert.data.randomness import generator
 from minibert.data.tasks.faults import Faults, Problem
 from minibert.errors import UserError
 
+MAX_FILE_BYTES = 2**30
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -96,7 +98,7 @@ def split_articles(
 
 def _paragraphs(path: str | Path, faults: Faults) -> Iterator[tuple[str, str, Any]]:
     """Where each paragraph of a file stands, its article's title, and the paragraph itself."""
-    text = "\n".join(read_lines(path))
+    text = "\n".join(read_lines(path, longest=MAX_FILE_BYTES))  # SQuAD's own files are a single line
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:

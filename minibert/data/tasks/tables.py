@@ -1,4 +1,4 @@
-"""Texts with labels or scores, one example a row: tsv, csv, and a JSON object a line."""
+"""Texts with labels or scores, one example per row: tsv, csv, or one JSON object per line."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ class TextExample:
 class Columns:
     """Which column holds what: a name (in the first line, or a JSON key) or a number counted from 1.
 
-    ``header`` says whether the first line is none of the examples; it need not be said with names.
+    ``header`` says that the first line is not an example; with names that goes without saying.
     """
 
     text: Column
@@ -59,7 +59,7 @@ class Columns:
         return ", ".join(str(column) for column in self.used())
 
 
-# Names that files have without being told; the first of these that fits a file is taken.
+# The usual names; the first of these that fits a file is taken.
 USUAL_COLUMNS = (
     Columns("text", "text_pair", "label"),
     Columns("sentence1", "sentence2", "label"),
@@ -82,16 +82,16 @@ def read_table(
 
     Args:
         path: UTF-8 text, perhaps compressed (``.gz``). Formats: "tsv" (tabs; quotes mean nothing), "csv"
-            (commas; cells may stand in quotes), "jsonl" (an object a line).
-        columns: what stands where; of several possibilities the first that fits the file's first line, or,
-            of objects of which bad ones are left out, the first line that any fits.
+            (commas; cells may stand in quotes), "jsonl" (an object per line).
+        columns: which column holds what. Of several possibilities the first that fits the file's first line
+            is taken; of JSON objects, if bad ones are left out, the first line that any of them fits decides.
         file_format: by default, what the file's name ends in.
-        labelled: whether to read labels; without, a label column need not be there.
+        labelled: whether to read labels; if not, there need not be a column for them.
         scores: labels are finite numbers, to be regressed on; else names (a 1 is the name "1").
 
-    Raises UserError, naming file and line, for a file without the columns and for bad rows: empty ones, ones
-    with more or fewer columns than the first line, empty texts and labels, scores that are no numbers.
-    With ``faults`` that skip, bad rows are left out and counted.
+    Raises UserError, naming file and line, for a file that lacks a column or has it twice, and for bad rows:
+    empty ones, ones with more or fewer columns than the first line, empty texts and labels, scores that are
+    not numbers. With ``faults`` that skip, bad rows are left out and counted.
     """
     faults = Faults() if faults is None else faults
     file_format = _format(path, file_format)
@@ -102,6 +102,8 @@ def read_table(
     examples: list[TextExample] = []
     if head:
         chosen = _choose([columns] if isinstance(columns, Columns) else columns, labelled, head)
+        if not objects:
+            _check_names(chosen, *head[0])
         for place, row in chain(head if objects or not chosen.has_header else (), rows):
             with faults.leave_out(place):
                 examples.append(_example(row, chosen, scores, place))
@@ -141,6 +143,17 @@ def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Pla
     wanted = " or ".join(dict.fromkeys(f"({option.describe()})" for option in options))
     found = ", ".join(str(name) for name in first if isinstance(name, str))
     raise UserError(f"{place}: expected the columns {wanted}, found ({_shortened(found)}); say which to use")
+
+
+def _check_names(columns: Columns, place: Place, first: Row) -> None:
+    """Raises UserError if the first row of a table gives two of its columns a name that is used."""
+    names = [cell for column, cell in first.items() if isinstance(column, int)]
+    for name in columns.used():
+        if names.count(name) > 1:
+            raise UserError(
+                f"{place}: {names.count(name)} columns are called {name!r}; rename them, or say which "
+                "to use by numbers (text_column …) and that there is a header"
+            )
 
 
 def _json_rows(path: str | Path, faults: Faults) -> Iterator[tuple[Place, Row]]:
@@ -185,7 +198,10 @@ def _csv_cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
             yield line, cells
             line = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{Place(path, line)}: not valid csv ({error}); check the quotes") from None
+        advice = "check the quotes"
+        if "field limit" in str(error):
+            advice += "; if the cell is meant to be so long, give tsv or jsonl, which have no limit"
+        raise UserError(f"{Place(path, line)}: not valid csv ({error}); {advice}") from None
 
 
 def _example(row: Row, columns: Columns, scores: bool, place: Place) -> TextExample:

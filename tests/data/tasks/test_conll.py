@@ -33,6 +33,15 @@ def test_spaces_around_a_cell_are_no_part_of_it(write):
     assert (sentence.words, sentence.tags) == (["Ann", "New York"], ["B-x", "I-x"])
 
 
+@pytest.mark.parametrize("space", [" ", "\t"])
+def test_a_no_break_space_belongs_to_its_word(write, space):
+    (sentence,) = read_conll(write(f"10\u00a0000{space}B-x\n\u00a0{space}O\nm\u2009/\u2009s{space}O\n"))
+    assert (sentence.words, sentence.tags) == (
+        ["10\u00a0000", "\u00a0", "m\u2009/\u2009s"],
+        ["B-x", "O", "O"],
+    )
+
+
 def test_columns_between_spaces_and_document_marks(write):
     path = write("-DOCSTART- -X- O\n\nAnn NNP B-NP\nsings VBZ O\n-DOCSTART- -X- O\nAgain RB O")
     assert [s.words for s in read_conll(path)] == [["Ann", "sings"], ["Again"]]

@@ -204,6 +204,17 @@ def test_the_first_object_may_be_a_bad_row_like_any_other(write):
         ),
         ("a.csv", b'text,label\n"a,b\n', "line 2: not valid csv"),
         ("a.csv", b'"text,label\n', "line 1: not valid csv"),
+        (
+            "a.csv",
+            b"text,label\n" + b"a" * 200_000 + b",x\n",
+            r"line 2: .* limit \(131072\)\); .* give tsv or",
+        ),
+        (
+            "a.tsv",
+            b"text\ttext\tlabel\na\tb\tx\n",
+            "line 1: 2 columns are called 'text'; rename them, or say",
+        ),
+        ("a.csv", b"label,text,label\nx,b,x\n", "line 1: 2 columns are called 'label'; rename them, or say"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "line 2 is not UTF-8"),
         ("a.tsv.gz", b"text", "damaged gzip"),
         ("a.doc", b"text", "let it end in .tsv, .csv, .jsonl, or say"),
@@ -213,6 +224,13 @@ def test_files_that_cannot_be_read_at_all(write, name, content, message):
     with pytest.raises(UserError, match=message) as caught:
         read_table(write(name, content), faults=Faults(skip_bad=True))
     assert name in str(caught.value)
+
+
+def test_columns_that_are_not_used_may_have_one_name(write):
+    path = write("a.tsv", "text\tid\tid\tlabel\na\t1\t2\tx\n")
+    assert rows(read_table(path)) == [("a", None, "x")]
+    path = write("b.tsv", "text\ttext\tlabel\na\tb\tx\n")
+    assert rows(read_table(path, Columns(1, 2, 3, header=True))) == [("a", "b", "x")]
 
 
 def test_missing_files_and_folders(tmp_path):
