@@ -12,10 +12,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "minibert"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports only rooms before it.
-ROOMS = (
-    "errors files assets settings arrays replay ops kernels gradcheck nn bert text data train plots".split()
-)
-ROOMS += ["tasks", "course", "cli", "__main__"]
+ROOMS = "interrupts errors files assets settings arrays replay ops kernels gradcheck nn bert text".split()
+ROOMS += "data train plots tasks course cli __main__".split()
 # Rooms that stand on less than all that is before them.
 ONLY = {
     "text": {"errors", "files", "assets", "arrays"},
