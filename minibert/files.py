@@ -141,7 +141,7 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 # -- Locks -------------------------------------------------------------------------------------------
 
-_held: set[Path] = set()  # the locks of this process, which the operating system would give it twice
+_locked: set[BinaryIO] = set()  # the files that this process has locked
 
 
 @contextmanager
@@ -156,23 +156,33 @@ def lock(path: str | Path, taken: str) -> Iterator[None]:
     path = Path(path)
     new_folders = [folder for folder in path.parents if not folder.exists()]  # the innermost first
     with explain_write_errors(path):
-        held = path.resolve()
-        file = None if held in _held else _open_locked(path)
+        path = path.resolve()  # which it stays if the working directory changes
+        file = _open_locked(path)
     if file is None:
         raise UserError(taken)
-    _held.add(held)
+    _locked.add(file)
     try:
         yield
     finally:
-        _held.discard(held)
-        _remove_lock(held, file)
+        _locked.discard(file)
+        _remove_lock(path, file)
         for folder in new_folders:
             with suppress(OSError):  # not empty any more
                 folder.rmdir()
 
 
+def _leave_locks_to_parent() -> None:
+    """In a forked process: close its copies of the locked files, lest it hold the locks of a dead parent."""
+    while _locked:
+        _locked.pop().close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks_to_parent)
+
+
 def _open_locked(path: Path) -> BinaryIO | None:
-    """The file at ``path``, opened and locked; None if another process has locked it."""
+    """The file at ``path``, opened and locked; None if somebody else has locked it."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "ab")  # noqa: SIM115  (for as long as the lock is held)
@@ -186,10 +196,10 @@ def _open_locked(path: Path) -> BinaryIO | None:
 
 
 def _try_lock(file: BinaryIO) -> bool:
-    """Lock an open file, for this process alone; False if another process has locked it."""
+    """Lock an open file; False if somebody else has locked it."""
     try:
         if os.name == "posix":
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         else:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
     except OSError as error:
