@@ -12,7 +12,7 @@ from minibert.arrays import Array, Device, to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.bert.inputs import IGNORED
 from minibert.errors import UserError
-from minibert.files import write_text
+from minibert.files import read_text, write_text
 
 Batch = Mapping[str, np.ndarray]
 
@@ -121,11 +121,24 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ``metrics.jsonl``, without a last one that was cut off; none if there is no file."""
+    """The lines of a ``metrics.jsonl``, without a last one that was cut off; none if there is no file.
+
+    Raises UserError, naming the line, if another one is damaged.
+    """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    *lines, _ = read_text(path, "file of metrics").split("\n")
+    return [_read_line(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def _read_line(line: str, place: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict) or type(record.get("step")) is not int:
+        raise UserError(f"{place} is damaged; delete that line, which loses only this measurement")
+    return record
 
 
 def _line(record: Mapping[str, Any]) -> str:

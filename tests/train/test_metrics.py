@@ -84,6 +84,14 @@ def test_lines_after_a_step_are_dropped_and_so_is_half_a_line(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("line", ['{"step": 1', "[1]", '{"loss": 1.0}', "", "[" * 100_000, '{"step": true}'])
+def test_a_damaged_line_is_named(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0}\n' + line + '\n{"step": 2}\n')
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is damaged; delete that line"):
+        read_metrics(path)
+
+
 def test_no_metrics_are_no_file(tmp_path):
     assert read_metrics(tmp_path / "metrics.jsonl") == []
 
