@@ -60,7 +60,7 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Names and values, as JSON can hold them."""
-        return dataclasses.asdict(self)
+        return {name: as_json(value) for name, value in dataclasses.asdict(self).items()}
 
     @classmethod
     def groups(cls) -> dict[str, list[dataclasses.Field]]:
@@ -96,6 +96,11 @@ class Settings:
     def _told(self, name: str) -> Any:
         value = getattr(self, name)
         return " ".join(map(str, value)) or "none" if isinstance(value, tuple) else value
+
+
+def as_json(value: Any) -> Any:
+    """The value of a setting as JSON gives it back, which has no tuples."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def check_names(names: Iterable[str], known: Sequence[str], source: str) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -11,7 +12,7 @@ from minibert.bert import POSITION_INITIALIZERS, PRESETS, BertConfig
 from minibert.data import LAYOUTS, InstanceSettings
 from minibert.errors import UserError
 from minibert.ops import ACTIVATIONS
-from minibert.settings import Settings, setting, with_default
+from minibert.settings import Settings, as_json, setting, with_default
 from minibert.train.schedule import SCHEDULES
 
 
@@ -122,19 +123,20 @@ class RunSettings(Settings):
         """What to type in order to go on with the run."""
         return f"{self.command} --config {self.folder / 'config.json'} --resume"
 
-    def check_resumes(self, saved: Settings, settings: Settings | None = None) -> None:
-        """Raise UserError if a run that began with ``saved`` would not stay the same run with these.
+    def check_resumes(self, saved: Mapping[str, Any], options: Settings | None = None) -> None:
+        """Raise UserError if a run that began with ``saved`` would not stay the same run with these settings.
 
-        ``settings`` are others that belong to the run (its task's options).
+        ``saved`` are values by name, as JSON; a setting that is not among them had its default.
+        ``options`` are further settings of the run, those of its task.
         """
-        settings = settings or self
-        for f in fields(settings):
-            before, now = getattr(saved, f.name), getattr(settings, f.name)
-            if before != now and f.metadata["group"] not in self.FREE:
-                raise UserError(
-                    f"{self.folder} was begun with {f.name} = {before!r}, not {now!r}; "
-                    f"go on with the same settings:  {self.resume_command}"
-                )
+        for settings in filter(None, (self, options)):
+            for f in fields(settings):
+                before, now = saved.get(f.name, f.default), getattr(settings, f.name)
+                if as_json(before) != as_json(now) and f.metadata["group"] not in self.FREE:
+                    raise UserError(
+                        f"{self.folder} was begun with {f.name} = {before!r}, not {now!r}; go on with the "
+                        f"settings that it began with:  {self.resume_command}"
+                    )
 
 
 # The sizes of a new model, where nothing is said. They are no defaults, because a model to go on from has its
@@ -277,7 +279,12 @@ class PretrainSettings(RunSettings):
     beta2: float = with_default(RunSettings, "beta2", 0.98)
 
     eval_every: int = setting(250, "Report", "steps between evaluations on held-out text", least=1)
-    eval_batches: int = setting(30, "Report", "batches of held-out text to evaluate on, at most", least=1)
+    eval_batches: int = setting(
+        30,
+        "Report",
+        "held-out text to evaluate on, at most, in batches as large as a step's (BATCH_SIZE x ACCUMULATION)",
+        least=1,
+    )
     save_every: int = setting(500, "Report", "steps between checkpoints", least=1)
 
     graph: bool = setting(True, "Machine", "record the training step and replay it (on a GPU)")
@@ -393,7 +400,7 @@ class PretrainSettings(RunSettings):
         return self.batch_size * short // long
 
     def begun_phases(self, step: int) -> list[list[int]]:
-        """What the first ``step`` steps were like, as JSON: of each phase the start, batch size, S and P.
+        """What the first ``step`` steps were like, as JSON: start, batch size, S and P of each phase.
 
         A phase has begun when it has taken a step.
         """
@@ -403,18 +410,17 @@ class PretrainSettings(RunSettings):
             if phase.start < step
         ]
 
-    def check_phases(self, step: int, begun: list[list[int]] | None) -> None:
+    def check_phases(self, step: int, begun: list[list[int]]) -> None:
         """Raise UserError if the first ``step`` steps of a run were not taken as these settings say.
 
-        ``begun`` is what ``begun_phases`` gave; None stands for a run of before there were long sequences.
+        ``begun`` is what ``begun_phases`` gave when they were taken.
         """
-        one_phase = [[0, self.batch_size, self.max_seq_length, self.max_predictions]]
-        if (begun or one_phase) != self.begun_phases(step):
+        if begun != self.begun_phases(step):
             settings = "  ".join(
                 f"{f.name}={getattr(self, f.name)}" for f in fields(self) if "long_" in f.name
             )
             raise UserError(
                 f"{self.folder} has taken {step:,} steps, and not with {settings}; long sequences can be "
-                "changed only before their first step: go on with the same settings, or with a checkpoint "
-                "of before"
+                "changed only before their first step: go on with the same settings, or from an earlier "
+                "checkpoint"
             )
