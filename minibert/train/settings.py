@@ -141,7 +141,12 @@ class RunSettings(Settings):
 
 # The sizes of a new model, where nothing is said. They are no defaults, because a model to go on from has its
 # own, and whatever is said then has to agree with it.
-USUAL = {"preset": "tiny", "vocab_size": 8192, "activation": "gelu"}
+USUAL = {"preset": "tiny", "vocab_size": 8192, "hidden_act": "gelu"}
+# The settings that are BertConfig's, under its names.
+SIZES = (
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
+    *("max_position_embeddings", "hidden_act"),
+)
 
 
 @dataclass(frozen=True)
@@ -205,21 +210,30 @@ class PretrainSettings(RunSettings):
     preset: str | None = setting(
         None, "Model", f"size of the model; none: {USUAL['preset']}, or as MODEL", choices=tuple(PRESETS)
     )
-    layers: int | None = setting(None, "Model", "layers, if not the preset's", least=1)
-    hidden: int | None = setting(None, "Model", "hidden size, if not the preset's", least=1)
-    heads: int | None = setting(
-        None, "Model", "attention heads, if not the preset's (or hidden / 64)", least=1
+    num_hidden_layers: int | None = setting(
+        None, "Model", "layers, if not the preset's", flag="layers", least=1
     )
-    intermediate: int | None = setting(
-        None, "Model", "feed-forward size, if not the preset's (or 4 x hidden)", least=1
+    hidden_size: int | None = setting(
+        None, "Model", "hidden size, if not the preset's", flag="hidden", least=1
     )
-    positions: int | None = setting(
-        None, "Model", "longest sequence the model can read, if not the preset's", least=4
+    num_attention_heads: int | None = setting(
+        None, "Model", "attention heads, if not the preset's (or hidden size / 64)", flag="heads", least=1
     )
-    activation: str | None = setting(
+    intermediate_size: int | None = setting(
+        None,
+        "Model",
+        "feed-forward size, if not the preset's (or 4 x hidden size)",
+        flag="intermediate",
+        least=1,
+    )
+    max_position_embeddings: int | None = setting(
+        None, "Model", "longest sequence the model can read, if not the preset's", flag="positions", least=4
+    )
+    hidden_act: str | None = setting(
         None,
         "Model",
         "of the feed-forward layers: gelu is the erf form, gelu_new the tanh form; none: gelu, or as MODEL",
+        flag="activation",
         choices=tuple(ACTIVATIONS),
     )
     dropout: float | None = setting(
@@ -302,16 +316,8 @@ class PretrainSettings(RunSettings):
             unsaid = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
             return self.replace(**unsaid)
         config = BertConfig.from_pretrained(self.model)
-        values = {
-            "tokenizer": self.model,
-            "vocab_size": config.vocab_size,
-            "layers": config.num_hidden_layers,
-            "hidden": config.hidden_size,
-            "heads": config.num_attention_heads,
-            "intermediate": config.intermediate_size,
-            "positions": config.max_position_embeddings,
-            "activation": config.hidden_act,
-        }
+        values = {"tokenizer": self.model, "vocab_size": config.vocab_size}
+        values |= {name: getattr(config, name) for name in SIZES}
         has_preset = PRESETS.get(self.preset) == (config.num_hidden_layers, config.hidden_size)
         for name, fitting in {**values, "preset": self.preset if has_preset else None}.items():
             given = getattr(self, name)
@@ -326,14 +332,7 @@ class PretrainSettings(RunSettings):
 
         Raises UserError if the sizes do not fit each other, or the sequences the model's positions.
         """
-        sizes = {
-            "num_hidden_layers": self.layers,
-            "hidden_size": self.hidden,
-            "num_attention_heads": self.heads,
-            "intermediate_size": self.intermediate,
-            "max_position_embeddings": self.positions,
-            "hidden_act": self.activation,
-        }
+        sizes = {name: getattr(self, name) for name in SIZES}
         config = BertConfig.preset(
             self.preset or USUAL["preset"],
             vocab_size=vocab_size,
@@ -347,7 +346,8 @@ class PretrainSettings(RunSettings):
             if (getattr(self, name) or 0) > config.max_position_embeddings:
                 raise UserError(
                     f"{name} is {getattr(self, name)}, but the model has only "
-                    f"{config.max_position_embeddings} positions; shorten the one or raise positions"
+                    f"{config.max_position_embeddings} positions; lower {name}, or raise "
+                    "max_position_embeddings (--positions)"
                 )
         return config
 

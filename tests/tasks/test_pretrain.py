@@ -24,6 +24,7 @@ from minibert.train import PretrainSettings
 from minibert.train import checkpoint as checkpoint_module
 from minibert.train.checkpoint import describe_environment, list_checkpoints
 from minibert.train.metrics import read_metrics
+from minibert.train.settings import SIZES
 from minibert.train.step import TrainingStep
 
 
@@ -111,7 +112,7 @@ def test_it_learns_what_there_is_to_learn(small, tmp_path):
         small(
             steps=500,
             batch_size=8,
-            hidden=64,
+            hidden_size=64,
             learning_rate=0.005,
             dropout=0.0,
             short_seq_prob=0.0,
@@ -483,7 +484,7 @@ def test_a_run_goes_on_from_a_model_on_other_text(small, tmp_path, capsys):
     text = (tmp_path / "corpus.txt").read_text()
     (tmp_path / "mine.txt").write_text(text.replace("river", "winter bridge"))
     mine = {"corpus": (str(tmp_path / "mine.txt"),), "model": str(first.folder / "final"), "seed": 2}
-    sizes = {"vocab_size": None, "layers": None, "hidden": None, "heads": None, "positions": None}
+    sizes = dict.fromkeys(("vocab_size", *SIZES))
     settings = small(name="second", learning_rate=0.0, dropout=0.1, **sizes, **mine)
     capsys.readouterr()
     pretrain(settings)
@@ -513,7 +514,8 @@ def test_a_run_from_a_model_is_resumed_to_the_same_bits(small):
 
 
 CONTRADICTIONS = [
-    *(("hidden", 32), ("layers", 2), ("positions", 64), ("activation", "relu"), ("tokenizer", "elsewhere")),
+    *(("hidden_size", 32), ("num_hidden_layers", 2), ("max_position_embeddings", 64)),
+    *(("hidden_act", "relu"), ("tokenizer", "elsewhere")),
     *(("preset", "mini"), ("vocab_size", 90)),
     *(("preset", "tiny"), ("vocab_size", 8192)),  # which are the usual ones
 ]
@@ -543,10 +545,10 @@ def test_a_run_does_not_replace_the_model_that_it_begins_from(small):
 
 
 def test_settings_that_say_what_the_model_is_are_none(small):
-    settings = PretrainSettings(preset="mini", positions=64, vocab_size=100)
+    settings = PretrainSettings(preset="mini", max_position_embeddings=64, vocab_size=100)
     folder = Path(small().out) / "model"
     settings.model_config(100).save_pretrained(folder)
-    same = settings.replace(model=str(folder), layers=4, heads=4).with_sizes()
+    same = settings.replace(model=str(folder), num_hidden_layers=4, num_attention_heads=4).with_sizes()
     assert same.model_config(100) == settings.model_config(100)
 
 
@@ -602,7 +604,7 @@ def test_an_overwritten_run_is_kept_until_the_new_one_can_begin(small, tmp_path)
             {"max_seq_length": 12, "long_seq_length": 32},
             "4 sequences of 12 tokens do not make whole ones of 32; .* a batch_size that is a multiple of 8",
         ),
-        ({"heads": 3}, "hidden_size 16 is not divisible by num_attention_heads 3"),
+        ({"num_attention_heads": 3}, "hidden_size 16 is not divisible by num_attention_heads 3"),
         ({"resume": True}, "runs/small: no checkpoint to resume from"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
     ],
