@@ -30,7 +30,7 @@ HOST_NUMPY = {
     "bert/weights.py": "a file is read on the host",
     "bert/shards.py": "a file is written on the host",
     "train/optimiser.py": "what a checkpoint takes is on the host",
-    "train/metrics.py": "the labels of a batch are counted where they are, on the host",
+    "train/metrics.py": "a batch is on the host, where its tokens are counted",
     "train/checkpoint.py": "a file is read and written on the host",
 }
 

@@ -20,7 +20,6 @@ from minibert.data import (
     Corpus,
     Documents,
     PreparedCorpus,
-    held_out_batches,
     open_corpus,
     prepare_corpus,
     training_sentences,
@@ -30,13 +29,14 @@ from minibert.errors import UserError
 from minibert.files import atomic_folder, check_writable, read_json
 from minibert.plots import plot_loss
 from minibert.tasks.fill_mask import fill_mask
+from minibert.tasks.held_out import evaluate, evaluation_batches
+from minibert.tasks.pretrain_settings import Phase, PretrainSettings
 from minibert.tasks.pretrained_card import write_pretrained_card
 from minibert.tasks.run import Run, newest_checkpoint
 from minibert.text import BertTokenizer
-from minibert.train import PretrainSettings, Trainer
+from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
-from minibert.train.metrics import evaluate, peak_memory, read_metrics
-from minibert.train.settings import Phase
+from minibert.train.metrics import peak_memory, read_metrics
 
 EXAMPLES = 5  # masked sentences shown at the end
 
@@ -174,24 +174,6 @@ def _find_start(run: Run, settings: PretrainSettings) -> Checkpoint | None:
     run.check_resumes(checkpoint.state["settings"])
     settings.check_phases(checkpoint.state["step"], checkpoint.state["phases"])
     return checkpoint
-
-
-def evaluation_batches(
-    settings: PretrainSettings, tokenizer: BertTokenizer, prepared: PreparedCorpus
-) -> list[dict[str, np.ndarray]]:
-    """The batches that every evaluation of the run is made on: micro-batches, of ``eval_batches`` steps.
-
-    The examples in them are the same however the batch of a step is divided into micro-batches.
-    """
-    examples = settings.eval_batches * settings.accumulation * settings.batch_size
-    instances, batch_size = settings.instance_settings(), settings.batch_size
-    batches = []
-    for batch in held_out_batches(prepared.held_out, tokenizer, instances, batch_size, settings.seed):
-        batches.append({name: rows[:examples] for name, rows in batch.items()})
-        examples -= len(batches[-1]["input_ids"])
-        if examples == 0:
-            break
-    return batches
 
 
 def _make_model(

@@ -1,16 +1,14 @@
-"""What is measured: losses and accuracies on held-out text, memory, and the file they are written to."""
+"""What is counted and measured in training, and the file that it is written to."""
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minibert.arrays import Array, Device, to_numpy
-from minibert.bert import BertForPreTraining
-from minibert.bert.inputs import IGNORED
 from minibert.errors import UserError
 from minibert.files import read_text, write_text
 
@@ -36,45 +34,15 @@ def add_up(totals: dict[str, Any], terms: Mapping[str, Any]) -> None:
             totals[name] = totals[name] + term if name in totals else term
 
 
-def count_tokens(batch: Batch) -> int:
-    """The tokens of a batch, or of the two batches of a pair; padding does not count."""
-    masks = [batch] if "attention_mask" in batch else [batch["first"], batch["second"]]
-    return sum(int(part["attention_mask"].sum()) for part in masks)
-
-
-def evaluate(model: BertForPreTraining, batches: Sequence[Batch]) -> dict[str, float]:
-    """Losses (nats) and accuracies in pre-training, dropout off, over all predictions in these batches.
-
-    Every prediction counts the same, whichever batch it is in: the sums are divided once, by the
-    counts of all batches. Leaves the model in evaluation mode.
-    """
-    model.eval()
-    counts = count_targets(model, batches)
-    losses = {"mlm": 0.0, "nsp": 0.0}
-    right = {"mlm": 0, "nsp": 0}
-    for batch in batches:
-        outputs, _ = model.forward(**batch, **counts)
-        if "labels" in batch:
-            labels = batch["labels"][batch["labels"] != IGNORED]  # row-major, as the logits are
-            losses["mlm"] += as_float(outputs.mlm_loss)
-            right["mlm"] += _count_right(outputs.prediction_logits, labels)
-        if "next_sentence_label" in batch:
-            losses["nsp"] += as_float(outputs.nsp_loss)
-            right["nsp"] += _count_right(outputs.seq_relationship_logits, batch["next_sentence_label"])
-    results: dict[str, float] = {}
-    for argument, count in counts.items():
-        head = argument.removesuffix("_denominator")
-        results |= {f"{head}_loss": losses[head], f"{head}_accuracy": right[head] / count}
-    return results
+def count_tokens(batch: Mapping[str, Any]) -> int:
+    """The tokens of a batch, and of the batches in it; padding does not count."""
+    inner = sum(count_tokens(part) for part in batch.values() if isinstance(part, Mapping))
+    return inner + (int(batch["attention_mask"].sum()) if "attention_mask" in batch else 0)
 
 
 def as_float(scalar: Array) -> float:
     """The value of a 0-d array. The host waits here for the device."""
     return float(to_numpy(scalar))
-
-
-def _count_right(logits: Array, labels: np.ndarray) -> int:
-    return int(np.sum(to_numpy(logits.argmax(axis=-1)) == labels))
 
 
 def peak_memory(device: Device, of_graphs: int = 0) -> int | None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 from small_encoder import PASSAGES, TOKENIZER, write_encoder
+from small_pretraining import config, make_batch, model  # noqa: F401  (fixtures)
 
 from minibert.arrays import get_threads, set_threads
 from minibert.tasks.classify import Classify
 from minibert.tasks.embed import TextEncoder
+from minibert.tasks.pretrain_settings import PretrainSettings
 from minibert.tasks.rerank import Reranker
 from minibert.tasks.search import PassageIndex
-from minibert.train import PretrainSettings
 
 WORDS = "river stone window garden winter summer teacher letter silver bridge music paper shadow".split()
 

@@ -19,12 +19,11 @@ from minibert.files import write_json
 from minibert.settings import read_settings
 from minibert.tasks import fill_mask, prepare, pretrain
 from minibert.tasks.pretrain import _describe, evaluation_batches, masked_sentences
+from minibert.tasks.pretrain_settings import SIZES, PretrainSettings
 from minibert.text import BertTokenizer
-from minibert.train import PretrainSettings
 from minibert.train import checkpoint as checkpoint_module
 from minibert.train.checkpoint import describe_environment, list_checkpoints
 from minibert.train.metrics import read_metrics
-from minibert.train.settings import SIZES
 from minibert.train.step import TrainingStep
 
 
@@ -225,7 +224,8 @@ def test_accumulation_changes_neither_steps_nor_measurements(small):
 KILLED = """
 import os, signal, sys
 from minibert.tasks import pretrain
-from minibert.train import PretrainSettings, checkpoint
+from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.train import checkpoint
 from minibert.settings import read_settings
 
 moments = []
