@@ -37,16 +37,17 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
     """Teach a pretrained encoder a task (or go on with a run), and say how well it does.
 
     ``values`` are those of ``minibert finetune --help``: the fields of `FinetuneSettings` and of the task's
-    options (``TASKS[task].Options``); ``source`` is where they come from, should one be wrong. A model of
-    few positions reads texts as long as it can, unless ``max_length`` is given.
+    options (``TASKS[task].Options``); ``source`` says where they come from, for error messages. Unless
+    ``max_length`` is given, it is no larger than the number of positions of the model.
 
-    Writes ``OUT/NAME/``: ``config.json`` (all that this was told), ``results.json`` (what is returned),
+    Writes ``OUT/NAME/``: ``config.json`` (all settings), ``results.json`` (what is returned),
     ``best/``, the model of the best evaluation on the dev data, ``training.png``, and for each restart a
     folder ``seed-N`` with its ``metrics.jsonl`` and, until it has ended, its checkpoints.
 
-    Returned are ``runs``, one a restart: its seed, the step of its best evaluation, the scores there,
-    seconds and tokens; ``best``, the one of them that is kept; for several ``mean`` and ``deviation`` (of
-    a sample) of each score; and what it was all made from. Scores are fractions, on the dev data.
+    Returns ``runs``, one per restart (its seed, the step of its best evaluation, the scores there, steps,
+    tokens and seconds); ``best``, the one of them whose model is kept; with several restarts ``mean`` and
+    ``deviation`` (of a sample) of each score; and all that the run was made from. Scores are fractions,
+    measured on the dev data.
 
     Raises UserError for settings, files or models that do not work and for a folder in which another run is
     at work, and KeyboardInterrupt after Ctrl-C or SIGTERM, once all is saved.
@@ -116,10 +117,10 @@ def _read_results(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     results = read_json(path, "results file")
-    told = {"seed": int, "step": int, "scores": dict, "steps": int, "tokens": int, "seconds": float}
+    kinds = {"seed": int, "step": int, "scores": dict, "steps": int, "tokens": int, "seconds": float}
     try:
         intact = isinstance(results["settings"], dict) and all(
-            type(restart[name]) is kind for restart in results["runs"] for name, kind in told.items()
+            type(restart[name]) is kind for restart in results["runs"] for name, kind in kinds.items()
         )
     except (KeyError, TypeError):
         intact = False
@@ -156,7 +157,7 @@ class Data:
 def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
     """What a run with these settings learns from and is measured on.
 
-    Tells what is wrong with the files, and raises UserError if that is too much.
+    Prints how many examples were left out as faulty. Raises UserError for files that cannot be used.
     """
     faults = Faults(settings.skip_bad)
     task = TASKS[settings.task](BertTokenizer.from_pretrained(settings.model), options)
@@ -183,7 +184,7 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
 
 
 def _check_model(settings: FinetuneSettings, task: Task) -> None:
-    """Raise UserError if the model to begin from is too small for what is asked of it."""
+    """Raise UserError if the model to begin from is too small for these settings."""
     config = BertConfig.from_pretrained(settings.model)
     task.check_model(config)
     if settings.features:
@@ -193,7 +194,7 @@ def _check_model(settings: FinetuneSettings, task: Task) -> None:
 
 
 def _some(examples: Sequence[Any], limit: int | None, seed: int) -> Sequence[Any]:
-    """No more than ``limit`` random examples, in their order; with None all."""
+    """At most ``limit`` random examples, in their original order; with None, all of them."""
     chosen = generator("some examples", seed).permutation(len(examples))[:limit]
     return [examples[i] for i in sorted(chosen.tolist())]
 
@@ -256,7 +257,7 @@ class _Restart:
         }
 
     def _evaluate(self) -> dict[str, float]:
-        """The scores on the dev data. The model is kept if it is the best so far."""
+        """The scores on the dev data. The model is saved if it is the best so far."""
         task, dev = self.data.task, self.data.dev
         predictions = task.predict(self.model, dev, self.settings.batch_size)
         task.calibrate(dev, predictions)
@@ -269,7 +270,7 @@ class _Restart:
         return scores
 
     def _is_better(self, evaluation: Mapping[str, Any]) -> bool:
-        """Whether an evaluation is better than the best so far, or as good as before anything was learned."""
+        """Whether an evaluation beats the best so far, or equals one from before anything was learned."""
         metric = _metric(self.settings, self.data.task)
         score, best = _comparable(evaluation, metric), _comparable(self.best, metric)
         return score > best or (score == best and self.best["step"] == 0)
@@ -278,7 +279,7 @@ class _Restart:
 def _open_model(
     settings: FinetuneSettings, task: Task, seed: int, device: Device, checkpoint: Checkpoint | None
 ) -> PretrainedModel:
-    """A new model, or the checkpoint's, with as much of it frozen as was asked for."""
+    """A new model, or the checkpoint's, frozen as far as the settings say."""
     options = {"device": device, "precision": settings.precision}
     if checkpoint is not None:
         model = task.open_model(checkpoint.folder, **options)
@@ -309,14 +310,14 @@ def _comparable(run: Mapping[str, Any], metric: str) -> float:
 
 
 def _best_of(runs: Sequence[dict[str, Any]], metric: str) -> dict[str, Any]:
-    """Of several restarts the best, of equally good ones the first."""
+    """The best of several restarts; of equally good ones, the first."""
     return max(runs, key=functools.partial(_comparable, metric=metric))
 
 
 def _keep_best(run: Run, ended: Sequence[dict[str, Any]], restart: _Restart) -> None:
-    """Take over the model of the restart that has just ended, if it is the best; note that it has ended.
+    """Keep the model of the restart that has just ended, if it is the best; then record that it has ended.
 
-    In this order, so that a run that is killed in between repeats it, and loses nothing.
+    In this order a run that is killed in between repeats the restart, and loses nothing.
     """
     if _best_of(ended, _metric(restart.settings, restart.data.task)) is ended[-1]:
         with atomic_folder(run.folder / BEST) as unfinished:
@@ -326,7 +327,7 @@ def _keep_best(run: Run, ended: Sequence[dict[str, Any]], restart: _Restart) -> 
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what a restart that has ended needs no longer."""
+    """Remove what a restart no longer needs once it has ended."""
     for old in (folder / BEST, *list_checkpoints(folder)):
         shutil.rmtree(old, ignore_errors=True)
 

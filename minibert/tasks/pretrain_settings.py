@@ -1,4 +1,4 @@
-"""Everything that a pre-training run can be told."""
+"""The settings of a pre-training run."""
 
 import dataclasses
 import math
@@ -12,8 +12,8 @@ from minibert.ops import ACTIVATIONS
 from minibert.settings import setting, with_default
 from minibert.train import RunSettings
 
-# The sizes of a new model, where nothing is said. They are no defaults, because a model to go on from has its
-# own, and whatever is said then has to agree with it.
+# What a new model has where nothing else is given. These are not defaults, because a model to go on from has
+# its own, and any setting that is given must then agree with it.
 USUAL = {"preset": "tiny", "vocab_size": 8192, "hidden_act": "gelu"}
 # The settings that are BertConfig's, under its names.
 SIZES = (
@@ -27,7 +27,7 @@ class Phase:
     """A stretch of steps with sequences of one length."""
 
     start: int  # steps taken before it begins
-    stop: int  # and when it is over
+    stop: int  # steps taken when it ends
     batch_size: int  # sequences in a micro-batch
     instances: InstanceSettings
 
@@ -49,14 +49,14 @@ class Phase:
 class PretrainSettings(RunSettings):
     """The settings of one pre-training run.
 
-    What is done defaults to BERT's own recipe. How much of it is for five minutes on two cores: short
-    sequences, a steep learning rate, larger first weights, a shorter memory in Adam (0.98), no dropout;
-    the paper has 512 (and 128), 1e-4, 0.02, 0.999, 0.1.
+    The defaults follow BERT's own recipe, at a size that takes five minutes on two cores: short sequences, a
+    high learning rate, larger initial weights, β₂ = 0.98 and no dropout. (The paper has sequences of 128 and
+    512 tokens, 1e-4, 0.02, 0.999 and 0.1.)
     """
 
     command = "minibert pretrain"
     GROUPS = ("Run", "Corpus", "Model", "Instances", "Phases", "Optimiser", "Report", "Machine")
-    FREE = ("Run", "Report", "Machine", "Phases")  # (what is long, until it has begun: see check_phases)
+    FREE = ("Run", "Report", "Machine", "Phases")  # (a phase is free until it has begun: see check_phases)
 
     name: str = with_default(RunSettings, "name", "tiny")
 
@@ -117,12 +117,12 @@ class PretrainSettings(RunSettings):
         most=0.99,
     )
     initializer_range: float = setting(
-        0.05, "Model", "standard deviation of the first weights", least=0, most=10
+        0.05, "Model", "standard deviation of the initial weights", least=0, most=10
     )
     position_initializer: str = setting(
         "normal",
         "Model",
-        "how the table of positions starts: drawn like other weights, or as waves",
+        "how the position embeddings start: drawn like other weights, or as waves",
         choices=POSITION_INITIALIZERS,
     )
 
@@ -136,12 +136,10 @@ class PretrainSettings(RunSettings):
     masking: str = setting(
         "dynamic",
         "Instances",
-        "draw the masks anew in every pass over the corpus, or only DUPE_FACTOR times",
+        "draw new masks in every pass over the corpus, or only DUPE_FACTOR times",
         choices=("dynamic", "fixed"),
     )
-    dupe_factor: int = setting(
-        10, "Instances", "passes after which fixed masks and pairs come round again", least=1
-    )
+    dupe_factor: int = setting(10, "Instances", "passes after which fixed masks and pairs repeat", least=1)
     nsp: bool = setting(True, "Instances", "also learn whether the second sentence follows the first (NSP)")
 
     long_seq_length: int | None = setting(
@@ -155,10 +153,13 @@ class PretrainSettings(RunSettings):
         0.1, "Phases", "share of the steps that have long sequences, the last ones", least=0, most=1
     )
     long_batch_size: int | None = setting(
-        None, "Phases", "of them in a micro-batch; none: as many tokens as before", least=1
+        None, "Phases", "long sequences in a micro-batch; none: as many tokens as before", least=1
     )
     long_max_predictions: int | None = setting(
-        None, "Phases", "tokens to predict in one, at most; none: as large a share as before", least=1
+        None,
+        "Phases",
+        "tokens to predict in a long sequence, at most; none: the same share as before",
+        least=1,
     )
 
     steps: int = setting(6000, "Optimiser", "optimiser steps", least=1)
@@ -181,7 +182,7 @@ class PretrainSettings(RunSettings):
     )
 
     def with_sizes(self) -> Self:
-        """The same settings with the sizes and the vocabulary of ``model``, or without one the usual ones.
+        """These settings with the sizes and the vocabulary of ``model``, or without a model the usual ones.
 
         Raises UserError if there is no such model, or a setting contradicts it.
         """
@@ -225,7 +226,7 @@ class PretrainSettings(RunSettings):
         return config
 
     def instance_settings(self) -> InstanceSettings:
-        """How the corpus is cut and masked, but for the long sequences."""
+        """How the corpus is cut and masked, except in the long sequences."""
         return InstanceSettings(
             max_seq_length=self.max_seq_length,
             max_predictions=self.max_predictions,
@@ -241,7 +242,7 @@ class PretrainSettings(RunSettings):
         """The stretches of the run: all steps, or those before the long sequences and those with them.
 
         A long micro-batch has B · S / S' sequences, so that it has as many tokens as the others, and in each
-        P · S' / S predictions. Raises UserError if it does not come out even, or S' ≤ S.
+        sequence P · S' / S predictions. Raises UserError if B · S / S' is not whole, or S' ≤ S.
         """
         instances = self.instance_settings()
         border = self.steps - round(self.long_share * self.steps)

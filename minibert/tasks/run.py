@@ -90,7 +90,7 @@ class Run:
             open_weights(model_folder(model), "BertForPreTraining")
 
     def check_resumes(self, saved: Mapping[str, Any]) -> None:
-        """Raise UserError if the run began with other settings than it has now, which ``saved`` are."""
+        """Raise UserError if the settings that the run began with, ``saved``, are not those it has now."""
         self.settings.check_resumes(saved, self.options)
 
     def values(self) -> dict[str, Any]:
@@ -108,9 +108,9 @@ class Run:
         print(f"device: {self.device.name}{chosen}, {threads}", flush=True)
 
     def begin(self, folders: Sequence[Path], files: Sequence[str]) -> None:
-        """Write ``config.json``. A new run first removes what an earlier one left, and nothing else.
+        """Write ``config.json``, and remove what a killed run was writing.
 
-        That is: ``folders``, the files of these names, and all that a killed run was writing.
+        A new run also removes what an earlier one has left, ``folders`` and ``files``, and nothing else.
         """
         for place in (self.folder, *self.folder.glob("seed-*")):
             remove_unfinished(place)
@@ -126,7 +126,7 @@ class Run:
 
     @contextmanager
     def training(self, needs: Callable[[], str], *ways: str) -> Iterator[None]:
-        """Turn a lack of memory into a UserError: what ``needs`` how much of it, and the ``ways`` out."""
+        """Turn a lack of memory into a UserError that says what ``needs`` how much, and the ``ways`` out."""
         try:
             yield
         except MemoryError as error:  # CuPy's OutOfMemoryError is one
@@ -185,8 +185,8 @@ class Run:
     def restore(self, trainer: Trainer, checkpoint: Checkpoint, trained_on: str, data: str) -> None:
         """Bring a new trainer, whose model is the checkpoint's, to where the checkpoint was written.
 
-        Prints what has changed around the run since. Raises UserError if it has been trained on other
-        ``data``, which are called so.
+        Warns of another machine or other libraries. Raises UserError, with ``data`` as the name of what has
+        changed, if the checkpoint was trained on something else.
         """
         if checkpoint.state["trained_on"] != trained_on:
             raise UserError(
@@ -201,12 +201,12 @@ class Run:
 
     # -- After the steps -----------------------------------------------------------------------------
 
-    def finish(self, results: Mapping[str, Any], told: Sequence[str], seconds: float, tokens: int) -> None:
-        """Write ``results.json``; print what is to be ``told`` of them, a line each, and the run's speed."""
+    def finish(self, results: Mapping[str, Any], lines: Sequence[str], seconds: float, tokens: int) -> None:
+        """Write ``results.json``; print ``lines``, which sum it up, and the speed of the run."""
         write_json(self.folder / "results.json", results)
         memory = results["peak_memory"]
         speed = f"training {format_seconds(seconds)}, {tokens / seconds:,.0f} tokens/s"
-        print("", *told, speed + (f", peak memory {memory / 2**20:,.0f} MiB" if memory else ""), sep="\n")
+        print("", *lines, speed + (f", peak memory {memory / 2**20:,.0f} MiB" if memory else ""), sep="\n")
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -16,10 +16,10 @@ Batch = Mapping[str, np.ndarray]
 
 
 def count_targets(model: Any, batches: Iterable[Batch]) -> dict[str, Any]:
-    """What the losses of several batches have to be divided by so that they add up to the loss of all.
+    """The denominators with which the losses of several batches add up to the loss of all of them.
 
-    How much there is to predict in them, as the ``…denominator`` arguments of the model's forward. Counted
-    on the host, before anything is computed.
+    That is how many predictions there are in all batches together, as the ``…denominator`` arguments of the
+    model's forward. They are counted on the host, before anything is computed.
     """
     counts: dict[str, Any] = {}
     for batch in batches:
@@ -28,7 +28,7 @@ def count_targets(model: Any, batches: Iterable[Batch]) -> dict[str, Any]:
 
 
 def add_up(totals: dict[str, Any], terms: Mapping[str, Any]) -> None:
-    """Add each term that there is to the total of its name."""
+    """Add each term that is not None to the total of its name."""
     for name, term in terms.items():
         if term is not None:
             totals[name] = totals[name] + term if name in totals else term
@@ -46,10 +46,10 @@ def as_float(scalar: Array) -> float:
 
 
 def peak_memory(device: Device, of_graphs: int = 0) -> int | None:
-    """The most memory this process has held so far, in bytes, on the device; None where nobody counts it.
+    """The most memory this process has held on the device so far, in bytes; None where it is not counted.
 
-    On the CPU that is the resident set, preparation of the corpus included; on a GPU what CuPy's pool
-    has taken from the driver, and the pools ``of_graphs`` (``Repetition.pool_bytes``).
+    On the CPU this is the resident set, with the preparation of the corpus; on a GPU, what CuPy's pool has
+    taken from the driver plus the pools ``of_graphs`` (``Repetition.pool_bytes``).
     """
     if device.name.startswith("cuda"):
         return device.xp.get_default_memory_pool().total_bytes() + of_graphs
@@ -62,7 +62,7 @@ def peak_memory(device: Device, of_graphs: int = 0) -> int | None:
 
 
 def without_nan(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with None for what is not a number, which JSON cannot hold."""
+    """The record with None in place of NaN, which JSON cannot hold."""
     return {name: None if value != value else value for name, value in record.items()}
 
 

@@ -1,4 +1,4 @@
-"""What every training run can be told, whatever it trains."""
+"""The settings that every training run has, whatever it trains."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,10 +13,10 @@ from minibert.train.schedule import SCHEDULES
 
 @dataclass(frozen=True)
 class RunSettings(Settings):
-    """What every training run is told, pre-training and fine-tuning alike.
+    """The settings of a training run, pre-training and fine-tuning alike.
 
-    While a run is resumed only the groups in ``FREE`` may differ from what it began with: all others change
-    its result.
+    When a run is resumed, only the settings in the groups ``FREE`` may differ from those it began with: all
+    others change its result.
     """
 
     command: ClassVar[str]
@@ -30,18 +30,20 @@ class RunSettings(Settings):
     batch_size: int = setting(32, "Optimiser", "sequences in a micro-batch", least=1)
     accumulation: int = setting(1, "Optimiser", "micro-batches whose gradients make up one step", least=1)
     learning_rate: float = setting(1e-4, "Optimiser", "learning rate at its peak", least=0)
-    warmup: float = setting(0.1, "Optimiser", "share of the steps in which it rises", least=0, most=1)
+    warmup: float = setting(
+        0.1, "Optimiser", "share of the steps in which the learning rate rises", least=0, most=1
+    )
     schedule: str = setting(
         "original",
         "Optimiser",
-        "how it falls after the warm-up: on the line from step 0 (original) or from the peak (triangle)",
+        "how it falls after the warm-up: along the line from step 0 (original) or from the peak (triangle)",
         choices=tuple(SCHEDULES),
     )
     weight_decay: float = setting(
         0.01, "Optimiser", "decoupled weight decay, not on biases and LayerNorm", least=0
     )
     clip_norm: float = setting(
-        1.0, "Optimiser", "longest gradient; a longer one is scaled down to it", least=1e-12
+        1.0, "Optimiser", "largest gradient norm; a larger gradient is scaled down to it", least=1e-12
     )
     beta1: float = setting(0.9, "Optimiser", "decay of the mean of the gradient", least=0, most=0.999999)
     beta2: float = setting(
@@ -81,7 +83,7 @@ class RunSettings(Settings):
     recompute: bool = setting(
         False,
         "Machine",
-        "compute layers again in the backward rather than keep them: slower, less memory",
+        "compute the layers again in the backward pass instead of keeping them: slower, less memory",
     )
 
     def __post_init__(self) -> None:
@@ -90,9 +92,9 @@ class RunSettings(Settings):
             raise UserError("resume and overwrite contradict each other; give one of them")
 
     def with_precision_for(self, device: Device) -> Self:
-        """The same settings with a precision that the device has, in the place of "auto".
+        """These settings with a precision that the device has in place of "auto".
 
-        Raises UserError if it does not have the one that is asked for.
+        Raises UserError if the device does not have the one that was asked for.
         """
         name = default_precision(device) if self.precision == "auto" else self.precision
         if device.name == "cpu" and name not in ("float32", "float64"):
@@ -103,7 +105,7 @@ class RunSettings(Settings):
         return self.replace(precision=name)
 
     def to_dict(self) -> dict[str, Any]:
-        """What makes the run what it is, for its config.json: all but ``resume`` and ``overwrite``."""
+        """All settings but ``resume`` and ``overwrite``, which say how to start the run, not what it is."""
         values = super().to_dict()
         del values["resume"], values["overwrite"]
         return values
@@ -115,7 +117,7 @@ class RunSettings(Settings):
 
     @property
     def resume_command(self) -> str:
-        """What to type in order to go on with the run."""
+        """The command that resumes the run."""
         return f"{self.command} --config {self.folder / 'config.json'} --resume"
 
     def check_resumes(self, saved: Mapping[str, Any], options: Settings | None = None) -> None:
