@@ -288,11 +288,11 @@ HOLD = """
 import sys, time
 from minibert.files import lock
 with lock(sys.argv[1], "taken"):
-    print("locked", flush=True)
     {work}
     sys.stdin.read()
 """
-FORK = "import os; os.fork() == 0 and time.sleep(60)"
+TELL = "print('locked', flush=True)"
+FORK = f"import os; os.fork() == 0 and ({TELL}, time.sleep(60))"  # a child that outlives its parent
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def hold(tmp_path):
     """Start another process that holds the lock at a path and does some work."""
     holders = []
 
-    def hold(path, work="pass"):
+    def hold(path, work=TELL):
         command = [sys.executable, "-c", HOLD.format(work=work), str(path)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         holders.append(subprocess.Popen(command, **pipes, start_new_session=True))
@@ -340,7 +340,7 @@ def test_a_lock_is_held_once_in_a_process(tmp_path, hold):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs kill -9 and fork")
-@pytest.mark.parametrize("work", ["pass", FORK])
+@pytest.mark.parametrize("work", [TELL, FORK])
 def test_a_lock_does_not_survive_a_kill(tmp_path, hold, work):
     """Nor does a child of the killed process keep it."""
     path = tmp_path / ".lock"
