@@ -18,9 +18,9 @@ from minibert.errors import UserError
 from minibert.files import atomic_folder
 from minibert.settings import read_settings
 from minibert.tasks import export, fill_mask
+from minibert.tasks.pretrain_settings import PretrainSettings
 from minibert.tasks.pretrained_card import write_pretrained_card
 from minibert.text import BertTokenizer
-from minibert.train import PretrainSettings
 
 LARGEST = 12_000_000  # bytes of the whole folder
 PLACES = {"out": "runs", "prepared": "prepared", "device": "auto", "threads": None, "processes": None}

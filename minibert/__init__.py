@@ -1,6 +1,6 @@
 """minibert: BERT from scratch in NumPy and CuPy, with every backward pass written by hand."""
 
-from minibert import kernels  # noqa: F401  (enters the kernels in the table of ``ops``)
+from minibert import interrupts, kernels  # noqa: F401  (each does what it does by being imported)
 from minibert.bert import (
     PRESETS,
     BertConfig,

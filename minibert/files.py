@@ -1,4 +1,4 @@
-"""Files that are either wholly there or not there at all."""
+"""Files that are either complete or absent, and locks that only one process can hold."""
 
 import errno
 import json
@@ -12,13 +12,18 @@ from typing import Any, BinaryIO
 
 from minibert.errors import UserError
 
+if os.name == "posix":
+    import fcntl
+else:
+    import msvcrt
+
 
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     """Open a file for writing that appears at ``path`` only once it is complete and on the disk.
 
-    The bytes go to a temporary neighbour first, which is renamed over ``path`` at the end; after an
-    error nothing is left behind. Raises UserError if the disk is full or the place not writable.
+    The bytes go to a temporary file beside it first, which is renamed to ``path`` at the end. After an
+    error nothing is left behind. Raises UserError if the disk is full or the folder is not writable.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -38,11 +43,11 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Give a temporary folder to fill, which becomes ``path`` only once the block has ended well.
+    """Give a temporary folder to fill, which becomes ``path`` only if the block ends without an error.
 
-    An existing folder at ``path`` is replaced: it is moved aside, and deleted when the new one stands in
-    its place. After an error nothing new is left behind. Raises UserError if the disk is full or the
-    place not writable.
+    An existing folder at ``path`` is replaced: it is moved aside, and deleted once the new one is in its
+    place. After an error nothing new is left behind. Raises UserError if the disk is full or the folder is
+    not writable.
     """
     path = Path(path)
     with explain_write_errors(path):
@@ -76,9 +81,9 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise UserError if a file cannot be written at ``path``: asked ahead of a long computation.
+    """Raise UserError if a file cannot be written at ``path``. To be called before a long computation.
 
-    What is there stays as it is, and nothing is left behind.
+    An existing file stays as it is, and nothing is left behind.
     """
     path = Path(path)
     with explain_write_errors(path):
@@ -121,7 +126,7 @@ _NOT_WRITABLE = (
 
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of a full disk and of a place that is not writable into UserErrors about ``path``."""
+    """Turn the errors of a full disk or of a folder that is not writable into UserErrors about ``path``."""
     try:
         yield
     except OSError as error:
@@ -132,6 +137,84 @@ def explain_write_errors(path: Path) -> Iterator[None]:
         if error.errno in _NOT_WRITABLE:
             raise UserError(f"{path}: cannot write here ({error.strerror}); choose another folder") from error
         raise
+
+
+# -- Locks -------------------------------------------------------------------------------------------
+
+_locked: set[BinaryIO] = set()  # the files that this process has locked
+
+
+@contextmanager
+def lock(path: str | Path, taken: str) -> Iterator[None]:
+    """Hold the file ``path`` as a lock; at the end remove it, and the folders made for it if they are empty.
+
+    The operating system releases the lock when the process ends, however it ends: a file that a killed
+    process has left behind locks nobody out. Processes forked from this one do not inherit the lock. On a
+    file system without locks nobody is locked out either. Raises UserError, saying ``taken``, if somebody
+    else holds the lock.
+    """
+    path = Path(path)
+    new_folders = [folder for folder in path.parents if not folder.exists()]  # the innermost first
+    with explain_write_errors(path):
+        path = path.resolve()  # which it stays if the working directory changes
+        file = _open_locked(path)
+    if file is None:
+        raise UserError(taken)
+    _locked.add(file)
+    try:
+        yield
+    finally:
+        _locked.discard(file)
+        _remove_lock(path, file)
+        for folder in new_folders:
+            with suppress(OSError):  # not empty any more
+                folder.rmdir()
+
+
+def _leave_locks_to_parent() -> None:
+    """In a forked process: close its copies of the locked files, lest it hold the locks of a dead parent."""
+    while _locked:
+        _locked.pop().close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks_to_parent)
+
+
+def _open_locked(path: Path) -> BinaryIO | None:
+    """The file at ``path``, opened and locked; None if somebody else has locked it."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "ab")  # noqa: SIM115  (for as long as the lock is held)
+        if not _try_lock(file):
+            file.close()
+            return None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # its last holder removed it between our opening and our locking it
+
+
+def _try_lock(file: BinaryIO) -> bool:
+    """Lock an open file; False if somebody else has locked it."""
+    try:
+        if os.name == "posix":
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
+    return True
+
+
+def _remove_lock(path: Path, file: BinaryIO) -> None:
+    if os.name == "posix":  # while it is still locked, so that nobody else's file is removed
+        path.unlink(missing_ok=True)
+        file.close()
+    else:  # an open file cannot be removed, neither by us nor under a new holder
+        file.close()
+        with suppress(OSError):
+            path.unlink()
 
 
 def _sync(path: Path) -> None:

@@ -20,8 +20,16 @@ from minibert.files import read_json, read_text
 
 
 def setting(default: Any, group: str, help: str, **limits: Any) -> Any:
-    """A field with its help text, its group, and its limits: ``least``, ``most`` or ``choices``."""
+    """A field with its help text, its group, and its limits: ``least``, ``most`` or ``choices``.
+
+    Its ``flag`` on the command line, if that is among them, is shorter than its name.
+    """
     return field(default=default, metadata={"group": group, "help": help, **limits})
+
+
+def flag_of(f: dataclasses.Field) -> str:
+    """The flag of a setting on the command line."""
+    return "--" + f.metadata.get("flag", f.name).replace("_", "-")
 
 
 def with_default(base: "type[Settings]", name: str, default: Any) -> Any:
@@ -60,7 +68,7 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Names and values, as JSON can hold them."""
-        return dataclasses.asdict(self)
+        return {name: as_json(value) for name, value in dataclasses.asdict(self).items()}
 
     @classmethod
     def groups(cls) -> dict[str, list[dataclasses.Field]]:
@@ -79,11 +87,11 @@ class Settings:
         for f in fields(self):
             value = getattr(self, f.name)
             if value != f.default and f.metadata["group"] not in without:
-                flag = f.name.replace("_", "-")
+                flag = flag_of(f)
                 if isinstance(value, bool):
-                    flags.append(f"--{flag}" if value else f"--no-{flag}")
+                    flags.append(flag if value else f"--no-{flag.removeprefix('--')}")
                 else:
-                    flags += [f"--{flag}", *map(str, value if isinstance(value, tuple) else [value])]
+                    flags += [flag, *map(str, value if isinstance(value, tuple) else [value])]
         return flags
 
     def describe(self) -> str:
@@ -96,6 +104,11 @@ class Settings:
     def _told(self, name: str) -> Any:
         value = getattr(self, name)
         return " ".join(map(str, value)) or "none" if isinstance(value, tuple) else value
+
+
+def as_json(value: Any) -> Any:
+    """The value of a setting as JSON gives it back, which has no tuples."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def check_names(names: Iterable[str], known: Sequence[str], source: str) -> None:

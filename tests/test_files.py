@@ -4,6 +4,10 @@ import errno
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 
@@ -12,6 +16,7 @@ from minibert.files import (
     atomic_file,
     atomic_folder,
     check_writable,
+    lock,
     read_json,
     read_text,
     write_json,
@@ -275,3 +280,81 @@ def test_damaged_json(tmp_path, text):
     with pytest.raises(UserError, match=message) as caught:
         read_json(tmp_path / "a.json", "model configuration")
     assert "\n" not in str(caught.value)
+
+
+# -- Locks ------------------------------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from minibert.files import lock
+with lock(sys.argv[1], "taken"):
+    {work}
+    sys.stdin.read()
+"""
+TELL = "print('locked', flush=True)"
+FORK = f"import os; os.fork() == 0 and ({TELL}, time.sleep(60))"  # a child that outlives its parent
+
+
+@pytest.fixture
+def hold(tmp_path):
+    """Start another process that holds the lock at a path and does some work."""
+    holders = []
+
+    def hold(path, work=TELL):
+        command = [sys.executable, "-c", HOLD.format(work=work), str(path)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        holders.append(subprocess.Popen(command, **pipes, start_new_session=True))
+        return holders[-1]
+
+    yield hold
+    for holder in holders:
+        if os.name == "posix":
+            with suppress(ProcessLookupError):  # it has ended
+                os.killpg(holder.pid, signal.SIGKILL)  # with the child that it may have forked
+        holder.communicate()
+
+
+def test_a_lock_is_held_by_one_process(tmp_path, hold):
+    path = tmp_path / "new" / "folder" / ".lock"
+    holder = hold(path)
+    assert holder.stdout.readline() == "locked\n"
+    with pytest.raises(UserError, match="somebody is there"), lock(path, "somebody is there"):
+        raise AssertionError
+    second = hold(path)
+    assert "taken" in second.communicate()[1] and second.returncode
+    holder.communicate()  # it ends
+    assert names(tmp_path) == []
+    with lock(path, "somebody is there"):
+        assert names(path.parent) == [".lock"]
+    assert names(tmp_path) == []
+
+
+def test_a_lock_is_held_once_in_a_process(tmp_path, hold):
+    with lock(tmp_path / ".lock", "first"):
+        (tmp_path / ".lock").read_bytes()  # which would release a lock of the other kind, by lockf
+        with pytest.raises(UserError, match="second"), lock(tmp_path / "." / ".lock", "second"):
+            raise AssertionError
+        other = hold(tmp_path / ".lock")
+        assert "taken" in other.communicate()[1], "the attempt has not released it"
+    assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs kill -9 and fork")
+@pytest.mark.parametrize("work", [TELL, FORK])
+def test_a_lock_does_not_survive_a_kill(tmp_path, hold, work):
+    """Nor does a child of the killed process keep it."""
+    path = tmp_path / ".lock"
+    holder = hold(path, work)
+    assert holder.stdout.readline() == "locked\n"
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    assert names(tmp_path) == [".lock"]
+    with lock(path, "taken"):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_a_lock_keeps_what_has_come_into_its_folder(tmp_path):
+    with lock(tmp_path / "run" / ".lock", "taken"):
+        (tmp_path / "run" / "model").write_text("")
+    assert names(tmp_path / "run") == ["model"]

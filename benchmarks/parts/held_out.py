@@ -12,7 +12,7 @@ from minibert.data import unigram_plateau
 from minibert.errors import UserError
 from minibert.files import read_json
 from minibert.tasks.pretrain import evaluation_batches, prepare
-from minibert.train import PretrainSettings
+from minibert.tasks.pretrain_settings import PretrainSettings
 from minibert.train.metrics import read_metrics
 
 RUN = Path("runs/tiny")

@@ -1,8 +1,8 @@
 """The commands: ``minibert pretrain | fill-mask | predict | evaluate | embed | search | tokenizer | …``.
 
 Each has a file of its own name, where ``add`` says which flags it has. It reads them, calls one function of
-the package and prints what comes back. A person's mistake (``UserError``) is told in one line on stderr, with
-exit code 2 and no traceback; Ctrl-C exits with 130.
+the package and prints what comes back. A person's mistake (``UserError``) gives one line on stderr and exit
+code 2, without a traceback. Ctrl-C, and SIGTERM during training, give exit code 130.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from minibert import __version__
+from minibert import __version__, interrupts
 from minibert.cli import (
     embed,
     evaluate,
@@ -49,7 +49,8 @@ COMMANDS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own); return the exit code."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal without × or 東 gets a ? and no traceback
+    interrupts.end_loading()
+    for stream in (sys.stdout, sys.stderr):  # a terminal without × or 東 shows ?
         stream.reconfigure(errors="replace")
     try:
         flags = parse(arguments)
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print("minibert: interrupted", file=sys.stderr)
-        return 130
+        return interrupts.EXIT_CODE
     except BrokenPipeError:  # whoever read our output, head for instance, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -80,7 +81,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """
     parser = Parser(
         prog="minibert",
-        description="BERT from scratch in NumPy and CuPy. Every command tells more with --help.",
+        description="BERT from scratch in NumPy and CuPy. Every command explains itself with --help.",
         epilog=for_example(
             "minibert pretrain",
             'minibert fill-mask "the capital of france is [MASK] ."',

@@ -7,8 +7,8 @@ from dataclasses import Field
 from types import NoneType
 from typing import Any
 
-from minibert.settings import Settings, read_settings
-from minibert.train.settings import PretrainSettings
+from minibert.settings import Settings, flag_of, read_settings
+from minibert.tasks.pretrain_settings import PretrainSettings
 
 
 def add_setting_flags(
@@ -33,10 +33,11 @@ def add_setting_flags(
                 if f.name not in added and (names is None or f.name in names):
                     if group not in sections:
                         sections[group] = parser.add_argument_group(group.lower())
-                    flag = "--" + f.name.replace("_", "-")
                     options = flag_options(f, types[f.name])
                     options["help"] += (notes or {}).get(f.name, "")
-                    sections[group].add_argument(flag, default=argparse.SUPPRESS, **options)
+                    sections[group].add_argument(
+                        flag_of(f), dest=f.name, default=argparse.SUPPRESS, **options
+                    )
                     added.add(f.name)
     parser.set_defaults(settings=added)
 
@@ -55,7 +56,8 @@ def flag_options(f: Field, annotation: Any) -> dict[str, Any]:
         return {"help": help, "action": argparse.BooleanOptionalAction}
     if typing.get_origin(annotation) is tuple:
         return {"help": help, "nargs": "+", "type": kind, "metavar": "PATH" if kind is str else "N"}
-    return {"help": help, "type": kind}
+    metavar = flag_of(f).removeprefix("--").replace("-", "_").upper()
+    return {"help": help, "type": kind, "metavar": metavar}
 
 
 def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:

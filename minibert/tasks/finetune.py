@@ -4,8 +4,7 @@ import functools
 import hashlib
 import shutil
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,57 +16,41 @@ from minibert.bert.models import PretrainedModel
 from minibert.data.randomness import generator
 from minibert.data.tasks import Faults, Feature
 from minibert.errors import UserError
-from minibert.files import atomic_folder, explain_write_errors, read_json, write_json
+from minibert.files import atomic_folder, read_json, write_json
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
 from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.tasks.model_card import write_model_card
 from minibert.tasks.registry import TASKS
-from minibert.tasks.run import (
-    check_folder_is_free,
-    check_has_weights,
-    learning_rates,
-    make_optimiser,
-    prepare_machine,
-    remove_unfinished,
-    report_interval,
-    tell_resuming,
-    tell_stopped,
-)
+from minibert.tasks.run import Run, newest_checkpoint
 from minibert.tasks.task import Task, TaskOptions
 from minibert.text import BertTokenizer
 from minibert.train import Trainer
-from minibert.train.checkpoint import (
-    Checkpoint,
-    describe_environment,
-    list_checkpoints,
-    open_checkpoint,
-    save_checkpoint,
-)
-from minibert.train.metrics import MetricsLog, peak_memory, read_metrics, without_nan
-from minibert.train.progress import format_seconds
+from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
+from minibert.train.metrics import peak_memory, read_metrics, without_nan
 
-BEST = "best"  # the folder of the model whose score on the dev data was best
+BEST = "best"  # the folder of the model with the best score on the dev data
 
 
 def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
     """Teach a pretrained encoder a task (or go on with a run), and say how well it does.
 
     ``values`` are those of ``minibert finetune --help``: the fields of `FinetuneSettings` and of the task's
-    options (``TASKS[task].Options``); ``source`` is where they come from, should one be wrong. A model of
-    few positions reads texts as long as it can, unless ``max_length`` is given.
+    options (``TASKS[task].Options``); ``source`` says where they come from, for error messages. Unless
+    ``max_length`` is given, it is no larger than the number of positions of the model.
 
-    Writes ``OUT/NAME/``: ``config.json`` (all that this was told), ``results.json`` (what is returned),
+    Writes ``OUT/NAME/``: ``config.json`` (all settings), ``results.json`` (what is returned),
     ``best/``, the model of the best evaluation on the dev data, ``training.png``, and for each restart a
     folder ``seed-N`` with its ``metrics.jsonl`` and, until it has ended, its checkpoints.
 
-    Returned are ``runs``, one a restart: its seed, the step of its best evaluation, the scores there,
-    seconds and tokens; ``best``, the one of them that is kept; for several ``mean`` and ``deviation`` (of
-    a sample) of each score; and what it was all made from. Scores are fractions, on the dev data.
+    Returns ``runs``, one per restart (its seed, the step of its best evaluation, the scores there, steps,
+    tokens and seconds); ``best``, the one of them whose model is kept; with several restarts ``mean`` and
+    ``deviation`` (of a sample) of each score; and all that the run was made from. Scores are fractions,
+    measured on the dev data.
 
-    Raises UserError for settings, files or models that do not work, and KeyboardInterrupt after Ctrl-C, once
-    all is saved.
+    Raises UserError for settings, files or models that do not work and for a folder in which another run is
+    at work, and KeyboardInterrupt after Ctrl-C or SIGTERM, once all is saved.
     """
     settings, options = split_settings(values, source)
     if "max_length" not in values:  # then it is no more than the model can read
@@ -75,65 +58,81 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
         options = options.replace(max_length=min(options.max_length, positions))
     device = resolve_device(settings.device)
     settings = settings.with_precision_for(device)
-    _check_start(settings, options)
-    prepare_machine(settings, device)
+    run = Run(settings, device, options)
+    with run.at_work():
+        return _finetune(run, settings, options)
+
+
+def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dict[str, Any]:
+    ended, checkpoint = _find_start(run, settings)
+    run.prepare_machine()
     print(f"{settings.describe()}\n{options.describe()}\n", flush=True)
     data = read_data(settings, options)
-    runs = _finished_runs(settings.folder) if settings.resume else []
-    with _out_of_memory_explained(settings, options, device):
+    needs = f"{settings.batch_size} sequences of up to {options.max_length} tokens"
+    if settings.resume:
+        _begin(run)
+    with run.training(lambda: needs, "lower --max-length"):
         for number, seed in enumerate(settings.seeds, start=1):
-            if seed in [run["seed"] for run in runs]:
-                _remove_leftovers(settings.folder / f"seed-{seed}")
+            if seed in [restart["seed"] for restart in ended]:
+                _remove_leftovers(run.folder / f"seed-{seed}")
                 continue
             if settings.restarts > 1:
                 print(f"\nrestart {number} of {settings.restarts}: seed {seed}", flush=True)
-            restart = _Restart(settings, data, seed, device)
-            if not settings.resume and not runs:
-                _begin(settings, options)
-            runs.append(restart.run())
-            _keep_best(settings, runs, restart)
-    return _finish(settings, options, data, runs, device)
-
-
-@contextmanager
-def _out_of_memory_explained(
-    settings: FinetuneSettings, options: TaskOptions, device: Device
-) -> Iterator[None]:
-    """Turn a lack of memory into a UserError that says what to lower."""
-    try:
-        yield
-    except MemoryError as error:  # CuPy's OutOfMemoryError is one
-        raise UserError(
-            f"not enough memory on {device.name} for {settings.batch_size} sequences of up to "
-            f"{options.max_length} tokens ({' '.join(str(error).split())}); lower --max-length, or lower "
-            "--batch-size and raise --accumulation as much, or add --recompute"
-        ) from None
+            restart = _Restart(run, settings, data, seed, checkpoint)
+            checkpoint = None  # it was that of the first restart that had not ended
+            if not settings.resume and not ended:
+                _begin(run)
+            ended.append(restart.run_to_the_end())
+            _keep_best(run, ended, restart)
+    return _finish(run, settings, options, data, ended)
 
 
 # -- Before ------------------------------------------------------------------------------------------
 
 
-def _check_start(settings: FinetuneSettings, options: TaskOptions) -> None:
-    """Raise UserError if the run's folder says no, or a new run has nothing to begin from."""
-    run = settings.folder
+def _find_start(run: Run, settings: FinetuneSettings) -> tuple[list[dict[str, Any]], Checkpoint | None]:
+    """What has been done of a run that is to be resumed: the restarts that have ended, then a checkpoint.
+
+    Raises UserError if the folder of the run does not allow what is asked for.
+    """
     if not settings.resume:
-        check_folder_is_free(settings, settings.model)
-        check_has_weights(settings.model)
-        return
-    saved, saved_options = split_settings(read_settings(run / "config.json"), str(run / "config.json"))
-    settings.check_resumes(saved)
-    settings.check_resumes(saved_options, options)
+        run.check_new(settings.model)
+        return [], None
+    run.check_resumes(read_settings(run.folder / "config.json"))
+    results = _read_results(run.folder / "results.json")
+    if results is not None:
+        run.check_resumes(results["settings"])
+    ended = results["runs"] if results else []
+    left = [seed for seed in settings.seeds if seed not in [restart["seed"] for restart in ended]]
+    newest = newest_checkpoint(run.folder / f"seed-{left[0]}") if left else None
+    if newest is None:
+        return ended, None
+    checkpoint = open_checkpoint(newest)
+    run.check_resumes(checkpoint.state["settings"])
+    return ended, checkpoint
 
 
-def _begin(settings: FinetuneSettings, options: TaskOptions) -> None:
-    """Make the run's folder, without what an earlier run left there, and nothing that is not a run's."""
-    run = settings.folder
-    for folder in (*run.glob("seed-*"), run / BEST):
-        shutil.rmtree(folder, ignore_errors=True)
-    with explain_write_errors(run):
-        for name in ("results.json", "training.png"):
-            (run / name).unlink(missing_ok=True)
-    write_json(run / "config.json", settings.to_dict() | options.to_dict())
+def _read_results(path: Path) -> dict[str, Any] | None:
+    """What ``_keep_best`` or ``_finish`` wrote; None if they have not."""
+    if not path.exists():
+        return None
+    results = read_json(path, "results file")
+    kinds = {"seed": int, "step": int, "scores": dict, "steps": int, "tokens": int, "seconds": float}
+    try:
+        intact = isinstance(results["settings"], dict) and all(
+            type(restart[name]) is kind for restart in results["runs"] for name, kind in kinds.items()
+        )
+    except (KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise UserError(
+            f"{path}: not the results of a run; restore the file, or begin the run anew with --overwrite"
+        )
+    return results
+
+
+def _begin(run: Run) -> None:
+    run.begin([*run.folder.glob("seed-*"), run.folder / BEST], ["results.json", "training.png"])
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class Data:
 def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
     """What a run with these settings learns from and is measured on.
 
-    Tells what is wrong with the files, and raises UserError if that is too much.
+    Prints how many examples were left out as faulty. Raises UserError for files that cannot be used.
     """
     faults = Faults(settings.skip_bad)
     task = TASKS[settings.task](BertTokenizer.from_pretrained(settings.model), options)
@@ -185,7 +184,7 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
 
 
 def _check_model(settings: FinetuneSettings, task: Task) -> None:
-    """Raise UserError if the model to begin from is too small for what is asked of it."""
+    """Raise UserError if the model to begin from is too small for these settings."""
     config = BertConfig.from_pretrained(settings.model)
     task.check_model(config)
     if settings.features:
@@ -195,7 +194,7 @@ def _check_model(settings: FinetuneSettings, task: Task) -> None:
 
 
 def _some(examples: Sequence[Any], limit: int | None, seed: int) -> Sequence[Any]:
-    """No more than ``limit`` random examples, in their order; with None all."""
+    """At most ``limit`` random examples, in their original order; with None, all of them."""
     chosen = generator("some examples", seed).permutation(len(examples))[:limit]
     return [examples[i] for i in sorted(chosen.tolist())]
 
@@ -204,58 +203,51 @@ def _some(examples: Sequence[Any], limit: int | None, seed: int) -> Sequence[Any
 
 
 class _Restart:
-    """One run, from one seed: a new model, or where its newest checkpoint left it."""
+    """The training from one seed: of a new model, or on from a checkpoint."""
 
-    def __init__(self, settings: FinetuneSettings, data: Data, seed: int, device: Device):
+    def __init__(
+        self, run: Run, settings: FinetuneSettings, data: Data, seed: int, checkpoint: Checkpoint | None
+    ):
         self.settings, self.data, self.seed = settings, data, seed
         self.folder = settings.folder / f"seed-{seed}"
-        checkpoints = list_checkpoints(self.folder) if settings.resume else []
-        checkpoint = open_checkpoint(checkpoints[-1]) if checkpoints else None
-        self.model = _open_model(settings, data.task, seed, device, checkpoint)
+        self.model = _open_model(settings, data.task, seed, run.device, checkpoint)
         self.best: dict[str, Any] = checkpoint.state["best"] if checkpoint else {}  # the best evaluation
         if settings.features and data.task.frozen_encoder is None:  # the same for all restarts
             pad_id, size = data.task.tokenizer.pad_id, settings.batch_size
             data.task.frozen_encoder = FrozenEncoder(self.model, pad_id, size, Path(settings.out))
-        self.trainer = self._make_trainer()
+        self.trainer = self._make_trainer(run)
         if checkpoint is not None:
-            self._restore(checkpoint)
+            run.restore(self.trainer, checkpoint, data.digest, "the files to learn from")
 
-    def _make_trainer(self) -> Trainer:
+    def _make_trainer(self, run: Run) -> Trainer:
         settings, task = self.settings, self.data.task
         rows = self.data.features
         if task.frozen_encoder is not None:
             rows = task.frozen_encoder(rows)
         batches = task.batches(rows, settings.batch_size, self.seed)
         steps, eval_every, save_every = settings.intervals(batches.batches_per_epoch)
-        return Trainer(
-            task.trainee(self.model),
-            make_optimiser(settings, self.model),
-            batches,
-            learning_rates(settings, steps),
+        return run.make_trainer(
+            self.model,
+            steps,
+            folder=self.folder,
+            trained_on=self.data.digest,
+            save_model=functools.partial(task.save, self.model),
+            own_state=lambda _: {"best": self.best},
+            trainee=task.trainee(self.model),
+            batches=batches,
             evaluate=self._evaluate,
-            save=self._save,
-            metrics=MetricsLog(self.folder / "metrics.jsonl"),
-            steps=steps,
-            accumulation=settings.accumulation,
             seed=self.seed,
             graph=False,  # for batches of one shape
-            log_every=report_interval(settings, self.model.device),
-            print_every=settings.print_every,
             eval_every=eval_every,
             save_every=save_every,
         )
 
-    def run(self) -> dict[str, Any]:
-        """Train to the end; what became of it."""
+    def run_to_the_end(self) -> dict[str, Any]:
+        """Take the steps that are left; return what became of it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        remove_unfinished(self.folder)
         if self.trainer.checkpoint is None:
             self.trainer.metrics.truncate(-1)  # of a run that was killed before it had a checkpoint
-        try:
-            self.trainer.run()
-        except KeyboardInterrupt:
-            tell_stopped(self.trainer.checkpoint, self.settings)
-            raise
+        self.trainer.run()
         return {
             "seed": self.seed,
             **self.best,
@@ -265,7 +257,7 @@ class _Restart:
         }
 
     def _evaluate(self) -> dict[str, float]:
-        """The scores on the dev data. The model is kept if it is the best so far."""
+        """The scores on the dev data. The model is saved if it is the best so far."""
         task, dev = self.data.task, self.data.dev
         predictions = task.predict(self.model, dev, self.settings.batch_size)
         task.calibrate(dev, predictions)
@@ -278,33 +270,16 @@ class _Restart:
         return scores
 
     def _is_better(self, evaluation: Mapping[str, Any]) -> bool:
-        """Whether an evaluation is better than the best so far, or as good as before anything was learned."""
+        """Whether an evaluation beats the best so far, or equals one from before anything was learned."""
         metric = _metric(self.settings, self.data.task)
         score, best = _comparable(evaluation, metric), _comparable(self.best, metric)
         return score > best or (score == best and self.best["step"] == 0)
-
-    def _save(self, state: dict[str, Any]) -> Path:
-        state = {**state, "seed": self.seed, "best": self.best, "digest": self.data.digest}
-        save_model = functools.partial(self.data.task.save, self.model)
-        return save_checkpoint(
-            self.folder, state, save_model, self.trainer.optimiser, self.settings.keep_checkpoints
-        )
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.state["digest"] != self.data.digest:
-            raise UserError(
-                f"{checkpoint.folder}: the files to learn from have changed since this run began; restore "
-                "them, or begin the run anew with --overwrite"
-            )
-        self.trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
-        self.trainer.restore(checkpoint.folder, checkpoint.state)
-        tell_resuming(checkpoint, self.model.device)
 
 
 def _open_model(
     settings: FinetuneSettings, task: Task, seed: int, device: Device, checkpoint: Checkpoint | None
 ) -> PretrainedModel:
-    """A new model, or the checkpoint's, with as much of it frozen as was asked for."""
+    """A new model, or the checkpoint's, frozen as far as the settings say."""
     options = {"device": device, "precision": settings.precision}
     if checkpoint is not None:
         model = task.open_model(checkpoint.folder, **options)
@@ -334,58 +309,55 @@ def _comparable(run: Mapping[str, Any], metric: str) -> float:
 # -- After -------------------------------------------------------------------------------------------
 
 
-def _finished_runs(run: Path) -> list[dict[str, Any]]:
-    """The restarts that have ended."""
-    path = run / "results.json"
-    return read_json(path, "results file")["runs"] if path.exists() else []
-
-
 def _best_of(runs: Sequence[dict[str, Any]], metric: str) -> dict[str, Any]:
-    """Of several restarts the best, of equally good ones the first."""
+    """The best of several restarts; of equally good ones, the first."""
     return max(runs, key=functools.partial(_comparable, metric=metric))
 
 
-def _keep_best(settings: FinetuneSettings, runs: Sequence[dict[str, Any]], restart: _Restart) -> None:
-    """Take over the model of the restart that has just ended, if it is the best; note that it has ended.
+def _keep_best(run: Run, ended: Sequence[dict[str, Any]], restart: _Restart) -> None:
+    """Keep the model of the restart that has just ended, if it is the best; then record that it has ended.
 
-    In this order, so that a run which is killed in between repeats it, and loses nothing.
+    In this order a run that is killed in between repeats the restart, and loses nothing.
     """
-    if _best_of(runs, _metric(settings, restart.data.task)) is runs[-1]:
-        with atomic_folder(settings.folder / BEST) as unfinished:
+    if _best_of(ended, _metric(restart.settings, restart.data.task)) is ended[-1]:
+        with atomic_folder(run.folder / BEST) as unfinished:
             shutil.copytree(restart.folder / BEST, unfinished, dirs_exist_ok=True)
-    write_json(settings.folder / "results.json", {"runs": runs})
+    write_json(run.folder / "results.json", {"runs": ended, "settings": run.values()})
     _remove_leftovers(restart.folder)
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what a restart that has ended needs no longer."""
+    """Remove what a restart no longer needs once it has ended."""
     for old in (folder / BEST, *list_checkpoints(folder)):
         shutil.rmtree(old, ignore_errors=True)
 
 
 def _finish(
-    settings: FinetuneSettings, options: TaskOptions, data: Data, runs: list[dict[str, Any]], device: Device
+    run: Run, settings: FinetuneSettings, options: TaskOptions, data: Data, ended: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Write the results, the picture and the model's card; print how well the run did, and return it."""
-    run, metric = settings.folder, _metric(settings, data.task)
-    best = _best_of(runs, metric)
-    scores = {name: [one["scores"][name] for one in runs] for name in best["scores"]}
+    metric = _metric(settings, data.task)
+    best = _best_of(ended, metric)
+    scores = {name: [restart["scores"][name] for restart in ended] for name in best["scores"]}
     results = {
         "task": settings.task,
         "metric": metric,
         "began_from": settings.model,
         "examples": {"train": len(data.train), "dev": len(data.dev), "left_out": data.skipped},
-        "runs": runs,
+        "runs": ended,
         "best": best,
         **_spread(scores),
-        "peak_memory": peak_memory(device),
-        "environment": describe_environment(device),
+        "peak_memory": peak_memory(run.device),
+        "environment": describe_environment(run.device),
+        "settings": run.values(),
     }
-    write_json(run / "results.json", results)
-    curves = {one["seed"]: read_metrics(run / f"seed-{one['seed']}" / "metrics.jsonl") for one in runs}
-    plot_finetuning(curves, metric, run / "training.png")
-    _write_card(settings, options, data, scores, runs.index(best))
-    _print_summary(settings, results)
+    seeds = [restart["seed"] for restart in ended]
+    curves = {seed: read_metrics(run.folder / f"seed-{seed}" / "metrics.jsonl") for seed in seeds}
+    plot_finetuning(curves, metric, run.folder / "training.png")
+    _write_card(settings, options, data, scores, ended.index(best))
+    seconds, tokens = (sum(restart[name] for restart in ended) for name in ("seconds", "tokens"))
+    run.finish(results, _describe(results), seconds, tokens)
+    print(f"written to {run.folder}: {BEST}/ (the model), results.json, training.png")
     return results
 
 
@@ -426,17 +398,14 @@ def _write_card(
     )
 
 
-def _print_summary(settings: FinetuneSettings, results: Mapping[str, Any]) -> None:
+def _describe(results: Mapping[str, Any]) -> list[str]:
+    """How well a run did: the scores of the best restart, and their spread over all."""
     best = results["best"]
     told = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items() if value is not None)
-    print(f"\nbest on the dev data  {told}   (seed {best['seed']}, step {best['step']})")
+    lines = [f"best on the dev data  {told}   (seed {best['seed']}, step {best['step']})"]
     if "mean" in results:
         spread = "  ".join(
             f"{name} {mean:.4f} ± {results['deviation'][name]:.4f}" for name, mean in results["mean"].items()
         )
-        print(f"{len(results['runs'])} restarts        {spread}")
-    seconds, tokens = (sum(run[name] for run in results["runs"]) for name in ("seconds", "tokens"))
-    print(
-        f"training {format_seconds(seconds)}, {tokens / seconds:,.0f} tokens/s"
-        f"\nwritten to {settings.folder}: {BEST}/ (the model), results.json, training.png"
-    )
+        lines.append(f"{len(results['runs'])} restarts        {spread}")
+    return lines

@@ -4,17 +4,15 @@ import functools
 import hashlib
 import itertools
 import json
-import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minibert import __version__
-from minibert.arrays import Device, default_precision, resolve_device
+from minibert.arrays import Device, resolve_device
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
 from minibert.bert.info import step_cost
 from minibert.data import (
@@ -22,41 +20,23 @@ from minibert.data import (
     Corpus,
     Documents,
     PreparedCorpus,
-    held_out_batches,
     open_corpus,
     prepare_corpus,
     training_sentences,
     unigram_plateau,
 )
 from minibert.errors import UserError
-from minibert.files import atomic_folder, check_writable, explain_write_errors, read_json, write_json
+from minibert.files import atomic_folder, check_writable, read_json
 from minibert.plots import plot_loss
-from minibert.settings import read_settings
 from minibert.tasks.fill_mask import fill_mask
+from minibert.tasks.held_out import evaluate, evaluation_batches
+from minibert.tasks.pretrain_settings import Phase, PretrainSettings
 from minibert.tasks.pretrained_card import write_pretrained_card
-from minibert.tasks.run import (
-    check_folder_is_free,
-    check_has_weights,
-    learning_rates,
-    make_optimiser,
-    prepare_machine,
-    remove_unfinished,
-    report_interval,
-    tell_resuming,
-    tell_stopped,
-)
+from minibert.tasks.run import Run, newest_checkpoint
 from minibert.text import BertTokenizer
-from minibert.train import PretrainSettings, Trainer
-from minibert.train.checkpoint import (
-    Checkpoint,
-    describe_environment,
-    list_checkpoints,
-    open_checkpoint,
-    save_checkpoint,
-)
-from minibert.train.metrics import MetricsLog, evaluate, peak_memory, read_metrics
-from minibert.train.progress import format_seconds
-from minibert.train.settings import Phase
+from minibert.train import Trainer
+from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
+from minibert.train.metrics import peak_memory, read_metrics
 
 EXAMPLES = 5  # masked sentences shown at the end
 
@@ -115,24 +95,30 @@ def _hash(*values: Any) -> str:
 
 
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:
-    """Train a BERT on real text, from nothing, from a model or on from a checkpoint; say how well it does.
+    """Train a BERT on real text: from scratch, from a model, or on from a checkpoint. Say how well it does.
 
     Writes ``OUT/NAME/``: ``config.json`` (these settings), ``metrics.jsonl``, ``loss.png``, checkpoints,
     ``results.json``, and ``final/``, a pretrained folder. Prints the settings, the data, the course of the
-    training, and at the end how well it went: that is what is returned, and in ``results.json`` with the
-    sizes of text and model and the machine. ``plateau_loss`` and ``plateau_accuracy`` are those of guessing
-    by frequency, ``held_out_…`` the last measurements, then ``tokens_per_second``, ``seconds``,
-    ``peak_memory`` (bytes). Losses are in nats.
+    training, and at the end how well it went. That is also what is returned, and what is in
+    ``results.json`` beside the sizes of text and model and the machine: ``plateau_loss`` and
+    ``plateau_accuracy``, those of guessing by frequency, ``held_out_…``, the last measurements,
+    ``tokens_per_second``, ``seconds`` and ``peak_memory`` (bytes). Losses are in nats.
 
-    Raises UserError for settings or text that do not work, and KeyboardInterrupt after Ctrl-C, once all
-    is saved.
+    Raises UserError for settings or text that do not work and for a folder in which another run is at work,
+    and KeyboardInterrupt after Ctrl-C or SIGTERM, once all is saved.
     """
     device = resolve_device(settings.device)
     settings = settings.with_precision_for(device).with_sizes()
-    checkpoint = _find_start(settings)
-    settings.model_config(settings.vocab_size)  # sizes that do not fit are told before any work is done
+    run = Run(settings, device)
+    with run.at_work():
+        return _pretrain(run, settings)
+
+
+def _pretrain(run: Run, settings: PretrainSettings) -> dict[str, Any]:
+    checkpoint = _find_start(run, settings)
+    settings.model_config(settings.vocab_size)  # sizes that do not fit are reported before any work is done
     settings.phases()  # and so are lengths
-    prepare_machine(settings, device)
+    run.prepare_machine()
     print(f"{settings.describe()}\n", flush=True)
     tokenizer, prepared = prepare(settings)
     held_out = evaluation_batches(settings, tokenizer, prepared)
@@ -141,43 +127,26 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     )
     print(f"guessing by frequency: loss {plateau[0]:.3f} nats, accuracy {plateau[1]:.2%}", flush=True)
 
-    with _out_of_memory_explained(settings, device, len(tokenizer)):
-        model = _make_model(settings, device, len(tokenizer), checkpoint)
-        step = checkpoint.state["step"] if checkpoint else 0
-        trainer = _make_trainer(settings, model, tokenizer, prepared, held_out, step)
-        remove_unfinished(settings.folder)
-        if checkpoint is not None:
-            _restore(trainer, checkpoint, prepared)
-        else:
-            _clear(settings.folder)
-        write_json(settings.folder / "config.json", settings.to_dict())
-        try:
-            _run_phases(settings, trainer, tokenizer, prepared)
-        except KeyboardInterrupt:
-            tell_stopped(trainer.checkpoint, settings)
-            raise
-    return _finish(settings, trainer, tokenizer, prepared, plateau)
+    with run.training(functools.partial(_needed_memory, settings, len(tokenizer))):
+        model = _make_model(settings, run.device, len(tokenizer), checkpoint)
+        trainer = _make_trainer(run, settings, model, tokenizer, prepared, held_out, checkpoint)
+        run.begin(
+            [*list_checkpoints(run.folder), run.folder / "final"],
+            ["config.json", "metrics.jsonl", "results.json", "loss.png"],
+        )
+        _run_phases(settings, trainer, tokenizer, prepared)
+    return _finish(run, settings, trainer, tokenizer, prepared, plateau)
 
 
-@contextmanager
-def _out_of_memory_explained(settings: PretrainSettings, device: Device, vocab_size: int) -> Iterator[None]:
-    """Turn a lack of memory into a UserError that says what was asked for and what to lower."""
-    try:
-        yield
-    except MemoryError as error:  # CuPy's OutOfMemoryError is one
-        config = settings.model_config(vocab_size)
-        peak = functools.partial(_peak_bytes, settings, config)
-        largest = max(settings.phases(), key=peak)
-        ways = ["lower --batch-size and raise --accumulation as much, for the same step in smaller pieces"]
-        if not settings.recompute:
-            ways.append("add --recompute")
-        if settings.precision != "bfloat16" and default_precision(device) == "bfloat16":
-            ways.append("use --precision bfloat16")
-        raise UserError(
-            f"not enough memory on {device.name}: {largest.batch_size} sequences of "
-            f"{largest.instances.max_seq_length} tokens in {settings.precision} take about "
-            f"{peak(largest) / 2**30:,.2f} GiB ({' '.join(str(error).split())}); {', or '.join(ways)}"
-        ) from None
+def _needed_memory(settings: PretrainSettings, vocab_size: int) -> str:
+    """What takes how much memory: a step of the phase that takes most."""
+    config = settings.model_config(vocab_size)
+    peak = functools.partial(_peak_bytes, settings, config)
+    largest = max(settings.phases(), key=peak)
+    return (
+        f"{largest.batch_size} sequences of {largest.instances.max_seq_length} tokens in "
+        f"{settings.precision} take about {peak(largest) / 2**30:,.2f} GiB"
+    )
 
 
 def _peak_bytes(settings: PretrainSettings, config: BertConfig, phase: Phase) -> int:
@@ -190,46 +159,21 @@ def _peak_bytes(settings: PretrainSettings, config: BertConfig, phase: Phase) ->
 # -- Before ------------------------------------------------------------------------------------------
 
 
-def _find_start(settings: PretrainSettings) -> Checkpoint | None:
-    """The checkpoint to go on from, if the run is to be resumed. Raises UserError if its folder says no."""
-    run = settings.folder
-    if settings.resume:
-        checkpoints = list_checkpoints(run)
-        if not checkpoints:
-            raise UserError(f"{run}: no checkpoint to resume from; begin the run without --resume")
-        settings.check_resumes(PretrainSettings.from_dict(read_settings(run / "config.json")).with_sizes())
-        checkpoint = open_checkpoint(checkpoints[-1])
-        settings.check_phases(checkpoint.state["step"], checkpoint.state.get("phases"))
-        return checkpoint
-    check_folder_is_free(settings, settings.model)
-    if settings.model is not None:
-        check_has_weights(settings.model)
-    return None
+def _find_start(run: Run, settings: PretrainSettings) -> Checkpoint | None:
+    """The checkpoint to go on from, if the run is to be resumed.
 
-
-def _clear(run: Path) -> None:
-    """Remove what an earlier run left, and nothing that is not a run's."""
-    for folder in (*list_checkpoints(run), run / "final"):
-        shutil.rmtree(folder, ignore_errors=True)
-    with explain_write_errors(run):
-        for name in ("config.json", "metrics.jsonl", "results.json", "loss.png"):
-            (run / name).unlink(missing_ok=True)
-
-
-def evaluation_batches(
-    settings: PretrainSettings, tokenizer: BertTokenizer, prepared: PreparedCorpus
-) -> list[dict[str, np.ndarray]]:
-    """The batches that every evaluation of the run is made on."""
-    return list(
-        held_out_batches(
-            prepared.held_out,
-            tokenizer,
-            settings.instance_settings(),
-            settings.batch_size,
-            settings.seed,
-            settings.eval_batches,
-        )
-    )
+    Raises UserError if the folder of the run does not allow what is asked for.
+    """
+    if not settings.resume:
+        run.check_new(settings.model)
+        return None
+    newest = newest_checkpoint(run.folder)
+    if newest is None:
+        raise UserError(f"{run.folder}: no checkpoint to resume from; begin the run without --resume")
+    checkpoint = open_checkpoint(newest)
+    run.check_resumes(checkpoint.state["settings"])
+    settings.check_phases(checkpoint.state["step"], checkpoint.state["phases"])
+    return checkpoint
 
 
 def _make_model(
@@ -261,55 +205,36 @@ def _make_model(
 
 
 def _make_trainer(
+    run: Run,
     settings: PretrainSettings,
     model: BertForPreTraining,
     tokenizer: BertTokenizer,
     prepared: PreparedCorpus,
     held_out: list[dict[str, np.ndarray]],
-    step: int,
+    checkpoint: Checkpoint | None,
 ) -> Trainer:
-    """A new trainer, with the data of the phase that takes, or took, the step number ``step``."""
-    run = settings.folder
-    optimiser = make_optimiser(settings, model)
+    """A trainer at the step of the checkpoint, or at step 0, with the data of the phase of that step."""
+    step = checkpoint.state["step"] if checkpoint else 0
     phases = settings.phases()
     phase = next(phase for phase in phases if step <= phase.stop)
-
-    def save(state: dict[str, Any]) -> Path:
-        state = {**state, "seed": settings.seed, "text": prepared.folder.name}
-        state["phases"] = settings.begun_phases(state["step"])
-        save_model = functools.partial(_save_pretrained, model, tokenizer)
-        return save_checkpoint(run, state, save_model, optimiser, settings.keep_checkpoints)
-
-    return Trainer(
+    trainer = run.make_trainer(
         model,
-        optimiser,
-        _stream(settings, phase, tokenizer, prepared),
-        learning_rates(settings, settings.steps),
+        settings.steps,
+        folder=run.folder,
+        trained_on=prepared.folder.name,
+        save_model=functools.partial(_save_pretrained, model, tokenizer),
+        own_state=lambda step: {"phases": settings.begun_phases(step)},
+        batches=_stream(settings, phase, tokenizer, prepared),
         evaluate=functools.partial(evaluate, model, held_out),
-        save=save,
-        metrics=MetricsLog(run / "metrics.jsonl"),
-        steps=settings.steps,
-        accumulation=settings.accumulation,
         seed=settings.seed,
         predictions=max(phase.most_predictions for phase in phases),
         graph=settings.graph,
-        log_every=report_interval(settings, model.device),
-        print_every=settings.print_every,
         eval_every=settings.eval_every,
         save_every=settings.save_every,
     )
-
-
-def _restore(trainer: Trainer, checkpoint: Checkpoint, prepared: PreparedCorpus) -> None:
-    """Bring a new trainer, whose model is the checkpoint's, to where the checkpoint was written."""
-    if checkpoint.state["text"] != prepared.folder.name:
-        raise UserError(
-            f"{checkpoint.folder}: the corpus or the vocabulary has changed since this run began; "
-            "restore them, or begin the run anew with --overwrite"
-        )
-    trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
-    trainer.restore(checkpoint.folder, checkpoint.state)
-    tell_resuming(checkpoint, trainer.model.device)
+    if checkpoint is not None:
+        run.restore(trainer, checkpoint, prepared.folder.name, "the corpus or the vocabulary")
+    return trainer
 
 
 def _stream(
@@ -341,6 +266,7 @@ def _save_pretrained(model: BertForPreTraining, tokenizer: BertTokenizer, folder
 
 
 def _finish(
+    run: Run,
     settings: PretrainSettings,
     trainer: Trainer,
     tokenizer: BertTokenizer,
@@ -348,9 +274,8 @@ def _finish(
     plateau: tuple[float, float],
 ) -> dict[str, Any]:
     """Write the model, the results and the picture; print how well the run did, and return it."""
-    run = settings.folder
-    metrics = read_metrics(run / "metrics.jsonl")
-    plot_loss(metrics, plateau[0], run / "loss.png")
+    metrics = read_metrics(run.folder / "metrics.jsonl")
+    plot_loss(metrics, plateau[0], run.folder / "loss.png")
     last = next(record for record in reversed(metrics) if "held_out_mlm_loss" in record)
     summary = {
         "plateau_loss": plateau[0],
@@ -358,23 +283,23 @@ def _finish(
         **{name: value for name, value in last.items() if name != "step"},
         "tokens_per_second": trainer.tokens / trainer.seconds,
         "seconds": trainer.seconds,
-        "peak_memory": peak_memory(trainer.model.device, trainer.pool_bytes),
+        "peak_memory": peak_memory(run.device, trainer.pool_bytes),
     }
     # The last step may have been taken by another process, before the run was resumed.
     last_checkpoint = read_json(trainer.checkpoint / "state.json", "checkpoint's state")
-    about = {
+    results = summary | {
         "tokens": trainer.tokens,
         "training_text": _sizes(prepared.train),
         "held_out_text": _sizes(prepared.held_out),
         "parameters": sum(parameter.size for parameter in trainer.model.buffers.parameters),
-        "environment": describe_environment(trainer.model.device) | last_checkpoint["environment"],
+        "environment": describe_environment(run.device) | last_checkpoint["environment"],
     }
-    with atomic_folder(run / "final") as unfinished:
+    with atomic_folder(run.folder / "final") as unfinished:
         _save_pretrained(trainer.model, tokenizer, unfinished)
-        write_pretrained_card(unfinished, settings, summary | about)
-    write_json(run / "results.json", summary | about)
+        write_pretrained_card(unfinished, settings, results)
     _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
-    _print_summary(run, summary)
+    run.finish(results, _describe(summary), trainer.seconds, trainer.tokens)
+    print(f"written to {run.folder}: final/ (the model), metrics.jsonl, results.json, loss.png")
     return summary
 
 
@@ -414,21 +339,16 @@ def masked_sentences(documents: Documents, tokenizer: BertTokenizer, seed: int) 
             yield tokenizer.decode(ids), answer
 
 
-def _print_summary(run: Path, summary: dict[str, Any]) -> None:
+def _describe(summary: dict[str, Any]) -> list[str]:
+    """How well a run did, next to guessing by frequency."""
     loss, accuracy = summary["held_out_mlm_loss"], summary["held_out_mlm_accuracy"]
     plateau_loss, plateau_accuracy = summary["plateau_loss"], summary["plateau_accuracy"]
     below = f"{abs(plateau_loss - loss):.3f} nats {'below' if loss <= plateau_loss else 'above'}"
     times = f", {accuracy / plateau_accuracy:.2f} times the accuracy" if plateau_accuracy else ""
-    memory = summary["peak_memory"]
-    print(
-        f"\nguessing by frequency  loss {plateau_loss:.3f} nats  accuracy {plateau_accuracy:.2%}"
-        f"\nheld-out masked words  loss {loss:.3f} nats  accuracy {accuracy:.2%}"
-        f"   {below}{times}"
-    )
+    lines = [
+        f"guessing by frequency  loss {plateau_loss:.3f} nats  accuracy {plateau_accuracy:.2%}",
+        f"held-out masked words  loss {loss:.3f} nats  accuracy {accuracy:.2%}   {below}{times}",
+    ]
     if "held_out_nsp_accuracy" in summary:
-        print(f"held-out sentence pairs (NSP)  accuracy {summary['held_out_nsp_accuracy']:.2%}")
-    print(
-        f"training {format_seconds(summary['seconds'])}, {summary['tokens_per_second']:,.0f} tokens/s"
-        + (f", peak memory {memory / 2**20:,.0f} MiB" if memory else "")
-        + f"\nwritten to {run}: final/ (the model), metrics.jsonl, results.json, loss.png"
-    )
+        lines.append(f"held-out sentence pairs (NSP)  accuracy {summary['held_out_nsp_accuracy']:.2%}")
+    return lines

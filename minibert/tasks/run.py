@@ -1,50 +1,216 @@
-"""What every training run does before and around its steps, pre-training and fine-tuning alike."""
+"""A training run and its folder: what pre-training and fine-tuning have in common, around their steps."""
 
 import functools
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from minibert.arrays import Device, get_threads, set_threads
+from minibert.arrays import Device, default_precision, get_threads, set_threads
 from minibert.assets import model_folder
 from minibert.bert.weights import open_weights
 from minibert.errors import UserError
-from minibert.files import check_writable, explain_write_errors
+from minibert.files import check_writable, explain_write_errors, lock, write_json
+from minibert.interrupts import sigterm_as_ctrl_c
 from minibert.nn import Module
 from minibert.ops import require_kernels
-from minibert.train import AdamW, RunSettings
-from minibert.train.checkpoint import Checkpoint, describe_environment, environment_changes
+from minibert.settings import Settings
+from minibert.train import AdamW, RunSettings, Trainer
+from minibert.train.checkpoint import (
+    Checkpoint,
+    describe_environment,
+    environment_changes,
+    list_checkpoints,
+    save_checkpoint,
+)
+from minibert.train.metrics import MetricsLog
+from minibert.train.progress import format_seconds
 from minibert.train.schedule import SCHEDULES
 
+LOCK = ".lock"  # the file in a run's folder that is locked while a process works there
 
-def check_folder_is_free(settings: RunSettings, model: str | None = None) -> None:
-    """Raise UserError if a new run could not write to its folder, or would get in the way of what is there.
 
-    That may be the ``model`` that it begins from.
+class Run:
+    """One run: its settings, with the ``options`` of its task, its device, and its folder OUT/NAME.
+
+    with run.at_work():           the folder is ours, until the block ends or the process dies
+        run.check_new(…)          or, to resume:  run.check_resumes(…)
+        run.begin(…)
+        with run.training(…):
+            trainer = run.make_trainer(…)        to resume:  run.restore(trainer, …)
+            trainer.run()
+        run.finish(…)
     """
-    run = settings.folder
-    with explain_write_errors(run):
-        occupied = run.is_dir() and any(run.iterdir())
-    if run.is_file():
-        raise UserError(f"{run} is a file; choose another --name for the run's folder")
-    if occupied and not settings.overwrite:
-        raise UserError(
-            f"{run} is not empty; go on with the run in it (--resume), replace it (--overwrite), "
-            "or choose another --name"
+
+    def __init__(self, settings: RunSettings, device: Device, options: Settings | None = None):
+        self.settings = settings
+        self.options = options
+        self.device = device
+        self.folder = settings.folder
+        self.trainer: Trainer | None = None  # the last one made
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Keep all other runs out of the folder. Ctrl-C and SIGTERM end the block with KeyboardInterrupt.
+
+        If there is a checkpoint by then, says how to resume. Raises UserError if another run is at work in
+        the folder.
+        """
+        if self.folder.is_file():
+            raise UserError(f"{self.folder} is a file; choose another --name for the run's folder")
+        taken = f"another run is at work in {self.folder}; wait for it to end, or choose another --name"
+        with lock(self.folder / LOCK, taken), sigterm_as_ctrl_c():
+            try:
+                yield
+            except KeyboardInterrupt:
+                checkpoint = self.trainer and self.trainer.checkpoint
+                if checkpoint and checkpoint.exists():
+                    print(f"\nstopped; to go on from {checkpoint}:\n    {self.settings.resume_command}")
+                raise
+
+    # -- Before the steps ----------------------------------------------------------------------------
+
+    def check_new(self, model: str | None) -> None:
+        """Raise UserError if a new run cannot write to the folder, or has nothing to begin from.
+
+        ``model`` is the one that it begins from, which it must not replace.
+        """
+        run = self.folder
+        if any(path.name != LOCK for path in run.iterdir()) and not self.settings.overwrite:
+            raise UserError(
+                f"{run} is not empty; go on with the run in it (--resume), replace it (--overwrite), "
+                "or choose another --name"
+            )
+        if model is not None and Path(model).resolve().is_relative_to(run.resolve()):
+            raise UserError(f"the model {model} is in {run}, which would be replaced; choose another --name")
+        check_writable(run / "config.json")
+        if model is not None:
+            open_weights(model_folder(model), "BertForPreTraining")
+
+    def check_resumes(self, saved: Mapping[str, Any]) -> None:
+        """Raise UserError if the settings that the run began with, ``saved``, are not those it has now."""
+        self.settings.check_resumes(saved, self.options)
+
+    def values(self) -> dict[str, Any]:
+        """All settings that make the run what it is, by name, as JSON can hold them."""
+        return self.settings.to_dict() | (self.options.to_dict() if self.options else {})
+
+    def prepare_machine(self) -> None:
+        """Apply the settings of threads and kernels, and print the device."""
+        settings = self.settings
+        if settings.threads is not None:
+            set_threads(settings.threads)
+        require_kernels(settings.strict_kernels)
+        chosen = " (chosen by auto)" if settings.device == "auto" else ""
+        threads = f"{get_threads()} threads for the CPU's matrix products"
+        print(f"device: {self.device.name}{chosen}, {threads}", flush=True)
+
+    def begin(self, folders: Sequence[Path], files: Sequence[str]) -> None:
+        """Write ``config.json``, and remove what a killed run was writing.
+
+        A new run also removes what an earlier one has left, ``folders`` and ``files``, and nothing else.
+        """
+        for place in (self.folder, *self.folder.glob("seed-*")):
+            remove_unfinished(place)
+        if not self.settings.resume:
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+            with explain_write_errors(self.folder):
+                for name in files:
+                    (self.folder / name).unlink(missing_ok=True)
+        write_json(self.folder / "config.json", self.values())
+
+    # -- The steps -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def training(self, needs: Callable[[], str], *ways: str) -> Iterator[None]:
+        """Turn a lack of memory into a UserError that says what ``needs`` how much, and the ``ways`` out."""
+        try:
+            yield
+        except MemoryError as error:  # CuPy's OutOfMemoryError is one
+            settings = self.settings
+            smaller = (
+                "lower --batch-size and raise --accumulation as much, for the same step in smaller pieces"
+            )
+            all_ways = [*ways, smaller]
+            if not settings.recompute:
+                all_ways.append("add --recompute")
+            if settings.precision != "bfloat16" and default_precision(self.device) == "bfloat16":
+                all_ways.append("use --precision bfloat16")
+            raise UserError(
+                f"not enough memory on {self.device.name}: {needs()} ({' '.join(str(error).split())}); "
+                f"{', or '.join(all_ways)}"
+            ) from None
+
+    def make_trainer(
+        self,
+        model: Module,
+        steps: int,
+        *,
+        folder: Path,
+        trained_on: str,
+        save_model: Callable[[Path], None],
+        own_state: Callable[[int], Mapping[str, Any]],
+        trainee: Any = None,
+        **arguments: Any,
+    ) -> Trainer:
+        """A trainer of ``model`` (of ``trainee``, if that is not the model itself) as the settings say.
+
+        Its metrics and checkpoints go to ``folder``. A checkpoint remembers, besides what the trainer does,
+        the settings, the data it was ``trained_on`` (any name or digest of them), and ``own_state`` of the
+        step. ``arguments`` are further ones of `Trainer`.
+        """
+        settings, optimiser = self.settings, make_optimiser(self.settings, model)
+
+        def save(state: dict[str, Any]) -> Path:
+            more = {"settings": self.values(), "trained_on": trained_on, **own_state(state["step"])}
+            return save_checkpoint(folder, state | more, save_model, optimiser, settings.keep_checkpoints)
+
+        self.trainer = Trainer(
+            trainee or model,
+            optimiser,
+            learning_rate=learning_rates(settings, steps),
+            save=save,
+            metrics=MetricsLog(folder / "metrics.jsonl"),
+            steps=steps,
+            accumulation=settings.accumulation,
+            log_every=settings.log_every or (1 if self.device.name == "cpu" else 10),  # a GPU waits for it
+            print_every=settings.print_every,
+            **arguments,
         )
-    if model is not None and Path(model).resolve().is_relative_to(run.resolve()):
-        raise UserError(f"the model {model} is in {run}, which would be replaced; choose another --name")
-    check_writable(run / "config.json")
+        return self.trainer
 
+    def restore(self, trainer: Trainer, checkpoint: Checkpoint, trained_on: str, data: str) -> None:
+        """Bring a new trainer, whose model is the checkpoint's, to where the checkpoint was written.
 
-def check_has_weights(model: str) -> None:
-    """Raise UserError if the model to begin from has no weights, or they are damaged."""
-    open_weights(model_folder(model), "BertForPreTraining")
+        Warns of another machine or other libraries. Raises UserError, with ``data`` as the name of what has
+        changed, if the checkpoint was trained on something else.
+        """
+        if checkpoint.state["trained_on"] != trained_on:
+            raise UserError(
+                f"{checkpoint.folder}: {data} changed since this run began; restore what was there, or "
+                "begin the run anew with --overwrite"
+            )
+        trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
+        trainer.restore(checkpoint.folder, checkpoint.state)
+        for change in environment_changes(checkpoint.state["environment"], describe_environment(self.device)):
+            print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
+        print(f"resuming from {checkpoint.folder}", flush=True)
+
+    # -- After the steps -----------------------------------------------------------------------------
+
+    def finish(self, results: Mapping[str, Any], lines: Sequence[str], seconds: float, tokens: int) -> None:
+        """Write ``results.json``; print ``lines``, which sum it up, and the speed of the run."""
+        write_json(self.folder / "results.json", results)
+        memory = results["peak_memory"]
+        speed = f"training {format_seconds(seconds)}, {tokens / seconds:,.0f} tokens/s"
+        print("", *lines, speed + (f", peak memory {memory / 2**20:,.0f} MiB" if memory else ""), sep="\n")
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed run was just writing."""
+    """Remove what a killed process was writing in a folder where no other process is at work."""
     for path in folder.glob(".*.part"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -52,13 +218,9 @@ def remove_unfinished(folder: Path) -> None:
             path.unlink()
 
 
-def prepare_machine(settings: RunSettings, device: Device) -> None:
-    """Put in force what the settings say of the machine, and tell it."""
-    if settings.threads is not None:
-        set_threads(settings.threads)
-    require_kernels(settings.strict_kernels)
-    chosen = " (chosen by auto)" if settings.device == "auto" else ""
-    print(f"device: {device.name}{chosen}, {get_threads()} threads for the CPU's matrix products", flush=True)
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The last checkpoint in a folder, if there is one."""
+    return next(reversed(list_checkpoints(folder)), None)
 
 
 def make_optimiser(settings: RunSettings, model: Module) -> AdamW:
@@ -75,28 +237,10 @@ def make_optimiser(settings: RunSettings, model: Module) -> AdamW:
 
 
 def learning_rates(settings: RunSettings, steps: int) -> Callable[[int], float]:
-    """The learning rate of each of so many steps, counted from 0."""
+    """The learning rate as a function of the step, counted from 0, of ``steps`` steps."""
     return functools.partial(
         SCHEDULES[settings.schedule],
         steps=steps,
         warmup=round(settings.warmup * steps),
         peak=settings.learning_rate,
     )
-
-
-def report_interval(settings: RunSettings, device: Device) -> int:
-    """After how many steps the losses are read: a GPU is made to wait for that less often."""
-    return settings.log_every or (1 if device.name == "cpu" else 10)
-
-
-def tell_resuming(checkpoint: Checkpoint, device: Device) -> None:
-    """Say from where a run goes on, and what has changed around it since."""
-    for change in environment_changes(checkpoint.state["environment"], describe_environment(device)):
-        print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
-    print(f"resuming from {checkpoint.folder}", flush=True)
-
-
-def tell_stopped(checkpoint: Path | None, settings: RunSettings) -> None:
-    """Say how a run that was interrupted can go on."""
-    if checkpoint is not None:
-        print(f"\nstopped; to go on from {checkpoint}:\n    {settings.resume_command}")

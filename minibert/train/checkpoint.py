@@ -5,12 +5,13 @@ A checkpoint is a folder ``checkpoint-STEP``:
     model.safetensors, config.json, vocab.txt, …   a pretrained folder, which every command can read
     optimiser.safetensors                           the two means of every parameter
     state.json                                      the step, the position in the data, the machine and its
-                                                    libraries, and a SHA-256 of every other file
+                                                    libraries, and a SHA-256 of every file, this one included
 
 It appears under its name only when it is complete and on the disk.
 """
 
 import hashlib
+import json
 import platform
 import shutil
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ def save_checkpoint(
 ) -> Path:
     """Write ``run/checkpoint-STEP``, then remove all but the newest ``keep`` checkpoints.
 
-    ``state`` is what the run must remember, as JSON, its "step" among it; ``save_model`` writes the
+    ``state`` is what the run must remember, as JSON, including its "step"; ``save_model`` writes the
     pretrained folder.
     """
     folder = run / f"{PREFIX}{state['step']}"
@@ -47,7 +48,8 @@ def save_checkpoint(
         written = sorted(file for file in unfinished.rglob("*") if file.is_file())
         files = {file.relative_to(unfinished).as_posix(): _digest(file) for file in written}
         environment = describe_environment(optimiser.device)
-        write_json(unfinished / "state.json", {**state, "environment": environment, "files": files})
+        state = {**state, "environment": environment, "files": files}
+        write_json(unfinished / "state.json", {**state, "digest": _digest_of_state(state)})
     for old in list_checkpoints(run)[:-keep]:
         shutil.rmtree(old)
     return folder
@@ -61,7 +63,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files are all as they were written, and its state."""
+    """A checkpoint whose files are all as they were written, with its state."""
 
     folder: Path
     state: dict[str, Any]
@@ -75,12 +77,15 @@ class Checkpoint:
 def open_checkpoint(folder: Path) -> Checkpoint:
     """Read a checkpoint's state and check all its files.
 
-    Raises UserError if one is missing or not what was written, naming it and what to do.
+    Raises UserError if one is missing or is not what was written, saying which and what to do.
     """
     try:
         state = read_json(folder / "state.json", "checkpoint's state")
-        changed = [name for name, digest in state["files"].items() if _digest(folder / name) != digest]
-    except (UserError, OSError, KeyError, TypeError, AttributeError) as error:
+        if not isinstance(state, dict) or state.pop("digest", None) != _digest_of_state(state):
+            changed = ["state.json"]
+        else:
+            changed = [name for name, digest in state["files"].items() if _digest(folder / name) != digest]
+    except (UserError, OSError) as error:
         raise UserError(f"{folder} is damaged ({error}); {_way_out(folder)}") from None
     if changed:
         raise UserError(
@@ -129,6 +134,11 @@ def _way_out(folder: Path) -> str:
 
 def _step_of(folder: Path) -> int:
     return int(folder.name.removeprefix(PREFIX))
+
+
+def _digest_of_state(state: Mapping[str, Any]) -> str:
+    """A SHA-256 of what is in ``state.json``, however it is laid out there."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:

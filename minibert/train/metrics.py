@@ -1,27 +1,25 @@
-"""What is measured: losses and accuracies on held-out text, memory, and the file they are written to."""
+"""What is counted and measured in training, and the file that it is written to."""
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minibert.arrays import Array, Device, to_numpy
-from minibert.bert import BertForPreTraining
-from minibert.bert.inputs import IGNORED
 from minibert.errors import UserError
-from minibert.files import write_text
+from minibert.files import read_text, write_text
 
 Batch = Mapping[str, np.ndarray]
 
 
 def count_targets(model: Any, batches: Iterable[Batch]) -> dict[str, Any]:
-    """What the losses of several batches have to be divided by so that they add up to the loss of all.
+    """The denominators with which the losses of several batches add up to the loss of all of them.
 
-    How much there is to predict in them, as the ``…denominator`` arguments of the model's forward. Counted
-    on the host, before anything is computed.
+    That is how many predictions there are in all batches together, as the ``…denominator`` arguments of the
+    model's forward. They are counted on the host, before anything is computed.
     """
     counts: dict[str, Any] = {}
     for batch in batches:
@@ -30,42 +28,16 @@ def count_targets(model: Any, batches: Iterable[Batch]) -> dict[str, Any]:
 
 
 def add_up(totals: dict[str, Any], terms: Mapping[str, Any]) -> None:
-    """Add each term that there is to the total of its name."""
+    """Add each term that is not None to the total of its name."""
     for name, term in terms.items():
         if term is not None:
             totals[name] = totals[name] + term if name in totals else term
 
 
-def count_tokens(batch: Batch) -> int:
-    """The tokens of a batch, or of the two batches of a pair; padding does not count."""
-    masks = [batch] if "attention_mask" in batch else [batch["first"], batch["second"]]
-    return sum(int(part["attention_mask"].sum()) for part in masks)
-
-
-def evaluate(model: BertForPreTraining, batches: Sequence[Batch]) -> dict[str, float]:
-    """Losses (nats) and accuracies in pre-training, dropout off, over all predictions in these batches.
-
-    Every prediction counts the same, whichever batch it is in: the sums are divided once, by the
-    counts of all batches. Leaves the model in evaluation mode.
-    """
-    model.eval()
-    counts = count_targets(model, batches)
-    losses = {"mlm": 0.0, "nsp": 0.0}
-    right = {"mlm": 0, "nsp": 0}
-    for batch in batches:
-        outputs, _ = model.forward(**batch, **counts)
-        if "labels" in batch:
-            labels = batch["labels"][batch["labels"] != IGNORED]  # row-major, as the logits are
-            losses["mlm"] += as_float(outputs.mlm_loss)
-            right["mlm"] += _count_right(outputs.prediction_logits, labels)
-        if "next_sentence_label" in batch:
-            losses["nsp"] += as_float(outputs.nsp_loss)
-            right["nsp"] += _count_right(outputs.seq_relationship_logits, batch["next_sentence_label"])
-    results: dict[str, float] = {}
-    for argument, count in counts.items():
-        head = argument.removesuffix("_denominator")
-        results |= {f"{head}_loss": losses[head], f"{head}_accuracy": right[head] / count}
-    return results
+def count_tokens(batch: Mapping[str, Any]) -> int:
+    """The tokens of a batch, and of the batches in it; padding does not count."""
+    inner = sum(count_tokens(part) for part in batch.values() if isinstance(part, Mapping))
+    return inner + (int(batch["attention_mask"].sum()) if "attention_mask" in batch else 0)
 
 
 def as_float(scalar: Array) -> float:
@@ -73,15 +45,11 @@ def as_float(scalar: Array) -> float:
     return float(to_numpy(scalar))
 
 
-def _count_right(logits: Array, labels: np.ndarray) -> int:
-    return int(np.sum(to_numpy(logits.argmax(axis=-1)) == labels))
-
-
 def peak_memory(device: Device, of_graphs: int = 0) -> int | None:
-    """The most memory this process has held so far, in bytes, on the device; None where nobody counts it.
+    """The most memory this process has held on the device so far, in bytes; None where it is not counted.
 
-    On the CPU that is the resident set, preparation of the corpus included; on a GPU what CuPy's pool
-    has taken from the driver, and the pools ``of_graphs`` (``Repetition.pool_bytes``).
+    On the CPU this is the resident set, with the preparation of the corpus; on a GPU, what CuPy's pool has
+    taken from the driver plus the pools ``of_graphs`` (``Repetition.pool_bytes``).
     """
     if device.name.startswith("cuda"):
         return device.xp.get_default_memory_pool().total_bytes() + of_graphs
@@ -94,7 +62,7 @@ def peak_memory(device: Device, of_graphs: int = 0) -> int | None:
 
 
 def without_nan(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with None for what is not a number, which JSON cannot hold."""
+    """The record with None in place of NaN, which JSON cannot hold."""
     return {name: None if value != value else value for name, value in record.items()}
 
 
@@ -121,11 +89,24 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ``metrics.jsonl``, without a last one that was cut off; none if there is no file."""
+    """The lines of a ``metrics.jsonl``, without a last one that was cut off; none if there is no file.
+
+    Raises UserError, naming the line, if another one is damaged.
+    """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    *lines, _ = read_text(path, "file of metrics").split("\n")
+    return [_read_line(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def _read_line(line: str, place: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict) or type(record.get("step")) is not int:
+        raise UserError(f"{place} is damaged; delete that line, which loses only this measurement")
+    return record
 
 
 def _line(record: Mapping[str, Any]) -> str:

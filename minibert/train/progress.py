@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, elsewhere a line every so many steps."""
+"""How far a run has got: a progress bar on a terminal, elsewhere a line every so many steps."""
 
 import shutil
 
@@ -8,10 +8,10 @@ _BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}, {remaining} le
 
 
 class Progress:
-    """Shows the step, the loss (nats), the tokens a second and the time left.
+    """Shows the step, the loss (nats), the tokens per second and the time left.
 
-    The bar appears on stderr if that is a terminal; otherwise every ``print_every``-th step and the
-    last are printed.
+    The bar appears on stderr if that is a terminal; otherwise a line is printed at every ``print_every``-th
+    step and at the last one.
     """
 
     def __init__(self, step: int, steps: int, print_every: int):

@@ -1,26 +1,22 @@
-"""Everything that a training run can be told, and pre-training in particular."""
+"""The settings that every training run has, whatever it trains."""
 
-import dataclasses
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from minibert.arrays import PRECISIONS, Device, check_precision, default_precision
-from minibert.bert import POSITION_INITIALIZERS, PRESETS, BertConfig
-from minibert.data import LAYOUTS, InstanceSettings
 from minibert.errors import UserError
-from minibert.ops import ACTIVATIONS
-from minibert.settings import Settings, setting, with_default
+from minibert.settings import Settings, as_json, setting
 from minibert.train.schedule import SCHEDULES
 
 
 @dataclass(frozen=True)
 class RunSettings(Settings):
-    """What every training run is told, pre-training and fine-tuning alike.
+    """The settings of a training run, pre-training and fine-tuning alike.
 
-    While a run is resumed only the groups in ``FREE`` may differ from what it began with: all others change
-    its result.
+    When a run is resumed, only the settings in the groups ``FREE`` may differ from those it began with: all
+    others change its result.
     """
 
     command: ClassVar[str]
@@ -34,18 +30,20 @@ class RunSettings(Settings):
     batch_size: int = setting(32, "Optimiser", "sequences in a micro-batch", least=1)
     accumulation: int = setting(1, "Optimiser", "micro-batches whose gradients make up one step", least=1)
     learning_rate: float = setting(1e-4, "Optimiser", "learning rate at its peak", least=0)
-    warmup: float = setting(0.1, "Optimiser", "share of the steps in which it rises", least=0, most=1)
+    warmup: float = setting(
+        0.1, "Optimiser", "share of the steps in which the learning rate rises", least=0, most=1
+    )
     schedule: str = setting(
         "original",
         "Optimiser",
-        "how it falls after the warm-up: on the line from step 0 (original) or from the peak (triangle)",
+        "how it falls after the warm-up: along the line from step 0 (original) or from the peak (triangle)",
         choices=tuple(SCHEDULES),
     )
     weight_decay: float = setting(
         0.01, "Optimiser", "decoupled weight decay, not on biases and LayerNorm", least=0
     )
     clip_norm: float = setting(
-        1.0, "Optimiser", "longest gradient; a longer one is scaled down to it", least=1e-12
+        1.0, "Optimiser", "largest gradient norm; a larger gradient is scaled down to it", least=1e-12
     )
     beta1: float = setting(0.9, "Optimiser", "decay of the mean of the gradient", least=0, most=0.999999)
     beta2: float = setting(
@@ -85,7 +83,7 @@ class RunSettings(Settings):
     recompute: bool = setting(
         False,
         "Machine",
-        "compute layers again in the backward rather than keep them: slower, less memory",
+        "compute the layers again in the backward pass instead of keeping them: slower, less memory",
     )
 
     def __post_init__(self) -> None:
@@ -94,9 +92,9 @@ class RunSettings(Settings):
             raise UserError("resume and overwrite contradict each other; give one of them")
 
     def with_precision_for(self, device: Device) -> Self:
-        """The same settings with a precision that the device has, in the place of "auto".
+        """These settings with a precision that the device has in place of "auto".
 
-        Raises UserError if it does not have the one that is asked for.
+        Raises UserError if the device does not have the one that was asked for.
         """
         name = default_precision(device) if self.precision == "auto" else self.precision
         if device.name == "cpu" and name not in ("float32", "float64"):
@@ -107,7 +105,7 @@ class RunSettings(Settings):
         return self.replace(precision=name)
 
     def to_dict(self) -> dict[str, Any]:
-        """What makes the run what it is, for its config.json: all but ``resume`` and ``overwrite``."""
+        """All settings but ``resume`` and ``overwrite``, which say how to start the run, not what it is."""
         values = super().to_dict()
         del values["resume"], values["overwrite"]
         return values
@@ -119,302 +117,20 @@ class RunSettings(Settings):
 
     @property
     def resume_command(self) -> str:
-        """What to type in order to go on with the run."""
+        """The command that resumes the run."""
         return f"{self.command} --config {self.folder / 'config.json'} --resume"
 
-    def check_resumes(self, saved: Settings, settings: Settings | None = None) -> None:
-        """Raise UserError if a run that began with ``saved`` would not stay the same run with these.
+    def check_resumes(self, saved: Mapping[str, Any], options: Settings | None = None) -> None:
+        """Raise UserError if a run that began with ``saved`` would not stay the same run with these settings.
 
-        ``settings`` are others that belong to the run (its task's options).
+        ``saved`` are values by name, as JSON; a setting that is not among them had its default.
+        ``options`` are further settings of the run, those of its task.
         """
-        settings = settings or self
-        for f in fields(settings):
-            before, now = getattr(saved, f.name), getattr(settings, f.name)
-            if before != now and f.metadata["group"] not in self.FREE:
-                raise UserError(
-                    f"{self.folder} was begun with {f.name} = {before!r}, not {now!r}; "
-                    f"go on with the same settings:  {self.resume_command}"
-                )
-
-
-# The sizes of a new model, where nothing is said. They are no defaults, because a model to go on from has its
-# own, and whatever is said then has to agree with it.
-USUAL = {"preset": "tiny", "vocab_size": 8192, "activation": "gelu"}
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of steps with sequences of one length."""
-
-    start: int  # steps taken before it begins
-    stop: int  # and when it is over
-    batch_size: int  # sequences in a micro-batch
-    instances: InstanceSettings
-
-    @property
-    def most_predictions(self) -> int:
-        """Tokens that are predicted in a micro-batch, at most."""
-        return self.batch_size * self.instances.most_predictions
-
-    def describe(self) -> str:
-        """One line."""
-        length = self.instances.max_seq_length
-        return (
-            f"steps {self.start + 1:,} to {self.stop:,}: {self.batch_size} sequences of {length} tokens, "
-            f"up to {self.instances.most_predictions} predicted in each"
-        )
-
-
-@dataclass(frozen=True)
-class PretrainSettings(RunSettings):
-    """The settings of one pre-training run.
-
-    What is done defaults to BERT's own recipe. How much of it is for five minutes on two cores: short
-    sequences, a steep learning rate, larger first weights, a shorter memory in Adam (0.98), no dropout;
-    the paper has 512 (and 128), 1e-4, 0.02, 0.999, 0.1.
-    """
-
-    command = "minibert pretrain"
-    GROUPS = ("Run", "Corpus", "Model", "Instances", "Phases", "Optimiser", "Report", "Machine")
-    FREE = ("Run", "Report", "Machine", "Phases")  # (what is long, until it has begun: see check_phases)
-
-    name: str = with_default(RunSettings, "name", "tiny")
-
-    corpus: tuple[str, ...] = setting(
-        (), "Corpus", "text files, folders or globs; none: the documentation installed with Python"
-    )
-    layout: str = setting("auto", "Corpus", "what a line of a text file is", choices=LAYOUTS)
-    held_out: float = setting(
-        0.05, "Corpus", "share of the documents kept for evaluation", least=0.001, most=0.5
-    )
-    tokenizer: str | None = setting(
-        None, "Corpus", "folder with a vocabulary to use; none: learn one from the training documents"
-    )
-    vocab_size: int | None = setting(
-        None, "Corpus", f"tokens in the vocabulary to learn; none: {USUAL['vocab_size']}", least=6
-    )
-    lowercase: bool = setting(True, "Corpus", "lower-case the text and strip accents (a learned vocabulary)")
-
-    model: str | None = setting(
-        None,
-        "Model",
-        "folder of a model to go on from, with its sizes, its vocabulary and its weights; none: a new model",
-    )
-    preset: str | None = setting(
-        None, "Model", f"size of the model; none: {USUAL['preset']}, or as MODEL", choices=tuple(PRESETS)
-    )
-    layers: int | None = setting(None, "Model", "layers, if not the preset's", least=1)
-    hidden: int | None = setting(None, "Model", "hidden size, if not the preset's", least=1)
-    heads: int | None = setting(
-        None, "Model", "attention heads, if not the preset's (or hidden / 64)", least=1
-    )
-    intermediate: int | None = setting(
-        None, "Model", "feed-forward size, if not the preset's (or 4 x hidden)", least=1
-    )
-    positions: int | None = setting(
-        None, "Model", "longest sequence the model can read, if not the preset's", least=4
-    )
-    activation: str | None = setting(
-        None,
-        "Model",
-        "of the feed-forward layers: gelu is the erf form, gelu_new the tanh form; none: gelu, or as MODEL",
-        choices=tuple(ACTIVATIONS),
-    )
-    dropout: float | None = setting(
-        None,
-        "Model",
-        "probability of dropping a hidden unit or an attention weight; none: 0, or as MODEL was trained",
-        least=0,
-        most=0.99,
-    )
-    initializer_range: float = setting(
-        0.05, "Model", "standard deviation of the first weights", least=0, most=10
-    )
-    position_initializer: str = setting(
-        "normal",
-        "Model",
-        "how the table of positions starts: drawn like other weights, or as waves",
-        choices=POSITION_INITIALIZERS,
-    )
-
-    max_seq_length: int = setting(64, "Instances", "tokens in a training sequence, at most", least=8)
-    short_seq_prob: float = setting(
-        0.1, "Instances", "share of sequences made shorter on purpose", least=0, most=1
-    )
-    masked_lm_prob: float = setting(0.15, "Instances", "share of the tokens to predict", least=0.001, most=1)
-    max_predictions: int = setting(20, "Instances", "tokens to predict in a sequence, at most", least=1)
-    whole_word_masking: bool = setting(False, "Instances", "mask all pieces of a word or none")
-    masking: str = setting(
-        "dynamic",
-        "Instances",
-        "draw the masks anew in every pass over the corpus, or only DUPE_FACTOR times",
-        choices=("dynamic", "fixed"),
-    )
-    dupe_factor: int = setting(
-        10, "Instances", "passes after which fixed masks and pairs come round again", least=1
-    )
-    nsp: bool = setting(True, "Instances", "also learn whether the second sentence follows the first (NSP)")
-
-    long_seq_length: int | None = setting(
-        None,
-        "Phases",
-        "tokens in a sequence of the last steps, at most (held-out text stays at MAX_SEQ_LENGTH); none: "
-        "all have MAX_SEQ_LENGTH",
-        least=8,
-    )
-    long_share: float = setting(
-        0.1, "Phases", "share of the steps that have long sequences, the last ones", least=0, most=1
-    )
-    long_batch_size: int | None = setting(
-        None, "Phases", "of them in a micro-batch; none: as many tokens as before", least=1
-    )
-    long_max_predictions: int | None = setting(
-        None, "Phases", "tokens to predict in one, at most; none: as large a share as before", least=1
-    )
-
-    steps: int = setting(6000, "Optimiser", "optimiser steps", least=1)
-    learning_rate: float = with_default(RunSettings, "learning_rate", 2e-3)
-    beta2: float = with_default(RunSettings, "beta2", 0.98)
-
-    eval_every: int = setting(250, "Report", "steps between evaluations on held-out text", least=1)
-    eval_batches: int = setting(30, "Report", "batches of held-out text to evaluate on, at most", least=1)
-    save_every: int = setting(500, "Report", "steps between checkpoints", least=1)
-
-    graph: bool = setting(True, "Machine", "record the training step and replay it (on a GPU)")
-    prepared: str = setting("prepared", "Machine", "folder of vocabularies and prepared corpora, for reuse")
-    processes: int | None = setting(
-        None, "Machine", "processes that prepare the corpus; none: all cores", least=1
-    )
-
-    def with_sizes(self) -> Self:
-        """The same settings with the sizes and the vocabulary of ``model``, or without one the usual ones.
-
-        Raises UserError if there is no such model, or a setting contradicts it.
-        """
-        if self.model is None:
-            unsaid = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
-            return self.replace(**unsaid)
-        config = BertConfig.from_pretrained(self.model)
-        values = {
-            "tokenizer": self.model,
-            "vocab_size": config.vocab_size,
-            "layers": config.num_hidden_layers,
-            "hidden": config.hidden_size,
-            "heads": config.num_attention_heads,
-            "intermediate": config.intermediate_size,
-            "positions": config.max_position_embeddings,
-            "activation": config.hidden_act,
-        }
-        has_preset = PRESETS.get(self.preset) == (config.num_hidden_layers, config.hidden_size)
-        for name, fitting in {**values, "preset": self.preset if has_preset else None}.items():
-            given = getattr(self, name)
-            if given not in (None, fitting):
-                raise UserError(
-                    f"{name} is {given!r}, but the model in {self.model} has its own; leave it out"
-                )
-        return self.replace(**values)
-
-    def model_config(self, vocab_size: int) -> BertConfig:
-        """The preset with the sizes that were changed, for a vocabulary of this size.
-
-        Raises UserError if the sizes do not fit each other, or the sequences the model's positions.
-        """
-        sizes = {
-            "num_hidden_layers": self.layers,
-            "hidden_size": self.hidden,
-            "num_attention_heads": self.heads,
-            "intermediate_size": self.intermediate,
-            "max_position_embeddings": self.positions,
-            "hidden_act": self.activation,
-        }
-        config = BertConfig.preset(
-            self.preset or USUAL["preset"],
-            vocab_size=vocab_size,
-            hidden_dropout_prob=self.dropout or 0.0,
-            attention_probs_dropout_prob=self.dropout or 0.0,
-            initializer_range=self.initializer_range,
-            position_initializer=self.position_initializer,
-            **{name: size for name, size in sizes.items() if size is not None},
-        )
-        for name in ("max_seq_length", "long_seq_length"):
-            if (getattr(self, name) or 0) > config.max_position_embeddings:
-                raise UserError(
-                    f"{name} is {getattr(self, name)}, but the model has only "
-                    f"{config.max_position_embeddings} positions; shorten the one or raise positions"
-                )
-        return config
-
-    def instance_settings(self) -> InstanceSettings:
-        """How the corpus is cut and masked, but for the long sequences."""
-        return InstanceSettings(
-            max_seq_length=self.max_seq_length,
-            max_predictions=self.max_predictions,
-            masked_lm_prob=self.masked_lm_prob,
-            short_seq_prob=self.short_seq_prob,
-            whole_word_masking=self.whole_word_masking,
-            next_sentence=self.nsp,
-            masking=self.masking,
-            dupe_factor=self.dupe_factor,
-        )
-
-    def phases(self) -> list[Phase]:
-        """The stretches of the run: all steps, or those before the long sequences and those with them.
-
-        A long micro-batch has B · S / S' sequences, so that it has as many tokens as the others, and in each
-        P · S' / S predictions. Raises UserError if it does not come out even, or S' ≤ S.
-        """
-        instances = self.instance_settings()
-        border = self.steps - round(self.long_share * self.steps)
-        if self.long_seq_length is None or border == self.steps:
-            return [Phase(0, self.steps, self.batch_size, instances)]
-        long_instances = dataclasses.replace(
-            instances,
-            max_seq_length=self.long_seq_length,
-            max_predictions=self.long_max_predictions
-            or round(self.max_predictions * self.long_seq_length / self.max_seq_length),
-        )
-        phases = [
-            Phase(0, border, self.batch_size, instances),
-            Phase(border, self.steps, self._long_batch_size(), long_instances),
-        ]
-        return phases[border == 0 :]
-
-    def _long_batch_size(self) -> int:
-        short, long = self.max_seq_length, self.long_seq_length
-        if long <= short:
-            raise UserError(f"long_seq_length is {long}; it must be longer than max_seq_length, {short}")
-        if self.long_batch_size is not None:
-            return self.long_batch_size
-        if self.batch_size * short % long:
-            raise UserError(
-                f"{self.batch_size} sequences of {short} tokens do not make whole ones of {long}; give "
-                f"long_batch_size, or a batch_size that is a multiple of {long // math.gcd(short, long)}"
-            )
-        return self.batch_size * short // long
-
-    def begun_phases(self, step: int) -> list[list[int]]:
-        """What the first ``step`` steps were like, as JSON: of each phase the start, batch size, S and P.
-
-        A phase has begun when it has taken a step.
-        """
-        return [
-            [phase.start, phase.batch_size, phase.instances.max_seq_length, phase.instances.max_predictions]
-            for phase in self.phases()
-            if phase.start < step
-        ]
-
-    def check_phases(self, step: int, begun: list[list[int]] | None) -> None:
-        """Raise UserError if the first ``step`` steps of a run were not taken as these settings say.
-
-        ``begun`` is what ``begun_phases`` gave; None stands for a run of before there were long sequences.
-        """
-        one_phase = [[0, self.batch_size, self.max_seq_length, self.max_predictions]]
-        if (begun or one_phase) != self.begun_phases(step):
-            settings = "  ".join(
-                f"{f.name}={getattr(self, f.name)}" for f in fields(self) if "long_" in f.name
-            )
-            raise UserError(
-                f"{self.folder} has taken {step:,} steps, and not with {settings}; long sequences can be "
-                "changed only before their first step: go on with the same settings, or with a checkpoint "
-                "of before"
-            )
+        for settings in filter(None, (self, options)):
+            for f in fields(settings):
+                before, now = saved.get(f.name, f.default), getattr(settings, f.name)
+                if as_json(before) != as_json(now) and f.metadata["group"] not in self.FREE:
+                    raise UserError(
+                        f"{self.folder} was begun with {f.name} = {before!r}, not {now!r}; go on with the "
+                        f"settings that it began with:  {self.resume_command}"
+                    )

@@ -385,9 +385,9 @@ def measure():
     import tempfile
 
     from minibert import BertForPreTraining
-    from minibert.tasks.pretrain import evaluation_batches, prepare, pretrain
-    from minibert.train import PretrainSettings
-    from minibert.train.metrics import evaluate
+    from minibert.tasks.held_out import evaluate, evaluation_batches
+    from minibert.tasks.pretrain import prepare, pretrain
+    from minibert.tasks.pretrain_settings import PretrainSettings
 
     def tables_of(model):
         named = dict(model.named_parameters())

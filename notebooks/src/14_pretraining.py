@@ -44,9 +44,11 @@ from minibert.data.prose import prose_sentences
 from minibert.ops.composites import masked_lm_loss, masked_lm_loss_backward
 from minibert.ops.cross_entropy import cross_entropy_backward
 from minibert.ops.softmax import log_softmax
-from minibert.train import AdamW, PretrainSettings, Trainer
+from minibert.tasks.held_out import evaluate
+from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.train import AdamW, Trainer
 from minibert.train.checkpoint import open_checkpoint, save_checkpoint
-from minibert.train.metrics import MetricsLog, evaluate, read_metrics
+from minibert.train.metrics import MetricsLog, read_metrics
 from minibert.train.schedule import original
 
 plots.notebook_style()

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import ship
 from minibert.bert import BertForPreTraining
 from minibert.tasks import pretrain
-from minibert.train import PretrainSettings
+from minibert.tasks.pretrain_settings import PretrainSettings
 
 WORDS = "river stone window garden winter summer teacher letter silver bridge music paper shadow".split()
 
@@ -25,7 +25,15 @@ def folder(tmp_path_factory):
     for name, out, corpus in (*runs, ("mini", "other", ["diaries"])):
         settings = PretrainSettings(
             **dict(name=name, out=str(folder / out), prepared=str(folder / "prepared"), held_out=0.2),
-            **dict(vocab_size=80, layers=1, hidden=16, heads=2, positions=64, max_seq_length=32, steps=6),
+            **dict(
+                vocab_size=80,
+                num_hidden_layers=1,
+                hidden_size=16,
+                num_attention_heads=2,
+                max_position_embeddings=64,
+                max_seq_length=32,
+                steps=6,
+            ),
             **dict(long_seq_length=64, long_share=0.5, processes=1, threads=1, device="cpu"),
             corpus=tuple(str(folder / text) for text in corpus),
         )

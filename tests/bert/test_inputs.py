@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from minibert.bert import BertForSequenceClassification
 from minibert.bert.inputs import (
     class_targets,
     encoder_inputs,
@@ -32,7 +33,9 @@ def test_defaults_and_dtypes(config, device):
 def test_a_row_that_is_all_padding_has_no_features(config):
     """Their mean over its tokens would be 0/0."""
     with pytest.raises(UserError, match="attention_mask is 0 all along row 1; an empty text has no vector"):
-        encoder_inputs(config(feature_layers=[-1]), IDS, attention_mask=[[1, 1, 1], [0, 0, 0]])
+        BertForSequenceClassification(config(feature_layers=[-1])).forward(
+            IDS, attention_mask=[[1, 1, 1], [0, 0, 0]]
+        )
 
 
 def test_a_mask_may_be_of_truth_values(config):

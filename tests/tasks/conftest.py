@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 from small_encoder import PASSAGES, TOKENIZER, write_encoder
+from small_pretraining import config, make_batch, model  # noqa: F401  (fixtures)
 
 from minibert.arrays import get_threads, set_threads
 from minibert.tasks.classify import Classify
 from minibert.tasks.embed import TextEncoder
+from minibert.tasks.pretrain_settings import PretrainSettings
 from minibert.tasks.rerank import Reranker
 from minibert.tasks.search import PassageIndex
-from minibert.train import PretrainSettings
 
 WORDS = "river stone window garden winter summer teacher letter silver bridge music paper shadow".split()
 
@@ -42,10 +43,10 @@ def small(tmp_path: Path) -> Iterator[Callable[..., PretrainSettings]]:
                 "corpus": (str(tmp_path / "corpus.txt"),),
                 "held_out": 0.25,
                 "vocab_size": 80,
-                "hidden": 16,
-                "heads": 2,
-                "layers": 1,
-                "positions": 32,
+                "hidden_size": 16,
+                "num_attention_heads": 2,
+                "num_hidden_layers": 1,
+                "max_position_embeddings": 32,
                 "max_seq_length": 32,
                 "batch_size": 4,
                 "steps": 6,

@@ -404,6 +404,60 @@ def test_ctrl_c_saves_and_says_how_to_go_on(monkeypatch, capsys):
     assert weights() == weights("whole")
 
 
+def test_sigterm_is_treated_like_ctrl_c(monkeypatch):
+    take, taken = TrainingStep.take, []
+
+    def take_and_terminate(*arguments):
+        taken.append(1)
+        if len(taken) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        take(*arguments)
+
+    write("settings.json", json.dumps(settings_for(epochs=1.0)))
+    monkeypatch.setattr(TrainingStep, "take", take_and_terminate)
+    assert main("finetune --config settings.json".split()) == 130
+    assert [path.name for path in Path("runs/run/seed-0").glob("checkpoint-*")] == ["checkpoint-2"]
+    assert main("finetune --config runs/run/config.json --resume".split()) == 0
+
+
+def test_a_second_run_in_the_folder_is_refused_and_touches_nothing(monkeypatch):
+    take, taken, refused = TrainingStep.take, [], []
+    write("settings.json", json.dumps(settings_for(epochs=1.0, save_every=1)))
+
+    def contents():
+        return {path: path.read_bytes() for path in Path("runs/run").rglob("*") if path.is_file()}
+
+    def take_and_start_others(*arguments):
+        taken.append(1)
+        if len(taken) == 3:
+            before = contents()
+            for way in ([], ["--overwrite"], ["--resume"]):
+                command = [sys.executable, "-m", "minibert", "finetune", "--config", "settings.json", *way]
+                process = subprocess.run(command, capture_output=True, text=True)
+                refused.append((process.stderr, process.returncode))
+            assert contents() == before
+        take(*arguments)
+
+    monkeypatch.setattr(TrainingStep, "take", take_and_start_others)
+    assert main("finetune --config settings.json".split()) == 0
+    line = (
+        "minibert: error: another run is at work in runs/run; wait for it to end, or choose another --name\n"
+    )
+    assert refused == [(line, 2)] * 3
+    assert not Path("runs/run/.lock").exists()
+
+
+@pytest.mark.parametrize("way", ["resume", "overwrite"])
+def test_what_a_killed_run_was_writing_is_removed(way):
+    finetune(**settings_for(epochs=0.5))
+    Path("runs/run/.training.png.123.part").write_text("half a picture")
+    Path("runs/run/.best.x.part/new").mkdir(parents=True)
+    Path("runs/run/seed-0/.metrics.jsonl.123.part").write_text("half a file")
+    Path("runs/run/.notes").write_text("mine")
+    finetune(**settings_for(epochs=0.5, **{way: True}))
+    assert sorted(path.name for path in Path("runs/run").rglob(".*")) == [".notes"]
+
+
 def test_a_finished_run_can_be_resumed_to_the_same_end():
     first = finetune(**settings_for())
     assert finetune(**settings_for(resume=True))["runs"] == first["runs"]
@@ -417,13 +471,57 @@ def test_a_run_is_resumed_with_what_it_began_with():
         finetune(**settings_for(resume=True, max_length=16))
 
 
+def stop_after(steps, monkeypatch, **changes):
+    """A run that is killed after so many steps."""
+    take, taken = TrainingStep.take, []
+
+    def take_or_die(*arguments):
+        if len(taken) == steps:
+            raise Killed
+        taken.append(1)
+        take(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(TrainingStep, "take", take_or_die)
+        finetune(**settings_for(**changes))
+
+
+@pytest.mark.parametrize("steps", [3, 6, 8])  # in the first restart, before the second's checkpoint, after it
+def test_settings_that_were_edited_in_the_runs_own_file_are_noticed(monkeypatch, capsys, steps):
+    stop_after(steps, monkeypatch, restarts=2, epochs=1.0, save_every=2)
+    values = read_settings("runs/run/config.json")
+    for name, before, value in (("learning_rate", 0.01, 0.5), ("max_length", 32, 16)):
+        write("runs/run/config.json", json.dumps(values | {name: value}))
+        capsys.readouterr()
+        assert main("finetune --config runs/run/config.json --resume".split()) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(
+            f"minibert: error: runs/run was begun with {name} = {before}, not {value}; go"
+        )
+    write("runs/run/config.json", json.dumps(values | {"keep_checkpoints": 1, "print_every": 1}))
+    assert main("finetune --config runs/run/config.json --resume".split()) == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "{}", '{"runs": []}', '{"runs": 1, "settings": {}}', '{"runs": [{"seed": 0}], "settings": {}}'],
+)
+def test_damaged_results_are_told_in_one_line(content):
+    finetune(**settings_for(epochs=0.5))
+    write("runs/run/results.json", content)
+    with pytest.raises(
+        UserError, match=r"^runs/run/results\.json: not the results of a run; restore the file"
+    ):
+        finetune(**settings_for(epochs=0.5, resume=True))
+
+
 def test_changed_data_is_refused(monkeypatch):
     monkeypatch.setattr(finetune_module, "_keep_best", lambda *_: (_ for _ in ()).throw(Killed))
     settings = settings_for()
     with pytest.raises(Killed):
         finetune(**settings)
     films("train.tsv", 24, seed=9)
-    with pytest.raises(UserError, match="checkpoint-12: the files to learn from have changed"):
+    with pytest.raises(UserError, match="checkpoint-12: the files to learn from changed since"):
         finetune(**settings, resume=True)
 
 

@@ -10,16 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from minibert.arrays import Device
 from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.cli import main
 from minibert.data import BatchStream
 from minibert.errors import UserError
 from minibert.files import write_json
 from minibert.settings import read_settings
 from minibert.tasks import fill_mask, prepare, pretrain
-from minibert.tasks.pretrain import _print_summary, masked_sentences
+from minibert.tasks.pretrain import _describe, evaluation_batches, masked_sentences
+from minibert.tasks.pretrain_settings import SIZES, PretrainSettings
 from minibert.text import BertTokenizer
-from minibert.train import PretrainSettings
-from minibert.train.checkpoint import list_checkpoints
+from minibert.train import checkpoint as checkpoint_module
+from minibert.train.checkpoint import describe_environment, list_checkpoints
 from minibert.train.metrics import read_metrics
 from minibert.train.step import TrainingStep
 
@@ -108,7 +111,7 @@ def test_it_learns_what_there_is_to_learn(small, tmp_path):
         small(
             steps=500,
             batch_size=8,
-            hidden=64,
+            hidden_size=64,
             learning_rate=0.005,
             dropout=0.0,
             short_seq_prob=0.0,
@@ -181,13 +184,39 @@ def test_masked_sentences_hide_one_whole_word(small):
     assert list(itertools.islice(masked_sentences(prepared.held_out, tokenizer, seed=0), 20)) == sentences
 
 
-def test_accuracies_are_not_compared_with_none(tmp_path, capsys):
-    summary = {"plateau_loss": 4.0, "held_out_mlm_loss": 3.0, "held_out_mlm_accuracy": 0.1, "seconds": 1.0}
-    summary |= {"tokens_per_second": 1.0, "peak_memory": None}
-    _print_summary(tmp_path, summary | {"plateau_accuracy": 0.05})
-    assert "1.000 nats below, 2.00 times the accuracy" in capsys.readouterr().out
-    _print_summary(tmp_path, summary | {"plateau_accuracy": 0.0})
-    assert "1.000 nats below\n" in capsys.readouterr().out
+def test_accuracies_are_not_compared_with_none():
+    summary = {"plateau_loss": 4.0, "held_out_mlm_loss": 3.0, "held_out_mlm_accuracy": 0.1}
+    assert _describe(summary | {"plateau_accuracy": 0.05})[1].endswith(
+        "1.000 nats below, 2.00 times the accuracy"
+    )
+    assert _describe(summary | {"plateau_accuracy": 0.0})[1].endswith("1.000 nats below")
+
+
+def test_how_a_step_is_divided_does_not_change_what_it_is_measured_on(small, tmp_path, monkeypatch):
+    """Even if the held-out text is made in blocks, of which the last batch is smaller than the others."""
+    monkeypatch.setattr("minibert.data.batches.BLOCK_TOKENS", 300)
+    text = (tmp_path / "corpus.txt").read_text()
+    (tmp_path / "corpus.txt").write_text(
+        "\n\n".join(text.replace("the", word) for word in "the a my".split())
+    )
+    batches = {}
+    for batch_size, accumulation in ((16, 1), (4, 4), (2, 8)):
+        settings = small(batch_size=batch_size, accumulation=accumulation, eval_batches=2)
+        batches[batch_size] = evaluation_batches(settings, *prepare(settings))
+    for size, divided in batches.items():
+        assert max(len(batch["labels"]) for batch in divided) == size
+        for name in divided[0]:
+            whole, parts = (
+                np.concatenate([batch[name] for batch in each]) for each in (batches[16], divided)
+            )
+            assert len(whole) == 32
+            np.testing.assert_array_equal(parts, whole)
+
+
+def test_accumulation_changes_neither_steps_nor_measurements(small):
+    whole = pretrain(small(name="whole", batch_size=16, precision="float64", eval_batches=1))
+    divided = small(name="divided", batch_size=4, accumulation=4, precision="float64", eval_batches=1)
+    assert pretrain(divided)["held_out_mlm_loss"] == pytest.approx(whole["held_out_mlm_loss"], rel=1e-12)
 
 
 # -- Stopping and going on ---------------------------------------------------------------------------
@@ -195,7 +224,8 @@ def test_accuracies_are_not_compared_with_none(tmp_path, capsys):
 KILLED = """
 import os, signal, sys
 from minibert.tasks import pretrain
-from minibert.train import PretrainSettings, checkpoint
+from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.train import checkpoint
 from minibert.settings import read_settings
 
 moments = []
@@ -259,6 +289,81 @@ def test_ctrl_c_saves_and_says_how_to_go_on(small, capsys, monkeypatch):
     assert weights(settings) == weights(whole)
 
 
+def test_sigterm_is_treated_like_ctrl_c(small, tmp_path, monkeypatch, capsys):
+    """A scheduler's way of stopping a run."""
+    settings = small(steps=5)
+    write_json(tmp_path / "settings.json", settings.to_dict())
+    draw, drawn = BatchStream.__next__, []
+
+    def draw_and_terminate(stream):
+        drawn.append(1)
+        if len(drawn) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return draw(stream)
+
+    monkeypatch.setattr(BatchStream, "__next__", draw_and_terminate)
+    assert main(["pretrain", "--config", str(tmp_path / "settings.json")]) == 130
+    assert names(settings.folder) == ["checkpoint-2", "config.json", "metrics.jsonl"]
+    assert f"minibert pretrain --config {settings.folder / 'config.json'} --resume" in capsys.readouterr().out
+    monkeypatch.setattr(BatchStream, "__next__", draw)
+    assert main(["pretrain", "--config", str(settings.folder / "config.json"), "--resume"]) == 0
+    whole = small(name="whole", steps=5)
+    pretrain(whole)
+    assert weights(settings) == weights(whole)
+
+
+def test_sigterm_before_the_first_step_leaves_nothing(small, tmp_path, monkeypatch):
+    def terminate(*_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("minibert.data.prepared._write_arrays", terminate)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(small())
+    assert not (tmp_path / "runs").exists()
+    assert [name.split("-")[0] for name in names(tmp_path / "prepared")] == ["vocabulary"]
+
+
+# -- Two runs in one folder --------------------------------------------------------------------------
+
+
+def test_a_second_run_in_the_folder_is_refused_and_touches_nothing(small, tmp_path, monkeypatch):
+    settings = small(save_every=1)
+    write_json(tmp_path / "settings.json", settings.to_dict())
+    draw, drawn, refused = BatchStream.__next__, [], []
+
+    def draw_and_start_others(stream):
+        drawn.append(1)
+        if len(drawn) == 4:
+            before = {path: path.read_bytes() for path in settings.folder.rglob("*") if path.is_file()}
+            command = [
+                sys.executable,
+                "-m",
+                "minibert",
+                "pretrain",
+                "--config",
+                str(tmp_path / "settings.json"),
+            ]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            ways = [], ["--overwrite"], ["--resume"]
+            others = [subprocess.Popen([*command, *way], **pipes) for way in ways]
+            refused.extend((other.communicate()[1], other.returncode) for other in others)
+            after = {path: path.read_bytes() for path in settings.folder.rglob("*") if path.is_file()}
+            assert after == before
+        return draw(stream)
+
+    monkeypatch.setattr(BatchStream, "__next__", draw_and_start_others)
+    pretrain(settings)
+    line = (
+        f"minibert: error: another run is at work in {settings.folder}; wait for it to end, or choose another"
+    )
+    assert refused == [(f"{line} --name\n", 2)] * 3
+    monkeypatch.setattr(BatchStream, "__next__", draw)
+    alone = small(name="alone", save_every=1)
+    pretrain(alone)
+    assert names(settings.folder) == names(alone.folder)
+    assert weights(settings) == weights(alone)
+
+
 def test_a_finished_run_can_be_resumed_to_the_same_end(small):
     settings = small()
     pretrain(settings)
@@ -268,20 +373,19 @@ def test_a_finished_run_can_be_resumed_to_the_same_end(small):
     assert weights(settings) == before
 
 
-def test_another_machine_is_told(small, capsys):
+def test_another_machine_is_told(small, capsys, monkeypatch):
     """Also that the results are those of the machine that took the last step."""
     settings = small()
-    pretrain(settings)
-    path = settings.folder / "checkpoint-6" / "state.json"
-    state = json.loads(path.read_text())
-    state["environment"]["numpy"] = "1.0"
-    path.write_text(json.dumps(state))
+    there = describe_environment(Device("cpu", np)) | {"numpy": "1.0"}
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_module, "describe_environment", lambda _: there)
+        pretrain(settings)
     (settings.folder / "results.json").unlink()
     capsys.readouterr()
     pretrain(settings.replace(resume=True))
-    warning = capsys.readouterr().err
-    assert warning == f"warning: numpy was 1.0, is {np.__version__}; the last bits of the result may differ\n"
-    assert json.loads((settings.folder / "results.json").read_text())["environment"] == state["environment"]
+    warnings = capsys.readouterr().err.splitlines()
+    assert f"warning: numpy was 1.0, is {np.__version__}; the last bits of the result may differ" in warnings
+    assert json.loads((settings.folder / "results.json").read_text())["environment"] == there
 
 
 # -- Long sequences ----------------------------------------------------------------------------------
@@ -298,13 +402,6 @@ def cut_back(settings, step, name):
         if int(checkpoint.name.removeprefix("checkpoint-")) > step:
             shutil.rmtree(checkpoint)
     return settings.replace(name=name, resume=True)
-
-
-def without(settings, *keys):
-    """Take these out of the run's files, as if they were of before there were long sequences."""
-    for path in (settings.folder / "config.json", *settings.folder.glob("checkpoint-*/state.json")):
-        values = json.loads(path.read_text())
-        path.write_text(json.dumps({key: value for key, value in values.items() if key not in keys}))
 
 
 def test_the_last_steps_have_long_sequences(small, monkeypatch, capsys):
@@ -350,12 +447,10 @@ def test_a_run_of_two_lengths_goes_on_to_the_same_bits(small, step):
 
 @pytest.mark.parametrize("step", [2, 4])
 def test_long_sequences_can_be_added_before_they_begin(small, step):
-    """Also to a run of a version that did not know them."""
     whole, short = small(name="whole", **TWO_LENGTHS, **LONG), small(name="short", **TWO_LENGTHS)
     pretrain(whole)
     pretrain(short)
     resumed = cut_back(short, step, "resumed")
-    without(resumed, "phases", *LONG, "long_batch_size", "long_max_predictions")
     resumed = resumed.replace(**LONG)
     pretrain(resumed)
     assert weights(resumed) == weights(whole) != weights(short)
@@ -363,11 +458,10 @@ def test_long_sequences_can_be_added_before_they_begin(small, step):
     assert kept == resumed.with_sizes().replace(resume=False, precision="float32")
 
 
-@pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize(
     ("begun_with", "resumed_with"), [({}, LONG), (LONG, {}), (LONG, {**LONG, "long_share": 0.4})]
 )
-def test_steps_that_were_taken_keep_their_length(small, begun_with, resumed_with, old):
+def test_steps_that_were_taken_keep_their_length(small, begun_with, resumed_with):
     """However the settings were changed: by flags, or in the run's own config.json."""
     begun = small(name="begun", precision="float32", **TWO_LENGTHS, **begun_with)
     pretrain(begun)
@@ -375,8 +469,6 @@ def test_steps_that_were_taken_keep_their_length(small, begun_with, resumed_with
         **{"long_seq_length": None, "long_share": 0.1} | resumed_with
     )
     write_json(resumed.folder / "config.json", resumed.to_dict())
-    if old and not begun_with:
-        without(resumed, "phases")
     before = (resumed.folder / "checkpoint-6" / "state.json").read_bytes()
     with pytest.raises(UserError, match=r"resumed has taken 6 steps, and not with long_seq_length="):
         pretrain(resumed)
@@ -392,7 +484,7 @@ def test_a_run_goes_on_from_a_model_on_other_text(small, tmp_path, capsys):
     text = (tmp_path / "corpus.txt").read_text()
     (tmp_path / "mine.txt").write_text(text.replace("river", "winter bridge"))
     mine = {"corpus": (str(tmp_path / "mine.txt"),), "model": str(first.folder / "final"), "seed": 2}
-    sizes = {"vocab_size": None, "layers": None, "hidden": None, "heads": None, "positions": None}
+    sizes = dict.fromkeys(("vocab_size", *SIZES))
     settings = small(name="second", learning_rate=0.0, dropout=0.1, **sizes, **mine)
     capsys.readouterr()
     pretrain(settings)
@@ -422,7 +514,8 @@ def test_a_run_from_a_model_is_resumed_to_the_same_bits(small):
 
 
 CONTRADICTIONS = [
-    *(("hidden", 32), ("layers", 2), ("positions", 64), ("activation", "relu"), ("tokenizer", "elsewhere")),
+    *(("hidden_size", 32), ("num_hidden_layers", 2), ("max_position_embeddings", 64)),
+    *(("hidden_act", "relu"), ("tokenizer", "elsewhere")),
     *(("preset", "mini"), ("vocab_size", 90)),
     *(("preset", "tiny"), ("vocab_size", 8192)),  # which are the usual ones
 ]
@@ -452,10 +545,10 @@ def test_a_run_does_not_replace_the_model_that_it_begins_from(small):
 
 
 def test_settings_that_say_what_the_model_is_are_none(small):
-    settings = PretrainSettings(preset="mini", positions=64, vocab_size=100)
+    settings = PretrainSettings(preset="mini", max_position_embeddings=64, vocab_size=100)
     folder = Path(small().out) / "model"
     settings.model_config(100).save_pretrained(folder)
-    same = settings.replace(model=str(folder), layers=4, heads=4).with_sizes()
+    same = settings.replace(model=str(folder), num_hidden_layers=4, num_attention_heads=4).with_sizes()
     assert same.model_config(100) == settings.model_config(100)
 
 
@@ -511,7 +604,7 @@ def test_an_overwritten_run_is_kept_until_the_new_one_can_begin(small, tmp_path)
             {"max_seq_length": 12, "long_seq_length": 32},
             "4 sequences of 12 tokens do not make whole ones of 32; .* a batch_size that is a multiple of 8",
         ),
-        ({"heads": 3}, "hidden_size 16 is not divisible by num_attention_heads 3"),
+        ({"num_attention_heads": 3}, "hidden_size 16 is not divisible by num_attention_heads 3"),
         ({"resume": True}, "runs/small: no checkpoint to resume from"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
     ],
@@ -542,8 +635,69 @@ def test_other_settings_or_other_text_do_not_resume_a_run(small, tmp_path):
         pretrain(small(resume=True, learning_rate=0.5))
     with open(tmp_path / "corpus.txt", "a") as file:
         file.write("\n\nanother document .\nwith two sentences .\n")
-    with pytest.raises(UserError, match="checkpoint-6: the corpus or the vocabulary has changed"):
+    with pytest.raises(UserError, match="checkpoint-6: the corpus or the vocabulary changed since"):
         pretrain(small(resume=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("learning_rate", 0.5), ("weight_decay", 0.0), ("steps", 8), ("dropout", 0.1)]
+)
+def test_settings_that_were_edited_in_the_runs_own_file_are_noticed(small, capsys, name, value):
+    """The command that a run tells to resume it reads its settings from that file."""
+    pretrain(small())
+    path = small().folder / "config.json"
+    write_json(path, json.loads(path.read_text()) | {name: value})
+    capsys.readouterr()
+    assert main(["pretrain", "--config", str(path), "--resume"]) == 2
+    error = capsys.readouterr().err
+    assert f"small was begun with {name} = {getattr(small(), name)}, not {value}; go on with" in error
+    assert error.count("\n") == 1
+
+
+def test_settings_that_may_differ_can_be_edited_in_the_runs_own_file(small):
+    pretrain(small())
+    path = small().folder / "config.json"
+    edited = {"print_every": 1, "save_every": 2, "eval_batches": 1, "keep_checkpoints": 1}
+    write_json(path, json.loads(path.read_text()) | edited)
+    assert main(["pretrain", "--config", str(path), "--resume"]) == 0
+    assert edited.items() <= json.loads(path.read_text()).items()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", 5),
+        ("seconds", "long"),
+        *((name, None) for name in ("data", "trained_on", "environment", "phases")),
+    ],
+)
+def test_a_state_that_was_edited_is_noticed(small, name, value):
+    pretrain(small())
+    path = small().folder / "checkpoint-6" / "state.json"
+    state = json.loads(path.read_text()) | {name: value}
+    if value is None:
+        del state[name]
+    write_json(path, state)
+    message = r"checkpoint-6 is damaged \(state\.json is not what was written\); delete that folder"
+    with pytest.raises(UserError, match=message):
+        pretrain(small(resume=True))
+
+
+@pytest.mark.parametrize(
+    "line", ['{"step": 3, "los', "[3]", '{"loss": 1.0}', "", "\x00\x00", '{"step": "3"}']
+)
+def test_a_damaged_line_of_the_metrics_is_named(small, line):
+    settings = small()
+    pretrain(settings)
+    before = weights(settings)
+    path = settings.folder / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], line, *lines[3:]]) + "\n")
+    with pytest.raises(UserError, match=r"small/metrics\.jsonl: line 3 is damaged; delete that line, which"):
+        pretrain(settings.replace(resume=True))
+    path.write_text("\n".join([*lines[:2], *lines[3:]]) + "\n")
+    pretrain(settings.replace(resume=True))
+    assert weights(settings) == before
 
 
 def test_a_damaged_checkpoint_names_the_way_out_and_that_works(small):

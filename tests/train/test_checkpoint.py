@@ -1,4 +1,5 @@
 import errno
+import json
 
 import numpy as np
 import pytest
@@ -88,12 +89,28 @@ def test_a_missing_file_is_found(save, name):
         open_checkpoint(folder)
 
 
-@pytest.mark.parametrize("content", ["", '{"step": 10', "[]", "{}", '{"files": {"config.json/x": "0"}}'])
+@pytest.mark.parametrize("content", ["", '{"step": 10', "[]", "{}", "null", '{"files": {"config.json": 0}}'])
 def test_a_damaged_state_is_found(save, content):
     folder = save(10)
     (folder / "state.json").write_text(content)
     with pytest.raises(UserError, match="checkpoint-10 is damaged"):
         open_checkpoint(folder)
+
+
+def test_an_edited_state_is_found_and_another_layout_of_it_is_not_one(save):
+    folder = save(10)
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps(dict(reversed(state.items()))))
+    assert open_checkpoint(folder).state["data"] == {"row": 7}
+    for edited in (
+        state | {"step": 9},
+        state | {"more": 1},
+        state | {"digest": "0"},
+        state | {"digest": None},
+    ):
+        (folder / "state.json").write_text(json.dumps(edited))
+        with pytest.raises(UserError, match=r"checkpoint-10 is damaged .state\.json is not what was written"):
+            open_checkpoint(folder)
 
 
 def test_the_way_out_is_the_next_older_checkpoint(save):

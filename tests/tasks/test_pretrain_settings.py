@@ -5,7 +5,7 @@ import pytest
 
 from minibert.errors import UserError
 from minibert.settings import read_settings
-from minibert.train import PretrainSettings
+from minibert.tasks.pretrain_settings import PretrainSettings
 
 
 def test_every_setting_has_a_group_and_a_help_text():
@@ -14,7 +14,9 @@ def test_every_setting_has_a_group_and_a_help_text():
 
 
 def test_settings_survive_their_file(tmp_path):
-    settings = PretrainSettings(corpus=("a", "b"), layers=3, learning_rate=1, nsp=False, resume=True)
+    settings = PretrainSettings(
+        corpus=("a", "b"), num_hidden_layers=3, learning_rate=1, nsp=False, resume=True
+    )
     (tmp_path / "config.json").write_text(json.dumps(settings.to_dict()))
     again = PretrainSettings.from_dict(read_settings(tmp_path / "config.json"))
     assert again == settings.replace(resume=False)  # how a run was called is not what it is
@@ -40,12 +42,12 @@ def test_a_settings_file_must_be_an_object(tmp_path):
     [
         ({"steps": "100"}, "steps must be of type int, got '100'"),
         ({"steps": True}, "steps must be of type int, got True"),
-        ({"layers": 1.5}, "layers must be of type int, got 1.5"),
+        ({"hidden_size": 1.5}, "hidden_size must be of type int, got 1.5"),
         ({"nsp": 1}, "nsp must be of type bool, got 1"),
         ({"corpus": "a.txt"}, "corpus must be a list of strings, got 'a.txt'"),
         ({"corpus": [1]}, r"corpus must be a list of strings, got \[1\]"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"layers": 0}, "layers must be at least 1, got 0"),
+        ({"hidden_size": 0}, "hidden_size must be at least 1, got 0"),
         ({"warmup": 1.5}, "warmup must be at most 1, got 1.5"),
         ({"learning_rate": float("nan")}, "learning_rate must be a finite number, got nan"),
         ({"learning_rate": float("inf")}, "learning_rate must be a finite number, got inf"),
@@ -61,10 +63,12 @@ def test_a_wrong_value_is_refused(values, message):
 
 
 def test_the_preset_gives_way_to_sizes_of_ones_own():
-    config = PretrainSettings(preset="mini", layers=3, dropout=0.2, positions=256).model_config(1000)
+    config = PretrainSettings(
+        preset="mini", num_hidden_layers=3, dropout=0.2, max_position_embeddings=256
+    ).model_config(1000)
     assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (3, 256, 4)
     assert (config.vocab_size, config.max_position_embeddings, config.hidden_dropout_prob) == (1000, 256, 0.2)
-    wider = PretrainSettings(preset="tiny", hidden=192).model_config(1000)
+    wider = PretrainSettings(preset="tiny", hidden_size=192).model_config(1000)
     assert (wider.num_attention_heads, wider.intermediate_size) == (3, 768)
 
 
@@ -72,14 +76,21 @@ def test_sizes_that_do_not_fit_each_other_are_refused():
     with pytest.raises(UserError, match="max_seq_length is 600, but the model has only 512 positions"):
         PretrainSettings(max_seq_length=600).model_config(1000)
     with pytest.raises(UserError, match="hidden_size 128 is not divisible by num_attention_heads 3"):
-        PretrainSettings(heads=3).model_config(1000)
+        PretrainSettings(num_attention_heads=3).model_config(1000)
 
 
 def test_a_run_is_resumed_with_the_settings_it_began_with():
     begun = PretrainSettings(learning_rate=0.5)
-    begun.replace(resume=True, threads=1, device="cpu", save_every=7).check_resumes(begun)
+    begun.replace(resume=True, threads=1, device="cpu", save_every=7).check_resumes(begun.to_dict())
     with pytest.raises(UserError, match=r"begun with learning_rate = 0.5, not 0.25; .*config.json --resume"):
-        begun.replace(learning_rate=0.25).check_resumes(begun)
+        begun.replace(learning_rate=0.25).check_resumes(begun.to_dict())
+
+
+def test_a_setting_that_is_younger_than_a_run_had_its_default_there():
+    saved = {name: value for name, value in PretrainSettings().to_dict().items() if name != "clip_norm"}
+    PretrainSettings(corpus=()).check_resumes(saved)
+    with pytest.raises(UserError, match=r"begun with clip_norm = 1.0, not 2.0"):
+        PretrainSettings(clip_norm=2.0).check_resumes(saved)
 
 
 def test_the_instances_follow_the_settings():
@@ -125,3 +136,9 @@ def test_all_settings_are_described():
     text = PretrainSettings(corpus=("a", "b")).describe()
     assert all(f"{field.name}=" in text for field in dataclasses.fields(PretrainSettings))
     assert "corpus=a b" in text
+
+
+def test_the_sizes_have_short_flags():
+    settings = PretrainSettings(num_hidden_layers=3, hidden_act="relu", nsp=False, batch_size=4)
+    expected = ["--batch-size", "4", "--layers", "3", "--activation", "relu", "--no-nsp"]
+    assert settings.flags() == expected

@@ -1,0 +1,61 @@
+"""Pre-training measured on held-out text: which, and how."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from minibert.arrays import Array, to_numpy
+from minibert.bert import BertForPreTraining
+from minibert.bert.inputs import IGNORED
+from minibert.data import PreparedCorpus, held_out_batches
+from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.text import BertTokenizer
+from minibert.train.metrics import Batch, as_float, count_targets
+
+
+def evaluation_batches(
+    settings: PretrainSettings, tokenizer: BertTokenizer, prepared: PreparedCorpus
+) -> list[dict[str, np.ndarray]]:
+    """The batches that every evaluation of the run is made on: micro-batches, of ``eval_batches`` steps.
+
+    The examples in them are the same however the batch of a step is divided into micro-batches.
+    """
+    examples = settings.eval_batches * settings.accumulation * settings.batch_size
+    instances, batch_size = settings.instance_settings(), settings.batch_size
+    batches = []
+    for batch in held_out_batches(prepared.held_out, tokenizer, instances, batch_size, settings.seed):
+        batches.append({name: rows[:examples] for name, rows in batch.items()})
+        examples -= len(batches[-1]["input_ids"])
+        if examples == 0:
+            break
+    return batches
+
+
+def evaluate(model: BertForPreTraining, batches: Sequence[Batch]) -> dict[str, float]:
+    """Losses (nats) and accuracies in pre-training, dropout off, over all predictions in these batches.
+
+    Every prediction counts the same, whichever batch it is in: the sums are divided once, by the
+    counts of all batches. Leaves the model in evaluation mode.
+    """
+    model.eval()
+    counts = count_targets(model, batches)
+    losses = {"mlm": 0.0, "nsp": 0.0}
+    right = {"mlm": 0, "nsp": 0}
+    for batch in batches:
+        outputs, _ = model.forward(**batch, **counts)
+        if "labels" in batch:
+            labels = batch["labels"][batch["labels"] != IGNORED]  # row-major, as the logits are
+            losses["mlm"] += as_float(outputs.mlm_loss)
+            right["mlm"] += _count_right(outputs.prediction_logits, labels)
+        if "next_sentence_label" in batch:
+            losses["nsp"] += as_float(outputs.nsp_loss)
+            right["nsp"] += _count_right(outputs.seq_relationship_logits, batch["next_sentence_label"])
+    results: dict[str, float] = {}
+    for argument, count in counts.items():
+        head = argument.removesuffix("_denominator")
+        results |= {f"{head}_loss": losses[head], f"{head}_accuracy": right[head] / count}
+    return results
+
+
+def _count_right(logits: Array, labels: np.ndarray) -> int:
+    return int(np.sum(to_numpy(logits.argmax(axis=-1)) == labels))

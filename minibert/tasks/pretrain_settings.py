@@ -1,0 +1,300 @@
+"""The settings of a pre-training run."""
+
+import dataclasses
+import math
+from dataclasses import dataclass, fields
+from typing import Self
+
+from minibert.bert import POSITION_INITIALIZERS, PRESETS, BertConfig
+from minibert.data import LAYOUTS, InstanceSettings
+from minibert.errors import UserError
+from minibert.ops import ACTIVATIONS
+from minibert.settings import setting, with_default
+from minibert.train import RunSettings
+
+# What a new model has where nothing else is given. These are not defaults, because a model to go on from has
+# its own, and any setting that is given must then agree with it.
+USUAL = {"preset": "tiny", "vocab_size": 8192, "hidden_act": "gelu"}
+# The settings that are BertConfig's, under its names.
+SIZES = (
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
+    *("max_position_embeddings", "hidden_act"),
+)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of steps with sequences of one length."""
+
+    start: int  # steps taken before it begins
+    stop: int  # steps taken when it ends
+    batch_size: int  # sequences in a micro-batch
+    instances: InstanceSettings
+
+    @property
+    def most_predictions(self) -> int:
+        """Tokens that are predicted in a micro-batch, at most."""
+        return self.batch_size * self.instances.most_predictions
+
+    def describe(self) -> str:
+        """One line."""
+        length = self.instances.max_seq_length
+        return (
+            f"steps {self.start + 1:,} to {self.stop:,}: {self.batch_size} sequences of {length} tokens, "
+            f"up to {self.instances.most_predictions} predicted in each"
+        )
+
+
+@dataclass(frozen=True)
+class PretrainSettings(RunSettings):
+    """The settings of one pre-training run.
+
+    The defaults follow BERT's own recipe, at a size that takes five minutes on two cores: short sequences, a
+    high learning rate, larger initial weights, β₂ = 0.98 and no dropout. (The paper has sequences of 128 and
+    512 tokens, 1e-4, 0.02, 0.999 and 0.1.)
+    """
+
+    command = "minibert pretrain"
+    GROUPS = ("Run", "Corpus", "Model", "Instances", "Phases", "Optimiser", "Report", "Machine")
+    FREE = ("Run", "Report", "Machine", "Phases")  # (a phase is free until it has begun: see check_phases)
+
+    name: str = with_default(RunSettings, "name", "tiny")
+
+    corpus: tuple[str, ...] = setting(
+        (), "Corpus", "text files, folders or globs; none: the documentation installed with Python"
+    )
+    layout: str = setting("auto", "Corpus", "what a line of a text file is", choices=LAYOUTS)
+    held_out: float = setting(
+        0.05, "Corpus", "share of the documents kept for evaluation", least=0.001, most=0.5
+    )
+    tokenizer: str | None = setting(
+        None, "Corpus", "folder with a vocabulary to use; none: learn one from the training documents"
+    )
+    vocab_size: int | None = setting(
+        None, "Corpus", f"tokens in the vocabulary to learn; none: {USUAL['vocab_size']}", least=6
+    )
+    lowercase: bool = setting(True, "Corpus", "lower-case the text and strip accents (a learned vocabulary)")
+
+    model: str | None = setting(
+        None,
+        "Model",
+        "folder of a model to go on from, with its sizes, its vocabulary and its weights; none: a new model",
+    )
+    preset: str | None = setting(
+        None, "Model", f"size of the model; none: {USUAL['preset']}, or as MODEL", choices=tuple(PRESETS)
+    )
+    num_hidden_layers: int | None = setting(
+        None, "Model", "layers, if not the preset's", flag="layers", least=1
+    )
+    hidden_size: int | None = setting(
+        None, "Model", "hidden size, if not the preset's", flag="hidden", least=1
+    )
+    num_attention_heads: int | None = setting(
+        None, "Model", "attention heads, if not the preset's (or hidden size / 64)", flag="heads", least=1
+    )
+    intermediate_size: int | None = setting(
+        None,
+        "Model",
+        "feed-forward size, if not the preset's (or 4 x hidden size)",
+        flag="intermediate",
+        least=1,
+    )
+    max_position_embeddings: int | None = setting(
+        None, "Model", "longest sequence the model can read, if not the preset's", flag="positions", least=4
+    )
+    hidden_act: str | None = setting(
+        None,
+        "Model",
+        "of the feed-forward layers: gelu is the erf form, gelu_new the tanh form; none: gelu, or as MODEL",
+        flag="activation",
+        choices=tuple(ACTIVATIONS),
+    )
+    dropout: float | None = setting(
+        None,
+        "Model",
+        "probability of dropping a hidden unit or an attention weight; none: 0, or as MODEL was trained",
+        least=0,
+        most=0.99,
+    )
+    initializer_range: float = setting(
+        0.05, "Model", "standard deviation of the initial weights", least=0, most=10
+    )
+    position_initializer: str = setting(
+        "normal",
+        "Model",
+        "how the position embeddings start: drawn like other weights, or as waves",
+        choices=POSITION_INITIALIZERS,
+    )
+
+    max_seq_length: int = setting(64, "Instances", "tokens in a training sequence, at most", least=8)
+    short_seq_prob: float = setting(
+        0.1, "Instances", "share of sequences made shorter on purpose", least=0, most=1
+    )
+    masked_lm_prob: float = setting(0.15, "Instances", "share of the tokens to predict", least=0.001, most=1)
+    max_predictions: int = setting(20, "Instances", "tokens to predict in a sequence, at most", least=1)
+    whole_word_masking: bool = setting(False, "Instances", "mask all pieces of a word or none")
+    masking: str = setting(
+        "dynamic",
+        "Instances",
+        "draw new masks in every pass over the corpus, or only DUPE_FACTOR times",
+        choices=("dynamic", "fixed"),
+    )
+    dupe_factor: int = setting(10, "Instances", "passes after which fixed masks and pairs repeat", least=1)
+    nsp: bool = setting(True, "Instances", "also learn whether the second sentence follows the first (NSP)")
+
+    long_seq_length: int | None = setting(
+        None,
+        "Phases",
+        "tokens in a sequence of the last steps, at most (held-out text stays at MAX_SEQ_LENGTH); none: "
+        "all have MAX_SEQ_LENGTH",
+        least=8,
+    )
+    long_share: float = setting(
+        0.1, "Phases", "share of the steps that have long sequences, the last ones", least=0, most=1
+    )
+    long_batch_size: int | None = setting(
+        None, "Phases", "long sequences in a micro-batch; none: as many tokens as before", least=1
+    )
+    long_max_predictions: int | None = setting(
+        None,
+        "Phases",
+        "tokens to predict in a long sequence, at most; none: the same share as before",
+        least=1,
+    )
+
+    steps: int = setting(6000, "Optimiser", "optimiser steps", least=1)
+    learning_rate: float = with_default(RunSettings, "learning_rate", 2e-3)
+    beta2: float = with_default(RunSettings, "beta2", 0.98)
+
+    eval_every: int = setting(250, "Report", "steps between evaluations on held-out text", least=1)
+    eval_batches: int = setting(
+        30,
+        "Report",
+        "held-out text to evaluate on, at most, in batches as large as a step's (BATCH_SIZE x ACCUMULATION)",
+        least=1,
+    )
+    save_every: int = setting(500, "Report", "steps between checkpoints", least=1)
+
+    graph: bool = setting(True, "Machine", "record the training step and replay it (on a GPU)")
+    prepared: str = setting("prepared", "Machine", "folder of vocabularies and prepared corpora, for reuse")
+    processes: int | None = setting(
+        None, "Machine", "processes that prepare the corpus; none: all cores", least=1
+    )
+
+    def with_sizes(self) -> Self:
+        """These settings with the sizes and the vocabulary of ``model``, or without a model the usual ones.
+
+        Raises UserError if there is no such model, or a setting contradicts it.
+        """
+        if self.model is None:
+            unsaid = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
+            return self.replace(**unsaid)
+        config = BertConfig.from_pretrained(self.model)
+        values = {"tokenizer": self.model, "vocab_size": config.vocab_size}
+        values |= {name: getattr(config, name) for name in SIZES}
+        has_preset = PRESETS.get(self.preset) == (config.num_hidden_layers, config.hidden_size)
+        for name, fitting in {**values, "preset": self.preset if has_preset else None}.items():
+            given = getattr(self, name)
+            if given not in (None, fitting):
+                raise UserError(
+                    f"{name} is {given!r}, but the model in {self.model} has its own; leave it out"
+                )
+        return self.replace(**values)
+
+    def model_config(self, vocab_size: int) -> BertConfig:
+        """The preset with the sizes that were changed, for a vocabulary of this size.
+
+        Raises UserError if the sizes do not fit each other, or the sequences the model's positions.
+        """
+        sizes = {name: getattr(self, name) for name in SIZES}
+        config = BertConfig.preset(
+            self.preset or USUAL["preset"],
+            vocab_size=vocab_size,
+            hidden_dropout_prob=self.dropout or 0.0,
+            attention_probs_dropout_prob=self.dropout or 0.0,
+            initializer_range=self.initializer_range,
+            position_initializer=self.position_initializer,
+            **{name: size for name, size in sizes.items() if size is not None},
+        )
+        for name in ("max_seq_length", "long_seq_length"):
+            if (getattr(self, name) or 0) > config.max_position_embeddings:
+                raise UserError(
+                    f"{name} is {getattr(self, name)}, but the model has only "
+                    f"{config.max_position_embeddings} positions; lower {name}, or raise "
+                    "max_position_embeddings (--positions)"
+                )
+        return config
+
+    def instance_settings(self) -> InstanceSettings:
+        """How the corpus is cut and masked, except in the long sequences."""
+        return InstanceSettings(
+            max_seq_length=self.max_seq_length,
+            max_predictions=self.max_predictions,
+            masked_lm_prob=self.masked_lm_prob,
+            short_seq_prob=self.short_seq_prob,
+            whole_word_masking=self.whole_word_masking,
+            next_sentence=self.nsp,
+            masking=self.masking,
+            dupe_factor=self.dupe_factor,
+        )
+
+    def phases(self) -> list[Phase]:
+        """The stretches of the run: all steps, or those before the long sequences and those with them.
+
+        A long micro-batch has B · S / S' sequences, so that it has as many tokens as the others, and in each
+        sequence P · S' / S predictions. Raises UserError if B · S / S' is not whole, or S' ≤ S.
+        """
+        instances = self.instance_settings()
+        border = self.steps - round(self.long_share * self.steps)
+        if self.long_seq_length is None or border == self.steps:
+            return [Phase(0, self.steps, self.batch_size, instances)]
+        long_instances = dataclasses.replace(
+            instances,
+            max_seq_length=self.long_seq_length,
+            max_predictions=self.long_max_predictions
+            or round(self.max_predictions * self.long_seq_length / self.max_seq_length),
+        )
+        phases = [
+            Phase(0, border, self.batch_size, instances),
+            Phase(border, self.steps, self._long_batch_size(), long_instances),
+        ]
+        return phases[border == 0 :]
+
+    def _long_batch_size(self) -> int:
+        short, long = self.max_seq_length, self.long_seq_length
+        if long <= short:
+            raise UserError(f"long_seq_length is {long}; it must be longer than max_seq_length, {short}")
+        if self.long_batch_size is not None:
+            return self.long_batch_size
+        if self.batch_size * short % long:
+            raise UserError(
+                f"{self.batch_size} sequences of {short} tokens do not make whole ones of {long}; give "
+                f"long_batch_size, or a batch_size that is a multiple of {long // math.gcd(short, long)}"
+            )
+        return self.batch_size * short // long
+
+    def begun_phases(self, step: int) -> list[list[int]]:
+        """What the first ``step`` steps were like, as JSON: start, batch size, S and P of each phase.
+
+        A phase has begun when it has taken a step.
+        """
+        return [
+            [phase.start, phase.batch_size, phase.instances.max_seq_length, phase.instances.max_predictions]
+            for phase in self.phases()
+            if phase.start < step
+        ]
+
+    def check_phases(self, step: int, begun: list[list[int]]) -> None:
+        """Raise UserError if the first ``step`` steps of a run were not taken as these settings say.
+
+        ``begun`` is what ``begun_phases`` gave when they were taken.
+        """
+        if begun != self.begun_phases(step):
+            settings = "  ".join(
+                f"{f.name}={getattr(self, f.name)}" for f in fields(self) if "long_" in f.name
+            )
+            raise UserError(
+                f"{self.folder} has taken {step:,} steps, and not with {settings}; long sequences can be "
+                "changed only before their first step: go on with the same settings, or from an earlier "
+                "checkpoint"
+            )
