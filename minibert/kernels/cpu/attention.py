@@ -145,8 +145,6 @@ def _part_of(bias: np.ndarray, part: tuple[slice, slice]) -> np.ndarray:
 
 def _parts(batch: int, heads: int, length: int, _: int) -> Iterator[tuple[tuple[slice, slice], np.uint32]]:
     """The work in parts: slices of B and A, together contiguous, and the number of their first score."""
-    if not batch * length:
-        return
     some_heads = min(max(SCORES // length**2, 1), heads)
     some_batch = max(SCORES // (heads * length**2), 1)
     for b in range(0, batch, some_batch):
