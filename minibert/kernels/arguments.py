@@ -193,8 +193,8 @@ def _integers(x: Array, *indices: Array) -> bool:
     return all(isinstance(index, ndarray) and index.dtype.kind in "iu" for index in indices)
 
 
-def _numbers(*values: Array | float) -> bool:
-    """Whether these are Python's numbers, or float32: NumPy's own float64 and integers would widen a result."""
+def _numbers(*values: Any) -> bool:
+    """Whether these are Python's numbers or float32; NumPy's float64 and integers would widen a result."""
     return all(
         value.ndim == 0 and value.dtype == FLOAT32
         if hasattr(value, "dtype")

@@ -85,9 +85,9 @@ POOLING = {name: pair(*functions) for name, functions in pooling.POOLING.items()
 
 __all__ = [
     "ACTIVATIONS",
-    "Cache",
     "POOLING",
     "TABLE",
+    "Cache",
     "adamw_update",
     "attention_bias",
     "attention_probabilities",

@@ -1,11 +1,12 @@
-"""Every kernel for NumPy, over all arguments that its operation takes: it computes what the reference does, or
-leaves it to the reference. Drawn are shapes with empty axes and such of length one, broadcasting, dtypes,
-strides, masks of every form, and the kinds of numbers that NumPy tells apart.
+"""Every kernel for NumPy, over all arguments that its operation takes.
+
+It computes what the reference does, or leaves it to the reference. Drawn are shapes with empty axes and axes
+of length one, broadcasting, dtypes, strides, masks of every form, and the numbers that NumPy tells apart.
 
 How wrong may a result in float32 be? A few times as wrong as the reference's own is in float32, when each
-argument is changed by up to a unit in its last place, several times over, so that no lucky rounding sets the
-measure (``allowed_error``). So no digit is excused where the operation loses none, and where digits cancel, as
-they do in LayerNorm's gradient, exactly those that cancel are.
+argument is changed by up to a unit in its last place, several times over, so that no lucky rounding sets
+the measure (``allowed_error``). So no digit is excused where the operation loses none, and where digits
+cancel, as they do in LayerNorm's gradient, exactly those that cancel are.
 """
 
 from dataclasses import replace
@@ -172,7 +173,9 @@ def packed_attention(draw):
 def draw_bias(draw, batch, heads, length):
     """As ``attention_bias`` makes it of every kind of mask, per head (ALiBi), or anything else that fits."""
     if draw.one_of(True, False):
-        real = draw.one_of(lambda: draw.rng.integers(0, 2, (batch, length)), lambda: np.ones((batch, length)))()
+        real = draw.one_of(
+            lambda: draw.rng.integers(0, 2, (batch, length)), lambda: np.ones((batch, length))
+        )()
         attention_mask = draw.laid_out(real.astype(draw.one_of("bool", "float32", *INTEGERS)))
         causal = draw.one_of(False, True)
         return draw.laid_out(ops.attention_bias(attention_mask, draw.unusual("float32", "float64"), causal))

@@ -94,7 +94,11 @@ def test_the_gradient_stops_where_a_value_is_replaced(arguments, draw, name):
 
     def forward(x):
         def observe(seen, value):
-            return (replacement, Gone(seen, lambda dvalue: dvalue * 0.0, order)) if seen == name else (value, None)
+            return (
+                (replacement, Gone(seen, lambda dvalue: dvalue * 0.0, order))
+                if seen == name
+                else (value, None)
+            )
 
         return observed_attention(x, *rest, observe)
 

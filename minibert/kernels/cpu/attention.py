@@ -132,7 +132,7 @@ def _heads(packed: np.ndarray, count: int, num_heads: int) -> np.ndarray:
 
 
 def _of_four_axes(bias: np.ndarray, length: int) -> np.ndarray:
-    """The bias with an axis for each of B, A, S, S, of length 1 where it is broadcast; the last one is full."""
+    """The bias with an axis for each of B, A, S, S: the last one in full, the others perhaps of length 1."""
     bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     return np.ascontiguousarray(np.broadcast_to(bias, (*bias.shape[:3], length)))
 

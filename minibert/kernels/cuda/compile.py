@@ -3,8 +3,8 @@
     python -m minibert.kernels.cuda.compile
 
 prints a line for each with its registers, spilled bytes and shared memory, and exits with 1 if one does not
-compile. The compilers are nvcc and NVRTC, each if it is here. NVRTC is what CuPy compiles with, at run time and
-told to flush denormal numbers to zero; ``pip install nvidia-cuda-nvrtc-cu12`` brings it along.
+compile. The compilers are nvcc and NVRTC, each if it is here. NVRTC is what CuPy compiles with at run time,
+telling it to flush denormal numbers to zero; ``pip install nvidia-cuda-nvrtc-cu12`` brings it along.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class Kernel:
 
 def find_compilers() -> list[tuple[str, Compiler]]:
     """The compilers that are here: the name and version of each, and a function that compiles one source."""
-    found = []
+    found: list[tuple[str, Compiler]] = []
     if nvcc := shutil.which("nvcc"):
         version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
         found.append((f"nvcc {_find(r'V([0-9.]+)', version)}", _compile_by_nvcc))
@@ -79,9 +79,7 @@ def _compile_by_nvcc(source: str, dtype: str, architecture: str) -> tuple[bool, 
     return done.returncode == 0, done.stdout + done.stderr
 
 
-def _compile_by_nvrtc(
-    library: ctypes.CDLL, source: str, dtype: str, architecture: str
-) -> tuple[bool, str]:
+def _compile_by_nvrtc(library: ctypes.CDLL, source: str, dtype: str, architecture: str) -> tuple[bool, str]:
     program = ctypes.c_void_p()
     code, name = read_source(source).encode(), f"{source}.cu".encode()
     if library.nvrtcCreateProgram(ctypes.byref(program), code, name, 0, None, None):
