@@ -39,6 +39,7 @@ lint: $(READY)  ## check style and layout
 	$(BIN)/python -m ruff format --check
 
 cuda: $(READY)  ## compile the CUDA kernels for sm_80 and sm_90, with registers and spills; needs no GPU
+	@$(BIN)/python -m pip install $(PIP_QUIET) nvidia-cuda-nvrtc-cu12 2>/dev/null || true  # what CuPy compiles with
 	$(BIN)/python -m minibert.kernels.cuda.compile
 
 gradcheck: $(READY)  ## compare every hand-written derivative with a numeric one

@@ -368,9 +368,12 @@ class _OneBlasThread:
     """Within this block BLAS computes with one thread; after the last of such blocks as before the first."""
 
     def __init__(self) -> None:
+        self._before: list[int] = []
+        self._start()
+
+    def _start(self) -> None:
         self._lock = threading.Lock()
         self._blocks = 0
-        self._before: list[int] = []
 
     def __enter__(self) -> None:
         with self._lock:
@@ -394,7 +397,7 @@ class _OneBlasThread:
         """In a process that was forked in the middle of other threads' blocks: they do not exist here."""
         if self._blocks:
             self._set(self._before)
-        self.__init__()
+        self._start()
 
 
 _one_blas_thread = _OneBlasThread()

@@ -433,12 +433,35 @@ def _composite_cases(draw: Draws) -> list[Case]:
             {"qkv": x(3, 4, 18)},
         ),
         function_case(
+            "observed_attention",
+            lambda qkv: ops.observed_attention(qkv, bias, 2, PROBABILITY, _KEY, _change),
+            ops.observed_attention_backward,
+            {"qkv": x(3, 4, 30)},
+        ),
+        function_case(
             "masked_lm_loss",
             lambda *a: ops.masked_lm_loss(*a, labels, weights, 2.5),
             ops.masked_lm_loss_backward,
             {"hidden": x(5, 6), "weight": draw.matrix(7, 6), "bias": x(7)},
         ),
     ]
+
+
+_CHANGES = {"q": 0.5, "k": -0.3, "v": 0.2, "scores": 0.1, "probabilities": 0.7, "context": -0.4}
+
+
+def _change(name: str, value: Array) -> tuple[Array, "_Changed"]:
+    """An observer of attention that makes x + c x² of each value x, with a c of its own."""
+    return value + _CHANGES[name] * value * value, _Changed(value, _CHANGES[name])
+
+
+@dataclass(frozen=True)
+class _Changed:
+    value: Array
+    factor: float
+
+    def backward(self, dvalue: Array) -> Array:
+        return dvalue * (1.0 + 2.0 * self.factor * self.value)
 
 
 def _head_cases(draw: Draws) -> list[Case]:

@@ -93,10 +93,12 @@ def embedding(weight: Array, ids: Array) -> bool:
 def packed_attention(
     qkv: Array, bias: Array, num_heads: int, probability: float, key: DropoutKey | Array | None
 ) -> bool:
-    """qkv (B, S, 3H) with H a multiple of the heads, bias broadcast to (B, A, S, S)."""
-    if not (_floats(qkv, bias) and qkv.ndim == 3 and qkv.shape[2] and qkv.shape[2] % (3 * num_heads) == 0):
+    """qkv (B, S, 3H) with S > 0 and H a multiple of the heads, bias broadcast to (B, A, S, S)."""
+    if not (_floats(qkv, bias) and qkv.ndim == 3):
         return False
-    batch, length, _ = qkv.shape
+    batch, length, width = qkv.shape
+    if not (length and width and width % (3 * num_heads) == 0):
+        return False
     scores = (batch, num_heads, length, length)[4 - bias.ndim :]
     return bias.ndim <= 4 and all(n in (1, of) for n, of in zip(bias.shape, scores, strict=True))
 
@@ -191,8 +193,8 @@ def _integers(x: Array, *indices: Array) -> bool:
     return all(isinstance(index, ndarray) and index.dtype.kind in "iu" for index in indices)
 
 
-def _numbers(*values: Array | float) -> bool:
-    """Whether these are Python's numbers, or float32: NumPy's own float64 and integers would widen a result."""
+def _numbers(*values: Any) -> bool:
+    """Whether these are Python's numbers or float32; NumPy's float64 and integers would widen a result."""
     return all(
         value.ndim == 0 and value.dtype == FLOAT32
         if hasattr(value, "dtype")

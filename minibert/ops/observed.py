@@ -50,7 +50,7 @@ def observed_attention(
     dropped, dropout_cache = dropout(p, probability, key)
     y, y_observed = observe("context", merge_heads(dropped @ v))  # (B, S, H)
     observed = q_observed, k_observed, v_observed, scores_observed, p_observed, y_observed
-    return y, (q, k, v, dropped, softmax_cache, dropout_cache, observed)
+    return y, (q, k, v, num_heads, dropped, softmax_cache, dropout_cache, observed)
 
 
 def observed_attention_backward(dout: Array, cache: Cache) -> Array:
@@ -59,9 +59,9 @@ def observed_attention_backward(dout: Array, cache: Cache) -> Array:
     forward: the steps of ``attention``, each perhaps changed by the observer; so are the derivatives, by
     the backward of each change, in the opposite order.
     """
-    q, k, v, dropped, softmax_cache, dropout_cache, observed = cache
+    q, k, v, num_heads, dropped, softmax_cache, dropout_cache, observed = cache
     q_observed, k_observed, v_observed, scores_observed, p_observed, y_observed = observed
-    xp, num_heads = get_array_module(dout), q.shape[1]
+    xp = get_array_module(dout)
     scale = 1.0 / math.sqrt(q.shape[-1])
     dy = split_heads(_through(y_observed, dout), num_heads)  # (B, A, S, D)
     ddropped = dy @ v.transpose(0, 1, 3, 2)  # (B, A, S, S)

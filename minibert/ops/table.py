@@ -104,7 +104,7 @@ def kernels_required() -> bool:
 
 def _choose(name: str, first: str, arguments: tuple, keywords: dict[str, Any]) -> Implementation:
     """What computes the operation for these arguments; ``first`` is the name of its first parameter."""
-    x = arguments[0] if arguments else keywords.get(first)
+    x: Array = arguments[0] if arguments else keywords.get(first)
     entry, library = TABLE[name], get_array_module(x).__name__
     if _kernels_on and entry.kernels:
         kernel = entry.kernels.get((library, x.dtype.name))

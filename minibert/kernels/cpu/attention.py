@@ -132,7 +132,7 @@ def _heads(packed: np.ndarray, count: int, num_heads: int) -> np.ndarray:
 
 
 def _of_four_axes(bias: np.ndarray, length: int) -> np.ndarray:
-    """The bias with an axis for each of B, A, S, S, of length 1 where it is broadcast; the last one is full."""
+    """The bias with an axis for each of B, A, S, S: the last one in full, the others perhaps of length 1."""
     bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     return np.ascontiguousarray(np.broadcast_to(bias, (*bias.shape[:3], length)))
 
@@ -145,8 +145,6 @@ def _part_of(bias: np.ndarray, part: tuple[slice, slice]) -> np.ndarray:
 
 def _parts(batch: int, heads: int, length: int, _: int) -> Iterator[tuple[tuple[slice, slice], np.uint32]]:
     """The work in parts: slices of B and A, together contiguous, and the number of their first score."""
-    if not batch * length:
-        return
     some_heads = min(max(SCORES // length**2, 1), heads)
     some_batch = max(SCORES // (heads * length**2), 1)
     for b in range(0, batch, some_batch):

@@ -75,16 +75,16 @@ def linear_activation(
         _gelu_rows(derivative[s], bias, y[s])
 
     run_blocks(block, len(rows), row_block(len(rows)))
-    return y.reshape(*x.shape[:-1], len(weight)), (derivative, (x, weight))
+    return y.reshape(*x.shape[:-1], len(weight)), (derivative, x, weight)
 
 
 def linear_activation_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """See ``composites.linear_activation_backward``."""
-    derivative, inner = cache
+    derivative, x, weight = cache
     rows = as_rows(dout, derivative.shape[1])
     dprojected = empty_like(derivative)
 
     def fill(s: slice) -> None:
         np.multiply(rows[s], derivative[s], out=dprojected[s])
 
-    return linear_gradients(dprojected, *inner, fill)
+    return linear_gradients(dprojected, x, weight, fill)

@@ -114,4 +114,4 @@ def _chunks(count: int, vocabulary: int) -> list[slice]:
 
 def _of_chunk(scores: np.ndarray, words: slice, count: int) -> np.ndarray:
     """The scores (N, words) of a chunk, in the buffer of all."""
-    return scores[count * words.start : count * words.stop].reshape(count, -1)
+    return scores[count * words.start : count * words.stop].reshape(count, words.stop - words.start)

@@ -76,5 +76,5 @@ def empty_like(array: np.ndarray) -> np.ndarray:
 
 
 def as_rows(array: np.ndarray, size: int) -> np.ndarray:
-    """A float32 array (…) as rows (R, size) without gaps, as the loops are compiled for; copied only if need be."""
+    """An array as rows (R, size) of float32 without gaps, as the loops are compiled for; perhaps itself."""
     return np.ascontiguousarray(array, dtype=np.float32).reshape(-1, size)

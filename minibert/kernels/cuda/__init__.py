@@ -65,7 +65,7 @@ def register_all() -> None:
 
 
 def _accepts(name: str) -> Callable[..., bool]:
-    """Whether the kernel of that operation is right for these arguments. A GPU cannot launch for no elements."""
+    """Whether the kernel of that operation is right for given arguments, none of them empty."""
     accepts = getattr(arguments, name)
     if name == "linear_activation":
         accepts = functools.partial(accepts, known=activation.NUMBERS)

@@ -3,9 +3,14 @@
     python -m minibert.kernels.cuda.compile
 
 prints a line for each with its registers, spilled bytes and shared memory, and exits with 1 if one does not
-compile. The compiler is nvcc, or else the NVRTC that CuPy finds; without either there is nothing to do.
+compile. The compilers are nvcc and NVRTC, each if it is here. NVRTC is what CuPy compiles with at run time,
+telling it to flush denormal numbers to zero; ``pip install nvidia-cuda-nvrtc-cu12`` brings it along.
 """
 
+import contextlib
+import ctypes
+import ctypes.util
+import functools
 import os
 import re
 import shutil
@@ -15,6 +20,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from minibert.kernels.cuda.launch import FOLDER, STORAGE, options, read_source
@@ -36,17 +42,33 @@ class Kernel:
     shared: int
 
 
-def find_compiler() -> tuple[str, Compiler] | None:
-    """The compiler's name and version, and a function that compiles one source; None if there is none."""
+def find_compilers() -> list[tuple[str, Compiler]]:
+    """The compilers that are here: the name and version of each, and a function that compiles one source."""
+    found: list[tuple[str, Compiler]] = []
     if nvcc := shutil.which("nvcc"):
         version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
-        return f"nvcc {_find(r'V([0-9.]+)', version)}", _compile_by_nvcc
-    try:
-        from cupy.cuda import nvrtc
+        found.append((f"nvcc {_find(r'V([0-9.]+)', version)}", _compile_by_nvcc))
+    if library := _load_nvrtc():
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        compile_one = functools.partial(_compile_by_nvrtc, library)
+        found.append((f"NVRTC {major.value}.{minor.value}", compile_one))
+    return found
 
-        return "NVRTC {}.{}".format(*nvrtc.getVersion()), _compile_by_nvrtc
-    except Exception:  # no CuPy, or CuPy without NVRTC: ImportError, RuntimeError, or pathfinder's own
-        return None
+
+def _load_nvrtc() -> ctypes.CDLL | None:
+    """NVRTC, out of a package of NVIDIA's or from where the system has it."""
+    installed = [
+        str(path.locate())
+        for distribution in metadata.distributions()
+        if (distribution.name or "").startswith("nvidia-cuda-nvrtc")
+        for path in distribution.files or []
+        if re.fullmatch(r"libnvrtc\.so\.\d+", path.name)
+    ]
+    for path in [*installed, ctypes.util.find_library("nvrtc")]:
+        with contextlib.suppress(OSError, TypeError):  # TypeError: there is no path
+            return ctypes.CDLL(path)
+    return None
 
 
 def _compile_by_nvcc(source: str, dtype: str, architecture: str) -> tuple[bool, str]:
@@ -57,17 +79,20 @@ def _compile_by_nvcc(source: str, dtype: str, architecture: str) -> tuple[bool, 
     return done.returncode == 0, done.stdout + done.stderr
 
 
-def _compile_by_nvrtc(source: str, dtype: str, architecture: str) -> tuple[bool, str]:
-    from cupy.cuda import nvrtc
-
-    program = nvrtc.createProgram(read_source(source), f"{source}.cu", [], [])
-    try:
-        nvrtc.compileProgram(program, [f"-arch={architecture}", "--ptxas-options=-v", *options(dtype)])
-        return True, nvrtc.getProgramLog(program)
-    except nvrtc.NVRTCError:
-        return False, nvrtc.getProgramLog(program)
-    finally:
-        nvrtc.destroyProgram(program)
+def _compile_by_nvrtc(library: ctypes.CDLL, source: str, dtype: str, architecture: str) -> tuple[bool, str]:
+    program = ctypes.c_void_p()
+    code, name = read_source(source).encode(), f"{source}.cu".encode()
+    if library.nvrtcCreateProgram(ctypes.byref(program), code, name, 0, None, None):
+        return False, "nvrtcCreateProgram failed"
+    flags = [f"-arch={architecture}", "-ftz=true", "--ptxas-options=-v", *options(dtype)]
+    words = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
+    status = library.nvrtcCompileProgram(program, len(flags), words)
+    size = ctypes.c_size_t()
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return status == 0, log.value.decode()
 
 
 def read_messages(messages: str) -> list[Kernel]:
@@ -90,12 +115,19 @@ def _find(pattern: str, text: str) -> str:
 
 
 def main() -> int:
-    """Compile everything, print the table, and return the exit code."""
-    found = find_compiler()
-    if found is None:
-        print("CUDA kernels: not compiled, because there is neither nvcc nor CuPy with NVRTC here")
+    """Compile everything with every compiler, print the tables, and return the exit code."""
+    compilers = find_compilers()
+    if not compilers:
+        print("CUDA kernels: not compiled, because there is neither nvcc nor NVRTC here")
         return 0
-    name, compiler = found
+    failures = sum(_compile_all(name, compiler) for name, compiler in compilers)
+    if not any(name.startswith("NVRTC") for name, _ in compilers):
+        print("not compiled with NVRTC, which is not here: pip install nvidia-cuda-nvrtc-cu12")
+    return 1 if failures else 0
+
+
+def _compile_all(name: str, compiler: Compiler) -> int:
+    """Compile everything with one compiler, print the table, and return how many sources failed."""
     jobs = [
         (path.stem, dtype, architecture)
         for path in sorted(FOLDER.glob("*.cu"))
@@ -119,7 +151,7 @@ def main() -> int:
             numbers = f"{kernel.registers:9} {kernel.spilled:8} {kernel.shared:7}"
             print(f"{kernel.name:26} {dtype:8} {architecture:6} {numbers}")
     print(f"{len(jobs)} compilations, {failures} failed")
-    return 1 if failures else 0
+    return failures
 
 
 if __name__ == "__main__":

@@ -129,8 +129,8 @@ def launch(
 @functools.cache
 def parameters(source: str, kernel: str) -> list[str]:
     """What a kernel lists as its parameters: "int", "float", or "*" for a pointer."""
-    listed = re.search(rf"__global__ void {kernel}\(([^)]*)\)", read_source(source))[1].split(",")
-    return ["*" if "*" in one else one.split()[0] for one in listed]
+    (listed,) = re.findall(rf"__global__ void {kernel}\(([^)]*)\)", read_source(source))
+    return ["*" if "*" in one else one.split()[0] for one in listed.split(",")]
 
 
 def _argument(kind: str, value: Any) -> Any:
