@@ -1,19 +1,18 @@
 """The whole of BERT in one file of NumPy, with every derivative written by hand.
 
-    python bert_in_one_file.py  # reads Python's own documentation and learns to guess hidden words
+    python bert_in_one_file.py  # reads the docstrings of Python and NumPy, and learns to guess hidden words
 
-Every operation is a pair. The forward returns its result and a cache of what the backward will need. The
-backward, right below it, takes dout, the derivative of the loss with respect to that result; it adds the
-derivatives of the parameters to grads and returns the derivative of the input. The letters of the shapes:
-B batch, S sequence length, H hidden size, A heads, D = H / A, F feed-forward size, V vocabulary, L layers,
-P predicted positions. Only dropout is left out: so short a training has nothing to fear from overfitting.
+Every operation is a pair. The forward returns its result and a cache. The backward, right below it, takes
+dout, the derivative of the loss with respect to that result, and the cache; it adds the derivatives of the
+parameters to grads and returns that of the input. Shapes: B batch, S sequence length, H hidden size, A heads,
+D = H / A, F feed-forward size, V vocabulary, L layers, P predicted positions. Only dropout is left out: with
+one minute of training there is little to overfit.
 """
 
 import math
 import re
 import sys
 import sysconfig
-import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -25,9 +24,8 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, UNK, CLS, SEP, MASK = range(5)
 IGNORED = -100  # the label of a token that is not to be guessed
 
+
 # -- Text ---------------------------------------------------------------------------------------------
-
-
 def read_documents():
     """The docstrings of Python and NumPy: one list of sentences per source file, each a list of words."""
     documents, seen = [], set()
@@ -35,23 +33,21 @@ def read_documents():
         for path in sorted([*folder.glob("*.py"), *folder.glob("*/*.py")]):
             source = path.read_text(encoding="utf-8", errors="ignore").replace("`", "")
             docstrings = "\n\n".join(re.findall(r'"""(.*?)"""', source, re.DOTALL))
-            paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", docstrings)]
-            sentences = [s for paragraph in paragraphs for s in re.split(r"(?<=[.:]) ", paragraph)]
-            prose = [s for s in sentences if re.fullmatch(r"[A-Z][A-Za-z ,;'()-]{20,}\.", s)]
-            new = [s for s in dict.fromkeys(prose) if s not in seen]  # no sentence twice
-            documents.append([re.findall(r"\w+|[^\w\s]", s.lower()) for s in new])
-            seen.update(new)
+            sentences = [" ".join(s.split()) for s in re.split(r"\n\s*\n|(?<=[.:])\s", docstrings)]
+            prose = dict.fromkeys(s for s in sentences if re.fullmatch(r"[A-Z][A-Za-z ,;'()-]{20,}\.", s))
+            documents.append([re.findall(r"\w+|[^\w\s]", s.lower()) for s in prose if s not in seen])
+            seen.update(prose)
     return documents
 
 
 def learn_vocabulary(documents):
-    """V pieces: all characters, so that any word can be spelled; common endings ("##ing"); common words."""
+    """Ids for V pieces: all characters, to spell any word with; common endings ("##ing"); common words."""
     counts = Counter(word for sentences in documents for sentence in sentences for word in sentence)
     endings = Counter("##" + w[i:] for w in counts for i in range(1, len(w)) if w[:i] in counts)
     characters = sorted(set("".join(counts)))
     pieces = SPECIAL + characters + ["##" + c for c in characters]
     pieces += [piece for piece, _ in endings.most_common(V // 10) + counts.most_common(V)]
-    return list(dict.fromkeys(pieces))[:V]
+    return {piece: i for i, piece in enumerate(list(dict.fromkeys(pieces))[:V])}
 
 
 def word_to_ids(word, ids, prefix=""):
@@ -81,21 +77,20 @@ def make_batch(pairs, size, rng):
 
 
 # -- Operations ---------------------------------------------------------------------------------------
-
-
 def linear(x, params, name):
     """y = x Wᵀ + b.    x (…, K), W (N, K), b (N,) → y (…, N)"""
     weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-    return x @ weight.T + bias, (x, weight, name)
+    rows = x.reshape(-1, x.shape[-1])  # (R, K)
+    return (rows @ weight.T + bias).reshape(*x.shape[:-1], -1), (rows, weight, name)
 
 
 def linear_backward(dout, cache, grads):
     """forward: y[r, n] = Σₖ x[r, k] W[n, k] + b[n]. Every row r used the same W and b, so we sum over r."""
-    x, weight, name = cache
-    rows, drows = x.reshape(-1, x.shape[-1]), dout.reshape(-1, dout.shape[-1])  # (R, K), (R, N)
-    grads[f"{name}.weight"] += drows.T @ rows  # dW[n, k] = Σᵣ dout[r, n] x[r, k]
-    grads[f"{name}.bias"] += drows.sum(axis=0)  # db[n] = Σᵣ dout[r, n]
-    return dout @ weight  # dx[r, k] = Σₙ dout[r, n] W[n, k]
+    rows, weight, name = cache
+    drows = dout.reshape(-1, dout.shape[-1])  # (R, N)
+    grads[f"{name}.weight"] += drows.T @ rows  # dW[n, k] = Σᵣ dy[r, n] x[r, k]
+    grads[f"{name}.bias"] += drows.sum(axis=0)  # db[n] = Σᵣ dy[r, n]
+    return (drows @ weight).reshape(*dout.shape[:-1], -1)  # dx[r, k] = Σₙ dy[r, n] W[n, k]
 
 
 def layer_norm(x, params, name):
@@ -124,7 +119,7 @@ def gelu(x):
 
 
 def gelu_backward(dout, cache):
-    """forward: y = ½ x (1 + t), so dy/dx = ½ (1 + t) + ½ x dt/dx; the derivative of tanh(u) is 1 − tanh²(u)."""
+    """forward: y = ½ x (1 + t), so dy/dx = ½ (1 + t) + ½ x dt/dx; the slope of tanh(u) is 1 − tanh²(u)."""
     x, t = cache
     dt_dx = (1 - t * t) * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)
     return dout * 0.5 * (1 + t + x * dt_dx)
@@ -142,24 +137,21 @@ def softmax_backward(dout, p):
 
 
 def cross_entropy(logits, labels):
-    """The mean of −log p[label], p = softmax(logits), and its derivative.    logits (N, V), labels (N,)
-
-    −log p[label] = log Σⱼ exp(z[j]) − z[label], so dz[j] = p[j] − [j = label]: the guess minus the truth.
-    """
+    """The mean of −log p[label], p = softmax(logits); and dlogits, its backward.    (N, V), labels (N,)"""
     p, rows = softmax(logits), np.arange(len(labels))
-    loss = -np.log(p[rows, labels]).mean()
-    p[rows, labels] -= 1
+    loss = -np.log(p[rows, labels]).mean()  # a row's loss is log Σⱼ exp(z[j]) − z[label],
+    p[rows, labels] -= 1  # so its dz[j] = p[j] − [j = label]: the guess minus the truth
     return loss, p / len(labels)
 
 
 def attention(hidden, attention_mask, params, name):
-    """y = p v with p = softmax(q kᵀ / √D), in each of A heads: tokens read other tokens.    (B, S, H)"""
+    """y = p v, p = softmax(q kᵀ / √D), in each of A heads: tokens read tokens.    (B, S, H) → (B, S, H)"""
     heads = (*hidden.shape[:2], A, hidden.shape[2] // A)  # B, S, A, D
-    qkv, caches = zip(*[linear(hidden, params, f"{name}.{x}") for x in ("query", "key", "value")], strict=True)
-    q, k, v = (x.reshape(heads).swapaxes(1, 2) for x in qkv)  # (B, A, S, D)
+    qkv = [linear(hidden, params, f"{name}.{x}") for x in ("query", "key", "value")]
+    q, k, v = (x.reshape(heads).swapaxes(1, 2) for x, _ in qkv)  # (B, A, S, D)
     scores = q @ k.swapaxes(2, 3) / math.sqrt(heads[3])  # (B, A, S, S): who reads, and whom
     p = softmax(np.where(attention_mask[:, None, None, :], scores, -math.inf))  # exp(−∞) = 0: not padding
-    return (p @ v).swapaxes(1, 2).reshape(hidden.shape), (q, k, v, p, heads, caches)
+    return (p @ v).swapaxes(1, 2).reshape(hidden.shape), (q, k, v, p, heads, [cache for _, cache in qkv])
 
 
 def attention_backward(dout, cache, grads):
@@ -173,19 +165,19 @@ def attention_backward(dout, cache, grads):
 
 
 def layer(hidden, attention_mask, params, name):
-    """Attention, where tokens meet, then a small network for each token by itself.    (B, S, H)"""
+    """Attention, where tokens meet; then a small network for each token alone.    (B, S, H) → (B, S, H)"""
     context, c1 = attention(hidden, attention_mask, params, f"{name}.attention.self")
     projected, c2 = linear(context, params, f"{name}.attention.output.dense")
     attended, c3 = layer_norm(hidden + projected, params, f"{name}.attention.output.LayerNorm")
     wide, c4 = linear(attended, params, f"{name}.intermediate.dense")  # (B, S, F)
     active, c5 = gelu(wide)
     narrow, c6 = linear(active, params, f"{name}.output.dense")
-    y, c7 = layer_norm(attended + narrow, params, f"{name}.output.LayerNorm")
+    y, c7 = layer_norm(attended + narrow, params, f"{name}.output.LayerNorm")  # (B, S, H)
     return y, (c1, c2, c3, c4, c5, c6, c7)
 
 
 def layer_backward(dout, cache, grads):
-    """The forward from last to first. A sum passes dout on to both terms; what was used twice adds up two."""
+    """The forward in reverse. A sum passes dout on to both of its terms; what was used twice adds up two."""
     c1, c2, c3, c4, c5, c6, c7 = cache
     dsum = layer_norm_backward(dout, c7, grads)  # of attended + narrow
     dwide = gelu_backward(linear_backward(dsum, c6, grads), c5)
@@ -195,8 +187,9 @@ def layer_backward(dout, cache, grads):
 
 
 # -- BERT ---------------------------------------------------------------------------------------------
-
-WORDS, POSITIONS, TYPES = [f"bert.embeddings.{x}_embeddings.weight" for x in ("word", "position", "token_type")]
+WORDS = "bert.embeddings.word_embeddings.weight"  # (V, H)
+POSITIONS = "bert.embeddings.position_embeddings.weight"  # (S, H)
+TYPES = "bert.embeddings.token_type_embeddings.weight"  # (2, H)
 LAYERS = [f"bert.encoder.layer.{i}" for i in range(L)]
 
 
@@ -206,11 +199,10 @@ def new_parameters(rng):
     shapes |= {"cls.predictions.transform.dense": (H, H), "cls.predictions.transform.LayerNorm": (H,)}
     for name in LAYERS:
         shapes |= {f"{name}.attention.self.{x}": (H, H) for x in ("query", "key", "value")}
-        shapes |= {f"{name}.attention.output.dense": (H, H), f"{name}.attention.output.LayerNorm": (H,)}
+        shapes |= {f"{name}.attention.output.dense": (H, H)}
         shapes |= {f"{name}.intermediate.dense": (F, H), f"{name}.output.dense": (H, F)}
-        shapes |= {f"{name}.output.LayerNorm": (H,)}
-    tables = {WORDS: (V, H), POSITIONS: (S, H), TYPES: (2, H)}
-    params = {name: rng.normal(0, 0.05, shape) for name, shape in tables.items()}
+        shapes |= {f"{name}.{x}.LayerNorm": (H,) for x in ("attention.output", "output")}
+    params = {name: rng.normal(0, 0.05, (rows, H)) for name, rows in ((WORDS, V), (POSITIONS, S), (TYPES, 2))}
     params["cls.predictions.bias"] = np.zeros(V)
     for name, shape in shapes.items():
         params[f"{name}.weight"] = rng.normal(0, 0.05, shape) if len(shape) == 2 else np.ones(shape)
@@ -231,25 +223,24 @@ def forward(params, input_ids, token_type_ids, attention_mask, labels, next_sent
     dense, c2 = linear(hidden[chosen], params, "cls.predictions.transform.dense")  # (P, H)
     active, c3 = gelu(dense)
     guess, c4 = layer_norm(active, params, "cls.predictions.transform.LayerNorm")
-    logits = guess @ params[WORDS].T + params["cls.predictions.bias"]  # (P, V): how like is it to each word?
+    logits = guess @ params[WORDS].T + params["cls.predictions.bias"]  # (P, V): how well each word fits
     word_loss, dlogits = cross_entropy(logits, labels[chosen])
     dense, c5 = linear(hidden[:, 0], params, "bert.pooler.dense")  # (B, H): [CLS] speaks for the pair
     pooled = np.tanh(dense)
     pair_logits, c6 = linear(pooled, params, "cls.seq_relationship")  # (B, 2)
     pair_loss, dpair_logits = cross_entropy(pair_logits, next_sentence_label)
-    ids, words, pair = (input_ids, token_type_ids, chosen), (guess, dlogits, c2, c3, c4), (pooled, dpair_logits, c5, c6)
-    return (word_loss, pair_loss), logits, (ids, c1, layer_caches, words, pair)
+    words, pair = (chosen, guess, dlogits, c2, c3, c4), (pooled, dpair_logits, c5, c6)
+    return (word_loss, pair_loss), logits, (input_ids, token_type_ids, c1, layer_caches, words, pair)
 
 
 def backward(params, cache):
     """The derivatives of word_loss + pair_loss with respect to all parameters, under the same names."""
-    (input_ids, token_type_ids, chosen), c1, layer_caches, words, pair = cache
+    input_ids, token_type_ids, c1, layer_caches, words, pair = cache
+    (chosen, guess, dlogits, c2, c3, c4), (pooled, dpair_logits, c5, c6) = words, pair
     grads = {name: np.zeros_like(value) for name, value in params.items()}
-    pooled, dpair_logits, c5, c6 = pair
+    dhidden = np.zeros((*input_ids.shape, guess.shape[1]), guess.dtype)  # (B, S, H)
     dpooled = linear_backward(dpair_logits, c6, grads)
-    dhidden = np.zeros((*chosen.shape, pooled.shape[1]), pooled.dtype)  # (B, S, H)
-    dhidden[:, 0] = linear_backward(dpooled * (1 - pooled * pooled), c5, grads)  # forward: tanh
-    guess, dlogits, c2, c3, c4 = words
+    dhidden[:, 0] = linear_backward(dpooled * (1 - pooled * pooled), c5, grads)  # d tanh = 1 − tanh²
     grads[WORDS] += dlogits.T @ guess  # forward: logits = guess Wᵀ + b, where W is the table of words
     grads["cls.predictions.bias"] += dlogits.sum(axis=0)
     dactive = layer_norm_backward(dlogits @ params[WORDS], c4, grads)
@@ -257,14 +248,14 @@ def backward(params, cache):
     for layer_cache in reversed(layer_caches):
         dhidden = layer_backward(dhidden, layer_cache, grads)
     dembedded = layer_norm_backward(dhidden, c1, grads)
-    grads[POSITIONS][: chosen.shape[1]] += dembedded.sum(axis=0)
+    grads[POSITIONS][: input_ids.shape[1]] += dembedded.sum(axis=0)
     np.add.at(grads[TYPES], token_type_ids, dembedded)  # grads[…][ids] += … would count a repeated id once
     np.add.at(grads[WORDS], input_ids, dembedded)  # W again: the two uses of the table add up
     return grads
 
 
 def adamw(params, grads, means, squares, learning_rate, beta1=0.9, beta2=0.98, weight_decay=0.01):
-    """Adam with decoupled weight decay. As in BERT, the gradient is clipped and the means are not corrected."""
+    """Adam with decoupled weight decay; as in BERT, with clipped gradients and without bias correction."""
     norm = math.sqrt(sum((grad * grad).sum() for grad in grads.values()))
     for name, value in params.items():
         grad = grads[name] / max(1, norm)
@@ -274,36 +265,36 @@ def adamw(params, grads, means, squares, learning_rate, beta1=0.9, beta2=0.98, w
         value -= learning_rate * (means[name] / (np.sqrt(squares[name]) + 1e-6) + decay)
 
 
-# -- Learning -----------------------------------------------------------------------------------------
-
 if __name__ == "__main__":
-    steps, start = int(sys.argv[1]) if len(sys.argv) > 1 else 1500, time.time()
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 1200
     documents = read_documents()
-    vocabulary = learn_vocabulary(text for i, text in enumerate(documents) if i % 20)
-    ids = {piece: i for i, piece in enumerate(vocabulary)}
-    documents = [[sum([word_to_ids(w, ids) for w in s], []) for s in text] for text in documents]
-    training = [pair for i, text in enumerate(documents) if i % 20 for pair in pairwise(text)]
-    held_out = [pair for text in documents[::20] for pair in pairwise(text)]
+    ids = learn_vocabulary(text for i, text in enumerate(documents) if i % 10)
+    documents = [[[i for word in s for i in word_to_ids(word, ids)] for s in text] for text in documents]
+    training = [pair for i, text in enumerate(documents) if i % 10 for pair in pairwise(text)]
+    held_out = [pair for text in documents[::10] for pair in pairwise(text)]
     test = make_batch(held_out, 512, np.random.default_rng(0))
     counts = 1 + np.bincount([i for a, _ in training for i in a], minlength=V)
-    baseline = -np.log(counts / counts.sum())[test[3][test[3] != IGNORED]].mean()
-    print(f"{len(training):,} pairs of sentences. Held-out losses that need no learning: {baseline:.2f} for words, by their "
-        f"frequency; {math.log(2):.2f} for pairs, by a coin")
-
+    unigram = -np.log(counts / counts.sum())[test[3][test[3] != IGNORED]].mean()
+    print(f"{len(training):,} pairs of sentences to learn from; the losses are of {len(held_out):,} others")
+    print(f"without learning    words {unigram:.2f} (by frequency)    pairs {math.log(2):.2f} (by a coin)")
     params, rng = new_parameters(np.random.default_rng(1)), np.random.default_rng(2)
     means, squares = ({name: np.zeros_like(value) for name, value in params.items()} for _ in range(2))
     for step in range(steps):
-        learning_rate = 2e-3 * min(1, 10 * step / steps) * (1 - step / steps)
         _, _, cache = forward(params, *make_batch(training, 32, rng))
+        learning_rate = 2e-3 * min(1, 10 * step / steps) * (1 - step / steps)  # a tenth of the steps warms up
         adamw(params, backward(params, cache), means, squares, learning_rate)
         if (step + 1) % 100 == 0 or step + 1 == steps:
             (word_loss, pair_loss), _, _ = forward(params, *test)
-            print(f"step {step + 1:5}  words {word_loss:.2f}  pairs {pair_loss:.2f}  {time.time() - start:3.0f} s", flush=True)
+            print(f"step {step + 1:5}    words {word_loss:.2f}    pairs {pair_loss:.2f}", flush=True)
 
-    np.savez("/tmp/of/params.npz", **params); import json; json.dump(vocabulary, open("/tmp/of/vocab.json", "w"))
-    for text in ("return the [MASK] of the array .", "open the file [MASK] reading .", "return true if the [MASK] exists ."):
-        row = [[CLS, *(i for w in text.split() for i in word_to_ids(w, ids)), SEP]]
-        row = np.array(row)
-        _, logits, _ = forward(params, row, 0 * row, row != PAD, np.where(row == MASK, 0, IGNORED), [0])
-        p = softmax(logits)[0]
-        print(f"{text:60}", *(f"{vocabulary[i]} {p[i]:.0%}" for i in p.argsort()[:-4:-1]), sep="  ")
+    for text in (
+        "returns a [MASK] of strings .",
+        "return [MASK] if x is an integer , false otherwise .",
+        "return the number [MASK] elements in the list .",
+        "if the file does [MASK] exist , an error is raised .",
+    ):
+        row = np.array([[CLS, *(i for word in text.split() for i in word_to_ids(word, ids)), SEP]])  # (1, S)
+        labels = np.where(row == MASK, 0, IGNORED)  # any label will do where only the logits are wanted
+        _, logits, _ = forward(params, row, 0 * row, row != PAD, labels, [0])
+        p = softmax(logits[0])
+        print(f"{text:55}", *(f"{list(ids)[i]} {p[i]:.0%}" for i in p.argsort()[:-4:-1]), sep="  ")
