@@ -34,6 +34,13 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
+@pytest.mark.parametrize("page", [*PAGES, *OTHER_PAGES], ids=name_of)
+def test_the_files_that_the_prose_names_exist(page):
+    prose = page.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:minibert|tests|benchmarks|notebooks|docs|examples)/[\w./]+)", prose)
+    assert [path for path in named if "NAME" not in path and not (ROOT / path).exists()] == []
+
+
 def test_pages_name_no_path_of_a_machine():
     for page in PAGES:
         assert not re.search(r"(?<![\w.])/(?:home|Users|root|work|mnt)/", page.read_text(encoding="utf-8"))
