@@ -24,11 +24,12 @@ LEARNT = {  # the folders that the examples speak of, and for which task
 }
 
 BLOCKS = code_blocks("python")
-# Quotations from the package, where each stands; and what other tests run: parity/test_tensorflow_live.py,
+# Quotations from the code, where each stands; and what other tests run: parity/test_tensorflow_live.py,
 # tasks/test_documentation.py.
 QUOTED = {
-    "centred = ": "ops/layer_norm.py",
-    "normalised, inverse_std, weight = cache": "ops/layer_norm.py",
+    "c1, c2, ": "examples/bert_in_one_file.py",
+    "centred = ": "minibert/ops/layer_norm.py",
+    "normalised, inverse_std, weight = cache": "minibert/ops/layer_norm.py",
 }
 ELSEWHERE = ("import json, shutil, sys\n", "from minibert.data.tasks import RECIPES\n")
 EXAMPLES = [block for block in BLOCKS if not block.text.startswith((*QUOTED, *ELSEWHERE))]
@@ -82,8 +83,8 @@ def test_the_training_loop_learns():
 
 
 @pytest.mark.parametrize("start", QUOTED)
-def test_the_package_is_quoted_as_it_stands(start):
-    source = (ROOT / "minibert" / QUOTED[start]).read_text(encoding="utf-8")
+def test_code_is_quoted_as_it_stands(start):
+    source = (ROOT / QUOTED[start]).read_text(encoding="utf-8")
     quotations = [block.text for block in BLOCKS if block.text.startswith(start)]
     assert quotations
     assert all(quoted in re.sub(r"^    ", "", source, flags=re.MULTILINE) for quoted in quotations)
