@@ -1,4 +1,4 @@
-"""The script in the README that converts checkpoints of google-research/bert: needs tensorflow."""
+"""The script in docs/weights.md that converts checkpoints of google-research/bert: needs tensorflow."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from minibert import BertForPreTraining, BertTokenizer
 pytest.importorskip("tensorflow", reason="writes a checkpoint with tensorflow, which is not installed")
 import tensorflow as tf
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "weights.md"
 
 
 def original_name(name: str) -> str:
@@ -50,7 +50,7 @@ def test_a_checkpoint_of_the_original_code(tmp_path):
     (source / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
 
     blocks = re.findall(
-        r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
     (script,) = [block for block in blocks if "load_checkpoint" in block]
     subprocess.run([sys.executable, "-c", script, source, folder], check=True)

@@ -1,0 +1,108 @@
+"""The commands that the README and the pages of docs/ show exist, and those shown with output print it."""
+
+import argparse
+import importlib.util
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_pages import PAGES, ROOT, Block, code_blocks, name_of
+
+from minibert.arrays import resolve_device
+from minibert.bert.cases import all_cases
+from minibert.cli import COMMANDS, main, parse
+from minibert.cli.parser import Parser
+
+# Programs that are not ours.
+OTHERS = ("python -m venv ", "python -c ", "python convert.py ", ".venv/bin/python -m pip ")
+# Commands whose output is shown but takes too long to be made again here.
+LONG = ("pretrain", "finetune", "gradcheck", "predict")
+
+
+def shown_with_output(block: Block) -> list[tuple[str, str]]:
+    """The commands of a console block, each with what is printed below it."""
+    parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
+    return [tuple(part.split("\n", 1)) for part in parts]
+
+
+def command_lines() -> list[str]:
+    """All lines of shell that the pages show, without comments; a \\ continues a line."""
+    text = "".join(block.text.replace("\\\n", " ") for block in code_blocks("sh"))
+    lines = text.splitlines()
+    lines += [command for block in code_blocks("console") for command, _ in shown_with_output(block)]
+    return list(dict.fromkeys(line.split("  #")[0].strip() for line in lines if line))
+
+
+def targets() -> list[str]:
+    """What ``make`` can make."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return re.findall(r"^(\w+):.*?##", makefile, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_every_command_is_one(line):
+    line = re.sub(r"^\.venv/bin/python -m minibert ", "minibert ", line.split(" # ")[0].strip())
+    program, *words = shlex.split(line)
+    if program == "minibert":
+        parse(words)
+    elif program == "make":
+        assert set(words[:1]) <= set(targets())
+    elif script := re.match(r"python (\S+/\S+\.py)", line):
+        assert (ROOT / script[1]).is_file()
+    elif module := re.match(r"(?:\.venv/bin/)?python -m (pytest|benchmarks|notebooks)\b", line):
+        assert importlib.util.find_spec(module[1])
+    elif (ROOT / program).is_file():
+        assert program.endswith(".py") or os.access(ROOT / program, os.X_OK)
+    else:
+        assert line.startswith(OTHERS)
+
+
+OUTPUTS = [
+    (command, output)
+    for block in code_blocks("console")
+    for command, output in shown_with_output(block)
+    if (words := command.split())[0] == "minibert" and words[1] not in LONG
+]
+
+
+@pytest.mark.parametrize("command, output", OUTPUTS, ids=[command for command, _ in OUTPUTS])
+def test_commands_print_what_is_shown(command, output, tmp_path, monkeypatch, capsys):
+    """A line of three dots stands for lines left out."""
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)[1:]) == 0
+    printed = capsys.readouterr().out
+    parts = [part.strip() for part in re.split(r"^…$", output, flags=re.MULTILINE)]
+    assert re.fullmatch(".*".join(map(re.escape, parts)), printed.strip(), flags=re.DOTALL)
+
+
+def test_the_readme_counts_the_gradients():
+    """What `minibert gradcheck` is shown to end with: as many gradients as there are."""
+    (count,) = (
+        int(re.search(r"(\d+) gradients", output)[1])
+        for block in code_blocks("console")
+        for command, output in shown_with_output(block)
+        if command == "minibert gradcheck"
+    )
+    assert count == sum(len(case.variables) for case in all_cases(resolve_device("cpu")))
+
+
+def flags_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """All flags of a command and of its actions."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from flags_of(command)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_flags_that_the_prose_names_exist(page: Path):
+    parser = Parser()
+    commands = parser.add_subparsers()
+    for command in COMMANDS:
+        command.add(commands)
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert set(re.findall(r"`(--[a-z-]+)", prose)) <= set(flags_of(parser))
