@@ -3,8 +3,8 @@
 import pytest
 
 from minibert.arrays import Device, resolve_device
-from minibert.bert.cases import all_cases
 from minibert.gradcheck import RELATIVE_BOUND, Case, check
+from minibert.proofs import all_cases
 
 NAMES = [case.what.strip() for case in all_cases(resolve_device("cpu"))]
 

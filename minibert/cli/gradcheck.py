@@ -3,10 +3,11 @@
 import argparse
 from typing import Any
 
-from minibert.bert.cases import all_cases
+from minibert.arrays import resolve_device
 from minibert.cli.flags import add_machine_flags, chosen_device
 from minibert.cli.parser import add_command
 from minibert.gradcheck import report
+from minibert.proofs import all_cases
 
 
 def add(commands: Any) -> None:
@@ -15,11 +16,11 @@ def add(commands: Any) -> None:
         commands,
         "gradcheck",
         _run,
-        "compare every hand-written derivative with a numeric one",
+        "compare every hand-written derivative with numeric ones",
         "minibert gradcheck",
     )
     add_machine_flags(parser)
 
 
 def _run(flags: argparse.Namespace) -> int:
-    return 0 if report(all_cases(chosen_device(flags))) else 1
+    return 0 if report(all_cases(chosen_device(flags)), all_cases(resolve_device("cpu"))) else 1

@@ -29,7 +29,7 @@ import numpy as np
 
 from minibert import BertConfig, BertForPreTraining, check, plots
 from minibert.arrays import resolve_device
-from minibert.bert.cases import BATCH, CONFIG, LABELS, NEXT_SENTENCE_LABEL
+from minibert.proofs.small_bert import BATCH, CONFIG, LABELS, NEXT_SENTENCE_LABEL
 from minibert.bert.encoder import BertEncoder, BertLayer, BertResidualOutput
 from minibert.bert.info import parameter_table
 from minibert.course import read_log
