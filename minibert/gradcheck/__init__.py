@@ -70,7 +70,7 @@ from minibert.gradcheck.compare import (
 )
 from minibert.gradcheck.complex_step import complex_step, derivative_along
 from minibert.gradcheck.draws import MASK, Draws
-from minibert.gradcheck.table import report
+from minibert.gradcheck.table import print_table, report
 
 RELATIVE_BOUND = CENTRAL_DIFFERENCES.relative_bound
 
@@ -94,6 +94,7 @@ __all__ = [
     "model_case",
     "module_case",
     "numeric_gradients",
+    "print_table",
     "relative_error",
     "report",
 ]

@@ -43,7 +43,7 @@ def _gradient(case: Case, variables: Variables, z: Array, douts: Sequence[Array]
     flat = z.reshape(-1)  # a view: z is one of the variables, and contiguous
     gradient = np.empty(z.size)
     for i in range(z.size):
-        value = complex(flat[i])
+        value = flat[i].item()
         flat[i] = value + STEP * 1j
         rises = _rises(case, variables)
         flat[i] = value
