@@ -41,7 +41,7 @@ lint: $(READY)  ## check style and layout
 cuda: $(READY)  ## compile the CUDA kernels for sm_80 and sm_90, with registers and spills; needs no GPU
 	$(BIN)/python -m minibert.kernels.cuda.compile
 
-gradcheck: $(READY)  ## compare every hand-written derivative with a numeric one
+gradcheck: $(READY)  ## compare every hand-written derivative with numeric ones
 	$(BIN)/python -m minibert gradcheck $(ARGS)
 
 parity: $(PARITY)/ready  ## compare with transformers on models drawn afresh, and on real weights

@@ -802,5 +802,5 @@ $(30522 + 516) \cdot 384 + 6 \, (12 \cdot 384^2 + 13 \cdot 384) + 384^2 + 384 = 
 r"""
 **Next:** [11 · Heads and losses](11_heads_losses.ipynb), what stands on top of the encoder.
 The code of this notebook: [encoder.py](../minibert/bert/encoder.py), [info.py](../minibert/bert/info.py),
-[gradcheck.py](../minibert/gradcheck.py).
+[gradcheck](../minibert/gradcheck/__init__.py).
 """
