@@ -2,7 +2,7 @@
 
 Nobody can move 335 million numbers one by one. But if all of them move along a random direction v at once,
 the loss rises by ⟨∇L, v⟩ = Σ ∂L/∂w · v, and the complex step finds this number by a single forward pass. A
-mistake anywhere in the gradient changes the sum, and changes it by more than 1e-13 of its size.
+mistake in the gradient of one matrix or bias changes the sum by far more than 1e-13 of its size.
 """
 
 import math
