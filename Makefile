@@ -42,7 +42,7 @@ cuda: $(READY)  ## compile the CUDA kernels for sm_80 and sm_90, with registers 
 	@$(BIN)/python -m pip install $(PIP_QUIET) nvidia-cuda-nvrtc-cu12 2>/dev/null || true  # what CuPy compiles with
 	$(BIN)/python -m minibert.kernels.cuda.compile
 
-gradcheck: $(READY)  ## compare every hand-written derivative with a numeric one
+gradcheck: $(READY)  ## compare every hand-written derivative with numeric ones
 	$(BIN)/python -m minibert gradcheck $(ARGS)
 
 parity: $(PARITY)/ready  ## compare with transformers on models drawn afresh, and on real weights

@@ -247,6 +247,9 @@ PRECISIONS = {
     )
 }
 
+# For proofs by the complex step (see ``gradcheck``): no setting, and float64 for everything that is real.
+COMPLEX = Precision("complex128", "complex128", "complex128")
+
 HALF = ("float16", "bfloat16")  # the dtypes of 16 bits, in which nothing is ever added up
 
 # The first generation of GPUs (compute capability) that has it.
@@ -259,6 +262,8 @@ def choose_precision(dtype: str = "float32", precision: str | None = None) -> Pr
     Raises UserError for a name that is not known, and for parameters in float64 with a shorter precision.
     """
     if precision is None:
+        if dtype == COMPLEX.dtype:
+            return COMPLEX
         if dtype not in ("float32", "float64"):
             hint = f"; did you mean precision={dtype!r}?" if dtype in PRECISIONS else ""
             raise UserError(f"unknown dtype {dtype!r}; expected float32 or float64{hint}")

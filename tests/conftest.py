@@ -8,9 +8,9 @@ import pytest
 import strict
 
 from minibert.arrays import Device, resolve_device
-from minibert.bert.cases import all_cases
 from minibert.errors import UserError
 from minibert.gradcheck import Case
+from minibert.proofs import all_cases
 
 LIBRARIES = ("numpy", "strict", "cupy")
 

@@ -238,6 +238,14 @@ def test_a_device_that_does_not_exist(pretend, name):
 # -- Precision --------------------------------------------------------------------------------------
 
 
+def test_complex_parameters_are_for_proofs_and_no_setting():
+    chosen = choose_precision("complex128")
+    assert (chosen.dtype, chosen.operand) == ("complex128", "complex128")
+    assert "complex128" not in PRECISIONS
+    with pytest.raises(UserError, match="precision float32 has parameters in float32, not complex128"):
+        choose_precision("complex128", "float32")
+
+
 def test_a_precision_by_its_own_name_or_by_the_dtype_of_the_parameters():
     assert choose_precision() == choose_precision("float32") == PRECISIONS["float32"]
     assert choose_precision("float64") == choose_precision("float64", "float64") == PRECISIONS["float64"]

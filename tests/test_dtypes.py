@@ -18,7 +18,7 @@ from minibert.bert import (
     SentenceEncoder,
     SentencePairs,
 )
-from minibert.bert.cases import (
+from minibert.proofs.small_bert import (
     BATCH,
     CLASSES,
     CONFIG,

@@ -1,12 +1,18 @@
 """``minibert gradcheck``."""
 
 import argparse
+import time
 from typing import Any
 
-from minibert.bert.cases import all_cases
+from minibert.arrays import resolve_device
+from minibert.bert import PRESETS
 from minibert.cli.flags import add_machine_flags, chosen_device
 from minibert.cli.parser import add_command
-from minibert.gradcheck import report
+from minibert.errors import UserError
+from minibert.gradcheck import print_table, report
+from minibert.proofs import all_cases
+from minibert.proofs.presets import preset_rows
+from minibert.train.metrics import peak_memory
 
 
 def add(commands: Any) -> None:
@@ -15,11 +21,33 @@ def add(commands: Any) -> None:
         commands,
         "gradcheck",
         _run,
-        "compare every hand-written derivative with a numeric one",
+        "compare every hand-written derivative with numeric ones",
         "minibert gradcheck",
+        "minibert gradcheck --preset tiny --every-parameter",
+        "minibert gradcheck --preset base",
+    )
+    parser.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="check a BERT of this size instead, all its parameters moved along a random direction at once: "
+        f"{', '.join(PRESETS)}",
+    )
+    parser.add_argument(
+        "--every-parameter", action="store_true", help="with --preset: move each parameter by itself, too"
     )
     add_machine_flags(parser)
 
 
 def _run(flags: argparse.Namespace) -> int:
-    return 0 if report(all_cases(chosen_device(flags))) else 1
+    if flags.every_parameter and not flags.preset:
+        raise UserError("--every-parameter needs --preset; without it, every parameter is checked anyway")
+    device, host = chosen_device(flags), resolve_device("cpu")
+    start = time.perf_counter()
+    if flags.preset:
+        right = print_table((None, row) for row in preset_rows(flags.preset, device, flags.every_parameter))
+    else:
+        right = report(all_cases(device), all_cases(host))
+    print(
+        f"{time.perf_counter() - start:.0f} s, at most {(peak_memory(host) or 0) / 2**30:.1f} GiB of memory"
+    )
+    return 0 if right else 1

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any
 
 from minibert.arrays import Array, resolve_device
-from minibert.gradcheck import Case, Draws
+from minibert.gradcheck import Case, Draws, central_differences
 
 Hints = tuple[str, str, str]  # a nudge, a bit more, the place to look
 
@@ -49,9 +49,9 @@ def gradient_trial(forward: Callable, inputs: dict[str, Array], label: str = "")
     returned, "dx" for "x".
     """
     # Of the case only the numeric side is used: the other is what the learner writes.
-    case = Case(label, inputs, lambda: [forward(*inputs.values())[0]], backward=lambda douts: {})
+    case = Case(label, inputs, lambda variables: [forward(*variables.values())[0]], backward=lambda douts: {})
     _, cache = forward(*inputs.values())
-    numeric = {f"d{name}": gradient for name, gradient in case.numeric.items()}
+    numeric = {f"d{name}": gradient for name, gradient in central_differences(case).items()}
     return Trial({"dout": case.douts[0], "cache": cache}, label, independent=numeric)
 
 

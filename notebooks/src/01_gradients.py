@@ -4,8 +4,7 @@ r"""
 
 To train BERT is to ask one question, over and over, about every one of its millions of numbers: if this one were a
 little larger, would the loss rise or fall, and how fast? The answers are the gradient. In this project every line that
-computes them is written by hand. So you have to know two things: how to derive such a line, and how to find out that
-it is wrong.
+computes them is written by hand. So you have to know how to derive such a line, and how to find out that it is wrong.
 
 **You will** walk the chain rule backwards through a small graph · see where gradients add up · write the backward of
 broadcasting · write a numeric gradient · choose its step and its tolerance for reasons · catch wrong gradients, and
@@ -30,13 +29,14 @@ import numpy as np
 from minibert import BertConfig, BertForPreTraining, check, plots
 from minibert.arrays import resolve_device
 from minibert.course.exercise import EXERCISES
+from minibert.gradcheck import CENTRAL_DIFFERENCES, COMPLEX_STEP, function_case, report
 from minibert.gradcheck import check as compare_with_numeric
-from minibert.gradcheck import function_case, operation_cases, report
 from minibert.ops.activations import gelu, gelu_backward, tanh, tanh_backward
 from minibert.ops.composites import embed_backward
 from minibert.ops.layer_norm import layer_norm, layer_norm_backward
 from minibert.ops.linear import linear, linear_backward
 from minibert.ops.softmax import softmax, softmax_backward
+from minibert.proofs import operation_cases
 
 plots.notebook_style()
 np.set_printoptions(precision=3, suppress=True)
@@ -47,8 +47,7 @@ r"""
 ## 1. One number of a BERT
 
 Here is a small BERT that has learned nothing yet. It is to guess the hidden word in *hello [MASK] !*; its loss
-says how bad the guess is. Move **one** of its 4.4 million numbers, leave all the others alone, and
-watch the loss.
+says how bad the guess is. Move **one** of its 4.4 million numbers, and watch the loss.
 """
 
 # %%
@@ -103,12 +102,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-Both find the same slope. It speaks for the neighbourhood only: further away the curve turns. But it says which way
-is down, and that is what training needs.
-
-The first way costs two forwards a number, 8.9 million for this small model. `backward` has answered for **all of them
-at once**, with about the work of two forwards ([02](02_linear.ipynb) counts it). So one trains with the second and
-*checks* with the first.
+Both find the same slope. The first way costs two forward passes per number, 8.9 million for this small model.
+`backward` has answered for **all of them at once**, with about the work of two forward passes ([02](02_linear.ipynb)
+counts it). So one trains with the second and *checks* with the first.
 
 From here on, $dx$ is short for $\partial L / \partial x$: how the loss $L$ moves when $x$ does.
 
@@ -339,9 +335,8 @@ NumPy lines up the two shapes at their **ends**, and copies in two cases:
 
 $dx$ has the shape of $x$, always. That is half of the solution.
 
-`check` prints a row for each result: how far its worst number is off (`largest error`), and how far all of it, relative
-to its size (section 8), from the library's and from a numeric gradient (section 6). If something is wrong, it names the
-mistake if it knows it, else it gives a hint, a longer one each time.
+`check` says how far each result is from the library's and from a numeric gradient (section 6): its worst number, and all
+of it relative to its size (section 8). If something is wrong, it names the mistake or gives a hint.
 """
 
 
@@ -362,8 +357,8 @@ check("01.unbroadcast", my_unbroadcast)
 
 # %% [markdown]
 r"""
-The library has no such function: it knows what was broadcast, and sums there. Two such lines, for a linear layer's bias
-and for the positions' vectors, which every sequence shares:
+The library knows what was broadcast, and sums there, as in these lines for a linear layer's bias and for the position
+vectors, which every sequence shares:
 """
 
 # %%
@@ -465,7 +460,7 @@ plt.show()
 r"""
 Each curve is a valley: rounding on the left, Taylor's remainder on the right, and the formula (dotted) knows where.
 To both sides in float64, $h = 10^{-5}$ lies at the bottom, with ten right digits. To one side there are never more
-than eight. In float32 there are never more than five, and at $h = 10^{-5}$ two are left, for there $\epsilon / 2h$ is $6 \cdot 10^{-3}$.
+than eight, in float32 never more than five, and at $h = 10^{-5}$ two, for there $\epsilon / 2h$ is $6 \cdot 10^{-3}$.
 
 ## 7. Your turn: a numeric gradient
 
@@ -493,8 +488,7 @@ check("01.numeric_grad", my_numeric_grad)
 
 # %% [markdown]
 r"""
-(*Complex step* is a third way, $\operatorname{Im} f(x + ih) / h$: it subtracts nothing, so $h = 10^{-30}$ loses no
-digit. With $h = 0.1$ the right answer *is* off, by $h^2$ for cubes.)
+(With $h = 0.1$ the right answer *is* off, by $h^2$ for cubes.)
 
 What if the result is an array, too? Then there is no loss to watch, so we make one: draw a **random** $dy$ and take $L =
 \sum_i dy_i \, y_i$. It is the simplest loss whose gradient with respect to $y$ is $dy$, and a backward, which gets `dout`
@@ -531,8 +525,7 @@ In the last row the absolute bound lets it through. So the difference has to be 
 
 $$ \frac{\lVert a - n \rVert}{\lVert a \rVert + \lVert n \rVert} $$
 
-with $a$ by hand and $n$ numeric. It is 0 if they are equal, 1 if one is zero or they are opposite. (Element by element
-would be too strict: an element that happens to be nearly 0 has few right digits of its own.)
+with $a$ by hand and $n$ numeric. It is 0 if they are equal, 1 if one is zero or they are opposite.
 
 **Then, which bound?** That depends on how far off *right* gradients are, and *wrong* ones. Right ones: those of every operation in the library, and the solutions of this course. Wrong ones: every mistake that its exercises
 recognise.
@@ -573,8 +566,7 @@ assert max(right_ones) < 1e-7 < 1e-4 < min(wrong_ones)
 # %% [markdown]
 r"""
 And in float32? Take some of the same right code, computed in float32 from input to output, with $h = 10^{-5}$ and with
-$5 \cdot 10^{-3}$, about the best step for $e^x$. One input is small: what the new BERT above feeds to its first LayerNorm, the
-sum of three embeddings.
+$5 \cdot 10^{-3}$, about the best step for $e^x$. One input is small: what the new BERT above feeds to its first LayerNorm.
 """
 
 # %%
@@ -652,12 +644,8 @@ plt.show()
 r"""
 In float64 right and wrong lie far apart, and any bound between $2 \cdot 10^{-8}$ and $2 \cdot 10^{-4}$ would do; the
 library takes $10^{-7}$. In float32 they **overlap**: no bound lets the right ones pass and keeps the wrong ones out. A
-larger step helps, until a function comes along that bends sooner: the dot at $2 \cdot 10^{-3}$ is the LayerNorm with
-small inputs. People who check in float32 see red, widen the bound until it is green, and have bought a test that passes
-what it should catch.
-
-(The two wrong ones on the left: the derivative of GELU's tanh form where the exact form was computed, and the reverse. A
-bound of $10^{-3}$ passes both.)
+larger step helps only until a function bends sooner: the dot at $2 \cdot 10^{-3}$ is the LayerNorm with small inputs.
+Whoever checks in float32 has to widen the bound until wrong gradients pass, too.
 
 So: **float64, $h = 10^{-5}$, relative error by norm, $10^{-7}$.**
 
@@ -751,14 +739,103 @@ r"""
 Every 0.00 is a wrong gradient that a test has called right. With all tokens different, `=` is as good as `+=`. With γ = 1
 nobody misses it. With one sequence a mean is a sum.
 
-And `dout` of ones ("just sum the output, and check the gradient of that") misses **everything**. The rows of a
-softmax sum to 1, wherever you move. So the true gradient is 0, whatever multiplies it is right, and the test
-cannot fail. [05 · LayerNorm](05_layer_norm.ipynb#7.-When-does-a-check-pass-although-the-gradient-is-wrong?) meets the same traps.
+And `dout` of ones ("just sum the output") misses **everything**. The rows of a
+softmax always sum to 1. So the true gradient is 0, whatever multiplies it is right, and the test cannot fail. [05 · LayerNorm](05_layer_norm.ipynb#7.-When-does-a-check-pass-although-the-gradient-is-wrong?) meets the same traps.
 
-## 10. The library's checker
+## 10. Beyond ten digits: the complex step
 
-`function_case` and `check` from `minibert.gradcheck` draw a random `dout`, compare every input, and refuse float32. What
-you bring is random inputs, and more than one sequence. Some of the library's own cases:
+Central differences stop at ten digits, because they subtract:
+"""
+
+
+# %%
+def f(x):
+    return np.exp(x) * np.sin(x)
+
+
+x, h = 2.0, 1e-5
+exact = np.exp(x) * (np.sin(x) + np.cos(x))
+print(f"f(x + h) = {f(x + h):.15f}")
+print(f"f(x − h) = {f(x - h):.15f}")
+print(f"found: {(f(x + h) - f(x - h)) / (2 * h):.15f}")
+print(f"exact: {exact:.15f}")
+
+# %% [markdown]
+r"""
+The leading digits are equal and cancel. So step where nothing has to be subtracted, along the imaginary axis:
+
+$$ (x + ih)^3 = \underbrace{x^3 - 3 x h^2}_{\approx\, f(x)} + i h \, \underbrace{(3 x^2 - h^2)}_{\approx\, f'(x)}
+\qquad\text{and in general}\qquad
+f'(x) = \frac{\operatorname{Im} f(x + ih)}{h} + \tfrac{h^2}{6} f'''(x) - \dots $$
+
+Value and derivative never meet, and $h$ may be as small as we like.
+"""
+
+# %%
+print("h         to both sides   complex step")
+for h in (1e-2, 1e-5, 1e-8, 1e-11, 1e-200):
+    both_sides = (f(x + h) - f(x - h)) / (2 * h)
+    complex_step = f(x + h * 1j).imag / h
+    errors = [abs(found / exact - 1) for found in (both_sides, complex_step)]
+    print(f"{h:<10.0e}{errors[0]:<16.0e}{errors[1]:.0e}")
+assert errors[1] < 1e-15
+
+# %% [markdown]
+r"""
+At $h = 10^{-200}$, $x + h$ is $x$; the imaginary part still has all its digits. It works for a whole BERT, if its
+parameters are complex. The slope of section 1:
+"""
+
+# %%
+twin = BertForPreTraining(BertConfig.preset("tiny"), dtype="complex128", seed=0)
+twin.eval()
+name = "cls.predictions.transform.dense.bias"
+dict(twin.named_parameters())[name].value[0] += 1e-200j
+by_complex_step = twin.forward(**batch)[0].loss.imag / 1e-200
+by_backward = parameters[name].grad[0]
+print(f"complex step: {by_complex_step:.16f}")
+print(f"backward:     {by_backward:.16f}")
+assert abs(by_complex_step / by_backward - 1) < 1e-13
+
+# %% [markdown]
+r"""
+So the bound can be $10^{-13}$, and smaller mistakes show:
+"""
+
+
+# %%
+def nearly_right(dout, cache):
+    return tanh_backward(dout, cache) * (1 + 1e-11)
+
+
+case = function_case("tanh", tanh, nearly_right, {"x": rows})
+for method in (CENTRAL_DIFFERENCES, COMPLEX_STEP):
+    [verdict] = compare_with_numeric(case, method)
+    print(f"{method.name}: {verdict.error:.0e}", "passes" if verdict.ok else "is caught")
+assert not verdict.ok
+
+# %% [markdown]
+r"""
+The forward has to be *analytic*: sums, products, quotients, roots, `exp`, `log`, `tanh`. An absolute value is not, and
+loses the derivative:
+"""
+
+# %%
+z = rows.astype("complex128")
+z[0, 0] += 1e-200j
+print(f"right:              {rows[0, 0] / np.sqrt((rows * rows).sum()):.6f}")
+print(f"sqrt((z * z).sum()) {np.sqrt((z * z).sum()).imag / 1e-200:.6f}")
+print(f"np.linalg.norm(z)   {np.linalg.norm(z).imag / 1e-200:.6f}")
+assert z.argmax() == rows.argmax()
+
+# %% [markdown]
+r"""
+Choosing is harmless: NumPy orders complex numbers by their real parts first, so `max` and `where` choose as always.
+
+## 11. The library's checker
+
+`function_case` and `check` draw a random `dout`, compare every input, and refuse float32. You bring random inputs, and
+more than one sequence. `report` uses both methods:
 """
 
 # %%
@@ -766,6 +843,9 @@ all_right = report(operation_cases(cpu)[:6])
 assert all_right
 # %% [markdown]
 r"""
+Each case ends with one more test. With $J$ the matrix of all $\partial y_i / \partial x_j$, the complex step finds $J u$,
+a backward returns $J^\top v$, and $v^\top (J u) = (J^\top v)^\top u$.
+
 And who checks the checker? Give it something wrong. Here the cache holds $y = \tanh x$, and somebody took it for $x$.
 """
 
@@ -789,7 +869,8 @@ r"""
 - What is used several times collects its gradients in a sum. Broadcasting is such a use, so its backward is a sum
   over the copies.
 - The numeric gradient needs no mathematics. To both sides, in float64, with $h = 10^{-5}$, it has about ten right digits.
-- Compare by relative error over the whole array. Right and wrong lie far apart, and $10^{-7}$ lies between them.
+- Compare by relative error over the whole array: $10^{-7}$ lies between right and wrong.
+- The complex step subtracts nothing: it is right to the last digit, if the forward is analytic.
 - Check where mistakes show: random parameters and `dout`, $B > 1$, a token twice, dropout on, every input.
 
 ## What usually goes wrong
@@ -842,6 +923,6 @@ feeds in. (A published project has this line.)
 # %% [markdown]
 r"""
 **Next:** [02 · Linear](02_linear.ipynb), three matrix products.
-The code of this notebook: [gradcheck.py](../minibert/gradcheck.py), [activations.py](../minibert/ops/activations.py),
+The code of this notebook: [gradcheck](../minibert/gradcheck/__init__.py), [activations.py](../minibert/ops/activations.py),
 [linear.py](../minibert/ops/linear.py).
 """

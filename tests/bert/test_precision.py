@@ -16,9 +16,9 @@ from minibert.bert import (
     extract_features,
     freeze,
 )
-from minibert.bert.cases import BATCH, CLASSES, CONFIG, SECOND_TEXTS, SPANS, TAGS
 from minibert.errors import UserError
 from minibert.nn import Context
+from minibert.proofs.small_bert import BATCH, CLASSES, CONFIG, SECOND_TEXTS, SPANS, TAGS
 
 # Relative error of the loss, and by norm of the gradients of all parameters together and of the worst one.
 # The unit of rounding is 2⁻¹¹ in float16, 2⁻⁸ in bfloat16.

@@ -12,9 +12,9 @@ import pytest
 from markdown_pages import PAGES, ROOT, Block, code_blocks, name_of
 
 from minibert.arrays import resolve_device
-from minibert.bert.cases import all_cases
 from minibert.cli import COMMANDS, main, parse
 from minibert.cli.parser import Parser
+from minibert.proofs import all_cases
 
 # Programs that are not ours.
 OTHERS = ("python -m venv ", "python -c ", "python convert.py ", ".venv/bin/python -m pip ")

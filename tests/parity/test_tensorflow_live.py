@@ -49,9 +49,7 @@ def test_a_checkpoint_of_the_original_code(tmp_path):
     (source / "bert_config.json").write_text(json.dumps(model.config.to_dict()))
     (source / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
 
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (script,) = [block for block in blocks if "load_checkpoint" in block]
     subprocess.run([sys.executable, "-c", script, source, folder], check=True)
 

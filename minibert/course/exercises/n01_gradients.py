@@ -118,7 +118,7 @@ def _numeric_trials(draw: Draws) -> list[Trial]:
         "One number of x at a time: how does f(x) change if only that one moves a little?",
         "∂f/∂x ≈ (f(x + h) − f(x − h)) / 2h, where h is added to one element and the others stay.",
         "for index in np.ndindex(*x.shape): copy x, add h at index, call f; copy x, subtract h, call f; the "
-        "difference over 2h is gradient[index]. `Case._numeric` in minibert/gradcheck.py does the same.",
+        "difference over 2h is gradient[index]. minibert/gradcheck/central.py does the same.",
     ),
 )
 def numeric_grad(f, x, h):

@@ -1,0 +1,119 @@
+"""The hand-written gradients of a case against those that another method finds."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minibert import ops
+from minibert.arrays import Array, get_array_module, to_numpy
+from minibert.gradcheck.case import Case
+from minibert.gradcheck.central import central_differences
+from minibert.gradcheck.complex_step import complex_step
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to find derivatives without mathematics, and how close to these a right gradient has to be.
+
+    The relative bound is on ‖a − n‖ / (‖a‖ + ‖n‖), the absolute one is for derivatives that are declared
+    to be zero.
+    """
+
+    name: str
+    gradients: Callable[[Case], dict[str, np.ndarray]]
+    relative_bound: float
+    absolute_bound: float
+
+
+CENTRAL_DIFFERENCES = Method("central", central_differences, 1e-7, 1e-9)
+COMPLEX_STEP = Method("complex", complex_step, 1e-13, 1e-13)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The verdict on one gradient: of what, with respect to what, its error, and the bound on that.
+
+    ``note`` says why a gradient could not be compared at all (its error is then infinite), or that the
+    error is absolute.
+    """
+
+    what: str
+    parameter: str
+    error: float
+    bound: float
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the gradient is right. An error that is not a number is not."""
+        return self.error <= self.bound
+
+    def __str__(self) -> str:
+        verdict = "ok" if self.ok else "WRONG"
+        return f"{self.what:<30} {self.parameter:<54} {self.error:7.1e}  {verdict}  {self.note}".rstrip()
+
+
+def relative_error(a: np.ndarray, n: np.ndarray) -> float:
+    """‖a − n‖ / (‖a‖ + ‖n‖), or infinity if both are zero."""
+    size = float(np.linalg.norm(a) + np.linalg.norm(n))
+    return float(np.linalg.norm(a - n)) / size if size else math.inf
+
+
+def numeric_gradients(case: Case, method: Method) -> dict[str, np.ndarray]:
+    """What the method finds for each variable, computed the first time it is asked for.
+
+    Operations are their reference implementations here (see ``ops.table``).
+    """
+    if method.name not in case.numeric:
+        with ops.reference_only():
+            case.numeric[method.name] = method.gradients(case)
+    return case.numeric[method.name]
+
+
+def check(case: Case, method: Method = CENTRAL_DIFFERENCES, on_host: Case | None = None) -> list[Row]:
+    """Compare the hand-written gradients with those that ``method`` finds: a row for each variable.
+
+    A gradient that is missing, no array, or of another shape, library or dtype is wrong, whatever its
+    values; so is one whose computation overwrites a variable. Operations are their reference
+    implementations here. For a case on a GPU, ``on_host`` can be the same case on the CPU, where the
+    method then is applied.
+    """
+    numeric = numeric_gradients(on_host or case, method)
+    before = {name: x.copy() for name, x in case.variables.items()}
+    xp = get_array_module(next(iter(before.values())))
+    with ops.reference_only():
+        gradients = case.backward([xp.array(dout) for dout in case.douts])  # copies: they may be overwritten
+    if set(gradients) != set(numeric):
+        raise ValueError(f"{case.what}: gradients of {sorted(gradients)}, expected of {sorted(numeric)}")
+    rows = []
+    for name, x in case.variables.items():
+        note = _reason_not_to_compare(gradients[name], x)
+        if not bool((x == before[name]).all()):
+            note = "the forward or backward overwrote it"
+            x[...] = before[name]
+        if note:
+            rows.append(Row(case.what, name, math.inf, method.relative_bound, note))
+        else:
+            rows.append(_compare(case, name, to_numpy(gradients[name]), numeric[name], method))
+    return rows
+
+
+def _reason_not_to_compare(gradient: Any, x: Array) -> str:
+    """Why ``gradient`` cannot be a gradient of x, or nothing."""
+    if not isinstance(gradient, get_array_module(x).ndarray):
+        return f"the gradient is of type {type(gradient).__name__}"
+    if gradient.shape != x.shape:
+        return f"the gradient has shape {gradient.shape}, expected {x.shape}"
+    return "" if gradient.dtype == x.dtype else f"the gradient is {gradient.dtype}, expected {x.dtype}"
+
+
+def _compare(case: Case, name: str, gradient: np.ndarray, numeric: np.ndarray, method: Method) -> Row:
+    if name in case.zeros:
+        error = max(float(np.abs(gradient).max()), float(np.abs(numeric).max()))
+        return Row(case.what, name, error, method.absolute_bound, "absolute: it is zero")
+    error = relative_error(gradient, numeric)
+    note = "nothing to compare: the derivative is zero" if error == math.inf else ""
+    return Row(case.what, name, error, method.relative_bound, note)

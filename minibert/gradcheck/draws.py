@@ -1,0 +1,38 @@
+"""Random arrays to check with."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from minibert.arrays import Array, Device
+
+MASK = [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]]  # three sequences, two of them padded
+
+
+class Draws:
+    """Random arrays for the cases, drawn on the host and sent to a device."""
+
+    def __init__(self, device: Device, seed: int):
+        self.device = device
+        self._rng = np.random.default_rng(seed)
+
+    def normal(self, *shape: int) -> Array:
+        """Standard normal numbers, float64."""
+        return self.device.asarray(self._rng.standard_normal(shape))
+
+    def matrix(self, outputs: int, inputs: int) -> Array:
+        """A weight that keeps the size of what it multiplies: N(0, 1/inputs)."""
+        return self.normal(outputs, inputs) / math.sqrt(inputs)
+
+    def ids(self, count: int, *shape: int) -> Array:
+        """Random integers in [0, count), among which at least one occurs twice."""
+        ids = self._rng.integers(count, size=shape)
+        ids.reshape(-1)[-1] = ids.reshape(-1)[0]
+        return self.device.asarray(ids)
+
+    def randomise(self, module: Any) -> None:
+        """Give every parameter of a module a random value: matrices N(0, 1/fan-in), vectors N(0, 1)."""
+        for _, parameter in module.named_parameters():
+            matrix = len(parameter.shape) == 2
+            parameter.value[...] = self.matrix(*parameter.shape) if matrix else self.normal(*parameter.shape)

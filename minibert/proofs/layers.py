@@ -1,0 +1,101 @@
+"""Every layer of ``nn`` and every module of BERT, each used twice, to be checked."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from minibert import ops
+from minibert.arrays import Device
+from minibert.bert.embeddings import BertEmbeddings
+from minibert.bert.encoder import (
+    BertAttention,
+    BertEncoder,
+    BertIntermediate,
+    BertLayer,
+    BertPooler,
+    BertResidualOutput,
+    BertSelfAttention,
+)
+from minibert.bert.heads import (
+    BertLMPredictionHead,
+    BertPredictionHeadTransform,
+    Classifier,
+    LinearChainCRF,
+    NextSentenceHead,
+)
+from minibert.gradcheck import Case, Draws, module_case
+from minibert.nn import Module
+from minibert.nn.layers import Embedding, LayerNorm, Linear
+from minibert.proofs.small_bert import BATCH, CONFIG, with_twin
+
+
+def layer_cases(device: Device) -> list[Case]:
+    """Every layer with a derivative. B = 3, S = 4."""
+    draw = Draws(device, 3)
+    case = partial(_case, draw)
+    return [
+        case("Linear", lambda: Linear(6, 5), {"x": (3, 4, 6)}),
+        case("LayerNorm", lambda: LayerNorm(6, eps=0.5), {"x": (3, 4, 6)}),
+        case("Embedding", lambda: Embedding(7, 6), {}, [draw.ids(7, 3, 4)]),
+    ]
+
+
+def module_cases(device: Device) -> list[Case]:
+    """Every module of BERT with dropout on, each used twice. B = 3, S = 6, H = 8, A = 2, F = 10, V = 13."""
+    draw = Draws(device, 4)
+    config = CONFIG
+    ids, types, mask = (device.asarray(array) for array in BATCH.values())
+    bias = ops.attention_bias(mask, "float64")
+    causal_bias = ops.attention_bias(mask, "float64", causal=True)
+    case = partial(_case, draw)
+    hidden = {"hidden": (3, 6, 8)}
+    positions = device.asarray([1, 3, 0, 3])  # of the words that are scored, one of them twice
+    weighted_mask = mask.astype("float64")
+    encoder_zeros = [f"layer.{i}.attention.self.key.bias" for i in range(config.num_hidden_layers)]
+    return [
+        case("BertEmbeddings", lambda: BertEmbeddings(config), {}, [ids, types]),
+        case("BertSelfAttention", lambda: BertSelfAttention(config), hidden, [bias], ["key.bias"]),
+        case("  left to right", lambda: BertSelfAttention(config), hidden, [causal_bias], ["key.bias"]),
+        case(
+            "BertResidualOutput",
+            lambda: BertResidualOutput(10, config),
+            {"x": (3, 6, 10), "residual": (3, 6, 8)},
+        ),
+        case("BertAttention", lambda: BertAttention(config), hidden, [bias], ["self.key.bias"]),
+        case("BertIntermediate", lambda: BertIntermediate(config), hidden),
+        case("BertLayer", lambda: BertLayer(config), hidden, [bias], ["attention.self.key.bias"]),
+        case("BertEncoder", lambda: BertEncoder(config), hidden, [bias], encoder_zeros),
+        case("BertPooler", lambda: BertPooler(config), hidden),
+        case("BertPredictionHeadTransform", lambda: BertPredictionHeadTransform(config), {"hidden": (5, 8)}),
+        case(
+            "BertLMPredictionHead",
+            lambda: BertLMPredictionHead(config, BertEmbeddings(config).word_embeddings.weight),
+            hidden,
+            [positions],
+        ),
+        case("NextSentenceHead", lambda: NextSentenceHead(config), {"pooled": (3, 8)}),
+        case("Classifier", lambda: Classifier(config), {"x": (3, 6, 8)}),
+        case(
+            "LinearChainCRF", lambda: LinearChainCRF(2), {"emissions": (3, 6, 2)}, [types, weighted_mask, 2.5]
+        ),
+    ]
+
+
+def _case(
+    draw: Draws,
+    what: str,
+    make: Callable[[], Module],
+    shapes: dict[str, tuple[int, ...]],
+    constants: Sequence[Any] = (),
+    zeros: Sequence[str] = (),
+) -> Case:
+    """A module with random parameters and inputs of these shapes."""
+
+    def allocated(dtype: str) -> Module:
+        module = make()
+        module.allocate(draw.device, dtype)
+        return module
+
+    module, twin = with_twin(allocated, draw)
+    inputs = {name: draw.normal(*shape) for name, shape in shapes.items()}
+    return module_case(what, module, inputs, constants, zeros, twin)

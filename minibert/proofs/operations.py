@@ -1,0 +1,173 @@
+"""Every operation of ``ops`` that has a derivative, to be checked."""
+
+from minibert import ops
+from minibert.arrays import Device, dropout_key
+from minibert.gradcheck import MASK, Case, Draws, function_case
+from minibert.ops.attention import attention, attention_backward
+from minibert.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
+
+PROBABILITY = 0.3  # of dropout in the cases
+_KEY = dropout_key(seed=1, step=2, micro_batch=0, replica=0, site=3)
+
+
+def operation_cases(device: Device) -> list[Case]:
+    """Every operation of ``ops`` that has a derivative. B = 3, S = 4, H = 6, A = 2, V = 7."""
+    return [
+        *_primitive_cases(Draws(device, 1)),
+        *_composite_cases(Draws(device, 2)),
+        *_head_cases(Draws(device, 7)),
+    ]
+
+
+def _primitive_cases(draw: Draws) -> list[Case]:
+    x = draw.normal
+    affine = {"x": x(3, 4, 6), "weight": draw.matrix(5, 6), "bias": x(5)}
+    # ε is of order one here, like all else, so that leaving it out shows.
+    norm = {"x": x(3, 4, 6), "weight": x(6), "bias": x(6)}
+    ids = draw.ids(7, 3, 4)
+    labels, weights = draw.ids(7, 5), draw.device.asarray([1.0, 0.0, 1.0, 0.5, 1.0])
+    heads = {name: x(3, 2, 4, 3) for name in ("q", "k", "v")}
+    mask = draw.device.asarray(MASK)
+    cases = [
+        function_case("linear", ops.linear, ops.linear_backward, affine),
+        function_case("softmax", softmax, softmax_backward, {"x": x(3, 4, 6)}),
+        function_case("log_softmax", log_softmax, log_softmax_backward, {"x": x(3, 4, 6)}),
+        function_case("layer_norm", lambda *a: ops.layer_norm(*a, 0.5), ops.layer_norm_backward, norm),
+        function_case(
+            "embedding",
+            lambda weight: ops.embedding(weight, ids),
+            ops.embedding_backward,
+            {"weight": x(7, 6)},
+        ),
+        function_case(
+            "cross_entropy",
+            lambda logits: ops.cross_entropy(logits, labels, weights, 2.5),
+            ops.cross_entropy_backward,
+            {"logits": x(5, 7)},
+        ),
+    ]
+    for name, (forward, backward) in ops.ACTIVATIONS.items():
+        cases.append(function_case(f"activation {name}", forward, backward, {"x": x(3, 4, 6)}))
+    for name, key in (("dropout", _KEY), ("dropout, off", None)):
+        cases.append(
+            function_case(
+                name,
+                lambda x, key=key: ops.dropout(x, PROBABILITY, key),
+                ops.dropout_backward,
+                {"x": x(3, 4, 6)},
+            )
+        )
+    for name, causal in (("attention", False), ("attention, left to right", True)):
+        bias = ops.attention_bias(mask, "float64", causal)
+        cases.append(
+            function_case(
+                name,
+                lambda q, k, v, bias=bias: attention(q, k, v, bias, PROBABILITY, _KEY),
+                attention_backward,
+                heads,
+            )
+        )
+    return cases
+
+
+def _composite_cases(draw: Draws) -> list[Case]:
+    x = draw.normal
+    ids, types = draw.ids(7, 3, 4), draw.ids(2, 3, 4)
+    tables = {"word_weight": x(7, 6), "position_weight": x(5, 6), "token_type_weight": x(2, 6)}
+    norm = {"weight": x(6), "bias": x(6)}
+    bias = ops.attention_bias(draw.device.asarray(MASK), "float64")
+    labels, weights = draw.ids(7, 5), draw.device.asarray([1.0, 0.0, 1.0, 0.5, 1.0])
+    return [
+        function_case(
+            "embed",
+            lambda *a: ops.embed(*a, ids, types, 0.5, PROBABILITY, _KEY),
+            ops.embed_backward,
+            tables | norm,
+        ),
+        *(
+            function_case(
+                f"linear_activation {name}",
+                lambda *a, name=name: ops.linear_activation(*a, name),
+                ops.linear_activation_backward,
+                {"x": x(3, 4, 6), "weight": draw.matrix(5, 6), "bias": x(5)},
+            )
+            for name in ("gelu", "tanh")
+        ),
+        function_case(
+            "dropout_residual_norm",
+            lambda *a: ops.dropout_residual_norm(*a, 0.5, PROBABILITY, _KEY),
+            ops.dropout_residual_norm_backward,
+            {"x": x(3, 4, 6), "residual": x(3, 4, 6), **norm},
+        ),
+        function_case(
+            "packed_attention",
+            lambda qkv: ops.packed_attention(qkv, bias, 2, PROBABILITY, _KEY),
+            ops.packed_attention_backward,
+            {"qkv": x(3, 4, 18)},
+        ),
+        function_case(
+            "masked_lm_loss",
+            lambda *a: ops.masked_lm_loss(*a, labels, weights, 2.5),
+            ops.masked_lm_loss_backward,
+            {"hidden": x(5, 6), "weight": draw.matrix(7, 6), "bias": x(7)},
+        ),
+    ]
+
+
+def _head_cases(draw: Draws) -> list[Case]:
+    """What stands on top of the encoder in fine-tuning. N = 4 pairs, K = 3 tags."""
+    x, asarray = draw.normal, draw.device.asarray
+    mask = asarray(MASK, dtype="float64")
+    pairs = {"x": x(4, 6), "y": x(4, 6)}
+    similarities, numbers = x(4), x(4, 2)
+    spans = asarray([[1, 0, 3], [2, 0, 3]]), asarray([[0.5, 0.0, 0.5], [0.25, 0.25, 0.5]])
+    # Sentences of four words, three, one and none.
+    words = asarray([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], dtype="float64")
+    tags = asarray([[2, 0, 1, 1], [0, 2, 2, 0], [1, 0, 0, 0], [2, 2, 2, 2]])
+    emissions = x(4, 4, 3) + 1e3 * (1.0 - words)[:, :, None]  # what stands behind the last word is no matter
+    emissions[0, 2] = 0.0  # and a word is one although its scores are 0
+    scores = {"emissions": emissions, "start": x(3), "end": x(3), "transitions": x(3, 3)}
+    return [
+        *(
+            function_case(
+                f"{name} pooling",
+                lambda hidden, pool=forward: pool(hidden, mask),
+                backward,
+                {"hidden": x(3, 4, 6)},
+            )
+            for name, (forward, backward) in ops.POOLING.items()
+        ),
+        # ε is between the lengths of these vectors: some are divided by it, the others by their length.
+        function_case(
+            "unit_length", lambda x: ops.unit_length(x, 2.4), ops.unit_length_backward, {"x": x(3, 4, 6)}
+        ),
+        function_case("cosine_similarity", ops.cosine_similarity, ops.cosine_similarity_backward, pairs),
+        function_case(
+            "cosine_loss",
+            lambda *a: ops.cosine_loss(*a, similarities, 2.5),
+            ops.cosine_loss_backward,
+            pairs,
+        ),
+        *(
+            function_case(
+                name,
+                lambda *a, symmetric=symmetric: ops.in_batch_softmax_loss(*a, 3.0, symmetric, 2.5),
+                ops.in_batch_softmax_loss_backward,
+                pairs,
+            )
+            for name, symmetric in (("in_batch_softmax_loss", False), ("  both ways", True))
+        ),
+        function_case(
+            "squared_error",
+            lambda predictions: ops.squared_error(predictions, numbers, 2.5),
+            ops.squared_error_backward,
+            {"predictions": x(4, 2)},
+        ),
+        function_case(
+            "span_loss",
+            lambda logits: ops.span_loss(logits, *spans),
+            ops.span_loss_backward,
+            {"logits": x(3, 4, 2)},
+        ),
+        function_case("crf_nll", lambda *a: ops.crf_nll(*a, tags, words, 2.5), ops.crf_nll_backward, scores),
+    ]
