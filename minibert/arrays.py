@@ -384,24 +384,26 @@ class _OneBlasThread:
         with self._lock:
             self._blocks += 1
             if self._blocks == 1:
-                self._before = [library.num_threads for library in _blas_libraries()]
-                self._set([1] * len(self._before))
+                self._before = [library.get_num_threads() for library in _blas_libraries()]
+                for set_number, before in zip(_blas_setters(), self._before, strict=True):
+                    if before != 1:
+                        set_number(1)
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._blocks -= 1
             if self._blocks == 0:
-                self._set(self._before)
+                self._put_back()
 
-    def _set(self, counts: list[int]) -> None:
-        for set_number, count, before in zip(_blas_setters(), counts, self._before, strict=True):
+    def _put_back(self) -> None:
+        for set_number, before in zip(_blas_setters(), self._before, strict=True):
             if before != 1:
-                set_number(count)
+                set_number(before)
 
     def forget(self) -> None:
         """In a process that was forked in the middle of other threads' blocks: they do not exist here."""
         if self._blocks:
-            self._set(self._before)
+            self._put_back()
         self._start()
 
 
@@ -439,12 +441,15 @@ def run_all(tasks: Iterable[Callable[[], object]]) -> None:
             task()
 
     with _one_blas_thread:
+        if helpers < 1:
+            for task in waiting:
+                task()
+            return
         futures = [_threads_beside_this().submit(work) for _ in range(helpers)]
         try:
             work()
         finally:
-            if futures:
-                wait(futures)
+            wait(futures)
     for future in futures:
         future.result()
 

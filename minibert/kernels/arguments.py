@@ -29,11 +29,11 @@ def linear(x: Array, weight: Array, bias: Array) -> bool:
 
 
 def linear_activation(
-    x: Array, weight: Array, bias: Array, activation: str, *, known: Collection[Any]
+    x: Array, weight: Array, bias: Array, activation: str, *, known: Collection[Any] | None = None
 ) -> bool:
-    """The same, and the activation of that name is one of the functions that the kernel knows."""
+    """The same, and the activation is one of the functions that the kernel knows; None: it knows all."""
     forward, _ = ACTIVATIONS.get(activation, (None, None))
-    return forward in known and linear(x, weight, bias)
+    return forward is not None and (known is None or forward in known) and linear(x, weight, bias)
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> bool:

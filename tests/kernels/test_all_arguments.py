@@ -137,7 +137,7 @@ def linear(draw):
 
 
 def linear_activation(draw):
-    return *linear(draw), draw.unusual("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh")
+    return *linear(draw), draw.one_of("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh")
 
 
 def layer_norm(draw):
@@ -403,15 +403,14 @@ def test_one_entry_makes_a_new_activation_and_no_kernel_computes_another(monkeyp
     """Also where the name is one that the kernels know."""
     monkeypatch.setitem(ops.ACTIVATIONS, name, (silu, silu_backward))
     x, weight, dout = np.random.default_rng(0).standard_normal((3, 4, 4)).astype("float32")
-    for library in ("numpy", "cupy"):
-        kernel = ops.TABLE["linear_activation"].kernels[library, "float32"]
-        assert not kernel.accepts(x, weight, weight[0], name)
-        assert kernel.accepts(x, weight, weight[0], "gelu") == (name == "silu")
+    on_a_gpu = ops.TABLE["linear_activation"].kernels["cupy", "float32"]
+    assert not on_a_gpu.accepts(x, weight, weight[0], name)
+    assert on_a_gpu.accepts(x, weight, weight[0], "gelu") == (name == "silu")
     y, cache = ops.linear_activation(x, weight, weight[0], name)
     z = x @ weight.T + weight[0]
-    np.testing.assert_array_equal(y, silu(z)[0])
+    np.testing.assert_allclose(y, silu(z)[0], rtol=1e-5)
     dx, _, _ = ops.linear_activation_backward(dout, cache)
-    np.testing.assert_array_equal(dx, silu_backward(dout, silu(z)[1]) @ weight)
+    np.testing.assert_allclose(dx, silu_backward(dout, silu(z)[1]) @ weight, rtol=1e-4, atol=1e-6)
 
 
 def test_gelu_of_what_is_not_finite_is_that_of_the_reference():
@@ -481,5 +480,4 @@ def test_a_training_step_is_computed_by_the_kernels(monkeypatch):
     _, cache = model.forward(ids, labels=np.where(ids < 20, ids, -100), next_sentence_label=[0, 1])
     model.backward(cache)
     AdamW(model).step(1e-3, 0)
-    assert [name for name in declined if name != "linear_activation"] == []
-    assert len(declined) <= 1, "of the pooler's tanh there is no kernel"
+    assert declined == []

@@ -125,11 +125,10 @@ def test_a_damaged_file_is_compiled_anew(monkeypatch, tmp_path, suffix, left):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     run(NORM)
     files = list(tmp_path.rglob(f"*.{suffix}"))
-    sizes = [path.stat().st_size for path in files]
     for path in files:
         os.truncate(path, left)
     run(NORM)
-    assert files and [path.stat().st_size for path in files] == sizes, "they were not replaced"
+    assert files and all(path.stat().st_size > left for path in files), "they were not replaced"
 
 
 def test_works_on_a_full_disk(monkeypatch, tmp_path):
@@ -148,7 +147,7 @@ def test_works_on_a_full_disk(monkeypatch, tmp_path):
 def test_a_change_in_any_file_is_noticed(tmp_path):
     """Here in one whose function was compiled into that of another, which has not changed."""
     package = tmp_path / "minibert"
-    left_out = shutil.ignore_patterns("__pycache__", "assets")
+    left_out = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(minibert.__file__).parent, package, ignore=left_out)
     code = """
 import numpy as np

@@ -80,7 +80,9 @@ def _masked_lm_loss(rng):
 CASES = {
     "linear": [_linear],
     "linear_activation": [
-        lambda rng: _linear_activation(rng, "gelu"),  # the others it leaves to the reference
+        lambda rng: _linear_activation(rng, "gelu"),
+        lambda rng: _linear_activation(rng, "gelu_new"),
+        lambda rng: _linear_activation(rng, "relu"),
     ],
     "layer_norm": [_layer_norm],
     "dropout_residual_norm": [

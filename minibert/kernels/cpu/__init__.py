@@ -3,12 +3,10 @@
 Where Numba is not installed there are none, and the reference operations compute.
 """
 
-import functools
 import importlib.util
 
 from minibert.kernels import arguments
 from minibert.ops import register
-from minibert.ops.activations import gelu as erf_gelu
 
 
 def register_all() -> None:
@@ -17,10 +15,9 @@ def register_all() -> None:
         return
     from minibert.kernels.cpu import attention, embed, gelu, linear, masked_lm_loss, norm, optimise
 
-    only_gelu = functools.partial(arguments.linear_activation, known=[erf_gelu])
     for name, module, accepts in (
         ("linear", linear, arguments.linear),
-        ("linear_activation", gelu, only_gelu),
+        ("linear_activation", gelu, arguments.linear_activation),
         ("layer_norm", norm, arguments.layer_norm),
         ("dropout_residual_norm", norm, arguments.dropout_residual_norm),
         ("embed", embed, arguments.embed),

@@ -21,8 +21,9 @@ import numpy as np
 
 from minibert.arrays import run_blocks
 from minibert.kernels.cpu.compiled import compiled, exp, float32
-from minibert.kernels.cpu.linear import linear_gradients, row_block
+from minibert.kernels.cpu.linear import linear, linear_backward, linear_gradients, row_block
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
+from minibert.ops.activations import ACTIVATIONS, gelu
 
 POLE = float32(0.3)
 # Of t⁸, t⁷, …, t¹.
@@ -65,7 +66,12 @@ def _gelu_rows(x, bias, y):
 def linear_activation(
     x: np.ndarray, weight: np.ndarray, bias: np.ndarray, activation: str
 ) -> tuple[np.ndarray, tuple]:
-    """See ``composites.linear_activation``; the activation is the erf GELU."""
+    """See ``composites.linear_activation``; other activations than the erf GELU are the reference's own."""
+    forward, backward = ACTIVATIONS[activation]
+    if forward is not gelu:
+        projected, linear_cache = linear(x, weight, bias)
+        y, activation_cache = forward(projected)
+        return y, (backward, activation_cache, linear_cache)
     rows, bias = as_rows(x, x.shape[-1]), np.ascontiguousarray(bias)
     derivative = empty((len(rows), len(weight)))  # first x Wᵀ, in the end dy/dx
     y = empty_like(derivative)
@@ -75,12 +81,15 @@ def linear_activation(
         _gelu_rows(derivative[s], bias, y[s])
 
     run_blocks(block, len(rows), row_block(len(rows)))
-    return y.reshape(*x.shape[:-1], len(weight)), (derivative, x, weight)
+    return y.reshape(*x.shape[:-1], len(weight)), (None, derivative, (x, weight))
 
 
 def linear_activation_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """See ``composites.linear_activation_backward``."""
-    derivative, x, weight = cache
+    backward, of_activation, linear_cache = cache
+    if backward is not None:
+        return linear_backward(backward(dout, of_activation), linear_cache)
+    derivative, (x, weight) = of_activation, linear_cache
     rows = as_rows(dout, derivative.shape[1])
     dprojected = empty_like(derivative)
 
