@@ -79,14 +79,14 @@ def test_commands_print_what_is_shown(command, output, tmp_path, monkeypatch, ca
 
 
 def test_the_readme_counts_the_gradients():
-    """What `minibert gradcheck` is shown to end with: as many gradients as there are."""
+    """What `minibert gradcheck` is shown to end with: as many gradients as there are, and an adjoint test each."""
     (count,) = (
-        int(re.search(r"(\d+) gradients", output)[1])
+        int(re.search(r"(\d+) comparisons", output)[1])
         for block in code_blocks("console")
         for command, output in shown_with_output(block)
         if command == "minibert gradcheck"
     )
-    assert count == sum(len(case.variables) for case in all_cases(resolve_device("cpu")))
+    assert count == sum(len(case.variables) + 1 for case in all_cases(resolve_device("cpu")))
 
 
 def flags_of(parser: argparse.ArgumentParser) -> Iterator[str]:
