@@ -150,7 +150,7 @@ def attention(hidden, attention_mask, params, name):
     qkv = [linear(hidden, params, f"{name}.{x}") for x in ("query", "key", "value")]
     q, k, v = (x.reshape(heads).swapaxes(1, 2) for x, _ in qkv)  # (B, A, S, D)
     scores = q @ k.swapaxes(2, 3) / math.sqrt(heads[3])  # (B, A, S, S): who reads, and whom
-    p = softmax(np.where(attention_mask[:, None, None, :], scores, -math.inf))  # exp(−∞) = 0: not padding
+    p = softmax(np.where(attention_mask[:, None, None, :], scores, -math.inf))  # padding gets exp(−∞) = 0
     return (p @ v).swapaxes(1, 2).reshape(hidden.shape), (q, k, v, p, heads, [cache for _, cache in qkv])
 
 
@@ -177,7 +177,7 @@ def layer(hidden, attention_mask, params, name):
 
 
 def layer_backward(dout, cache, grads):
-    """The forward in reverse. A sum passes dout on to both of its terms; what was used twice adds up two."""
+    """The forward in reverse. A sum passes dout on to both terms; what was used twice collects twice."""
     c1, c2, c3, c4, c5, c6, c7 = cache
     dsum = layer_norm_backward(dout, c7, grads)  # of attended + narrow
     dwide = gelu_backward(linear_backward(dsum, c6, grads), c5)
