@@ -59,7 +59,7 @@ def word_to_ids(word, ids, prefix=""):
 
 
 def make_batch(pairs, size, rng):
-    """Pairs of sentences, half of them wrong, with 15 % of the tokens to guess: the arguments of forward."""
+    """Pairs of sentences, half of them wrong, with 15 % of the tokens to guess: the input of forward."""
     input_ids, token_type_ids = np.zeros((2, size, S), int)  # (B, S) each, full of [PAD]
     next_sentence_label = rng.integers(2, size=size)  # 0: b follows a; 1: b is any sentence
     for row, wrong in enumerate(next_sentence_label):
@@ -126,7 +126,7 @@ def gelu_backward(dout, cache):
 
 
 def softmax(x):
-    """p[i] = exp(x[i]) / Σⱼ exp(x[j]). The maximum cancels out; without it exp could overflow."""
+    """p[i] = exp(x[i]) / Σⱼ exp(x[j]). The maximum cancels out: it only keeps exp from overflowing."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
 
@@ -150,7 +150,7 @@ def attention(hidden, attention_mask, params, name):
     qkv = [linear(hidden, params, f"{name}.{x}") for x in ("query", "key", "value")]
     q, k, v = (x.reshape(heads).swapaxes(1, 2) for x, _ in qkv)  # (B, A, S, D)
     scores = q @ k.swapaxes(2, 3) / math.sqrt(heads[3])  # (B, A, S, S): who reads, and whom
-    p = softmax(np.where(attention_mask[:, None, None, :], scores, -math.inf))  # exp(−∞) = 0: not padding
+    p = softmax(np.where(attention_mask[:, None, None, :], scores, -math.inf))  # padding gets exp(−∞) = 0
     return (p @ v).swapaxes(1, 2).reshape(hidden.shape), (q, k, v, p, heads, [cache for _, cache in qkv])
 
 
@@ -177,7 +177,7 @@ def layer(hidden, attention_mask, params, name):
 
 
 def layer_backward(dout, cache, grads):
-    """The forward in reverse. A sum passes dout on to both of its terms; what was used twice adds up two."""
+    """The forward in reverse. A sum passes dout on to both terms; what was used twice collects twice."""
     c1, c2, c3, c4, c5, c6, c7 = cache
     dsum = layer_norm_backward(dout, c7, grads)  # of attended + narrow
     dwide = gelu_backward(linear_backward(dsum, c6, grads), c5)
@@ -194,7 +194,7 @@ LAYERS = [f"bert.encoder.layer.{i}" for i in range(L)]
 
 
 def new_parameters(rng):
-    """Weights are random and small, biases 0, LayerNorm's γ 1; the names are Hugging Face's."""
+    """By Hugging Face's names: weights are random and small (BERT: 0.02), biases 0, LayerNorm's γ 1."""
     shapes = {"bert.embeddings.LayerNorm": (H,), "bert.pooler.dense": (H, H), "cls.seq_relationship": (2, H)}
     shapes |= {"cls.predictions.transform.dense": (H, H), "cls.predictions.transform.LayerNorm": (H,)}
     for name in LAYERS:
@@ -211,7 +211,7 @@ def new_parameters(rng):
 
 
 def forward(params, input_ids, token_type_ids, attention_mask, labels, next_sentence_label):
-    """The losses (masked words, next sentence), the logits (P, V) of the masked words, and the cache."""
+    """ids, mask, labels (B, S), pair labels (B,) → losses (words, pairs), logits (P, V) of words, cache"""
     positions = params[POSITIONS][: input_ids.shape[1]]  # (S, H)
     embedded = params[WORDS][input_ids] + positions + params[TYPES][token_type_ids]  # (B, S, H)
     hidden, c1 = layer_norm(embedded, params, "bert.embeddings.LayerNorm")
@@ -229,18 +229,18 @@ def forward(params, input_ids, token_type_ids, attention_mask, labels, next_sent
     pooled = np.tanh(dense)
     pair_logits, c6 = linear(pooled, params, "cls.seq_relationship")  # (B, 2)
     pair_loss, dpair_logits = cross_entropy(pair_logits, next_sentence_label)
-    words, pair = (chosen, guess, dlogits, c2, c3, c4), (pooled, dpair_logits, c5, c6)
-    return (word_loss, pair_loss), logits, (input_ids, token_type_ids, c1, layer_caches, words, pair)
+    head_caches = (chosen, guess, dlogits, c2, c3, c4), (pooled, dpair_logits, c5, c6)
+    return (word_loss, pair_loss), logits, (input_ids, token_type_ids, c1, layer_caches, head_caches)
 
 
 def backward(params, cache):
-    """The derivatives of word_loss + pair_loss with respect to all parameters, under the same names."""
-    input_ids, token_type_ids, c1, layer_caches, words, pair = cache
-    (chosen, guess, dlogits, c2, c3, c4), (pooled, dpair_logits, c5, c6) = words, pair
+    """The derivatives of word_loss + pair_loss with respect to all parameters, under their names."""
+    input_ids, token_type_ids, c1, layer_caches, head_caches = cache
+    (chosen, guess, dlogits, c2, c3, c4), (pooled, dpair_logits, c5, c6) = head_caches
     grads = {name: np.zeros_like(value) for name, value in params.items()}
     dhidden = np.zeros((*input_ids.shape, guess.shape[1]), guess.dtype)  # (B, S, H)
     dpooled = linear_backward(dpair_logits, c6, grads)
-    dhidden[:, 0] = linear_backward(dpooled * (1 - pooled * pooled), c5, grads)  # d tanh = 1 − tanh²
+    dhidden[:, 0] = linear_backward(dpooled * (1 - pooled * pooled), c5, grads)  # tanh' = 1 − tanh²
     grads[WORDS] += dlogits.T @ guess  # forward: logits = guess Wᵀ + b, where W is the table of words
     grads["cls.predictions.bias"] += dlogits.sum(axis=0)
     dactive = layer_norm_backward(dlogits @ params[WORDS], c4, grads)
@@ -250,15 +250,15 @@ def backward(params, cache):
     dembedded = layer_norm_backward(dhidden, c1, grads)
     grads[POSITIONS][: input_ids.shape[1]] += dembedded.sum(axis=0)
     np.add.at(grads[TYPES], token_type_ids, dembedded)  # grads[…][ids] += … would count a repeated id once
-    np.add.at(grads[WORDS], input_ids, dembedded)  # W again: the two uses of the table add up
+    np.add.at(grads[WORDS], input_ids, dembedded)  # the table's other use: both add up
     return grads
 
 
 def adamw(params, grads, means, squares, learning_rate, beta1=0.9, beta2=0.98, weight_decay=0.01):
-    """Adam with decoupled weight decay; as in BERT, with clipped gradients and without bias correction."""
+    """Adam with decoupled weight decay; as in BERT (where β₂ is 0.999) clipped, and not bias-corrected."""
     norm = math.sqrt(sum((grad * grad).sum() for grad in grads.values()))
     for name, value in params.items():
-        grad = grads[name] / max(1, norm)
+        grad = grads[name] / max(1, norm)  # all gradients together are no longer than 1
         means[name] += (1 - beta1) * (grad - means[name])
         squares[name] += (1 - beta2) * (grad * grad - squares[name])
         decay = weight_decay * value if value.ndim == 2 else 0  # not for biases and LayerNorm
@@ -271,7 +271,7 @@ if __name__ == "__main__":
     ids = learn_vocabulary(text for i, text in enumerate(documents) if i % 10)
     documents = [[[i for word in s for i in word_to_ids(word, ids)] for s in text] for text in documents]
     training = [pair for i, text in enumerate(documents) if i % 10 for pair in pairwise(text)]
-    held_out = [pair for text in documents[::10] for pair in pairwise(text)]
+    held_out = [pair for text in documents[::10] for pair in pairwise(text)]  # every tenth source file
     test = make_batch(held_out, 512, np.random.default_rng(0))
     counts = 1 + np.bincount([i for a, _ in training for i in a], minlength=V)
     unigram = -np.log(counts / counts.sum())[test[3][test[3] != IGNORED]].mean()

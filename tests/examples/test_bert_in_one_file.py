@@ -52,13 +52,13 @@ def model():
 
 @pytest.fixture
 def batch():
-    """Three sequences of unequal length, with repeated ids, one or two labels, and both kinds of pairs."""
+    """Three sequences of unequal length, with repeated ids, a label at [CLS] too, and both kinds of pairs."""
     rng = np.random.default_rng(1)
     lengths = np.array([9, 6, 7])
     attention_mask = (np.arange(9) < lengths[:, None]).astype(int)
     input_ids = rng.integers(5, 12, (3, 9)) * attention_mask
     labels = np.full((3, 9), -100)
-    labels[[0, 0, 1, 2, 2], [2, 7, 3, 1, 6]] = [7, 22, 7, 5, 19]
+    labels[[0, 0, 1, 1, 2, 2], [2, 7, 0, 3, 1, 6]] = [7, 22, 9, 7, 5, 19]
     return {
         "input_ids": input_ids,
         "token_type_ids": (np.arange(9) >= 4) * attention_mask,
