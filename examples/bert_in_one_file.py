@@ -5,8 +5,8 @@
 Every operation is a pair. The forward returns its result and a cache. The backward, right below it, takes
 dout, the derivative of the loss with respect to that result, and the cache; it adds the derivatives of the
 parameters to grads and returns that of the input. Shapes: B batch, S sequence length, H hidden size, A heads,
-D = H / A, F feed-forward size, V vocabulary, L layers, P predicted positions. Only dropout is left out: with
-one minute of training there is little to overfit.
+D = H / A, F feed-forward size, V vocabulary, L layers, P predicted positions. Dropout is left out. In a
+minute it learns about words; which sentence follows which stays a coin toss, even after 5,000 steps.
 """
 
 import math
