@@ -10,15 +10,13 @@ from minibert.arrays import dropout_stream, to_numpy
 from minibert.bert import (
     BertForMaskedLM,
     BertForPreTraining,
-    BertForQuestionAnswering,
     BertForSequenceClassification,
-    BertForTokenClassification,
     BertModel,
     SentenceEncoder,
     SentencePairs,
 )
 from minibert.errors import UserError
-from minibert.gradcheck import Case, check
+from minibert.gradcheck import Case, Draws, check
 from minibert.nn import Context, Observer
 from minibert.ops.softmax import log_softmax, log_softmax_backward
 
@@ -79,7 +77,8 @@ def smoothed_backward(dout, cache):
 
 
 def test_label_smoothing_from_outside(config, batch):
-    model = BertForSequenceClassification(config(num_labels=3), dtype="float64", seed=1)
+    model = BertForSequenceClassification(config(num_labels=3), dtype="float64")
+    Draws(model.device, 1).randomise(model)
     model.train()
 
     def loss():

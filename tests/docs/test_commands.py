@@ -79,7 +79,7 @@ def test_commands_print_what_is_shown(command, output, tmp_path, monkeypatch, ca
 
 
 def test_the_readme_counts_the_gradients():
-    """What `minibert gradcheck` is shown to end with: as many gradients as there are, and an adjoint test each."""
+    """What `minibert gradcheck` is shown to end with: all gradients, and an adjoint test for each case."""
     (count,) = (
         int(re.search(r"(\d+) comparisons", output)[1])
         for block in code_blocks("console")

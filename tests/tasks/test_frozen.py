@@ -24,7 +24,10 @@ def test_features_are_those_of_each_row_alone_without_padding(model_class, tmp_p
     config = BertConfig(vocab_size=10, feature_layers=[-1, 0], initializer_range=0.5, **SIZES)
     model = model_class(config, seed=1)
     model.eval()
-    alone = [model.forward(**{name: [part.tolist()] for name, part in row.inputs.items()})[0].features[0] for row in ROWS]
+    alone = [
+        model.forward(**{name: [part.tolist()] for name, part in row.inputs.items()})[0].features[0]
+        for row in ROWS
+    ]
     forward, read = model.forward, []
     monkeypatch.setattr(
         model, "forward", lambda input_ids, **more: read.append(len(input_ids)) or forward(input_ids, **more)
