@@ -1,5 +1,7 @@
 """minibert: BERT from scratch in NumPy and CuPy, with every backward pass written by hand."""
 
+from typing import Any
+
 from minibert import interrupts, kernels  # noqa: F401  (each does what it does by being imported)
 from minibert.bert import (
     PRESETS,
@@ -18,11 +20,20 @@ from minibert.bert import (
     layerwise_lr,
     unfreeze,
 )
-from minibert.course import check
 from minibert.errors import UserError
 from minibert.text import BertTokenizer
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """``minibert.check``, which the notebooks call: the course is loaded only when somebody asks for it."""
+    if name == "check":
+        from minibert.course import check
+
+        return check
+    raise AttributeError(f"module 'minibert' has no attribute {name!r}")
+
 
 __all__ = [
     "PRESETS",

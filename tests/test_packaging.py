@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -62,3 +63,12 @@ def test_nobody_is_sent_to_somebody_elses_package():
 def test_requirements_is_the_list_in_pyproject_and_no_second_one():
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if not line.startswith("#")] == ["-e .[dev]"]
+
+
+def test_importing_the_package_loads_neither_the_course_nor_the_data():
+    """Both are large, and most who import it need neither."""
+    code = "import sys, minibert; print(*(name for name in sys.modules if name.startswith('minibert.')))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    rooms = {name.split(".")[1] for name in loaded.split()}
+    assert {"bert", "kernels"} <= rooms
+    assert not rooms & {"course", "data", "train", "tasks", "cli", "proofs", "gradcheck"}
