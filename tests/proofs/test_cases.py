@@ -40,7 +40,7 @@ def test_nothing_is_let_off_as_zero_but_what_a_softmax_takes_out_and_an_unused_h
         (f"{answers}, from two layers", "qa_outputs.bias"),
     }
     unused = {(what, name) for what, name in others if "pooler" in name or "relationship" in name}
-    assert {what for what, _ in unused} == {"BertModel, hidden", "no sentence pairs"}
+    assert {what for what, _ in unused} == {"BertModel, last_hidden_state", "no sentence pairs"}
     assert len(others) == len(spans) + len(unused)
 
 
