@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from minibert.assets import model_folder
-from minibert.bert.weights import check_folder
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
+from minibert.folders.weights import check_folder
 from minibert.ops import ACTIVATIONS
 
 # (layers L, hidden size H) of the released models; heads are H/64 and the feed-forward size is 4H.

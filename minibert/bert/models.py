@@ -21,7 +21,8 @@ from minibert.bert.inputs import (
     masked_lm_targets,
 )
 from minibert.bert.outputs import BertOutput, Derivatives, OutputKinds, PreTrainingOutput, total
-from minibert.bert.pretrained import (
+from minibert.errors import UserError
+from minibert.folders.tensors import (
     check_complete,
     load_tensors,
     match_tensors,
@@ -29,8 +30,7 @@ from minibert.bert.pretrained import (
     save_model,
     without_heads,
 )
-from minibert.bert.weights import open_weights
-from minibert.errors import UserError
+from minibert.folders.weights import open_weights
 from minibert.nn import Context, Module, Recorder, observed_backward
 from minibert.ops import Cache
 

@@ -31,30 +31,6 @@ class PreTrainingOutput(BertOutput):
     seq_relationship_logits: Array | None = None  # (B, 2)
 
 
-@dataclass
-class ClassifierOutput(BertOutput):
-    """Outputs of a model that classifies texts or tokens, or gives them numbers."""
-
-    logits: Array | None = None  # (B, K) for sequences, (B, S, K) for tokens
-    features: Array | None = None  # with feature_layers what the head reads: (B, S, …), of a text (B, …)
-
-
-@dataclass
-class QuestionAnsweringOutput(BertOutput):
-    """Outputs of a model that finds answers in passages."""
-
-    start_logits: Array | None = None  # (B, S)
-    end_logits: Array | None = None  # (B, S)
-    features: Array | None = None  # as in ClassifierOutput
-
-
-@dataclass
-class SentenceOutput(BertOutput):
-    """Outputs of a sentence encoder."""
-
-    embeddings: Array | None = None  # (B, H), a vector for each sentence
-
-
 Derivatives = dict[str, Any]  # of the scalar objective, by the name of the output
 
 

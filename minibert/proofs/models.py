@@ -6,7 +6,6 @@ from typing import Any
 
 from minibert.arrays import Array, Device
 from minibert.bert.config import BertConfig
-from minibert.bert.fine_tuning import freeze
 from minibert.bert.models import (
     BertForMaskedLM,
     BertForNextSentencePrediction,
@@ -15,13 +14,14 @@ from minibert.bert.models import (
     PretrainedModel,
 )
 from minibert.bert.outputs import BertOutput
-from minibert.bert.sentence import SentenceEncoder, SentencePairs
-from minibert.bert.task_models import (
+from minibert.gradcheck import Case, Draws, bearing, forget_gradients, model_case
+from minibert.heads.freezing import freeze
+from minibert.heads.sentence import SentenceEncoder, SentencePairs
+from minibert.heads.task_models import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
 )
-from minibert.gradcheck import Case, Draws, bearing, forget_gradients, model_case
 from minibert.nn import Module
 from minibert.proofs.small_bert import (
     BATCH,

@@ -6,19 +6,23 @@ from typing import Any
 from minibert import ops
 from minibert.arrays import Array, Device, to_numpy
 from minibert.bert.config import BertConfig
-from minibert.bert.fine_tuning import freeze, side_by_side
-from minibert.bert.heads import Classifier, LinearChainCRF
 from minibert.bert.inputs import (
     IGNORED,
-    NumberTargets,
-    SpanTargets,
     Targets,
-    TaskInputs,
-    check_no_empty_row,
     class_targets,
     count_labels,
-    count_spans,
     encoder_inputs,
+)
+from minibert.bert.models import BertModel, PretrainedModel
+from minibert.bert.outputs import BertOutput, Derivatives, OutputKinds, total
+from minibert.errors import UserError
+from minibert.heads.freezing import freeze, side_by_side
+from minibert.heads.inputs import (
+    NumberTargets,
+    SpanTargets,
+    TaskInputs,
+    check_no_empty_row,
+    count_spans,
     given_features,
     number_targets,
     span_targets,
@@ -27,16 +31,8 @@ from minibert.bert.inputs import (
     words_back,
     words_first,
 )
-from minibert.bert.models import BertModel, PretrainedModel
-from minibert.bert.outputs import (
-    BertOutput,
-    ClassifierOutput,
-    Derivatives,
-    OutputKinds,
-    QuestionAnsweringOutput,
-    total,
-)
-from minibert.errors import UserError
+from minibert.heads.layers import Classifier, LinearChainCRF
+from minibert.heads.outputs import ClassifierOutput, QuestionAnsweringOutput
 from minibert.nn import Context, Linear
 from minibert.ops import Cache
 
