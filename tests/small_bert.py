@@ -8,7 +8,7 @@ import pytest
 
 from minibert.arrays import Device
 from minibert.bert import BertConfig, BertForPreTraining
-from minibert.bert.models import PretrainedModel
+from minibert.folders.model import PretrainedModel
 
 SIZES = {
     "vocab_size": 50,

@@ -1,12 +1,7 @@
 """BERT: configuration, embeddings, encoder, heads, models."""
 
 from minibert.bert.config import POSITION_INITIALIZERS, PRESETS, BertConfig
-from minibert.bert.models import (
-    BertForMaskedLM,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertModel,
-)
+from minibert.bert.models import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining, BertModel
 from minibert.bert.outputs import BertOutput
 
 __all__ = [

@@ -3,8 +3,8 @@
 from minibert import ops
 from minibert.arrays import Array
 from minibert.bert.config import BertConfig
-from minibert.bert.inputs import Targets
 from minibert.nn import LayerNorm, Linear, Module, Parameter
+from minibert.nn.targets import Targets
 from minibert.ops import Cache
 
 

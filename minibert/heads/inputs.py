@@ -8,17 +8,9 @@ import numpy as np
 
 from minibert.arrays import Array, to_numpy
 from minibert.bert.config import BertConfig
-from minibert.bert.inputs import (
-    IGNORED,
-    EncoderInputs,
-    Targets,
-    as_column,
-    as_integers,
-    class_labels,
-    encoder_inputs,
-    flat_targets,
-)
+from minibert.bert.inputs import EncoderInputs, encoder_inputs
 from minibert.errors import UserError
+from minibert.nn.targets import IGNORED, Targets, as_column, as_integers, class_labels, flat_targets
 
 
 @dataclass(frozen=True)

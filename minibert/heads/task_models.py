@@ -6,15 +6,9 @@ from typing import Any
 from minibert import ops
 from minibert.arrays import Array, Device, to_numpy
 from minibert.bert.config import BertConfig
-from minibert.bert.inputs import (
-    IGNORED,
-    Targets,
-    class_targets,
-    count_labels,
-    encoder_inputs,
-)
-from minibert.bert.models import BertModel, PretrainedModel
-from minibert.bert.outputs import BertOutput, Derivatives, OutputKinds, total
+from minibert.bert.inputs import encoder_inputs
+from minibert.bert.models import BertModel, BertPretrainedModel
+from minibert.bert.outputs import BertOutput
 from minibert.errors import UserError
 from minibert.heads.freezing import freeze, side_by_side
 from minibert.heads.inputs import (
@@ -34,10 +28,12 @@ from minibert.heads.inputs import (
 from minibert.heads.layers import Classifier, LinearChainCRF
 from minibert.heads.outputs import ClassifierOutput, QuestionAnsweringOutput
 from minibert.nn import Context, Linear
+from minibert.nn.outputs import Derivatives, OutputKinds, total
+from minibert.nn.targets import IGNORED, Targets, class_targets, count_labels
 from minibert.ops import Cache
 
 
-class TaskModel(PretrainedModel):
+class TaskModel(BertPretrainedModel):
     """The encoder, and on top of it the head of one task. What the tasks have in common.
 
     A task makes its head in ``_add_head`` and its targets from labels in ``_targets``. ``_head`` fills in

@@ -16,11 +16,7 @@ from minibert.bert.encoder import (
     BertResidualOutput,
     BertSelfAttention,
 )
-from minibert.bert.heads import (
-    BertLMPredictionHead,
-    BertPredictionHeadTransform,
-    NextSentenceHead,
-)
+from minibert.bert.heads import BertLMPredictionHead, BertPredictionHeadTransform, NextSentenceHead
 from minibert.gradcheck import Case, Draws, module_case
 from minibert.heads.layers import Classifier, LinearChainCRF
 from minibert.nn import Module

@@ -6,14 +6,9 @@ from typing import Any
 
 from minibert.arrays import Array, Device
 from minibert.bert.config import BertConfig
-from minibert.bert.models import (
-    BertForMaskedLM,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertModel,
-    PretrainedModel,
-)
+from minibert.bert.models import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining, BertModel
 from minibert.bert.outputs import BertOutput
+from minibert.folders.model import PretrainedModel
 from minibert.gradcheck import Case, Draws, bearing, forget_gradients, model_case
 from minibert.heads.freezing import freeze
 from minibert.heads.sentence import SentenceEncoder, SentencePairs

@@ -11,11 +11,11 @@ from typing import Any
 
 from minibert.arrays import Device, resolve_device
 from minibert.bert import BertConfig
-from minibert.bert.models import PretrainedModel
 from minibert.data.randomness import generator
 from minibert.data.tasks import Faults, Feature
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
+from minibert.folders.model import PretrainedModel
 from minibert.heads import freeze, layerwise_lr
 from minibert.heads.freezing import check_frozen_layers, encoder_of
 from minibert.plots import plot_finetuning
