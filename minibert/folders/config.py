@@ -11,16 +11,71 @@ from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.folders.weights import check_folder
 
+PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
+MOST_LABELS = 10_000  # a new head is held against nothing, so this is the limit to its memory
 
-@dataclasses.dataclass
+
+@dataclasses.dataclass(kw_only=True)
 class PretrainedConfig:
-    """What the configurations of all models have in common: labels, and ``config.json``.
+    """What the configurations of all models have in common: ``config.json``, and the heads of fine-tuning.
 
-    Subclasses are dataclasses with fields under Hugging Face's names, among them ``num_labels``, ``id2label``
-    and ``label2id``.
+    Subclasses are dataclasses with more fields, under Hugging Face's names, among them ``hidden_size`` and
+    ``num_hidden_layers``.
+
+    ``id2label`` names the ``num_labels`` labels, and its inverse ``label2id`` follows from it.
+    ``problem_type`` is "single_label_classification", "regression", or None for regression with one label and
+    classification with more. ``classifier_dropout`` is the dropout before the head, None for
+    ``hidden_dropout_prob``. Two that transformers does not know: with ``crf`` a token classifier scores whole
+    taggings; with ``feature_layers`` the encoder stays as it is, and a head reads the hidden states of these
+    layers side by side (0: the embeddings, 1 … L, or −1 for the last).
+
+    Raises UserError if a value is out of range.
     """
 
     model_type: ClassVar[str] = "bert"
+
+    num_labels: int = 2
+    id2label: dict[int, str] | None = None
+    label2id: dict[str, int] | None = None
+    problem_type: str | None = None
+    classifier_dropout: float | None = None
+    crf: bool = False
+    feature_layers: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        self._name_labels()
+        check_size("num_labels", self.num_labels, MOST_LABELS)
+        check_choice("problem_type", self.problem_type, PROBLEM_TYPES)
+        if self.problem_type == "single_label_classification" and self.num_labels == 1:
+            raise UserError("single_label_classification needs at least 2 labels; with 1 say regression")
+        if self.classifier_dropout is not None:
+            check_number("classifier_dropout", self.classifier_dropout, 1)
+        check_flag("crf", self.crf)
+        if self.feature_layers is not None:
+            self.check_layers(self.feature_layers)
+
+    def check_layers(self, layers: Any) -> None:
+        """Raise UserError if these are not numbers of hidden states, at least one."""
+        count = self.num_hidden_layers
+        if not isinstance(layers, list | tuple) or not layers:
+            raise UserError(f"layers must be a list of numbers, at least one, got {reprlib.repr(layers)}")
+        for layer in layers:
+            if type(layer) is not int or not -count - 1 <= layer <= count:
+                raise UserError(
+                    f"no layer {reprlib.repr(layer)}; there are 0 (the embeddings) to {count}, and −1 to "
+                    f"−{count + 1}"
+                )
+
+    @property
+    def head_size(self) -> int:
+        """How many numbers a head reads of each token."""
+        return self.hidden_size * len(self.feature_layers or [-1])
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the labels of sequences are numbers and not classes."""
+        kind = self.problem_type
+        return kind == "regression" or (kind is None and self.num_labels == 1)
 
     def _name_labels(self) -> None:
         """Check ``id2label``; set the number of labels and ``label2id`` by it."""
@@ -117,3 +172,9 @@ def check_number(name: str, value: Any, stop: float) -> None:
     """Raise UserError if a value is no number of at least 0 and below ``stop``."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < stop:
         raise UserError(f"{name} must be a number of at least 0 and below {stop}, got {reprlib.repr(value)}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise UserError if a value is neither true nor false."""
+    if not isinstance(value, bool):
+        raise UserError(f"{name} must be true or false, got {reprlib.repr(value)}")
