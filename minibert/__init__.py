@@ -9,10 +9,13 @@ from minibert.bert import (
     BertForMaskedLM,
     BertForNextSentencePrediction,
     BertForPreTraining,
+    BertModel,
+)
+from minibert.errors import UserError
+from minibert.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
-    BertModel,
     SentenceEncoder,
     SentencePairs,
     extract_features,
@@ -20,7 +23,6 @@ from minibert.bert import (
     layerwise_lr,
     unfreeze,
 )
-from minibert.errors import UserError
 from minibert.text import BertTokenizer
 
 __version__ = "0.1.0"

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 
 PACKAGE = Path(__file__).resolve().parents[1] / "minibert"
-ROOMS = ("ops", "nn", "bert")
+ROOMS = ("ops", "nn", "folders", "bert", "heads")
 # What runs in a backward without being called so: how gradients reach the parameters.
 ALSO = {"add_grad", "settle_grad"}
 
@@ -48,7 +48,7 @@ class Mutant:
 
 
 def backward_functions() -> Iterator[Backward]:
-    """Every function and method of ops, nn and bert named ``…backward``, and those in ``ALSO``."""
+    """Every function and method of these rooms named ``…backward``, and those in ``ALSO``."""
     for path in sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("[!_]*.py")):
         file = path.relative_to(PACKAGE).as_posix()
         module = importlib.import_module("minibert." + file.removesuffix(".py").replace("/", "."))

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from minibert.bert import BertConfig, SentenceEncoder
+from minibert.bert import BertConfig
 from minibert.data.tasks import Passage, Query
+from minibert.heads import SentenceEncoder
 from minibert.text import BertTokenizer
 
 TOKENIZER = BertTokenizer(

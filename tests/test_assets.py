@@ -7,8 +7,8 @@ import pytest
 
 from minibert import assets
 from minibert.bert import BertConfig, BertForPreTraining
-from minibert.bert.weights import open_weights
 from minibert.errors import UserError
+from minibert.folders.weights import open_weights
 from minibert.tasks import export, fill_mask
 from minibert.text import BertTokenizer
 

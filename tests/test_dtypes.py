@@ -9,9 +9,8 @@ import pytest
 import strict
 
 from minibert.arrays import Device
-from minibert.bert import (
-    BertConfig,
-    BertForPreTraining,
+from minibert.bert import BertConfig, BertForPreTraining
+from minibert.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.measure import ContenderError
 from minibert import BertConfig, BertForPreTraining
-from minibert.bert.models import PretrainedModel
 from minibert.files import atomic_file
+from minibert.folders.model import PretrainedModel
 
 OURS, HUGGING_FACE, RUST = "minibert", "Hugging Face", "tokenizers (Rust)"
 

@@ -16,7 +16,7 @@ from benchmarks.parts.common import (
 )
 from benchmarks.results import milliseconds, paragraph, ratio, table
 from minibert import BertConfig
-from minibert.bert.info import step_cost
+from minibert.tasks.info import step_cost
 
 MACHINE = "gpu"  # not one of the parts that are measured on a CPU
 

@@ -1,17 +1,12 @@
 """What a BERT is made of: the numbers that fix its shape."""
 
-import dataclasses
-import difflib
 import math
 import reprlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from minibert.assets import model_folder
-from minibert.bert.weights import check_folder
 from minibert.errors import UserError
-from minibert.files import read_json, write_json
+from minibert.folders.config import PretrainedConfig, check_choice, check_flag, check_number, check_size
 from minibert.ops import ACTIVATIONS
 
 # (layers L, hidden size H) of the released models; heads are H/64 and the feed-forward size is 4H.
@@ -24,7 +19,7 @@ PRESETS: dict[str, tuple[int, int]] = _NAMED | _RELEASED
 
 
 @dataclass
-class BertConfig:
+class BertConfig(PretrainedConfig):
     """The configuration of a BERT, under Hugging Face's names; the defaults are BERT-base, uncased.
 
     ``hidden_act`` is "gelu" (the erf form, as in transformers), "gelu_new" (the tanh form, as in
@@ -32,14 +27,8 @@ class BertConfig:
     or "normal" (transformers); with ``position_initializer`` "sinusoidal" the positions, which are learned
     all the same, start as the waves of Vaswani et al. (2017). ``loss_denominator_epsilon`` is added to the
     number of masked words that the masked-LM loss is divided by (1e-5 in google-research/bert, 0 in
-    transformers). With ``is_decoder`` a token sees only itself and those to its left.
-
-    The rest belongs to the heads of fine-tuning. ``id2label`` names the ``num_labels`` labels, and its
-    inverse ``label2id`` follows from it. ``problem_type`` is "single_label_classification", "regression",
-    or None for regression with one label and classification with more. ``classifier_dropout`` is the dropout
-    before the head, None for ``hidden_dropout_prob``. Two that transformers does not know: with ``crf`` a
-    token classifier scores whole taggings; with ``feature_layers`` the encoder stays as it is, and a head
-    reads the hidden states of these layers side by side (0: the embeddings, 1 … L, or −1 for the last).
+    transformers). With ``is_decoder`` a token sees only itself and those to its left. The fields that belong
+    to the heads of fine-tuning are those of ``PretrainedConfig``.
 
     Raises UserError if a size is not positive or absurd (``LARGEST``), the sizes do not fit each other, or
     a value is out of range.
@@ -62,93 +51,27 @@ class BertConfig:
     position_initializer: str = "normal"
     loss_denominator_epsilon: float = 0.0
     is_decoder: bool = False
-    num_labels: int = 2
-    id2label: dict[int, str] | None = None
-    label2id: dict[str, int] | None = None
-    problem_type: str | None = None
-    classifier_dropout: float | None = None
-    crf: bool = False
-    feature_layers: list[int] | None = None
 
     def __post_init__(self) -> None:
-        self._name_labels()
         for name in LARGEST:
-            _check_size(name, getattr(self, name))
+            check_size(name, getattr(self, name), LARGEST[name])
+        super().__post_init__()
         if self.hidden_size % self.num_attention_heads:
             raise UserError(
                 f"hidden_size {self.hidden_size} is not divisible by num_attention_heads "
                 f"{self.num_attention_heads}; each head gets an equal share of the hidden size"
             )
         for name, stop in _RANGES.items():
-            number = getattr(self, name)
-            if name in _OPTIONAL and number is None:
-                continue
-            if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number < stop:
-                raise UserError(
-                    f"{name} must be a number of at least 0 and below {stop}, got {reprlib.repr(number)}"
-                )
-        _check_choice("hidden_act", self.hidden_act, ACTIVATIONS)
-        _check_choice("initializer", self.initializer, ("truncated_normal", "normal"))
-        _check_choice("position_initializer", self.position_initializer, POSITION_INITIALIZERS)
-        _check_choice("problem_type", self.problem_type, PROBLEM_TYPES)
-        if self.problem_type == "single_label_classification" and self.num_labels == 1:
-            raise UserError("single_label_classification needs at least 2 labels; with 1 say regression")
-        for name in ("is_decoder", "crf"):
-            if not isinstance(getattr(self, name), bool):
-                raise UserError(f"{name} must be true or false, got {reprlib.repr(getattr(self, name))}")
-        if self.feature_layers is not None:
-            self.check_layers(self.feature_layers)
+            check_number(name, getattr(self, name), stop)
+        check_choice("hidden_act", self.hidden_act, ACTIVATIONS)
+        check_choice("initializer", self.initializer, ("truncated_normal", "normal"))
+        check_choice("position_initializer", self.position_initializer, POSITION_INITIALIZERS)
+        check_flag("is_decoder", self.is_decoder)
         padding = self.pad_token_id
         if padding is not None and (type(padding) is not int or not 0 <= padding < self.vocab_size):
             raise UserError(
                 f"pad_token_id must be an id below {self.vocab_size} or null, got {reprlib.repr(padding)}"
             )
-
-    def _name_labels(self) -> None:
-        """Check ``id2label``; set the number of labels and ``label2id`` by it."""
-        self.label2id = None
-        if self.id2label is None:
-            return
-        names = self.id2label
-        count = len(names) if isinstance(names, dict) else 0
-        if not count or {str(i) for i in names} != {str(i) for i in range(count)}:
-            raise UserError(f"id2label must name the labels 0, 1, 2, …, got {reprlib.repr(names)}")
-        if not all(isinstance(name, str) for name in names.values()):
-            raise UserError(f"id2label must give every label a text, got {reprlib.repr(names)}")
-        if self.num_labels not in (2, count):  # 2 is also what stands there if nothing was said
-            raise UserError(f"num_labels is {self.num_labels}, but id2label names {count} labels")
-        self.id2label = {int(i): name for i, name in sorted(names.items(), key=lambda item: int(item[0]))}
-        self.label2id = {name: i for i, name in self.id2label.items()}
-        self.num_labels = count
-
-    def check_layers(self, layers: Any) -> None:
-        """Raise UserError if these are not numbers of hidden states, at least one."""
-        count = self.num_hidden_layers
-        if not isinstance(layers, list | tuple) or not layers:
-            raise UserError(f"layers must be a list of numbers, at least one, got {reprlib.repr(layers)}")
-        for layer in layers:
-            if type(layer) is not int or not -count - 1 <= layer <= count:
-                raise UserError(
-                    f"no layer {reprlib.repr(layer)}; there are 0 (the embeddings) to {count}, and −1 to "
-                    f"−{count + 1}"
-                )
-
-    @property
-    def head_size(self) -> int:
-        """How many numbers a head reads of each token."""
-        return self.hidden_size * len(self.feature_layers or [-1])
-
-    @property
-    def labels(self) -> list[str]:
-        """The names of the labels in order: LABEL_0, LABEL_1, … where none were given, as in transformers."""
-        names = self.id2label or {i: f"LABEL_{i}" for i in range(self.num_labels)}
-        return list(names.values())
-
-    @property
-    def is_regression(self) -> bool:
-        """Whether the labels of sequences are numbers and not classes."""
-        kind = self.problem_type
-        return kind == "regression" or (kind is None and self.num_labels == 1)
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> "BertConfig":
@@ -156,62 +79,13 @@ class BertConfig:
 
         Any field can be given another value by its name. Raises UserError for an unknown name.
         """
-        _check_choice("preset", name, PRESETS)
+        check_choice("preset", name, PRESETS)
         layers, hidden = PRESETS[name]
         hidden = overrides.get("hidden_size", hidden)
-        _check_size("hidden_size", hidden)
+        check_size("hidden_size", hidden, LARGEST["hidden_size"])
         sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": 4 * hidden}
         sizes["num_attention_heads"] = hidden // 64 or 1
         return cls.from_dict(sizes | overrides)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
-        """A configuration from its fields. Raises UserError for a field that it does not have."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        for name in values:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                raise UserError(
-                    f"unknown model setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
-                )
-        return cls(**values)
-
-    def replace(self, **settings: Any) -> "BertConfig":
-        """The same configuration with other settings. New labels replace the old ones and their names."""
-        if settings.keys() & {"num_labels", "id2label"}:
-            settings = {"num_labels": 2, "id2label": None} | settings
-        return self.from_dict(self.to_dict() | settings)
-
-    @classmethod
-    def from_pretrained(cls, folder: str | Path, **settings: Any) -> "BertConfig":
-        """The configuration in ``folder/config.json``; what it says beyond our fields is left aside.
-
-        ``folder`` may also be the name of a model that comes with the package, "mini".
-        ``settings`` are fields that get another value than in the file. Raises UserError if folder or file
-        are missing or damaged, or describe something that is not a BERT.
-        """
-        folder = model_folder(folder)
-        check_folder(folder)
-        path = folder / "config.json"
-        values = read_json(path, "model configuration")
-        if not isinstance(values, dict) or values.get("model_type", "bert") != "bert":
-            raise UserError(f"{path}: not the configuration of a BERT (model_type should be 'bert')")
-        if values.get("position_embedding_type", "absolute") != "absolute":
-            raise UserError(f"{path}: only absolute position embeddings are known here")
-        known = {field.name for field in dataclasses.fields(cls)}
-        try:
-            config = cls(**{name: value for name, value in values.items() if name in known})
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from None
-        return config.replace(**settings) if settings else config
-
-    def save_pretrained(self, folder: str | Path, **more: Any) -> None:
-        """Write ``folder/config.json`` as Hugging Face reads it, with whatever more is to be told there."""
-        write_json(Path(folder) / "config.json", {"model_type": "bert", **more, **self.to_dict()})
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields and their values."""
-        return dataclasses.asdict(self)
 
 
 # Far beyond any BERT: a larger size is a mistake or an attack. Sizes below are held against the tensors of a
@@ -224,31 +98,14 @@ LARGEST = {
     "intermediate_size": 1_000_000,
     "max_position_embeddings": 10_000_000,
     "type_vocab_size": 1_000_000,
-    "num_labels": 10_000,  # a new head is held against nothing, so this is the limit to its memory
 }
 
 POSITION_INITIALIZERS = ("normal", "sinusoidal")
-PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
 _RANGES = {  # from 0 up to, but not including
     "hidden_dropout_prob": 1,
     "attention_probs_dropout_prob": 1,
-    "classifier_dropout": 1,
     "initializer_range": math.inf,
     "layer_norm_eps": math.inf,
     "loss_denominator_epsilon": math.inf,
 }
-_OPTIONAL = {"classifier_dropout"}  # may be None
-
-
-def _check_size(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{name} must be a whole number of at least 1, got {reprlib.repr(value)}")
-    if value > LARGEST[name]:
-        raise UserError(f"{name} must be at most {LARGEST[name]:,}, got {reprlib.repr(value)}")
-
-
-def _check_choice(what: str, value: Any, choices: Any) -> None:
-    if value not in tuple(choices):
-        names = ", ".join(choice for choice in choices if choice is not None)
-        raise UserError(f"unknown {what} {reprlib.repr(value)}; expected one of {names}")

@@ -1,14 +1,10 @@
-"""What stands on top of the encoder.
-
-For pre-training: a guess for each masked word, and whether B really follows A. For fine-tuning: scores for a
-few labels, and for sequences of them.
-"""
+"""What stands on top of the encoder in pre-training: guesses for masked words, and whether B follows A."""
 
 from minibert import ops
 from minibert.arrays import Array
 from minibert.bert.config import BertConfig
-from minibert.bert.inputs import Targets
-from minibert.nn import Context, Dropout, LayerNorm, Linear, Module, Parameter
+from minibert.nn import LayerNorm, Linear, Module, Parameter
+from minibert.nn.targets import Targets
 from minibert.ops import Cache
 
 
@@ -120,59 +116,3 @@ class BertPreTrainingHeads(Module):
         super().__init__()
         self.predictions = BertLMPredictionHead(config, word_weight) if masked_lm else None
         self.seq_relationship = NextSentenceHead(config) if next_sentence else None
-
-
-class Classifier(Linear):
-    """A score for each of the K labels: y = dropout(x) Wᵀ + b. x has ``config.head_size`` numbers."""
-
-    def __init__(self, config: BertConfig):
-        super().__init__(config.head_size, config.num_labels)
-        own = config.classifier_dropout
-        self.dropout = Dropout(config.hidden_dropout_prob if own is None else own)
-
-    def forward(self, x: Array, context: Context | None = None) -> tuple[Array, Cache]:
-        """x (…, head size) → y (…, K)."""
-        dropped, dropout_cache = self.dropout.forward(x, context or self.new_context())
-        y, linear_cache = super().forward(dropped)
-        return y, Cache(self, dropout_cache, linear_cache)
-
-    def backward(self, dout: Array, cache: Cache) -> Array:
-        """dout (…, K) → dx (…, H)."""
-        ddropped = super().backward(dout, cache.pop(self))
-        return self.dropout.backward(ddropped, cache.pop(self))
-
-
-class LinearChainCRF(Module):
-    """The probability of a whole tagging (``ops/crf.py``): it knows which tags follow each other.
-
-    It begins as a softmax for each word, with all its own scores 0. They are added, like biases, and like
-    biases not decayed.
-    """
-
-    def __init__(self, num_tags: int):
-        super().__init__()
-        self.start_transitions = Parameter((num_tags,), init="zeros", decay=False)
-        self.end_transitions = Parameter((num_tags,), init="zeros", decay=False)
-        self.transitions = Parameter((num_tags, num_tags), init="zeros", decay=False)
-
-    def _scores(self) -> tuple[Array, Array, Array]:
-        return self.start_transitions.value, self.end_transitions.value, self.transitions.value
-
-    def forward(self, emissions: Array, tags: Array, mask: Array, denominator: float) -> tuple[Array, Cache]:
-        """loss = Σ −log p(tags) / denominator, a 0-d array, in nats.
-
-        emissions (B, S, K), tags (B, S), mask (B, S), 1 for the S words at most of a sentence.
-        """
-        return ops.crf_nll(emissions, *self._scores(), tags, mask, denominator)
-
-    def backward(self, dloss: Array | float, cache: Cache) -> Array:
-        """dloss, a scalar → demissions (B, S, K)."""
-        demissions, dstart, dend, dtransitions = ops.crf_nll_backward(dloss, cache)
-        self.start_transitions.add_grad(dstart)
-        self.end_transitions.add_grad(dend)
-        self.transitions.add_grad(dtransitions)
-        return demissions
-
-    def best_tags(self, emissions: Array, mask: Array) -> Array:
-        """The most probable tagging: emissions (B, S, K), mask (B, S) → tags (B, S)."""
-        return ops.viterbi(emissions, *self._scores(), mask)

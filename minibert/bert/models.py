@@ -1,165 +1,33 @@
 """The models: an encoder, and the heads that it is pre-trained with."""
 
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, Device, map_arrays, to_numpy
-from minibert.assets import model_folder
+from minibert.arrays import Array, Device, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
 from minibert.bert.encoder import BertEncoder, BertPooler
 from minibert.bert.heads import BertPreTrainingHeads
-from minibert.bert.inputs import (
-    EncoderInputs,
-    PretrainingInputs,
-    Targets,
-    class_targets,
-    count_labels,
-    encoder_inputs,
-    masked_lm_targets,
-)
-from minibert.bert.outputs import BertOutput, Derivatives, OutputKinds, PreTrainingOutput, total
-from minibert.bert.pretrained import (
-    check_complete,
-    load_tensors,
-    match_tensors,
-    report,
-    save_model,
-    without_heads,
-)
-from minibert.bert.weights import open_weights
+from minibert.bert.inputs import EncoderInputs, PretrainingInputs, encoder_inputs, masked_lm_targets
+from minibert.bert.outputs import BertOutput, PreTrainingOutput
 from minibert.errors import UserError
-from minibert.nn import Context, Module, Recorder, observed_backward
+from minibert.folders.model import PretrainedModel
+from minibert.nn import Context, Recorder, observed_backward
+from minibert.nn.outputs import Derivatives, OutputKinds, total
+from minibert.nn.targets import Targets, class_targets, count_labels
 from minibert.ops import Cache
 
 
-class PretrainedModel(Module):
-    """A model that stands on its own: it has a configuration, owns its parameters, and can be saved.
-
-    ``device`` is "cpu", "cuda", "cuda:1" or "auto", ``dtype``, that of the parameters, "float32" or
-    "float64". ``precision`` is what is computed in, if that is not the same: "tf32", "bfloat16" and
-    "float16" go with parameters in float32. The parameters start as ``config.initializer`` says, from
-    ``seed``. A new model is in training mode (dropout on).
-    """
+class BertPretrainedModel(PretrainedModel):
+    """A model with a BERT inside: its configuration, and what a prepared batch is."""
 
     config: BertConfig
-    architecture = ""  # its class in transformers, where that has another name
-    begins_with_new_head = False  # whether it usually starts from a folder of another class, for fine-tuning
-
-    def _become_root(self, device: str | Device | None, dtype: str, precision: str | None, seed: int) -> None:
-        """Allocate all parameters and give them their first values; with None that is left to others."""
-        if device is not None:
-            self.allocate(device, dtype, precision, first_values=False)
-            self._initialise(seed)
-
-    def _initialise(self, seed: int, only: Collection[str] | None = None) -> None:
-        config = self.config
-        self.initialise(seed, config.initializer_range, config.initializer == "truncated_normal", only)
-
-    # -- Forward and backward -------------------------------------------------------------------
-
-    def prepare(self, **batch: Any) -> EncoderInputs:
-        """Everything that a forward pass does on the host: check a batch, and find its targets."""
-        raise NotImplementedError
-
-    def _on_device(self, input_ids: Any, batch: Mapping[str, Any]) -> Any:
-        """A prepared batch as it is; arrays of the host are prepared now."""
-        if not isinstance(input_ids, EncoderInputs):
-            return map_arrays(self.device.asarray, self.prepare(input_ids=input_ids, **batch))
-        if batch:
-            raise TypeError(f"a prepared batch is complete; it cannot be given {', '.join(batch)} as well")
-        return input_ids
-
-    def backward(self, cache: Cache, dloss: Array | float | None = None, **derivatives: Any) -> Array | None:
-        """Add to the gradient of every parameter. The cache is used up.
-
-        ``derivatives`` are those of a scalar objective with respect to any outputs of that forward pass, by
-        their names with a d in front: ``dlogits``, ``dlast_hidden_state``, … Each has the shape of its
-        output; ``dhidden_states`` and ``dattentions`` are lists in which some may be None. Without any the
-        objective is the model's own loss, and ``dloss`` is 1; if given it is a number or a 0-d array on the
-        device.
-
-        Returns the derivative of ``inputs_embeds``, if the forward had these. Below the lowest part that
-        learns nothing is computed. Raises TypeError for a derivative of something that the pass did not
-        return, and ValueError for one of another shape, or if there is neither a loss nor a derivative.
-        """
-        kinds = cache.pop(self)
-        if dloss is None and not derivatives:
-            if not kinds.has("loss"):
-                raise ValueError("backward without a loss: give forward labels, or backward a derivative")
-            dloss = 1.0
-        return self._backward(cache, kinds.check({"dloss": dloss, **derivatives}, self.device))
-
-    def _backward(self, cache: Cache, derivatives: Derivatives) -> Array | None:
-        raise NotImplementedError
-
-    # -- Folders --------------------------------------------------------------------------------
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        folder: str | Path,
-        device: str | Device = "cpu",
-        dtype: str = "float32",
-        precision: str | None = None,
-        seed: int = 0,
-        complete: bool = False,
-        new_head: bool = False,
-        **settings: Any,
-    ) -> "PretrainedModel":
-        """The model in a local folder (``config.json``, ``model.safetensors``), in evaluation mode.
-
-        ``folder`` may also be the name of a model that comes with the package, "mini".
-
-        Reads what this package and Hugging Face's transformers write for any BERT: in one file or in shards,
-        in 16, 32 or 64 bits, with or without ``bert.`` in the names. ``settings`` are fields of the
-        configuration that get another value than in the file. A pooler or a head that the files do not have
-        starts anew, from ``seed``, and tensors that this class has no use for are left aside; a warning names
-        both. In fine-tuning that is how it should be, and one line says which head is new. With ``complete``
-        nothing may start anew; with ``new_head`` every head does, but not the pooler. Raises UserError for
-        anything else that does not fit, before memory is taken.
-        """
-        folder = model_folder(folder)
-        stored = open_weights(folder, cls.architecture or cls.__name__)
-        stored = without_heads(stored) if new_head else stored
-        model = cls._skeleton(folder, settings)
-        match = match_tensors(model, stored, folder)
-        if complete:
-            check_complete(match, folder, model)
-        try:
-            model.allocate(device, dtype, precision, first_values=False)
-        except MemoryError:
-            count = sum(parameter.size for _, parameter in model.named_parameters())
-            raise UserError(f"{folder}: not enough memory for {count:,} parameters in {dtype}") from None
-        load_tensors(model, match.sources)
-        model._initialise(seed, only=match.missing)
-        report(match, folder, model)
-        model.eval()
-        return model
-
-    @classmethod
-    def _skeleton(cls, folder: Path, settings: dict[str, Any]) -> "PretrainedModel":
-        """The model that a folder describes, without memory."""
-        return cls(BertConfig.from_pretrained(folder, **settings), device=None)
-
-    def save_pretrained(
-        self, folder: str | Path, dtype: str | None = None, max_shard_size: int | str | None = None
-    ) -> None:
-        """Write ``config.json`` and ``model.safetensors``, which transformers reads, into a folder.
-
-        ``dtype``: "float16", "bfloat16", "float32" or "float64", by default the model's. With a
-        ``max_shard_size``, in bytes or as "16MiB" or "5GB", the weights are split into files of at most that
-        size, listed in ``model.safetensors.index.json``. Weights that were there before are replaced, all or,
-        after an error, none. A tokenizer is saved beside them by its own ``save_pretrained``.
-
-        Raises UserError if a number is too large for the type or a tensor for a file.
-        """
-        save_model(self, Path(folder), dtype, max_shard_size)
+    config_class = BertConfig
+    prepared = EncoderInputs
 
 
-class BertModel(PretrainedModel):
+class BertModel(BertPretrainedModel):
     """The encoder: embeddings, L layers, and the pooler unless ``add_pooling_layer`` is False.
 
     With ``device=None`` it has no memory yet: it is part of a larger model, which will allocate it.
@@ -248,7 +116,7 @@ class BertModel(PretrainedModel):
         return self.embeddings.backward(observed_backward(dembedded, seen), embeddings_cache)
 
 
-class BertForPreTraining(PretrainedModel):
+class BertForPreTraining(BertPretrainedModel):
     """BERT with both of its pre-training heads. loss = masked-LM loss + next-sentence loss."""
 
     losses = ("loss", "mlm_loss", "nsp_loss")  # of the outputs; a head that is not there has none

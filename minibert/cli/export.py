@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from minibert.bert.weights import DTYPES
 from minibert.cli.parser import add_command
+from minibert.folders.weights import DTYPES
 from minibert.tasks import export
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from minibert.arrays import PRECISIONS
 from minibert.bert import PRESETS, BertConfig
-from minibert.bert.info import describe_parameters, describe_step
 from minibert.cli.parser import add_command
+from minibert.tasks.info import describe_parameters, describe_step
 
 
 def add(commands: Any) -> None:

@@ -16,14 +16,9 @@ from minibert.bert.encoder import (
     BertResidualOutput,
     BertSelfAttention,
 )
-from minibert.bert.heads import (
-    BertLMPredictionHead,
-    BertPredictionHeadTransform,
-    Classifier,
-    LinearChainCRF,
-    NextSentenceHead,
-)
+from minibert.bert.heads import BertLMPredictionHead, BertPredictionHeadTransform, NextSentenceHead
 from minibert.gradcheck import Case, Draws, module_case
+from minibert.heads.layers import Classifier, LinearChainCRF
 from minibert.nn import Module
 from minibert.nn.layers import Embedding, LayerNorm, Linear
 from minibert.proofs.small_bert import BATCH, CONFIG, with_twin

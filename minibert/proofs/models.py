@@ -6,22 +6,17 @@ from typing import Any
 
 from minibert.arrays import Array, Device
 from minibert.bert.config import BertConfig
-from minibert.bert.fine_tuning import freeze
-from minibert.bert.models import (
-    BertForMaskedLM,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertModel,
-    PretrainedModel,
-)
+from minibert.bert.models import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining, BertModel
 from minibert.bert.outputs import BertOutput
-from minibert.bert.sentence import SentenceEncoder, SentencePairs
-from minibert.bert.task_models import (
+from minibert.folders.model import PretrainedModel
+from minibert.gradcheck import Case, Draws, bearing, forget_gradients, model_case
+from minibert.heads.freezing import freeze
+from minibert.heads.sentence import SentenceEncoder, SentencePairs
+from minibert.heads.task_models import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
 )
-from minibert.gradcheck import Case, Draws, bearing, forget_gradients, model_case
 from minibert.nn import Module
 from minibert.proofs.small_bert import (
     BATCH,

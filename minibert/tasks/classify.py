@@ -10,10 +10,11 @@ from scipy.special import expit
 
 from minibert import ops
 from minibert.arrays import to_numpy
-from minibert.bert import BertConfig, BertForSequenceClassification
+from minibert.bert import BertConfig
 from minibert.data.tasks import Faults, Feature, Place, TextExample, text_features
 from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
+from minibert.heads import BertForSequenceClassification
 from minibert.tasks import metrics
 from minibert.tasks.task import TableTask
 

@@ -13,10 +13,10 @@ from tqdm import tqdm
 
 from minibert.arrays import to_numpy
 from minibert.assets import model_folder
-from minibert.bert import SentenceEncoder
 from minibert.data.tasks import TextExample, ordered_batches, single_features
 from minibert.errors import UserError
 from minibert.files import atomic_file, read_json
+from minibert.heads import SentenceEncoder
 from minibert.text import BertTokenizer
 from minibert.text.tokenizer import CONFIG_KEYS
 

@@ -7,12 +7,12 @@ import numpy as np
 
 from minibert.assets import model_folder
 from minibert.bert import BertConfig
-from minibert.bert.pretrained import CONSTANTS, check_type, encoder_tensors
-from minibert.bert.sentence import POOLING_FOLDER
-from minibert.bert.shards import replacing_weights
-from minibert.bert.weights import DTYPES, INDEX_NAME, open_weights
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
+from minibert.folders.shards import replacing_weights
+from minibert.folders.tensors import CONSTANTS, check_type, encoder_tensors
+from minibert.folders.weights import DTYPES, INDEX_NAME, open_weights
+from minibert.heads.sentence import POOLING_FOLDER
 from minibert.tasks.task import TASK_FILE
 
 COMPANIONS = (".txt", ".json", ".md", ".png")  # vocabulary, tokenizer, task, model card and its pictures

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from minibert.arrays import Device, resolve_device
-from minibert.bert import BertConfig, freeze, layerwise_lr
-from minibert.bert.fine_tuning import check_frozen_layers, encoder_of
-from minibert.bert.models import PretrainedModel
+from minibert.bert import BertConfig
 from minibert.data.randomness import generator
 from minibert.data.tasks import Faults, Feature
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
+from minibert.folders.model import PretrainedModel
+from minibert.heads import freeze, layerwise_lr
+from minibert.heads.freezing import check_frozen_layers, encoder_of
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
 from minibert.tasks.finetune_settings import FinetuneSettings, split_settings

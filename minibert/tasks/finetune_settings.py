@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from minibert.bert.task_models import TaskModel
 from minibert.data.tasks import RECIPES
 from minibert.errors import UserError
+from minibert.heads.task_models import TaskModel
 from minibert.settings import check_names, setting, with_default
 from minibert.tasks.registry import TASKS
 from minibert.tasks.task import TaskOptions

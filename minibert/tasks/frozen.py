@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from minibert.arrays import to_numpy
-from minibert.bert.task_models import TaskModel
 from minibert.data.tasks import Feature
 from minibert.files import explain_write_errors
+from minibert.heads.task_models import TaskModel
 from minibert.tasks.task import outputs
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from minibert.bert import BertConfig
-from minibert.bert.weights import open_weights
 from minibert.errors import UserError
 from minibert.files import read_json, write_text
+from minibert.folders.weights import open_weights
 from minibert.text import BertTokenizer
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from minibert import __version__
 from minibert.arrays import Device, resolve_device
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
-from minibert.bert.info import step_cost
 from minibert.data import (
     BatchStream,
     Corpus,
@@ -30,6 +29,7 @@ from minibert.files import atomic_folder, check_writable, read_json
 from minibert.plots import plot_loss
 from minibert.tasks.fill_mask import fill_mask
 from minibert.tasks.held_out import evaluate, evaluation_batches
+from minibert.tasks.info import step_cost
 from minibert.tasks.pretrain_settings import Phase, PretrainSettings
 from minibert.tasks.pretrained_card import write_pretrained_card
 from minibert.tasks.run import Run, newest_checkpoint

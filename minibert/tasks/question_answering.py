@@ -12,7 +12,6 @@ import numpy as np
 
 from minibert import ops
 from minibert.arrays import to_numpy
-from minibert.bert import BertForQuestionAnswering
 from minibert.data.tasks import (
     Faults,
     Place,
@@ -23,6 +22,7 @@ from minibert.data.tasks import (
     split_articles,
 )
 from minibert.data.tasks.faults import Problem
+from minibert.heads import BertForQuestionAnswering
 from minibert.settings import setting
 from minibert.tasks.metrics import best_null_threshold, squad_scores
 from minibert.tasks.task import Task, TaskOptions

@@ -5,10 +5,10 @@ from typing import Any
 
 from minibert.assets import model_folder
 from minibert.bert import BertConfig
-from minibert.bert.models import PretrainedModel
-from minibert.bert.weights import check_folder
 from minibert.errors import UserError
 from minibert.files import read_json
+from minibert.folders.model import PretrainedModel
+from minibert.folders.weights import check_folder
 from minibert.tasks.classify import Classify, Regress
 from minibert.tasks.question_answering import AnswerQuestions
 from minibert.tasks.similarity import Similarity

@@ -10,9 +10,9 @@ from typing import Any
 
 from minibert.arrays import Device, default_precision, get_threads, set_threads
 from minibert.assets import model_folder
-from minibert.bert.weights import open_weights
 from minibert.errors import UserError
 from minibert.files import check_writable, explain_write_errors, lock, write_json
+from minibert.folders.weights import open_weights
 from minibert.interrupts import sigterm_as_ctrl_c
 from minibert.nn import Module
 from minibert.ops import require_kernels

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 
 from minibert import ops
-from minibert.bert import SentenceEncoder, SentencePairs
-from minibert.bert.sentence import MODULES_FILE
 from minibert.data.tasks import (
     RECIPES,
     DistinctPairs,
@@ -23,6 +21,8 @@ from minibert.data.tasks import (
 from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
 from minibert.files import write_json
+from minibert.heads import SentenceEncoder, SentencePairs
+from minibert.heads.sentence import MODULES_FILE
 from minibert.settings import setting
 from minibert.tasks import metrics
 from minibert.tasks.embed import LENGTH_FILE, TextEncoder

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from minibert.bert import BertForTokenClassification
 from minibert.data.tasks import (
     SCHEMES,
     Faults,
@@ -21,6 +20,7 @@ from minibert.data.tasks import (
 from minibert.data.tasks.conll import to_bio
 from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
+from minibert.heads import BertForTokenClassification
 from minibert.settings import setting
 from minibert.tasks.metrics import accuracy, entities, entity_scores
 from minibert.tasks.task import Task, TaskOptions

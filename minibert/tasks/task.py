@@ -10,7 +10,6 @@ from tqdm import tqdm
 
 from minibert.assets import model_folder
 from minibert.bert import BertConfig, BertOutput
-from minibert.bert.models import PretrainedModel
 from minibert.data.randomness import generator
 from minibert.data.tasks import (
     FORMATS,
@@ -29,6 +28,7 @@ from minibert.data.tasks import (
 from minibert.data.tasks.tables import USUAL_COLUMNS, column_of
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
+from minibert.folders.model import PretrainedModel
 from minibert.settings import Settings, setting
 from minibert.text import BertTokenizer
 

@@ -26,9 +26,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import BertConfig, BertForPreTraining, BertTokenizer, check, ops, plots
-from minibert.bert.info import parameter_table
 from minibert.course.exercises.n00_start_here import CHANGES, SENTENCE, probabilities_at_mask
 from minibert.tasks import fill_mask
+from minibert.tasks.info import parameter_table
 
 plots.notebook_style()
 np.set_printoptions(precision=3, suppress=True)

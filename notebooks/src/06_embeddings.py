@@ -29,13 +29,13 @@ import numpy as np
 
 from minibert import BertConfig, BertModel, BertTokenizer, UserError, check, plots
 from minibert.arrays import dropout_key
-from minibert.bert.info import parameter_table, step_cost
 from minibert.course import read_log
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.gradcheck import function_case
 from minibert.nn.initialise import sinusoids
 from minibert.ops.composites import embed, embed_backward
 from minibert.ops.embedding import embedding, embedding_backward
+from minibert.tasks.info import parameter_table, step_cost
 
 plots.notebook_style()
 np.set_printoptions(precision=3, suppress=True)

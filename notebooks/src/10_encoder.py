@@ -30,7 +30,6 @@ import numpy as np
 from minibert import BertConfig, BertForPreTraining, check, plots
 from minibert.arrays import resolve_device
 from minibert.bert.encoder import BertEncoder, BertLayer, BertResidualOutput
-from minibert.bert.info import parameter_table
 from minibert.course import read_log
 from minibert.course.exercises.n10_encoder import feed_forward_block
 from minibert.gradcheck import Draws, function_case, model_case, module_case
@@ -42,6 +41,7 @@ from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
 from minibert.ops.layer_norm import layer_norm, layer_norm_backward
 from minibert.ops.linear import linear, linear_backward
 from minibert.proofs.small_bert import BATCH, CONFIG, LABELS, NEXT_SENTENCE_LABEL
+from minibert.tasks.info import parameter_table
 from minibert.train.optimiser import AdamW
 
 plots.notebook_style()
@@ -801,6 +801,6 @@ $(30522 + 516) \cdot 384 + 6 \, (12 \cdot 384^2 + 13 \cdot 384) + 384^2 + 384 = 
 # %% [markdown]
 r"""
 **Next:** [11 · Heads and losses](11_heads_losses.ipynb), what stands on top of the encoder.
-The code of this notebook: [encoder.py](../minibert/bert/encoder.py), [info.py](../minibert/bert/info.py),
+The code of this notebook: [encoder.py](../minibert/bert/encoder.py), [info.py](../minibert/tasks/info.py),
 [gradcheck](../minibert/gradcheck/__init__.py).
 """

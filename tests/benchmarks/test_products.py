@@ -6,7 +6,7 @@ import pytest
 from benchmarks.inputs import IGNORED, count_masked, pretraining_batch
 from benchmarks.products import AttentionProducts, LinearProducts, step_products
 from minibert import BertConfig
-from minibert.bert.info import step_cost
+from minibert.tasks.info import step_cost
 
 
 @pytest.mark.parametrize(("preset", "vocab_size"), [("tiny", 8192), ("mini", 1000)])

@@ -7,16 +7,10 @@ import pytest
 
 from minibert import ops
 from minibert.arrays import dropout_stream, to_numpy
-from minibert.bert import (
-    BertForMaskedLM,
-    BertForPreTraining,
-    BertForSequenceClassification,
-    BertModel,
-    SentenceEncoder,
-    SentencePairs,
-)
+from minibert.bert import BertForMaskedLM, BertForPreTraining, BertModel
 from minibert.errors import UserError
 from minibert.gradcheck import Case, Draws, check
+from minibert.heads import BertForSequenceClassification, SentenceEncoder, SentencePairs
 from minibert.nn import Context, Observer
 from minibert.ops.softmax import log_softmax, log_softmax_backward
 

@@ -3,18 +3,11 @@
 import numpy as np
 import pytest
 
-from minibert.bert import BertForSequenceClassification
-from minibert.bert.inputs import (
-    class_targets,
-    encoder_inputs,
-    masked_lm_targets,
-    number_targets,
-    span_targets,
-    tag_targets,
-    words_back,
-    words_first,
-)
+from minibert.bert.inputs import encoder_inputs, masked_lm_targets
 from minibert.errors import UserError
+from minibert.heads import BertForSequenceClassification
+from minibert.heads.inputs import number_targets, span_targets, tag_targets, words_back, words_first
+from minibert.nn.targets import class_targets
 
 IDS = [[1, 2, 3], [4, 5, 0]]
 

@@ -5,9 +5,9 @@ import pytest
 
 from minibert import ops
 from minibert.arrays import dropout_stream, resolve_device, to_numpy
-from minibert.bert import (
-    BertForMaskedLM,
-    BertForPreTraining,
+from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.errors import UserError
+from minibert.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
@@ -16,7 +16,6 @@ from minibert.bert import (
     extract_features,
     freeze,
 )
-from minibert.errors import UserError
 from minibert.nn import Context
 from minibert.proofs.small_bert import BATCH, CLASSES, CONFIG, SECOND_TEXTS, SPANS, TAGS
 

@@ -3,10 +3,11 @@ import json
 import numpy as np
 import pytest
 
-from minibert.bert import BertConfig, BertForSequenceClassification, BertModel
+from minibert.bert import BertConfig, BertModel
 from minibert.data.tasks import Faults, Place
 from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
+from minibert.heads import BertForSequenceClassification
 from minibert.tasks.classify import Classify, ClassPrediction, Regress
 from minibert.tasks.evaluate import evaluate
 from minibert.tasks.predict import predict_texts

@@ -6,10 +6,11 @@ import pytest
 from small_encoder import TOKENIZER
 
 from minibert.arrays import to_numpy
-from minibert.bert import BertForMaskedLM, SentenceEncoder
+from minibert.bert import BertForMaskedLM
 from minibert.data.tasks import Place, TextExample
 from minibert.errors import UserError
 from minibert.files import write_json
+from minibert.heads import SentenceEncoder
 from minibert.tasks.embed import TextEncoder, write_vectors
 from minibert.text import BertTokenizer
 

@@ -6,14 +6,9 @@ import pytest
 from model_files import split_model
 from safetensors.numpy import load_file, save_file
 
-from minibert.bert import (
-    BertConfig,
-    BertForPreTraining,
-    BertForSequenceClassification,
-    BertModel,
-    SentenceEncoder,
-)
+from minibert.bert import BertConfig, BertForPreTraining, BertModel
 from minibert.errors import UserError
+from minibert.heads import BertForSequenceClassification, SentenceEncoder
 from minibert.tasks import export
 from minibert.text import BertTokenizer
 

@@ -12,9 +12,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from minibert.arrays import get_threads, set_threads
-from minibert.bert import BertConfig, BertForSequenceClassification, BertModel
+from minibert.bert import BertConfig, BertModel
 from minibert.cli import main
 from minibert.errors import UserError
+from minibert.heads import BertForSequenceClassification
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
 from minibert.tasks import evaluate, finetune, open_task

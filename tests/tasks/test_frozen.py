@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from minibert.bert import BertConfig, BertForSequenceClassification, BertForTokenClassification
+from minibert.bert import BertConfig
 from minibert.data.tasks import Feature
+from minibert.heads import BertForSequenceClassification, BertForTokenClassification
 from minibert.tasks.frozen import FrozenEncoder
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}

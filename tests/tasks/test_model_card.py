@@ -4,18 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from minibert.bert import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
+from minibert.bert import BertConfig, BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining
+from minibert.cli import parse
+from minibert.errors import UserError
+from minibert.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
     SentenceEncoder,
 )
-from minibert.cli import parse
-from minibert.errors import UserError
 from minibert.tasks.model_card import write_model_card
 from minibert.text import BertTokenizer
 

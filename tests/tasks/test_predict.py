@@ -2,9 +2,10 @@ import json
 
 import pytest
 
-from minibert.bert import BertConfig, BertForTokenClassification, BertModel
+from minibert.bert import BertConfig, BertModel
 from minibert.data.tasks import Faults
 from minibert.errors import UserError
+from minibert.heads import BertForTokenClassification
 from minibert.tasks import open_task, predict_texts
 from minibert.tasks.classify import Classify
 from minibert.tasks.predict import examples_of_lines, records, write_predictions

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from minibert.bert import BertConfig, BertForQuestionAnswering
-from minibert.bert.outputs import QuestionAnsweringOutput
+from minibert.bert import BertConfig
 from minibert.data.tasks import Answer, Place, Question, question_windows
 from minibert.data.tasks.faults import Problem
+from minibert.heads import BertForQuestionAnswering
+from minibert.heads.outputs import QuestionAnsweringOutput
 from minibert.tasks.question_answering import (
     AnswerOptions,
     AnswerPrediction,

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from small_encoder import PASSAGES
 
-from minibert.bert import SentenceEncoder
 from minibert.data.tasks import Passage
 from minibert.errors import UserError
+from minibert.heads import SentenceEncoder
 from minibert.tasks.embed import TextEncoder
 from minibert.tasks.search import PassageIndex, exact_search
 

@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from minibert.bert import SentenceEncoder, SentencePairs
 from minibert.data.tasks import DistinctPairs, Faults, FeatureStream, Place, TextExample
 from minibert.errors import UserError
+from minibert.heads import SentenceEncoder, SentencePairs
 from minibert.tasks.embed import TextEncoder
 from minibert.tasks.metrics import pearson, spearman
 from minibert.tasks.registry import open_task

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from minibert.bert import BertConfig, BertForTokenClassification, BertModel
+from minibert.bert import BertConfig, BertModel
 from minibert.data.tasks import Faults, read_conll
 from minibert.errors import UserError
+from minibert.heads import BertForTokenClassification
 from minibert.tasks.registry import open_task
 from minibert.tasks.tag import Tag, TagOptions
 from minibert.text import BertTokenizer

@@ -6,16 +6,15 @@ import strict
 from recorder import recording_device
 
 from minibert.arrays import Device, dropout_stream, map_arrays, to_numpy
-from minibert.bert import (
-    BertForMaskedLM,
-    BertForPreTraining,
+from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.errors import UserError
+from minibert.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
     SentenceEncoder,
     SentencePairs,
 )
-from minibert.errors import UserError
 from minibert.replay import WARM_UP
 from minibert.train import AdamW
 from minibert.train.metrics import count_targets

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from minibert import BertConfig, BertForPreTraining, ops
-from minibert.bert.info import step_cost
 from minibert.kernels.cuda import DTYPES, launch, products
+from minibert.tasks.info import step_cost
 from minibert.train import AdamW
 from minibert.train.step import TrainingStep
 

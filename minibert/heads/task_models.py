@@ -6,19 +6,17 @@ from typing import Any
 from minibert import ops
 from minibert.arrays import Array, Device, to_numpy
 from minibert.bert.config import BertConfig
-from minibert.bert.fine_tuning import freeze, side_by_side
-from minibert.bert.heads import Classifier, LinearChainCRF
-from minibert.bert.inputs import (
-    IGNORED,
+from minibert.bert.inputs import encoder_inputs
+from minibert.bert.models import BertModel, BertPretrainedModel
+from minibert.bert.outputs import BertOutput
+from minibert.errors import UserError
+from minibert.heads.freezing import freeze, side_by_side
+from minibert.heads.inputs import (
     NumberTargets,
     SpanTargets,
-    Targets,
     TaskInputs,
     check_no_empty_row,
-    class_targets,
-    count_labels,
     count_spans,
-    encoder_inputs,
     given_features,
     number_targets,
     span_targets,
@@ -27,21 +25,15 @@ from minibert.bert.inputs import (
     words_back,
     words_first,
 )
-from minibert.bert.models import BertModel, PretrainedModel
-from minibert.bert.outputs import (
-    BertOutput,
-    ClassifierOutput,
-    Derivatives,
-    OutputKinds,
-    QuestionAnsweringOutput,
-    total,
-)
-from minibert.errors import UserError
+from minibert.heads.layers import Classifier, LinearChainCRF
+from minibert.heads.outputs import ClassifierOutput, QuestionAnsweringOutput
 from minibert.nn import Context, Linear
+from minibert.nn.outputs import Derivatives, OutputKinds, total
+from minibert.nn.targets import IGNORED, Targets, class_targets, count_labels
 from minibert.ops import Cache
 
 
-class TaskModel(PretrainedModel):
+class TaskModel(BertPretrainedModel):
     """The encoder, and on top of it the head of one task. What the tasks have in common.
 
     A task makes its head in ``_add_head`` and its targets from labels in ``_targets``. ``_head`` fills in

@@ -7,15 +7,9 @@ import pytest
 import scipy.special
 
 from minibert.arrays import to_numpy
-from minibert.bert import (
-    BertForMaskedLM,
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    BertModel,
-)
+from minibert.bert import BertForMaskedLM, BertForPreTraining, BertModel
 from minibert.errors import UserError
+from minibert.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 
 TAGS = np.array(
     [[-100, 2, 0, -100, 1, 1, -100], [-100, 0, -100, 2, -100, -100, -100], [-100] * 7, [2] * 6 + [-100]]

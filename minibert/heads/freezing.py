@@ -6,8 +6,9 @@ from typing import Any
 from minibert.arrays import Array, get_array_module, map_arrays, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.inputs import encoder_inputs
-from minibert.bert.models import BertModel, PretrainedModel
+from minibert.bert.models import BertModel
 from minibert.errors import UserError
+from minibert.folders.model import PretrainedModel
 from minibert.nn import Context, Module
 
 LAST_FOUR = (-4, -3, -2, -1)  # what did best without fine-tuning in Devlin et al. (2019), table 7

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from minibert.bert import BertConfig, BertForPreTraining
-from minibert.bert.info import parameter_table, step_cost
 from minibert.ops import Cache, reference_only
+from minibert.tasks.info import parameter_table, step_cost
 
 SMALL = BertConfig(
     vocab_size=50,

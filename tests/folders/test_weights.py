@@ -11,8 +11,8 @@ from model_files import raw_file, split_model, write_raw
 
 from minibert.arrays import Device
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
-from minibert.bert.weights import HEADER_LIMIT, read_header
 from minibert.errors import UserError
+from minibert.folders.weights import HEADER_LIMIT, read_header
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from minibert.arrays import to_numpy
-from minibert.bert.shards import replacing_weights
-from minibert.bert.weights import STORAGE, StoredTensor, list_names
 from minibert.errors import UserError
 from minibert.files import read_json
+from minibert.folders.shards import replacing_weights
+from minibert.folders.weights import STORAGE, StoredTensor, list_names
 from minibert.nn import Module, Parameter
 
 # What may be missing from a file, each as a whole: it then starts anew.

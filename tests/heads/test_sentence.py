@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from minibert.arrays import dropout_stream, to_numpy
-from minibert.bert import BertForSequenceClassification, BertModel, SentenceEncoder, SentencePairs
+from minibert.bert import BertModel
 from minibert.errors import UserError
+from minibert.heads import BertForSequenceClassification, SentenceEncoder, SentencePairs
 from minibert.nn import Context
 
 FIRST = {

@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from minibert.bert.weights import DTYPES, FILE_NAME, INDEX_NAME, STORAGE
 from minibert.errors import UserError
 from minibert.files import atomic_file
+from minibert.folders.weights import DTYPES, FILE_NAME, INDEX_NAME, STORAGE
 
 _ENTRY = 128  # bytes that a header takes for a tensor, at most, besides its name
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")

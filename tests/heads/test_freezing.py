@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 
 from minibert.arrays import to_numpy
-from minibert.bert import (
+from minibert.bert import BertModel
+from minibert.bert.embeddings import BertEmbeddings
+from minibert.bert.encoder import BertLayer
+from minibert.errors import UserError
+from minibert.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
-    BertModel,
     SentenceEncoder,
     extract_features,
     freeze,
     layerwise_lr,
     unfreeze,
 )
-from minibert.bert.embeddings import BertEmbeddings
-from minibert.bert.encoder import BertLayer
-from minibert.errors import UserError
 from minibert.train.optimiser import AdamW
 
 LABELS = {"labels": [0, 1, 1, 0]}

@@ -8,19 +8,15 @@ from typing import Any
 from minibert import ops
 from minibert.arrays import Array, Device, map_arrays
 from minibert.bert.config import BertConfig
-from minibert.bert.inputs import EncoderInputs, PairInputs, pair_inputs, text_inputs
+from minibert.bert.inputs import EncoderInputs
 from minibert.bert.models import BertModel
-from minibert.bert.outputs import (
-    BertOutput,
-    Derivatives,
-    OutputKinds,
-    SentenceOutput,
-    plain_number,
-    total,
-)
+from minibert.bert.outputs import BertOutput
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
+from minibert.heads.inputs import PairInputs, pair_inputs, text_inputs
+from minibert.heads.outputs import SentenceOutput
 from minibert.nn import Context, Module
+from minibert.nn.outputs import Derivatives, OutputKinds, plain_number, total
 from minibert.ops import Cache
 
 # The layout of the sentence-transformers library: modules one after the other, each with a folder. What is

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from minibert.bert import BertForPreTraining, SentenceEncoder
-from minibert.bert.shards import parse_size, replacing_weights
-from minibert.bert.weights import INDEX_NAME, open_weights, read_header
+from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
+from minibert.folders.shards import parse_size, replacing_weights
+from minibert.folders.weights import INDEX_NAME, open_weights, read_header
+from minibert.heads import SentenceEncoder
 
 LIMIT = 8000  # bytes: some of the tensors of the small model, but each of them
 

@@ -1,0 +1,180 @@
+"""A model's configuration: named values, checked, and the file that they are kept in."""
+
+import dataclasses
+import difflib
+import reprlib
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from minibert.assets import model_folder
+from minibert.errors import UserError
+from minibert.files import read_json, write_json
+from minibert.folders.weights import check_folder
+
+PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
+MOST_LABELS = 10_000  # a new head is held against nothing, so this is the limit to its memory
+
+
+@dataclasses.dataclass(kw_only=True)
+class PretrainedConfig:
+    """What the configurations of all models have in common: ``config.json``, and the heads of fine-tuning.
+
+    Subclasses are dataclasses with more fields, under Hugging Face's names, among them ``hidden_size`` and
+    ``num_hidden_layers``.
+
+    ``id2label`` names the ``num_labels`` labels, and its inverse ``label2id`` follows from it.
+    ``problem_type`` is "single_label_classification", "regression", or None for regression with one label and
+    classification with more. ``classifier_dropout`` is the dropout before the head, None for
+    ``hidden_dropout_prob``. Two that transformers does not know: with ``crf`` a token classifier scores whole
+    taggings; with ``feature_layers`` the encoder stays as it is, and a head reads the hidden states of these
+    layers side by side (0: the embeddings, 1 … L, or −1 for the last).
+
+    Raises UserError if a value is out of range.
+    """
+
+    model_type: ClassVar[str] = "bert"
+
+    num_labels: int = 2
+    id2label: dict[int, str] | None = None
+    label2id: dict[str, int] | None = None
+    problem_type: str | None = None
+    classifier_dropout: float | None = None
+    crf: bool = False
+    feature_layers: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        self._name_labels()
+        check_size("num_labels", self.num_labels, MOST_LABELS)
+        check_choice("problem_type", self.problem_type, PROBLEM_TYPES)
+        if self.problem_type == "single_label_classification" and self.num_labels == 1:
+            raise UserError("single_label_classification needs at least 2 labels; with 1 say regression")
+        if self.classifier_dropout is not None:
+            check_number("classifier_dropout", self.classifier_dropout, 1)
+        check_flag("crf", self.crf)
+        if self.feature_layers is not None:
+            self.check_layers(self.feature_layers)
+
+    def check_layers(self, layers: Any) -> None:
+        """Raise UserError if these are not numbers of hidden states, at least one."""
+        count = self.num_hidden_layers
+        if not isinstance(layers, list | tuple) or not layers:
+            raise UserError(f"layers must be a list of numbers, at least one, got {reprlib.repr(layers)}")
+        for layer in layers:
+            if type(layer) is not int or not -count - 1 <= layer <= count:
+                raise UserError(
+                    f"no layer {reprlib.repr(layer)}; there are 0 (the embeddings) to {count}, and −1 to "
+                    f"−{count + 1}"
+                )
+
+    @property
+    def head_size(self) -> int:
+        """How many numbers a head reads of each token."""
+        return self.hidden_size * len(self.feature_layers or [-1])
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the labels of sequences are numbers and not classes."""
+        kind = self.problem_type
+        return kind == "regression" or (kind is None and self.num_labels == 1)
+
+    def _name_labels(self) -> None:
+        """Check ``id2label``; set the number of labels and ``label2id`` by it."""
+        self.label2id = None
+        if self.id2label is None:
+            return
+        names = self.id2label
+        count = len(names) if isinstance(names, dict) else 0
+        if not count or {str(i) for i in names} != {str(i) for i in range(count)}:
+            raise UserError(f"id2label must name the labels 0, 1, 2, …, got {reprlib.repr(names)}")
+        if not all(isinstance(name, str) for name in names.values()):
+            raise UserError(f"id2label must give every label a text, got {reprlib.repr(names)}")
+        if self.num_labels not in (2, count):  # 2 is also what stands there if nothing was said
+            raise UserError(f"num_labels is {self.num_labels}, but id2label names {count} labels")
+        self.id2label = {int(i): name for i, name in sorted(names.items(), key=lambda item: int(item[0]))}
+        self.label2id = {name: i for i, name in self.id2label.items()}
+        self.num_labels = count
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the labels in order: LABEL_0, LABEL_1, … where none were given, as in transformers."""
+        names = self.id2label or {i: f"LABEL_{i}" for i in range(self.num_labels)}
+        return list(names.values())
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """A configuration from its fields. Raises UserError for a field that it does not have."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in values:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                raise UserError(
+                    f"unknown model setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+                )
+        return cls(**values)
+
+    def replace(self, **settings: Any) -> Self:
+        """The same configuration with other settings. New labels replace the old ones and their names."""
+        if settings.keys() & {"num_labels", "id2label"}:
+            settings = {"num_labels": 2, "id2label": None} | settings
+        return self.from_dict(self.to_dict() | settings)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **settings: Any) -> Self:
+        """The configuration in ``folder/config.json``; what it says beyond our fields is left aside.
+
+        ``folder`` may also be the name of a model that comes with the package, "mini".
+        ``settings`` are fields that get another value than in the file. Raises UserError if folder or file
+        are missing or damaged, or describe another kind of model.
+        """
+        folder = model_folder(folder)
+        check_folder(folder)
+        path = folder / "config.json"
+        values = read_json(path, "model configuration")
+        kind = cls.model_type
+        if not isinstance(values, dict) or values.get("model_type", kind) != kind:
+            raise UserError(
+                f"{path}: not the configuration of a {kind.upper()} (model_type should be {kind!r})"
+            )
+        if values.get("position_embedding_type", "absolute") != "absolute":
+            raise UserError(f"{path}: only absolute position embeddings are known here")
+        known = {field.name for field in dataclasses.fields(cls)}
+        try:
+            config = cls(**{name: value for name, value in values.items() if name in known})
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        return config.replace(**settings) if settings else config
+
+    def save_pretrained(self, folder: str | Path, **more: Any) -> None:
+        """Write ``folder/config.json`` as Hugging Face reads it, with whatever more is to be told there."""
+        write_json(Path(folder) / "config.json", {"model_type": self.model_type, **more, **self.to_dict()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields and their values."""
+        return dataclasses.asdict(self)
+
+
+def check_size(name: str, value: Any, largest: int) -> None:
+    """Raise UserError if a value is no whole number from 1 to ``largest``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{name} must be a whole number of at least 1, got {reprlib.repr(value)}")
+    if value > largest:
+        raise UserError(f"{name} must be at most {largest:,}, got {reprlib.repr(value)}")
+
+
+def check_choice(what: str, value: Any, choices: Any) -> None:
+    """Raise UserError if a value is none of the choices."""
+    if value not in tuple(choices):
+        names = ", ".join(choice for choice in choices if choice is not None)
+        raise UserError(f"unknown {what} {reprlib.repr(value)}; expected one of {names}")
+
+
+def check_number(name: str, value: Any, stop: float) -> None:
+    """Raise UserError if a value is no number of at least 0 and below ``stop``."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < stop:
+        raise UserError(f"{name} must be a number of at least 0 and below {stop}, got {reprlib.repr(value)}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise UserError if a value is neither true nor false."""
+    if not isinstance(value, bool):
+        raise UserError(f"{name} must be true or false, got {reprlib.repr(value)}")

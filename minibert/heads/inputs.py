@@ -1,0 +1,186 @@
+"""Batches for fine-tuning: their targets, checked on the host like the inputs of the encoder."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minibert.arrays import Array, to_numpy
+from minibert.bert.config import BertConfig
+from minibert.bert.inputs import EncoderInputs, encoder_inputs
+from minibert.errors import UserError
+from minibert.nn.targets import IGNORED, Targets, as_column, as_integers, class_labels, flat_targets
+
+
+@dataclass(frozen=True)
+class NumberTargets:
+    """The right ``numbers``, and what the sum of their squared errors is divided by, a 0-d array."""
+
+    numbers: Array
+    denominator: Array
+
+
+@dataclass(frozen=True)
+class SpanTargets:
+    """Where answers begin and end, and what each counts for: positions and weights (2, B)."""
+
+    positions: Array
+    weights: Array
+
+
+@dataclass(frozen=True)
+class TaskInputs(EncoderInputs):
+    """A checked batch for a fine-tuned model; without labels there are no targets.
+
+    ``features`` are the encoder's hidden states for this batch, if they have been computed before.
+    """
+
+    targets: Targets | NumberTargets | SpanTargets | None = None
+    features: Array | None = None
+
+
+@dataclass(frozen=True)
+class PairInputs:
+    """The first and the second text of each pair, and how alike they should be (N,), if that is known."""
+
+    first: EncoderInputs
+    second: EncoderInputs
+    labels: Array | None
+    denominator: Array  # of the loss, a 0-d array
+
+
+def text_inputs(config: BertConfig, **batch: Any) -> EncoderInputs:
+    """A checked batch of texts that each get a vector: a row that is nothing but padding is a UserError."""
+    inputs = encoder_inputs(config, **batch)
+    check_no_empty_row(inputs.attention_mask)
+    return inputs
+
+
+def check_no_empty_row(attention_mask: np.ndarray) -> None:
+    """Raise UserError if a row of the mask is all padding: the mean of its vectors would be 0/0."""
+    empty = np.flatnonzero(attention_mask.sum(axis=1) == 0)
+    if len(empty):
+        raise UserError(f"attention_mask is 0 all along row {empty[0]}; an empty text has no vector")
+
+
+def pair_inputs(
+    config: BertConfig,
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    labels: Any,
+    denominator: float | None,
+    dtype: str,
+) -> PairInputs:
+    """Two batches of texts that make N pairs, perhaps with labels (N,); the denominator defaults to N.
+
+    Raises UserError as `text_inputs`, and if they are no pairs.
+    """
+    first, second = (text_inputs(config, **side, dtype=dtype) for side in (first, second))
+    count = len(first.input_ids)
+    if len(second.input_ids) != count:
+        raise UserError(f"{count} first and {len(second.input_ids)} second texts; expected pairs")
+    if labels is not None:
+        labels = number_targets(labels, (count,), None, dtype).numbers
+    return PairInputs(first, second, labels, np.asarray(denominator or count, dtype))
+
+
+def tag_targets(labels: Any, shape: tuple[int, int], num_tags: int, dtype: str) -> Targets:
+    """The tags of a batch for a CRF, which sees the labelled tokens only, as if they stood side by side.
+
+    labels (B, S) holds −100 at all other tokens. Positions, labels and weights are (B, W), W the largest
+    number of labelled tokens in a sequence, with weight 0 behind the last one; the denominator is the number
+    of sequences with any. Raises UserError as ``class_targets``.
+    """
+    labels = class_labels("labels", labels, shape, num_tags)
+    positions, inside = words_first(labels != IGNORED)
+    tags = np.where(inside, labels.reshape(-1)[positions], 0)
+    return flat_targets(dtype, positions, tags, inside).divided_by(inside[:, 0].sum())
+
+
+def given_features(features: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """What an encoder has made of a batch before. Raises UserError if it is not of this shape."""
+    features = np.asarray(to_numpy(features) if hasattr(features, "dtype") else features)
+    if features.shape != shape:
+        raise UserError(f"features has shape {features.shape}; expected {shape}")
+    return features.astype(dtype, copy=False)
+
+
+def count_spans(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
+    """How many starts and how many ends of a batch count: (2,)."""
+    return np.array([(starts < length).sum(), (ends < length).sum()])
+
+
+def words_first(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where the chosen tokens of each sequence are, and which of these places are really theirs.
+
+    chosen (B, S) of truth values → flat positions b·S + s and truth values, both (B, W), W at least 1.
+    """
+    width = max(1, int(chosen.sum(axis=1).max()))
+    columns = np.argsort(~chosen, axis=1, kind="stable")[:, :width]  # the chosen ones first, in their order
+    positions = np.arange(len(chosen))[:, None] * chosen.shape[1] + columns
+    return positions, np.take_along_axis(chosen, columns, axis=1)
+
+
+def words_back(
+    values: np.ndarray, positions: np.ndarray, inside: np.ndarray, shape: tuple[int, int]
+) -> np.ndarray:
+    """The inverse of ``words_first``: values (B, W) back at their tokens (B, S), −100 at all others."""
+    tokens = np.full(shape, IGNORED)
+    tokens.reshape(-1)[positions[inside]] = values[inside]
+    return tokens
+
+
+def tokens_chosen(chosen: Any, shape: tuple[int, int]) -> np.ndarray:
+    """Which tokens are meant, (B, S) of truth values. Raises UserError for another shape or type."""
+    chosen = as_integers("chosen", chosen)
+    if chosen.shape != shape:
+        raise UserError(f"chosen has shape {chosen.shape}; expected that of the tokens, {shape}")
+    return chosen.astype(bool)
+
+
+def span_targets(
+    starts: Any, ends: Any, shape: tuple[int, int], denominators: Any, dtype: str
+) -> SpanTargets:
+    """Where answers begin and end, as ``ops.span_loss`` wants it.
+
+    A position behind the last token is ignored; transformers does so too. A weight is 1/denominator, which
+    defaults to the number of starts (of ends) that count; given are one for both, or one for each. Raises
+    UserError if there is not one position a sequence, or if one is negative (transformers would take it for
+    the first token).
+    """
+    batch_size, length = shape
+    positions = []
+    for name, given in (("start_positions", starts), ("end_positions", ends)):
+        given = as_column(as_integers(name, given), (batch_size,))
+        if given.shape != (batch_size,):
+            raise UserError(f"{name} has shape {given.shape}; expected ({batch_size},)")
+        if given.min() < 0:
+            raise UserError(f"{name} contains {given.min()}; expected 0 or more ({length} or more: ignored)")
+        positions.append(given)
+    positions = np.stack(positions)  # (2, B)
+    counted = positions < length
+    counts = counted.sum(axis=1) if denominators is None else np.asarray(denominators)
+    weights = counted / np.where(counts == 0, 1, counts).reshape(-1, 1)
+    return SpanTargets(np.where(counted, positions, 0), weights.astype(dtype))
+
+
+def number_targets(
+    labels: Any, shape: tuple[int, ...], denominator: float | None, dtype: str
+) -> NumberTargets:
+    """The numbers of this shape that a regression has to give; for (B, 1) they may be (B,).
+
+    The denominator defaults to how many there are. Raises UserError if the shape is another or something is
+    not a finite number.
+    """
+    try:
+        labels = np.asarray(to_numpy(labels) if hasattr(labels, "dtype") else labels, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError("labels of a regression must be numbers") from None
+    if (*labels.shape, 1) == shape:
+        labels = labels[:, None]
+    if labels.shape != shape:
+        raise UserError(f"labels has shape {labels.shape}; expected {shape}, a number for each output")
+    if not np.isfinite(labels).all():
+        raise UserError("labels of a regression contains a number that is not finite")
+    return NumberTargets(labels.astype(dtype), np.asarray(denominator or labels.size, dtype))

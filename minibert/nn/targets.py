@@ -1,0 +1,88 @@
+"""Labels, checked on the host, and the targets that a loss reads."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minibert.arrays import Array, to_numpy
+from minibert.errors import UserError
+
+IGNORED = -100  # a label that does not count
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Which rows are predicted and what is right there; positions, labels and weights (N,), for a CRF (B, W).
+
+    ``positions`` are flat row numbers. A row with weight 0 counts for nothing. The sum of the others is
+    divided by the ``denominator``, a 0-d array; it starts as their number, or 1 if there is none.
+    """
+
+    positions: Array
+    labels: Array
+    weights: Array
+    denominator: Array
+
+    def divided_by(self, denominator: float | None) -> "Targets":
+        """These targets with another denominator, if one is given (0 means: there are no targets)."""
+        if denominator is None:
+            return self
+        return replace(self, denominator=np.asarray(denominator or 1, self.denominator.dtype))
+
+
+def class_targets(name: str, labels: Any, shape: tuple[int, ...], num_classes: int, dtype: str) -> Targets:
+    """Labels of a shape, each a class or −100 for ignored, as one row each. One a sequence may be a column.
+
+    Raises UserError if the shape is another or a label is no class.
+    """
+    labels = class_labels(name, labels, shape, num_classes).reshape(-1)
+    counted = labels != IGNORED
+    return flat_targets(dtype, np.arange(len(labels)), np.where(counted, labels, 0), counted)
+
+
+def count_labels(labels: np.ndarray) -> int:
+    """How many labels of a batch count."""
+    return int((labels != IGNORED).sum())
+
+
+def class_labels(name: str, labels: Any, shape: tuple[int, ...], num_classes: int) -> np.ndarray:
+    """Integer labels of a shape, each a class or −100. Raises UserError for anything else."""
+    labels = as_column(as_integers(name, labels), shape)
+    if labels.shape != shape:
+        raise UserError(f"{name} has shape {labels.shape}; expected {shape}")
+    check_range(name, labels[labels != IGNORED], num_classes, "the classes, or −100 for ignored")
+    return labels
+
+
+def as_column(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A column (B, 1) as (B,) where that is the shape that is wanted; anything else as it is."""
+    return array[:, 0] if array.shape == (*shape, 1) else array
+
+
+def flat_targets(dtype: str, positions: np.ndarray, labels: np.ndarray, real: np.ndarray) -> Targets:
+    """Targets that count where ``real``; their denominator is the number of these, or 1."""
+    return Targets(
+        positions=positions.astype(np.int32),
+        labels=labels.astype(np.int32),
+        weights=real.astype(dtype),
+        denominator=np.asarray(real.sum() or 1, dtype),
+    )
+
+
+def as_integers(name: str, array: Any) -> np.ndarray:
+    """An array or nested list as int64 on the host. Raises UserError if it is not of integers."""
+    try:
+        array = to_numpy(array) if hasattr(array, "dtype") else np.asarray(array)
+    except ValueError:
+        raise UserError(f"{name} is a list of lists of unequal length; pad them to one length") from None
+    if array.size and array.dtype.kind not in "iub":  # an empty list has no dtype of its own
+        raise UserError(f"{name} has dtype {array.dtype}; expected integers")
+    return array.astype(np.int64)
+
+
+def check_range(name: str, array: np.ndarray, stop: int, what: str) -> None:
+    """Raise UserError if a number is not from 0 to ``stop`` − 1; ``what`` says where that limit is from."""
+    if array.size and not 0 <= int(array.min()) <= int(array.max()) < stop:
+        worst = array.min() if array.min() < 0 else array.max()
+        raise UserError(f"{name} contains {worst}; expected 0 to {stop - 1} ({what})")
