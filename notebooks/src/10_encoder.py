@@ -76,9 +76,9 @@ print(inspect.getsource(BertResidualOutput.forward))
 
 # %% [markdown]
 r"""
-`BertResidualOutput` ends both halves: a linear map, then "dropout, add, normalise" in one operation. The `context` is that of
-[04](04_gelu_dropout.ipynb#9.-In-BERT): it brings the keys of dropout, and shows a value to whoever wants to `observe` it. `Cache(self, …)`
-holds the caches of the parts, and knows which layer they belong to.
+`BertResidualOutput` ends both halves: a linear map, then "dropout, add, normalise" in one operation. `context`
+([04](04_gelu_dropout.ipynb#9.-In-BERT)) brings the keys for dropout, and shows a value to anyone who wants to `observe` it. `Cache(self, …)`
+holds the caches of the parts, and knows which layer made it.
 
 Which half lets tokens see each other? Change token 2 and look at what moves.
 """

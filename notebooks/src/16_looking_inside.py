@@ -125,7 +125,7 @@ def keep(name, value):
 model.forward(ids, attention_mask=mask, return_logits=False, context=Context(observer=keep))
 for name, value in values.items():
     if "layer.0" in name:
-        print(f"{name:<48} {value.shape}")
+        print(f"{name:<50} {value.shape}")
 
 bias = attention_bias(mask, "float64")  # (B, 1, 1, S)
 for i, layer in enumerate(layers):
