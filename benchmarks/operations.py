@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from minibert import ops
@@ -60,6 +61,6 @@ def _timed(name: str, seconds: dict[str, float], inner: list[float]) -> Callable
 
         return function and call
 
-    return lambda implementation: type(implementation)(
-        clocked(implementation.forward), clocked(implementation.backward)
+    return lambda implementation: replace(
+        implementation, forward=clocked(implementation.forward), backward=clocked(implementation.backward)
     )

@@ -383,7 +383,8 @@ r"""
 The forgetful one has paired what came back for the first with what went in for the second.
 
 The library's layer is little more than two parameters. Its backward **adds** to their gradients, so that two uses make a
-sum; `zero_grad` makes the next one start afresh.
+sum; `zero_grad` makes the next one start afresh. (A layer's `Cache` holds the tuple of section 2 and knows which operation made
+it, so that no other operation can take it by mistake.)
 """
 
 # %%

@@ -25,10 +25,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import BertConfig, BertModel, check, plots
-from minibert.arrays import dropout_key, erf
+from minibert.arrays import dropout_key, dropout_stream, erf
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.gradcheck import function_case
-from minibert.nn import Dropout
+from minibert.nn import Context, Dropout
 from minibert.ops.activations import (
     ACTIVATIONS,
     gelu,
@@ -614,28 +614,40 @@ assert len(sites) == 1 + 3 * config.num_hidden_layers
 
 # %% [markdown]
 r"""
-`model.train()` switches it on, `model.eval()` off. In training the trainer gives each step a new stream of random bits:
+What a forward pass needs besides its input travels with it, in one argument: the **context**. It says whether this is training,
+and holds the *stream* of the step, from which each use of dropout makes its key: `site` is the number of the use in this pass. The
+model itself keeps nothing of a pass.
 """
 
 # %%
 model = BertModel(BertConfig.preset("tiny"), dtype="float64", seed=4)
 
 
-def output():
-    return model.forward(token_ids)[0].last_hidden_state
+def output(context=None):
+    return model.forward(token_ids, context=context)[0].last_hidden_state
 
 
+def training(step):
+    return Context(training=True, stream=dropout_stream(seed=4, step=step))
+
+
+def same(first, second):
+    return "equal" if np.array_equal(first, second) else "different"
+
+
+print("training, the same step twice:", same(output(training(0)), output(training(0))))
+print("training, two steps:          ", same(output(training(0)), output(training(1))))
+print("in use, twice:                ", same(output(Context()), output(Context())))
 model.train()
-outputs = []
-for step in (0, 0, 1):
-    model.set_dropout_stream(seed=4, step=step)
-    outputs.append(output())
-print("training, the same step twice:", "equal" if np.array_equal(*outputs[:2]) else "different")
-print("training, two steps:          ", "equal" if np.array_equal(*outputs[1:]) else "different")
+print("train(), without a context:   ", same(output(), output()))
 model.eval()
-print(
-    "in use, twice:                ", "equal" if np.array_equal(output(), output()) else "different"
-)
+print("eval(), without a context:    ", same(output(), output()))
+
+# %% [markdown]
+r"""
+A forward pass that is given no context makes its own. After `model.train()` that is one for training, with a new stream each time, so
+a training loop written by hand has real dropout; after `model.eval()` nothing is dropped.
+"""
 
 # %% [markdown]
 r"""

@@ -33,7 +33,7 @@ from minibert.course import read_log
 from minibert.course.exercises.n08_attention import one_head
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.gradcheck import function_case
-from minibert.ops.attention import attention, attention_backward, attention_bias, attention_scores
+from minibert.ops.attention import attention, attention_backward, attention_bias
 from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
 from minibert.ops.linear import linear, linear_backward
 from minibert.ops.softmax import softmax, softmax_backward
@@ -116,7 +116,6 @@ single weights in training.
 """
 
 # %%
-print(inspect.getsource(attention_scores))
 print(inspect.getsource(attention))
 
 # %% [markdown]

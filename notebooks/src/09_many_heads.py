@@ -200,7 +200,7 @@ print(inspect.getsource(packed_attention))
 
 # %% [markdown]
 r"""
-`_split_qkv` cuts the last axis in three and splits each third. Compare it with a loop in which every head is alone with
+`split_qkv` cuts the last axis in three and splits each third. Compare it with a loop in which every head is alone with
 its own rows, and uses `one_head` of notebook 08:
 """
 

@@ -34,7 +34,8 @@ from minibert.course import read_log
 from minibert.course.exercises.n10_encoder import feed_forward_block
 from minibert.gradcheck import Draws, function_case, model_case, module_case
 from minibert.gradcheck import check as compare_with_numeric
-from minibert.nn import LayerNorm, Linear, initialise
+from minibert.nn import LayerNorm, Linear
+from minibert.ops import Cache
 from minibert.ops.attention import attention_bias
 from minibert.ops.composites import linear_activation, linear_activation_backward
 from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
@@ -75,8 +76,11 @@ print(inspect.getsource(BertResidualOutput.forward))
 
 # %% [markdown]
 r"""
-`BertResidualOutput` ends both halves: a linear map, then "dropout, add, normalise" in one operation. Which half lets tokens
-see each other? Change token 2 and look at what moves.
+`BertResidualOutput` ends both halves: a linear map, then "dropout, add, normalise" in one operation. `context`
+([04](04_gelu_dropout.ipynb#9.-In-BERT)) brings the keys for dropout, and shows a value to anyone who wants to `observe` it. `Cache(self, …)`
+holds the caches of the parts, and knows which layer made it.
+
+Which half lets tokens see each other? Change token 2 and look at what moves.
 """
 
 # %%
@@ -88,7 +92,7 @@ TINY = BertConfig(
 )
 layer = BertLayer(TINY)
 layer.allocate("cpu", "float64")
-initialise(layer, seed=0, std=0.3)
+layer.initialise(seed=0, std=0.3)
 layer.eval()
 
 x = rng.standard_normal((1, 5, 12))  # (B, S, H)
@@ -220,7 +224,8 @@ check("10.block_backward", my_block_backward)
 
 # %% [markdown] tags=["answer"]
 r"""
-In the library the sum is made in `BertLayer.backward`, `dattended += dresidual`:
+In the library the sum is made in `BertLayer.backward`, `dattended += dresidual`. (`cache.pop` takes the last part off the cache, and
+`observed_backward` changes nothing unless somebody watches.)
 """
 
 # %% tags=["answer"]
@@ -288,24 +293,24 @@ class Stack(BertEncoder):
             yield [(layer.intermediate, ()), (layer.output.dense, ())], layer.output.LayerNorm
 
     def forward(self, x, bias, watch=lambda total: None):
-        cache = []
+        parts = []
         for modules, norm in self.halves(bias):
             x, total, caches = half_forward(self.wiring, modules, norm, x)
             watch(total)
-            cache.append(caches)
+            parts.append(caches)
         if self.last:
             x, last_cache = self.last.forward(x)
-            cache.append(last_cache)
+            parts.append(last_cache)
         y, readout_cache = self.readout.forward(x)
-        return y, [*cache, readout_cache]
+        return y, Cache(self, *parts, readout_cache)
 
     def backward(self, dy, cache, watch=lambda dx: None):
-        dx = self.readout.backward(dy, cache.pop())
+        dx = self.readout.backward(dy, cache.pop(self))
         if self.last:
-            dx = self.last.backward(dx, cache.pop())
+            dx = self.last.backward(dx, cache.pop(self))
         for modules, norm in reversed(list(self.halves())):
             watch(dx)
-            dx = half_backward(self.wiring, modules, norm, dx, cache.pop())
+            dx = half_backward(self.wiring, modules, norm, dx, cache.pop(self))
         return dx
 
 
@@ -360,7 +365,7 @@ likeness = {}
 for wiring in ("post", "none"):
     stack = Stack(BertConfig(num_hidden_layers=24, **DEEP), wiring, outputs=1)
     stack.allocate("cpu", "float64")
-    initialise(stack, seed=0, std=0.08)
+    stack.initialise(seed=0, std=0.08)
     totals = []
     stack.forward(x, bias, watch=totals.append)
     likeness[wiring] = [alike(x), *(alike(total) for total in totals[1::2])]
@@ -433,7 +438,7 @@ def learn(wiring, warmup, seed):
     table, positions = rng.standard_normal((SYMBOLS, 48)), rng.standard_normal((10, 48))
     stack = Stack(BertConfig(num_hidden_layers=12, **DEEP), wiring, outputs=3 * SYMBOLS)
     stack.allocate("cpu", "float32")
-    initialise(stack, seed, std=0.08)
+    stack.initialise(seed, std=0.08)
     optimiser = AdamW(stack, weight_decay=0.0, bias_correction=True)
     run = {"wiring": wiring, "warmup": warmup, "seed": seed, "losses": []}
     ones, bias = np.ones(32 * 10 * 3, "float32"), np.zeros((32, 1, 1, 10), "float32")
@@ -565,8 +570,7 @@ either side:
 # %%
 model = BertForPreTraining(CONFIG, dtype="float64")
 Draws(resolve_device("cpu"), 10).randomise(model)
-model.train()  # dropout on; its bits are a function of these numbers, so they can be repeated
-model.set_dropout_stream(seed=6, step=7)
+model.train()  # dropout on; the check starts its random bits anew before every forward pass
 batch = BATCH | {"labels": LABELS, "next_sentence_label": NEXT_SENTENCE_LABEL}
 names = [name for name, _ in model.named_parameters()][::-1]  # from the loss down
 zeros = [name for name in names if "key.bias" in name]  # their derivative is 0: notebook 08
@@ -589,8 +593,8 @@ attention = model.bert.encoder.layer[1].attention
 
 
 def forgets_the_residual(dout, cache):
-    dcontext, _ = attention.output.backward(dout, cache.pop())
-    return attention.self.backward(dcontext, cache.pop())
+    dcontext, _ = attention.output.backward(dout, cache.pop(attention))
+    return attention.self.backward(dcontext, cache.pop(attention))
 
 
 attention.backward = forgets_the_residual  # on this one object

@@ -34,6 +34,7 @@ from minibert.bert.heads import BertLMPredictionHead
 from minibert.course.exercises.n11_heads_losses import tied_model
 from minibert.gradcheck import Draws, function_case, model_case
 from minibert.gradcheck import check as compare_with_numeric
+from minibert.nn import Context, Observer
 from minibert.ops.composites import masked_lm_loss, masked_lm_loss_backward
 
 plots.notebook_style()
@@ -106,11 +107,11 @@ for sequence, position in ((0, 4), (0, 9), (1, 2), (2, 5), (2, 6)):
 positions = np.flatnonzero(labels != -100)  # (P,)
 hidden = rng.standard_normal((B, S, config.hidden_size))  # stands in for the encoder's output
 head = model.cls.predictions
-gathered_first = head.logits(hidden, positions)  # (P, V)
-all_scores = head.logits(hidden)  # (B, S, V)
+gathered_first, _ = head.forward(hidden, positions)  # (P, V)
+all_scores, _ = head.forward(hidden, np.arange(B * S))  # (B·S, V)
 print("positions b·S + s ", positions)
 print("scores            ", gathered_first.shape, "instead of", all_scores.shape)
-assert np.allclose(gathered_first, all_scores.reshape(-1, V)[positions])
+assert np.allclose(gathered_first, all_scores[positions])
 
 print("\nBERT-base, one sequence of 128")
 base = BertConfig.preset("base")
@@ -128,8 +129,14 @@ compared with words. Here is the head's forward, as it runs:
 """
 
 # %%
-source = inspect.getsource(BertLMPredictionHead.forward)
-print(source[source.index("rows = ") - 8 :])
+print(inspect.getsource(BertLMPredictionHead._transform_rows))
+print(inspect.getsource(BertLMPredictionHead.forward))
+
+# %% [markdown]
+r"""
+Training needs the loss only. For that the head has a method `loss`, which goes from $z$ to the cross-entropy in one operation, so that a
+fast implementation never has to hold all scores at once.
+"""
 
 # %% [markdown]
 r"""
@@ -219,23 +226,23 @@ r"""
 ## 6. The two contributions in a BERT
 
 In the library there is no special case for this. The parameter has two users, and `add_grad` adds: the head's backward runs first
-and leaves the decoder's share, the embeddings' backward comes last and adds the table's. So we can look at the gradient in
-between:
+and leaves the decoder's share, the embeddings' backward comes last and adds the table's. So run the head's backward alone first, and
+then that of the whole model:
 """
 
 # %%
 word_table = model.bert.embeddings.word_embeddings.weight
+prepared = model.prepare(input_ids=ids, labels=labels)  # the batch, with its targets for the head
+output, cache = model.forward(prepared)
+_, head_cache = head.loss(output.last_hidden_state, prepared.masked_lm)
 
-with ops.reference_only():
-    model.zero_grad()
-    output, cache = model.forward(ids, labels=labels)
-    head.backward(1.0, cache.pop())  # the MLM head alone
-    as_decoder = word_table.grad.copy()  # (V, H)
+model.zero_grad()
+head.loss_backward(1.0, head_cache)  # the MLM head alone
+as_decoder = word_table.grad.copy()  # (V, H)
 
-    model.zero_grad()
-    output, cache = model.forward(ids, labels=labels)
-    model.backward(cache)  # all of it
-    total = word_table.grad.copy()
+model.zero_grad()
+model.backward(cache)  # all of it
+total = word_table.grad.copy()
 as_table = total - as_decoder
 
 used = np.unique(ids)
@@ -393,24 +400,31 @@ near 1, the derivative $1 - y^2$ is near 0, and little gradient gets through.
 
 ## 9. Pooled output or h[CLS]?
 
-Ask who taught them. Here is the length of the gradient that each head sends to each position of the encoder's output:
+Ask who taught them: how long is the gradient that each loss sends to each position of the encoder's output? A model's backward takes
+the derivative of any of its outputs by name, so we can start from one loss alone. And an **observer** in the
+[context](04_gelu_dropout.ipynb#9.-In-BERT) of a forward pass sees values by name, and in the backward pass their derivatives:
 """
 
-# %%
-with ops.reference_only():
-    output, cache = model.forward(ids, labels=labels, next_sentence_label=[0, 1, 1])
-    model.zero_grad()
-    from_mlm = head.backward(1.0, cache[-1])  # (B, S, H)
-    linear_cache, loss_cache = cache[1]
-    dscores = ops.cross_entropy_backward(1.0, loss_cache)  # (B, 2)
-    dpooled = model.cls.seq_relationship.backward(dscores, linear_cache)  # (B, H)
-    _, pooler_cache = model.bert.pooler.forward(output.last_hidden_state)
-    from_nsp = model.bert.pooler.backward(dpooled, pooler_cache)  # (B, S, H)
 
-arrives = {
-    "from MLM": np.linalg.norm(from_mlm, axis=-1),
-    "from NSP": np.linalg.norm(from_nsp, axis=-1),
-}
+# %%
+class AtLastLayer(Observer):
+    """Keeps the derivative that arrives at the output of the last layer."""
+
+    def wants(self, name):
+        return name == f"bert.encoder.layer.{config.num_hidden_layers - 1}"
+
+    def backward(self, name, dvalue):
+        self.length = np.linalg.norm(dvalue, axis=-1)  # (B, S)
+
+
+arrives = {}
+for name, start in (("from MLM", {"dmlm_loss": 1.0}), ("from NSP", {"dnsp_loss": 1.0})):
+    watcher = AtLastLayer()
+    _, cache = model.forward(
+        ids, labels=labels, next_sentence_label=[0, 1, 1], context=Context(observer=watcher)
+    )
+    model.backward(cache, **start)
+    arrives[name] = watcher.length
 for name, lengths in arrives.items():
     print(name, "reaches (sequence, position)", *map(tuple, np.argwhere(lengths).tolist()))
 assert not arrives["from MLM"][:, 0].any() and not arrives["from NSP"][:, 1:].any()

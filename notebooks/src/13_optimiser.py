@@ -535,7 +535,7 @@ check("13.adamw_step", my_adamw_step)
 # %% [markdown] tags=["answer"]
 r"""
 The library's own. It works in place on **one flat array of all parameters**, so that the whole update of a BERT is a
-handful of operations; and where the gradient's length is no finite number it changes nothing.
+handful of operations; and where the gradient norm is not finite it changes nothing.
 """
 
 # %% tags=["answer"]

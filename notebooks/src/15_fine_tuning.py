@@ -246,7 +246,8 @@ check("15.classifier_backward", my_classifier_backward)
 
 # %% [markdown] tags=["answer"]
 r"""
-In the library the two halves are in two places, since the pooler is part of the encoder:
+In the library the two halves are in two places, since the pooler is part of the encoder. `_head_backward` also
+names the output that its derivative belongs to:
 """
 
 # %% tags=["answer"]

@@ -21,20 +21,18 @@ layer · see a word part into two meanings · follow a gradient down to the word
 """
 
 # %%
-import inspect
-from contextlib import contextmanager
 from itertools import islice
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import BertForPreTraining, BertTokenizer, check, plots
-from minibert.bert.encoder import BertSelfAttention
 from minibert.course.exercises.n16_looking_inside import offset_score
 from minibert.data.docstrings import read_docstrings
 from minibert.data.embedded import installed_modules
 from minibert.data.prose import prose_sentences
-from minibert.ops.attention import attention_bias, attention_scores, split_heads
+from minibert.nn import Context, Observer
+from minibert.ops.attention import attention_bias, attention_scores
 from minibert.ops.layer_norm import layer_norm, layer_norm_backward
 from minibert.ops.softmax import softmax
 
@@ -92,8 +90,8 @@ meaning = np.array([name.split()[1] for name, _ in pairs])  # (B,) "1" or "2"
 
 # %% [markdown]
 r"""
-The model returns what every layer saw and made, if it is asked to. A map is computed from the state that goes into the layer, by
-the functions that the layer itself runs:
+The model returns the states and maps of all layers, if it is asked to. An **observer** sees more: it is a function that the forward
+pass calls with the name and the value of each step. With queries and keys we can compute the maps again:
 """
 
 # %%
@@ -101,8 +99,6 @@ model = BertForPreTraining.from_pretrained("mini", dtype="float64")  # so the re
 tokenizer = BertTokenizer.from_pretrained("mini")
 layers, head = model.bert.encoder.layer, model.cls.predictions
 L, A = len(layers), model.config.num_attention_heads
-H = model.config.hidden_size
-D = H // A
 
 batch = tokenizer(sentences, padding=True)
 ids, mask = np.array(batch["input_ids"]), np.array(batch["attention_mask"])  # (B, S)
@@ -119,13 +115,21 @@ maps = np.stack(outputs.attentions)
 print(f"states {states.shape} = (L + 1, B, S, H)\nmaps   {maps.shape} = (L, B, A, S, S)")
 
 # %%
-print(inspect.getsource(BertSelfAttention.probabilities))
+values = {}
+
+
+def keep(name, value):
+    values[name] = value
+
+
+model.forward(ids, attention_mask=mask, return_logits=False, context=Context(observer=keep))
+for name, value in values.items():
+    if "layer.0" in name:
+        print(f"{name:<50} {value.shape}")
 
 bias = attention_bias(mask, "float64")  # (B, 1, 1, S)
 for i, layer in enumerate(layers):
-    own = layer.attention.self
-    q = split_heads(own.query.forward(states[i])[0], A)  # (B, A, S, D)
-    k = split_heads(own.key.forward(states[i])[0], A)  # (B, A, S, D)
+    q, k = (values[f"bert.encoder.layer.{i}.attention.self.{part}"] for part in "qk")
     assert np.allclose(softmax(attention_scores(q, k, bias))[0], maps[i])
     assert np.allclose(layer.forward(states[i], bias)[0], states[i + 1])
 assert np.allclose(maps.sum(axis=-1), 1)
@@ -272,32 +276,39 @@ words are. (Clark et al., 2019, found such heads in the published BERT.)
 
 Second: **does the model need it?** Take the pattern away and measure. A score is $q \cdot k / \sqrt D$ plus the bias of the
 padding. With $q = 0$ all $n$ real keys score alike, and the softmax gives each $1/n$: the head still mixes
-values, but it no longer chooses. So write zeros into its `D` rows of the query's weight and bias.
+values, but it no longer chooses. No weight has to be touched for that: what an observer returns takes the value's place.
 """
 
 
 # %%
-@contextmanager
-def flattened(*heads):
-    """Within this block these heads, (layer, head) each, give all real tokens the same weight."""
-    parts = []
-    for i, a in heads:
-        query, rows = layers[i].attention.self.query, slice(a * D, (a + 1) * D)
-        parts += [parameter.value[rows] for parameter in (query.weight, query.bias)]
-    kept = [part.copy() for part in parts]
-    for part in parts:
-        part[...] = 0.0
-    try:
-        yield
-    finally:
-        for part, before in zip(parts, kept, strict=True):
-            part[...] = before
+class Flattened(Observer):
+    """These heads, (layer, head) each, give all real tokens the same weight: their queries are 0."""
+
+    def __init__(self, *heads):
+        self.heads = {}
+        for i, a in heads:
+            self.heads.setdefault(f"bert.encoder.layer.{i}.attention.self.q", []).append(a)
+
+    def wants(self, name):
+        return name in self.heads
+
+    def forward(self, name, q):
+        changed = q.copy()  # (B, A, S, D)
+        changed[:, self.heads[name]] = 0.0
+        return changed
+
+    backward = forward  # what was replaced does not matter: its derivative is 0, too
 
 
-with flattened((0, 0)):
-    flat_map = layers[0].attention.self.probabilities(states[0], bias)[shown, 0, :n, :n]
-assert np.allclose(flat_map, 1 / n)
-assert np.allclose(layers[0].attention.self.probabilities(states[0], bias), maps[0])
+flat, _ = model.forward(
+    ids,
+    attention_mask=mask,
+    return_logits=False,
+    return_attentions=True,
+    context=Context(observer=Flattened((0, 0))),
+)
+assert np.allclose(flat.attentions[0][shown, 0, :n, :n], 1 / n)
+assert np.allclose(flat.attentions[0][:, 1:], maps[0][:, 1:])  # the other heads are as they were
 
 # %% [markdown]
 r"""
@@ -307,16 +318,17 @@ word is hidden once.
 
 
 # %%
-def upward(hidden, bias, start=0):
+def upward(hidden, bias, start=0, observer=None):
     """From the input of layer ``start`` to the last state: (B, S, H) → (B, S, H)."""
-    for layer in layers[start:]:
-        hidden, _ = layer.forward(hidden, bias)
+    context = Context(observer=observer)
+    for i in range(start, L):
+        hidden, _ = layers[i].forward(hidden, bias, context.inside(f"bert.encoder.layer.{i}"))
     return hidden
 
 
 def log_p(hidden, places, targets):
     """ln p of the word ``targets[n]`` at the flat place b·S + s, read off these states: (N,)."""
-    probabilities, _ = softmax(head.logits(hidden, places))  # (N, V)
+    probabilities, _ = softmax(head.forward(hidden, places)[0])  # (N, V)
     return np.log(probabilities[np.arange(len(targets)), targets])
 
 
@@ -345,10 +357,9 @@ some = 2 * B  # sequences: two of the five copies do
 inside = places < some * S
 where = places[inside], targets[inside]
 loss = -log_p(masked_states[L][:some], *where).mean()
-rise = np.empty((L, A))
+rise = np.empty((L, A))  # below layer i nothing changes
 for i, a in np.ndindex(L, A):
-    with flattened((i, a)):
-        last = upward(masked_states[i][:some], masked_bias[:some], i)  # below, nothing changes
+    last = upward(masked_states[i][:some], masked_bias[:some], i, Flattened((i, a)))
     rise[i, a] = -log_p(last, *where).mean() - loss
 
 # %% tags=["figure"]
@@ -398,7 +409,7 @@ outputs, _ = model.forward(
 )
 gaps = np.flatnonzero(np.array(two["input_ids"]) == tokenizer.mask_id)
 guesses = np.array(
-    [softmax(head.logits(x, gaps))[0] for x in outputs.hidden_states]
+    [softmax(head.forward(x, gaps)[0])[0] for x in outputs.hidden_states]
 )  # (L + 1, 2, V)
 
 for number, text in enumerate(TWO):
@@ -560,14 +571,16 @@ Now downwards. Hide the ambiguous word of each sentence and take $f = \ln p(\tex
 
 
 # %%
-def flow(hidden, bias, places, targets):
+def flow(hidden, bias, places, targets, observer=None):
     """∂ ln p / ∂ x(i) for i = 0 … L: (L + 1, B, S, H). Sequences do not see each other."""
-    caches = []
-    for layer in layers:
-        hidden, cache = layer.forward(hidden, bias)
+    context, caches = Context(observer=observer), []
+    for i, layer in enumerate(layers):
+        hidden, cache = layer.forward(hidden, bias, context.inside(f"bert.encoder.layer.{i}"))
         caches.append(cache)
-    _, head_cache = head.forward(hidden, places, targets, np.ones(len(targets)), 1.0)
-    gradients = [-head.backward(1.0, head_cache)]  # the loss is −Σ ln p
+    logits, head_cache = head.forward(hidden, places)  # (N, V)
+    dlogits = -softmax(logits)[0]  # of ln p: one-hot − p
+    dlogits[np.arange(len(targets)), targets] += 1.0
+    gradients = [head.backward(dlogits, head_cache)]
     for layer in reversed(layers):
         gradients.append(layer.backward(gradients[-1], caches.pop()))
     return np.array(gradients[::-1])
@@ -656,8 +669,8 @@ elsewhere = np.sqrt((norm**2 * others).sum(axis=2)).mean(axis=1)
 together = np.sqrt((norm**2).sum(axis=2)).mean(axis=1)
 assert together.max() < 10 * together.min()
 
-with flattened(*positional.values()):
-    without = np.linalg.norm(flow(x[0], bias, at, hidden_word)[0], axis=-1)  # (B, S)
+flat_flow = flow(x[0], bias, at, hidden_word, Flattened(*positional.values()))
+without = np.linalg.norm(flat_flow[0], axis=-1)  # (B, S)
 distance = np.arange(S) - spot[:, None]  # (B, S)
 near = np.arange(-4, 5)
 by_distance = [

@@ -609,8 +609,8 @@ Read each curve from the left. **Where it first rises above the dashed line is w
 # %%
 def guesses(hidden):
     """The log-probabilities of every word at the hidden places: (tokens, V)."""
-    rows = hidden[places % 6, places]  # (tokens, H)
-    p, _ = softmax(model.cls.predictions.logits(rows))
+    flat = (places % 6) * len(story) + places  # b·S + s
+    p, _ = softmax(model.cls.predictions.forward(hidden, flat)[0])
     return np.log(p)
 
 
@@ -896,7 +896,8 @@ lengths = np.full(B, len(story))
 chosen = choose_positions(candidates, lengths, candidates, 0.15, 20, rng)  # (B, S)
 masked = np.where(chosen, tokenizer.mask_id, rows)
 outputs, _ = model.forward(masked, return_logits=False)
-p, _ = softmax(model.cls.predictions.logits(outputs.last_hidden_state[chosen]))  # (N, V)
+logits, _ = model.cls.predictions.forward(outputs.last_hidden_state, np.flatnonzero(chosen))
+p, _ = softmax(logits)  # (N, V)
 fakes = (p.cumsum(axis=1) < rng.random((len(p), 1))).sum(axis=1).clip(max=V - 1)  # drawn from p
 corrupted = rows.copy()
 corrupted[chosen] = fakes
