@@ -970,7 +970,7 @@ The head's, and of that not even $dh$. Nothing below learns, so nobody asks. Tha
 # %% [markdown]
 r"""
 **Next:** [16 · Looking inside](16_looking_inside.ipynb). The code of this notebook:
-[task_models.py](../minibert/heads/task_models.py) · [fine_tuning.py](../minibert/heads/freezing.py) ·
+[task_models.py](../minibert/heads/task_models.py) · [freezing.py](../minibert/heads/freezing.py) ·
 [span_loss.py](../minibert/ops/span_loss.py) · [finetune.py](../minibert/tasks/finetune.py) ·
 [crf.py](../minibert/ops/crf.py), which lets a tagger choose all tags of a sentence together.
 """

@@ -1003,6 +1003,6 @@ when they train together. (On many TPUs that counts: ALBERT-large trained 1.7 ti
 # %% [markdown]
 r"""
 **Next:** [19 · Applications](19_applications.ipynb), where such vectors are put to use.
-The code of this notebook: [weights.py](../minibert/folders/weights.py), [pretrained.py](../minibert/folders/tensors.py),
+The code of this notebook: [weights.py](../minibert/folders/weights.py), [tensors.py](../minibert/folders/tensors.py),
 [test_real_weights.py](../tests/parity/test_real_weights.py).
 """
