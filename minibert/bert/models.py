@@ -71,6 +71,7 @@ class BertModel(BertPretrainedModel):
         """
         inputs = self._on_device(input_ids, batch)
         context = context or self.new_context()
+        needed = context.observed or inputs.inputs_embeds is not None or not self.embeddings.frozen
         recorders = self._recorders(context, return_hidden_states, return_attentions)
         for recorder in recorders.values():
             context = context.with_observer(recorder)
@@ -79,7 +80,6 @@ class BertModel(BertPretrainedModel):
             inputs.input_ids, inputs.token_type_ids, context, inputs.inputs_embeds
         )
         hidden, seen = context.observe("embeddings", hidden)
-        needed = context.observed or inputs.inputs_embeds is not None or not self.embeddings.frozen
         hidden, encoder_cache = self.encoder.forward(hidden, bias, context.inside("encoder"), needed)
         pooled, pooler_cache = self.pooler.forward(hidden) if self.pooler else (None, None)
         recorded = {name: list(recorder.values.values()) for name, recorder in recorders.items()}
@@ -266,7 +266,7 @@ class BertForPreTraining(BertPretrainedModel):
                 drelationship = total(drelationship, ops.cross_entropy_backward(dnsp, loss_cache))
             if drelationship is not None:
                 dpooled = total(dpooled, self.cls.seq_relationship.backward(drelationship, linear_cache))
-        derivatives |= {"last_hidden_state": dhidden, "pooler_output": dpooled}
+        derivatives["last_hidden_state"], derivatives["pooler_output"] = dhidden, dpooled
         named = {f"d{name}": derivative for name, derivative in derivatives.items()}
         return self.bert.backward(cache.pop(self), **named)
 

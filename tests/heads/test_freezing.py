@@ -114,9 +114,10 @@ def test_a_step_moves_what_learns_and_nothing_else(build, batch):
 def test_a_frozen_encoder_keeps_no_caches(build, batch):
     model = build(BertForTokenClassification)
     freeze(model)
-    _, cache = model.forward(**batch.encoder)
-    embeddings_cache, _, encoder_cache, pooler_cache, *_ = parts_of(parts_of(cache)[0])
-    assert embeddings_cache is pooler_cache is None and parts_of(encoder_cache) == (None, None)
+    for options in ({}, {"return_hidden_states": True}):
+        _, cache = model.forward(**batch.encoder, **options)
+        embeddings_cache, _, encoder_cache, pooler_cache, *_ = parts_of(parts_of(cache)[0])
+        assert embeddings_cache is pooler_cache is None and parts_of(encoder_cache) == (None, None)
 
 
 def test_learning_rates_fall_from_layer_to_layer(build):
