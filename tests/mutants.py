@@ -8,6 +8,7 @@ import ast
 import copy
 import importlib
 import itertools
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ def backward_functions() -> Iterator[Backward]:
         file = path.relative_to(PACKAGE).as_posix()
         module = importlib.import_module("minibert." + file.removesuffix(".py").replace("/", "."))
         for scope, node in _functions(ast.parse(path.read_text(encoding="utf-8"))):
-            if node.name.endswith("backward") or node.name in ALSO:
+            if (node.name.endswith("backward") or node.name in ALSO) and not _is_abstract(node):
                 owner = getattr(module, scope) if scope else module
                 name = f"{scope}.{node.name}" if scope else node.name
                 yield Backward(file, name, _bare(node), getattr(owner, node.name))
@@ -66,6 +67,11 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
             yield "", node
         elif isinstance(node, ast.ClassDef):
             yield from ((node.name, item) for item in node.body if isinstance(item, ast.FunctionDef))
+
+
+def _is_abstract(function: ast.FunctionDef) -> bool:
+    """Whether there is nothing in a function but a docstring and perhaps ``raise NotImplementedError``."""
+    return all(isinstance(statement, ast.Expr | ast.Raise) for statement in function.body)
 
 
 def _bare(function: ast.FunctionDef) -> ast.FunctionDef:
@@ -145,7 +151,7 @@ def _is_plumbing(node: ast.AST, parent: ast.AST) -> bool:
         return True
     if isinstance(node, ast.keyword):
         return node.arg == "dtype"
-    if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("float("):
+    if isinstance(node, ast.Assign) and re.match(r"float\(|\w+\.astype\(", ast.unparse(node.value)):
         return True
     if isinstance(parent, ast.Call):
         function = ast.unparse(parent.func)
@@ -190,6 +196,7 @@ SWAPPED_COMPARISON = {
 }  # fmt: skip
 SWAPPED_METHOD = {"sum": ("mean", "max"), "mean": ("sum",), "exp": ("log",), "zeros": ("ones",)}
 SCALE = 1.001
+SYMMETRIC = {"total"}  # a sum: its arguments have no order
 
 
 def _wrong_versions(node: ast.AST, holder: ast.AST, field: str, names: _Names) -> Iterator[ast.AST]:
@@ -280,6 +287,8 @@ def _wrong_call(node: ast.Call) -> Iterator[ast.expr]:
             yield ast.Call(ast.Attribute(node.func.value, other, ast.Load()), node.args, node.keywords)
     if node.args:
         yield node.args[0]
+    if ast.unparse(node.func) in SYMMETRIC:
+        return
     for i, j in itertools.combinations(range(len(node.args)), 2):
         args = list(node.args)
         args[i], args[j] = args[j], args[i]

@@ -38,19 +38,17 @@ class BertSelfAttention(Module):
         context = context or self.new_context()
         qkv, projection_cache = ops.linear(hidden, self.qkv_weight.operand, self.qkv_bias.value)  # (B, S, 3H)
         probability, key = self.dropout.probability, context.dropout_key(self.dropout.probability)
-        if observed := context.wants(*INSIDE_ATTENTION):
+        if context.wants(*INSIDE_ATTENTION):
             y, attention_cache = ops.observed_attention(
                 qkv, bias, self.num_heads, probability, key, context.observe
             )
-        else:
-            y, attention_cache = ops.packed_attention(qkv, bias, self.num_heads, probability, key)
-        return y, Cache(self, projection_cache, observed, attention_cache)
+            return y, Cache(self, projection_cache, ops.observed_attention_backward, attention_cache)
+        y, attention_cache = ops.packed_attention(qkv, bias, self.num_heads, probability, key)
+        return y, Cache(self, projection_cache, ops.packed_attention_backward, attention_cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, S, H) → dhidden (B, S, H)."""
-        attention_cache = cache.pop(self)
-        observed = cache.pop(self)
-        attention_backward = ops.observed_attention_backward if observed else ops.packed_attention_backward
+        attention_cache, attention_backward = cache.pop(self), cache.pop(self)
         dqkv = attention_backward(dout, attention_cache)
         dhidden, dweight, dbias = ops.linear_backward(dqkv, cache.pop(self))
         self.qkv_weight.add_grad(dweight)

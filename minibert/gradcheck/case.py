@@ -109,8 +109,9 @@ def model_case(
 ) -> Case:
     """A model with a loss: outputs, cache = model.forward(**batch) and model.backward(cache, dloss).
 
-    The backward runs in two halves of unequal scale, which must add up. Frozen parameters must have no
-    gradient, and are not compared. ``twin`` is the same model in complex128, as in :func:`module_case`.
+    The backward runs in two parts, one with ``dloss`` and one without, which must add up. Frozen parameters
+    must have no gradient, and are not compared. ``twin`` is the same model in complex128, as in
+    :func:`module_case`.
     """
     parameters = {name: p for name, p in model.named_parameters() if not p.frozen}
     frozen = [p for _, p in model.named_parameters() if p.frozen]
@@ -120,9 +121,10 @@ def model_case(
 
     def gradients(douts: Sequence[Array]) -> dict[str, Any]:
         forget_gradients(model)
-        for share in (0.25, 0.75):
-            _, cache = bearing(variables, model, twin).forward(**batch)
-            model.backward(cache, share * float(douts[0]))
+        _, cache = bearing(variables, model, twin).forward(**batch)
+        model.backward(cache)  # dloss is 1
+        _, cache = bearing(variables, model, twin).forward(**batch)
+        model.backward(cache, float(douts[0]) - 1.0)
         if not all(bool((parameter.grad == 0).all()) for parameter in frozen):
             raise ValueError(f"{what}: a frozen parameter has a gradient")
         return {name: parameter.grad for name, parameter in parameters.items()}

@@ -180,14 +180,15 @@ class SentencePairs(Module):
         context = context or self.new_context()
         x, x_cache = self.encoder.forward(inputs.first, context=context.inside("first"))
         y, y_cache = self.encoder.forward(inputs.second, context=context.inside("second"))
-        matching = inputs.labels is None
-        if matching:
+        if inputs.labels is None:
+            loss_backward = ops.in_batch_softmax_loss_backward
             loss, loss_cache = ops.in_batch_softmax_loss(
                 x.embeddings, y.embeddings, self.scale, self.symmetric, inputs.denominator
             )
         else:
+            loss_backward = ops.cosine_loss_backward
             loss, loss_cache = ops.cosine_loss(x.embeddings, y.embeddings, inputs.labels, inputs.denominator)
-        return BertOutput(loss=loss), Cache(self, x_cache, y_cache, loss_cache, matching)
+        return BertOutput(loss=loss), Cache(self, x_cache, y_cache, loss_cache, loss_backward)
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The ``denominator`` of a batch alone: how many pairs it has."""
@@ -195,8 +196,7 @@ class SentencePairs(Module):
 
     def backward(self, cache: Cache, dloss: Array | float = 1.0) -> None:
         """Add the gradient of ``dloss · loss`` to that of every parameter. The cache is used up."""
-        matching = cache.pop(self)
-        loss_backward = ops.in_batch_softmax_loss_backward if matching else ops.cosine_loss_backward
+        loss_backward = cache.pop(self)
         dx, dy = loss_backward(plain_number(dloss), cache.pop(self))  # (N, H) each
         self.encoder.backward(cache.pop(self), dembeddings=dy)
         self.encoder.backward(cache.pop(self), dembeddings=dx)

@@ -140,12 +140,10 @@ class TaskModel(BertPretrainedModel):
     def _backward(self, cache: Cache, derivatives: Derivatives) -> Array | None:
         """The derivatives of loss and logits become those of what the head has read."""
         head_derivatives = {name: derivatives.pop(name, None) for name in self.head_outputs}
+        head_cache, encoder_cache = cache.pop(self), cache.pop(self)
         if any(derivative is not None for derivative in head_derivatives.values()):
-            name, dread = self._head_backward(cache.pop(self), **head_derivatives)
+            name, dread = self._head_backward(head_cache, **head_derivatives)
             derivatives[name] = total(derivatives.get(name), dread)
-        else:
-            cache.pop(self)
-        encoder_cache = cache.pop(self)
         if self.config.feature_layers:
             return None
         return self.bert.backward(encoder_cache, **{f"d{name}": d for name, d in derivatives.items()})
@@ -217,7 +215,7 @@ class BertForSequenceClassification(TaskModel):
     ) -> tuple[str, Array]:
         """The derivatives of loss and logits → dpooled (B, H)."""
         loss_cache = cache.pop(self)
-        if loss is not None and loss_cache is not None:
+        if loss is not None:
             loss_backward = (
                 ops.squared_error_backward if self.config.is_regression else ops.cross_entropy_backward
             )
@@ -277,7 +275,7 @@ class BertForTokenClassification(TaskModel):
     ) -> tuple[str, Array]:
         """The derivatives of loss and logits → dhidden (B, S, H)."""
         loss_cache, gather_cache, shape = (cache.pop(self) for _ in range(3))
-        if loss is not None and loss_cache is not None:
+        if loss is not None:
             if self.crf is None:
                 drows = ops.cross_entropy_backward(loss, loss_cache)  # (B·S, K)
             else:
@@ -341,7 +339,7 @@ class BertForQuestionAnswering(TaskModel):
         loss_cache = None
         if targets is not None:
             outputs.loss, loss_cache = ops.span_loss(logits, targets.positions, targets.weights)
-        return Cache(self, linear_cache, loss_cache)
+        return Cache(self, linear_cache, logits.shape, loss_cache)
 
     def _head_backward(
         self,
@@ -351,11 +349,12 @@ class BertForQuestionAnswering(TaskModel):
         end_logits: Array | None,
     ) -> tuple[str, Array]:
         """The derivatives of loss and logits → dhidden (B, S, H)."""
-        loss_cache, dlogits = cache.pop(self), None
-        if loss is not None and loss_cache is not None:
-            dlogits = ops.span_loss_backward(loss, loss_cache)  # (B, S, 2)
-        for column, given in enumerate((start_logits, end_logits)):
-            if given is not None:
-                dlogits = self.device.xp.zeros((*given.shape, 2), given.dtype) if dlogits is None else dlogits
-                dlogits[..., column] += given
+        loss_cache, shape = cache.pop(self), cache.pop(self)
+        dlogits = self.device.xp.zeros(shape, dtype=self.dtype)  # (B, S, 2)
+        if loss is not None:
+            dlogits += ops.span_loss_backward(loss, loss_cache)
+        if start_logits is not None:
+            dlogits[..., 0] += start_logits
+        if end_logits is not None:
+            dlogits[..., 1] += end_logits
         return "last_hidden_state", self.qa_outputs.backward(dlogits, cache.pop(self))

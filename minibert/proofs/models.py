@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from minibert.arrays import Array, Device
+from minibert.arrays import Array, Device, dropout_stream, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.models import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining, BertModel
 from minibert.bert.outputs import BertOutput
@@ -17,7 +17,7 @@ from minibert.heads.task_models import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
-from minibert.nn import Module
+from minibert.nn import Context, Module, Observer
 from minibert.proofs.small_bert import (
     BATCH,
     CLASSES,
@@ -43,6 +43,7 @@ def model_cases(device: Device) -> list[Case]:
         ("  tanh GELU, left to right", BertForPreTraining, tanh_form, masked | following),
         ("  no sentence pairs", BertForPreTraining, CONFIG, masked),
         ("BertForMaskedLM", BertForMaskedLM, CONFIG, masked | {"mlm_denominator": 2.5}),
+        ("  without logits", BertForMaskedLM, CONFIG, masked | {"return_logits": False}),
         ("BertForNextSentencePrediction", BertForNextSentencePrediction, CONFIG, following),
     ]
     cases = []
@@ -107,61 +108,163 @@ def _pairs_case(device: Device, draw: Draws, pooling: str, normalise: bool, targ
 
 
 def _outputs_case(
-    what: str, make: Callable[..., PretrainedModel], draw: Draws, names: Sequence[str], **batch: Any
+    what: str,
+    make: Callable[..., PretrainedModel],
+    draw: Draws,
+    names: Sequence[str],
+    unused: Sequence[str],
+    **batch: Any,
 ) -> Case:
-    """A model and a loss of one's own: a random combination of these outputs, all arrays of each."""
+    """A model and a loss of one's own: a random combination of these outputs.
+
+    A name may have a number, as in "hidden_states[1]", where the output is a list. ``unused`` are parts of
+    the names of parameters that these outputs do not depend on.
+    """
     model, twin = with_twin(make, draw)
     parameters = dict(model.named_parameters())
     values = {name: parameter.value for name, parameter in parameters.items()}
-    options = {"return_hidden_states": "hidden_states" in names, "return_attentions": "attentions" in names}
-
-    def arrays(outputs: BertOutput, name: str) -> list[Array]:
-        output = getattr(outputs, name)
-        return output if isinstance(output, list) else [output]
+    inside = {f"return_{name}": any(name in given for given in names) for name in LISTS}
 
     def forward(variables: dict[str, Array]) -> list[Array]:
-        outputs, _ = bearing(variables, model, twin).forward(**BATCH, **batch, **options)
-        return [array for name in names for array in arrays(outputs, name)]
+        outputs, _ = bearing(variables, model, twin).forward(**BATCH, **batch, **inside)
+        return [_output(outputs, name) for name in names]
 
     def backward(douts: Sequence[Array]) -> dict[str, Array]:
         forget_gradients(model)
-        outputs, cache = bearing(values, model, twin).forward(**BATCH, **batch, **options)
-        left, derivatives = iter(douts), {}
-        for name in names:
-            several = [next(left) for _ in arrays(outputs, name)]
-            derivatives[f"d{name}"] = several if isinstance(getattr(outputs, name), list) else several[0]
+        outputs, cache = bearing(values, model, twin).forward(**BATCH, **batch, **inside)
+        derivatives: dict[str, Any] = {}
+        for name, dout in zip(names, douts, strict=True):
+            output, _, number = name.removesuffix("]").partition("[")
+            if number:
+                several = derivatives.setdefault(f"d{output}", [None] * len(getattr(outputs, output)))
+                several[int(number)] = dout
+            else:
+                derivatives[f"d{output}"] = dout
         model.backward(cache, **derivatives)
         return {name: parameter.grad for name, parameter in parameters.items()}
 
-    unused = PAIR_PARTS if names == ["last_hidden_state"] else ()
     return Case(what, values, forward, backward, _zeros(model, unused))
+
+
+LISTS = ("hidden_states", "attentions")
+
+
+def _output(outputs: BertOutput, name: str) -> Array:
+    output, _, number = name.removesuffix("]").partition("[")
+    return getattr(outputs, output)[int(number)] if number else getattr(outputs, output)
 
 
 def output_cases(device: Device) -> list[Case]:
     """Models whose backward starts from other outputs than their loss, alone and all at once."""
-    draw, inside = Draws(device, 11), ["last_hidden_state", "hidden_states", "attentions"]
-    classification, crf = CONFIG.replace(num_labels=3), CONFIG.replace(num_labels=3, crf=True)
+    draw = Draws(device, 11)
+    inside = [f"hidden_states[{i}]" for i in range(3)] + [f"attentions[{i}]" for i in range(2)]
+    inside.append("last_hidden_state")
+    losses, logits = ["mlm_loss", "nsp_loss"], ["prediction_logits", "seq_relationship_logits"]
     both = {"labels": LABELS, "next_sentence_label": NEXT_SENTENCE_LABEL}
-    losses = ["mlm_loss", "nsp_loss"]
-    logits = ["prediction_logits", "seq_relationship_logits"]
-    cases = []
-    for what, model_class, config, names, batch in [
-        ("BertModel, last_hidden_state", BertModel, CONFIG, ["last_hidden_state"], {}),
-        ("  pooler_output", BertModel, CONFIG, ["pooler_output"], {}),
-        ("  all outputs", BertModel, CONFIG, [*inside, "pooler_output"], {}),
-        ("BertForPreTraining, logits", BertForPreTraining, CONFIG, logits, {}),
-        ("  all outputs", BertForPreTraining, CONFIG, [*inside, "pooler_output", *losses, *logits], both),
-        ("BertForSequenceClassification, all outputs", BertForSequenceClassification, classification,
-         [*inside, "pooler_output", "loss", "logits"], {"labels": CLASSES}),
-        ("BertForTokenClassification, all outputs", BertForTokenClassification, crf,
-         [*inside, "loss", "logits"], {"labels": TAGS}),
-        ("BertForQuestionAnswering, all outputs", BertForQuestionAnswering, CONFIG,
-         [*inside, "loss", "start_logits", "end_logits"], SPANS),
-        ("  one kind of logits", BertForQuestionAnswering, CONFIG, ["start_logits"], {}),
-        ("SentenceEncoder, all outputs", SentenceEncoder, CONFIG, [*inside, "embeddings"], {}),
-    ]:  # fmt: skip
-        cases.append(_outputs_case(what, partial(model_class, config, device=device), draw, names, **batch))
+    words_only, pairs_only = PAIR_PARTS, ("cls.predictions.",)
+    behind_maps = ("self.value.", "attention.output.", "intermediate.", "output.dense.", "output.LayerNorm.")
+    last_maps = [f"layer.1.{part}" for part in ("attention.self.value.", *behind_maps[1:])] + ["pooler."]
+    pretraining = partial(BertForPreTraining, CONFIG, device=device)
+    plain, sentences = (partial(kind, CONFIG, device=device) for kind in (BertModel, SentenceEncoder))
+    classes = partial(BertForSequenceClassification, CONFIG.replace(num_labels=3), device=device)
+    tags = partial(BertForTokenClassification, CONFIG.replace(num_labels=3, crf=True), device=device)
+    spans = partial(BertForQuestionAnswering, CONFIG, device=device)
+    cases = [_embeddings_case(device, draw), _observed_case(device, draw)]
+    for what, make, names, unused, batch in [
+        ("BertModel, last_hidden_state", plain, ["last_hidden_state"], PAIR_PARTS, {}),
+        ("  pooler_output", plain, ["pooler_output"], (), {}),
+        ("  two hidden states", plain, inside[:2], ("layer.1.", "pooler."), {}),
+        ("  attentions", plain, inside[3:5], last_maps, {}),
+        ("  all outputs", plain, [*inside, "pooler_output"], (), {}),
+        ("BertForPreTraining, logits", pretraining, logits, (), {}),
+        ("  logits beside a loss", pretraining, logits[:1], words_only, both),
+        ("  logits of pairs beside a loss", pretraining, logits[1:], pairs_only, both),
+        ("  one loss of two", pretraining, losses[:1], words_only, both),
+        ("  the other loss", pretraining, losses[1:], pairs_only, both),
+        ("  all outputs", pretraining, [*inside, "pooler_output", *losses, *logits], (), both),
+        ("BertForSequenceClassification, logits", classes, ["logits"], (), {"labels": CLASSES}),
+        ("  all outputs", classes, [*inside, "pooler_output", "loss", "logits"], (), {"labels": CLASSES}),
+        ("BertForTokenClassification, no head", tags, inside[5:], ("classifier.", "crf."), {"labels": TAGS}),
+        ("  logits", tags, ["logits"], ("crf.",), {"labels": TAGS}),
+        ("  all outputs", tags, [*inside, "loss", "logits"], (), {"labels": TAGS}),
+        ("BertForQuestionAnswering, starts", spans, ["start_logits"], (), SPANS),
+        ("  ends", spans, ["end_logits"], (), {}),
+        ("  all outputs", spans, [*inside, "loss", "start_logits", "end_logits"], (), SPANS),
+        ("SentenceEncoder, all outputs", sentences, [*inside, "embeddings"], (), {}),
+    ]:
+        cases.append(_outputs_case(what, make, draw, names, unused, **batch))
     return cases
+
+
+def _embeddings_case(device: Device, draw: Draws) -> Case:
+    """Vectors in the place of the words: the derivative of the model's input."""
+    model, twin = with_twin(partial(BertForMaskedLM, CONFIG, device=device), draw)
+    parameters = dict(model.named_parameters())
+    vectors = draw.normal(3, 6, CONFIG.hidden_size)
+    rest = {name: array for name, array in BATCH.items() if name != "input_ids"} | {"labels": LABELS}
+    values = {"inputs_embeds": vectors} | {name: parameter.value for name, parameter in parameters.items()}
+
+    def forward(variables: dict[str, Array]) -> list[Array]:
+        weights = dict(list(variables.items())[1:])
+        vectors = to_numpy(variables["inputs_embeds"])
+        return [bearing(weights, model, twin).forward(inputs_embeds=vectors, **rest)[0].loss]
+
+    def backward(douts: Sequence[Array]) -> dict[str, Array]:
+        forget_gradients(model)
+        _, cache = bearing(values, model, twin).forward(inputs_embeds=to_numpy(vectors), **rest)
+        dvectors = model.backward(cache, douts[0])
+        return {"inputs_embeds": dvectors} | {name: p.grad for name, p in parameters.items()}
+
+    return Case("BertForMaskedLM, inputs_embeds", values, forward, backward, _zeros(model))
+
+
+class _Bends(Observer):
+    """Bends every value a little, y = x + c x² with a c for each name, and lets its derivative pass through.
+
+    One value is replaced by a constant.
+    """
+
+    def __init__(self, share: float, constant: str = ""):
+        self.share, self.constant = share, constant
+        self.seen: dict[str, Array] = {}
+
+    def forward(self, name: str, value: Array) -> Array:
+        if name == self.constant:
+            return value * 0.0 + 0.5
+        self.seen[name] = value
+        return value + self._factor(name) * value * value
+
+    def backward(self, name: str, dvalue: Array) -> Array | None:
+        if name == self.constant:
+            return None
+        return dvalue * (1.0 + 2.0 * self._factor(name) * self.seen[name])
+
+    def _factor(self, name: str) -> float:
+        return self.share * (1.0 + list(self.seen).index(name))
+
+
+def _observed_case(device: Device, draw: Draws) -> Case:
+    """Two observers who change all that can be seen."""
+    model, twin = with_twin(partial(BertForMaskedLM, CONFIG, device=device), draw)
+    parameters = dict(model.named_parameters())
+    values = {name: parameter.value for name, parameter in parameters.items()}
+    batch = BATCH | {"labels": LABELS}
+
+    def forward(variables: dict[str, Array]) -> tuple[Any, Any]:
+        used = bearing(variables, model, twin)
+        stream = used.device.asarray(dropout_stream(seed=6, step=7))
+        context = Context(training=True, stream=stream, observer=_Bends(0.01))
+        context = context.with_observer(_Bends(-0.02, constant="bert.encoder.layer.0.intermediate"))
+        return used.forward(**batch, context=context)
+
+    def backward(douts: Sequence[Array]) -> dict[str, Array]:
+        forget_gradients(model)
+        model.backward(forward(values)[1], douts[0])
+        return {name: parameter.grad for name, parameter in parameters.items()}
+
+    # a query's scores are bent, so that the key's bias counts
+    zeros = [name for name in parameters if "layer.0.intermediate." in name]
+    return Case("BertForMaskedLM, observed", values, lambda v: [forward(v)[0].loss], backward, zeros)
 
 
 def _zeros(module: Module, also: Sequence[str] = ()) -> list[str]:

@@ -5,6 +5,7 @@ import pytest
 from minibert.arrays import Device, resolve_device
 from minibert.gradcheck import CENTRAL_DIFFERENCES, COMPLEX_STEP, Case, check, check_adjoint
 from minibert.proofs import all_cases
+from minibert.proofs.models import output_cases
 
 NAMES = [case.what.strip() for case in all_cases(resolve_device("cpu"))]
 
@@ -30,7 +31,8 @@ def test_backward_is_the_transpose_of_the_derivative(number, cases, gradient_cas
 
 
 def test_nothing_is_let_off_as_zero_but_what_a_softmax_takes_out_and_an_unused_head(gradient_cases):
-    zeros = {(case.what.strip(), name) for case in gradient_cases for name in case.zeros}
+    losses = gradient_cases[: -len(output_cases(resolve_device("cpu")))]
+    zeros = {(case.what.strip(), name) for case in losses for name in case.zeros}
     others = {(what, name) for what, name in zeros if not name.endswith("key.bias")}
     answers = "BertForQuestionAnswering"
     spans = {(what, name) for what, name in others if what.startswith(answers)}
@@ -40,8 +42,14 @@ def test_nothing_is_let_off_as_zero_but_what_a_softmax_takes_out_and_an_unused_h
         (f"{answers}, from two layers", "qa_outputs.bias"),
     }
     unused = {(what, name) for what, name in others if "pooler" in name or "relationship" in name}
-    assert {what for what, _ in unused} == {"BertModel, last_hidden_state", "no sentence pairs"}
+    assert {what for what, _ in unused} == {"no sentence pairs"}
     assert len(others) == len(spans) + len(unused)
+
+
+def test_with_all_outputs_every_parameter_counts(gradient_cases):
+    everything = [case for case in gradient_cases if case.what.endswith("all outputs")]
+    assert len(everything) == 6
+    assert all("key.bias" in name for case in everything for name in case.zeros)
 
 
 def test_every_parameter_of_every_model_is_compared(gradient_cases):
