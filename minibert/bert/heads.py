@@ -56,7 +56,7 @@ class BertLMPredictionHead(Module):
         return logits.astype(self.bias.value.dtype, copy=False), Cache(self, rows_cache, decoder_cache)
 
     def backward(self, dlogits: Array, cache: Cache) -> Array:
-        """dlogits (N, V) → dhidden (B, S, H), zero at positions that were not scored."""
+        """dlogits (N, V) or (B, S, V) → dhidden (B, S, H), zero at positions that were not scored."""
         dlogits = dlogits.astype(self._decoder_weight.operand.dtype, copy=False)
         dtransformed, dweight, dbias = ops.linear_backward(dlogits, cache.pop(self))
         return self._rows_backward(dtransformed, dweight, dbias, cache.pop(self))

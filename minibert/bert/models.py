@@ -108,7 +108,7 @@ class BertModel(BertPretrainedModel):
         if "pooler_output" in derivatives and pooler_cache is not None:
             dhidden = total(dhidden, self.pooler.backward(derivatives["pooler_output"], pooler_cache))
         if dhidden is None:
-            dhidden = self.device.xp.zeros(shape, dtype)
+            dhidden = self.device.xp.zeros(shape, dtype=dtype)
         dembedded = self.encoder.backward(dhidden, cache.pop(self))
         seen, embeddings_cache = cache.pop(self), cache.pop(self)
         if embeddings_cache is None:
@@ -258,7 +258,6 @@ class BertForPreTraining(BertPretrainedModel):
         if mlm_cache is not None and dmlm is not None:
             dhidden = total(dhidden, self.cls.predictions.loss_backward(dmlm, mlm_cache))
         if dlogits is not None:
-            dlogits = dlogits.reshape(-1, dlogits.shape[-1])  # (N, V)
             dhidden = total(dhidden, self.cls.predictions.backward(dlogits, logits_cache))
         if nsp_cache is not None:
             loss_cache, linear_cache = nsp_cache.pop(self), nsp_cache.pop(self)

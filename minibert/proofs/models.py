@@ -243,8 +243,21 @@ class _Bends(Observer):
         return self.share * (1.0 + list(self.seen).index(name))
 
 
+class _Turns(Observer):
+    """Turns the features of one value round: with another observer the order counts, there and back."""
+
+    def wants(self, name: str) -> bool:
+        return name == "bert.encoder.layer.1.intermediate"
+
+    def forward(self, name: str, value: Array) -> Array:
+        return value[..., ::-1]
+
+    def backward(self, name: str, dvalue: Array) -> Array:
+        return dvalue[..., ::-1]
+
+
 def _observed_case(device: Device, draw: Draws) -> Case:
-    """Two observers who change all that can be seen."""
+    """Three observers who change what they see, and one who only looks."""
     model, twin = with_twin(partial(BertForMaskedLM, CONFIG, device=device), draw)
     parameters = dict(model.named_parameters())
     values = {name: parameter.value for name, parameter in parameters.items()}
@@ -255,6 +268,7 @@ def _observed_case(device: Device, draw: Draws) -> Case:
         stream = used.device.asarray(dropout_stream(seed=6, step=7))
         context = Context(training=True, stream=stream, observer=_Bends(0.01))
         context = context.with_observer(_Bends(-0.02, constant="bert.encoder.layer.0.intermediate"))
+        context = context.with_observer(_Turns()).with_observer(Observer())
         return used.forward(**batch, context=context)
 
     def backward(douts: Sequence[Array]) -> dict[str, Array]:
