@@ -33,7 +33,12 @@ class Cache:
 
     def _check(self, maker: Any) -> None:
         if maker is not self.maker and maker != self.maker:
-            raise ValueError(f"this is a cache of {_name(self.maker)}, but {_name(maker)} was to go backward")
+            made_by, used_by = _name(self.maker), _name(maker)
+            made_by = f"another {made_by}" if made_by == used_by else made_by
+            raise ValueError(
+                f"this cache was made by {made_by}, so {used_by} cannot go backward with it; "
+                "give it the cache that its own forward returned"
+            )
         if self._spent:
             raise ValueError(
                 f"this cache of {_name(maker)} is spent: a backward uses its cache up; run forward again"

@@ -258,7 +258,7 @@ def test_a_cache_is_for_the_model_that_made_it_and_for_one_backward(build, batch
     model, other = build(BertForMaskedLM), build(BertForMaskedLM)
     labels = {"labels": batch.all["labels"]}
     _, cache = model.forward(**batch.encoder, **labels)
-    with pytest.raises(ValueError, match="this is a cache of BertForMaskedLM, but BertForMaskedLM was to go"):
+    with pytest.raises(ValueError, match="this cache was made by another BertForMaskedLM, so"):
         other.backward(cache)
     model.backward(cache)
     with pytest.raises(ValueError, match="this cache of BertForMaskedLM is spent"):
@@ -266,7 +266,7 @@ def test_a_cache_is_for_the_model_that_made_it_and_for_one_backward(build, batch
     layer, next_layer = model.bert.encoder.layer
     x, bias = (model.device.asarray(np.ones(shape)) for shape in ((2, 3, 12), (2, 1, 1, 3)))
     y, cache = layer.forward(x, bias)
-    with pytest.raises(ValueError, match="a cache of BertLayer"):
+    with pytest.raises(ValueError, match="this cache was made by another BertLayer"):
         next_layer.backward(y, cache)
     layer.backward(y, cache)
     with pytest.raises(ValueError, match="this cache of BertLayer is spent"):
