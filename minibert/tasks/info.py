@@ -1,4 +1,4 @@
-"""What a BERT of a given size is made of and costs, worked out from its configuration alone.
+"""What a BERT of a given size is made of and costs.
 
 Nothing is allocated here, so the sizes of a model that would not fit in memory can be looked at too.
 """
@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from minibert.arrays import choose_precision
-from minibert.bert.config import BertConfig
+from minibert.bert import BertConfig, BertForPreTraining
 from minibert.errors import UserError
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -29,44 +29,21 @@ class Matrix:
 
 
 def parameter_table(config: BertConfig) -> list[Matrix]:
-    """Every parameter of a pre-training model, in the order in which the input meets them.
+    """Every parameter of a pre-training model, once, as the model itself names them.
 
     The parts are "embeddings", "layer 0" … "layer L−1", "pooler" and "heads". All but the heads make
     up the encoder (``BertModel``). The decoder's matrix is the word embeddings again and not listed.
     """
-    hidden, feed_forward, vocabulary = config.hidden_size, config.intermediate_size, config.vocab_size
-    rows: list[tuple[str, str, tuple[int, ...]]] = []
+    model = BertForPreTraining(config, device=None)  # takes no memory
+    return [Matrix(name, parameter.shape, _part(name)) for name, parameter in model.named_parameters()]
 
-    def norm(part: str, name: str) -> None:
-        rows.extend([(part, f"{name}.weight", (hidden,)), (part, f"{name}.bias", (hidden,))])
 
-    def linear(part: str, name: str, inputs: int, outputs: int) -> None:
-        rows.extend([(part, f"{name}.weight", (outputs, inputs)), (part, f"{name}.bias", (outputs,))])
-
-    part, prefix = "embeddings", "bert.embeddings"
-    rows.append((part, f"{prefix}.word_embeddings.weight", (vocabulary, hidden)))
-    rows.append((part, f"{prefix}.position_embeddings.weight", (config.max_position_embeddings, hidden)))
-    rows.append((part, f"{prefix}.token_type_embeddings.weight", (config.type_vocab_size, hidden)))
-    norm(part, f"{prefix}.LayerNorm")
-
-    for i in range(config.num_hidden_layers):
-        part, prefix = f"layer {i}", f"bert.encoder.layer.{i}"
-        for projection in ("query", "key", "value"):
-            linear(part, f"{prefix}.attention.self.{projection}", hidden, hidden)
-        linear(part, f"{prefix}.attention.output.dense", hidden, hidden)
-        norm(part, f"{prefix}.attention.output.LayerNorm")
-        linear(part, f"{prefix}.intermediate.dense", hidden, feed_forward)
-        linear(part, f"{prefix}.output.dense", feed_forward, hidden)
-        norm(part, f"{prefix}.output.LayerNorm")
-
-    linear("pooler", "bert.pooler.dense", hidden, hidden)
-
-    linear("heads", "cls.predictions.transform.dense", hidden, hidden)
-    norm("heads", "cls.predictions.transform.LayerNorm")
-    rows.append(("heads", "cls.predictions.bias", (vocabulary,)))
-    linear("heads", "cls.seq_relationship", hidden, 2)
-
-    return [Matrix(name, shape, part) for part, name, shape in rows]
+def _part(name: str) -> str:
+    """The part of the model that a parameter belongs to, by its name."""
+    _, part, *rest = name.split(".")
+    if name.startswith("cls."):
+        return "heads"
+    return f"layer {rest[1]}" if part == "encoder" else part
 
 
 @dataclass(frozen=True)
