@@ -1,7 +1,6 @@
 """What pre-trained heads know without fine-tuning: how likely a sentence is, and what may follow it."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 from tqdm import tqdm
@@ -10,11 +9,10 @@ from minibert import ops
 from minibert.arrays import to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.data.batches import Batch
-from minibert.data.randomness import generator
 from minibert.data.tasks import Feature, MinimalPair, collate, ordered_batches
 from minibert.errors import UserError
 from minibert.ops.softmax import log_sum_exp
-from minibert.tasks.metrics import accuracy, minimal_pair_accuracy
+from minibert.tasks.metrics import minimal_pair_accuracy
 from minibert.text import BertTokenizer
 
 # -- Masked words ------------------------------------------------------------------------------------
@@ -142,32 +140,3 @@ def next_sentence_probabilities(
         outputs, _ = model.forward(**batch, return_logits=False)
         probabilities[rows] = to_numpy(ops.softmax(outputs.seq_relationship_logits)[0])[:, 0]
     return probabilities
-
-
-def next_sentence_accuracy(
-    model: BertForPreTraining,
-    tokenizer: BertTokenizer,
-    documents: Sequence[Sequence[str]],
-    *,
-    seed: int = 0,
-    batch_size: int = 32,
-) -> float:
-    """How often the next-sentence head is right about single sentences; half of its questions are true.
-
-    Every sentence is paired with the one after it, and with a random one of another document.
-    Raises UserError if there are not two documents, or no sentence has a successor.
-    """
-    if len(documents) < 2 or not any(len(document) > 1 for document in documents):
-        raise UserError("true and random pairs need two documents, one of them of several sentences")
-    rng = generator("next sentences", seed)
-    first, following, random = [], [], []
-    for index, document in enumerate(documents):
-        for sentence, successor in pairwise(document):
-            other = documents[(index + rng.integers(1, len(documents))) % len(documents)]
-            first.append(sentence)
-            following.append(successor)
-            random.append(other[rng.integers(len(other))])
-    probabilities = next_sentence_probabilities(
-        model, tokenizer, first * 2, following + random, batch_size=batch_size
-    )
-    return accuracy(probabilities > 0.5, np.repeat([True, False], len(first)))

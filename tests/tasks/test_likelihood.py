@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -8,7 +6,6 @@ from minibert.data.tasks import MinimalPair
 from minibert.errors import UserError
 from minibert.tasks.likelihood import (
     blimp_scores,
-    next_sentence_accuracy,
     next_sentence_probabilities,
     next_sentence_probability,
     pseudo_log_likelihoods,
@@ -112,50 +109,6 @@ def test_next_sentence_probabilities_are_those_of_each_pair_alone(device, config
     assert not model.training
 
 
-class Echo:
-    """A model that takes for the next sentence what begins with the same letter."""
-
-    def __init__(self, config):
-        self.config = config
-
-    def eval(self):
-        """There is nothing to switch off."""
-
-    def forward(self, input_ids, token_type_ids, **_):
-        second = input_ids[np.arange(len(input_ids)), token_type_ids.argmax(axis=1)]
-        same = second == input_ids[:, 1]
-        return SimpleNamespace(seq_relationship_logits=np.stack([same, ~same], axis=1) * 1.0), None
-
-
-@pytest.mark.parametrize("documents", [[["a", "a"], ["b", "b"]], [["a", "a"], ["b"], ["c"]]])
-def test_a_random_sentence_is_one_of_another_document(config, documents):
-    for seed in range(10):
-        assert next_sentence_accuracy(Echo(config), TOKENIZER, documents, seed=seed) == 1.0
-
-
-class Alphabet:
-    """A model that takes for the next sentence what begins with the next letter; of the rest ``wrong``."""
-
-    def __init__(self, config, wrong=False):
-        self.config, self.wrong = config, wrong
-
-    def eval(self):
-        """There is nothing to switch off."""
-
-    def forward(self, input_ids, token_type_ids, **_):
-        first, second = input_ids[:, 1], input_ids[np.arange(len(input_ids)), token_type_ids.argmax(axis=1)]
-        follows = (second == first + 1) | self.wrong
-        return SimpleNamespace(seq_relationship_logits=np.stack([follows, ~follows], axis=1) * 1.0), None
-
-
-def test_next_sentence_accuracy_asks_for_neighbours_and_for_random_sentences(config):
-    documents = [["a", "b", "c"], ["e"], ["f", "g"]]
-    assert next_sentence_accuracy(Alphabet(config, wrong=True), TOKENIZER, documents) == 0.5
-    accuracies = [next_sentence_accuracy(Alphabet(config), TOKENIZER, documents, seed=s) for s in range(20)]
-    assert max(accuracies) == 1.0
-    assert min(accuracies) >= 0.5
-
-
 # -- Mistakes ----------------------------------------------------------------------------------------
 
 
@@ -168,8 +121,6 @@ def test_what_cannot_be_scored_is_refused(config):
             pseudo_log_likelihoods(model, TOKENIZER, ["a"], batch_size=size)
     with pytest.raises(UserError, match="batch size must be at least 1, got 0"):
         blimp_scores(model, TOKENIZER, [MinimalPair("a", "b", "x", "y")], batch_size=0)
-    with pytest.raises(UserError, match="batch size must be at least 1, got 0"):
-        next_sentence_accuracy(model, TOKENIZER, [["a", "b"], ["c"]], batch_size=0)
     with pytest.raises(UserError, match="expected several texts, got one str"):
         pseudo_log_likelihoods(model, TOKENIZER, "a b")
     larger = BertTokenizer([*TOKENS, "more"])
@@ -179,7 +130,3 @@ def test_what_cannot_be_scored_is_refused(config):
         next_sentence_probabilities(model, larger, ["a"], ["b"])
     with pytest.raises(UserError, match="must be equally many: got 1 and 2"):
         next_sentence_probabilities(model, TOKENIZER, ["a"], ["b", "c"])
-    with pytest.raises(UserError, match="two documents"):
-        next_sentence_accuracy(model, TOKENIZER, [["a", "b"]])
-    with pytest.raises(UserError, match="two documents"):
-        next_sentence_accuracy(model, TOKENIZER, [["a"], ["b"]])
