@@ -8,6 +8,9 @@ from minibert.proofs import all_cases
 from minibert.proofs.models import output_cases
 
 NAMES = [case.what.strip() for case in all_cases(resolve_device("cpu"))]
+# The complex step is the sharper proof, and twice as quick: central differences are left out where a model
+# has them already for its loss. `minibert gradcheck` makes both everywhere.
+WITH_CENTRAL = len(NAMES) - len(output_cases(resolve_device("cpu")))
 
 
 @pytest.fixture(scope="module")
@@ -15,8 +18,14 @@ def cases(device: Device) -> list[Case]:
     return all_cases(device)
 
 
-@pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
-@pytest.mark.parametrize("method", [CENTRAL_DIFFERENCES, COMPLEX_STEP], ids=lambda method: method.name)
+@pytest.mark.parametrize(
+    ("number", "method"),
+    [
+        pytest.param(number, method, id=f"{method.name}-{name}")
+        for method, count in ((CENTRAL_DIFFERENCES, WITH_CENTRAL), (COMPLEX_STEP, len(NAMES)))
+        for number, name in enumerate(NAMES[:count])
+    ],
+)
 def test_hand_written_derivative_equals_the_numeric_one(number, method, cases, gradient_cases):
     case = cases[number]  # the same numbers were drawn, and all libraries must agree
     rows = check(case, method, gradient_cases[number])
@@ -31,7 +40,7 @@ def test_backward_is_the_transpose_of_the_derivative(number, cases, gradient_cas
 
 
 def test_nothing_is_let_off_as_zero_but_what_a_softmax_takes_out_and_an_unused_head(gradient_cases):
-    losses = gradient_cases[: -len(output_cases(resolve_device("cpu")))]
+    losses = gradient_cases[:WITH_CENTRAL]
     zeros = {(case.what.strip(), name) for case in losses for name in case.zeros}
     others = {(what, name) for what, name in zeros if not name.endswith("key.bias")}
     answers = "BertForQuestionAnswering"
