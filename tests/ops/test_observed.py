@@ -132,5 +132,5 @@ def test_as_ops_has_it(dtype):
     assert (y.dtype, dqkv.dtype, dtypes) == (dtype, dtype, {"float32"})
     expected, _ = ops.packed_attention(qkv, bias, HEADS, 0.3, KEY)
     np.testing.assert_allclose(y, expected, rtol={"float16": 2e-3, "float32": 1e-5}[dtype], atol=1e-3)
-    with pytest.raises(ValueError, match="cache of observed_attention"):
+    with pytest.raises(ValueError, match="made by observed_attention, so packed_attention cannot"):
         ops.packed_attention_backward(y, cache)
