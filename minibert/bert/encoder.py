@@ -193,7 +193,7 @@ class BertEncoder(Module):
         learning = needs_dhidden
         for i, layer in enumerate(self.layer):
             inside = context.inside(f"layer.{i}")
-            start = (hidden, bias, inside.copy())
+            start = (hidden, bias, inside.copy()) if self.recompute else None
             hidden, cache = layer.forward(hidden, bias, inside)
             hidden, seen = context.observe(f"layer.{i}", hidden)
             if self.recompute:

@@ -1,9 +1,10 @@
 """Parameters, modules and layers: operations with something to learn."""
 
-from minibert.nn.context import Context, Observer, Recorder, observed_backward
+from minibert.nn.context import Context, Observer, Recorder
 from minibert.nn.layers import Dropout, Embedding, LayerNorm, Linear
 from minibert.nn.module import Module
 from minibert.nn.parameter import Packed, Parameter, ParameterBuffers, Segment
+from minibert.ops.observed import observed_backward
 
 __all__ = [
     "Context",

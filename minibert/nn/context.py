@@ -211,10 +211,5 @@ class Context:
         return other
 
 
-def observed_backward(dvalue: Array, cache: Any) -> Array:
-    """Backward of :meth:`Context.observe`: the derivative itself where nobody watched."""
-    return dvalue if cache is None else cache.backward(dvalue)
-
-
 def _as_observer(observer: Observer | Callable) -> Observer:
     return observer if isinstance(observer, Observer) else _Function(observer)

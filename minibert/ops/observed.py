@@ -63,15 +63,16 @@ def observed_attention_backward(dout: Array, cache: Cache) -> Array:
     q_observed, k_observed, v_observed, scores_observed, p_observed, y_observed = observed
     xp = get_array_module(dout)
     scale = 1.0 / math.sqrt(q.shape[-1])
-    dy = split_heads(_through(y_observed, dout), num_heads)  # (B, A, S, D)
+    dy = split_heads(observed_backward(dout, y_observed), num_heads)  # (B, A, S, D)
     ddropped = dy @ v.transpose(0, 1, 3, 2)  # (B, A, S, S)
-    dp = _through(p_observed, dropout_backward(ddropped, dropout_cache))
-    dscores = _through(scores_observed, softmax_backward(dp, softmax_cache)) * scale
-    dv = _through(v_observed, dropped.transpose(0, 1, 3, 2) @ dy)  # (B, A, S, D)
-    dk = _through(k_observed, dscores.transpose(0, 1, 3, 2) @ q)
-    dq = _through(q_observed, dscores @ k)
+    dp = observed_backward(dropout_backward(ddropped, dropout_cache), p_observed)
+    dscores = observed_backward(softmax_backward(dp, softmax_cache), scores_observed) * scale
+    dv = observed_backward(dropped.transpose(0, 1, 3, 2) @ dy, v_observed)  # (B, A, S, D)
+    dk = observed_backward(dscores.transpose(0, 1, 3, 2) @ q, k_observed)
+    dq = observed_backward(dscores @ k, q_observed)
     return xp.concatenate([merge_heads(gradient) for gradient in (dq, dk, dv)], axis=-1)
 
 
-def _through(observed: Observed | None, dvalue: Array) -> Array:
+def observed_backward(dvalue: Array, observed: Observed | None) -> Array:
+    """Back through what an observer did to one value: the derivative itself where nobody watched."""
     return dvalue if observed is None else observed.backward(dvalue)

@@ -26,7 +26,6 @@ G = TypeVar("G", covariant=True)  # the gradients that its backward returns
 
 def _anything(*arguments: Any, **keywords: Any) -> bool:
     """Every argument is right."""
-    """Accept all arguments."""
     return True
 
 

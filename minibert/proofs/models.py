@@ -134,10 +134,10 @@ def _outputs_case(
         outputs, cache = bearing(values, model, twin).forward(**BATCH, **batch, **inside)
         derivatives: dict[str, Any] = {}
         for name, dout in zip(names, douts, strict=True):
-            output, _, number = name.removesuffix("]").partition("[")
-            if number:
+            output, number = _of_a_list(name)
+            if number is not None:
                 several = derivatives.setdefault(f"d{output}", [None] * len(getattr(outputs, output)))
-                several[int(number)] = dout
+                several[number] = dout
             else:
                 derivatives[f"d{output}"] = dout
         model.backward(cache, **derivatives)
@@ -149,9 +149,15 @@ def _outputs_case(
 LISTS = ("hidden_states", "attentions")
 
 
-def _output(outputs: BertOutput, name: str) -> Array:
+def _of_a_list(name: str) -> tuple[str, int | None]:
+    """The output that a name means, and its number if that is a list: "attentions[1]" → "attentions", 1."""
     output, _, number = name.removesuffix("]").partition("[")
-    return getattr(outputs, output)[int(number)] if number else getattr(outputs, output)
+    return output, int(number) if number else None
+
+
+def _output(outputs: BertOutput, name: str) -> Array:
+    output, number = _of_a_list(name)
+    return getattr(outputs, output) if number is None else getattr(outputs, output)[number]
 
 
 def output_cases(device: Device) -> list[Case]:
