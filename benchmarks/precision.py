@@ -20,7 +20,7 @@ from minibert.data import BatchStream
 from minibert.errors import UserError
 from minibert.files import write_json
 from minibert.tasks import prepare
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.train import AdamW
 from minibert.train.schedule import SCHEDULES
 from minibert.train.step import TrainingStep

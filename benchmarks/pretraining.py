@@ -18,7 +18,7 @@ from benchmarks.results import paragraph, table
 from minibert.errors import UserError
 from minibert.files import read_json, write_json, write_text
 from minibert.settings import read_settings
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.train.metrics import read_metrics
 from minibert.train.progress import format_seconds
 

@@ -18,8 +18,8 @@ from minibert.errors import UserError
 from minibert.files import atomic_folder
 from minibert.settings import read_settings
 from minibert.tasks import export, fill_mask
-from minibert.tasks.pretrain_settings import PretrainSettings
 from minibert.tasks.pretrained_card import write_pretrained_card
+from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import BertTokenizer
 
 LARGEST = 12_000_000  # bytes of the whole folder

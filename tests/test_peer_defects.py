@@ -10,12 +10,12 @@ import pytest
 
 from minibert.arrays import dropout_key, resolve_device
 from minibert.gradcheck import RELATIVE_BOUND, Draws, Row, check, function_case, module_case
-from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
-from minibert.ops.dropout import dropout_mask
-from minibert.ops.embedding import embedding
-from minibert.ops.layer_norm import layer_norm, layer_norm_backward
-from minibert.ops.linear import linear, linear_backward
-from minibert.ops.softmax import softmax, softmax_backward
+from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
+from minibert.ops.embedding_lookup import embedding
+from minibert.ops.inverted_dropout import dropout_mask
+from minibert.ops.layer_normalisation import layer_norm, layer_norm_backward
+from minibert.ops.linear_map import linear, linear_backward
+from minibert.ops.stable_softmax import softmax, softmax_backward
 
 
 @pytest.fixture

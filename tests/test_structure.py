@@ -107,9 +107,21 @@ def test_nothing_runs_what_it_reads_or_calls_the_network(path):
             assert not any(keyword.arg == "allow_pickle" for keyword in node.keywords), node.lineno
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if path.stem != "__main__"], ids=relative)
+def test_no_function_hides_a_module(path):
+    """``from minibert.ops import x`` and ``import minibert.ops.x`` mean one thing."""
+    module = importlib.import_module(module_name(path))
+    parent, _, name = module.__name__.rpartition(".")
+    assert not parent or getattr(importlib.import_module(parent), name) is module
+
+
+def module_name(path: Path) -> str:
+    return ".".join(["minibert", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
+
+
 def public_members(path: Path) -> Iterator[tuple[str, object]]:
     """The public functions and classes of a file, and the public methods of its classes, by name."""
-    name = ".".join(["minibert", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
+    name = module_name(path)
     module = importlib.import_module(name)
     yield name, module
     for member_name, member in vars(module).items():

@@ -24,8 +24,8 @@ from benchmarks.results import versions
 from minibert.errors import UserError
 from minibert.files import write_json
 from minibert.settings import read_settings
-from minibert.tasks.finetune import Data, read_data
-from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
+from minibert.tasks.finetuning import Data, read_data
+from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
 from minibert.tasks.run import learning_rates
 
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")

@@ -11,8 +11,8 @@ from benchmarks.results import table
 from minibert.data import unigram_plateau
 from minibert.errors import UserError
 from minibert.files import read_json
-from minibert.tasks.pretrain import evaluation_batches, prepare
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining import evaluation_batches, prepare
+from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.train.metrics import read_metrics
 
 RUN = Path("runs/tiny")

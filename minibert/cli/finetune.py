@@ -7,7 +7,7 @@ from typing import Any
 from minibert.cli.parser import add_command
 from minibert.cli.setting_flags import add_setting_flags, given_settings
 from minibert.tasks import finetune
-from minibert.tasks.finetune_settings import FinetuneSettings
+from minibert.tasks.finetuning_settings import FinetuneSettings
 from minibert.tasks.registry import TASKS
 
 

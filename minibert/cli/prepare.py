@@ -6,7 +6,7 @@ from typing import Any
 from minibert.cli.parser import add_command
 from minibert.cli.setting_flags import add_setting_flags, pretrain_settings
 from minibert.tasks import prepare
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 
 
 def add(commands: Any) -> None:

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any
 
 from minibert.settings import Settings, flag_of, read_settings
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 
 
 def add_setting_flags(

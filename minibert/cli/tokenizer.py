@@ -12,7 +12,7 @@ from minibert.cli.setting_flags import add_setting_flags, pretrain_settings
 from minibert.data import open_corpus
 from minibert.errors import UserError
 from minibert.files import check_writable
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import BertTokenizer
 
 

@@ -10,7 +10,7 @@ look how the output moves:
 This works for any code, but is right to about ten digits only: in float64 with h = 1e-5 the formula is off by
 h²/6 · L‴, and the rounding of L by about 1e-16/h.
 
-**The complex step** (``complex_step.py``) moves x into the imaginary direction instead:
+**The complex step** (``imaginary.py``) moves x into the imaginary direction instead:
 
     ∂L/∂x = Im L(x + ih) / h
 
@@ -68,8 +68,8 @@ from minibert.gradcheck.compare import (
     numeric_gradients,
     relative_error,
 )
-from minibert.gradcheck.complex_step import complex_step, derivative_along
 from minibert.gradcheck.draws import MASK, Draws
+from minibert.gradcheck.imaginary import complex_step, derivative_along
 from minibert.gradcheck.table import print_table, report
 
 RELATIVE_BOUND = CENTRAL_DIFFERENCES.relative_bound

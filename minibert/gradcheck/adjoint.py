@@ -17,7 +17,7 @@ from minibert import ops
 from minibert.arrays import get_array_module, to_numpy
 from minibert.gradcheck.case import Case
 from minibert.gradcheck.compare import COMPLEX_STEP, Row, relative_error
-from minibert.gradcheck.complex_step import derivative_along
+from minibert.gradcheck.imaginary import derivative_along
 
 PAIRS = 4
 WHAT = "⟨v, J u⟩ = ⟨Jᵀ v, u⟩"

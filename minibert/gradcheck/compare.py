@@ -11,7 +11,7 @@ from minibert import ops
 from minibert.arrays import Array, get_array_module, to_numpy
 from minibert.gradcheck.case import Case
 from minibert.gradcheck.central import central_differences
-from minibert.gradcheck.complex_step import complex_step
+from minibert.gradcheck.imaginary import complex_step
 
 
 @dataclass(frozen=True)

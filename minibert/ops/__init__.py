@@ -1,6 +1,6 @@
 """The mathematics of BERT: every operation a forward and a backward, side by side.
 
-Start with ``linear.py``; each file stands alone. The names below are what ``nn`` and ``bert`` call: the
+Start with ``linear_map.py``; each file stands alone. The names below are what ``nn`` and ``bert`` call: the
 same functions as in their files, except that a cache knows which operation made it, and that a kernel takes
 over where one is registered for ``replaceable`` operations (``table.py``).
 
@@ -11,17 +11,23 @@ size · V vocabulary · L layers · P predicted positions.
 """
 
 from minibert import arrays
-from minibert.ops import activations, composites, optimise, pooling, similarity
-from minibert.ops import crf as _crf
-from minibert.ops import cross_entropy as _cross_entropy
-from minibert.ops import dropout as _dropout
-from minibert.ops import embedding as _embedding
-from minibert.ops import layer_norm as _layer_norm
-from minibert.ops import linear as _linear
-from minibert.ops import observed as _observed
-from minibert.ops import softmax as _softmax
-from minibert.ops import span_loss as _span_loss
-from minibert.ops import squared_error as _squared_error
+from minibert.ops import (
+    activations,
+    answer_span_loss,
+    composites,
+    crf,
+    cross_entropy_loss,
+    embedding_lookup,
+    inverted_dropout,
+    layer_normalisation,
+    linear_map,
+    mean_squared_error,
+    observed,
+    optimise,
+    pooling,
+    similarity,
+    stable_softmax,
+)
 from minibert.ops.activations import ACTIVATIONS
 from minibert.ops.attention import attention_bias, split_heads
 from minibert.ops.cache import Cache
@@ -38,12 +44,16 @@ from minibert.ops.table import (
     require_kernels,
 )
 
-linear, linear_backward = replaceable_pair(_linear.linear, _linear.linear_backward)
-embedding, embedding_backward = replaceable_pair(_embedding.embedding, _embedding.embedding_backward)
-dropout, dropout_backward = replaceable_pair(_dropout.dropout, _dropout.dropout_backward)
-layer_norm, layer_norm_backward = replaceable_pair(_layer_norm.layer_norm, _layer_norm.layer_norm_backward)
+linear, linear_backward = replaceable_pair(linear_map.linear, linear_map.linear_backward)
+embedding, embedding_backward = replaceable_pair(
+    embedding_lookup.embedding, embedding_lookup.embedding_backward
+)
+dropout, dropout_backward = replaceable_pair(inverted_dropout.dropout, inverted_dropout.dropout_backward)
+layer_norm, layer_norm_backward = replaceable_pair(
+    layer_normalisation.layer_norm, layer_normalisation.layer_norm_backward
+)
 cross_entropy, cross_entropy_backward = replaceable_pair(
-    _cross_entropy.cross_entropy, _cross_entropy.cross_entropy_backward
+    cross_entropy_loss.cross_entropy, cross_entropy_loss.cross_entropy_backward
 )
 embed, embed_backward = replaceable_pair(composites.embed, composites.embed_backward, activations=0)
 linear_activation, linear_activation_backward = replaceable_pair(
@@ -56,7 +66,7 @@ packed_attention, packed_attention_backward = replaceable_pair(
     composites.packed_attention, composites.packed_attention_backward
 )
 observed_attention, observed_attention_backward = replaceable_pair(
-    _observed.observed_attention, _observed.observed_attention_backward
+    observed.observed_attention, observed.observed_attention_backward
 )
 masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
     composites.masked_lm_loss, composites.masked_lm_loss_backward
@@ -66,12 +76,12 @@ global_norm = replaceable(optimise.global_norm)
 adamw_update = replaceable(optimise.adamw_update)
 
 tanh, tanh_backward = pair(activations.tanh, activations.tanh_backward)
-softmax, softmax_backward = pair(_softmax.softmax, _softmax.softmax_backward)
+softmax, softmax_backward = pair(stable_softmax.softmax, stable_softmax.softmax_backward)
 first_token, first_token_backward = pair(pooling.first_token, pooling.first_token_backward)
-crf_nll, crf_nll_backward = pair(_crf.crf_nll, _crf.crf_nll_backward)
-span_loss, span_loss_backward = pair(_span_loss.span_loss, _span_loss.span_loss_backward)
+crf_nll, crf_nll_backward = pair(crf.crf_nll, crf.crf_nll_backward)
+span_loss, span_loss_backward = pair(answer_span_loss.span_loss, answer_span_loss.span_loss_backward)
 squared_error, squared_error_backward = pair(
-    _squared_error.squared_error, _squared_error.squared_error_backward
+    mean_squared_error.squared_error, mean_squared_error.squared_error_backward
 )
 unit_length, unit_length_backward = pair(similarity.unit_length, similarity.unit_length_backward)
 cosine_similarity, cosine_similarity_backward = pair(

@@ -3,8 +3,8 @@
 import math
 
 from minibert.arrays import Array, DropoutKey, get_array_module
-from minibert.ops.dropout import dropout, dropout_backward
-from minibert.ops.softmax import softmax, softmax_backward
+from minibert.ops.inverted_dropout import dropout, dropout_backward
+from minibert.ops.stable_softmax import softmax, softmax_backward
 
 Cache = tuple
 

@@ -7,12 +7,12 @@ any of them as a whole (see ``table.py``).
 from minibert.arrays import Array, DropoutKey, get_array_module
 from minibert.ops.activations import ACTIVATIONS
 from minibert.ops.attention import attention, attention_backward, attention_scores, merge_heads, split_heads
-from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
-from minibert.ops.dropout import dropout, dropout_backward
-from minibert.ops.embedding import embedding, embedding_backward
-from minibert.ops.layer_norm import layer_norm, layer_norm_backward
-from minibert.ops.linear import linear, linear_backward
-from minibert.ops.softmax import softmax
+from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
+from minibert.ops.embedding_lookup import embedding, embedding_backward
+from minibert.ops.inverted_dropout import dropout, dropout_backward
+from minibert.ops.layer_normalisation import layer_norm, layer_norm_backward
+from minibert.ops.linear_map import linear, linear_backward
+from minibert.ops.stable_softmax import softmax
 
 Cache = tuple
 

@@ -11,7 +11,7 @@ Here S counts words: a mask (B, S) is 1 for the words of a sentence and 0 behind
 """
 
 from minibert.arrays import Array, get_array_module
-from minibert.ops.softmax import log_sum_exp
+from minibert.ops.stable_softmax import log_sum_exp
 
 Cache = tuple
 

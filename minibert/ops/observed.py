@@ -10,8 +10,8 @@ from typing import Protocol
 from minibert.arrays import Array, DropoutKey, get_array_module
 from minibert.ops.attention import merge_heads, split_heads
 from minibert.ops.composites import split_qkv
-from minibert.ops.dropout import dropout, dropout_backward
-from minibert.ops.softmax import softmax, softmax_backward
+from minibert.ops.inverted_dropout import dropout, dropout_backward
+from minibert.ops.stable_softmax import softmax, softmax_backward
 
 Cache = tuple
 

@@ -1,8 +1,8 @@
 """How alike two vectors are, and what is learned from pairs of texts that belong together."""
 
 from minibert.arrays import Array, get_array_module
-from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
-from minibert.ops.squared_error import squared_error, squared_error_backward
+from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
+from minibert.ops.mean_squared_error import squared_error, squared_error_backward
 
 Cache = tuple
 

@@ -4,7 +4,7 @@ from minibert import ops
 from minibert.arrays import Device, dropout_key
 from minibert.gradcheck import MASK, Case, Draws, function_case
 from minibert.ops.attention import attention, attention_backward
-from minibert.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
+from minibert.ops.stable_softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
 
 PROBABILITY = 0.3  # of dropout in the cases
 _KEY = dropout_key(seed=1, step=2, micro_batch=0, replica=0, site=3)

@@ -16,7 +16,7 @@ from minibert.arrays import Device, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.models import BertForPreTraining
 from minibert.gradcheck import COMPLEX_STEP, Draws, Row, relative_error
-from minibert.gradcheck.complex_step import STEP
+from minibert.gradcheck.imaginary import STEP
 from minibert.nn import Parameter
 
 BATCH_SIZE, LENGTH = 2, 16

@@ -8,7 +8,7 @@ from minibert.arrays import Array, to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.data import PreparedCorpus, held_out_batches
 from minibert.nn.targets import IGNORED
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import BertTokenizer
 from minibert.train.metrics import Batch, as_float, count_targets
 

@@ -11,7 +11,7 @@ from minibert.bert import BertForPreTraining
 from minibert.data.batches import Batch
 from minibert.data.tasks import Feature, MinimalPair, collate, ordered_batches
 from minibert.errors import UserError
-from minibert.ops.softmax import log_sum_exp
+from minibert.ops.stable_softmax import log_sum_exp
 from minibert.tasks.metrics import minimal_pair_accuracy
 from minibert.text import BertTokenizer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from minibert.bert import BertConfig
 from minibert.tasks.model_card import write_model_card
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.train.progress import format_seconds
 
 

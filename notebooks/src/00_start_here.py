@@ -764,5 +764,5 @@ The text is its own label: what was hidden is known. All text in the world can b
 # %% [markdown]
 r"""
 **Next:** [01 · Gradients and checks](01_gradients.ipynb), how a number in this model learns. The code of this page:
-[models.py](../minibert/bert/models.py) · [fill_mask.py](../minibert/tasks/fill_mask.py).
+[models.py](../minibert/bert/models.py) · [masked_words.py](../minibert/tasks/masked_words.py).
 """

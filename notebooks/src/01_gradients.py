@@ -33,9 +33,9 @@ from minibert.gradcheck import CENTRAL_DIFFERENCES, COMPLEX_STEP, function_case,
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.ops.activations import gelu, gelu_backward, tanh, tanh_backward
 from minibert.ops.composites import embed_backward
-from minibert.ops.layer_norm import layer_norm, layer_norm_backward
-from minibert.ops.linear import linear, linear_backward
-from minibert.ops.softmax import softmax, softmax_backward
+from minibert.ops.layer_normalisation import layer_norm, layer_norm_backward
+from minibert.ops.linear_map import linear, linear_backward
+from minibert.ops.stable_softmax import softmax, softmax_backward
 from minibert.proofs import operation_cases
 
 plots.notebook_style()
@@ -924,5 +924,5 @@ feeds in. (A published project has this line.)
 r"""
 **Next:** [02 · Linear](02_linear.ipynb), three matrix products.
 The code of this notebook: [gradcheck](../minibert/gradcheck/__init__.py), [activations.py](../minibert/ops/activations.py),
-[linear.py](../minibert/ops/linear.py).
+[linear_map.py](../minibert/ops/linear_map.py).
 """

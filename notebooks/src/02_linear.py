@@ -32,7 +32,7 @@ from minibert import BertConfig, BertForPreTraining, check, plots
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.gradcheck import function_case
 from minibert.nn import Linear
-from minibert.ops.linear import linear, linear_backward
+from minibert.ops.linear_map import linear, linear_backward
 
 plots.notebook_style()
 np.set_printoptions(precision=3, suppress=True)
@@ -579,5 +579,5 @@ its $dW$ is 0; the first gets $dy \, W = 0$ from the second. Only the last bias 
 # %% [markdown]
 r"""
 **Next:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), where the gradient begins.
-The code of this notebook: [linear.py](../minibert/ops/linear.py), [layers.py](../minibert/nn/layers.py).
+The code of this notebook: [linear_map.py](../minibert/ops/linear_map.py), [layers.py](../minibert/nn/layers.py).
 """

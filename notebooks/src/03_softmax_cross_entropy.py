@@ -31,8 +31,8 @@ import numpy as np
 from minibert import BertConfig, BertForPreTraining, check, plots
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.gradcheck import function_case
-from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
-from minibert.ops.softmax import log_softmax, softmax, softmax_backward
+from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
+from minibert.ops.stable_softmax import log_softmax, softmax, softmax_backward
 
 plots.notebook_style()
 np.set_printoptions(precision=3, suppress=True)
@@ -639,5 +639,5 @@ frequency. The loss is then the entropy of the words' frequencies, the first pla
 # %% [markdown]
 r"""
 **Next:** [04 · GELU and dropout](04_gelu_dropout.ipynb), the two functions that act on each number by itself.
-The code of this notebook: [softmax.py](../minibert/ops/softmax.py), [cross_entropy.py](../minibert/ops/cross_entropy.py).
+The code of this notebook: [stable_softmax.py](../minibert/ops/stable_softmax.py), [cross_entropy_loss.py](../minibert/ops/cross_entropy_loss.py).
 """

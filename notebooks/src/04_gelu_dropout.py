@@ -38,8 +38,8 @@ from minibert.ops.activations import (
     relu,
     relu_backward,
 )
-from minibert.ops.dropout import dropout, dropout_backward, dropout_mask, dropout_threshold
-from minibert.ops.linear import linear, linear_backward
+from minibert.ops.inverted_dropout import dropout, dropout_backward, dropout_mask, dropout_threshold
+from minibert.ops.linear_map import linear, linear_backward
 
 plots.notebook_style()
 np.set_printoptions(precision=3, suppress=True)
@@ -712,6 +712,6 @@ It is what the original does: now and then a token cannot see the one that it at
 # %% [markdown]
 r"""
 **Next:** [05 · LayerNorm](05_layer_norm.ipynb), where numbers no longer stand by themselves. The code of this notebook:
-[activations.py](../minibert/ops/activations.py), [dropout.py](../minibert/ops/dropout.py), and the random bits in
+[activations.py](../minibert/ops/activations.py), [inverted_dropout.py](../minibert/ops/inverted_dropout.py), and the random bits in
 [arrays.py](../minibert/arrays.py).
 """

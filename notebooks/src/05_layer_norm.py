@@ -28,7 +28,7 @@ import numpy as np
 from minibert import BertConfig, BertModel, check, plots
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.gradcheck import function_case
-from minibert.ops.layer_norm import layer_norm, layer_norm_backward
+from minibert.ops.layer_normalisation import layer_norm, layer_norm_backward
 
 plots.notebook_style()
 np.set_printoptions(precision=3, suppress=True)
@@ -733,5 +733,5 @@ turn. (That is one reason why the size of a step is best judged in relation to t
 # %% [markdown]
 r"""
 **Next:** [06 · Embeddings](06_embeddings.ipynb), where the forward is a look-up and the trap is in the backward.
-The code of this notebook: [layer_norm.py](../minibert/ops/layer_norm.py).
+The code of this notebook: [layer_normalisation.py](../minibert/ops/layer_normalisation.py).
 """

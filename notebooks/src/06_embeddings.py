@@ -34,7 +34,7 @@ from minibert.gradcheck import check as compare_with_numeric
 from minibert.gradcheck import function_case
 from minibert.nn.initialise import sinusoids
 from minibert.ops.composites import embed, embed_backward
-from minibert.ops.embedding import embedding, embedding_backward
+from minibert.ops.embedding_lookup import embedding, embedding_backward
 from minibert.tasks.info import parameter_table, step_cost
 
 plots.notebook_style()
@@ -386,8 +386,8 @@ def measure():
 
     from minibert import BertForPreTraining
     from minibert.tasks.held_out import evaluate, evaluation_batches
-    from minibert.tasks.pretrain import prepare, pretrain
-    from minibert.tasks.pretrain_settings import PretrainSettings
+    from minibert.tasks.pretraining import prepare, pretrain
+    from minibert.tasks.pretraining_settings import PretrainSettings
 
     def tables_of(model):
         named = dict(model.named_parameters())
@@ -744,6 +744,6 @@ sequences first, as the authors did; or cut the texts into windows of 128, as on
 # %% [markdown]
 r"""
 **Next:** [07 · WordPiece](07_wordpiece.ipynb), where the ids come from. The code of this notebook:
-[embedding.py](../minibert/ops/embedding.py), [embeddings.py](../minibert/bert/embeddings.py), and `embed` in
+[embedding_lookup.py](../minibert/ops/embedding_lookup.py), [embeddings.py](../minibert/bert/embeddings.py), and `embed` in
 [composites.py](../minibert/ops/composites.py).
 """

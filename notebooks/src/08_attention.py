@@ -34,9 +34,9 @@ from minibert.course.exercises.n08_attention import one_head
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.gradcheck import function_case
 from minibert.ops.attention import attention, attention_backward, attention_bias
-from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
-from minibert.ops.linear import linear, linear_backward
-from minibert.ops.softmax import softmax, softmax_backward
+from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
+from minibert.ops.linear_map import linear, linear_backward
+from minibert.ops.stable_softmax import softmax, softmax_backward
 
 plots.notebook_style()
 np.set_printoptions(precision=3, suppress=True)
@@ -822,5 +822,5 @@ without a mask is enough to give the answer away.
 # %% [markdown]
 r"""
 **Next:** [09 · Many heads](09_many_heads.ipynb), since one weighted mean is not enough.
-The code of this notebook: [attention.py](../minibert/ops/attention.py), [softmax.py](../minibert/ops/softmax.py).
+The code of this notebook: [attention.py](../minibert/ops/attention.py), [stable_softmax.py](../minibert/ops/stable_softmax.py).
 """

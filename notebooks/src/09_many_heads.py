@@ -43,8 +43,8 @@ from minibert.ops.composites import (
     packed_attention,
     packed_attention_backward,
 )
-from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
-from minibert.ops.linear import linear, linear_backward
+from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
+from minibert.ops.linear_map import linear, linear_backward
 
 plots.notebook_style()
 np.set_printoptions(precision=3, suppress=True)

@@ -38,9 +38,9 @@ from minibert.nn import LayerNorm, Linear
 from minibert.ops import Cache
 from minibert.ops.attention import attention_bias
 from minibert.ops.composites import linear_activation, linear_activation_backward
-from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
-from minibert.ops.layer_norm import layer_norm, layer_norm_backward
-from minibert.ops.linear import linear, linear_backward
+from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
+from minibert.ops.layer_normalisation import layer_norm, layer_norm_backward
+from minibert.ops.linear_map import linear, linear_backward
 from minibert.proofs.small_bert import BATCH, CONFIG, LABELS, NEXT_SENTENCE_LABEL
 from minibert.tasks.info import parameter_table
 from minibert.train.optimiser import AdamW

@@ -35,7 +35,7 @@ from minibert.data import BatchStream, Documents, InstanceSettings
 from minibert.data.batches import write_instances
 from minibert.data.instances import make_instances
 from minibert.data.masking import choose_positions, mask_tokens
-from minibert.ops.cross_entropy import cross_entropy
+from minibert.ops.cross_entropy_loss import cross_entropy
 
 plots.notebook_style()
 np.set_printoptions(precision=3, suppress=True)

@@ -42,10 +42,10 @@ from minibert.data import BatchStream, Documents, InstanceSettings, unigram_plat
 from minibert.data.batches import held_out_batches
 from minibert.data.prose import prose_sentences
 from minibert.ops.composites import masked_lm_loss, masked_lm_loss_backward
-from minibert.ops.cross_entropy import cross_entropy_backward
-from minibert.ops.softmax import log_softmax
+from minibert.ops.cross_entropy_loss import cross_entropy_backward
+from minibert.ops.stable_softmax import log_softmax
 from minibert.tasks.held_out import evaluate
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.train import AdamW, Trainer
 from minibert.train.checkpoint import open_checkpoint, save_checkpoint
 from minibert.train.metrics import MetricsLog, read_metrics
@@ -347,7 +347,7 @@ def train(
 
     documents: which of them to train on; wrap: what is done to the stream of batches.
     """
-    from minibert.tasks.pretrain import evaluation_batches, prepare
+    from minibert.tasks.pretraining import evaluation_batches, prepare
     from minibert.tasks.run import learning_rates, make_optimiser
 
     settings = replace(settings, prepared=str(folder), processes=1)
@@ -977,6 +977,6 @@ batch and dropout masks were right.
 # %% [markdown]
 r"""
 **Next:** [15 · Fine-tuning](15_fine_tuning.ipynb), where a trained model learns a task from few examples.
-The code of this notebook: [tasks/pretrain.py](../minibert/tasks/pretrain.py) · [train/trainer.py](../minibert/train/trainer.py) ·
+The code of this notebook: [tasks/pretraining.py](../minibert/tasks/pretraining.py) · [train/trainer.py](../minibert/train/trainer.py) ·
 [train/checkpoint.py](../minibert/train/checkpoint.py) · [data/plateau.py](../minibert/data/plateau.py).
 """

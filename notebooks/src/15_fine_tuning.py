@@ -57,8 +57,8 @@ from minibert.data.tasks import (
 )
 from minibert.gradcheck import Draws, function_case, model_case
 from minibert.gradcheck import check as compare_with_numeric
-from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
-from minibert.ops.span_loss import span_loss, span_loss_backward
+from minibert.ops.answer_span_loss import span_loss, span_loss_backward
+from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
 from minibert.train import AdamW
 from minibert.train.schedule import original
 
@@ -746,7 +746,7 @@ RUNS += [(name, "mini", "head") for name in DATA if name != "docs-questions"]
 
 def score_runs(folder):
     """All runs into a folder: a record for each seed, with its scores after each evaluation."""
-    from minibert.tasks.finetune import finetune
+    from minibert.tasks.finetuning import finetune
     from minibert.train.metrics import read_metrics
 
     BertForPreTraining(BertConfig.from_pretrained("mini"), seed=1).save_pretrained(
@@ -776,8 +776,8 @@ pattern of these passages answers nearly all: a toy task. But nobody tells the m
 # %%
 def measure_floors():
     """What someone who cannot read gets, from the very same examples."""
-    from minibert.tasks.finetune import read_data
-    from minibert.tasks.finetune_settings import split_settings
+    from minibert.tasks.finetuning import read_data
+    from minibert.tasks.finetuning_settings import split_settings
     from minibert.tasks.metrics import entity_scores, squad_scores
 
     data = {
@@ -971,6 +971,6 @@ The head's, and of that not even $dh$. Nothing below learns, so nobody asks. Tha
 r"""
 **Next:** [16 · Looking inside](16_looking_inside.ipynb). The code of this notebook:
 [task_models.py](../minibert/heads/task_models.py) · [freezing.py](../minibert/heads/freezing.py) ·
-[span_loss.py](../minibert/ops/span_loss.py) · [finetune.py](../minibert/tasks/finetune.py) ·
+[answer_span_loss.py](../minibert/ops/answer_span_loss.py) · [finetuning.py](../minibert/tasks/finetuning.py) ·
 [crf.py](../minibert/ops/crf.py), which lets a tagger choose all tags of a sentence together.
 """

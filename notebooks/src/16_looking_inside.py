@@ -33,8 +33,8 @@ from minibert.data.embedded import installed_modules
 from minibert.data.prose import prose_sentences
 from minibert.nn import Context, Observer
 from minibert.ops.attention import attention_bias, attention_scores
-from minibert.ops.layer_norm import layer_norm, layer_norm_backward
-from minibert.ops.softmax import softmax
+from minibert.ops.layer_normalisation import layer_norm, layer_norm_backward
+from minibert.ops.stable_softmax import softmax
 
 plots.notebook_style()
 np.set_printoptions(precision=2, suppress=True)

@@ -45,8 +45,8 @@ from minibert.course.exercises.n17_numpy_to_cupy import butterfly
 from minibert.course.paper_gpu import PaperGPU
 from minibert.kernels.cuda import launch
 from minibert.kernels.cuda.on_paper import noted
-from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
-from minibert.ops.layer_norm import layer_norm
+from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
+from minibert.ops.layer_normalisation import layer_norm
 from minibert.train import AdamW
 from minibert.train.checkpoint import describe_environment
 from minibert.train.loss_scale import LossScale
@@ -72,7 +72,7 @@ r"""
 
 An operation asks the array that it is given which library it belongs to, and calls that library's functions. The answer is
 by custom called `xp`. CuPy's arrays lie in the GPU's memory, and its functions run there. So
-[layer_norm](../minibert/ops/layer_norm.py), which says `xp.sqrt` and nowhere `np`, needs no second version:
+[layer_norm](../minibert/ops/layer_normalisation.py), which says `xp.sqrt` and nowhere `np`, needs no second version:
 """
 
 # %%

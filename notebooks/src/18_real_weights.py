@@ -51,7 +51,7 @@ from minibert.assets import model_folder
 from minibert.course import read_log, write_log
 from minibert.data.masking import choose_positions
 from minibert.ops.attention import attention_bias
-from minibert.ops.softmax import softmax
+from minibert.ops.stable_softmax import softmax
 from minibert.tasks import fill_mask
 
 plots.notebook_style()

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import pretraining
 from minibert.files import read_json, write_json
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 
 PROCESSOR = "An Abacus 9000"
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import ship
 from minibert.bert import BertForPreTraining
 from minibert.tasks import pretrain
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 
 WORDS = "river stone window garden winter summer teacher letter silver bridge music paper shadow".split()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALLER = "--layers 1 --hidden 16 --heads 2 --vocab-size 80 --steps 8 --batch-size 8 --precision float32"

@@ -12,7 +12,7 @@ from minibert.errors import UserError
 from minibert.gradcheck import Case, Draws, check
 from minibert.heads import BertForSequenceClassification, SentenceEncoder, SentencePairs
 from minibert.nn import Context, Observer
-from minibert.ops.softmax import log_softmax, log_softmax_backward
+from minibert.ops.stable_softmax import log_softmax, log_softmax_backward
 
 EVERYTHING = {"return_hidden_states": True, "return_attentions": True}
 IDS = {"input_ids": [[2, 7, 5, 3], [2, 7, 7, 0]], "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]]}

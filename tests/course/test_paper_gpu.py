@@ -10,7 +10,7 @@ from minibert.arrays import Device
 from minibert.course.paper_gpu import Launch, PaperGPU
 from minibert.kernels.cuda import launch, products
 from minibert.kernels.cuda.on_paper import noted
-from minibert.ops.layer_norm import layer_norm
+from minibert.ops.layer_normalisation import layer_norm
 from minibert.train import AdamW
 from minibert.train.step import TrainingStep
 

@@ -28,8 +28,8 @@ BLOCKS = code_blocks("python")
 # tasks/test_documentation.py.
 QUOTED = {
     "c1, c2, ": "examples/bert_in_one_file.py",
-    "centred = ": "minibert/ops/layer_norm.py",
-    "normalised, inverse_std, weight = cache": "minibert/ops/layer_norm.py",
+    "centred = ": "minibert/ops/layer_normalisation.py",
+    "normalised, inverse_std, weight = cache": "minibert/ops/layer_normalisation.py",
 }
 ELSEWHERE = ("import json, shutil, sys\n", "from minibert.data.tasks import RECIPES\n")
 EXAMPLES = [block for block in BLOCKS if not block.text.startswith((*QUOTED, *ELSEWHERE))]

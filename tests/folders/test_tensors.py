@@ -1,7 +1,6 @@
 """Models on disk."""
 
 import errno
-import importlib
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from minibert.arrays import to_numpy
 from minibert.bert import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining, BertModel
 from minibert.errors import UserError
+from minibert.nn import initialise
 
 MODELS = [BertModel, BertForPreTraining, BertForMaskedLM, BertForNextSentencePrediction]
 
@@ -261,7 +261,7 @@ def test_shards(shards, build):
 
 
 def test_no_random_numbers_are_drawn_for_what_is_in_the_file(folder, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("minibert.nn.initialise"), "_standard_normal", None)
+    monkeypatch.setattr(initialise, "_standard_normal", None)
     load_quietly(BertForPreTraining, folder)
 
 

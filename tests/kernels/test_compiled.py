@@ -11,7 +11,7 @@ import pytest
 
 import minibert
 from minibert.arrays import dropout_key
-from minibert.ops.dropout import dropout_mask
+from minibert.ops.inverted_dropout import dropout_mask
 
 compiled = pytest.importorskip("minibert.kernels.cpu.compiled", reason="Numba is not installed")
 

@@ -9,7 +9,7 @@ SOURCE = '''# %% [markdown]
 r"""
 # 05 · A title
 
-See [the code](../minibert/ops/linear.py), [that picture](figures/x.png#a), [06](06_next.ipynb), [up](#title),
+See [the code](../minibert/nn/layers.py), [that picture](figures/x.png#a), [06](06_next.ipynb), [up](#title),
 [elsewhere](https://example.org/a) and the formula $[x](y)$ and `[z](w)`.
 """
 
@@ -57,7 +57,7 @@ def test_the_exercises_have_everything_but_the_answers():
 
 def test_links_are_the_same_places_one_folder_further_down():
     assert links(exercise_notebook(SOURCE, "05_title").cells[0].source) == [
-        "../../minibert/ops/linear.py",
+        "../../minibert/nn/layers.py",
         "../figures/x.png#a",
         "06_next.ipynb",
         "#title",

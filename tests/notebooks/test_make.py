@@ -21,7 +21,7 @@ from minibert import check
 # %% tags=["solution"]
 def solution(dout, cache):
     """All three."""
-    from minibert.ops.layer_norm import layer_norm_backward
+    from minibert.ops.layer_normalisation import layer_norm_backward
     return layer_norm_backward(dout, cache)
 
 # %%

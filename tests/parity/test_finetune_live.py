@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from minibert.bert import BertConfig, BertModel
-from minibert.tasks.finetune import finetune
-from minibert.tasks.finetune_settings import FinetuneSettings
+from minibert.tasks.finetuning import finetune
+from minibert.tasks.finetuning_settings import FinetuneSettings
 from minibert.tasks.registry import TASKS
 from minibert.tasks.task import Task
 from minibert.text import BertTokenizer

@@ -11,7 +11,7 @@ from small_pretraining import config, make_batch, model  # noqa: F401  (fixtures
 from minibert.arrays import get_threads, set_threads
 from minibert.tasks.classify import Classify
 from minibert.tasks.embed import TextEncoder
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.tasks.rerank import Reranker
 from minibert.tasks.search import PassageIndex
 

@@ -9,7 +9,7 @@ from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification
 from minibert.tasks.classify import Classify, ClassPrediction, Regress
-from minibert.tasks.evaluate import evaluate
+from minibert.tasks.evaluation import evaluate
 from minibert.tasks.predict import predict_texts
 from minibert.tasks.registry import open_task
 from minibert.tasks.rerank import Reranker

@@ -1,6 +1,5 @@
 """Fine-tuning without files: the tasks made from the installed documentation, here a small one of our own."""
 
-import importlib
 import itertools
 import json
 from pathlib import Path
@@ -12,9 +11,8 @@ from minibert.cli import main
 from minibert.data.embedded import Module
 from minibert.data.tasks import RECIPES, documentation
 from minibert.errors import UserError
+from minibert.tasks import finetuning
 from minibert.tasks.similarity import Similarity, SimilarityOptions
-
-finetune_module = importlib.import_module("minibert.tasks.finetune")  # hidden by the function
 
 DOCS = [name for name in RECIPES if name.startswith("docs-")]
 FUNCTION = '''
@@ -45,7 +43,7 @@ def small_documentation(tmp_path, monkeypatch):
         path.write_text(FUNCTION.format(thing=thing, other=other))
         modules.append(Module(library, path.name, path))
     monkeypatch.setattr(documentation, "installed_modules", lambda: iter(modules))
-    monkeypatch.setattr(finetune_module, "plot_finetuning", lambda *_: None)  # which takes most of the time
+    monkeypatch.setattr(finetuning, "plot_finetuning", lambda *_: None)  # which takes most of the time
     monkeypatch.chdir(tmp_path)
     write_encoder(tmp_path / "encoder")
     documentation._all_entries.cache_clear()

@@ -1,8 +1,8 @@
 """02 Linear: the three products. forward: y = x Wᵀ + b."""
 
 from minibert.course.exercise import exercise, gradient_trial
-from minibert.ops.linear import linear
-from minibert.ops.linear import linear_backward as library_backward
+from minibert.ops.linear_map import linear
+from minibert.ops.linear_map import linear_backward as library_backward
 
 
 @exercise(
@@ -21,7 +21,7 @@ from minibert.ops.linear import linear_backward as library_backward
         "Make rows of x and dout first: every leading axis is just more rows. dx is a product of dout and W, "
         "dW one of dout and x, and b was broadcast over the rows.",
         "dx = dout W, dW = doutᵀ x, db = Σ dout over the rows; dx gets x's shape back at the end. See "
-        "`linear_backward` in minibert/ops/linear.py.",
+        "`linear_backward` in minibert/ops/linear_map.py.",
     ),
 )
 def linear_backward(dout, cache):

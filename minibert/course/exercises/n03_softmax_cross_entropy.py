@@ -7,10 +7,10 @@ import numpy as np
 from minibert.arrays import Array
 from minibert.course.exercise import Trial, exercise, gradient_trial
 from minibert.gradcheck import Draws
-from minibert.ops.cross_entropy import cross_entropy
-from minibert.ops.cross_entropy import cross_entropy_backward as library_backward
-from minibert.ops.softmax import softmax
-from minibert.ops.softmax import softmax_backward as library_softmax_backward
+from minibert.ops.cross_entropy_loss import cross_entropy
+from minibert.ops.cross_entropy_loss import cross_entropy_backward as library_backward
+from minibert.ops.stable_softmax import softmax
+from minibert.ops.stable_softmax import softmax_backward as library_softmax_backward
 
 # N = 5 rows, V = 7 classes: a label twice, and label 0; one row is ignored, one counts half. They are a
 # piece of a batch, in which other rows count 2.5.
@@ -31,7 +31,7 @@ DENOMINATOR = 6.0
         "of them.",
         "∂y[i]/∂x[j] = y[i] (δᵢⱼ − y[j]), and dx[j] = Σᵢ dout[i] ∂y[i]/∂x[j]. Multiply that out.",
         "dx = y (dout − Σᵢ dout[i] y[i]), the sum over the last axis with keepdims=True. See "
-        "`softmax_backward` in minibert/ops/softmax.py.",
+        "`softmax_backward` in minibert/ops/stable_softmax.py.",
     ),
 )
 def softmax_backward(dout, cache):
@@ -243,7 +243,7 @@ def softmax_without_the_row_sum(dout, cache):
         "Put your two stages together on paper first: p at the label cancels.",
         "Prediction minus truth: for each row p − onehot(label), times what that row counts for.",
         "dlogits = exp(log_p) · s[:, None], then dlogits[rows, labels] −= s, with s = dout · weights / "
-        "denominator. See `cross_entropy_backward` in minibert/ops/cross_entropy.py.",
+        "denominator. See `cross_entropy_backward` in minibert/ops/cross_entropy_loss.py.",
     ),
 )
 def cross_entropy_backward(dout, cache):

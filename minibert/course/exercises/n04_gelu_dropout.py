@@ -9,8 +9,8 @@ from minibert.course.exercise import exercise, gradient_trial
 from minibert.ops.activations import gelu, gelu_tanh
 from minibert.ops.activations import gelu_backward as library_gelu_backward
 from minibert.ops.activations import gelu_tanh_backward as library_gelu_tanh_backward
-from minibert.ops.dropout import dropout, dropout_mask
-from minibert.ops.dropout import dropout_backward as library_dropout_backward
+from minibert.ops.inverted_dropout import dropout, dropout_mask
+from minibert.ops.inverted_dropout import dropout_backward as library_dropout_backward
 
 PROBABILITY = 0.25
 KEY = dropout_key(seed=1, step=2, micro_batch=0, replica=0, site=3)
@@ -201,7 +201,7 @@ def derivative_of_the_exact_form(dout, cache):
         "The backward needs the same m as the forward: `dropout_mask` makes it again from probability and "
         "key.",
         "dx = dout · dropout_mask(np, dout.shape, dout.dtype, probability, key); the mask holds 0 and "
-        "1/(1 − p). See `dropout_backward` in minibert/ops/dropout.py.",
+        "1/(1 − p). See `dropout_backward` in minibert/ops/inverted_dropout.py.",
     ),
 )
 def dropout_backward(dout, cache):

@@ -1,8 +1,8 @@
 """05 LayerNorm: the backward. forward: y = γ x̂ + β, x̂ = (x − μ)/σ."""
 
 from minibert.course.exercise import exercise, gradient_trial
-from minibert.ops.layer_norm import layer_norm
-from minibert.ops.layer_norm import layer_norm_backward as library_backward
+from minibert.ops.layer_normalisation import layer_norm
+from minibert.ops.layer_normalisation import layer_norm_backward as library_backward
 
 EPS = 0.5  # of order one, like all else, so that leaving it out shows
 
@@ -23,7 +23,8 @@ EPS = 0.5  # of order one, like all else, so that leaving it out shows
         "Every row used γ and β, so their gradients sum over the rows. And there are three ways from x to x̂.",
         "x[j] reaches x̂[i] directly (where i = j), through the mean μ and through σ: dx has three terms.",
         "With dx̂ = γ dout: dx = (dx̂ − mean(dx̂) − x̂ mean(dx̂ x̂)) / σ, each mean over the last axis, with "
-        "keepdims=True. Compare it with the end of `layer_norm_backward` in minibert/ops/layer_norm.py.",
+        "keepdims=True. Compare it with the end of `layer_norm_backward` in "
+        "minibert/ops/layer_normalisation.py.",
     ),
 )
 def layer_norm_backward(dout, cache):

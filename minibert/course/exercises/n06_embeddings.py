@@ -3,8 +3,8 @@
 import numpy as np
 
 from minibert.course.exercise import exercise, gradient_trial
-from minibert.ops.embedding import embedding
-from minibert.ops.embedding import embedding_backward as library_backward
+from minibert.ops.embedding_lookup import embedding
+from minibert.ops.embedding_lookup import embedding_backward as library_backward
 
 # B = 3, S = 4, V = 8: id 5 three times, two of them in one sequence; 0 is padding; 1, 4 and the last id, 7,
 # do not occur.
@@ -28,7 +28,7 @@ IDS = np.array([[5, 2, 5, 0], [3, 6, 0, 0], [2, 5, 3, 0]])
         "dweight[v] is the sum of dout over all places where id v stood; rows that were not looked up stay "
         "0. What does dweight[ids] += dout do where an id occurs twice?",
         "np.add.at(dweight, ids, dout) adds once for every place; dweight[ids] += dout only once for every "
-        "id. See `embedding_backward` in minibert/ops/embedding.py.",
+        "id. See `embedding_backward` in minibert/ops/embedding_lookup.py.",
     ),
 )
 def embedding_backward(dout, cache):

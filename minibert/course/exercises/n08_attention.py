@@ -7,7 +7,7 @@ from minibert.course.exercise import Trial, exercise, gradient_trial
 from minibert.gradcheck import MASK, Draws
 from minibert.ops.attention import attention_backward as library_backward
 from minibert.ops.attention import attention_bias
-from minibert.ops.softmax import softmax, softmax_backward
+from minibert.ops.stable_softmax import softmax, softmax_backward
 
 
 def one_head(q: Array, k: Array, v: Array, bias: Array) -> tuple[Array, tuple]:

@@ -7,8 +7,8 @@ from minibert.arrays import Array
 from minibert.course.exercise import Trial, exercise, gradient_trial
 from minibert.gradcheck import Draws
 from minibert.ops.composites import dropout_residual_norm, linear_activation, linear_activation_backward
-from minibert.ops.layer_norm import layer_norm, layer_norm_backward
-from minibert.ops.linear import linear, linear_backward
+from minibert.ops.layer_normalisation import layer_norm, layer_norm_backward
+from minibert.ops.linear_map import linear, linear_backward
 
 EPS = 0.5
 

@@ -6,8 +6,8 @@ from minibert.arrays import Array
 from minibert.course.exercise import Trial, exercise
 from minibert.data import masking
 from minibert.gradcheck import Draws
-from minibert.ops.cross_entropy import cross_entropy
-from minibert.ops.softmax import log_softmax
+from minibert.ops.cross_entropy_loss import cross_entropy
+from minibert.ops.stable_softmax import log_softmax
 
 IGNORED = masking.IGNORED  # −100, the label where nothing is predicted
 MASK_ID, FIRST_WORD, VOCABULARY = 4, 5, 30  # ids below 5 are special

@@ -5,7 +5,7 @@ import numpy as np
 from minibert.arrays import Array
 from minibert.course.exercise import exercise, gradient_trial
 from minibert.ops.composites import linear_activation, linear_activation_backward
-from minibert.ops.linear import linear, linear_backward
+from minibert.ops.linear_map import linear, linear_backward
 from minibert.ops.pooling import first_token, first_token_backward
 
 

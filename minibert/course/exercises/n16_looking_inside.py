@@ -5,7 +5,7 @@ import numpy as np
 from minibert.course.exercise import Trial, exercise
 from minibert.gradcheck import MASK, Draws
 from minibert.ops.attention import attention_bias
-from minibert.ops.softmax import softmax
+from minibert.ops.stable_softmax import softmax
 
 
 def _maps(draw: Draws) -> list[Trial]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from minibert.course.exercise import Trial, exercise
 from minibert.gradcheck import Draws
-from minibert.ops.layer_norm import layer_norm
+from minibert.ops.layer_normalisation import layer_norm
 
 
 def butterfly(values: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ import numpy as np
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from minibert.arrays import DropoutKey
-from minibert.ops.dropout import dropout_threshold
+from minibert.ops.inverted_dropout import dropout_threshold
 
 _ANY_ORDER = {"contract", "nsz", "arcp", "reassoc"}
 _THIS_ORDER = {"contract", "nsz"}

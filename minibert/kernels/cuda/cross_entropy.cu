@@ -1,4 +1,4 @@
-// bias + softmax + cross-entropy over rows of scores, in place (ops/cross_entropy.py, ops.masked_lm_loss).
+// bias + softmax + cross-entropy over rows of scores, in place (ops/cross_entropy_loss.py, ops.masked_lm_loss).
 //
 //     loss = Σᵣ w[r] · (−log p[r, label]) / denominator,   p = softmax(z + b)
 //

@@ -4,7 +4,7 @@ import numpy as np
 
 from minibert.arrays import Array, DropoutKey, get_array_module
 from minibert.kernels.cuda.launch import launch
-from minibert.ops.dropout import dropout_threshold
+from minibert.ops.inverted_dropout import dropout_threshold
 
 
 def dropout_arguments(

@@ -1,5 +1,5 @@
 // LayerNorm of one row, forward and backward, for the kernels that fuse it with their own work
-// (ops/layer_norm.py). The row is spread over threadIdx.x; a thread's numbers stay in its registers.
+// (ops/layer_normalisation.py). The row is spread over threadIdx.x; a thread's numbers stay in its registers.
 #pragma once
 #include "common.cuh"
 

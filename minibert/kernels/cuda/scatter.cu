@@ -1,4 +1,4 @@
-// The gradient of a look-up (ops/embedding.py): rows that were used more than once collect their sum.
+// The gradient of a look-up (ops/embedding_lookup.py): rows that were used more than once collect their sum.
 //
 //     dweight[v] = Σ d[r] over all r with ids[r] = v
 //

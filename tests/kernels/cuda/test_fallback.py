@@ -9,7 +9,7 @@ from minibert import ops
 from minibert.errors import UserError
 from minibert.kernels import cuda
 from minibert.kernels.cuda import launch
-from minibert.ops.layer_norm import layer_norm, layer_norm_backward
+from minibert.ops.layer_normalisation import layer_norm, layer_norm_backward
 
 
 class Broken(launch.Launcher):

@@ -9,7 +9,7 @@ from minibert.kernels.cuda import DTYPES, PAIRS, attention, cross_entropy, optim
 from minibert.kernels.cuda.dropout import dropout_arguments, dropout_keys
 from minibert.ops import composites
 from minibert.ops.attention import attention_bias
-from minibert.ops.linear import linear, linear_backward
+from minibert.ops.linear_map import linear, linear_backward
 
 # Relative error by norm against the reference in float64.
 BOUND = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}

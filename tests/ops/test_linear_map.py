@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from minibert.arrays import to_numpy
-from minibert.ops.linear import linear, linear_backward
+from minibert.ops.linear_map import linear, linear_backward
 
 
 @pytest.mark.parametrize("rows", [(), (3,), (2, 3), (2, 3, 4)])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from minibert.arrays import to_numpy
-from minibert.ops.squared_error import squared_error, squared_error_backward
+from minibert.ops.mean_squared_error import squared_error, squared_error_backward
 
 
 def test_by_hand(device):

@@ -7,7 +7,7 @@ from minibert.data.tasks import Faults, read_blimp
 from minibert.errors import UserError
 from minibert.tasks import evaluate, open_task
 from minibert.tasks.classify import Regress
-from minibert.tasks.evaluate import Evaluation
+from minibert.tasks.evaluation import Evaluation
 from minibert.tasks.likelihood import blimp_scores
 from minibert.tasks.tag import Tag
 from minibert.text import BertTokenizer

@@ -20,7 +20,7 @@ from minibert.heads import freeze, layerwise_lr
 from minibert.heads.freezing import check_frozen_layers, encoder_of
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
-from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
+from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.tasks.model_card import write_model_card
 from minibert.tasks.registry import TASKS

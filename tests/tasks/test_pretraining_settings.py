@@ -5,7 +5,7 @@ import pytest
 
 from minibert.errors import UserError
 from minibert.settings import read_settings
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 
 
 def test_every_setting_has_a_group_and_a_help_text():

@@ -3,7 +3,7 @@ import pytest
 import scipy.special
 
 from minibert.arrays import to_numpy
-from minibert.ops.span_loss import span_loss, span_loss_backward
+from minibert.ops.answer_span_loss import span_loss, span_loss_backward
 
 POSITIONS = np.array([[1, 0, 4], [3, 0, 4]])  # starts, ends
 WEIGHTS = np.array([[0.5, 0.0, 0.5], [0.25, 0.25, 0.0]])

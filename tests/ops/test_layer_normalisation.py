@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from minibert.arrays import to_numpy
-from minibert.ops.layer_norm import layer_norm, layer_norm_backward
+from minibert.ops.layer_normalisation import layer_norm, layer_norm_backward
 
 
 @pytest.mark.parametrize("eps", [1e-12, 0.1])

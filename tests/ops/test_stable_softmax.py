@@ -3,7 +3,13 @@ import pytest
 import scipy.special
 
 from minibert.arrays import to_numpy
-from minibert.ops.softmax import log_softmax, log_softmax_backward, log_sum_exp, softmax, softmax_backward
+from minibert.ops.stable_softmax import (
+    log_softmax,
+    log_softmax_backward,
+    log_sum_exp,
+    softmax,
+    softmax_backward,
+)
 
 PAIRS = [
     pytest.param(softmax, softmax_backward, scipy.special.softmax, id="softmax"),

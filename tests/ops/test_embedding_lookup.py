@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from minibert.arrays import to_numpy
-from minibert.ops.embedding import embedding, embedding_backward
+from minibert.ops.embedding_lookup import embedding, embedding_backward
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3), (0,)])

@@ -1,7 +1,7 @@
 """Where an answer begins and where it ends: two softmaxes over the tokens (Devlin et al., 2019, 4.2)."""
 
 from minibert.arrays import Array
-from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
+from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
 
 Cache = tuple
 

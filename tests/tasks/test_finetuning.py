@@ -1,4 +1,3 @@
-import importlib
 import json
 import os
 import re
@@ -18,15 +17,13 @@ from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
-from minibert.tasks import evaluate, finetune, open_task
+from minibert.tasks import evaluate, finetune, finetuning, open_task
 from minibert.tasks.classify import Classify
-from minibert.tasks.finetune_settings import FinetuneSettings, split_settings
+from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.text import BertTokenizer
 from minibert.train.metrics import read_metrics
 from minibert.train.step import TrainingStep
-
-finetune_module = importlib.import_module("minibert.tasks.finetune")  # hidden by the function
 
 WORDS = "good fine bad poor film book it was really a the of and".split()
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
@@ -40,9 +37,7 @@ def workplace(tmp_path, monkeypatch):
     config = BertConfig(vocab_size=len(TOKENIZER), max_position_embeddings=32, initializer_range=0.3, **SIZES)
     BertModel(config, seed=1).save_pretrained("encoder")
     TOKENIZER.save_pretrained("encoder")
-    monkeypatch.setattr(
-        finetune_module, "plot_finetuning", lambda *_: None
-    )  # these two take most of the time
+    monkeypatch.setattr(finetuning, "plot_finetuning", lambda *_: None)  # these two take most of the time
     monkeypatch.setattr(os, "fsync", lambda _: None)
     threads = get_threads()
     yield
@@ -88,7 +83,7 @@ def curve(name="run", seed=0):
 
 
 def test_a_run_learns_and_leaves_its_files(capsys, monkeypatch):
-    monkeypatch.setattr(finetune_module, "plot_finetuning", plot_finetuning)
+    monkeypatch.setattr(finetuning, "plot_finetuning", plot_finetuning)
     results = finetune(**settings_for(epochs=12.0, train=films("train.tsv", 60), dev=films("dev.tsv", 20, 1)))
     losses = [record["loss"] for record in curve() if "loss" in record]
     assert np.mean(losses[-10:]) < 0.3 * np.mean(losses[:10])
@@ -283,8 +278,8 @@ def test_restarts_are_the_runs_of_their_seeds_and_the_best_is_kept():
 
 def test_a_spread_is_that_of_several_numbers():
     """A single run has none, nor has a score that a restart could not compute."""
-    assert finetune_module._spread({"f1": [0.5]}) == {}
-    spread = finetune_module._spread({"f1": [0.25, 0.75], "spearman": [None, 0.5]})
+    assert finetuning._spread({"f1": [0.5]}) == {}
+    spread = finetuning._spread({"f1": [0.25, 0.75], "spearman": [None, 0.5]})
     assert spread == {"mean": {"f1": 0.5}, "deviation": {"f1": pytest.approx(0.125**0.5)}}
 
 
@@ -368,7 +363,7 @@ def test_a_run_that_is_killed_between_restarts(monkeypatch, function):
     """While the best model is taken over from the restart that has just ended."""
     changes = {"restarts": 2, "epochs": 1.0}
     whole = finetune(**settings_for(name="whole", **changes))
-    place = finetune_module if function == "write_json" else finetune_module.shutil
+    place = finetuning if function == "write_json" else finetuning.shutil
     real = getattr(place, function)
 
     def call_or_die(path, *arguments, **options):
@@ -517,7 +512,7 @@ def test_damaged_results_are_told_in_one_line(content):
 
 
 def test_changed_data_is_refused(monkeypatch):
-    monkeypatch.setattr(finetune_module, "_keep_best", lambda *_: (_ for _ in ()).throw(Killed))
+    monkeypatch.setattr(finetuning, "_keep_best", lambda *_: (_ for _ in ()).throw(Killed))
     settings = settings_for()
     with pytest.raises(Killed):
         finetune(**settings)
@@ -639,12 +634,10 @@ def test_shares_and_limits():
     results = finetune(**settings_for(train=train, dev_share=0.25, limit=7, dev_limit=6))
     assert results["examples"] == {"train": 7, "dev": 6, "left_out": 0}
     assert results["runs"][0]["steps"] == 4  # two epochs of two batches
-    drawn = finetune_module._some(range(50), 10, seed=1)
+    drawn = finetuning._some(range(50), 10, seed=1)
     assert len(set(drawn)) == 10 and drawn == sorted(drawn) != [*range(10)]
-    assert (
-        drawn == finetune_module._some(range(50), 10, seed=1) != finetune_module._some(range(50), 10, seed=2)
-    )
-    assert finetune_module._some(range(5), None, 0) == finetune_module._some(range(5), 9, 0) == [*range(5)]
+    assert drawn == finetuning._some(range(50), 10, seed=1) != finetuning._some(range(50), 10, seed=2)
+    assert finetuning._some(range(5), None, 0) == finetuning._some(range(5), 9, 0) == [*range(5)]
     with pytest.raises(UserError, match=r"cannot hold out 1 of 1 example\(s\); give a dev file, or more"):
         finetune(**settings_for(task="regress", train=write("one.tsv", "text\tlabel", "good\t1"), name="one"))
 

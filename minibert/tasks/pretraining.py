@@ -27,11 +27,11 @@ from minibert.data import (
 from minibert.errors import UserError
 from minibert.files import atomic_folder, check_writable, read_json
 from minibert.plots import plot_loss
-from minibert.tasks.fill_mask import fill_mask
 from minibert.tasks.held_out import evaluate, evaluation_batches
 from minibert.tasks.info import step_cost
-from minibert.tasks.pretrain_settings import Phase, PretrainSettings
+from minibert.tasks.masked_words import fill_mask
 from minibert.tasks.pretrained_card import write_pretrained_card
+from minibert.tasks.pretraining_settings import Phase, PretrainSettings
 from minibert.tasks.run import Run, newest_checkpoint
 from minibert.text import BertTokenizer
 from minibert.train import Trainer

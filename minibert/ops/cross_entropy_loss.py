@@ -1,7 +1,7 @@
 """Cross-entropy between predicted scores and one right class a row, with rows that do not count."""
 
 from minibert.arrays import Array, get_array_module
-from minibert.ops.softmax import log_softmax
+from minibert.ops.stable_softmax import log_softmax
 
 Cache = tuple
 

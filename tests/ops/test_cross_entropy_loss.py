@@ -3,7 +3,7 @@ import pytest
 import scipy.special
 
 from minibert.arrays import to_numpy
-from minibert.ops.cross_entropy import cross_entropy, cross_entropy_backward
+from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
 
 LABELS = np.array([3, 0, 6, 3, 2])
 WEIGHTS = np.array([1.0, 1.0, 0.0, 1.0, 0.0])

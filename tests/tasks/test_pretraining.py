@@ -18,8 +18,8 @@ from minibert.errors import UserError
 from minibert.files import write_json
 from minibert.settings import read_settings
 from minibert.tasks import fill_mask, prepare, pretrain
-from minibert.tasks.pretrain import _describe, evaluation_batches, masked_sentences
-from minibert.tasks.pretrain_settings import SIZES, PretrainSettings
+from minibert.tasks.pretraining import _describe, evaluation_batches, masked_sentences
+from minibert.tasks.pretraining_settings import SIZES, PretrainSettings
 from minibert.text import BertTokenizer
 from minibert.train import checkpoint as checkpoint_module
 from minibert.train.checkpoint import describe_environment, list_checkpoints
@@ -224,7 +224,7 @@ def test_accumulation_changes_neither_steps_nor_measurements(small):
 KILLED = """
 import os, signal, sys
 from minibert.tasks import pretrain
-from minibert.tasks.pretrain_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.train import checkpoint
 from minibert.settings import read_settings
 
