@@ -14,11 +14,12 @@ import numpy as np
 from benchmarks.measure import ROOT
 from benchmarks.parts.common import new_axes, save_figure
 from benchmarks.results import table
-from minibert.arrays import PRECISIONS, check_precision, resolve_device
 from minibert.bert import BertForPreTraining
 from minibert.data import BatchStream
+from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.files import write_json
+from minibert.precision import PRECISIONS, check_precision
 from minibert.tasks import prepare
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.train import AdamW

@@ -8,7 +8,7 @@ backward. Outputs are allocated beforehand and no value depends on an earlier ru
 import numpy as np
 
 from minibert import BertConfig
-from minibert.arrays import get_threads, run_blocks
+from minibert.threads import get_threads, run_blocks
 
 
 class LinearProducts:

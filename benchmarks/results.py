@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Spread
-from minibert.arrays import describe_processor, resolve_device
+from minibert.devices import describe_processor, resolve_device
 from minibert.files import read_json, write_json, write_text
 
 PACKAGES = "numpy scipy numba torch transformers tokenizers onnxruntime cupy-cuda12x cupy-cuda13x".split()

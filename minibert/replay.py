@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.arrays import Array, Device, map_arrays
+from minibert.arrays import Array, map_arrays
+from minibert.devices import Device
 from minibert.errors import UserError
 
 ALIGNMENT = 256  # bytes: every array begins at a multiple, as CUDA's own allocations do

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import strict
 
-from minibert.arrays import Device, resolve_device
+from minibert.devices import Device, resolve_device
 from minibert.errors import UserError
 from minibert.gradcheck import Case
 from minibert.proofs import all_cases

@@ -1,6 +1,6 @@
 """y = x w: a function with a backward, for the tests of the gradient checker."""
 
-from minibert.arrays import Device
+from minibert.devices import Device
 from minibert.gradcheck import Draws
 
 

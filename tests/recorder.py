@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import strict
 
-from minibert.arrays import Device
+from minibert.devices import Device
 
 
 class Stream:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from minibert.arrays import Device
 from minibert.bert import BertConfig, BertForPreTraining
+from minibert.devices import Device
 from minibert.folders.model import PretrainedModel
 
 SIZES = {

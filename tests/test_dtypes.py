@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import strict
 
-from minibert.arrays import Device
 from minibert.bert import BertConfig, BertForPreTraining
+from minibert.devices import Device
 from minibert.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,

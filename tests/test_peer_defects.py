@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from minibert.arrays import dropout_key, resolve_device
+from minibert.devices import resolve_device
+from minibert.dropout_bits import dropout_key
 from minibert.gradcheck import RELATIVE_BOUND, Draws, Row, check, function_case, module_case
 from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
 from minibert.ops.embedding_lookup import embedding

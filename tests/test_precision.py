@@ -1,67 +1,68 @@
-"""The loss curves of all precisions lie together: a very small model, 200 steps from the same weights."""
+"""In how many digits a model computes, and which device can."""
+
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from minibert.arrays import Device
-from minibert.bert import BertConfig, BertForPreTraining
-from minibert.train import AdamW
-from minibert.train.step import TrainingStep
+from minibert.devices import Device
+from minibert.errors import UserError
+from minibert.precision import PRECISIONS, check_precision, choose_precision, default_precision
 
-STEPS, LENGTH, WORDS = 200, 12, 30
-CONFIG = BertConfig(
-    vocab_size=5 + WORDS,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=LENGTH,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-    initializer_range=0.1,
+
+def test_complex_parameters_are_for_proofs_and_no_setting():
+    chosen = choose_precision("complex128")
+    assert (chosen.dtype, chosen.operand) == ("complex128", "complex128")
+    assert "complex128" not in PRECISIONS
+    with pytest.raises(UserError, match="precision float32 has parameters in float32, not complex128"):
+        choose_precision("complex128", "float32")
+
+
+def test_a_precision_by_its_own_name_or_by_the_dtype_of_the_parameters():
+    assert choose_precision() == choose_precision("float32") == PRECISIONS["float32"]
+    assert choose_precision("float64") == choose_precision("float64", "float64") == PRECISIONS["float64"]
+    assert choose_precision("float32", "float64").dtype == "float64", "the dtype was only the default"
+    for name in ("tf32", "bfloat16", "float16"):
+        chosen = choose_precision("float32", name)
+        assert (chosen.name, chosen.dtype) == (name, "float32")
+        assert chosen.operand == ("float32" if name == "tf32" else name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("int32",), "unknown dtype 'int32'; expected float32 or float64$"),
+        (("bfloat16",), "unknown dtype 'bfloat16'.*did you mean precision='bfloat16'?"),
+        (("float32", "half"), "unknown precision 'half'; expected one of float32, tf32, bfloat16"),
+        (("float64", "bfloat16"), "bfloat16 has parameters in float32, not float64"),
+    ],
 )
-# Nats between the curves, each the means of 20 steps. The losses fall from 4.1 to 0.7.
-BOUNDS = {"float32": 1e-3, "tf32": 2e-2, "float16": 2e-2, "bfloat16": 3e-2}
+def test_a_precision_that_does_not_exist(arguments, message):
+    with pytest.raises(UserError, match=message):
+        choose_precision(*arguments)
 
 
-def batch(step: int) -> dict[str, np.ndarray]:
-    """Two segments, each of one word over and over; the pair's label says whether the words are the same."""
-    rng = np.random.default_rng(step)
-    first, second = rng.integers(5, 5 + WORDS, (2, 32, 1))
-    second = np.where(rng.random((32, 1)) < 0.5, first, second)
-    types = np.tile(np.arange(LENGTH) >= LENGTH // 2, (32, 1))
-    ids = np.where(types, second, first)
-    chosen = rng.random(ids.shape) < 0.2
-    chosen[:, 1] = True
-    return {
-        "input_ids": np.where(chosen, 4, ids),
-        "token_type_ids": types,
-        "attention_mask": np.ones_like(ids),
-        "labels": np.where(chosen, ids, -100),
-        "next_sentence_label": first != second,
-    }
+def gpu(capability):
+    """A device that says that it is a GPU of this compute capability."""
+    cuda = SimpleNamespace(Device=lambda number: SimpleNamespace(compute_capability=capability))
+    return Device("cuda:0", SimpleNamespace(cuda=cuda))
 
 
-def loss_curve(device: Device, precision: str) -> np.ndarray:
-    """The mean loss of every 20 steps."""
-    model = BertForPreTraining(CONFIG, device=device, precision=precision, seed=1)
-    optimiser = AdamW(model, beta2=0.98, bias_correction=True)
-    training = TrainingStep(model, optimiser, predictions=32 * LENGTH)
-    means = []
-    for step in range(STEPS):
-        training.take([batch(step)], 1e-2 * (1 - step / STEPS), step)
-        if step % 20 == 19:
-            means.append(training.read()["loss"])
-    return np.array(means)
+def test_what_a_gpu_can_compute_in():
+    assert [default_precision(gpu(of)) for of in ("75", "80", "90")] == ["float32", "bfloat16", "bfloat16"]
+    assert default_precision(Device("cpu", np)) == "float32"
+    for precision in PRECISIONS.values():
+        check_precision(precision, gpu("90"))
+        check_precision(precision, Device("cpu", np))
+    check_precision(PRECISIONS["float16"], gpu("75"))
+    for name in ("bfloat16", "tf32"):
+        with pytest.raises(UserError, match=rf"cuda:0, compute capability 7.5\) has no {name}.*float16"):
+            check_precision(PRECISIONS[name], gpu("75"))
 
 
-@pytest.fixture(scope="module")
-def exact(device):
-    return loss_curve(device, "float64")
-
-
-@pytest.mark.parametrize("precision", BOUNDS)
-def test_the_loss_curves_lie_together(device, exact, precision):
-    curve = loss_curve(device, precision)
-    assert exact[0] > 4.0 and exact[-1] < 1.0
-    assert np.abs(curve - exact).max() <= BOUNDS[precision]
+def test_bfloat16_needs_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(UserError, match="pip install ml_dtypes"):
+        check_precision(PRECISIONS["bfloat16"], Device("cpu", np))
+    check_precision(PRECISIONS["float16"], Device("cpu", np))

@@ -8,7 +8,8 @@ import pytest
 import strict
 from recorder import MemoryPool, recording_device
 
-from minibert.arrays import Array, Device, to_numpy
+from minibert.arrays import Array, to_numpy
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.replay import WARM_UP, Repetition
 
@@ -67,7 +68,7 @@ def test_every_call_computes_with_its_own_inputs(kind, graph):
 
 
 def test_a_real_gpu_does_the_same():
-    from minibert.arrays import resolve_device
+    from minibert.devices import resolve_device
 
     try:
         device = resolve_device("cuda")

@@ -8,7 +8,7 @@ import threadpoolctl
 from benchmarks import inputs, operations, products, texts
 from benchmarks.worker import Contender
 from minibert import BertConfig, BertForPreTraining, BertModel, BertTokenizer, ops
-from minibert.arrays import describe_processor
+from minibert.devices import describe_processor
 from minibert.train import AdamW
 from minibert.train.metrics import as_float, peak_memory
 from minibert.train.step import TrainingStep

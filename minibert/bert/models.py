@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, Device, to_numpy
+from minibert.arrays import Array, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
 from minibert.bert.encoder import BertEncoder, BertPooler
 from minibert.bert.heads import BertPreTrainingHeads
 from minibert.bert.inputs import EncoderInputs, PretrainingInputs, encoder_inputs, masked_lm_targets
 from minibert.bert.outputs import BertOutput, PreTrainingOutput
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.folders.model import PretrainedModel
 from minibert.nn import Context, Recorder, observed_backward

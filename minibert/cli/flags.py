@@ -7,13 +7,14 @@ import typing
 from dataclasses import Field, fields
 from typing import Any
 
-from minibert.arrays import Device, resolve_device, set_threads
 from minibert.cli.setting_flags import flag_options
 from minibert.data.tasks import Faults
+from minibert.devices import Device, resolve_device
 from minibert.errors import UserError
 from minibert.files import check_writable
 from minibert.ops import POOLING, require_kernels
 from minibert.tasks.registry import TASKS
+from minibert.threads import set_threads
 
 DEFAULT_MODEL = "mini"  # of those in minibert.assets
 

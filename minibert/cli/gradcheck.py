@@ -4,10 +4,10 @@ import argparse
 import time
 from typing import Any
 
-from minibert.arrays import resolve_device
 from minibert.bert import PRESETS
 from minibert.cli.flags import add_machine_flags, chosen_device
 from minibert.cli.parser import add_command
+from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.gradcheck import print_table, report
 from minibert.proofs import all_cases

@@ -3,9 +3,9 @@
 import argparse
 from typing import Any
 
-from minibert.arrays import PRECISIONS
 from minibert.bert import PRESETS, BertConfig
 from minibert.cli.parser import add_command
+from minibert.precision import PRECISIONS
 from minibert.tasks.info import describe_parameters, describe_step
 
 

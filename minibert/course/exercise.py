@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from minibert.arrays import Array, resolve_device
+from minibert.arrays import Array
+from minibert.devices import resolve_device
 from minibert.gradcheck import Case, Draws, central_differences
 
 Hints = tuple[str, str, str]  # a nudge, a bit more, the place to look

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.special
 
-from minibert.arrays import Device
+from minibert.devices import Device
 
 
 class Launch(NamedTuple):

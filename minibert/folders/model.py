@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from minibert.arrays import Array, Device, map_arrays
+from minibert.arrays import Array, map_arrays
 from minibert.assets import model_folder
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.folders.config import PretrainedConfig
 from minibert.folders.tensors import (

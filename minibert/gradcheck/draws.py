@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.arrays import Array, Device
+from minibert.arrays import Array
+from minibert.devices import Device
 
 MASK = [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]]  # three sequences, two of them padded
 

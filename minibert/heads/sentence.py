@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, Device, map_arrays
+from minibert.arrays import Array, map_arrays
 from minibert.bert.config import BertConfig
 from minibert.bert.inputs import EncoderInputs
 from minibert.bert.models import BertModel
 from minibert.bert.outputs import BertOutput
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.heads.inputs import PairInputs, pair_inputs, text_inputs

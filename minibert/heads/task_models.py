@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, Device, to_numpy
+from minibert.arrays import Array, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.inputs import encoder_inputs
 from minibert.bert.models import BertModel, BertPretrainedModel
 from minibert.bert.outputs import BertOutput
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.heads.freezing import freeze, side_by_side
 from minibert.heads.inputs import (

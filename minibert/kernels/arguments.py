@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from minibert.arrays import HALF, Array, DropoutKey, get_array_module
+from minibert.arrays import Array, get_array_module
+from minibert.dropout_bits import DropoutKey
 from minibert.ops import ACTIVATIONS
+from minibert.precision import HALF
 
 FLOAT32 = np.dtype("float32")
 

@@ -105,8 +105,8 @@ class _Observations(list):
 class DropoutKeys:
     """The keys of one forward pass: a new one for each use of dropout, counted from 0.
 
-    They are made from a stream of ``arrays.dropout_stream``, where the stream is, so that nothing passes
-    through the host. A use is what counts and not a module: a layer that is used twice draws anew.
+    They are made from a stream of :func:`dropout_stream`, where the stream is, so that nothing passes through
+    the host. A use is what counts and not a module: a layer that is used twice draws anew.
     """
 
     def __init__(self, stream: Array, site: int = 0):
@@ -133,8 +133,8 @@ class DropoutKeys:
 class Context:
     """What a forward pass needs besides its input.
 
-    ``training`` turns dropout on, and ``stream``, from ``arrays.dropout_stream`` and on the model's device,
-    says which random bits it takes: the same stream, the same bits. ``observer`` is an :class:`Observer`,
+    ``training`` turns dropout on, and ``stream``, from :func:`dropout_stream` and on the model's device, says
+    which random bits it takes: the same stream, the same bits. ``observer`` is an :class:`Observer`,
     or a function of a name and a value. A context is for one forward pass.
     """
 
@@ -146,7 +146,7 @@ class Context:
         observer: Observer | Callable[[str, Array], Array | None] | None = None,
     ):
         if training and stream is None:
-            raise ValueError("a context for training needs a stream for dropout: arrays.dropout_stream(…)")
+            raise ValueError("a context for training needs a stream for dropout, from dropout_stream(…)")
         self.training = training
         self._keys = DropoutKeys(stream) if training else None
         self._observers = () if observer is None else (_as_observer(observer),)

@@ -5,18 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minibert.arrays import (
-    Device,
-    Precision,
-    allow_tf32,
-    check_precision,
-    choose_precision,
-    dropout_stream,
-    resolve_device,
-)
+from minibert.devices import Device, resolve_device
+from minibert.dropout_bits import dropout_stream
 from minibert.nn.context import Context
 from minibert.nn.initialise import STD, STREAM, first_values
 from minibert.nn.parameter import Packed, Parameter, ParameterBuffers, Piece
+from minibert.precision import Precision, allow_tf32, check_precision, choose_precision
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from minibert.arrays import Array, Device
+from minibert.arrays import Array
+from minibert.devices import Device
 
 Derivatives = dict[str, Any]  # of the scalar objective, by the name of the output
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minibert.arrays import Array, Device, resolve_device, to_numpy
+from minibert.arrays import Array, to_numpy
+from minibert.devices import Device, resolve_device
 from minibert.nn.initialise import STD, first_values
 
 ALIGNMENT = 64  # every piece of the buffer begins at a multiple of this many elements

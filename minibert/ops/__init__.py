@@ -10,7 +10,7 @@ The letters in shapes: B batch · S sequence length · H hidden size · A heads 
 size · V vocabulary · L layers · P predicted positions.
 """
 
-from minibert import arrays
+from minibert import dropout_bits
 from minibert.ops import (
     activations,
     answer_span_loss,
@@ -71,7 +71,7 @@ observed_attention, observed_attention_backward = replaceable_pair(
 masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
     composites.masked_lm_loss, composites.masked_lm_loss_backward
 )
-dropout_keys = replaceable(arrays.dropout_keys)
+dropout_keys = replaceable(dropout_bits.dropout_keys)
 global_norm = replaceable(optimise.global_norm)
 adamw_update = replaceable(optimise.adamw_update)
 

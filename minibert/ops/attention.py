@@ -2,7 +2,8 @@
 
 import math
 
-from minibert.arrays import Array, DropoutKey, get_array_module
+from minibert.arrays import Array, get_array_module
+from minibert.dropout_bits import DropoutKey
 from minibert.ops.inverted_dropout import dropout, dropout_backward
 from minibert.ops.stable_softmax import softmax, softmax_backward
 

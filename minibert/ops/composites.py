@@ -4,7 +4,8 @@
 any of them as a whole (see ``table.py``).
 """
 
-from minibert.arrays import Array, DropoutKey, get_array_module
+from minibert.arrays import Array, get_array_module
+from minibert.dropout_bits import DropoutKey
 from minibert.ops.activations import ACTIVATIONS
 from minibert.ops.attention import attention, attention_backward, attention_scores, merge_heads, split_heads
 from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward

@@ -2,7 +2,8 @@
 
 from types import ModuleType
 
-from minibert.arrays import BITS, Array, DropoutKey, get_array_module, random_bits
+from minibert.arrays import Array, get_array_module
+from minibert.dropout_bits import BITS, DropoutKey, random_bits
 
 Cache = tuple
 

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from minibert.arrays import Array, DropoutKey, get_array_module
+from minibert.arrays import Array, get_array_module
+from minibert.dropout_bits import DropoutKey
 from minibert.ops.attention import merge_heads, split_heads
 from minibert.ops.composites import split_qkv
 from minibert.ops.inverted_dropout import dropout, dropout_backward

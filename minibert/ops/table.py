@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from minibert.arrays import HALF, Array, get_array_module
+from minibert.arrays import Array, get_array_module
 from minibert.ops.cache import Cache
+from minibert.precision import HALF
 
 P = ParamSpec("P")  # the parameters of an operation
 R = TypeVar("R")  # what it returns

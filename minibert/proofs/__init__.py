@@ -4,7 +4,7 @@
 moves the parameters of BERTs of real sizes along random directions.
 """
 
-from minibert.arrays import Device
+from minibert.devices import Device
 from minibert.gradcheck import Case
 from minibert.proofs.layers import layer_cases, module_cases
 from minibert.proofs.models import model_cases, output_cases, task_cases

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Device
 from minibert.bert.embeddings import BertEmbeddings
 from minibert.bert.encoder import (
     BertAttention,
@@ -17,6 +16,7 @@ from minibert.bert.encoder import (
     BertSelfAttention,
 )
 from minibert.bert.heads import BertLMPredictionHead, BertPredictionHeadTransform, NextSentenceHead
+from minibert.devices import Device
 from minibert.gradcheck import Case, Draws, module_case
 from minibert.heads.layers import Classifier, LinearChainCRF
 from minibert.nn import Module

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from minibert.arrays import Array, Device, dropout_stream, to_numpy
+from minibert.arrays import Array, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.models import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining, BertModel
 from minibert.bert.outputs import BertOutput
+from minibert.devices import Device
+from minibert.dropout_bits import dropout_stream
 from minibert.folders.model import PretrainedModel
 from minibert.gradcheck import Case, Draws, bearing, forget_gradients, model_case
 from minibert.heads.freezing import freeze

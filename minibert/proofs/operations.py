@@ -1,7 +1,8 @@
 """Every operation of ``ops`` that has a derivative, to be checked."""
 
 from minibert import ops
-from minibert.arrays import Device, dropout_key
+from minibert.devices import Device
+from minibert.dropout_bits import dropout_key
 from minibert.gradcheck import MASK, Case, Draws, function_case
 from minibert.ops.attention import attention, attention_backward
 from minibert.ops.stable_softmax import log_softmax, log_softmax_backward, softmax, softmax_backward

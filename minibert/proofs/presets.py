@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from minibert import ops
-from minibert.arrays import Device, to_numpy
+from minibert.arrays import to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.models import BertForPreTraining
+from minibert.devices import Device
 from minibert.gradcheck import COMPLEX_STEP, Draws, Row, relative_error
 from minibert.gradcheck.imaginary import STEP
 from minibert.nn import Parameter

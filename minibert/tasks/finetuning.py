@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minibert.arrays import Device, resolve_device
 from minibert.bert import BertConfig
 from minibert.data.randomness import generator
 from minibert.data.tasks import Faults, Feature
+from minibert.devices import Device, resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
 from minibert.folders.model import PretrainedModel

@@ -7,9 +7,9 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from minibert.arrays import choose_precision
 from minibert.bert import BertConfig, BertForPreTraining
 from minibert.errors import UserError
+from minibert.precision import choose_precision
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 

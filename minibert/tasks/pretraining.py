@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from minibert import __version__
-from minibert.arrays import Device, resolve_device
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
 from minibert.data import (
     BatchStream,
@@ -24,6 +23,7 @@ from minibert.data import (
     training_sentences,
     unigram_plateau,
 )
+from minibert.devices import Device, resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, check_writable, read_json
 from minibert.plots import plot_loss

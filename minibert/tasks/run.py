@@ -8,15 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from minibert.arrays import Device, default_precision, get_threads, set_threads
 from minibert.assets import model_folder
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.files import check_writable, explain_write_errors, lock, write_json
 from minibert.folders.weights import open_weights
 from minibert.interrupts import sigterm_as_ctrl_c
 from minibert.nn import Module
 from minibert.ops import require_kernels
+from minibert.precision import default_precision
 from minibert.settings import Settings
+from minibert.threads import get_threads, set_threads
 from minibert.train import AdamW, RunSettings, Trainer
 from minibert.train.checkpoint import (
     Checkpoint,

@@ -24,9 +24,10 @@ import safetensors.numpy
 import threadpoolctl
 
 from minibert import __version__
-from minibert.arrays import Device, describe_processor, get_threads
+from minibert.devices import Device, describe_processor
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
+from minibert.threads import get_threads
 from minibert.train.optimiser import AdamW
 
 PREFIX = "checkpoint-"

@@ -1,6 +1,7 @@
 """Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", 2018), for float16."""
 
-from minibert.arrays import Array, Device
+from minibert.arrays import Array
+from minibert.devices import Device
 
 LEAST, MOST = 1.0, 2.0**24
 

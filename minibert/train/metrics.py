@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.arrays import Array, Device, to_numpy
+from minibert.arrays import Array, to_numpy
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.files import read_text, write_text
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from minibert.arrays import PRECISIONS, Device, check_precision, default_precision
+from minibert.devices import Device
 from minibert.errors import UserError
+from minibert.precision import PRECISIONS, check_precision, default_precision
 from minibert.settings import Settings, as_json, setting
 from minibert.train.schedule import SCHEDULES
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minibert.arrays import Array, dropout_stream, to_numpy
+from minibert.arrays import Array, to_numpy
+from minibert.dropout_bits import dropout_stream
 from minibert.nn import Context
 from minibert.replay import Repetition
 from minibert.train.metrics import Batch, add_up, count_targets
@@ -16,7 +17,7 @@ class StepInputs:
     """All that differs from one step to the next. ``batches`` and ``streams`` have an item a micro-batch."""
 
     batches: list[Any]  # as the model has checked them
-    streams: list[Array]  # of dropout, each (5,): see arrays.dropout_stream
+    streams: list[Array]  # of dropout, each (5,): see dropout_bits.dropout_stream
     rates: Rates
 
 

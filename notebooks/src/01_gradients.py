@@ -27,8 +27,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import BertConfig, BertForPreTraining, check, plots
-from minibert.arrays import resolve_device
 from minibert.course.exercise import EXERCISES
+from minibert.devices import resolve_device
 from minibert.gradcheck import CENTRAL_DIFFERENCES, COMPLEX_STEP, function_case, report
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.ops.activations import gelu, gelu_backward, tanh, tanh_backward

@@ -25,7 +25,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import BertConfig, BertModel, check, plots
-from minibert.arrays import dropout_key, dropout_stream, erf
+from minibert.arrays import erf
+from minibert.dropout_bits import dropout_key, dropout_stream
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.gradcheck import function_case
 from minibert.nn import Context, Dropout
@@ -713,5 +714,5 @@ It is what the original does: now and then a token cannot see the one that it at
 r"""
 **Next:** [05 · LayerNorm](05_layer_norm.ipynb), where numbers no longer stand by themselves. The code of this notebook:
 [activations.py](../minibert/ops/activations.py), [inverted_dropout.py](../minibert/ops/inverted_dropout.py), and the random bits in
-[arrays.py](../minibert/arrays.py).
+[dropout_bits.py](../minibert/dropout_bits.py).
 """

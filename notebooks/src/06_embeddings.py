@@ -28,8 +28,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import BertConfig, BertModel, BertTokenizer, UserError, check, plots
-from minibert.arrays import dropout_key
 from minibert.course import read_log
+from minibert.dropout_bits import dropout_key
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.gradcheck import function_case
 from minibert.nn.initialise import sinusoids

@@ -28,10 +28,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import BertConfig, BertForPreTraining, check, plots
-from minibert.arrays import resolve_device
 from minibert.bert.encoder import BertEncoder, BertLayer, BertResidualOutput
 from minibert.course import read_log
 from minibert.course.exercises.n10_encoder import feed_forward_block
+from minibert.devices import resolve_device
 from minibert.gradcheck import Draws, function_case, model_case, module_case
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.nn import LayerNorm, Linear

@@ -43,7 +43,6 @@ from minibert import (
     ops,
     plots,
 )
-from minibert.arrays import resolve_device
 from minibert.bert.encoder import BertPooler
 from minibert.course import read_log, write_log
 from minibert.course.exercises.n15_fine_tuning import classification_head
@@ -55,6 +54,7 @@ from minibert.data.tasks import (
     tagged_features,
     text_features,
 )
+from minibert.devices import resolve_device
 from minibert.gradcheck import Draws, function_case, model_case
 from minibert.gradcheck import check as compare_with_numeric
 from minibert.ops.answer_span_loss import span_loss, span_loss_backward

@@ -39,14 +39,16 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import BertConfig, BertForPreTraining, BertTokenizer, UserError, check, ops, plots
-from minibert.arrays import get_array_module, resolve_device, set_threads, to_numpy
+from minibert.arrays import get_array_module, to_numpy
 from minibert.course import read_log, write_log
 from minibert.course.exercises.n17_numpy_to_cupy import butterfly
 from minibert.course.paper_gpu import PaperGPU
+from minibert.devices import resolve_device
 from minibert.kernels.cuda import launch
 from minibert.kernels.cuda.on_paper import noted
 from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
 from minibert.ops.layer_normalisation import layer_norm
+from minibert.threads import set_threads
 from minibert.train import AdamW
 from minibert.train.checkpoint import describe_environment
 from minibert.train.loss_scale import LossScale

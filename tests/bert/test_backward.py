@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from minibert import ops
-from minibert.arrays import dropout_stream, to_numpy
+from minibert.arrays import to_numpy
 from minibert.bert import BertForMaskedLM, BertForPreTraining, BertModel
+from minibert.dropout_bits import dropout_stream
 from minibert.errors import UserError
 from minibert.gradcheck import Case, Draws, check
 from minibert.heads import BertForSequenceClassification, SentenceEncoder, SentencePairs

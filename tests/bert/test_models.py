@@ -7,9 +7,10 @@ import weakref
 import numpy as np
 import pytest
 
-from minibert.arrays import dropout_stream, to_numpy
+from minibert.arrays import to_numpy
 from minibert.bert import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining, BertModel
 from minibert.bert.encoder import BertLayer
+from minibert.dropout_bits import dropout_stream
 from minibert.errors import UserError
 from minibert.nn import Context, Parameter
 from minibert.nn.context import DropoutKeys

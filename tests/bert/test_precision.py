@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from minibert import ops
-from minibert.arrays import dropout_stream, resolve_device, to_numpy
+from minibert.arrays import to_numpy
 from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.devices import resolve_device
+from minibert.dropout_bits import dropout_stream
 from minibert.errors import UserError
 from minibert.heads import (
     BertForQuestionAnswering,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from minibert import BertConfig, BertForPreTraining, ops
-from minibert.arrays import Device
 from minibert.course.paper_gpu import Launch, PaperGPU
+from minibert.devices import Device
 from minibert.kernels.cuda import launch, products
 from minibert.kernels.cuda.on_paper import noted
 from minibert.ops.layer_normalisation import layer_norm

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from markdown_pages import PAGES, ROOT, Block, code_blocks, name_of
 
-from minibert.arrays import resolve_device
 from minibert.cli import COMMANDS, main, parse
 from minibert.cli.parser import Parser
+from minibert.devices import resolve_device
 from minibert.proofs import all_cases
 
 # Programs that are not ours.

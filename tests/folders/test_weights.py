@@ -9,8 +9,8 @@ import pytest
 import safetensors.numpy
 from model_files import raw_file, split_model, write_raw
 
-from minibert.arrays import Device
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.folders.weights import HEADER_LIMIT, read_header
 

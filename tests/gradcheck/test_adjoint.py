@@ -3,7 +3,7 @@
 import pytest
 from matrix_product import inputs, product, product_backward
 
-from minibert.arrays import resolve_device
+from minibert.devices import resolve_device
 from minibert.gradcheck import check_adjoint, function_case
 
 

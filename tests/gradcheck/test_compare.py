@@ -8,7 +8,7 @@ import strict
 from matrix_product import inputs, product, product_backward
 
 from minibert import gradcheck
-from minibert.arrays import Device, resolve_device
+from minibert.devices import Device, resolve_device
 from minibert.gradcheck import (
     CENTRAL_DIFFERENCES,
     COMPLEX_STEP,

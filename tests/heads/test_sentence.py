@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from minibert.arrays import dropout_stream, to_numpy
+from minibert.arrays import to_numpy
 from minibert.bert import BertModel
+from minibert.dropout_bits import dropout_stream
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification, SentenceEncoder, SentencePairs
 from minibert.nn import Context

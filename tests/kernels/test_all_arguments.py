@@ -21,8 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibert import BertConfig, BertForPreTraining, ops
-from minibert.arrays import dropout_key, get_threads, set_threads
+from minibert.dropout_bits import dropout_key
 from minibert.ops.table import Implementation
+from minibert.threads import get_threads, set_threads
 from minibert.train.optimiser import AdamW
 
 pytest.importorskip("minibert.kernels.cpu.compiled", reason="Numba is not installed")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import minibert
-from minibert.arrays import dropout_key
+from minibert.dropout_bits import dropout_key
 from minibert.ops.inverted_dropout import dropout_mask
 
 compiled = pytest.importorskip("minibert.kernels.cpu.compiled", reason="Numba is not installed")

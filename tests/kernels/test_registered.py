@@ -10,8 +10,9 @@ from scipy.special import ndtr
 
 import minibert  # noqa: F401  (registers the kernels)
 from minibert import ops
-from minibert.arrays import dropout_key, get_threads, set_threads
+from minibert.dropout_bits import dropout_key
 from minibert.ops.activations import gelu, gelu_backward
+from minibert.threads import get_threads, set_threads
 
 BOUND = {"float32": 2e-6}  # relative error by norm against the reference in float64
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from minibert.arrays import dropout_key, dropout_stream, to_numpy
+from minibert.arrays import to_numpy
+from minibert.dropout_bits import dropout_key, dropout_stream
 from minibert.nn import Context, Observer, Recorder, observed_backward
 from minibert.nn.context import KEYS_AT_ONCE
 

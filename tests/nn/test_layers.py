@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from minibert.arrays import dropout_stream, to_numpy
+from minibert.arrays import to_numpy
+from minibert.dropout_bits import dropout_stream
 from minibert.nn import Context, Dropout, Embedding, LayerNorm, Linear
 
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from minibert import ops
-from minibert.arrays import PRECISIONS, check_precision, to_numpy
+from minibert.arrays import to_numpy
 from minibert.nn import Packed, Parameter, ParameterBuffers, Segment
 from minibert.nn.parameter import ALIGNMENT
+from minibert.precision import PRECISIONS, check_precision
 
 
 def pieces():

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from minibert.arrays import Array, Device
+from minibert.arrays import Array
+from minibert.devices import Device
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import scipy.special
 
-from minibert.arrays import dropout_key, to_numpy
+from minibert.arrays import to_numpy
+from minibert.dropout_bits import dropout_key
 from minibert.ops.attention import (
     attention,
     attention_backward,

@@ -5,7 +5,8 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from minibert.arrays import dropout_key, random_bits, to_numpy
+from minibert.arrays import to_numpy
+from minibert.dropout_bits import dropout_key, random_bits
 from minibert.ops import composites
 from minibert.ops.attention import attention_bias
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from minibert.arrays import dropout_key, random_bits, to_numpy
+from minibert.arrays import to_numpy
+from minibert.dropout_bits import dropout_key, random_bits
 from minibert.ops.inverted_dropout import dropout, dropout_backward, dropout_mask
 
 KEY = dropout_key(seed=1, step=2, micro_batch=0, replica=0, site=3)

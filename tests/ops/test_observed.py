@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from minibert import ops
-from minibert.arrays import dropout_key, to_numpy
+from minibert.arrays import to_numpy
+from minibert.dropout_bits import dropout_key
 from minibert.ops.attention import attention_bias
 from minibert.ops.composites import attention_probabilities, packed_attention, packed_attention_backward
 from minibert.ops.observed import observed_attention, observed_attention_backward

@@ -3,8 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from minibert.arrays import PRECISIONS, check_precision, to_numpy
+from minibert.arrays import to_numpy
 from minibert.ops.optimise import adamw_update, global_norm
+from minibert.precision import PRECISIONS, check_precision
 
 SETTINGS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.01}
 

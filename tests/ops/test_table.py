@@ -9,10 +9,10 @@ import pytest
 import strict
 
 from minibert import ops
-from minibert.arrays import HALF
 from minibert.ops import table
 from minibert.ops.attention import attention
 from minibert.ops.table import TABLE, pair, reference_only, register, replaceable, replaceable_pair
+from minibert.precision import HALF
 
 
 def double(x, times=1):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibert.arrays import Device, resolve_device
+from minibert.devices import Device, resolve_device
 from minibert.gradcheck import CENTRAL_DIFFERENCES, COMPLEX_STEP, Case, check, check_adjoint
 from minibert.proofs import all_cases
 from minibert.proofs.models import output_cases

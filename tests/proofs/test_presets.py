@@ -2,8 +2,8 @@
 
 import pytest
 
-from minibert.arrays import resolve_device
 from minibert.bert import BertForPreTraining
+from minibert.devices import resolve_device
 from minibert.proofs.presets import preset_rows
 
 CPU = resolve_device("cpu")

@@ -8,12 +8,12 @@ import pytest
 from small_encoder import PASSAGES, TOKENIZER, write_encoder
 from small_pretraining import config, make_batch, model  # noqa: F401  (fixtures)
 
-from minibert.arrays import get_threads, set_threads
 from minibert.tasks.classify import Classify
 from minibert.tasks.embed import TextEncoder
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.tasks.rerank import Reranker
 from minibert.tasks.search import PassageIndex
+from minibert.threads import get_threads, set_threads
 
 WORDS = "river stone window garden winter summer teacher letter silver bridge music paper shadow".split()
 

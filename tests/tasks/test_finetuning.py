@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from minibert.arrays import get_threads, set_threads
 from minibert.bert import BertConfig, BertModel
 from minibert.cli import main
 from minibert.errors import UserError
@@ -22,6 +21,7 @@ from minibert.tasks.classify import Classify
 from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.text import BertTokenizer
+from minibert.threads import get_threads, set_threads
 from minibert.train.metrics import read_metrics
 from minibert.train.step import TrainingStep
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minibert.arrays import Device
 from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.cli import main
 from minibert.data import BatchStream
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.files import write_json
 from minibert.settings import read_settings

@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from minibert.arrays import Device
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.train import AdamW
 from minibert.train.checkpoint import (

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minibert.arrays import Device
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.train.metrics import MetricsLog, count_targets, count_tokens, peak_memory, read_metrics
 

@@ -5,8 +5,10 @@ import pytest
 import strict
 from recorder import recording_device
 
-from minibert.arrays import Device, dropout_stream, map_arrays, to_numpy
+from minibert.arrays import map_arrays, to_numpy
 from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.devices import Device
+from minibert.dropout_bits import dropout_stream
 from minibert.errors import UserError
 from minibert.heads import (
     BertForQuestionAnswering,

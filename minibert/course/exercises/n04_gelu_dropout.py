@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
-from minibert.arrays import dropout_key, erf
+from minibert.arrays import erf
 from minibert.course.exercise import exercise, gradient_trial
+from minibert.dropout_bits import dropout_key
 from minibert.ops.activations import gelu, gelu_tanh
 from minibert.ops.activations import gelu_backward as library_gelu_backward
 from minibert.ops.activations import gelu_tanh_backward as library_gelu_tanh_backward

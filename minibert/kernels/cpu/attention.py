@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from minibert.arrays import DropoutKey, run_all
+from minibert.dropout_bits import DropoutKey
 from minibert.kernels.cpu.compiled import (
     compiled,
     dropout_factor,
@@ -22,6 +22,7 @@ from minibert.kernels.cpu.compiled import (
     unordered,
 )
 from minibert.kernels.cpu.memory import empty, empty_like
+from minibert.threads import run_all
 
 SCORES = 1 << 17  # of work at a time: half a megabyte of float32
 

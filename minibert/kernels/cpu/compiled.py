@@ -21,7 +21,7 @@ import numba
 import numpy as np
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-from minibert.arrays import DropoutKey
+from minibert.dropout_bits import DropoutKey
 from minibert.ops.inverted_dropout import dropout_threshold
 
 _ANY_ORDER = {"contract", "nsz", "arcp", "reassoc"}
@@ -138,7 +138,7 @@ def exp(x):
 
 @compiled
 def _mix(word):
-    """``arrays._mix`` for a uint32."""
+    """``dropout_bits._mix`` for a uint32."""
     word = uint32(word ^ (word >> uint32(16)))
     word = uint32(word * uint32(0x7FEB352D))
     word = uint32(word ^ (word >> uint32(15)))
@@ -148,7 +148,7 @@ def _mix(word):
 
 @compiled
 def kept(index, drop):
-    """Whether dropout keeps the element with this uint32 index: ``arrays.random_bits``, bit for bit.
+    """Whether dropout keeps the element with this uint32 index: ``dropout_bits.random_bits``, bit for bit.
 
     ``drop`` is what :func:`dropout_numbers` made of the probability and the key.
     """

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from minibert.arrays import DropoutKey, run_all, run_blocks
+from minibert.dropout_bits import DropoutKey
 from minibert.kernels.cpu.compiled import compiled, dropout_factor, dropout_numbers, float32, uint32
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 from minibert.kernels.cpu.norm import ROWS, normalise_row, normalise_row_backward, partial_sums
+from minibert.threads import run_all, run_blocks
 
 
 @compiled

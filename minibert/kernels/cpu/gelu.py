@@ -19,11 +19,11 @@ import math
 
 import numpy as np
 
-from minibert.arrays import run_blocks
 from minibert.kernels.cpu.compiled import compiled, exp, float32
 from minibert.kernels.cpu.linear import linear, linear_backward, linear_gradients, row_block
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 from minibert.ops.activations import ACTIVATIONS, gelu
+from minibert.threads import run_blocks
 
 POLE = float32(0.3)
 # Of t⁸, t⁷, …, t¹.

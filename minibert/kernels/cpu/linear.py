@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from minibert.arrays import get_threads, run_blocks
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
+from minibert.threads import get_threads, run_blocks
 
 
 def row_block(rows: int, at_most: int = 512) -> int:

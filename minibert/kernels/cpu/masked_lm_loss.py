@@ -14,9 +14,9 @@ from functools import partial
 
 import numpy as np
 
-from minibert.arrays import run_all
 from minibert.kernels.cpu.compiled import compiled, exp, float32, int32, ordered, unordered
 from minibert.kernels.cpu.memory import empty, empty_like
+from minibert.threads import run_all
 
 SCORES = 1 << 18  # of a chunk: a megabyte of float32
 GROUPS = 8  # of chunks; each adds up a share of dhidden of its own, so that the sums have one order

@@ -6,7 +6,7 @@ rows that the gradients of weight and bias need are made block by block and adde
 
 import numpy as np
 
-from minibert.arrays import DropoutKey, run_blocks
+from minibert.dropout_bits import DropoutKey
 from minibert.kernels.cpu.compiled import (
     compiled,
     dropout_factor,
@@ -17,6 +17,7 @@ from minibert.kernels.cpu.compiled import (
     uint32,
 )
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
+from minibert.threads import run_blocks
 
 ROWS = 512  # rows of work at a time
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from minibert.arrays import run_blocks
 from minibert.kernels.cpu.compiled import compiled, float32
+from minibert.threads import run_blocks
 
 ELEMENTS = 1 << 17  # of work at a time
 

@@ -2,7 +2,8 @@
 
 import math
 
-from minibert.arrays import Array, DropoutKey, get_array_module
+from minibert.arrays import Array, get_array_module
+from minibert.dropout_bits import DropoutKey
 from minibert.kernels.cuda.dropout import dropout_arguments
 from minibert.kernels.cuda.launch import contiguous, launch, row_block
 from minibert.kernels.cuda.products import multiply

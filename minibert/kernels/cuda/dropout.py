@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from minibert.arrays import Array, DropoutKey, get_array_module
+from minibert.arrays import Array, get_array_module
+from minibert.dropout_bits import DropoutKey
 from minibert.kernels.cuda.launch import launch
 from minibert.ops.inverted_dropout import dropout_threshold
 
@@ -24,7 +25,7 @@ def dropout_arguments(
 
 
 def dropout_keys(stream: Array, sites: int) -> Array:
-    """See ``arrays.dropout_keys``."""
+    """See ``dropout_bits.dropout_keys``."""
     keys = get_array_module(stream).empty((sites, 2), dtype=np.uint32)
     launch("dropout_keys", "dropout_keys", "float32", (-(-sites // 64),), (64,), stream, keys, sites)
     return keys

@@ -1,6 +1,7 @@
 """Embeddings + LayerNorm + dropout (embed.cu)."""
 
-from minibert.arrays import Array, DropoutKey, get_array_module
+from minibert.arrays import Array, get_array_module
+from minibert.dropout_bits import DropoutKey
 from minibert.kernels.cuda.columns import add_sums, column_sums
 from minibert.kernels.cuda.dropout import dropout_arguments
 from minibert.kernels.cuda.launch import contiguous, launch, row_block, row_grid

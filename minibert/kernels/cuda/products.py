@@ -10,8 +10,9 @@ import functools
 import warnings
 from typing import Any
 
-from minibert.arrays import Array, get_array_module, tf32_allowed
+from minibert.arrays import Array, get_array_module
 from minibert.kernels.cuda.launch import contiguous
+from minibert.precision import tf32_allowed
 
 # From cublas_api.h and library_types.h.
 NORMAL, TRANSPOSED = 0, 1

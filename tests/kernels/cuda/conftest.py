@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kernels.cuda.emulator import Emulator, HostBlas
 
-from minibert.arrays import resolve_device
+from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.kernels.cuda import launch, products
 

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minibert import ops
-from minibert.arrays import dropout_key, to_numpy
+from minibert.arrays import to_numpy
+from minibert.dropout_bits import dropout_key
 from minibert.kernels.cuda import DTYPES, PAIRS, attention
 from minibert.ops import composites
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from minibert import BertConfig, BertForPreTraining, ops
-from minibert.arrays import dropout_stream, to_numpy
+from minibert.arrays import to_numpy
+from minibert.dropout_bits import dropout_stream
 from minibert.kernels.cuda import launch
 from minibert.nn import Context
 from minibert.train.optimiser import AdamW

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from minibert import ops
-from minibert.arrays import dropout_key, random_bits, to_numpy
+from minibert.arrays import to_numpy
+from minibert.dropout_bits import dropout_key, random_bits
 from minibert.kernels.cuda import DTYPES, PAIRS, attention, cross_entropy, optimise, residual_norm, scatter
 from minibert.kernels.cuda.dropout import dropout_arguments, dropout_keys
 from minibert.ops import composites

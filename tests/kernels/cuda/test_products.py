@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernels.cuda.emulator import HostBlas
 
-from minibert import arrays
+from minibert import precision
 from minibert.kernels.cuda import products
 
 
@@ -77,10 +77,10 @@ def test_a_matrix_with_gaps_in_both_directions_is_refused(blas):
 def test_tf32_is_for_float32_only(blas, monkeypatch):
     asked = []
     monkeypatch.setattr(blas, "gemm", lambda *arguments: asked.append(arguments[-1]))
-    monkeypatch.setattr(arrays, "_tf32", False)
+    monkeypatch.setattr(precision, "_tf32", False)
     for dtype in ("float32", "float16"):
         for on in (False, True):
-            arrays.allow_tf32(on)
+            precision.allow_tf32(on)
             products.multiply(*np.zeros((3, 2, 2), dtype))
     assert asked == [products.COMPUTE_FLOAT32, products.COMPUTE_TF32, *[products.COMPUTE_FLOAT32] * 2]
 

@@ -1,0 +1,161 @@
+"""Threads: how many the CPU computes with, and tasks shared among them."""
+
+import functools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import threadpoolctl
+
+from minibert.errors import UserError
+
+_threads: int | None = None
+_pool: ThreadPoolExecutor | None = None
+
+
+@functools.cache
+def _blas_libraries() -> list[threadpoolctl.LibController]:
+    """What NumPy's matrix product may be using, each with a number of threads of its own."""
+    return threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
+
+
+@functools.cache
+def _blas_setters() -> list[Callable[[int], object]]:
+    """For each of them the function that sets its number of threads.
+
+    OpenBLAS's own where threads are its own too: threadpoolctl's takes thirty times as long, and does
+    nothing if another thread has called it before.
+    """
+    return [_openblas_setter(library) or library.set_num_threads for library in _blas_libraries()]
+
+
+def _openblas_setter(library: threadpoolctl.LibController) -> Callable[[int], object] | None:
+    if getattr(library, "threading_layer", "") != "pthreads":
+        return None
+    names = (f"{p}openblas_set_num_threads{s}" for p in ("", "scipy_") for s in ("", "64_", "_64"))
+    return next((getattr(library.dynlib, name) for name in names if hasattr(library.dynlib, name)), None)
+
+
+def set_threads(count: int) -> None:
+    """Let the CPU compute with ``count`` threads, from now on in this process.
+
+    Raises UserError if that is less than one.
+    """
+    global _threads, _pool
+    if count < 1:
+        raise UserError(f"threads must be at least 1, got {count}")
+    for set_number in _blas_setters():
+        set_number(count)
+    _threads, _pool = count, None
+
+
+def get_threads() -> int:
+    """How many threads the CPU computes with: what was set, else as many as BLAS has chosen."""
+    global _threads
+    if _threads is None:
+        _threads = max((library.num_threads for library in _blas_libraries()), default=1)
+    return _threads
+
+
+class _OneBlasThread:
+    """Within this block BLAS computes with one thread; after the last of such blocks as before the first."""
+
+    def __init__(self) -> None:
+        self._before: list[int] = []
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._blocks += 1
+            if self._blocks == 1:
+                self._before = [library.get_num_threads() for library in _blas_libraries()]
+                for set_number, before in zip(_blas_setters(), self._before, strict=True):
+                    if before != 1:
+                        set_number(1)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks == 0:
+                self._put_back()
+
+    def _put_back(self) -> None:
+        for set_number, before in zip(_blas_setters(), self._before, strict=True):
+            if before != 1:
+                set_number(before)
+
+    def forget(self) -> None:
+        """In a process that was forked in the middle of other threads' blocks: they do not exist here."""
+        if self._blocks:
+            self._put_back()
+        self._start()
+
+
+_one_blas_thread = _OneBlasThread()
+
+
+def _after_fork() -> None:
+    """A forked process has none of its parent's threads: the pool would wait for them forever."""
+    global _pool
+    _pool = None
+    _one_blas_thread.forget()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def run_all(tasks: Iterable[Callable[[], object]]) -> None:
+    """Call every task, shared among as many threads as ``get_threads`` says, this one among them.
+
+    NumPy, its BLAS and compiled loops release the interpreter's lock, so the tasks really run side by
+    side. Meanwhile BLAS itself computes with one thread: two tasks with a product each are as fast as two
+    products one after the other on two threads, what a task does with its product finds it in the cache,
+    and BLAS's own threads, which stay busy waiting for more, would be in the way.
+    """
+    waiting = deque(tasks)
+    helpers = min(get_threads(), len(waiting)) - 1
+
+    def work() -> None:
+        while True:
+            try:
+                task = waiting.popleft()
+            except IndexError:
+                return
+            task()
+
+    with _one_blas_thread:
+        if helpers < 1:
+            for task in waiting:
+                task()
+            return
+        futures = [_threads_beside_this().submit(work) for _ in range(helpers)]
+        try:
+            work()
+        finally:
+            wait(futures)
+    for future in futures:
+        future.result()
+
+
+def _threads_beside_this() -> ThreadPoolExecutor:
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(get_threads() - 1, thread_name_prefix="minibert")
+    return _pool
+
+
+def run_blocks(function: Callable[[slice], object], rows: int, block: int) -> None:
+    """Call ``function(slice)`` for consecutive blocks of rows with :func:`run_all`.
+
+    Which rows make a block depends on the two numbers only, never on the threads, so the results are
+    the same bits whatever their number, as long as no two blocks write to the same place.
+    """
+    starts = range(0, rows, block)
+    run_all(functools.partial(function, slice(start, min(start + block, rows))) for start in starts)

@@ -1,0 +1,154 @@
+"""How many threads compute, and what they share."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import threadpoolctl
+
+from minibert.errors import UserError
+from minibert.threads import get_threads, run_all, run_blocks, set_threads
+
+
+@pytest.fixture
+def threads():
+    """Set the number of threads; it is put back afterwards."""
+    before = get_threads()
+    yield set_threads
+    set_threads(before)
+
+
+def test_threads(threads):
+    def of_blas():
+        return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+    for count in (1, 2):
+        threads(count)
+        assert get_threads() == count
+        assert of_blas() == {count}
+    with pytest.raises(UserError, match="at least 1, got 0"):
+        threads(0)
+    assert get_threads() == 2
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("rows", "block"), [(0, 4), (1, 4), (4, 4), (5, 4), (103, 10)])
+def test_blocks_cover_all_rows_once(threads, count, rows, block):
+    threads(count)
+    done = []
+    run_blocks(done.append, rows, block)
+    done.sort(key=lambda piece: piece.start)
+    assert [row for piece in done for row in range(piece.start, piece.stop)] == list(range(rows))
+    assert all(piece.start % block == 0 and piece.stop - piece.start <= block for piece in done)
+
+
+def blas_threads():
+    pools = threadpoolctl.threadpool_info()
+    return {pool["num_threads"] for pool in pools if pool["user_api"] == "blas"}
+
+
+@pytest.mark.parametrize("tasks", [1, 5])
+def test_blas_has_one_thread_inside_and_all_of_them_afterwards(threads, tasks):
+    """Also when there is a single task: a resumed run computes its first step like all others."""
+    threads(2)
+    inside = []
+    run_all([lambda: inside.append(blas_threads())] * tasks)
+    assert inside == [{1}] * tasks
+    assert blas_threads() == {2} and get_threads() == 2
+    with pytest.raises(ZeroDivisionError):
+        run_all([lambda: 1 / 0])
+    assert blas_threads() == {2}, "also after an error"
+    with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        run_all([lambda: None])
+        assert blas_threads() == {1}, "what somebody else has set is put back too"
+
+
+def test_blas_gets_its_threads_back_after_the_last_of_several_calls(threads):
+    """One call inside another, and two threads that call at once: whoever began first may be done first."""
+    threads(2)
+    inner = []
+
+    def task():
+        run_all([lambda: None])
+        inner.append(blas_threads())
+
+    run_all([task, task])
+    assert inner == [{1}, {1}] and blas_threads() == {2}
+
+    started, leave = threading.Event(), threading.Event()
+
+    def first():
+        started.wait(20)
+
+    def second():
+        started.set()
+        leave.wait(20)
+
+    callers = [threading.Thread(target=run_all, args=([task],)) for task in (first, second)]
+    for caller in callers:
+        caller.start()
+    callers[0].join(20)
+    assert blas_threads() == {1}
+    leave.set()
+    callers[1].join(20)
+    assert blas_threads() == {2}
+
+
+FORK = """
+import multiprocessing, threading
+import numpy as np
+from minibert.threads import run_all, set_threads, _blas_libraries
+
+def child():
+    done = []
+    run_all([lambda: done.append(1)] * 4)
+    return len(done), [library.num_threads for library in _blas_libraries()]
+
+set_threads(2)
+run_all([lambda: None] * 4)  # now there is a pool, of threads that a child does not inherit
+fork = multiprocessing.get_context("fork")
+with fork.Pool(2) as pool:
+    print(pool.apply(child), end=" ")
+entered, leave = threading.Event(), threading.Event()
+other = threading.Thread(target=run_all, args=([lambda: (entered.set(), leave.wait())],))
+other.start()
+entered.wait()
+with fork.Pool(1) as pool:  # in the middle of another thread's call
+    print(pool.apply(child))
+leave.set()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_has_threads_of_its_own():
+    process = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=60
+    )
+    assert process.stdout == "(4, [2]) (4, [2])\n", process.stderr
+
+
+def test_an_error_in_a_block_is_raised(threads):
+    def fail(piece):
+        if piece.start == 20:
+            raise ZeroDivisionError
+
+    for count in (1, 2):
+        threads(count)
+        with pytest.raises(ZeroDivisionError):
+            run_blocks(fail, 100, 10)
+
+
+def test_blocks_use_as_many_threads_as_were_set(threads):
+    """Also when it were more before. Every block waits for the others, so each thread gets one."""
+    for count in (4, 2):
+        threads(count)
+        barrier, seen = threading.Barrier(count, timeout=20), set()
+
+        def work(piece, barrier=barrier, seen=seen):
+            seen.add(threading.get_ident())
+            barrier.wait()
+
+        run_blocks(work, 12, 1)
+        assert len(seen) == count
