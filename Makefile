@@ -34,9 +34,10 @@ lab: $(READY)  ## open the course in JupyterLab
 course: $(READY)  ## make and run the notebooks of notebooks/src (ARGS=05: that one; ARGS=--check: write nothing)
 	$(BIN)/python -m notebooks.make $(ARGS)
 
-lint: $(READY)  ## check style and layout
+lint: $(READY)  ## check style, layout and types
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m mypy
 
 cuda: $(READY)  ## compile the CUDA kernels for sm_80 and sm_90, with registers and spills; needs no GPU
 	@$(BIN)/python -m pip install $(PIP_QUIET) nvidia-cuda-nvrtc-cu12 2>/dev/null || true  # what CuPy compiles with

@@ -92,7 +92,10 @@ _tf32 = False
 
 
 def allow_tf32(on: bool) -> None:
-    """Let products of float32 on a GPU round their factors to 10 bits (TF32), from now on in this process."""
+    """Let products of float32 on a GPU round their factors to 10 bits (TF32), from now on in this process.
+
+    Every forward and backward pass of a model says which it wants.
+    """
     global _tf32
     _tf32 = on
 

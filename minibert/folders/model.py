@@ -21,6 +21,7 @@ from minibert.folders.weights import open_weights
 from minibert.nn import Module
 from minibert.nn.outputs import Derivatives
 from minibert.ops import Cache
+from minibert.precision import allow_tf32
 
 
 class PretrainedModel(Module):
@@ -56,6 +57,7 @@ class PretrainedModel(Module):
 
     def _on_device(self, input_ids: Any, batch: Mapping[str, Any]) -> Any:
         """A prepared batch as it is; arrays of the host are prepared now."""
+        allow_tf32(self.precision.name == "tf32")
         if not isinstance(input_ids, self.prepared):
             return map_arrays(self.device.asarray, self.prepare(input_ids=input_ids, **batch))
         if batch:
@@ -75,6 +77,7 @@ class PretrainedModel(Module):
         learns nothing is computed. Raises TypeError for a derivative of something that the pass did not
         return, and ValueError for one of another shape, or if there is neither a loss nor a derivative.
         """
+        allow_tf32(self.precision.name == "tf32")
         kinds = cache.pop(self)
         if dloss is None and not derivatives:
             if not kinds.has("loss"):

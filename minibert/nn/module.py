@@ -10,7 +10,7 @@ from minibert.dropout_bits import dropout_stream
 from minibert.nn.context import Context
 from minibert.nn.initialise import STD, STREAM, first_values
 from minibert.nn.parameter import Packed, Parameter, ParameterBuffers, Piece
-from minibert.precision import Precision, allow_tf32, check_precision, choose_precision
+from minibert.precision import Precision, check_precision, choose_precision
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,10 @@ class Module:
         ``dtype`` is that of the parameters, float32 or float64, and ``precision`` one of ``PRECISIONS``, if
         it is to be another. Values that the parameters already have are kept, so a head can be added to a
         trained encoder; the others get first values, unless whoever calls this sees to it.
-
-        Whether products on a GPU use TF32 is a matter of the process: the model allocated last decides.
         """
         device = resolve_device(device)
         chosen = choose_precision(dtype, precision)
         check_precision(chosen, device)
-        if device.name.startswith("cuda"):
-            allow_tf32(chosen.name == "tf32")
         new = []
         for name, parameter in self.named_parameters():
             parameter.name = name

@@ -18,7 +18,8 @@ from minibert.heads import (
     extract_features,
     freeze,
 )
-from minibert.nn import Context
+from minibert.nn import Context, Observer
+from minibert.precision import tf32_allowed
 from minibert.proofs.small_bert import BATCH, CLASSES, CONFIG, SECOND_TEXTS, SPANS, TAGS
 
 # Relative error of the loss, and by norm of the gradients of all parameters together and of the worst one.
@@ -50,6 +51,25 @@ def models(config):
         return BertForPreTraining(config(**changes), device=device, precision=precision, seed=4)
 
     return models
+
+
+def test_the_model_that_computes_decides_on_tf32(models, batch):
+    """Of two models side by side each has its own precision, whichever was made last."""
+    seen = []
+
+    class Watch(Observer):
+        def forward(self, name, value):
+            seen.append(tf32_allowed())
+
+        def backward(self, name, dvalue):
+            seen.append(tf32_allowed())
+
+    pair = models("tf32"), models("float32")
+    passes = [model.forward(**batch.all, context=Context(observer=Watch())) for model in pair]
+    half = len(seen) // 2
+    for model, (_, cache) in zip(pair, passes, strict=True):
+        model.backward(cache)
+    assert seen == [*[True] * half, *[False] * half] * 2
 
 
 @pytest.mark.parametrize("precision", BOUNDS)
