@@ -38,8 +38,9 @@ class BertEmbeddings(Module):
         ``inputs_embeds`` (B, S, H) takes the place of the words' rows; ``input_ids`` are then not read.
         """
         context = context or self.new_context()
-        words, given = self.word_embeddings.weight.operand, inputs_embeds is not None
-        if given:  # a table of its own, in which every token looks up the row that was given for it
+        words = self.word_embeddings.weight.operand
+        if inputs_embeds is not None:
+            # A table of its own, in which every token looks up the row that was given for it.
             words = inputs_embeds.reshape(-1, inputs_embeds.shape[-1])
             input_ids = get_array_module(words).arange(len(words)).reshape(token_type_ids.shape)
         hidden, cache = ops.embed(
@@ -54,7 +55,7 @@ class BertEmbeddings(Module):
             self.dropout.probability,
             context.dropout_key(self.dropout.probability),
         )
-        return hidden, Cache(self, given, cache)
+        return hidden, Cache(self, inputs_embeds is not None, cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array | None:
         """dout (B, S, H); adds to the gradients of the three tables and of LayerNorm.

@@ -196,10 +196,8 @@ class BertEncoder(Module):
             start = (hidden, bias, inside.copy()) if self.recompute else None
             hidden, cache = layer.forward(hidden, bias, inside)
             hidden, seen = context.observe(f"layer.{i}", hidden)
-            if self.recompute:
-                cache = start
             learning = learning or not layer.frozen
-            caches.append((cache, seen) if learning else None)
+            caches.append((start or cache, seen) if learning else None)
         return hidden, Cache(self, *caches)
 
     def backward(self, dout: Array, cache: Cache) -> Array | None:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, to_numpy
+from minibert.arrays import Array, get_array_module, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
 from minibert.bert.encoder import BertEncoder, BertPooler
-from minibert.bert.heads import BertPreTrainingHeads
+from minibert.bert.heads import BertLMPredictionHead, BertPreTrainingHeads, NextSentenceHead
 from minibert.bert.inputs import EncoderInputs, PretrainingInputs, encoder_inputs, masked_lm_targets
 from minibert.bert.outputs import BertOutput, PreTrainingOutput
 from minibert.devices import Device
@@ -24,6 +24,7 @@ class BertPretrainedModel(PretrainedModel):
     """A model with a BERT inside: its configuration, and what a prepared batch is."""
 
     config: BertConfig
+    bert: "BertModel"  # the encoder inside, unless the model is one itself
     config_class = BertConfig
     prepared = EncoderInputs
 
@@ -44,8 +45,7 @@ class BertModel(BertPretrainedModel):
         seed: int = 0,
         add_pooling_layer: bool = True,
     ):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.embeddings = BertEmbeddings(config)
         self.encoder = BertEncoder(config)
         self.pooler = BertPooler(config) if add_pooling_layer else None
@@ -106,7 +106,7 @@ class BertModel(BertPretrainedModel):
         shape, dtype = cache.pop(self)
         pooler_cache = cache.pop(self)
         dhidden = derivatives.get("last_hidden_state")
-        if "pooler_output" in derivatives and pooler_cache is not None:
+        if self.pooler and "pooler_output" in derivatives and pooler_cache is not None:
             dhidden = total(dhidden, self.pooler.backward(derivatives["pooler_output"], pooler_cache))
         if dhidden is None:
             dhidden = self.device.xp.zeros(shape, dtype=dtype)
@@ -133,8 +133,7 @@ class BertForPreTraining(BertPretrainedModel):
         precision: str | None = None,
         seed: int = 0,
     ):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.bert = BertModel(config, device=None, add_pooling_layer=self.next_sentence)
         word_weight = self.bert.embeddings.word_embeddings.weight
         self.cls = BertPreTrainingHeads(config, word_weight, self.masked_lm, self.next_sentence)
@@ -215,30 +214,20 @@ class BertForPreTraining(BertPretrainedModel):
         )
         outputs = PreTrainingOutput(**vars(encoded))
         mlm_cache = logits_cache = nsp_cache = None
-        if inputs.masked_lm is not None:
-            outputs.mlm_loss, mlm_cache = self.cls.predictions.loss(
-                outputs.last_hidden_state, inputs.masked_lm
-            )
-        if self.masked_lm and wants_logits:
-            outputs.prediction_logits, logits_cache = self._predict(outputs, inputs.masked_lm)
-        if self.next_sentence:
-            nsp_cache = self._relate(outputs, inputs.next_sentence)
+        masked_lm, next_sentence = self.cls.predictions, self.cls.seq_relationship
+        if masked_lm and inputs.masked_lm is not None:
+            outputs.mlm_loss, mlm_cache = masked_lm.loss(outputs.last_hidden_state, inputs.masked_lm)
+        if masked_lm and wants_logits:
+            logits = _score_words(masked_lm, outputs.last_hidden_state, inputs.masked_lm)
+            outputs.prediction_logits, logits_cache = logits
+        if next_sentence:
+            nsp_cache = self._relate(next_sentence, outputs, inputs.next_sentence)
         outputs.loss = total(outputs.mlm_loss, outputs.nsp_loss)
         return outputs, Cache(self, encoder_cache, nsp_cache, logits_cache, mlm_cache, OutputKinds(outputs))
 
-    def _predict(self, outputs: PreTrainingOutput, targets: Targets | None) -> tuple[Array, Cache]:
-        """The scores of every word: at the labelled positions (N, V), or without labels at all (B, S, V)."""
-        hidden = outputs.last_hidden_state
-        if targets is not None:
-            count = int(to_numpy(targets.weights > 0).sum())  # rows of weight 0, which come last, are padding
-            return self.cls.predictions.forward(hidden, targets.positions[:count])
-        positions = self.device.xp.arange(hidden.shape[0] * hidden.shape[1])
-        logits, cache = self.cls.predictions.forward(hidden, positions)
-        return logits.reshape(*hidden.shape[:2], logits.shape[-1]), cache
-
-    def _relate(self, outputs: PreTrainingOutput, targets: Targets | None) -> Cache:
+    def _relate(self, head: NextSentenceHead, outputs: PreTrainingOutput, targets: Targets | None) -> Cache:
         """Fill in the next-sentence logits, and with targets the loss."""
-        logits, linear_cache = self.cls.seq_relationship.forward(outputs.pooler_output)  # (B, 2)
+        logits, linear_cache = head.forward(outputs.pooler_output)  # (B, 2)
         outputs.seq_relationship_logits = logits.astype(self.dtype, copy=False)
         loss_cache = None
         if targets is not None:
@@ -256,19 +245,30 @@ class BertForPreTraining(BertPretrainedModel):
         drelationship = derivatives.pop("seq_relationship_logits", None)
         dhidden, dpooled = derivatives.get("last_hidden_state"), derivatives.get("pooler_output")
         mlm_cache, logits_cache, nsp_cache = cache.pop(self), cache.pop(self), cache.pop(self)
-        if mlm_cache is not None and dmlm is not None:
-            dhidden = total(dhidden, self.cls.predictions.loss_backward(dmlm, mlm_cache))
-        if dlogits is not None:
-            dhidden = total(dhidden, self.cls.predictions.backward(dlogits, logits_cache))
-        if nsp_cache is not None:
+        masked_lm, next_sentence = self.cls.predictions, self.cls.seq_relationship
+        if masked_lm and mlm_cache is not None and dmlm is not None:
+            dhidden = total(dhidden, masked_lm.loss_backward(dmlm, mlm_cache))
+        if masked_lm and dlogits is not None:
+            dhidden = total(dhidden, masked_lm.backward(dlogits, logits_cache))
+        if next_sentence and nsp_cache is not None:
             loss_cache, linear_cache = nsp_cache.pop(self), nsp_cache.pop(self)
             if loss_cache is not None and dnsp is not None:
                 drelationship = total(drelationship, ops.cross_entropy_backward(dnsp, loss_cache))
             if drelationship is not None:
-                dpooled = total(dpooled, self.cls.seq_relationship.backward(drelationship, linear_cache))
+                dpooled = total(dpooled, next_sentence.backward(drelationship, linear_cache))
         derivatives["last_hidden_state"], derivatives["pooler_output"] = dhidden, dpooled
         named = {f"d{name}": derivative for name, derivative in derivatives.items()}
         return self.bert.backward(cache.pop(self), **named)
+
+
+def _score_words(head: BertLMPredictionHead, hidden: Array, targets: Targets | None) -> tuple[Array, Cache]:
+    """The scores of every word: at the labelled positions (N, V), or without labels at all (B, S, V)."""
+    if targets is not None:
+        count = int(to_numpy(targets.weights > 0).sum())  # rows of weight 0, which come last, are padding
+        return head.forward(hidden, targets.positions[:count])
+    positions = get_array_module(hidden).arange(hidden.shape[0] * hidden.shape[1])
+    logits, cache = head.forward(hidden, positions)
+    return logits.reshape(*hidden.shape[:2], logits.shape[-1]), cache
 
 
 class BertForMaskedLM(BertForPreTraining):

@@ -12,9 +12,9 @@ class BertOutput:
     A loss is a 0-d array, in nats (that of a regression in squared units).
     """
 
-    loss: Array | None = None
-    last_hidden_state: Array | None = None  # (B, S, H)
-    pooler_output: Array | None = None  # (B, H)
+    loss: Array = None
+    last_hidden_state: Array = None  # (B, S, H)
+    pooler_output: Array = None  # (B, H)
     hidden_states: list[Array] | None = None  # L + 1 of (B, S, H): the embeddings, then each layer's output
     attentions: list[Array] | None = None  # L of (B, A, S, S), before dropout
 
@@ -23,7 +23,7 @@ class BertOutput:
 class PreTrainingOutput(BertOutput):
     """Outputs of the pre-training heads. ``loss`` is the sum of ``mlm_loss`` and ``nsp_loss``."""
 
-    mlm_loss: Array | None = None
-    nsp_loss: Array | None = None
-    prediction_logits: Array | None = None  # (N, V) at the labelled positions, or (B, S, V) without labels
-    seq_relationship_logits: Array | None = None  # (B, 2)
+    mlm_loss: Array = None
+    nsp_loss: Array = None
+    prediction_logits: Array = None  # (N, V) at the labelled positions, or (B, S, V) without labels
+    seq_relationship_logits: Array = None  # (B, 2)

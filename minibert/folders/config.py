@@ -34,6 +34,8 @@ class PretrainedConfig:
 
     model_type: ClassVar[str] = "bert"
 
+    hidden_size: int
+    num_hidden_layers: int
     num_labels: int = 2
     id2label: dict[int, str] | None = None
     label2id: dict[str, int] | None = None
@@ -145,8 +147,9 @@ class PretrainedConfig:
         return config.replace(**settings) if settings else config
 
     def save_pretrained(self, folder: str | Path, **more: Any) -> None:
-        """Write ``folder/config.json`` as Hugging Face reads it, with whatever more is to be told there."""
-        write_json(Path(folder) / "config.json", {"model_type": self.model_type, **more, **self.to_dict()})
+        """Write ``folder/config.json`` as transformers reads and sorts it, with whatever more is told."""
+        values = {"model_type": self.model_type, **more, **self.to_dict()}
+        write_json(Path(folder) / "config.json", dict(sorted(values.items())))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields and their values."""

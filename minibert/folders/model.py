@@ -2,19 +2,21 @@
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from minibert.arrays import Array, map_arrays
+import numpy as np
+
+from minibert.arrays import Array, map_arrays, to_numpy
 from minibert.assets import model_folder
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.folders.config import PretrainedConfig
+from minibert.folders.shards import replacing_weights
 from minibert.folders.tensors import (
     check_complete,
     load_tensors,
     match_tensors,
     report,
-    save_model,
     without_heads,
 )
 from minibert.folders.weights import open_weights
@@ -33,11 +35,15 @@ class PretrainedModel(Module):
     ``seed``. A new model is in training mode (dropout on).
     """
 
-    config: Any
     config_class: type[PretrainedConfig]
     prepared: type = object  # what ``prepare`` returns
     architecture = ""  # its class in transformers, where that has another name
     begins_with_new_head = False  # whether it usually starts from a folder of another class, for fine-tuning
+
+    def __init__(self, config: Any, *, device: str | Device | None = "cpu"):
+        """Subclasses make their parts after this, and at last ``_become_root``, on the ``device``."""
+        super().__init__()
+        self.config = config
 
     def _become_root(self, device: str | Device | None, dtype: str, precision: str | None, seed: int) -> None:
         """Allocate all parameters and give them their first values; with None that is left to others."""
@@ -101,7 +107,7 @@ class PretrainedModel(Module):
         complete: bool = False,
         new_head: bool = False,
         **settings: Any,
-    ) -> "PretrainedModel":
+    ) -> Self:
         """The model in a local folder (``config.json``, ``model.safetensors``), in evaluation mode.
 
         ``folder`` may also be the name of a model that comes with the package, "mini".
@@ -128,12 +134,12 @@ class PretrainedModel(Module):
             raise UserError(f"{folder}: not enough memory for {count:,} parameters in {dtype}") from None
         load_tensors(model, match.sources)
         model._initialise(seed, only=match.missing)
-        report(match, folder, model)
+        report(match, folder, cls.__name__, cls.begins_with_new_head)
         model.eval()
         return model
 
     @classmethod
-    def _skeleton(cls, folder: Path, settings: dict[str, Any]) -> "PretrainedModel":
+    def _skeleton(cls, folder: Path, settings: dict[str, Any]) -> Self:
         """The model that a folder describes, without memory."""
         return cls(cls.config_class.from_pretrained(folder, **settings), device=None)
 
@@ -149,4 +155,8 @@ class PretrainedModel(Module):
 
         Raises UserError if a number is too large for the type or a tensor for a file.
         """
-        save_model(self, Path(folder), dtype, max_shard_size)
+        dtype = dtype or self.dtype
+        tensors = {name: np.ascontiguousarray(to_numpy(p.value)) for name, p in self.named_parameters()}
+        with replacing_weights(Path(folder), tensors, dtype, max_shard_size):
+            architecture = self.architecture or type(self).__name__
+            self.config.save_pretrained(folder, architectures=[architecture], dtype=dtype)

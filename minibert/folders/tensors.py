@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from minibert.arrays import to_numpy
 from minibert.errors import UserError
 from minibert.files import read_json
-from minibert.folders.shards import replacing_weights
 from minibert.folders.weights import STORAGE, StoredTensor, list_names
 from minibert.nn import Module, Parameter
 
@@ -180,14 +178,14 @@ def check_complete(match: Match, folder: Path, model: Module) -> None:
         )
 
 
-def report(match: Match, folder: Path, model: Module) -> None:
+def report(match: Match, folder: Path, model_name: str, begins_with_new_head: bool) -> None:
     """Tell, in one line each, of parameters that start anew and of tensors that are not used.
 
     Each is a warning. But a model for fine-tuning is expected to begin with a new head and to leave others
     aside: of new ones it says so on stderr, of the others nothing.
     """
-    model_name, missing, unexpected = type(model).__name__, match.missing, match.unexpected
-    if model.begins_with_new_head:
+    missing, unexpected = match.missing, match.unexpected
+    if begins_with_new_head:
         if missing:
             print(f"{folder}: {model_name} begins with a new {_heads_among(missing)}", file=sys.stderr)
         missing = []
@@ -204,14 +202,3 @@ def _heads_among(names: Iterable[str]) -> str:
     """The heads that parameters belong to, such as "pooler and classifier"."""
     heads = [head for head in HEADS if any(_common_name(name).startswith(head) for name in names)]
     return " and ".join(head.removesuffix(".") for head in heads)
-
-
-def save_model(
-    model: Module, folder: Path, dtype: str | None = None, max_shard_size: int | str | None = None
-) -> None:
-    """Write ``config.json`` and the weights (see ``replacing_weights``): after an error, neither."""
-    dtype = dtype or model.dtype
-    tensors = {name: np.ascontiguousarray(to_numpy(p.value)) for name, p in model.named_parameters()}
-    with replacing_weights(folder, tensors, dtype, max_shard_size):
-        architecture = model.architecture or type(model).__name__
-        model.config.save_pretrained(folder, architectures=[architecture], dtype=dtype)

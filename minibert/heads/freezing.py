@@ -6,20 +6,19 @@ from typing import Any
 from minibert.arrays import Array, get_array_module, map_arrays, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.inputs import encoder_inputs
-from minibert.bert.models import BertModel
+from minibert.bert.models import BertModel, BertPretrainedModel
 from minibert.errors import UserError
-from minibert.folders.model import PretrainedModel
 from minibert.nn import Context, Module
 
 LAST_FOUR = (-4, -3, -2, -1)  # what did best without fine-tuning in Devlin et al. (2019), table 7
 
 
-def encoder_of(model: PretrainedModel) -> BertModel:
+def encoder_of(model: BertPretrainedModel) -> BertModel:
     """The encoder inside a model, or the model if it is one."""
     return model if isinstance(model, BertModel) else model.bert
 
 
-def freeze(model: PretrainedModel, layers: int | None = None) -> None:
+def freeze(model: BertPretrainedModel, layers: int | None = None) -> None:
     """Let the embeddings and the lowest ``layers`` layers stay as they are; None is the whole encoder.
 
     All else learns, whatever was frozen before. The backward stops where nothing below learns, and the
@@ -40,12 +39,12 @@ def check_frozen_layers(config: BertConfig, layers: int) -> None:
         raise UserError(f"cannot freeze {layers} layers: the encoder has {count}; give 0 to {count}")
 
 
-def unfreeze(model: PretrainedModel) -> None:
+def unfreeze(model: BertPretrainedModel) -> None:
     """Let everything learn again."""
     _set(model, "frozen", False)
 
 
-def layerwise_lr(model: PretrainedModel, decay: float) -> None:
+def layerwise_lr(model: BertPretrainedModel, decay: float) -> None:
     """Let lower layers learn more slowly: a factor ``decay`` from each layer to the one below.
 
     Heads and pooler have the whole learning rate, the top layer ``decay`` of it, … the embeddings
@@ -62,7 +61,7 @@ def layerwise_lr(model: PretrainedModel, decay: float) -> None:
 
 
 def extract_features(
-    model: PretrainedModel, input_ids: Any = None, *, layers: Sequence[int] = LAST_FOUR, **batch: Any
+    model: BertPretrainedModel, input_ids: Any = None, *, layers: Sequence[int] = LAST_FOUR, **batch: Any
 ) -> Array:
     """Hidden states of chosen layers side by side, as a NumPy array (B, S, len(layers) · H).
 
@@ -75,6 +74,7 @@ def extract_features(
         model.device.asarray, encoder_inputs(model.config, input_ids, **batch, dtype=model.dtype)
     )
     outputs, _ = encoder_of(model).forward(inputs, context=Context(), return_hidden_states=True)
+    assert outputs.hidden_states is not None  # they were asked for
     return to_numpy(side_by_side(outputs.hidden_states, layers).astype(model.dtype, copy=False))
 
 

@@ -76,13 +76,13 @@ def pair_inputs(
 
     Raises UserError as `text_inputs`, and if they are no pairs.
     """
-    first, second = (text_inputs(config, **side, dtype=dtype) for side in (first, second))
-    count = len(first.input_ids)
-    if len(second.input_ids) != count:
-        raise UserError(f"{count} first and {len(second.input_ids)} second texts; expected pairs")
+    one, other = (text_inputs(config, **side, dtype=dtype) for side in (first, second))
+    count = len(one.attention_mask)
+    if len(other.attention_mask) != count:
+        raise UserError(f"{count} first and {len(other.attention_mask)} second texts; expected pairs")
     if labels is not None:
         labels = number_targets(labels, (count,), None, dtype).numbers
-    return PairInputs(first, second, labels, np.asarray(denominator or count, dtype))
+    return PairInputs(one, other, labels, np.asarray(denominator or count, dtype))
 
 
 def tag_targets(labels: Any, shape: tuple[int, int], num_tags: int, dtype: str) -> Targets:
@@ -150,15 +150,15 @@ def span_targets(
     the first token).
     """
     batch_size, length = shape
-    positions = []
+    both = []
     for name, given in (("start_positions", starts), ("end_positions", ends)):
         given = as_column(as_integers(name, given), (batch_size,))
         if given.shape != (batch_size,):
             raise UserError(f"{name} has shape {given.shape}; expected ({batch_size},)")
         if given.min() < 0:
             raise UserError(f"{name} contains {given.min()}; expected 0 or more ({length} or more: ignored)")
-        positions.append(given)
-    positions = np.stack(positions)  # (2, B)
+        both.append(given)
+    positions = np.stack(both)  # (2, B)
     counted = positions < length
     counts = counted.sum(axis=1) if denominators is None else np.asarray(denominators)
     weights = counted / np.where(counts == 0, 1, counts).reshape(-1, 1)

@@ -1,14 +1,13 @@
 """The models of fine-tuning: the encoder and one more layer (Devlin et al., 2019, section 4)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from minibert import ops
 from minibert.arrays import Array, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.inputs import encoder_inputs
 from minibert.bert.models import BertModel, BertPretrainedModel
-from minibert.bert.outputs import BertOutput
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.heads.freezing import freeze, side_by_side
@@ -27,14 +26,16 @@ from minibert.heads.inputs import (
     words_first,
 )
 from minibert.heads.layers import Classifier, LinearChainCRF
-from minibert.heads.outputs import ClassifierOutput, QuestionAnsweringOutput
+from minibert.heads.outputs import ClassifierOutput, QuestionAnsweringOutput, TaskOutput
 from minibert.nn import Context, Linear
 from minibert.nn.outputs import Derivatives, OutputKinds, total
 from minibert.nn.targets import IGNORED, Targets, class_targets, count_labels
 from minibert.ops import Cache
 
+Output = TypeVar("Output", bound=TaskOutput)
 
-class TaskModel(BertPretrainedModel):
+
+class TaskModel(BertPretrainedModel, Generic[Output]):
     """The encoder, and on top of it the head of one task. What the tasks have in common.
 
     A task makes its head in ``_add_head`` and its targets from labels in ``_targets``. ``_head`` fills in
@@ -52,8 +53,8 @@ class TaskModel(BertPretrainedModel):
     begins_with_new_head = True
     add_pooling_layer = False
     losses = ("loss",)
-    output: type[BertOutput] = ClassifierOutput
-    head_outputs = ("loss", "logits")  # those that ``_head_backward`` takes derivatives of
+    output: type[Output]
+    head_outputs: tuple[str, ...] = ("loss", "logits")  # those that ``_head_backward`` takes derivatives of
 
     def __init__(
         self,
@@ -64,8 +65,7 @@ class TaskModel(BertPretrainedModel):
         precision: str | None = None,
         seed: int = 0,
     ):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         layers = config.feature_layers
         self.bert = BertModel(config, device=None, add_pooling_layer=self.add_pooling_layer and not layers)
         self._add_head(config)
@@ -96,7 +96,7 @@ class TaskModel(BertPretrainedModel):
         return_hidden_states: bool = False,
         return_attentions: bool = False,
         **batch: Any,
-    ) -> tuple[BertOutput, Cache]:
+    ) -> tuple[Output, Cache]:
         """A batch on the host → outputs, cache. What a batch can hold: see ``prepare``.
 
         Without labels there is no loss. A batch that has been prepared and is on the device may take the
@@ -105,6 +105,7 @@ class TaskModel(BertPretrainedModel):
         inputs = self._on_device(input_ids, batch)
         context = context or self.new_context()
         layers, encoder_cache = self.config.feature_layers, None
+        outputs: Output
         if inputs.features is not None:
             outputs = self.output(features=inputs.features)
         else:
@@ -115,20 +116,39 @@ class TaskModel(BertPretrainedModel):
                 return_attentions=return_attentions,
             )
             outputs = self.output(**vars(encoded))
-            if layers:
-                outputs.features = self._features(outputs.hidden_states, inputs.attention_mask)
+            if layers and outputs.hidden_states:
+                read = side_by_side(outputs.hidden_states, layers).astype(self.dtype, copy=False)
+                outputs.features = self._features(read, inputs.attention_mask)
         head_cache = self._head(outputs, inputs.targets, context)
         return outputs, Cache(self, encoder_cache, head_cache, OutputKinds(outputs))
 
-    def _features(self, hidden_states: list[Array], attention_mask: Array) -> Array:
-        """What the head reads: hidden states of the layers that it was made for, (B, S, head size)."""
-        return side_by_side(hidden_states, self.config.feature_layers).astype(self.dtype, copy=False)
+    # -- What a task is ------------------------------------------------------------------------
+
+    def _add_head(self, config: BertConfig) -> None:
+        """Make the head."""
+        raise NotImplementedError
+
+    def _targets(self, labels: Any, shape: tuple[int, int], denominator: float | None) -> Any:
+        """What the labels of a batch of this shape (B, S) say, on the host."""
+        raise NotImplementedError
+
+    def _head(self, outputs: Output, targets: Any, context: Context) -> Cache:
+        """Fill in logits and, with targets, the loss."""
+        raise NotImplementedError
+
+    def _head_backward(self, cache: Cache, derivatives: Derivatives) -> tuple[str, Array]:
+        """The derivatives of ``head_outputs``, or None → the name of what was read, and its derivative."""
+        raise NotImplementedError
+
+    def _features(self, states: Array, attention_mask: Array) -> Array:
+        """What the head reads of the chosen hidden states side by side, (B, S, head size)."""
+        return states
 
     def _given_features(self, features: Any, shape: tuple[int, int]) -> Array:
         """The same, computed before."""
         return given_features(features, (*shape, self.config.head_size), self.dtype)
 
-    def _read(self, outputs: BertOutput) -> Array:
+    def _read(self, outputs: TaskOutput) -> Array:
         """The features, or the last hidden state (B, S, H), as products read them."""
         if self.config.feature_layers:
             return outputs.features.astype(self.buffers.operand.dtype, copy=False)
@@ -143,14 +163,14 @@ class TaskModel(BertPretrainedModel):
         head_derivatives = {name: derivatives.pop(name, None) for name in self.head_outputs}
         head_cache, encoder_cache = cache.pop(self), cache.pop(self)
         if any(derivative is not None for derivative in head_derivatives.values()):
-            name, dread = self._head_backward(head_cache, **head_derivatives)
+            name, dread = self._head_backward(head_cache, head_derivatives)
             derivatives[name] = total(derivatives.get(name), dread)
         if self.config.feature_layers:
             return None
         return self.bert.backward(encoder_cache, **{f"d{name}": d for name, d in derivatives.items()})
 
 
-class BertForSequenceClassification(TaskModel):
+class BertForSequenceClassification(TaskModel[ClassifierOutput]):
     """A label or a number for a text, or for a pair of texts: scores W · pooled + b.
 
     labels (B,): classes, for a softmax over K labels; or with ``config.problem_type`` "regression" (the
@@ -159,6 +179,7 @@ class BertForSequenceClassification(TaskModel):
     encoder would not have learned to make.
     """
 
+    output = ClassifierOutput
     add_pooling_layer = True
 
     def _add_head(self, config: BertConfig) -> None:
@@ -190,7 +211,9 @@ class BertForSequenceClassification(TaskModel):
             else super().count_targets(batch)
         )
 
-    def _head(self, outputs: BertOutput, targets: Targets | NumberTargets | None, context: Context) -> Cache:
+    def _head(
+        self, outputs: ClassifierOutput, targets: Targets | NumberTargets | None, context: Context
+    ) -> Cache:
         pooled = self._read(outputs) if self.config.feature_layers else outputs.pooler_output
         logits, classifier_cache = self.classifier.forward(pooled, context)
         outputs.logits = logits.astype(self.dtype, copy=False)  # (B, K)
@@ -203,18 +226,16 @@ class BertForSequenceClassification(TaskModel):
             )
         return Cache(self, classifier_cache, loss_cache)
 
-    def _features(self, hidden_states: list[Array], attention_mask: Array) -> Array:
+    def _features(self, states: Array, attention_mask: Array) -> Array:
         """The mean over each text, (B, head size)."""
-        states = super()._features(hidden_states, attention_mask)
         return ops.POOLING["mean"][0](states, attention_mask.astype(self.dtype))[0]
 
     def _given_features(self, features: Any, shape: tuple[int, int]) -> Array:
         return given_features(features, (shape[0], self.config.head_size), self.dtype)
 
-    def _head_backward(
-        self, cache: Cache, loss: Array | float | None, logits: Array | None
-    ) -> tuple[str, Array]:
+    def _head_backward(self, cache: Cache, derivatives: Derivatives) -> tuple[str, Array]:
         """The derivatives of loss and logits → dpooled (B, H)."""
+        loss, logits = derivatives["loss"], derivatives["logits"]
         loss_cache = cache.pop(self)
         if loss is not None:
             loss_backward = (
@@ -224,7 +245,7 @@ class BertForSequenceClassification(TaskModel):
         return "pooler_output", self.classifier.backward(logits, cache.pop(self))
 
 
-class BertForTokenClassification(TaskModel):
+class BertForTokenClassification(TaskModel[ClassifierOutput]):
     """A tag for each token: scores W · hidden + b, and a softmax for each token, or one CRF for all.
 
     labels (B, S), −100 at tokens without a tag: special ones and, as is usual, all but the first piece
@@ -234,6 +255,8 @@ class BertForTokenClassification(TaskModel):
     ``crf`` goes into the configuration; None leaves what it says. transformers has no CRF: it opens such a
     model, gives the same logits, and reports the CRF's three tensors as not used.
     """
+
+    output = ClassifierOutput
 
     def __init__(self, config: BertConfig, *, crf: bool | None = None, **options: Any):
         super().__init__(config if crf is None else config.replace(crf=crf), **options)
@@ -255,26 +278,23 @@ class BertForTokenClassification(TaskModel):
         counted = batch["labels"] != IGNORED
         return {"denominator": int((counted if self.crf is None else counted.any(axis=1)).sum())}
 
-    def _head(self, outputs: BertOutput, targets: Targets | None, context: Context) -> Cache:
+    def _head(self, outputs: ClassifierOutput, targets: Targets | None, context: Context) -> Cache:
         logits, classifier_cache = self.classifier.forward(self._read(outputs), context)
         outputs.logits = logits.astype(self.dtype, copy=False)  # (B, S, K)
         gather_cache = loss_cache = None
         rows = outputs.logits.reshape(-1, outputs.logits.shape[-1])  # (B·S, K)
-        if targets is not None and self.crf is None:
-            outputs.loss, loss_cache = ops.cross_entropy(
-                rows, targets.labels, targets.weights, targets.denominator
-            )
-        elif targets is not None:
-            words, gather_cache = ops.embedding(rows, targets.positions)  # (B, W, K)
-            outputs.loss, loss_cache = self.crf.forward(
-                words, targets.labels, targets.weights, targets.denominator
-            )
+        if targets is not None:
+            labels = targets.labels, targets.weights, targets.denominator
+            if self.crf is None:
+                outputs.loss, loss_cache = ops.cross_entropy(rows, *labels)
+            else:
+                words, gather_cache = ops.embedding(rows, targets.positions)  # (B, W, K)
+                outputs.loss, loss_cache = self.crf.forward(words, *labels)
         return Cache(self, classifier_cache, outputs.logits.shape, gather_cache, loss_cache)
 
-    def _head_backward(
-        self, cache: Cache, loss: Array | float | None, logits: Array | None
-    ) -> tuple[str, Array]:
+    def _head_backward(self, cache: Cache, derivatives: Derivatives) -> tuple[str, Array]:
         """The derivatives of loss and logits → dhidden (B, S, H)."""
+        loss, logits = derivatives["loss"], derivatives["logits"]
         loss_cache, gather_cache, shape = (cache.pop(self) for _ in range(3))
         if loss is not None:
             if self.crf is None:
@@ -301,18 +321,18 @@ class BertForTokenClassification(TaskModel):
         return words_back(to_numpy(tags), positions, inside, tuple(shape))
 
 
-class BertForQuestionAnswering(TaskModel):
+class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
     """Where in a passage the answer to a question begins and ends: two scores for each token.
 
     start_positions, end_positions (B,): the first and last token of the answer, 0 (that is [CLS]) for none;
     beyond the sequence they are ignored. The loss is the mean of two cross-entropies over all S tokens.
     """
 
-    def _add_head(self, config: BertConfig) -> None:
-        self.qa_outputs = Linear(config.head_size, 2)
-
     output = QuestionAnsweringOutput
     head_outputs = ("loss", "start_logits", "end_logits")
+
+    def _add_head(self, config: BertConfig) -> None:
+        self.qa_outputs = Linear(config.head_size, 2)
 
     def prepare(self, *, start_positions: Any = None, end_positions: Any = None, **batch: Any) -> TaskInputs:
         """Check a batch, and find its targets; the denominator may be two, for the starts and for the ends.
@@ -325,15 +345,16 @@ class BertForQuestionAnswering(TaskModel):
         labels = None if start_positions is None else (start_positions, end_positions)
         return super().prepare(labels=labels, **batch)
 
-    def _targets(self, labels: tuple, shape: tuple[int, int], denominator: Any) -> SpanTargets:
-        return span_targets(*labels, shape, denominator, self.dtype)
+    def _targets(self, labels: Any, shape: tuple[int, int], denominator: Any) -> SpanTargets:
+        starts, ends = labels
+        return span_targets(starts, ends, shape, denominator, self.dtype)
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The starts and the ends that count, which are not always equally many."""
         length = batch["input_ids"].shape[1]
         return {"denominator": count_spans(batch["start_positions"], batch["end_positions"], length)}
 
-    def _head(self, outputs: BertOutput, targets: SpanTargets | None, context: Context) -> Cache:
+    def _head(self, outputs: QuestionAnsweringOutput, targets: SpanTargets | None, context: Context) -> Cache:
         logits, linear_cache = self.qa_outputs.forward(self._read(outputs))
         logits = logits.astype(self.dtype, copy=False)  # (B, S, 2)
         outputs.start_logits, outputs.end_logits = logits[..., 0], logits[..., 1]
@@ -342,14 +363,9 @@ class BertForQuestionAnswering(TaskModel):
             outputs.loss, loss_cache = ops.span_loss(logits, targets.positions, targets.weights)
         return Cache(self, linear_cache, logits.shape, loss_cache)
 
-    def _head_backward(
-        self,
-        cache: Cache,
-        loss: Array | float | None,
-        start_logits: Array | None,
-        end_logits: Array | None,
-    ) -> tuple[str, Array]:
+    def _head_backward(self, cache: Cache, derivatives: Derivatives) -> tuple[str, Array]:
         """The derivatives of loss and logits → dhidden (B, S, H)."""
+        loss, start_logits, end_logits = (derivatives[name] for name in self.head_outputs)
         loss_cache, shape = cache.pop(self), cache.pop(self)
         dlogits = self.device.xp.zeros(shape, dtype=self.dtype)  # (B, S, 2)
         if loss is not None:

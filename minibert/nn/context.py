@@ -37,6 +37,7 @@ class Observer:
 
     def forward(self, name: str, value: Array) -> Array | None:
         """See a value. An array that is returned takes its place."""
+        return None
 
     def backward(self, name: str, dvalue: Array) -> Array | None:
         """See the derivative with respect to the value that the pass went on with.
@@ -44,6 +45,7 @@ class Observer:
         An array that is returned is the derivative with respect to the value that the model computed. By
         default that is ``dvalue`` again or, if the value was replaced, 0: what took its place was a constant.
         """
+        return None
 
 
 class Recorder(Observer):
@@ -76,7 +78,10 @@ class _Function(Observer):
     """A plain function as an observer of the forward pass."""
 
     def __init__(self, function: Callable[[str, Array], Array | None]):
-        self.forward = function
+        self._function = function
+
+    def forward(self, name: str, value: Array) -> Array | None:
+        return self._function(name, value)
 
 
 class Observation:

@@ -132,6 +132,7 @@ class Module:
         """Where the parameters are; they are allocated now if they have not been."""
         if self._placement is None:
             self.allocate()
+            return self.placement
         return self._placement
 
     @property
@@ -235,7 +236,7 @@ def _unique(pieces: list[Piece]) -> list[Piece]:
     for piece in pieces:
         if isinstance(piece, Packed):
             seen.update(id(parameter) for parameter in piece.parameters)
-    unique = []
+    unique: list[Piece] = []
     for piece in pieces:
         if isinstance(piece, Packed):
             unique.append(piece)
