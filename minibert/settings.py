@@ -5,7 +5,6 @@ from the fields of a :class:`Settings`.
 """
 
 import dataclasses
-import difflib
 import math
 import tomllib
 import typing
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Self
 
-from minibert.errors import UserError
+from minibert.errors import UserError, did_you_mean
 from minibert.files import read_json, read_text
 
 
@@ -115,9 +114,7 @@ def check_names(names: Iterable[str], known: Sequence[str], source: str) -> None
     """Raise UserError if a setting does not exist, with the nearest name that does."""
     for name in names:
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; known are: {', '.join(known)}"
-            raise UserError(f"{source}: unknown setting {name!r}{hint}")
+            raise UserError(f"{source}: unknown setting {name!r}; {did_you_mean(name, known)}")
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:

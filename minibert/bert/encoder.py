@@ -198,6 +198,7 @@ class BertEncoder(Module):
             hidden, seen = context.observe(f"layer.{i}", hidden)
             learning = learning or not layer.frozen
             caches.append((start or cache, seen) if learning else None)
+            del cache  # what is not kept is free before the next layer
         return hidden, Cache(self, *caches)
 
     def backward(self, dout: Array, cache: Cache) -> Array | None:

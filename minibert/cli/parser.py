@@ -1,13 +1,12 @@
 """How a command line is read, and what is said of one that is wrong."""
 
 import argparse
-import difflib
 import functools
 import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from minibert.errors import UserError
+from minibert.errors import UserError, did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,8 +23,7 @@ class Parser(argparse.ArgumentParser):
             raise UserError(f"{unknown[0]!r} is one word too many; put a text with spaces into quotes")
         if unknown:
             known = re.findall(r"--[a-z0-9-]+", self.format_help())
-            nearest = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.75)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"see  {self.prog} --help"
+            hint = did_you_mean(unknown[0], known, f"see  {self.prog} --help", cutoff=0.75)
             raise UserError(f"unknown argument {unknown[0]!r}; {hint}")
         return namespace, unknown
 

@@ -1,7 +1,6 @@
 """Judging what a learner wrote: against the numeric gradient, against the library, against known mistakes."""
 
 import copy
-import difflib
 import re
 import traceback
 from collections import Counter
@@ -14,7 +13,7 @@ import numpy as np
 from minibert import ops
 from minibert.course.exercise import EXERCISES, Exercise, Mistake, Trial
 from minibert.course.result import Result, Row, Verdict
-from minibert.errors import UserError
+from minibert.errors import UserError, did_you_mean
 from minibert.gradcheck import RELATIVE_BOUND
 
 # Where the values are at fault, and hints are about values.
@@ -60,9 +59,7 @@ def _find(name: str) -> Exercise:
     if not isinstance(name, str):
         raise UserError(f"expected the name of an exercise first, then your function; got {_describe(name)}")
     if name not in EXERCISES:
-        close = difflib.get_close_matches(name, EXERCISES, n=1, cutoff=0.4)
-        advice = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(EXERCISES)}"
-        raise UserError(f"there is no exercise {name!r}; {advice}")
+        raise UserError(f"there is no exercise {name!r}; {did_you_mean(name, EXERCISES, cutoff=0.4)}")
     return EXERCISES[name]
 
 

@@ -1,13 +1,12 @@
 """A model's configuration: named values, checked, and the file that they are kept in."""
 
 import dataclasses
-import difflib
 import reprlib
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from minibert.assets import model_folder
-from minibert.errors import UserError
+from minibert.errors import UserError, did_you_mean
 from minibert.files import read_json, write_json
 from minibert.folders.weights import check_folder
 
@@ -15,12 +14,18 @@ PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label
 MOST_LABELS = 10_000  # a new head is held against nothing, so this is the limit to its memory
 
 
+class Sizes:
+    """Fields that every configuration has, each with a default of its own."""
+
+    hidden_size: int
+    num_hidden_layers: int
+
+
 @dataclasses.dataclass(kw_only=True)
-class PretrainedConfig:
+class PretrainedConfig(Sizes):
     """What the configurations of all models have in common: ``config.json``, and the heads of fine-tuning.
 
-    Subclasses are dataclasses with more fields, under Hugging Face's names, among them ``hidden_size`` and
-    ``num_hidden_layers``.
+    Subclasses are dataclasses with more fields, under Hugging Face's names, among them those of ``Sizes``.
 
     ``id2label`` names the ``num_labels`` labels, and its inverse ``label2id`` follows from it.
     ``problem_type`` is "single_label_classification", "regression", or None for regression with one label and
@@ -34,8 +39,6 @@ class PretrainedConfig:
 
     model_type: ClassVar[str] = "bert"
 
-    hidden_size: int
-    num_hidden_layers: int
     num_labels: int = 2
     id2label: dict[int, str] | None = None
     label2id: dict[str, int] | None = None
@@ -105,13 +108,10 @@ class PretrainedConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """A configuration from its fields. Raises UserError for a field that it does not have."""
-        known = {field.name for field in dataclasses.fields(cls)}
+        known = [field.name for field in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                raise UserError(
-                    f"unknown model setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
-                )
+                raise UserError(f"unknown model setting {name!r}; {did_you_mean(name, known)}")
         return cls(**values)
 
     def replace(self, **settings: Any) -> Self:

@@ -7,8 +7,12 @@ import itertools
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from minibert.bert import BertConfig, BertForPreTraining
 from minibert.errors import UserError
+from minibert.nn import Linear, Module
+from minibert.ops import ACTIVATIONS
 from minibert.precision import choose_precision
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -122,13 +126,12 @@ def step_cost(
         raise UserError(
             f"sequences of {length} tokens, but the model has only {config.max_position_embeddings} positions"
         )
-    layers, hidden = config.num_hidden_layers, config.hidden_size
     tokens, predicted = batch_size * length, batch_size * predictions
-    layer_flops = (
-        tokens * (4 * hidden**2 + 2 * hidden * config.intermediate_size) + 2 * tokens * length * hidden
-    )
-    pooler = batch_size * hidden**2
-    heads_flops = predicted * (hidden**2 + hidden * config.vocab_size) + batch_size * 2 * hidden
+    model = BertForPreTraining(config, device=None)  # takes no memory
+    words, head = model.bert.embeddings.word_embeddings.weight.size, model.cls.predictions
+    in_encoder = tokens * _weights(model.bert.encoder) + batch_size * _weights(model.bert.pooler)
+    in_attention = config.num_hidden_layers * 2 * tokens * length * config.hidden_size  # q kᵀ and p v
+    in_heads = predicted * (_weights(head) + words) + batch_size * _weights(model.cls.seq_relationship)
 
     chosen = choose_precision(precision=precision)
     number, operand = BYTES[chosen.dtype], BYTES[chosen.operand]
@@ -137,24 +140,32 @@ def step_cost(
         numbers * operand + sums * number
         for numbers, sums in _activations(config, batch_size, length, predictions)
     )
-    in_heads, in_layer = _working_bytes(config, tokens, predicted, number, operand)
-    kept = tokens * hidden * operand if recompute else layer
+    working_heads, working_layer = _working_bytes(config, tokens, predicted, number, operand)
+    kept = tokens * config.hidden_size * operand if recompute else layer
     return StepCost(
-        encoder_flops=2 * (layers * layer_flops + pooler),
-        heads_flops=2 * heads_flops,
+        encoder_flops=2 * (in_encoder + in_attention),
+        heads_flops=2 * in_heads,
         parameter_bytes=number * parameters,
         copy_bytes=0 if operand == number else operand * parameters,
         gradient_bytes=number * parameters,
         moment_bytes=2 * number * parameters,
-        encoder_activation_bytes=embeddings + layers * kept,
+        encoder_activation_bytes=embeddings + config.num_hidden_layers * kept,
         heads_activation_bytes=heads,
-        encoder_working_bytes=in_layer + (layer if recompute else 0),
-        heads_working_bytes=in_heads,
+        encoder_working_bytes=working_layer + (layer if recompute else 0),
+        heads_working_bytes=working_heads,
     )
 
 
-# How many arrays of its input's size the backward of an activation needs.
-_ACTIVATION_CACHE = {"gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "relu": 1, "tanh": 1}
+def _weights(module: Module | None) -> int:
+    """The numbers of all matrices that a vector goes through; those of a layer used twice count twice."""
+    modules = module.modules() if module else ()
+    return sum(linear.weight.size for linear in modules if isinstance(linear, Linear))
+
+
+def _arrays_kept(activation: str) -> tuple[int, int]:
+    """How many arrays of its input's size an activation keeps for its backward; and with its output."""
+    y, cache = ACTIVATIONS[activation][0](np.ones(1))
+    return len(cache), len({id(array) for array in (*cache, y)})
 
 
 def _activations(
@@ -168,9 +179,8 @@ def _activations(
     weight of each label.
     """
     tokens, predicted = batch_size * length, batch_size * predictions
-    hidden, held = config.hidden_size, _ACTIVATION_CACHE[config.hidden_act]
+    hidden, (held, wide) = config.hidden_size, _arrays_kept(config.hidden_act)
     norm = 2 * hidden  # a row of it: normalised input, and the output, which is the next operation's input
-    wide = held + (config.hidden_act != "tanh")  # tanh remembers its output, which the next map holds anyway
     maps = 1 + (config.attention_probs_dropout_prob > 0)
 
     layer = tokens * (3 * hidden + hidden + 2 * norm + wide * config.intermediate_size)  # qkv, context, …

@@ -316,7 +316,7 @@ MISTAKES = {
     ),
     "no settings file": (NOTHING, "pretrain --config c.toml", ["c.toml"]),
     "setting out of its limits": (NOTHING, f"{PRETRAIN} corpus.txt --batch-size 0", ["batch_size", "0"]),
-    "unknown flag": (NOTHING, "pretrain --stpes 3", ["--stpes", "did you mean --steps?"]),
+    "unknown flag": (NOTHING, "pretrain --stpes 3", ["--stpes", "did you mean '--steps'?"]),
     "text without quotes": (NOTHING, "fill-mask a [MASK] .", ["'[MASK]'", "quotes"]),
     "wrong value": (NOTHING, "pretrain --steps many", ["--steps", "many"]),
     "unknown command": (NOTHING, "pretain", ["pretain", "pretrain"]),

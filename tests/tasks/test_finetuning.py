@@ -762,7 +762,7 @@ def test_the_command(capsys):
     error = capsys.readouterr().err
     assert error == "minibert: error: settings: stride is for the task qa, not tag\n"
     assert main("finetune --tsak tag".split()) == 2
-    assert "unknown argument '--tsak'; did you mean --task?" in capsys.readouterr().err
+    assert "unknown argument '--tsak'; did you mean '--task'?" in capsys.readouterr().err
 
 
 def test_what_was_typed_comes_back_from_its_settings():
