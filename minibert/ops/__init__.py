@@ -31,7 +31,6 @@ from minibert.ops import (
 from minibert.ops.activations import ACTIVATIONS
 from minibert.ops.attention import attention_bias, split_heads
 from minibert.ops.cache import Cache
-from minibert.ops.composites import attention_probabilities
 from minibert.ops.crf import viterbi
 from minibert.ops.table import (
     TABLE,
@@ -100,7 +99,6 @@ __all__ = [
     "Cache",
     "adamw_update",
     "attention_bias",
-    "attention_probabilities",
     "cosine_loss",
     "cosine_loss_backward",
     "cosine_similarity",

@@ -9,9 +9,8 @@ from minibert.ops.stable_softmax import softmax, softmax_backward
 
 Cache = tuple
 
-MASKED = (
-    -10000.0
-)  # what google-research/bert adds to a forbidden score: exp(−10000) is 0 in any precision we use
+# What google-research/bert adds to a forbidden score: exp(−10000) is 0 in any precision we use.
+MASKED = -10000.0
 
 
 def attention_bias(attention_mask: Array, dtype: str, causal: bool = False) -> Array:

@@ -7,13 +7,12 @@ any of them as a whole (see ``table.py``).
 from minibert.arrays import Array, get_array_module
 from minibert.dropout_bits import DropoutKey
 from minibert.ops.activations import ACTIVATIONS
-from minibert.ops.attention import attention, attention_backward, attention_scores, merge_heads, split_heads
+from minibert.ops.attention import attention, attention_backward, merge_heads, split_heads
 from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
 from minibert.ops.embedding_lookup import embedding, embedding_backward
 from minibert.ops.inverted_dropout import dropout, dropout_backward
 from minibert.ops.layer_normalisation import layer_norm, layer_norm_backward
 from minibert.ops.linear_map import linear, linear_backward
-from minibert.ops.stable_softmax import softmax
 
 Cache = tuple
 
@@ -85,7 +84,7 @@ def dropout_residual_norm(
     probability: float,
     key: DropoutKey | None,
 ) -> tuple[Array, Cache]:
-    """y = layer_norm(residual + dropout(x)): how every sub-layer of BERT ends ("post-LN").
+    """y = layer_norm(residual + dropout(x)): how every sublayer of BERT ends ("post-LN").
 
     x, residual and y (B, S, H), weight and bias (H,).
     """
@@ -124,16 +123,6 @@ def packed_attention_backward(dout: Array, cache: Cache) -> Array:
     xp = get_array_module(dout)
     gradients = attention_backward(split_heads(dout, num_heads), attention_cache)
     return xp.concatenate([merge_heads(gradient) for gradient in gradients], axis=-1)
-
-
-def attention_probabilities(qkv: Array, bias: Array, num_heads: int) -> Array:
-    """The attention map softmax(q kᵀ/√D + bias), before dropout, for looking at.
-
-    qkv (B, S, 3H), bias broadcast to (B, A, S, S) → (B, A, S, S), each row summing to 1.
-    """
-    q, k, _ = split_qkv(qkv, num_heads)
-    p, _ = softmax(attention_scores(q, k, bias))
-    return p
 
 
 def split_qkv(qkv: Array, num_heads: int) -> list[Array]:

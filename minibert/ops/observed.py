@@ -9,7 +9,7 @@ from typing import Protocol
 
 from minibert.arrays import Array, get_array_module
 from minibert.dropout_bits import DropoutKey
-from minibert.ops.attention import merge_heads, split_heads
+from minibert.ops.attention import attention_scores, merge_heads, split_heads
 from minibert.ops.composites import split_qkv
 from minibert.ops.inverted_dropout import dropout, dropout_backward
 from minibert.ops.stable_softmax import softmax, softmax_backward
@@ -44,8 +44,7 @@ def observed_attention(
     q, q_observed = observe("q", q)
     k, k_observed = observe("k", k)
     v, v_observed = observe("v", v)
-    scores = (q @ k.transpose(0, 1, 3, 2)) * (1.0 / math.sqrt(q.shape[-1])) + bias  # (B, A, S, S)
-    scores, scores_observed = observe("scores", scores)
+    scores, scores_observed = observe("scores", attention_scores(q, k, bias))  # (B, A, S, S)
     p, softmax_cache = softmax(scores)
     p, p_observed = observe("probabilities", p)
     dropped, dropout_cache = dropout(p, probability, key)

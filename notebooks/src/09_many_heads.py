@@ -35,16 +35,14 @@ from minibert.ops.attention import (
     attention,
     attention_backward,
     attention_bias,
+    attention_scores,
     merge_heads,
     split_heads,
 )
-from minibert.ops.composites import (
-    attention_probabilities,
-    packed_attention,
-    packed_attention_backward,
-)
+from minibert.ops.composites import packed_attention, packed_attention_backward, split_qkv
 from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
 from minibert.ops.linear_map import linear, linear_backward
+from minibert.ops.stable_softmax import softmax
 
 plots.notebook_style()
 np.set_printoptions(precision=3, suppress=True)
@@ -506,7 +504,9 @@ def train(A, steps=600, learning_rate=0.2):
         dqkv = packed_attention_backward(dcontext, attention_cache)
         qkv_weight -= learning_rate * linear_backward(dqkv, qkv_cache)[1]
         readout -= learning_rate * dreadout
-    return context, readout, labels, attention_probabilities(qkv, nothing_masked, A)
+    q, k, _ = split_qkv(qkv, A)
+    attention_map, _ = softmax(attention_scores(q, k, nothing_masked))
+    return context, readout, labels, attention_map
 
 
 HEADS = (1, 2, 3, 4, 6)

@@ -9,6 +9,7 @@ from minibert.arrays import to_numpy
 from minibert.dropout_bits import dropout_key, random_bits
 from minibert.ops import composites
 from minibert.ops.attention import attention_bias
+from minibert.ops.observed import observed_attention
 
 KEY = dropout_key(seed=1, step=2, micro_batch=0, replica=0, site=3)
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])  # (B, S)
@@ -104,7 +105,9 @@ def test_packed_attention_and_its_map(device, draw, causal):
     qkv = draw(2, 5, 3 * 8)
     bias = attention_bias(device.asarray(MASK), "float64", causal)
     y, _ = composites.packed_attention(qkv, bias, 2, 0.0, None)
-    weights = to_numpy(composites.attention_probabilities(qkv, bias, 2))
+    seen = {}
+    observed_attention(qkv, bias, 2, 0.0, None, lambda name, value: (seen.setdefault(name, value), None))
+    weights = to_numpy(seen["probabilities"])
     q, k, v = np.split(to_numpy(qkv), 3, axis=-1)
     assert weights.shape == (2, 2, 5, 5)
     for b, a, i in np.ndindex(2, 2, 5):

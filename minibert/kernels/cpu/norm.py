@@ -1,4 +1,4 @@
-"""LayerNorm, row by row: alone, and as the end of a sub-layer (dropout + residual + LayerNorm).
+"""LayerNorm, row by row: alone, and as the end of a sublayer (dropout + residual + LayerNorm).
 
 A row is read, summed, centred, scaled and written while it is in the first-level cache. The sums over
 rows that the gradients of weight and bias need are made block by block and added up in order at the end.

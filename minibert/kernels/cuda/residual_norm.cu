@@ -1,4 +1,4 @@
-// bias + dropout + residual + LayerNorm: how every sub-layer of BERT ends (ops/composites.py).
+// bias + dropout + residual + LayerNorm: how every sublayer of BERT ends (ops/composites.py).
 //
 //     z = residual + dropout(x + b),   y = γ x̂ + β,   x̂ = (z − mean(z)) / σ,   σ = √(mean((z − mean)²) + ε)
 //
