@@ -28,7 +28,7 @@ IGNORED = -100  # the label of a token that is not to be guessed
 # -- Text ---------------------------------------------------------------------------------------------
 def read_documents():
     """The docstrings of Python and NumPy: one list of sentences per source file, each a list of words."""
-    documents, seen = [], set()
+    documents, seen = [], set[str]()
     for folder in (Path(sysconfig.get_path("stdlib")), Path(np.__file__).parent):
         for path in sorted([*folder.glob("*.py"), *folder.glob("*/*.py")]):
             source = path.read_text(encoding="utf-8", errors="ignore").replace("`", "")
@@ -159,7 +159,7 @@ def attention_backward(dout, cache, grads):
     q, k, v, p, heads, caches = cache
     dy = dout.reshape(heads).swapaxes(1, 2)  # (B, A, S, D)
     dscores = softmax_backward(dy @ v.swapaxes(2, 3), p) / math.sqrt(heads[3])  # (B, A, S, S)
-    dqkv = dscores @ k, dscores.swapaxes(2, 3) @ q, p.swapaxes(2, 3) @ dy  # (B, A, S, D) each
+    dqkv = [dscores @ k, dscores.swapaxes(2, 3) @ q, p.swapaxes(2, 3) @ dy]  # (B, A, S, D) each
     dqkv = [x.swapaxes(1, 2).reshape(dout.shape) for x in dqkv]  # (B, S, H) each
     return sum(linear_backward(x, cache, grads) for x, cache in zip(dqkv, caches, strict=True))
 

@@ -6,7 +6,7 @@ a GPU. Nothing else in the package needs to know which of the two it is.
 """
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -59,9 +59,9 @@ def map_arrays(function: Callable[[Array], Any], tree: Any) -> Any:
     """
     if isinstance(tree, list):
         return [map_arrays(function, branch) for branch in tree]
-    if is_dataclass(tree):
+    if is_dataclass(tree) and not isinstance(tree, type):
         branches = {f.name: map_arrays(function, getattr(tree, f.name)) for f in fields(tree)}
-        return type(tree)(**branches)
+        return replace(tree, **branches)
     return None if tree is None else function(tree)
 
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,10 +13,10 @@ from typing import Any, BinaryIO
 
 from minibert.errors import UserError
 
-if os.name == "posix":
-    import fcntl
-else:
+if sys.platform == "win32":
     import msvcrt
+else:
+    import fcntl
 
 
 @contextmanager
@@ -198,17 +199,17 @@ def _open_locked(path: Path) -> BinaryIO | None:
 def _try_lock(file: BinaryIO) -> bool:
     """Lock an open file; False if somebody else has locked it."""
     try:
-        if os.name == "posix":
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        else:
+        if sys.platform == "win32":
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
     return True
 
 
 def _remove_lock(path: Path, file: BinaryIO) -> None:
-    if os.name == "posix":  # while it is still locked, so that nobody else's file is removed
+    if sys.platform != "win32":  # while it is still locked, so that nobody else's file is removed
         path.unlink(missing_ok=True)
         file.close()
     else:  # an open file cannot be removed, neither by us nor under a new holder
@@ -224,7 +225,7 @@ def _sync(path: Path) -> None:
 
 def _sync_folder(path: Path) -> None:
     """Make a rename durable. Windows cannot open a folder, and needs no such thing."""
-    if os.name == "posix":
+    if sys.platform != "win32":
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
 
 from minibert.files import atomic_file
 
@@ -106,7 +107,7 @@ def notebook_style() -> None:
             "axes.axisbelow": True,
             "grid.color": "#e6e6e6",
             "grid.linewidth": 0.6,
-            "axes.prop_cycle": matplotlib.cycler(color=[BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY]),
+            "axes.prop_cycle": cycler(color=[BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY]),
             "lines.linewidth": 1.8,
             "legend.frameon": False,
             "image.cmap": "cividis",

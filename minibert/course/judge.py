@@ -39,7 +39,9 @@ def check(name: str, answer: Any) -> Result:
     Raises UserError for a name that is no exercise's, and for no function where one is to be written.
     """
     exercise = _find(name)
-    rows, answers, call = [], [], None
+    rows: list[Row] = []
+    answers: list[tuple | None] = []
+    call: Call | None = None
     with ops.reference_only():
         if not callable(answer) and answer is not ... and exercise.trials[0].arguments:
             raise UserError(f"{name}: expected the function that you wrote, got {_describe(answer)}")
@@ -239,16 +241,17 @@ def _judge_numbers(
 ) -> Row:
     """Two finite arrays of the same shape and kind."""
     errors = np.abs(_difference(got, right))
+    relative_error = _relative_error(got, right)
     row = replace(
         row,
         largest_error=float(errors.max(initial=0.0)),
-        relative_error=_relative_error(got, right),
+        relative_error=relative_error,
         independent_error=None if independent is None else _relative_error(got, independent),
     )
     close = row.independent_error is None or row.independent_error <= RELATIVE_BOUND
     if _same(got, right, bound) and close:
         return row
-    if got.dtype.kind == "f" and row.relative_error <= NEARLY_RIGHT:
+    if got.dtype.kind == "f" and relative_error <= NEARLY_RIGHT:
         note = (
             f"{row.name} is right to six digits or more, but not to all of float64: is something in it "
             "computed in float32, or a small number added?"
@@ -306,19 +309,19 @@ def _describe(value: Any) -> str:
 
 def _recognise(exercise: Exercise, answers: list[tuple | None]) -> list[Mistake]:
     """The mistakes that explain an output: in every trial that gave one it is what the mistake returns."""
-    returned = [i for i, answer in enumerate(answers) if answer is not None]
+    returned = {i: answer for i, answer in enumerate(answers) if answer is not None}
 
-    def by_output(values: list[tuple]) -> list[tuple]:
+    def by_output(values: list[tuple] | dict[int, tuple]) -> list[tuple]:
         """From a tuple of outputs for each trial to a tuple of trials for each output."""
         return list(zip(*(values[i] for i in returned), strict=True))
 
-    expected, answers = by_output(exercise.expected), by_output(answers)
+    expected, given = by_output(exercise.expected), by_output(returned)
     return [
         mistake
         for mistake, mistaken in exercise.mistaken
         if any(
             not _all_same(wrong, right) and _all_same(wrong, answer)
-            for wrong, right, answer in zip(by_output(mistaken), expected, answers, strict=True)
+            for wrong, right, answer in zip(by_output(mistaken), expected, given, strict=True)
         )
     ]
 

@@ -6,6 +6,7 @@ and device) follows from the code that runs on it and from nothing else. It has 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,7 +73,7 @@ class PaperArray:
         return float(self.get())
 
 
-class PaperGPU:
+class PaperGPU(ModuleType):
     """The array library, CuPy's part in ``xp``, and the notes about what was asked of it.
 
     ``launches`` holds a :class:`Launch` for every operation that computes or copies something on the
@@ -84,7 +85,7 @@ class PaperGPU:
     ndarray = PaperArray
 
     def __init__(self, name: str = "paper"):
-        self.__name__ = name
+        super().__init__(name)
         self.device = Device("paper", self)
         self.special = _Special(self)
         self._recording: list[Callable[[], Any]] | None = None
@@ -182,7 +183,8 @@ class PaperGPU:
     @contextmanager
     def record(self) -> Iterator[list[Callable[[], Any]]]:
         """Within this block operations are recorded, as in a CUDA graph; calling all in turn replays them."""
-        self._recording = recording = []
+        recording: list[Callable[[], Any]] = []
+        self._recording = recording
         try:
             yield recording
         finally:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeGuard
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def _parameters(node: ast.AST) -> tuple[str, ...]:
     return tuple(arg.arg for arg in every if arg and arg.arg not in ("self", "cls"))
 
 
-def _adds_documentation(node: ast.AST) -> bool:
+def _adds_documentation(node: ast.AST) -> TypeGuard[ast.Expr]:
     """Whether this is a call ``add_newdoc("name", "documentation")``, for an object written in C."""
     call = node.value if isinstance(node, ast.Expr) else None
     return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "add_newdoc"
@@ -112,7 +113,8 @@ def documented_parameters(text: str) -> list[ParameterText]:
     """
     found: list[tuple[re.Match, list[str]]] = []
     lines = inspect.cleandoc(text).expandtabs().split("\n")
-    inside, below = False, None  # whether in such a section; the lines below the newest term
+    inside = False  # whether in such a section
+    below: list[str] | None = None  # the lines below the newest term
     for line, next_line in pairwise([*lines, ""]):
         if line and _UNDERLINE.fullmatch(next_line.strip()):
             inside, below = line.strip() in ("Parameters", "Other Parameters"), None

@@ -61,8 +61,13 @@ def embedded_documents() -> list[list[str]]:
     return documents
 
 
-def _installed() -> list[str]:
-    return [package for package in PACKAGES if importlib.util.find_spec(package)]
+def _installed() -> dict[str, Path]:
+    """The packages that are there, each with the file that importing it runs first.
+
+    A folder that an uninstalled package has left behind has no such file.
+    """
+    specs = {package: importlib.util.find_spec(package) for package in PACKAGES}
+    return {package: Path(spec.origin) for package, spec in specs.items() if spec and spec.origin}
 
 
 def _documentation() -> Iterator[list[str]]:
@@ -75,8 +80,7 @@ def _documentation() -> Iterator[list[str]]:
 def installed_modules() -> Iterator[Module]:
     """The Python sources that are read, in a fixed order: the standard library, then the packages."""
     yield from _modules("python", _library())
-    for package in _installed():
-        origin = Path(importlib.util.find_spec(package).origin)
+    for package, origin in _installed().items():
         if origin.name == "__init__.py":
             yield from _modules(package, origin.parent)
         else:

@@ -5,13 +5,20 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Protocol
 
 from minibert.errors import UserError
 
 MAX_LINE_BYTES = 2**25  # a longer line is refused before it fills the memory
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell what UTF-8 cannot
+
+
+class SupportsReadline(Protocol):
+    """An open file, also one in gzip or in an archive."""
+
+    def readline(self, size: int, /) -> bytes:
+        """The next line, or its first ``size`` bytes."""
 
 
 def read_lines(path: str | Path, longest: int = MAX_LINE_BYTES) -> Iterator[str]:
@@ -31,7 +38,7 @@ def read_lines(path: str | Path, longest: int = MAX_LINE_BYTES) -> Iterator[str]
         raise UserError(f"{path}: cannot read this file ({error.strerror})") from None
 
 
-def decoded_lines(stream: BinaryIO, path: Path, longest: int = MAX_LINE_BYTES) -> Iterator[str]:
+def decoded_lines(stream: SupportsReadline, path: Path, longest: int = MAX_LINE_BYTES) -> Iterator[str]:
     """The lines of a UTF-8 file, without line ends (LF or CRLF) and without a byte order mark.
 
     Raises UserError, naming file and line, for bytes that are not UTF-8 text, for lines of more than

@@ -16,12 +16,14 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -33,10 +35,8 @@ from minibert.data.randomness import generator
 from minibert.errors import UserError
 from minibert.files import atomic_folder, explain_write_errors, read_json, write_json
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 FORMAT = 2
 PIECE_CHARACTERS = 1_000_000  # documents go to the workers in pieces of about this size
@@ -129,11 +129,9 @@ class PreparedCorpus:
         document_keys = _map(folder / "document_keys.bin", "uint64", documents)
         is_held_out = split_documents(meta["corpus"], document_keys, held_out, seed)
         has_tokens = np.diff(document_starts) > 0
-        parts = [
-            Documents(tokens, sentence_starts, document_starts, np.flatnonzero(part & has_tokens))
-            for part in (~is_held_out, is_held_out)
-        ]
-        return cls(folder, *parts)
+        documents = partial(Documents, tokens, sentence_starts, document_starts)
+        train, rest = (documents(np.flatnonzero(part & has_tokens)) for part in (~is_held_out, is_held_out))
+        return cls(folder, train, rest)
 
     def describe(self) -> str:
         """One line with the sizes of both parts."""
@@ -289,7 +287,7 @@ def _locked(folder: Path, wait: bool = True) -> Iterator[bool]:
     """
     descriptor = None
     try:
-        if fcntl is not None:
+        if sys.platform != "win32":
             descriptor = os.open(folder, os.O_RDONLY)
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         held = descriptor is not None
@@ -334,16 +332,16 @@ def _write_arrays(
         ) as bar,
     ):
         for piece in pieces:
-            tokens.write(piece.tokens)
-            sentence_starts.write(sizes["tokens"] + _starts(piece.sentence_lengths))
-            document_starts.write(sizes["sentences"] + _starts(piece.document_lengths))
-            document_keys.write(piece.document_keys)
+            tokens.write(piece.tokens.data)
+            sentence_starts.write((sizes["tokens"] + _starts(piece.sentence_lengths)).data)
+            document_starts.write((sizes["sentences"] + _starts(piece.document_lengths)).data)
+            document_keys.write(piece.document_keys.data)
             sizes["tokens"] += len(piece.tokens)
             sizes["sentences"] += len(piece.sentence_lengths)
             sizes["documents"] += len(piece.document_lengths)
             bar.update(piece.position - bar.n)
-        sentence_starts.write(np.int64(sizes["tokens"]))
-        document_starts.write(np.int64(sizes["sentences"]))
+        sentence_starts.write(np.int64(sizes["tokens"]).data)
+        document_starts.write(np.int64(sizes["sentences"]).data)
     return sizes
 
 
@@ -391,7 +389,9 @@ def _start_worker(tokenizer: SupportsTokenIds, dtype: str) -> None:
 
 def _end_with_parent() -> None:
     """A worker whose parent was killed would wait for work, and hold its files and locks, forever."""
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
     os._exit(1)
 
 

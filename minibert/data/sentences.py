@@ -62,5 +62,5 @@ def _is_boundary(text: str, start: int, match: re.Match) -> bool:
         return False
     if _INITIALS.fullmatch(word) and word != "I":
         opener = _NEXT_WORD.match(following)
-        return bool(opener) and opener[0].lower() in _STARTERS
+        return opener is not None and opener[0].lower() in _STARTERS
     return True

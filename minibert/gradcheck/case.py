@@ -96,7 +96,7 @@ def module_case(
     def gradients(douts: Sequence[Array]) -> dict[str, Any]:
         forget_gradients(module)
         caches = [cache for _, cache in both_forwards(variables)]
-        found = {}
+        found: dict[str, Any] = {}
         for use, dout, cache in zip((inputs, again), douts, caches, strict=True):
             found |= _by_name(use, module.backward(dout, cache))
         return found | {name: parameter.grad for name, parameter in parameters.items()}

@@ -1,6 +1,6 @@
 """Every layer of ``nn`` and every module of BERT, each used twice, to be checked."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -80,7 +80,7 @@ def _case(
     draw: Draws,
     what: str,
     make: Callable[[], Module],
-    shapes: dict[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
     constants: Sequence[Any] = (),
     zeros: Sequence[str] = (),
 ) -> Case:

@@ -34,13 +34,16 @@ from minibert.proofs.small_bert import (
     with_twin,
 )
 
+Make = Callable[..., PretrainedModel]
+Trained = tuple[str, Make, BertConfig, dict[str, Any]]  # what, the class, its configuration, the targets
+
 
 def model_cases(device: Device) -> list[Case]:
     """The models as they are trained: dropout on, tied weights, padding, sentence pairs."""
     draw = Draws(device, 5)
     masked, following = {"labels": LABELS}, {"next_sentence_label": NEXT_SENTENCE_LABEL}
     tanh_form = BertConfig.from_dict(CONFIG.to_dict() | {"hidden_act": "gelu_new", "is_decoder": True})
-    models_and_batches = [
+    models_and_batches: list[Trained] = [
         ("BertForPreTraining", BertForPreTraining, CONFIG, masked | following),
         ("  tanh GELU, left to right", BertForPreTraining, tanh_form, masked | following),
         ("  no sentence pairs", BertForPreTraining, CONFIG, masked),
@@ -67,7 +70,7 @@ def task_cases(device: Device) -> list[Case]:
     spans = BertForQuestionAnswering
     cases = []
     frozen = {"  embeddings frozen": 0, "  a layer frozen": 1, "  only the head learns": None}
-    for what, model_class, config, targets in [
+    models_and_batches: list[Trained] = [
         ("BertForSequenceClassification", sequences, classification, {"labels": CLASSES}),
         ("  only the head learns", sequences, classification, {"labels": CLASSES}),
         ("  regression", sequences, regression, scores),
@@ -84,7 +87,8 @@ def task_cases(device: Device) -> list[Case]:
         ("  from two layers, with a CRF", tokens, crf.replace(feature_layers=[-1, 0]), {"labels": TAGS}),
         ("BertForQuestionAnswering", spans, CONFIG, SPANS),
         ("BertForQuestionAnswering, from two layers", spans, CONFIG.replace(feature_layers=[1, 2]), SPANS),
-    ]:
+    ]
+    for what, model_class, config, targets in models_and_batches:
         model, twin = with_twin(partial(model_class, config, device=device), draw)
         if what in frozen:
             freeze(model, frozen[what])
@@ -111,7 +115,7 @@ def _pairs_case(device: Device, draw: Draws, pooling: str, normalise: bool, targ
 
 def _outputs_case(
     what: str,
-    make: Callable[..., PretrainedModel],
+    make: Make,
     draw: Draws,
     names: Sequence[str],
     unused: Sequence[str],
@@ -177,8 +181,7 @@ def output_cases(device: Device) -> list[Case]:
     classes = partial(BertForSequenceClassification, CONFIG.replace(num_labels=3), device=device)
     tags = partial(BertForTokenClassification, CONFIG.replace(num_labels=3, crf=True), device=device)
     spans = partial(BertForQuestionAnswering, CONFIG, device=device)
-    cases = [_embeddings_case(device, draw), _observed_case(device, draw)]
-    for what, make, names, unused, batch in [
+    asked: list[tuple[str, Make, Sequence[str], Sequence[str], dict[str, Any]]] = [
         ("BertModel, last_hidden_state", plain, ["last_hidden_state"], PAIR_PARTS, {}),
         ("  pooler_output", plain, ["pooler_output"], (), {}),
         ("  two hidden states", plain, inside[:2], ("layer.1.", "pooler."), {}),
@@ -199,7 +202,9 @@ def output_cases(device: Device) -> list[Case]:
         ("  ends", spans, ["end_logits"], (), {}),
         ("  all outputs", spans, [*inside, "loss", "start_logits", "end_logits"], (), SPANS),
         ("SentenceEncoder, all outputs", sentences, [*inside, "embeddings"], (), {}),
-    ]:
+    ]
+    cases = [_embeddings_case(device, draw), _observed_case(device, draw)]
+    for what, make, names, unused, batch in asked:
         cases.append(_outputs_case(what, make, draw, names, unused, **batch))
     return cases
 

@@ -1,5 +1,7 @@
 """Every operation of ``ops`` that has a derivative, to be checked."""
 
+from functools import partial
+
 from minibert import ops
 from minibert.devices import Device
 from minibert.dropout_bits import dropout_key
@@ -33,16 +35,16 @@ def _primitive_cases(draw: Draws) -> list[Case]:
         function_case("linear", ops.linear, ops.linear_backward, affine),
         function_case("softmax", softmax, softmax_backward, {"x": x(3, 4, 6)}),
         function_case("log_softmax", log_softmax, log_softmax_backward, {"x": x(3, 4, 6)}),
-        function_case("layer_norm", lambda *a: ops.layer_norm(*a, 0.5), ops.layer_norm_backward, norm),
+        function_case("layer_norm", partial(ops.layer_norm, eps=0.5), ops.layer_norm_backward, norm),
         function_case(
             "embedding",
-            lambda weight: ops.embedding(weight, ids),
+            partial(ops.embedding, ids=ids),
             ops.embedding_backward,
             {"weight": x(7, 6)},
         ),
         function_case(
             "cross_entropy",
-            lambda logits: ops.cross_entropy(logits, labels, weights, 2.5),
+            partial(ops.cross_entropy, labels=labels, weights=weights, denominator=2.5),
             ops.cross_entropy_backward,
             {"logits": x(5, 7)},
         ),
@@ -53,7 +55,7 @@ def _primitive_cases(draw: Draws) -> list[Case]:
         cases.append(
             function_case(
                 name,
-                lambda x, key=key: ops.dropout(x, PROBABILITY, key),
+                partial(ops.dropout, probability=PROBABILITY, key=key),
                 ops.dropout_backward,
                 {"x": x(3, 4, 6)},
             )
@@ -63,7 +65,7 @@ def _primitive_cases(draw: Draws) -> list[Case]:
         cases.append(
             function_case(
                 name,
-                lambda q, k, v, bias=bias: attention(q, k, v, bias, PROBABILITY, _KEY),
+                partial(attention, bias=bias, probability=PROBABILITY, key=_KEY),
                 attention_backward,
                 heads,
             )
@@ -81,14 +83,21 @@ def _composite_cases(draw: Draws) -> list[Case]:
     return [
         function_case(
             "embed",
-            lambda *a: ops.embed(*a, ids, types, 0.5, PROBABILITY, _KEY),
+            partial(
+                ops.embed,
+                input_ids=ids,
+                token_type_ids=types,
+                eps=0.5,
+                probability=PROBABILITY,
+                key=_KEY,
+            ),
             ops.embed_backward,
             tables | norm,
         ),
         *(
             function_case(
                 f"linear_activation {name}",
-                lambda *a, name=name: ops.linear_activation(*a, name),
+                partial(ops.linear_activation, activation=name),
                 ops.linear_activation_backward,
                 {"x": x(3, 4, 6), "weight": draw.matrix(5, 6), "bias": x(5)},
             )
@@ -96,19 +105,19 @@ def _composite_cases(draw: Draws) -> list[Case]:
         ),
         function_case(
             "dropout_residual_norm",
-            lambda *a: ops.dropout_residual_norm(*a, 0.5, PROBABILITY, _KEY),
+            partial(ops.dropout_residual_norm, eps=0.5, probability=PROBABILITY, key=_KEY),
             ops.dropout_residual_norm_backward,
             {"x": x(3, 4, 6), "residual": x(3, 4, 6), **norm},
         ),
         function_case(
             "packed_attention",
-            lambda qkv: ops.packed_attention(qkv, bias, 2, PROBABILITY, _KEY),
+            partial(ops.packed_attention, bias=bias, num_heads=2, probability=PROBABILITY, key=_KEY),
             ops.packed_attention_backward,
             {"qkv": x(3, 4, 18)},
         ),
         function_case(
             "masked_lm_loss",
-            lambda *a: ops.masked_lm_loss(*a, labels, weights, 2.5),
+            partial(ops.masked_lm_loss, labels=labels, label_weights=weights, denominator=2.5),
             ops.masked_lm_loss_backward,
             {"hidden": x(5, 6), "weight": draw.matrix(7, 6), "bias": x(7)},
         ),
@@ -132,7 +141,7 @@ def _head_cases(draw: Draws) -> list[Case]:
         *(
             function_case(
                 f"{name} pooling",
-                lambda hidden, pool=forward: pool(hidden, mask),
+                partial(forward, mask=mask),
                 backward,
                 {"hidden": x(3, 4, 6)},
             )
@@ -140,19 +149,19 @@ def _head_cases(draw: Draws) -> list[Case]:
         ),
         # ε is between the lengths of these vectors: some are divided by it, the others by their length.
         function_case(
-            "unit_length", lambda x: ops.unit_length(x, 2.4), ops.unit_length_backward, {"x": x(3, 4, 6)}
+            "unit_length", partial(ops.unit_length, eps=2.4), ops.unit_length_backward, {"x": x(3, 4, 6)}
         ),
         function_case("cosine_similarity", ops.cosine_similarity, ops.cosine_similarity_backward, pairs),
         function_case(
             "cosine_loss",
-            lambda *a: ops.cosine_loss(*a, similarities, 2.5),
+            partial(ops.cosine_loss, targets=similarities, denominator=2.5),
             ops.cosine_loss_backward,
             pairs,
         ),
         *(
             function_case(
                 name,
-                lambda *a, symmetric=symmetric: ops.in_batch_softmax_loss(*a, 3.0, symmetric, 2.5),
+                partial(ops.in_batch_softmax_loss, scale=3.0, symmetric=symmetric, denominator=2.5),
                 ops.in_batch_softmax_loss_backward,
                 pairs,
             )
@@ -160,7 +169,7 @@ def _head_cases(draw: Draws) -> list[Case]:
         ),
         function_case(
             "squared_error",
-            lambda predictions: ops.squared_error(predictions, numbers, 2.5),
+            partial(ops.squared_error, targets=numbers, denominator=2.5),
             ops.squared_error_backward,
             {"predictions": x(4, 2)},
         ),
@@ -170,5 +179,10 @@ def _head_cases(draw: Draws) -> list[Case]:
             ops.span_loss_backward,
             {"logits": x(3, 4, 2)},
         ),
-        function_case("crf_nll", lambda *a: ops.crf_nll(*a, tags, words, 2.5), ops.crf_nll_backward, scores),
+        function_case(
+            "crf_nll",
+            partial(ops.crf_nll, tags=tags, mask=words, denominator=2.5),
+            ops.crf_nll_backward,
+            scores,
+        ),
     ]

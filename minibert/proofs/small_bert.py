@@ -4,11 +4,13 @@ B = 3, S = 6, H = 8, A = 2, F = 10, V = 13.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from minibert.bert.config import BertConfig
 from minibert.gradcheck import Draws
 from minibert.nn import Module
+
+M = TypeVar("M", bound=Module)
 
 CONFIG = BertConfig(
     vocab_size=13,
@@ -40,7 +42,7 @@ SPANS = {"start_positions": [2, 6, 0], "end_positions": [4, 9, 0]}
 SECOND_TEXTS = {"input_ids": [[2, 6, 3], [2, 7, 3], [2, 7, 3]], "attention_mask": [[1, 1, 1]] * 3}
 
 
-def with_twin(make: Callable[..., Module], draw: Draws) -> tuple[Module, Module]:
+def with_twin(make: Callable[..., M], draw: Draws) -> tuple[M, M]:
     """A module with random parameters in float64, and the same one in complex128 (see ``module_case``).
 
     ``make(dtype=…)`` returns it with memory. Dropout is on, and draws the same bits in both.

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
@@ -40,6 +40,14 @@ MOST_PADDING = 128  # rows that a model may have beyond its vocabulary without l
 
 # Written without a space before them when decoding.
 _GLUED = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
+
+
+class Encoding(TypedDict):
+    """What a model reads: lists of ints for one text, lists of such lists for several."""
+
+    input_ids: list
+    token_type_ids: list
+    attention_mask: list
 
 
 class BertTokenizer:
@@ -130,7 +138,6 @@ class BertTokenizer:
         ``max_characters_per_word`` characters, which is [UNK] anyway. ``progress`` shows two bars on stderr.
         """
         _refuse_single_text(texts)
-        options = dict(lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
         if vocab_size < len(SPECIAL_TOKENS):
             raise UserError(
                 f"vocab_size {vocab_size} does not even hold the {len(SPECIAL_TOKENS)} special tokens; "
@@ -138,7 +145,7 @@ class BertTokenizer:
             )
         counts = count_words(
             texts,
-            Normaliser(**options),
+            Normaliser(lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk),
             max_characters_per_word=max_characters_per_word,
             max_words=max_words,
             progress=progress,
@@ -151,7 +158,13 @@ class BertTokenizer:
             min_frequency=min_frequency,
             progress=progress,
         )
-        return cls(tokens, max_characters_per_word=max_characters_per_word, **options)
+        return cls(
+            tokens,
+            lowercase=lowercase,
+            strip_accents=strip_accents,
+            split_cjk=split_cjk,
+            max_characters_per_word=max_characters_per_word,
+        )
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> "BertTokenizer":
@@ -302,7 +315,7 @@ class BertTokenizer:
         max_length: int | None = None,
         padding: bool | str = False,
         truncation: bool | str | None = None,
-    ) -> dict[str, list]:
+    ) -> Encoding:
         """Model inputs: [CLS] text [SEP], or [CLS] text [SEP] text_pair [SEP].
 
         Args:
@@ -324,7 +337,7 @@ class BertTokenizer:
             truncation = max_length is not None and padding is False
         if max_length is None:
             max_length = self.model_max_length
-        _check_choices(max_length, padding, truncation)
+        _check_choices(padding, truncation)
 
         input_ids, token_type_ids = [], []
         for pair in pairs:
@@ -338,14 +351,14 @@ class BertTokenizer:
             token_type_ids.append([kind for kind, piece in enumerate(pieces) for _ in piece])
 
         lengths = [len(ids) for ids in input_ids]
-        longest = max(lengths, default=0)
-        width = 0 if not padding else max_length if padding == "max_length" else longest
-        encoded = {
-            "input_ids": [ids + [self.pad_id] * (width - len(ids)) for ids in input_ids],
-            "token_type_ids": [kinds + [0] * (width - len(kinds)) for kinds in token_type_ids],
-            "attention_mask": [[1] * length + [0] * (width - length) for length in lengths],
-        }
-        return {key: rows[0] for key, rows in encoded.items()} if isinstance(text, str) else encoded
+        width = _width(lengths, padding, max_length)
+        encoded = (
+            [ids + [self.pad_id] * (width - len(ids)) for ids in input_ids],
+            [kinds + [0] * (width - len(kinds)) for kinds in token_type_ids],
+            [[1] * length + [0] * (width - length) for length in lengths],
+        )
+        ids, kinds, mask = (rows[0] for rows in encoded) if isinstance(text, str) else encoded
+        return {"input_ids": ids, "token_type_ids": kinds, "attention_mask": mask}
 
     # ---------------------------------------------------------------- ids to text
 
@@ -401,7 +414,7 @@ def _text_pairs(text: str | Sequence[str], text_pair: str | Sequence[str] | None
     return list(zip(text, text_pair, strict=True))
 
 
-def _check_choices(max_length: int | None, padding: bool | str, truncation: bool | str) -> None:
+def _check_choices(padding: bool | str, truncation: bool | str) -> None:
     if padding not in (False, True, "longest", "max_length"):
         raise UserError(f"padding must be True, False, 'longest' or 'max_length', not {padding!r}")
     if truncation not in (False, True, "longest_first", "only_first", "only_second"):
@@ -409,8 +422,15 @@ def _check_choices(max_length: int | None, padding: bool | str, truncation: bool
             "truncation must be True, False, 'longest_first', 'only_first' or 'only_second', "
             f"not {truncation!r}"
         )
-    if padding == "max_length" and max_length is None:
+
+
+def _width(lengths: Sequence[int], padding: bool | str, max_length: int | None) -> int:
+    """How many tokens each row is to have at least. Raises UserError if that is a max_length not given."""
+    if padding != "max_length":
+        return max(lengths, default=0) if padding else 0
+    if max_length is None:
         raise UserError("padding='max_length' needs a max_length")
+    return max_length
 
 
 def _truncate(pieces: list[list[int]], max_length: int, strategy: bool | str) -> list[list[int]]:

@@ -10,6 +10,7 @@ A source is Python in jupytext's percent format. Tags tell what is special about
 import ast
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import jupytext
 from nbformat import NotebookNode
@@ -88,11 +89,15 @@ def _gap(node: ast.FunctionDef | ast.Assign) -> tuple[int, int, str]:
     """lines[start:end], which are the solution, and the line that stands there instead."""
     if isinstance(node, ast.Assign):
         names = " = ".join(ast.unparse(target) for target in node.targets)
-        return node.lineno - 1, node.end_lineno, f"{names} = ..."
+        return node.lineno - 1, _last_line(node), f"{names} = ..."
     if ast.get_docstring(node) is None:
         raise ValueError(f"the solution {node.name} has no docstring to say what is to be done")
     docstring = node.body[0]
-    return docstring.end_lineno, node.end_lineno, " " * docstring.col_offset + "raise NotImplementedError"
+    return _last_line(docstring), _last_line(node), " " * docstring.col_offset + "raise NotImplementedError"
+
+
+def _last_line(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno  # the parser always tells the end
 
 
 def _from_the_folder_below(markdown: str) -> str:
@@ -113,7 +118,7 @@ def _tidy(notebook: NotebookNode) -> NotebookNode:
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells, 1):
         cell.id = f"cell-{number}"
-        metadata = {"tags": tags(cell)} if tags(cell) else {}
+        metadata: dict[str, Any] = {"tags": tags(cell)} if tags(cell) else {}
         if FIGURE in tags(cell):
             metadata["jupyter"] = {"source_hidden": True}
         cell.metadata = NotebookNode(metadata)

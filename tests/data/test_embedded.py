@@ -67,3 +67,11 @@ def test_a_library_of_ones_own(tmp_path, monkeypatch):
     assert len(documents[0]) == 4
     assert documents[1:] == [[*docs, "There is something that is written in C."]]
     assert embedded.embedded_sources() == [f"Python {sys.version.split()[0]}"]
+
+
+def test_a_folder_left_behind_is_no_package(tmp_path, monkeypatch):
+    (tmp_path / "left_behind").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(embedded, "PACKAGES", ("left_behind",))
+    assert embedded.embedded_sources() == [f"Python {sys.version.split()[0]}"]
+    assert {module.package for module in embedded.installed_modules()} == {"python"}

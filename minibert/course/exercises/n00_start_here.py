@@ -30,7 +30,8 @@ def probabilities_at_mask(
     batch = tokenizer(texts, padding=True)
     position = batch["input_ids"][0].index(tokenizer.mask_id)
     outputs, _ = model.forward(**batch)
-    return to_numpy(ops.softmax(outputs.prediction_logits[0, position])[0])
+    logits = to_numpy(outputs.prediction_logits)  # (B, S, V)
+    return ops.softmax(logits[0, position])[0]
 
 
 @exercise(

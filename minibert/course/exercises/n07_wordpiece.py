@@ -12,13 +12,18 @@ from minibert.text.wordpiece import CONTINUATION, WordPiece
 
 # -- Normalising ------------------------------------------------------------------------------------
 
-TEXTS = ("Héllo, World!", "naïve CAFÉ", "don't", "C++ costs $5", "tabs\tand\nnew  lines", "“½ ﬁne”")
-TEXTS += (
+TEXTS = (
+    "Héllo, World!",
+    "naïve CAFÉ",
+    "don't",
+    "C++ costs $5",
+    "tabs\tand\nnew  lines",
+    "“½ ﬁne”",
     "Groß",
     "snake_case",
     "5€ → 4£",
-    "กัน",
-)  # in the last one the mark above the first letter has no class
+    "กัน",  # the mark above the first letter has no class
+)
 
 
 @exercise(
@@ -356,7 +361,7 @@ def counts_of_words_forgotten(words):
     "explained; the trainer that makes BERT vocabularies today, and ours, take the most frequent pair."
 )
 def score_of_the_likelihood(words):
-    singles = Counter()
+    singles: Counter[str] = Counter()
     for tokens, count in words.items():
         for token in tokens:
             singles[token] += count
@@ -371,7 +376,7 @@ def score_of_the_likelihood(words):
 )
 def ties_to_the_first_seen(words):
     counts = pair_counts(words)
-    return _merge(words, max(counts, key=counts.get))
+    return _merge(words, max(counts, key=lambda pair: counts[pair]))
 
 
 @merge_once.mistake(

@@ -46,7 +46,7 @@ def _forward_trials(draw: Draws) -> list[Trial]:
     return [Trial({"x": x, "up": up, "down": down, "norm": norm, "eps": EPS})]
 
 
-def _library_forward(x, up, down, norm, eps):
+def _library_forward(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> Array:
     wide, _ = linear_activation(x, *up, "gelu")
     narrow, _ = linear(wide, *down)
     return dropout_residual_norm(narrow, x, *norm, eps, 0.0, None)[0]
@@ -64,19 +64,19 @@ def _library_forward(x, up, down, norm, eps):
         "first output. See `BertLayer` in minibert/bert/encoder.py.",
     ),
 )
-def block_forward(x, up, down, norm, eps):
+def block_forward(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> Array:
     wide, _ = linear_activation(x, *up, "gelu")  # (B, S, F)
     narrow, _ = linear(wide, *down)  # (B, S, H)
     y, _ = layer_norm(x + narrow, *norm, eps)
     return y
 
 
-def _f(x, up, down):
+def _f(x: Array, up: Affine, down: Affine) -> Array:
     return linear(linear_activation(x, *up, "gelu")[0], *down)[0]
 
 
 @block_forward.mistake("The residual is missing: the sum x + f(x) is normalised, not f(x) alone.")
-def without_the_residual(x, up, down, norm, eps):
+def without_the_residual(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> Array:
     return layer_norm(_f(x, up, down), *norm, eps)[0]
 
 
@@ -84,37 +84,37 @@ def without_the_residual(x, up, down, norm, eps):
     "This is pre-LN, x + f(layer_norm(x)), as in GPT-2 and after. BERT normalises the sum: layer_norm(x + "
     "f(x))."
 )
-def normalised_before_instead_of_after(x, up, down, norm, eps):
+def normalised_before_instead_of_after(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> Array:
     return x + _f(layer_norm(x, *norm, eps)[0], up, down)
 
 
 @block_forward.mistake(
     "x is added behind the norm. In BERT the sum is what is normalised: layer_norm(x + f(x))."
 )
-def residual_behind_the_norm(x, up, down, norm, eps):
+def residual_behind_the_norm(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> Array:
     return x + layer_norm(_f(x, up, down), *norm, eps)[0]
 
 
 @block_forward.mistake(
     "The GELU is missing. Without it two linear maps are one: W₂ (W₁ x + b₁) + b₂ is linear in x."
 )
-def without_the_activation(x, up, down, norm, eps):
+def without_the_activation(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> Array:
     return layer_norm(x + linear(linear(x, *up)[0], *down)[0], *norm, eps)[0]
 
 
 @block_forward.mistake("The GELU comes after the second map; it belongs between the two, on the F features.")
-def activation_after_the_second_map(x, up, down, norm, eps):
+def activation_after_the_second_map(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> Array:
     wide, _ = linear(x, *up)
     return layer_norm(x + linear_activation(wide, *down, "gelu")[0], *norm, eps)[0]
 
 
 @block_forward.mistake("The norm is missing: this is the sum x + f(x) itself.")
-def without_the_norm(x, up, down, norm, eps):
+def without_the_norm(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> Array:
     return x + _f(x, up, down)
 
 
 @block_forward.mistake("The ε of the norm is another than `eps`: give the norm the one that comes in.")
-def another_epsilon(x, up, down, norm, eps):
+def another_epsilon(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> Array:
     return layer_norm(x + _f(x, up, down), *norm, 1e-12)[0]
 
 

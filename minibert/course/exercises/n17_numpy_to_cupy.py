@@ -128,7 +128,7 @@ def _rows(draw: Draws) -> list[Trial]:
     trials = []
     for size, threads, pack in ((11, 4, 4), (16, 8, 2)):
         arrays = {"x": draw.normal(size), "weight": draw.normal(size), "bias": draw.normal(size)}
-        y, _ = layer_norm(*arrays.values(), 0.5)
+        y, _ = layer_norm(**arrays, eps=0.5)
         arguments = {**arrays, "eps": 0.5, "threads": threads, "pack": pack}
         trials.append(Trial(arguments, f"H = {size}", {"y": y}))
     return trials

@@ -76,7 +76,7 @@ def tables_without_an_ending(old):
 def gamma_and_beta_kept(old):
     name, transposed = rename.solution(old)
     if old.endswith(("gamma", "beta")):
-        name = re.sub(r"\w+$", re.search(r"\w+$", old)[0], name)
+        name = re.sub(r"\w+$", old.split("/")[-1], name)
     return name, transposed
 
 

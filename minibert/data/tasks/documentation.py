@@ -138,12 +138,15 @@ def _sought(part: str) -> list[Entry]:
 
 def parameter_tags(part: str) -> list[TaggedSentence]:
     """Which words are names of the function's parameters? As many sentences with some as without."""
-    tagged, others = [], []
+    tagged: list[TaggedSentence] = []
+    others: list[TaggedSentence] = []
     for entry in _entries(part):
         names = {*entry.docstring.parameters, *chain.from_iterable(text.names for text in entry.parameters)}
         for sentence in entry.sentences:
-            if (example := _tagged(sentence, names, entry.place)) is not None:
-                (tagged if PARAMETER in example.tags else others).append(example)
+            words = _WORD.findall(sentence.text)
+            tags = _tags(words, sentence.marked_up, names)
+            if tags is not None:
+                (tagged if PARAMETER in tags else others).append(TaggedSentence(words, tags, entry.place))
     return list(chain.from_iterable(zip(tagged, others, strict=False)))
 
 
@@ -151,14 +154,13 @@ _MARKED = re.compile(r"(?<![\w`*])(``|`|\*)(\w+)\1(?![\w`*])")  # `axis`, ``axis
 _WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 
 
-def _tagged(sentence: Sentence, parameters: set[str], place: Place) -> TaggedSentence | None:
-    """The words and their tags; None if a word may be meant as a parameter's name or not.
+def _tags(words: list[str], marked_up: str, parameters: set[str]) -> list[str] | None:
+    """The tags of a sentence's words; None if a word may be meant as a parameter's name or not.
 
     What is set apart by markup is meant, and so is a name that is no word, such as fill_value or x0. An "a"
     that is not set apart is the article.
     """
-    words = _WORD.findall(sentence.text)
-    marked = Counter(match[2] for match in _MARKED.finditer(sentence.marked_up))
+    marked = Counter(match[2] for match in _MARKED.finditer(marked_up))
     tags = []
     for word in words:
         if word not in parameters or (word == "a" and not marked[word]):
@@ -167,7 +169,7 @@ def _tagged(sentence: Sentence, parameters: set[str], place: Place) -> TaggedSen
             tags.append(PARAMETER)
         else:
             return None
-    return TaggedSentence(words, tags, place)
+    return tags
 
 
 def parameter_questions(part: str) -> list[Question]:

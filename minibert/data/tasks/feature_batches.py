@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from minibert.data.batches import Batch
 from minibert.data.masking import IGNORED
 from minibert.data.randomness import generator
 from minibert.data.tasks.features import Feature, PairFeature
 from minibert.errors import UserError
 
+FeatureBatch = dict[str, Any]  # arrays by the names of the models' arguments; of pairs, two such batches
 
-def collate(features: Sequence[Feature], pad_id: int) -> Batch:
+
+def collate(features: Sequence[Feature], pad_id: int) -> FeatureBatch:
     """One batch of B rows, padded to its longest row, S.
 
     (B, S) int32: input_ids, token_type_ids, attention_mask (0 on padding), labels of words (−100 on padding).
@@ -23,7 +24,7 @@ def collate(features: Sequence[Feature], pad_id: int) -> Batch:
     Features of a frozen encoder, if there are any: (B, S, …) with zeros on padding, of whole texts (B, …).
     Of pairs of texts, ``first`` and ``second`` are such batches themselves.
     """
-    batch: Batch = {}
+    batch: FeatureBatch = {}
     for name, value in features[0].inputs.items():
         column = [feature.inputs[name] for feature in features]
         if isinstance(value, Feature):
@@ -48,7 +49,7 @@ def _padded(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
 
 def ordered_batches(
     features: Sequence[Feature], batch_size: int, pad_id: int
-) -> Iterator[tuple[np.ndarray, Batch]]:
+) -> Iterator[tuple[np.ndarray, FeatureBatch]]:
     """Every feature once, as (rows, batch): ``rows`` (B,) tells which feature each row of the batch is.
 
     The longest come first, so that memory that suffices for the first batch suffices for all. Raises
@@ -101,10 +102,10 @@ class FeatureStream:
         if self._batch >= len(self._plan):
             raise UserError(f"the saved place {state} lies beyond these examples: the data has changed")
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[FeatureBatch]:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> FeatureBatch:
         batch = collate([self.features[row] for row in self._plan[self._batch]], self.pad_id)
         self._batch += 1
         if self._batch == len(self._plan):

@@ -81,10 +81,7 @@ def pair_features(
     """
     features = []
     for index, example in enumerate(examples):
-        first, second = (
-            Feature(_row(tokenizer, text, None, max_length), index)
-            for text in (example.text, example.text_pair)
-        )
+        first, second = (Feature(_row(tokenizer, text, None, max_length), index) for text in example.pair)
         scored = {} if example.label is None else {"labels": example.label}
         features.append(PairFeature({"first": first, "second": second, **scored}, index))
     return features

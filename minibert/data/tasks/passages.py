@@ -94,11 +94,16 @@ def _table_passages(path: str | Path, faults: Faults) -> list[Passage]:
     passages = []
     for row in read_table(path, PASSAGE_COLUMNS, faults=faults):
         with faults.leave_out(row.place):
-            first = places.setdefault(row.label, row.place)
+            key = _id(row)
+            first = places.setdefault(key, row.place)
             if first is not row.place:
-                raise Problem(f"the id {row.label!r} stands in line {first.line} too")
-            passages.append(Passage(row.label, row.text, row.text_pair or ""))
+                raise Problem(f"the id {key!r} stands in line {first.line} too")
+            passages.append(Passage(key, row.text, row.text_pair or ""))
     return passages
+
+
+def _id(row: TextExample) -> str:
+    return str(row.label)  # the columns above say so: ids are read as labels are
 
 
 def read_queries(path: str | Path, passages: Sequence[Passage], faults: Faults | None = None) -> list[Query]:
@@ -111,6 +116,7 @@ def read_queries(path: str | Path, passages: Sequence[Passage], faults: Faults |
     such questions are left out and counted.
     """
     faults = Faults() if faults is None else faults
+    found: list[tuple[Place | str, str, str | None]]
     if _kind(path) == "json":
         ids = {passage.text: passage.id for passage in passages}
         found = [
@@ -119,10 +125,9 @@ def read_queries(path: str | Path, passages: Sequence[Passage], faults: Faults |
             if question.answers
         ]
     else:
-        known = {passage.id for passage in passages}
+        ids = {passage.id: passage.id for passage in passages}
         found = [
-            (row.place, row.text, row.label if row.label in known else None)
-            for row in read_table(path, QUERY_COLUMNS, faults=faults)
+            (row.place, row.text, ids.get(_id(row))) for row in read_table(path, QUERY_COLUMNS, faults=faults)
         ]
     queries: list[Query] = []
     for place, text, passage in found:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from minibert.data.tasks.features import Feature
-from minibert.data.tasks.squad import Answer, Question
+from minibert.data.tasks.squad import Question
 from minibert.errors import UserError
 from minibert.text import BertTokenizer
 
@@ -54,8 +55,12 @@ def question_windows(
     passage_tokens = lru_cache(maxsize=16)(lambda passage: _tokens_with_spans(tokenizer, passage))
     windows = []
     for index, question in enumerate(questions):
-        answer = next((answer for answer in question.answers if answer.start is not None), None)
-        if training and question.answers and answer is None:
+        answers = [
+            (answer.start, answer.start + len(answer.text))
+            for answer in question.answers
+            if answer.start is not None
+        ]
+        if training and question.answers and not answers:
             continue
         asked = tokenizer.token_ids(question.text)[:max_question]
         ids, spans = passage_tokens(question.passage)
@@ -63,10 +68,10 @@ def question_windows(
         if room < 1:
             raise UserError(f"max_length {max_length} leaves no room for a passage; give more")
         head = [tokenizer.cls_id, *asked, tokenizer.sep_id]
-        first, last = (-1, -1) if answer is None else _answer_tokens(answer, spans)
+        first, last = _answer_tokens(*answers[0], spans) if answers else (-1, -1)
         places = _window_places(len(ids), room, stride)
         for (start, stop), best in zip(places, _max_context(len(ids), places), strict=True):
-            inputs = {
+            inputs: dict[str, Any] = {
                 "input_ids": np.array([*head, *ids[start:stop], tokenizer.sep_id], np.int32),
                 "token_type_ids": np.repeat(np.array([0, 1], np.int32), [len(head), stop - start + 1]),
             }
@@ -110,8 +115,8 @@ def _max_context(tokens: int, places: Sequence[tuple[int, int]]) -> list[np.ndar
     return [best[start:stop] == window for window, (start, stop) in enumerate(places)]
 
 
-def _answer_tokens(answer: Answer, spans: np.ndarray) -> tuple[int, int]:
-    """The first and the last token of the passage that stand on a character of the answer."""
-    first = np.searchsorted(spans[:, 1], answer.start, "right")  # the first that ends behind its beginning
-    last = np.searchsorted(spans[:, 0], answer.start + len(answer.text), "left") - 1
+def _answer_tokens(start: int, stop: int, spans: np.ndarray) -> tuple[int, int]:
+    """The first and the last token of the passage that stand on its characters ``start`` to ``stop``."""
+    first = np.searchsorted(spans[:, 1], start, "right")  # the first that ends behind the beginning
+    last = np.searchsorted(spans[:, 0], stop, "left") - 1
     return int(first), int(last)

@@ -15,7 +15,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numba
 import numpy as np
@@ -53,10 +53,12 @@ def _each_rounded(function: Callable) -> Callable:
     return _compile(function, _EACH_ROUNDED)
 
 
-def _compile(function: Callable, fastmath: set[str], inline: str = "never") -> Callable:
+def _compile(
+    function: Callable, fastmath: set[str], inline: Literal["never", "always"] = "never"
+) -> Callable:
     dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath, inline=inline)(function)
     with contextlib.suppress(RuntimeError):  # there is no folder to keep it in: every process compiles anew
-        dispatcher._cache = _Kept(function)
+        dispatcher._cache = _Kept(function)  # type: ignore[attr-defined]  # Numba's types leave it out
     return dispatcher
 
 

@@ -65,7 +65,7 @@ def empty(shape: tuple[int, ...]) -> np.ndarray:
     eighth = 1 << (size.bit_length() - 4)  # sizes are whole eighths of a power of two
     buffer = _stock.take(-(-size // eighth) * eighth)
     # Views of an array over a memoryview refer to that array, not past it, so it lives as long as they do.
-    array = np.frombuffer(memoryview(buffer), dtype=np.float32, count=math.prod(shape))
+    array = np.frombuffer(buffer.data, dtype=np.float32, count=math.prod(shape))
     weakref.finalize(array, _stock.give_back, buffer).atexit = False
     return array.reshape(shape)
 

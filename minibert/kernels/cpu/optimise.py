@@ -18,7 +18,7 @@ def _sum_of_squares(x):
     return total
 
 
-def global_norm(grad: np.ndarray) -> np.ndarray:
+def global_norm(grad: np.ndarray) -> np.float32:
     """See ``ops.global_norm``."""
     sums = np.empty(-(-len(grad) // ELEMENTS), dtype=np.float64)
 
@@ -60,8 +60,8 @@ def adamw_update(
     if norm is not None and not np.isfinite(norm):
         return
     rates = beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps, weight_decay
-    numbers = lr, clip, *rates, 1.0 / mean_correction, 1.0 / variance_correction
-    numbers = [float32(number) for number in numbers]
+    given = lr, clip, *rates, 1.0 / mean_correction, 1.0 / variance_correction
+    numbers = [float32(number) for number in given]
 
     def block(s: slice) -> None:
         _adamw(value[s], grad[s], mean[s], variance[s], *numbers)

@@ -1,5 +1,6 @@
 """Launches that are only noted, so that they can be counted on a machine without a GPU (notebook 17)."""
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,13 +16,18 @@ def noted(note: Callable[[str], object]) -> Iterator[None]:
 
     Nobody computes, so no number that comes out means anything.
     """
-    launcher, find_cublas = launch.launcher, products.find_cublas
-    launch.launcher, products.find_cublas = _Launcher(note), lambda: _Cublas(note)
+
+    @functools.cache
+    def find_cublas() -> products.Cublas:
+        return _Cublas(note)
+
+    before = launch.launcher, products.find_cublas
+    launch.launcher, products.find_cublas = _Launcher(note), find_cublas
     try:
         with np.errstate(all="ignore"):  # for what is computed from numbers that nobody has set
             yield
     finally:
-        launch.launcher, products.find_cublas = launcher, find_cublas
+        launch.launcher, products.find_cublas = before
 
 
 class _Launcher(launch.Launcher):
@@ -35,9 +41,9 @@ class _Launcher(launch.Launcher):
         self._note(kernel)
 
 
-class _Cublas:
+class _Cublas(products.Cublas):
     def __init__(self, note: Callable[[str], object]):
         self._note = note
 
-    def gemm(self, *arguments: Any) -> None:
+    def gemm(self, *arguments: Any, **keywords: Any) -> None:
         self._note("cuBLAS")

@@ -31,8 +31,9 @@ class Cublas:
 
     def __init__(self, library: ctypes.CDLL):
         pointer, number, stride = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
-        matrix = [pointer, number, number]  # where it is, its type, its leading dimension
-        start = [pointer, *[number] * 5, pointer]  # handle, two flags, three sizes, alpha
+        matrix = pointer, number, number  # where it is, its type, its leading dimension
+        flags, sizes = (number, number), (number, number, number)
+        start = pointer, *flags, *sizes, pointer  # the first is the handle, the last alpha
         self._library = library
         self._single = library.cublasGemmEx
         self._single.argtypes = [*start, *matrix, *matrix, pointer, *matrix, number, number]

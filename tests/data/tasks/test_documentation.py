@@ -171,11 +171,12 @@ def test_words_that_are_parameters(own):
 def test_a_word_that_may_be_a_parameter_is_not_judged(own):
     mean, _ = own(a=MEAN, b=MEDIAN)
     sentence = next(sentence for sentence in mean.sentences if sentence.text.startswith("The values may"))
-    assert tasks._tagged(sentence, {"values"}, mean.place) is None
-    assert set(tasks._tagged(sentence, {"axis"}, mean.place).tags) == {"O"}
-    odd = tasks.Sentence("Both x0 and fill_value are given.", "Both x0 and fill_value are given.")
-    tagged = tasks._tagged(odd, {"x0", "fill_value"}, mean.place)
-    assert [tag != "O" for tag in tagged.tags] == [False, True, False, True, False, False, False]
+    words = tasks._WORD.findall(sentence.text)
+    assert tasks._tags(words, sentence.marked_up, {"values"}) is None
+    assert set(tasks._tags(words, sentence.marked_up, {"axis"})) == {"O"}
+    odd = "Both x0 and fill_value are given ."
+    tags = tasks._tags(odd.split(), odd, {"x0", "fill_value"})
+    assert [tag != "O" for tag in tags] == [False, True, False, True, False, False, False]
 
 
 def test_questions_about_parameters(own):

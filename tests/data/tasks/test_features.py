@@ -59,6 +59,11 @@ def test_texts_of_a_pair_each_for_itself(tokenizer):
     assert (len(scored), len(unknown), unknown.example) == (9, 6, 1)
 
 
+def test_a_text_alone_is_no_pair(tokenizer):
+    with pytest.raises(UserError, match=r"^a\.tsv: line 1: expected a pair of texts, found one$"):
+        pair_features([pair("a")], tokenizer, 5)
+
+
 @pytest.mark.parametrize(
     ("texts", "kept"),
     [
