@@ -27,6 +27,13 @@ class TextExample:
     label: str | float | None
     place: Place
 
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Both texts. Raises UserError if there is only one."""
+        if self.text_pair is None:
+            raise UserError(f"{self.place}: expected a pair of texts, found one")
+        return self.text, self.text_pair
+
     def to_dict(self) -> dict[str, Any]:
         """What is there of text, text_pair and label, as JSON can hold it."""
         told = {"text": self.text, "text_pair": self.text_pair, "label": self.label}
