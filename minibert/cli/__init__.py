@@ -6,6 +6,7 @@ code 2, without a traceback. Ctrl-C, and SIGTERM during training, give exit code
 """
 
 import argparse
+import io
 import os
 import sys
 import warnings
@@ -50,8 +51,9 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own); return the exit code."""
     interrupts.end_loading()
-    for stream in (sys.stdout, sys.stderr):  # a terminal without × or 東 shows ?
-        stream.reconfigure(errors="replace")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a notebook's is not one
+            stream.reconfigure(errors="replace")  # a terminal without × or 東 shows ?
     try:
         flags = parse(arguments)
         with warnings.catch_warnings():
@@ -70,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _show_warning(message: Warning | str, *_: Any) -> None:
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print(f"minibert: warning: {message}", file=sys.stderr)
 
 

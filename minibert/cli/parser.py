@@ -16,7 +16,7 @@ class Parser(argparse.ArgumentParser):
         layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
         super().__init__(**options, allow_abbrev=False, formatter_class=layout)
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list]:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse does it. Raises UserError for what is left over."""
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown and not unknown[0].startswith("-"):

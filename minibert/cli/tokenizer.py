@@ -68,7 +68,7 @@ def _train(flags: argparse.Namespace) -> None:
     print(corpus.describe())
     sentences = itertools.chain.from_iterable(corpus)
     tokenizer = BertTokenizer.train(
-        sentences, settings.vocab_size, lowercase=settings.lowercase, progress=sys.stderr.isatty()
+        sentences, settings.vocabulary_size, lowercase=settings.lowercase, progress=sys.stderr.isatty()
     )
     tokenizer.save_pretrained(output)
     print(f"{len(tokenizer):,} tokens written to {output}")

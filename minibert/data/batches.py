@@ -21,12 +21,15 @@ Batch = dict[str, np.ndarray]
 class Vocabulary(Protocol):
     """What is asked of a tokenizer here."""
 
-    vocab_size: int
     pad_id: int
     cls_id: int
     sep_id: int
     mask_id: int
     continues_word: np.ndarray  # (V,) bool: the token starts with "##"
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
 
 
 class BatchStream:

@@ -46,7 +46,10 @@ class SupportsTokenIds(Protocol):
     """What a tokenizer must offer here."""
 
     tokens: list[str]
-    vocab_size: int
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
 
     def token_ids_batch(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text."""

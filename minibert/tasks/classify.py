@@ -11,12 +11,20 @@ from scipy.special import expit
 from minibert import ops
 from minibert.arrays import to_numpy
 from minibert.bert import BertConfig
-from minibert.data.tasks import Faults, Feature, Place, TextExample, text_features
+from minibert.data.tasks import (
+    Faults,
+    Feature,
+    Place,
+    TextExample,
+    check_labels,
+    label_names,
+    text_features,
+)
 from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification
 from minibert.tasks import metrics
-from minibert.tasks.task import TableTask
+from minibert.tasks.task import PredictionT, TableOptions, TableTask
 
 MULTI_LABEL = "multi_label_classification"  # as in the model's configuration
 
@@ -32,14 +40,13 @@ class ClassPrediction:
 
 
 @dataclass(frozen=True)
-class LabelsPrediction:
-    """All labels that are likelier than not, and the probability (K,) of each label by itself."""
+class LabelsPrediction(ClassPrediction):
+    """The same of labels that do not exclude each other, and all of them that are likelier than not."""
 
     labels: list[str]
-    probabilities: np.ndarray
 
 
-class TextTask(TableTask):
+class TextTask(TableTask[BertForSequenceClassification, TableOptions, Feature, PredictionT]):
     """Labels or numbers for a text or a pair of texts, made from its pooled vector.
 
     ``several`` says whether an opened model gives each text several of them, as some that were fine-tuned by
@@ -47,6 +54,7 @@ class TextTask(TableTask):
     """
 
     Model = BertForSequenceClassification
+    Options = TableOptions
     several = False
 
     def open_model(self, folder: str | Path, **options: Any) -> BertForSequenceClassification:
@@ -56,7 +64,7 @@ class TextTask(TableTask):
         self.several = config.num_labels > 1 if config.is_regression else config.problem_type == MULTI_LABEL
         return model
 
-    def check(self, examples: Sequence[TextExample], faults: Faults | None = None) -> Sequence[TextExample]:
+    def check(self, examples: Sequence[TextExample], faults: Faults | None = None) -> list[TextExample]:
         """As `Task.check`. Raises UserError for a model that gives several labels or numbers."""
         if self.several:
             raise UserError(
@@ -87,8 +95,7 @@ class TextTask(TableTask):
         return super().example(text, pair, place)
 
     def learn_labels(self, examples: Sequence[TextExample]) -> None:
-        """As `Task.learn_labels`; and whether examples are pairs."""
-        super().learn_labels(examples)
+        """Find out whether examples are pairs."""
         self.pairs = examples[0].text_pair is not None
 
     def features(self, examples: Sequence[TextExample], *, training: bool) -> list[Feature]:
@@ -108,13 +115,22 @@ class TextTask(TableTask):
         return logits
 
 
-class Classify(TextTask):
+class Classify(TextTask[ClassPrediction]):
     """A label for a text, or for a pair of texts."""
 
     name = "classify"
     score_names = ("accuracy", "macro_f1", "matthews", "f1")
     metric = "accuracy"
     has_labels = True
+
+    def learn_labels(self, examples: Sequence[TextExample]) -> None:
+        """Take the names of the labels, and whether examples are pairs. Raises UserError for fewer than 2."""
+        super().learn_labels(examples)
+        self.labels = label_names(examples)
+
+    def check(self, examples: Sequence[TextExample], faults: Faults | None = None) -> list[TextExample]:
+        """As `TextTask.check`, but for those with unknown labels; see `data.tasks.check_labels`."""
+        return check_labels(super().check(examples, faults), self.labels, faults)
 
     def _model_settings(self) -> dict[str, Any]:
         return super()._model_settings() | {"problem_type": "single_label_classification"}
@@ -126,7 +142,7 @@ class Classify(TextTask):
 
     def predict(
         self, model: BertForSequenceClassification, examples: Sequence[TextExample], batch_size: int = 32
-    ) -> list[ClassPrediction] | list[LabelsPrediction]:
+    ) -> list[ClassPrediction]:
         """The likeliest label of each example and the probabilities of all, p = softmax(logits).
 
         With labels that do not exclude each other p = 1 / (1 + exp(−logits)), and all labels with p > 1/2.
@@ -134,7 +150,9 @@ class Classify(TextTask):
         logits = self._logits(model, examples, batch_size)  # (N, K)
         if model.config.problem_type == MULTI_LABEL:
             return [
-                LabelsPrediction([self.labels[i] for i in np.flatnonzero(row > 0.5)], row)
+                LabelsPrediction(
+                    self.labels[row.argmax()], row, [self.labels[i] for i in np.flatnonzero(row > 0.5)]
+                )
                 for row in expit(logits)
             ]
         probabilities, _ = ops.softmax(logits)
@@ -154,14 +172,14 @@ class Classify(TextTask):
         """F1 is there of two labels only."""
         return tuple(name for name in self.score_names if name != "f1" or len(self.labels) == 2)
 
-    def record(self, example: TextExample, prediction: ClassPrediction | LabelsPrediction) -> dict[str, Any]:
+    def record(self, example: TextExample, prediction: ClassPrediction) -> dict[str, Any]:
         """The text or texts, the label if it is known, the predicted one or ones, and all probabilities."""
         predicted = prediction.labels if isinstance(prediction, LabelsPrediction) else prediction.label
         scores = dict(zip(self.labels, prediction.probabilities.tolist(), strict=True))
         return example.to_dict() | {"prediction": predicted, "probabilities": scores}
 
 
-class Regress(TextTask):
+class Regress(TextTask[float | list[float]]):
     """A number for a text, or for a pair of texts."""
 
     name = "regress"
@@ -179,12 +197,14 @@ class Regress(TextTask):
 
     def predict(
         self, model: BertForSequenceClassification, examples: Sequence[TextExample], batch_size: int = 32
-    ) -> list[float] | list[list[float]]:
+    ) -> list[float | list[float]]:
         """The number for each example, or the list of all K if the model gives several."""
         logits = self._logits(model, examples, batch_size)  # (N, K)
         return (logits if model.config.num_labels > 1 else logits[:, 0]).tolist()
 
-    def scores(self, examples: Sequence[TextExample], predictions: Sequence[float]) -> dict[str, float]:
+    def scores(
+        self, examples: Sequence[TextExample], predictions: Sequence[float | list[float]]
+    ) -> dict[str, float]:
         """Pearson's and Spearman's correlation."""
         labels = [example.label for example in examples]
         return {name: getattr(metrics, name)(predictions, labels) for name in self.score_names}

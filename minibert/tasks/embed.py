@@ -91,7 +91,7 @@ class TextEncoder:
         digest = hashlib.sha256()
         for name, parameter in sorted(self.model.named_parameters()):
             digest.update(name.encode())
-            digest.update(np.ascontiguousarray(to_numpy(parameter.value), "<f4"))
+            digest.update(np.ascontiguousarray(to_numpy(parameter.value), "<f4").data)
         options = [getattr(self.tokenizer, name) for name in CONFIG_KEYS if name != "model_max_length"]
         told = [self.model.pooling, self.max_length, self.tokenizer.tokens, options]
         digest.update(json.dumps(told).encode())

@@ -46,7 +46,8 @@ def export(
     BertConfig.from_pretrained(folder, **resized)  # raises for what is no BERT
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         raise UserError(f"{output} is there already; choose another --output")
-    config, left_out = read_json(folder / "config.json") | resized, NOT_COMPANIONS
+    config = read_json(folder / "config.json") | resized
+    left_out: tuple[str, ...] = NOT_COMPANIONS
     if encoder_only:
         stored = encoder_tensors(stored, folder)
         config["architectures"] = ["BertModel"]
@@ -63,7 +64,8 @@ def export(
         if (folder / POOLING_FOLDER).is_dir():
             shutil.copytree(folder / POOLING_FOLDER, unfinished / POOLING_FOLDER)
         tensors = {name: tensor.read() for name, tensor in stored.items()}
-        for name in resized and [name for name in tensors if name.endswith(POSITION_TABLE)]:
-            tensors[name] = np.resize(tensors[name], (positions, tensors[name].shape[1]))  # rows come again
+        if positions is not None:
+            for name in [name for name in tensors if name.endswith(POSITION_TABLE)]:
+                tensors[name] = np.resize(tensors[name], (positions, tensors[name].shape[1]))  # rows repeat
         with replacing_weights(unfinished, tensors, config["dtype"], max_shard_size):
             write_json(unfinished / "config.json", config)

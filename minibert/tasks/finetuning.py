@@ -18,6 +18,7 @@ from minibert.files import atomic_folder, read_json, write_json
 from minibert.folders.model import PretrainedModel
 from minibert.heads import freeze, layerwise_lr
 from minibert.heads.freezing import check_frozen_layers, encoder_of
+from minibert.heads.task_models import TaskModel
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
 from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
@@ -194,7 +195,7 @@ def _check_model(settings: FinetuneSettings, task: Task) -> None:
         check_frozen_layers(config, int(settings.freeze))
 
 
-def _some(examples: Sequence[Any], limit: int | None, seed: int) -> Sequence[Any]:
+def _some(examples: Sequence[Any], limit: int | None, seed: int) -> list[Any]:
     """At most ``limit`` random examples, in their original order; with None, all of them."""
     chosen = generator("some examples", seed).permutation(len(examples))[:limit]
     return [examples[i] for i in sorted(chosen.tolist())]
@@ -213,8 +214,8 @@ class _Restart:
         self.folder = settings.folder / f"seed-{seed}"
         self.model = _open_model(settings, data.task, seed, run.device, checkpoint)
         self.best: dict[str, Any] = checkpoint.state["best"] if checkpoint else {}  # the best evaluation
-        if settings.features and data.task.frozen_encoder is None:  # the same for all restarts
-            pad_id, size = data.task.tokenizer.pad_id, settings.batch_size
+        if isinstance(self.model, TaskModel) and settings.features and data.task.frozen_encoder is None:
+            pad_id, size = data.task.tokenizer.pad_id, settings.batch_size  # the same for all restarts
             data.task.frozen_encoder = FrozenEncoder(self.model, pad_id, size, Path(settings.out))
         self.trainer = self._make_trainer(run)
         if checkpoint is not None:
@@ -281,7 +282,7 @@ def _open_model(
     settings: FinetuneSettings, task: Task, seed: int, device: Device, checkpoint: Checkpoint | None
 ) -> PretrainedModel:
     """A new model, or the checkpoint's, frozen as far as the settings say."""
-    options = {"device": device, "precision": settings.precision}
+    options: dict[str, Any] = {"device": device, "precision": settings.precision}
     if checkpoint is not None:
         model = task.open_model(checkpoint.folder, **options)
     else:
@@ -364,11 +365,19 @@ def _finish(
 
 def _spread(scores: Mapping[str, Sequence[float | None]]) -> dict[str, dict[str, float]]:
     """Mean and deviation of each score that all restarts have, if there are several."""
-    whole = {name: values for name, values in scores.items() if len(values) > 1 and None not in values}
-    functions = {"mean": statistics.fmean, "deviation": statistics.stdev}
+    several = {name: values for name, values in _whole(scores).items() if len(values) > 1}
+    if not several:
+        return {}
     return {
-        what: {name: f(values) for name, values in whole.items()} for what, f in functions.items() if whole
+        "mean": {name: statistics.fmean(values) for name, values in several.items()},
+        "deviation": {name: statistics.stdev(values) for name, values in several.items()},
     }
+
+
+def _whole(scores: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
+    """The scores that are a number in all restarts."""
+    numbers = {name: [value for value in values if value is not None] for name, values in scores.items()}
+    return {name: found for name, found in numbers.items() if len(found) == len(scores[name])}
 
 
 def _write_card(
@@ -392,7 +401,7 @@ def _write_card(
             for name in ("epochs", "batch_size", "accumulation", "learning_rate")
         },
         command=settings.command_line(options),
-        scores={name: values for name, values in scores.items() if None not in values},
+        scores=_whole(scores),
         scored_on="the dev data, by which this model was chosen",
         best=best,
         pairs=bool(data.task.pairs),

@@ -30,12 +30,12 @@ class FinetuneSettings(RunSettings):
         1, "Run", "runs from the seeds SEED, SEED + 1, …, of which the best on the dev data is kept", least=1
     )
 
-    task: str | None = setting(None, "Task", "what is learned", choices=tuple(TASKS))
+    task: str = setting(None, "Task", "what is learned", choices=tuple(TASKS))
     metric: str | None = setting(
         None, "Task", "score on the dev data that chooses the best checkpoint; none: the task's usual one"
     )
 
-    train: str | None = setting(None, "Data", "file to learn from")
+    train: str = setting(None, "Data", "file to learn from")
     dev: str | None = setting(
         None, "Data", "file to measure on; none: a share of the training data is held out"
     )
@@ -76,13 +76,13 @@ class FinetuneSettings(RunSettings):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, what in (
+        for name, what in (  # these two have no default
             ("task", f"one of {', '.join(TASKS)}, or a recipe"),
             ("train", "the file to learn from"),
         ):
             if getattr(self, name) is None:
                 raise UserError(f"{name} is missing: give {what}")
+        super().__post_init__()
         scores = TASKS[self.task].score_names
         if self.metric is not None and self.metric not in scores:
             raise UserError(

@@ -1,6 +1,7 @@
 """Pre-training measured on held-out text: which, and how."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from minibert.data import PreparedCorpus, held_out_batches
 from minibert.nn.targets import IGNORED
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import BertTokenizer
-from minibert.train.metrics import Batch, as_float, count_targets
+from minibert.train.metrics import as_float, count_targets
 
 
 def evaluation_batches(
@@ -31,7 +32,7 @@ def evaluation_batches(
     return batches
 
 
-def evaluate(model: BertForPreTraining, batches: Sequence[Batch]) -> dict[str, float]:
+def evaluate(model: BertForPreTraining, batches: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Losses (nats) and accuracies in pre-training, dropout off, over all predictions in these batches.
 
     Every prediction counts the same, whichever batch it is in: the sums are divided once, by the

@@ -1,6 +1,7 @@
 """What pre-trained heads know without fine-tuning: how likely a sentence is, and what may follow it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -8,7 +9,7 @@ from tqdm import tqdm
 from minibert import ops
 from minibert.arrays import to_numpy
 from minibert.bert import BertForPreTraining
-from minibert.data.batches import Batch
+from minibert.bert.heads import BertLMPredictionHead
 from minibert.data.tasks import Feature, MinimalPair, collate, ordered_batches
 from minibert.errors import UserError
 from minibert.ops.stable_softmax import log_sum_exp
@@ -35,12 +36,15 @@ def pseudo_log_likelihoods(
     into evaluation mode. ``progress`` shows a bar on a terminal.
 
     Source: Salazar et al. 2020, "Masked Language Model Scoring".
-    Raises UserError if a sentence is longer than the model's positions, or if the vocabulary has more tokens
-    than the model.
+    Raises UserError if the model has no such head, if a sentence is longer than its positions, or if the
+    vocabulary has more tokens than the model.
     """
     tokenizer.check_size(model.config.vocab_size)
     if batch_size < 1:
         raise UserError(f"batch size must be at least 1, got {batch_size}")
+    head = model.cls.predictions
+    if head is None:
+        raise UserError(f"{type(model).__name__} has no head for masked words; use BertForMaskedLM")
     model.eval()
     features = [
         Feature({"input_ids": np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)}, index)
@@ -52,7 +56,7 @@ def pseudo_log_likelihoods(
         for start in range(0, len(sentence), batch_size):
             rows = slice(start, start + batch_size)
             batch = collate([features[index] for index in sentence[rows]], tokenizer.pad_id)
-            log_p = _masked_log_probabilities(model, batch, position[rows], tokenizer.mask_id)
+            log_p = _masked_log_probabilities(model, head, batch, position[rows], tokenizer.mask_id)
             np.add.at(sums, sentence[rows], log_p)
             bar.update(len(log_p))
     return sums
@@ -70,7 +74,11 @@ def _copies(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _masked_log_probabilities(
-    model: BertForPreTraining, batch: Batch, positions: np.ndarray, mask_id: int
+    model: BertForPreTraining,
+    head: BertLMPredictionHead,
+    batch: dict[str, Any],
+    positions: np.ndarray,
+    mask_id: int,
 ) -> np.ndarray:
     """log p of the token at one position of each row, from all others: (B, S), (B,) → (B,)."""
     input_ids, each = batch["input_ids"], np.arange(len(positions))
@@ -79,7 +87,7 @@ def _masked_log_probabilities(
     outputs, _ = model.forward(**batch, return_logits=False)
     asarray = model.device.asarray
     flat = asarray(each * input_ids.shape[1] + positions)  # b·S + s
-    logits, _ = model.cls.predictions.forward(outputs.last_hidden_state, flat)  # (B, V)
+    logits, _ = head.forward(outputs.last_hidden_state, flat)  # (B, V)
     return to_numpy(logits[asarray(each), asarray(hidden_words)] - log_sum_exp(logits, axis=-1))
 
 
@@ -123,8 +131,13 @@ def next_sentence_probabilities(
     """How probable it is that each second text follows its first: (N,), from the next-sentence head.
 
     Of a pair too long for the model the longer text is cut at its end. The model is put into evaluation mode.
-    Raises UserError if there are not equally many texts, or if the vocabulary has more tokens than the model.
+    Raises UserError if the model has no such head, if there are not equally many texts, or if the vocabulary
+    has more tokens than the model.
     """
+    if model.cls.seq_relationship is None:
+        raise UserError(
+            f"{type(model).__name__} has no head for the next sentence; use BertForNextSentencePrediction"
+        )
     tokenizer.check_size(model.config.vocab_size)
     model.eval()
     longest = model.config.max_position_embeddings

@@ -18,9 +18,11 @@ def fill_mask(
     guessed without knowing the other guesses, as in training. The probabilities are the softmax over all V
     rows of the model; a row beyond the vocabulary, which has no token, is never a guess.
 
-    Raises UserError if there is no [MASK], if the text is longer than the model's positions, or if the
-    vocabulary has more tokens than the model.
+    Raises UserError if the model has no such head, if there is no [MASK], if the text is longer than the
+    model's positions, or if the vocabulary has more tokens than the model.
     """
+    if model.cls.predictions is None:
+        raise UserError(f"{type(model).__name__} has no head for masked words; use BertForMaskedLM")
     tokenizer.check_size(model.config.vocab_size)
     if not 1 <= top_k <= len(tokenizer):
         raise UserError(f"top_k must be 1 to {len(tokenizer)}, the size of the vocabulary; got {top_k}")

@@ -117,7 +117,7 @@ def entity_scores(
     """
     if len(predicted) != len(labels) or any(map(_different_lengths, predicted, labels)):
         raise UserError("there must be a predicted tag for every word of every sentence")
-    right, guessed, there = Counter(), Counter(), Counter()  # by the kind
+    right, guessed, there = Counter[str](), Counter[str](), Counter[str]()  # by the kind
     for predicted_tags, tags in zip(predicted, labels, strict=True):
         predicted_entities, true_entities = set(entities(predicted_tags)), set(entities(tags))
         right.update(kind for kind, _, _ in predicted_entities & true_entities)

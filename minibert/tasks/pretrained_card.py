@@ -30,7 +30,7 @@ def write_pretrained_card(
         part: f"{results[text]['tokens']:,} tokens in {results[text]['documents']:,} documents"
         for part, text in (("to train on", "training_text"), ("held out", "held_out_text"))
     }
-    recipe = {"began from": settings.model or "nothing"}
+    recipe: dict[str, Any] = {"began from": settings.model or "nothing"}
     recipe |= dict(phase.describe().split(": ") for phase in settings.phases())
     recipe |= {
         "read": f"{results['tokens']:,} tokens in {format_seconds(results['seconds'])} of training",

@@ -70,7 +70,7 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
     if settings.tokenizer is not None:
         folder, origin = Path(settings.tokenizer), "read from"
     else:
-        split = {"held_out": settings.held_out, "seed": settings.seed}
+        split: dict[str, Any] = {"held_out": settings.held_out, "seed": settings.seed}
         # the version, because another may learn differently
         key = _hash(corpus.fingerprint(), split, settings.vocab_size, settings.lowercase, __version__)
         folder, origin = Path(settings.prepared) / f"vocabulary-{key}", "reused from"
@@ -79,13 +79,13 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
             check_writable(folder)
             sentences = training_sentences(corpus, **split)
             tokenizer = BertTokenizer.train(
-                sentences, settings.vocab_size, lowercase=settings.lowercase, progress=show_progress
+                sentences, settings.vocabulary_size, lowercase=settings.lowercase, progress=show_progress
             )
             with atomic_folder(folder) as unfinished:
                 tokenizer.save_pretrained(unfinished)
     tokenizer = BertTokenizer.from_pretrained(folder)
     if settings.model is not None:
-        tokenizer.check_size(settings.vocab_size)
+        tokenizer.check_size(settings.vocabulary_size)
     print(f"vocabulary: {len(tokenizer):,} tokens; {origin} {folder}", flush=True)
     return tokenizer
 
@@ -116,7 +116,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
 
 def _pretrain(run: Run, settings: PretrainSettings) -> dict[str, Any]:
     checkpoint = _find_start(run, settings)
-    settings.model_config(settings.vocab_size)  # sizes that do not fit are reported before any work is done
+    settings.model_config(settings.vocabulary_size)  # sizes that do not fit are reported before any work
     settings.phases()  # and so are lengths
     run.prepare_machine()
     print(f"{settings.describe()}\n", flush=True)
@@ -181,7 +181,7 @@ def _make_model(
 ) -> BertForPreTraining:
     """The checkpoint's model, or that of a folder, or a new one."""
     Model = BertForPreTraining if settings.nsp else BertForMaskedLM
-    options = {"device": device, "precision": settings.precision, "seed": settings.seed}
+    options: dict[str, Any] = {"device": device, "precision": settings.precision, "seed": settings.seed}
     if checkpoint is not None:
         model = Model.from_pretrained(checkpoint.folder, **options)
     elif settings.model is not None:
@@ -286,7 +286,7 @@ def _finish(
         "peak_memory": peak_memory(run.device, trainer.pool_bytes),
     }
     # The last step may have been taken by another process, before the run was resumed.
-    last_checkpoint = read_json(trainer.checkpoint / "state.json", "checkpoint's state")
+    last_checkpoint = read_json(list_checkpoints(run.folder)[-1] / "state.json", "checkpoint's state")
     results = summary | {
         "tokens": trainer.tokens,
         "training_text": _sizes(prepared.train),

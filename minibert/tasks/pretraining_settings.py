@@ -14,7 +14,8 @@ from minibert.train import RunSettings
 
 # What a new model has where nothing else is given. These are not defaults, because a model to go on from has
 # its own, and any setting that is given must then agree with it.
-USUAL = {"preset": "tiny", "vocab_size": 8192, "hidden_act": "gelu"}
+USUAL_PRESET, USUAL_VOCAB_SIZE = "tiny", 8192
+USUAL = {"preset": USUAL_PRESET, "vocab_size": USUAL_VOCAB_SIZE, "hidden_act": "gelu"}
 # The settings that are BertConfig's, under its names.
 SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
@@ -71,7 +72,7 @@ class PretrainSettings(RunSettings):
         None, "Corpus", "folder with a vocabulary to use; none: learn one from the training documents"
     )
     vocab_size: int | None = setting(
-        None, "Corpus", f"tokens in the vocabulary to learn; none: {USUAL['vocab_size']}", least=6
+        None, "Corpus", f"tokens in the vocabulary to learn; none: {USUAL_VOCAB_SIZE}", least=6
     )
     lowercase: bool = setting(True, "Corpus", "lower-case the text and strip accents (a learned vocabulary)")
 
@@ -81,7 +82,7 @@ class PretrainSettings(RunSettings):
         "folder of a model to go on from, with its sizes, its vocabulary and its weights; none: a new model",
     )
     preset: str | None = setting(
-        None, "Model", f"size of the model; none: {USUAL['preset']}, or as MODEL", choices=tuple(PRESETS)
+        None, "Model", f"size of the model; none: {USUAL_PRESET}, or as MODEL", choices=tuple(PRESETS)
     )
     num_hidden_layers: int | None = setting(
         None, "Model", "layers, if not the preset's", flag="layers", least=1
@@ -192,7 +193,8 @@ class PretrainSettings(RunSettings):
         config = BertConfig.from_pretrained(self.model)
         values = {"tokenizer": self.model, "vocab_size": config.vocab_size}
         values |= {name: getattr(config, name) for name in SIZES}
-        has_preset = PRESETS.get(self.preset) == (config.num_hidden_layers, config.hidden_size)
+        sizes = (config.num_hidden_layers, config.hidden_size)
+        has_preset = self.preset is not None and PRESETS[self.preset] == sizes
         for name, fitting in {**values, "preset": self.preset if has_preset else None}.items():
             given = getattr(self, name)
             if given not in (None, fitting):
@@ -201,6 +203,11 @@ class PretrainSettings(RunSettings):
                 )
         return self.replace(**values)
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Tokens in the vocabulary to learn; of settings `with_sizes` for a model, in its own."""
+        return self.vocab_size or USUAL_VOCAB_SIZE
+
     def model_config(self, vocab_size: int) -> BertConfig:
         """The preset with the sizes that were changed, for a vocabulary of this size.
 
@@ -208,7 +215,7 @@ class PretrainSettings(RunSettings):
         """
         sizes = {name: getattr(self, name) for name in SIZES}
         config = BertConfig.preset(
-            self.preset or USUAL["preset"],
+            self.preset or USUAL_PRESET,
             vocab_size=vocab_size,
             hidden_dropout_prob=self.dropout or 0.0,
             attention_probs_dropout_prob=self.dropout or 0.0,
@@ -256,12 +263,12 @@ class PretrainSettings(RunSettings):
         )
         phases = [
             Phase(0, border, self.batch_size, instances),
-            Phase(border, self.steps, self._long_batch_size(), long_instances),
+            Phase(border, self.steps, self._long_batch_size(self.long_seq_length), long_instances),
         ]
         return phases[border == 0 :]
 
-    def _long_batch_size(self) -> int:
-        short, long = self.max_seq_length, self.long_seq_length
+    def _long_batch_size(self, long: int) -> int:
+        short = self.max_seq_length
         if long <= short:
             raise UserError(f"long_seq_length is {long}; it must be longer than max_seq_length, {short}")
         if self.long_batch_size is not None:

@@ -132,7 +132,9 @@ class AnswerPrediction:
         return self.null_score - self.answers[0].score if self.answers else np.inf
 
 
-class AnswerQuestions(Task):
+class AnswerQuestions(
+    Task[BertForQuestionAnswering, AnswerOptions, Question, QuestionWindow, AnswerPrediction]
+):
     """The span of a passage that answers a question."""
 
     name = "qa"
@@ -242,7 +244,9 @@ class AnswerQuestions(Task):
 
         The probabilities are the softmax of the scores of the best; "" among them is no answer.
         """
-        best = [(answer.text, answer.start, answer.stop, answer.score) for answer in prediction.answers]
+        best: list[tuple[str, int | None, int | None, float]] = [
+            (answer.text, answer.start, answer.stop, answer.score) for answer in prediction.answers
+        ]
         if self.options.null_threshold is not None or not best:
             best.append(("", None, None, prediction.null_score))
             best.sort(key=lambda entry: -entry[-1])

@@ -29,6 +29,7 @@ def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel
     """
     name, folder = folder, model_folder(folder)
     check_folder(folder)
+    chosen: type[Task] | None
     pairs = None
     if (folder / TASK_FILE).is_file():
         chosen, pairs, values = _read_task(folder / TASK_FILE)

@@ -16,6 +16,7 @@ import numpy as np
 from minibert.data.randomness import generator
 from minibert.data.tasks import Place, Query, TextExample
 from minibert.errors import UserError
+from minibert.heads import BertForSequenceClassification
 from minibert.tasks.classify import Classify, Regress
 from minibert.tasks.embed import TextEncoder
 from minibert.tasks.registry import open_task
@@ -30,14 +31,19 @@ class Reranker:
     """A classifier of pairs with two labels, of which the second says that they match, or a regression."""
 
     task: Classify | Regress
-    model: Any
+    model: BertForSequenceClassification
 
     @classmethod
     def open(cls, folder: str | Path, **options: Any) -> "Reranker":
         """The model in a fine-tuned folder. Raises UserError for another kind of model."""
         task, model = open_task(folder, **options)
-        judges = isinstance(task, Regress) or (isinstance(task, Classify) and len(task.labels) == 2)
-        if not judges or task.several or task.pairs is False:
+        if (
+            not isinstance(task, Classify | Regress)
+            or not isinstance(model, task.Model)
+            or (task.has_labels and len(task.labels) != 2)
+            or task.several
+            or task.pairs is False
+        ):
             raise UserError(
                 f"{folder}: cannot re-rank with this model of the task {task.name}; expected a classifier of "
                 "pairs with two labels (make its data with  minibert search pairs)"
@@ -47,9 +53,9 @@ class Reranker:
     def scores(self, pairs: Sequence[tuple[str, str]], batch_size: int = 32) -> np.ndarray:
         """How well each passage answers its query, (N,): ln p(right)/p(wrong), or the regression's number."""
         examples = [TextExample(*pair, None, Place("the pairs", i)) for i, pair in enumerate(pairs, start=1)]
-        predictions = self.task.predict(self.model, examples, batch_size)
         if isinstance(self.task, Regress):
-            return np.array(predictions)
+            return np.array(self.task.predict(self.model, examples, batch_size))
+        predictions = self.task.predict(self.model, examples, batch_size)
         probabilities = np.stack([prediction.probabilities for prediction in predictions])  # (N, 2)
         wrong, right = np.log(np.maximum(probabilities, np.finfo(probabilities.dtype).tiny)).T
         return right - wrong

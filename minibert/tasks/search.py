@@ -139,8 +139,8 @@ class PassageIndex:
 
         Raises UserError for another encoder. Options as for ``from_pretrained``: device …
         """
-        options = {"pooling": self.info.pooling, "max_length": self.info.max_length} | options
-        encoder = TextEncoder.open(folder or self.info.model, **options)
+        made: dict[str, Any] = {"pooling": self.info.pooling, "max_length": self.info.max_length}
+        encoder = TextEncoder.open(folder or self.info.model, **(made | options))
         self.check(encoder)
         return encoder
 

@@ -15,6 +15,7 @@ from minibert.data.tasks import (
     FeatureStream,
     PairFeature,
     Place,
+    Question,
     TextExample,
     pair_features,
 )
@@ -26,7 +27,7 @@ from minibert.heads.sentence import MODULES_FILE
 from minibert.settings import setting
 from minibert.tasks import metrics
 from minibert.tasks.embed import LENGTH_FILE, TextEncoder
-from minibert.tasks.task import TableOptions, TableTask
+from minibert.tasks.task import TableOptions, TableTask, hold_out
 
 # Whose recipes are of use for a loss.
 RECIPE_TASKS = {"cosine": ("regress",), "softmax": ("qa", "similarity")}
@@ -76,7 +77,7 @@ class PairPrediction:
         return float(self.first @ self.second)
 
 
-class Similarity(TableTask):
+class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, PairPrediction]):
     """The cosine of two texts' vectors."""
 
     name = "similarity"
@@ -108,15 +109,8 @@ class Similarity(TableTask):
                 raise UserError(
                     f"recipe {name} gives no pairs for the loss {self.options.loss}; choose another"
                 )
-            examples = recipe.read(path, labelled=labelled or not self.scored, faults=faults)
-            if recipe.task == "qa":
-                examples = [
-                    TextExample(question.text, question.passage, None, Place(path, 1))
-                    for question in examples
-                    if question.answers
-                ]
-                if not examples:
-                    raise UserError(f"{path}: no question in this file has an answer; give another file")
+            found = recipe.read(path, labelled=labelled or not self.scored, faults=faults)
+            examples = _answered(found, path) if recipe.task == "qa" else found
         if examples[0].text_pair is None:
             raise UserError(f"{examples[0].place}: one text; say which column holds the second (pair_column)")
         return examples
@@ -131,22 +125,27 @@ class Similarity(TableTask):
         """Find the range of the scores. Raises UserError if it is none."""
         if not self.scored:
             return
-        scores = [example.label for example in examples]
-        lowest, highest = self.options.lowest_score, self.options.highest_score
-        lowest = min(scores) if lowest is None else lowest
-        highest = max(scores) if highest is None else highest
+        lowest, highest = self._score_range(_scores(examples))
         if not lowest < highest:
             raise UserError(
                 f"{examples[0].place.path}: scores from {lowest} to {highest} are no range to learn from"
             )
         self.options = self.options.replace(lowest_score=lowest, highest_score=highest)
 
+    def _score_range(self, scores: np.ndarray) -> tuple[float, float]:
+        """The lowest and the highest score: as the options say, or if they do not, of these scores."""
+        lowest, highest = self.options.lowest_score, self.options.highest_score
+        return (
+            float(scores.min()) if lowest is None else lowest,
+            float(scores.max()) if highest is None else highest,
+        )
+
     def hold_out(
         self, examples: Sequence[TextExample], share: float, seed: int
     ) -> tuple[list[TextExample], list[TextExample]]:
         """As `Task.hold_out`, but no second text (a passage, say) is on both sides."""
-        seconds = list(dict.fromkeys(example.text_pair for example in examples))
-        held_out = set(super().hold_out(seconds, share, seed)[1])
+        seconds = list(dict.fromkeys(example.pair[1] for example in examples))
+        held_out = set(hold_out(seconds, share, seed)[1])
         return (
             [example for example in examples if example.text_pair not in held_out],
             [example for example in examples if example.text_pair in held_out],
@@ -158,14 +157,13 @@ class Similarity(TableTask):
         The highest score is the cosine 1, the lowest 0, or with ``opposites`` −1.
         """
         if training and self.scored:
-            low, high = self.options.lowest_score, self.options.highest_score
+            scores = _scores(examples)
+            low, high = self._score_range(scores)
             least = -1.0 if self.options.opposites else 0.0
-            examples = [
-                replace(example, label=least + (1.0 - least) * (example.label - low) / (high - low))
-                for example in examples
-            ]
+            labels = (least + (1.0 - least) * (scores - low) / (high - low)).tolist()
         else:
-            examples = [replace(example, label=None) for example in examples]
+            labels = [None] * len(examples)
+        examples = [replace(example, label=label) for example, label in zip(examples, labels, strict=True)]
         return pair_features(examples, self.tokenizer, self.options.max_length)
 
     def batches(self, features: Sequence[PairFeature], batch_size: int, seed: int) -> FeatureStream:
@@ -205,7 +203,7 @@ class Similarity(TableTask):
     ) -> list[PairPrediction]:
         """The vectors of each pair."""
         encoder = TextEncoder(model, self.tokenizer, self.options.max_length)
-        texts = [example.text for example in examples] + [example.text_pair for example in examples]
+        texts = [example.text for example in examples] + [example.pair[1] for example in examples]
         vectors, _ = ops.unit_length(encoder.embed(texts, batch_size))
         return [PairPrediction(*pair) for pair in zip(*np.split(vectors, 2), strict=True)]
 
@@ -214,10 +212,10 @@ class Similarity(TableTask):
     ) -> dict[str, float]:
         """The correlations of cosines with scores, or how far up the right second texts are."""
         if self.scored:
-            pair = [prediction.cosine for prediction in predictions], [example.label for example in examples]
+            pair = [prediction.cosine for prediction in predictions], _scores(examples)
             return {name: getattr(metrics, name)(*pair) for name in ("spearman", "pearson")}
         first, second = (np.stack([getattr(p, side) for p in predictions]) for side in ("first", "second"))
-        ranks = partner_ranks(first, second, [example.text_pair for example in examples])
+        ranks = partner_ranks(first, second, [example.pair[1] for example in examples])
         recalls = {f"recall@{k}": metrics.recall_at(ranks, k) for k in (1, 10)}
         return {"mrr": metrics.mean_reciprocal_rank(ranks), **recalls}
 
@@ -228,6 +226,20 @@ class Similarity(TableTask):
     def record(self, example: TextExample, prediction: PairPrediction) -> dict[str, Any]:
         """The two texts, the score if it is known, and their cosine."""
         return example.to_dict() | {"cosine": prediction.cosine}
+
+
+def _answered(questions: Sequence[Question], path: str | Path) -> list[TextExample]:
+    """Each question that has an answer, and its passage. Raises UserError if none has."""
+    place = Place(path, 1)
+    answered = [question for question in questions if question.answers]
+    if not answered:
+        raise UserError(f"{path}: no question in this file has an answer; give another file")
+    return [TextExample(question.text, question.passage, None, place) for question in answered]
+
+
+def _scores(examples: Sequence[TextExample]) -> np.ndarray:
+    """The score of each pair, (N,)."""
+    return np.array([example.label for example in examples], float)
 
 
 def partner_ranks(

@@ -14,6 +14,8 @@ from minibert.data.tasks import (
     Place,
     TaggedFeature,
     TaggedSentence,
+    check_labels,
+    label_names,
     read_conll,
     tagged_features,
 )
@@ -48,7 +50,7 @@ class TagOptions(TaskOptions):
             raise UserError("columns count from 1, or from -1 backwards; 0 is none")
 
 
-class Tag(Task):
+class Tag(Task[BertForTokenClassification, TagOptions, TaggedSentence, TaggedFeature, list[str]]):
     """A softmax for each word, at its first piece, or one CRF over the words of a sentence.
 
     A sentence that is too long for the model is read in several rows, which do not see each other. A
@@ -78,6 +80,14 @@ class Tag(Task):
         if pair is not None:
             raise Problem("words are tagged in one text, not in two with a tab between; give one")
         return TaggedSentence(text.split(), None, place)
+
+    def learn_labels(self, examples: Sequence[TaggedSentence]) -> None:
+        """Take the names of the tags. Raises UserError if there are fewer than 2."""
+        self.labels = label_names(examples)
+
+    def check(self, examples: Sequence[TaggedSentence], faults: Faults | None = None) -> list[TaggedSentence]:
+        """The sentences all of whose tags are known; see `data.tasks.check_labels`."""
+        return check_labels(examples, self.labels, faults)
 
     def features(self, examples: Sequence[TaggedSentence], *, training: bool) -> list[TaggedFeature]:
         """One or several rows a sentence; see `data.tasks.tagged_features`."""
@@ -116,10 +126,10 @@ class Tag(Task):
         return [to_bio(tags, "iob1") for tags in predictions] if self.marks_entities else predictions
 
     def scores(
-        self, examples: Sequence[TaggedSentence], predictions: Sequence[Sequence[str]]
+        self, examples: Sequence[TaggedSentence], predictions: Sequence[list[str]]
     ) -> dict[str, float]:
         """F1, precision and recall of entities, if tags mark any, and the share of tags that are right."""
-        labels = [sentence.tags for sentence in examples]
+        labels = _tags(examples)
         right = {"accuracy": accuracy([*chain(*predictions)], [*chain(*labels)])}
         if not self.marks_entities:
             return right
@@ -131,17 +141,17 @@ class Tag(Task):
         return self.score_names if self.marks_entities else ("accuracy",)
 
     def details(
-        self, examples: Sequence[TaggedSentence], predictions: Sequence[Sequence[str]]
+        self, examples: Sequence[TaggedSentence], predictions: Sequence[list[str]]
     ) -> dict[str, dict[str, float]]:
         """The same of each kind of entity, and how many there are ("support")."""
         if not self.marks_entities:
             return {}
-        kinds = entity_scores(predictions, [sentence.tags for sentence in examples])
+        kinds = entity_scores(predictions, _tags(examples))
         return {kind: scores for kind, scores in kinds.items() if kind != "overall"}
 
-    def record(self, example: TaggedSentence, prediction: Sequence[str]) -> dict[str, Any]:
+    def record(self, example: TaggedSentence, prediction: list[str]) -> dict[str, Any]:
         """The words, their tags if they are known, the predicted ones, and the entities that these mark."""
-        told = {"words": example.words, "labels": example.tags, "prediction": prediction}
+        told: dict[str, Any] = {"words": example.words, "labels": example.tags, "prediction": prediction}
         if self.marks_entities:
             told["entities"] = [
                 {"kind": kind, "start": start, "stop": stop, "text": " ".join(example.words[start:stop])}
@@ -149,10 +159,15 @@ class Tag(Task):
             ]
         return {name: value for name, value in told.items() if value is not None}
 
-    def own_format(self, examples: Sequence[TaggedSentence], predictions: Sequence[Sequence[str]]) -> str:
+    def own_format(self, examples: Sequence[TaggedSentence], predictions: Sequence[list[str]]) -> str:
         """A CoNLL file: word and predicted tag, one word a line, an empty line between sentences."""
         sentences = (
             "".join(f"{word}\t{tag}\n" for word, tag in zip(sentence.words, tags, strict=True))
             for sentence, tags in zip(examples, predictions, strict=True)
         )
         return "\n".join(sentences)
+
+
+def _tags(sentences: Sequence[TaggedSentence]) -> list[list[str]]:
+    """The right tags; a sentence that is not labelled has none."""
+    return [sentence.tags or [] for sentence in sentences]

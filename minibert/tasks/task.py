@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from tqdm import tqdm
 
 from minibert.assets import model_folder
-from minibert.bert import BertConfig, BertOutput
+from minibert.bert import BertConfig
 from minibert.data.randomness import generator
 from minibert.data.tasks import (
     FORMATS,
@@ -20,8 +20,6 @@ from minibert.data.tasks import (
     FeatureStream,
     Place,
     TextExample,
-    check_labels,
-    label_names,
     ordered_batches,
     read_table,
 )
@@ -29,6 +27,9 @@ from minibert.data.tasks.tables import USUAL_COLUMNS, column_of
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.folders.model import PretrainedModel
+from minibert.heads.outputs import TaskOutput
+from minibert.heads.task_models import TaskModel
+from minibert.nn import Module
 from minibert.settings import Settings, setting
 from minibert.text import BertTokenizer
 
@@ -52,28 +53,37 @@ class TaskOptions(Settings):
     )
 
 
-class Task:
+ModelT = TypeVar("ModelT", bound=PretrainedModel)
+OptionsT = TypeVar("OptionsT", bound=TaskOptions)
+ExampleT = TypeVar("ExampleT")  # what is read from files
+FeatureT = TypeVar("FeatureT", bound=Feature)  # what examples are written out as
+PredictionT = TypeVar("PredictionT")
+OutputT = TypeVar("OutputT", bound=TaskOutput)
+ItemT = TypeVar("ItemT")
+
+
+class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
     """One task. A subclass says how it reads, what the model is given, and what is made of its outputs.
 
-    ``labels`` are the names of the classes in the order of their ids, None for a task without classes.
+    It names five types: those of its model, its options, the examples that it reads, the features that these
+    are written out as, and its predictions.
+
+    ``labels`` are the names of the classes in the order of their ids; a task without classes has none.
     ``pairs`` says for tasks that can do with both whether a model reads pairs of texts or single ones, None
     if that is not known. `learn_labels` takes both from training data, `open_task` from a model's folder.
     """
 
     name: ClassVar[str]  # as in --task
-    Model: ClassVar[type[PretrainedModel]]
-    Options: ClassVar[type[TaskOptions]]
+    Model: type[ModelT]  # this and the next belong to the class too, but no ClassVar may hold a type variable
+    Options: type[OptionsT]
     score_names: ClassVar[tuple[str, ...]]  # of all scores that there may be
-    metric: str  # the score that chooses the best checkpoint if nothing is said; more is better
     has_labels: ClassVar[bool] = False
     own_ending: ClassVar[str | None] = None  # of the names of files in the task's `own_format`
 
-    def __init__(
-        self, tokenizer: BertTokenizer, options: TaskOptions | None = None, labels: list[str] | None = None
-    ):
+    def __init__(self, tokenizer: BertTokenizer, options: OptionsT | None = None, labels: Sequence[str] = ()):
         self.tokenizer = tokenizer
         self.options = self.Options() if options is None else options
-        self.labels = labels
+        self.labels = list(labels)
         self.pairs: bool | None = None
         self.frozen_encoder: Callable[[Sequence[Feature]], Sequence[Feature]] | None = (
             None  # see tasks/frozen.py
@@ -81,7 +91,9 @@ class Task:
 
     # -- Data -----------------------------------------------------------------------------------
 
-    def read(self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None) -> list[Any]:
+    def read(
+        self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None
+    ) -> list[ExampleT]:
         """The examples in a person's file, in its order. Raises UserError, naming file and line."""
         recipe = self.options.recipe
         if recipe is None:
@@ -90,7 +102,7 @@ class Task:
             raise UserError(f"recipe {recipe} is for the task {RECIPES[recipe].task}, not {self.name}")
         return RECIPES[recipe].read(path, labelled=labelled, faults=faults)
 
-    def _read(self, path: str | Path, labelled: bool, faults: Faults | None) -> list[Any]:
+    def _read(self, path: str | Path, labelled: bool, faults: Faults | None) -> list[ExampleT]:
         """The same for files without a recipe."""
         raise NotImplementedError
 
@@ -104,7 +116,7 @@ class Task:
             options = self.options.to_dict() | read | dict(layout)
             self.options = self.Options.from_dict(options, f"task {self.name}")
 
-    def example(self, text: str, pair: str | None, place: Place) -> Any:
+    def example(self, text: str, pair: str | None, place: Place) -> ExampleT:
         """The example, without a label, of a text that somebody typed, or of a text and its partner.
 
         Raises `Problem` for what the task cannot read.
@@ -112,51 +124,41 @@ class Task:
         raise NotImplementedError
 
     @property
-    def label_ids(self) -> dict[str, int] | None:
+    def label_ids(self) -> dict[str, int]:
         """The id of each label."""
-        return None if self.labels is None else {name: i for i, name in enumerate(self.labels)}
+        return {name: i for i, name in enumerate(self.labels)}
 
-    def learn_labels(self, examples: Sequence[Any]) -> None:
-        """Take the names of the labels from the training data. Raises UserError if there are fewer than 2."""
-        if self.has_labels:
-            self.labels = label_names(examples)
+    def learn_labels(self, examples: Sequence[ExampleT]) -> None:
+        """Take from the training data what a task has to know of its labels; usually nothing.
 
-    def check(self, examples: Sequence[Any], faults: Faults | None = None) -> Sequence[Any]:
-        """Examples to evaluate on whose labels the training data has; see `data.tasks.check_labels`."""
-        return check_labels(examples, self.labels, faults) if self.has_labels else examples
-
-    def hold_out(self, examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
-        """Examples to train on, and a random share of them, at least one, to evaluate on.
-
-        Raises UserError if not at least one is left for either.
+        Raises UserError for labels that nothing can be learned from.
         """
-        count = max(1, round(share * len(examples)))
-        if count >= len(examples):
-            raise UserError(
-                f"cannot hold out {count} of {len(examples)} example(s); give a dev file, or more"
-            )
-        order = generator("held-out examples", seed).permutation(len(examples))
-        chosen = set(order[:count].tolist())
-        return (
-            [example for i, example in enumerate(examples) if i not in chosen],
-            [example for i, example in enumerate(examples) if i in chosen],
-        )
 
-    def features(self, examples: Sequence[Any], *, training: bool) -> list[Feature]:
+    def check(self, examples: Sequence[ExampleT], faults: Faults | None = None) -> list[ExampleT]:
+        """The examples that the model can be evaluated on: those whose labels it knows, if it has any."""
+        return list(examples)
+
+    def hold_out(
+        self, examples: Sequence[ExampleT], share: float, seed: int
+    ) -> tuple[list[ExampleT], list[ExampleT]]:
+        """Examples to train on, and a random share of them to evaluate on; see `hold_out`."""
+        return hold_out(examples, share, seed)
+
+    def features(self, examples: Sequence[ExampleT], *, training: bool) -> list[FeatureT]:
         """Examples written out as rows of batches, for training with what is to be learned."""
         raise NotImplementedError
 
-    def batches(self, features: Sequence[Feature], batch_size: int, seed: int) -> FeatureStream:
+    def batches(self, features: Sequence[FeatureT], batch_size: int, seed: int) -> FeatureStream:
         """The stream of training batches."""
         return FeatureStream(features, batch_size, self.tokenizer.pad_id, seed=seed)
 
     # -- Models ---------------------------------------------------------------------------------
 
-    def trainee(self, model: PretrainedModel) -> Any:
+    def trainee(self, model: ModelT) -> Module:
         """What a trainer trains: the model, or something around it that has its parameters."""
         return model
 
-    def new_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
+    def new_model(self, folder: str | Path, **options: Any) -> ModelT:
         """The encoder in a pretrained folder with a new head; options as for ``from_pretrained``.
 
         A head for this very task, with the same labels, is no new one: it goes on learning.
@@ -171,7 +173,7 @@ class Task:
         )
         return self.Model.from_pretrained(folder, new_head=not goes_on, **options)
 
-    def open_model(self, folder: str | Path, **options: Any) -> PretrainedModel:
+    def open_model(self, folder: str | Path, **options: Any) -> ModelT:
         """A model that has been fine-tuned for this task, whose labels become the task's."""
         self.check_model(BertConfig.from_pretrained(folder))
         model = self.Model.from_pretrained(folder, complete=True, **options)
@@ -192,7 +194,7 @@ class Task:
                 f"{config.max_position_embeddings} positions; give a smaller one"
             )
 
-    def save(self, model: PretrainedModel, folder: str | Path) -> None:
+    def save(self, model: ModelT, folder: str | Path) -> None:
         """Write a folder that `open_task` opens, and transformers if it knows the model."""
         model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
@@ -207,45 +209,68 @@ class Task:
 
     # -- Predictions ----------------------------------------------------------------------------
 
-    def predict(self, model: PretrainedModel, examples: Sequence[Any], batch_size: int = 32) -> list[Any]:
+    @property
+    def metric(self) -> str:
+        """The score that chooses the best checkpoint if nothing is said; more is better."""
+        raise NotImplementedError
+
+    def predict(self, model: ModelT, examples: Sequence[ExampleT], batch_size: int = 32) -> list[PredictionT]:
         """A prediction for each example, on the host. Leaves the model in evaluation mode."""
         raise NotImplementedError
 
     def outputs(
-        self, model: PretrainedModel, features: Sequence[Feature], batch_size: int
-    ) -> Iterator[tuple[np.ndarray, BertOutput]]:
+        self, model: TaskModel[OutputT], features: Sequence[Feature], batch_size: int
+    ) -> Iterator[tuple[np.ndarray, OutputT]]:
         """What the model makes of features, dropout off; see `outputs`."""
         if self.frozen_encoder is not None:
             features = self.frozen_encoder(features)
         return outputs(model, features, batch_size, self.tokenizer.pad_id)
 
-    def calibrate(self, examples: Sequence[Any], predictions: Sequence[Any]) -> None:
+    def calibrate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> None:
         """Choose what the task can choose itself (a threshold, say) by these predictions; usually nothing."""
 
-    def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
+    def scores(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
         """How good predictions are, as fractions (``tasks.metrics``); examples with labels."""
         raise NotImplementedError
 
-    def scores_for(self, examples: Sequence[Any]) -> tuple[str, ...]:
+    def scores_for(self, examples: Sequence[ExampleT]) -> tuple[str, ...]:
         """The names of the scores that predictions for these examples can have."""
         return self.score_names
 
-    def details(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, dict[str, float]]:
+    def details(
+        self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]
+    ) -> dict[str, dict[str, float]]:
         """The same for parts of the data, such as each kind of entity; by the part, then by the score."""
         return {}
 
-    def record(self, example: Any, prediction: Any) -> dict[str, Any]:
+    def record(self, example: ExampleT, prediction: PredictionT) -> dict[str, Any]:
         """An example and its prediction as one JSON object."""
         raise NotImplementedError
 
-    def own_format(self, examples: Sequence[Any], predictions: Sequence[Any]) -> str:
+    def own_format(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> str:
         """A file of predictions as other programs for the task expect it, where there is such a format."""
         raise NotImplementedError
 
 
+def hold_out(items: Sequence[ItemT], share: float, seed: int) -> tuple[list[ItemT], list[ItemT]]:
+    """Examples to train on, and a random share of them, at least one, to evaluate on.
+
+    Raises UserError if not at least one is left for either.
+    """
+    count = max(1, round(share * len(items)))
+    if count >= len(items):
+        raise UserError(f"cannot hold out {count} of {len(items)} example(s); give a dev file, or more")
+    order = generator("held-out examples", seed).permutation(len(items))
+    chosen = set(order[:count].tolist())
+    return (
+        [item for i, item in enumerate(items) if i not in chosen],
+        [item for i, item in enumerate(items) if i in chosen],
+    )
+
+
 def outputs(
-    model: PretrainedModel, features: Sequence[Feature], batch_size: int, pad_id: int
-) -> Iterator[tuple[np.ndarray, BertOutput]]:
+    model: TaskModel[OutputT], features: Sequence[Feature], batch_size: int, pad_id: int
+) -> Iterator[tuple[np.ndarray, OutputT]]:
     """What a model makes of features, dropout off: batch after batch, the rows and their outputs.
 
     ``rows`` (B,) tells which feature each row of the outputs belongs to; the longest come first. On a
@@ -282,24 +307,25 @@ class TableOptions(TaskOptions):
 
     def columns(self) -> list[Columns]:
         """The possible columns of a file, of which the first that fits is taken."""
-        label = column_of(self.label_column)
-        if self.text_column is None:
+        text, pair, label = map(column_of, (self.text_column, self.pair_column, self.label_column))
+        if text is None:
             return [replace(columns, label=label or columns.label) for columns in USUAL_COLUMNS]
-        texts = column_of(self.text_column), column_of(self.pair_column)
-        return [Columns(*texts, name, self.header) for name in ([label] if label else ["label", "score"])]
+        return [Columns(text, pair, name, self.header) for name in ([label] if label else ["label", "score"])]
 
 
-class TableTask(Task):
+TableOptionsT = TypeVar("TableOptionsT", bound=TableOptions)
+
+
+class TableTask(Task[ModelT, TableOptionsT, TextExample, FeatureT, PredictionT]):
     """A task whose examples are texts or pairs of texts, one a row."""
 
-    Options = TableOptions
     has_scores: ClassVar[bool] = False  # whether labels are numbers
 
     def example(self, text: str, pair: str | None, place: Place) -> TextExample:
         """A row without a label."""
         return TextExample(text, pair, None, place)
 
-    def _read(self, path: str | Path, labelled: bool, faults: Faults | None) -> list[Any]:
+    def _read(self, path: str | Path, labelled: bool, faults: Faults | None) -> list[TextExample]:
         return read_table(
             path,
             self.options.columns(),

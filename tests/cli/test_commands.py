@@ -1,6 +1,8 @@
 """The commands as a person meets them: what they print, and what they say when something is wrong."""
 
+import contextlib
 import errno
+import io
 import json
 import os
 import shlex
@@ -408,6 +410,13 @@ def test_exit_code_and_message_reach_the_shell():
 def test_a_terminal_that_knows_only_ascii_is_no_error():
     result = run_process("info", "--preset", "tiny", env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert result.returncode == 0 and "30522 ? 128" in result.stdout
+
+
+def test_a_stream_that_is_no_file_is_no_error():
+    """As a notebook's, and what contextlib redirects to."""
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        assert main(["info", "--preset", "tiny"]) == 0
+    assert "30522 × 128" in told.getvalue()
 
 
 def test_cuda_without_cupy_says_how_to_install_it(monkeypatch, workplace, capsys):

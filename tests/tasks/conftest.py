@@ -87,9 +87,9 @@ def reranker(encoder_folder: Path, tmp_path: Path) -> Callable[..., Reranker]:
     """reranker(Task, labels, pairs): opened from the folder of a random model."""
 
     def make(
-        task_class: type = Classify, labels: Sequence[str] | None = ("0", "1"), pairs: bool | None = None
+        task_class: type = Classify, labels: Sequence[str] = ("0", "1"), pairs: bool | None = None
     ) -> Reranker:
-        task = task_class(TOKENIZER, labels=labels and list(labels))
+        task = task_class(TOKENIZER, labels=labels)
         task.pairs = pairs
         task.save(task.new_model(encoder_folder, seed=1), tmp_path / "reranker")
         return Reranker.open(tmp_path / "reranker")

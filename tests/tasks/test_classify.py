@@ -160,13 +160,15 @@ def test_labels_that_do_not_exclude_each_other_have_a_sigmoid_each(foreign, tabl
         id2label={0: "funny", 1: "long", 2: "sad"}, problem_type="multi_label_classification"
     )
     texts = ["it was good", "bad film", "really a really good film", "it", "good good bad", "a film"]
-    found = predict_texts(folder, texts, dtype="float64")
+    found, (task, _) = predict_texts(folder, texts, dtype="float64"), open_task(folder)
     kinds = set()
     for text, told in zip(texts, found, strict=True):
         logits = model.forward([TOKENIZER(text)["input_ids"]])[0].logits[0]
         expected = dict(zip(("funny", "long", "sad"), 1 / (1 + np.exp(-logits)), strict=True))
         assert told["probabilities"] == pytest.approx(expected)
         assert told["prediction"] == [label for label, p in expected.items() if p > 0.5]
+        [one] = task.predict(model, [task.example(text, None, Place("a text", 1))])
+        assert (one.label, one.labels) == (max(expected, key=expected.get), told["prediction"])
         kinds.add(len(told["prediction"]))
     assert len(kinds) > 1, "so that it is not by chance that each text has as many labels as it should"
     message = "gives each text several labels or numbers, but a file holds one for each"
@@ -199,7 +201,7 @@ def test_regression_from_one_file_to_one_number(encoder, table, tmp_path):
     assert scores["pearson"] == pytest.approx(np.corrcoef(predictions, [0.5, 4, 2])[0, 1])
     task.save(model, tmp_path / "tuned")
     again, _ = open_task(tmp_path / "tuned")
-    assert (type(again), again.options.max_length, again.labels, task.labels) == (Regress, 9, None, None)
+    assert (type(again), again.options.max_length, again.labels, task.labels) == (Regress, 9, [], [])
     record = again.record(examples[1], predictions[1])
     assert record == {"text": "film", "text_pair": "a film", "label": 4.0, "prediction": predictions[1]}
 

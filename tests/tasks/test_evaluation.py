@@ -21,7 +21,7 @@ SIZES |= {"initializer_range": 0.5}
 def tuned(tmp_path):
     """tuned(Task, labels): the folder of a random model for a task."""
 
-    def write(task_class, labels=None):
+    def write(task_class, labels=()):
         BertModel(BertConfig(vocab_size=len(TOKENIZER), **SIZES), seed=1).save_pretrained(
             tmp_path / "encoder"
         )

@@ -128,5 +128,9 @@ def test_what_cannot_be_scored_is_refused(config):
         pseudo_log_likelihoods(model, larger, ["a"])
     with pytest.raises(UserError, match="the vocabulary has 21 tokens but the model knows only 20"):
         next_sentence_probabilities(model, larger, ["a"], ["b"])
+    with pytest.raises(UserError, match="BertForNextSentencePrediction has no head for masked words"):
+        pseudo_log_likelihoods(BertForNextSentencePrediction(config), TOKENIZER, ["a"])
+    with pytest.raises(UserError, match="BertForMaskedLM has no head for the next sentence"):
+        next_sentence_probabilities(BertForMaskedLM(config), TOKENIZER, ["a"], ["b"])
     with pytest.raises(UserError, match="must be equally many: got 1 and 2"):
         next_sentence_probabilities(model, TOKENIZER, ["a"], ["b", "c"])

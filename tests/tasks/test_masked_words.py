@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
+from minibert.bert import BertConfig, BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining
 from minibert.errors import UserError
 from minibert.tasks import fill_mask
 from minibert.text import BertTokenizer
@@ -75,3 +75,8 @@ def test_what_cannot_be_filled_is_refused(config, tokenizer):
             fill_mask(model, tokenizer, "[MASK]", top_k=top_k)
     with pytest.raises(UserError, match=r"^the vocabulary has 13 tokens but the model knows only 12"):
         fill_mask(model, BertTokenizer([*TOKENS, "more"]), "[MASK]")
+
+
+def test_a_model_without_a_head_for_masked_words_is_refused(config, tokenizer):
+    with pytest.raises(UserError, match="BertForNextSentencePrediction has no head for masked words"):
+        fill_mask(BertForNextSentencePrediction(config), tokenizer, "the [MASK]")

@@ -24,7 +24,7 @@ def test_scores_are_the_log_odds_of_the_second_label(reranker):
 
 
 def test_a_regression_judges_by_its_number(reranker):
-    model = reranker(Regress, None)
+    model = reranker(Regress, ())
     pairs = [("who sings ?", passage.text) for passage in PASSAGES]
     examples = [model.task.example(*pair, None) for pair in pairs]
     np.testing.assert_allclose(model.scores(pairs), model.task.predict(model.model, examples), rtol=1e-4)
@@ -48,7 +48,7 @@ def test_what_was_found_comes_in_the_order_of_the_scores(reranker):
         (Classify, ("a", "b", "c")),
         (Tag, ("B-x", "O")),
         (Classify, ("0", "1"), False),  # of single texts
-        (Regress, None, False),
+        (Regress, (), False),
     ],
 )
 def test_other_models_are_refused(reranker, model):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from minibert.data.tasks.conll import TaggedSentence
 from minibert.data.tasks.faults import Faults, Problem
@@ -9,6 +10,7 @@ from minibert.data.tasks.tables import TextExample
 from minibert.errors import UserError
 
 Labelled = TextExample | TaggedSentence
+LabelledT = TypeVar("LabelledT", bound=Labelled)
 
 
 def label_names(examples: Sequence[Labelled]) -> list[str]:
@@ -25,8 +27,8 @@ def label_names(examples: Sequence[Labelled]) -> list[str]:
 
 
 def check_labels(
-    examples: Sequence[Labelled], names: Sequence[str], faults: Faults | None = None
-) -> list[Labelled]:
+    examples: Sequence[LabelledT], names: Sequence[str], faults: Faults | None = None
+) -> list[LabelledT]:
     """The examples whose labels are all among ``names``, those of the training data.
 
     Labels of the training data that do not occur here are noted in ``faults``. Raises UserError, naming file
