@@ -172,6 +172,28 @@ def lock(path: str | Path, taken: str) -> Iterator[None]:
                 folder.rmdir()
 
 
+@contextmanager
+def folder_locked(folder: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock on a folder, which ends with the process at the latest. Yields whether we hold it.
+
+    We do not if somebody else does and we do not ``wait``, nor where there are no locks (on Windows, on some
+    network drives).
+    """
+    descriptor = None
+    try:
+        if sys.platform != "win32":
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        held = descriptor is not None
+    except OSError:
+        held = False
+    try:
+        yield held
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
 def _leave_locks_to_parent() -> None:
     """In a forked process: close its copies of the locked files, lest it hold the locks of a dead parent."""
     while _locked:

@@ -16,7 +16,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -33,10 +32,7 @@ from tqdm import tqdm
 from minibert.data.corpora import Corpus, RawDocument
 from minibert.data.randomness import generator
 from minibert.errors import UserError
-from minibert.files import atomic_folder, explain_write_errors, read_json, write_json
-
-if sys.platform != "win32":
-    import fcntl
+from minibert.files import atomic_folder, explain_write_errors, folder_locked, read_json, write_json
 
 FORMAT = 2
 PIECE_CHARACTERS = 1_000_000  # documents go to the workers in pieces of about this size
@@ -271,36 +267,16 @@ def _unfinished(folder: Path) -> Iterator[Path]:
     with explain_write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as locks, ExitStack() as workshop:
-        with _locked(folder.parent):  # so that nobody sees a temporary folder before its owner has locked it
+        with folder_locked(
+            folder.parent
+        ):  # so that nobody sees a temporary folder before its owner has locked it
             for abandoned in folder.parent.glob(f".{glob.escape(folder.name)}.*.part"):
-                with _locked(abandoned, wait=False) as free:
+                with folder_locked(abandoned, wait=False) as free:
                     if free:
                         shutil.rmtree(abandoned, ignore_errors=True)
             unfinished = workshop.enter_context(atomic_folder(folder))
-            locks.enter_context(_locked(unfinished.parent))
+            locks.enter_context(folder_locked(unfinished.parent))
         yield unfinished
-
-
-@contextmanager
-def _locked(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock on a folder, which ends with the process at the latest. Yields whether we hold it.
-
-    We do not if somebody else does and we do not ``wait``, nor where there are no locks (on Windows, on some
-    network drives).
-    """
-    descriptor = None
-    try:
-        if sys.platform != "win32":
-            descriptor = os.open(folder, os.O_RDONLY)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        held = descriptor is not None
-    except OSError:
-        held = False
-    try:
-        yield held
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 @dataclass(frozen=True)

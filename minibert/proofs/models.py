@@ -6,11 +6,16 @@ from typing import Any
 
 from minibert.arrays import Array, to_numpy
 from minibert.bert.config import BertConfig
-from minibert.bert.models import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining, BertModel
+from minibert.bert.models import (
+    BertForMaskedLM,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertModel,
+    BertPretrainedModel,
+)
 from minibert.bert.outputs import BertOutput
 from minibert.devices import Device
 from minibert.dropout_bits import dropout_stream
-from minibert.folders.model import PretrainedModel
 from minibert.gradcheck import Case, Draws, bearing, forget_gradients, model_case
 from minibert.heads.freezing import freeze
 from minibert.heads.sentence import SentenceEncoder, SentencePairs
@@ -34,7 +39,7 @@ from minibert.proofs.small_bert import (
     with_twin,
 )
 
-Make = Callable[..., PretrainedModel]
+Make = Callable[..., BertPretrainedModel]
 Trained = tuple[str, Make, BertConfig, dict[str, Any]]  # what, the class, its configuration, the targets
 
 
