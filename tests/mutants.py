@@ -142,12 +142,14 @@ def _places(tree: ast.FunctionDef) -> Iterator[tuple[ast.stmt, ast.AST, str, int
 
 
 def _is_plumbing(node: ast.AST, parent: ast.AST) -> bool:
-    """Whether a node is no part of the derivative: argument checks and conversions, library, dtype.
+    """Whether a node is no part of the derivative: argument checks and conversions, types, library, dtype.
 
     (That dtypes are right is another test's business, as all is float64 here; and the −1 of a reshape
     only says "as many as there are".)
     """
-    if isinstance(node, ast.Raise) or (isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise)):
+    if isinstance(node, ast.Raise | ast.Assert) or (
+        isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise)
+    ):
         return True
     if isinstance(node, ast.keyword):
         return node.arg == "dtype"

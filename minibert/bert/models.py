@@ -106,7 +106,8 @@ class BertModel(BertPretrainedModel):
         shape, dtype = cache.pop(self)
         pooler_cache = cache.pop(self)
         dhidden = derivatives.get("last_hidden_state")
-        if self.pooler and "pooler_output" in derivatives and pooler_cache is not None:
+        if "pooler_output" in derivatives and pooler_cache is not None:
+            assert self.pooler  # which made the cache
             dhidden = total(dhidden, self.pooler.backward(derivatives["pooler_output"], pooler_cache))
         if dhidden is None:
             dhidden = self.device.xp.zeros(shape, dtype=dtype)
@@ -245,17 +246,19 @@ class BertForPreTraining(BertPretrainedModel):
         drelationship = derivatives.pop("seq_relationship_logits", None)
         dhidden, dpooled = derivatives.get("last_hidden_state"), derivatives.get("pooler_output")
         mlm_cache, logits_cache, nsp_cache = cache.pop(self), cache.pop(self), cache.pop(self)
-        masked_lm, next_sentence = self.cls.predictions, self.cls.seq_relationship
-        if masked_lm and mlm_cache is not None and dmlm is not None:
-            dhidden = total(dhidden, masked_lm.loss_backward(dmlm, mlm_cache))
-        if masked_lm and dlogits is not None:
-            dhidden = total(dhidden, masked_lm.backward(dlogits, logits_cache))
-        if next_sentence and nsp_cache is not None:
+        if mlm_cache is not None and dmlm is not None:
+            assert self.cls.predictions  # which made the cache, as below
+            dhidden = total(dhidden, self.cls.predictions.loss_backward(dmlm, mlm_cache))
+        if dlogits is not None:
+            assert self.cls.predictions
+            dhidden = total(dhidden, self.cls.predictions.backward(dlogits, logits_cache))
+        if nsp_cache is not None:
             loss_cache, linear_cache = nsp_cache.pop(self), nsp_cache.pop(self)
             if loss_cache is not None and dnsp is not None:
                 drelationship = total(drelationship, ops.cross_entropy_backward(dnsp, loss_cache))
             if drelationship is not None:
-                dpooled = total(dpooled, next_sentence.backward(drelationship, linear_cache))
+                assert self.cls.seq_relationship
+                dpooled = total(dpooled, self.cls.seq_relationship.backward(drelationship, linear_cache))
         derivatives["last_hidden_state"], derivatives["pooler_output"] = dhidden, dpooled
         named = {f"d{name}": derivative for name, derivative in derivatives.items()}
         return self.bert.backward(cache.pop(self), **named)
