@@ -150,14 +150,14 @@ def lock(path: str | Path, taken: str) -> Iterator[None]:
     """Hold the file ``path`` as a lock; at the end remove it, and the folders made for it if they are empty.
 
     The operating system releases the lock when the process ends, however it ends: a file that a killed
-    process has left behind locks nobody out. Processes forked from this one do not inherit the lock. On a
-    file system without locks nobody is locked out either. Raises UserError, saying ``taken``, if somebody
-    else holds the lock.
+    process has left behind locks nobody out. Processes forked from this one do not inherit the lock. A file
+    system without locks locks nobody out either. Raises UserError with the message ``taken`` if somebody else
+    holds the lock.
     """
     path = Path(path)
     new_folders = [folder for folder in path.parents if not folder.exists()]  # the innermost first
     with explain_write_errors(path):
-        path = path.resolve()  # which it stays if the working directory changes
+        path = path.resolve()  # stays right if the working directory changes
         file = _open_locked(path)
     if file is None:
         raise UserError(taken)
@@ -174,10 +174,10 @@ def lock(path: str | Path, taken: str) -> Iterator[None]:
 
 @contextmanager
 def folder_locked(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock on a folder, which ends with the process at the latest. Yields whether we hold it.
+    """Hold a lock on a folder, until the process ends at the latest. Yields whether we hold it.
 
-    We do not if somebody else does and we do not ``wait``, nor where there are no locks (on Windows, on some
-    network drives).
+    We do not hold it if somebody else does and we do not ``wait``, or where there are no locks (on Windows,
+    on some network drives).
     """
     descriptor = None
     try:
@@ -234,7 +234,7 @@ def _remove_lock(path: Path, file: BinaryIO) -> None:
     if sys.platform != "win32":  # while it is still locked, so that nobody else's file is removed
         path.unlink(missing_ok=True)
         file.close()
-    else:  # an open file cannot be removed, neither by us nor under a new holder
+    else:  # an open file cannot be removed: neither ours before it is closed, nor that of a new holder
         file.close()
         with suppress(OSError):
             path.unlink()

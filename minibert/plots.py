@@ -1,4 +1,4 @@
-"""The pictures."""
+"""Plots: the curves of training runs, and figures for the notebooks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ BATCH, TRAINING, HELD_OUT, PLATEAU = "#b9cbdb", "#2c5d8a", "#c0392b", "#4d4d4d"
 
 
 def plot_loss(metrics: Sequence[Mapping[str, Any]], plateau: float, path: str | Path) -> None:
-    """Draw the masked-LM loss of a run against its steps, and write it to ``path`` as PNG.
+    """Plot the masked-LM loss of a run against its steps, and write it to ``path`` as PNG.
 
     ``metrics`` are the lines of ``metrics.jsonl``. Shown are the loss of each training batch, the same
     averaged over neighbouring steps, the loss on held-out text, and ``plateau``, the loss in nats of
@@ -43,10 +43,10 @@ def plot_loss(metrics: Sequence[Mapping[str, Any]], plateau: float, path: str | 
 
 
 def plot_finetuning(curves: Mapping[int, Sequence[Mapping[str, Any]]], metric: str, path: str | Path) -> None:
-    """Draw the loss and the score on the dev data of each restart against its steps; write a PNG to ``path``.
+    """Plot each restart's loss, and its score on the dev data, against its steps; write a PNG to ``path``.
 
-    ``curves``: the lines of each restart's ``metrics.jsonl``, by its seed. Evaluations whose score is not a
-    number leave a gap.
+    ``curves`` are the lines of each restart's ``metrics.jsonl``, by its seed. An evaluation whose score is
+    not a number leaves a gap.
     """
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     losses, scores = figure.subplots(1, 2)
@@ -78,7 +78,7 @@ def _save(figure: Figure, path: str | Path) -> None:
 
 
 def _smooth(points: np.ndarray) -> np.ndarray:
-    """(N, 2) points → the means of runs of them, some 60 runs in all."""
+    """(N, 2) points → the means of about 60 runs of consecutive points."""
     run = max(1, len(points) // 60)
     whole = len(points) // run * run
     return points[:whole].reshape(-1, run, 2).mean(axis=1)
@@ -86,13 +86,13 @@ def _smooth(points: np.ndarray) -> np.ndarray:
 
 # -- For the notebooks --------------------------------------------------------------------------------
 
-# Eight colours that people with any colour vision tell apart (Okabe and Ito, 2008).
+# Eight colours that people with any colour vision can tell apart (Okabe and Ito, 2008).
 BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 PURPLE, SKY, YELLOW, GREY = "#cc79a7", "#56b4e9", "#f0e442", "#5f5f5f"
 
 
 def notebook_style() -> None:
-    """Let pyplot draw for a notebook's page: its width, letters that can be read there, and these colours."""
+    """Make pyplot draw for a notebook's page: its width, legible letters, and these colours."""
     matplotlib.rcParams.update(
         {
             "figure.figsize": (7.5, 3.2),
@@ -147,7 +147,7 @@ def graph(
     arrows: Iterable[tuple[str, str, str]],
     colour: str = BLUE,
 ) -> None:
-    """Draw a graph of computation: the place of each node by its text; arrows from, to, and their text."""
+    """Draw a computation graph: ``nodes`` are their places by their text, ``arrows`` are (from, to, text)."""
     for start, end, text in arrows:
         arrow = {"arrowstyle": "-|>", "color": colour, "shrinkA": 20, "shrinkB": 20, "linewidth": 1.4}
         axes.annotate("", xy=nodes[end], xytext=nodes[start], arrowprops=arrow)

@@ -1,8 +1,8 @@
-"""The same computation many times over: fed from the host, and on a GPU recorded once and then replayed.
+"""The same computation, many times: fed from the host, and on a GPU recorded once and then replayed.
 
 A training step on a GPU is a thousand small kernels, and launching each from Python takes longer than
 running it. CUDA can record all launches of a step as one *graph* and replay it with a single call. The
-price: a replay does exactly what was recorded, at the same addresses, with the same Python numbers. So
+price is that a replay does exactly what was recorded, at the same addresses, with the same Python numbers. So
 everything that differs from one call to the next has to lie in arrays that stay where they are.
 
 :class:`Repetition` takes care of these arrays and of the recording. On the CPU it simply calls the function.
@@ -20,22 +20,22 @@ from minibert.arrays import Array, map_arrays
 from minibert.devices import Device
 from minibert.errors import UserError
 
-ALIGNMENT = 256  # bytes: every array begins at a multiple, as CUDA's own allocations do
-WARM_UP = 3  # calls before the recording: kernels are compiled, libraries loaded, memory fetched
+ALIGNMENT = 256  # bytes: every array begins at a multiple of this, as CUDA's own allocations do
+WARM_UP = 3  # calls before the recording: kernels are compiled, libraries loaded, memory allocated
 
 
 class Repetition:
-    """Calls ``function(inputs)``, again and again, with other inputs each time.
+    """Calls ``function(inputs)`` again and again, with new inputs each time.
 
     The inputs are a tree (see ``arrays.map_arrays``) of NumPy arrays; the function gets the same tree with
     arrays on the device. It returns nothing: its results have to go to arrays that exist already. After a
-    call they are there for whoever works on the caller's stream.
+    call, they are ready for any work on the caller's stream.
 
-    On a GPU (unless ``graph`` is False) the function is called a few times and recorded in the call after
-    that; from then on it is not called any more, but what it did is done again. It may therefore not
-    look at a value on the device, nor give it an array from the host, nor let anything that Python knows
-    of a single call have an influence. Where recording fails, it goes on being called, with a warning.
-    Inputs of another layout (number, shapes or dtypes) start all over again.
+    On a GPU (unless ``graph`` is False) the function is called a few times, and recorded in the next call.
+    From then on the function is no longer called: the recording is replayed. So the function must not look at
+    a value on the device, copy an array from the host to the device, or depend on anything in Python that
+    differs between calls. If recording fails, the function goes on being called, with a warning. Inputs of
+    another layout (number, shapes or dtypes) start all over again.
     """
 
     def __init__(self, device: Device, function: Callable[[Any], None], *, graph: bool = True):
@@ -57,11 +57,11 @@ class Repetition:
 
     @property
     def pool_bytes(self) -> int:
-        """Memory of the device that the function's own arrays take, beside the default pool."""
+        """Memory on the device, in bytes, that the function's own arrays take outside the default pool."""
         return self._engine.pool_bytes
 
     def __call__(self, inputs: Any) -> None:
-        """One call. It does not wait for a GPU, except that it stays at most two calls ahead of it."""
+        """Make one call. It does not wait for a GPU, except to stay at most two calls ahead of it."""
         arrays: list[np.ndarray] = []
         map_arrays(arrays.append, inputs)
         layout = [(array.shape, array.dtype) for array in arrays]
@@ -73,7 +73,7 @@ class Repetition:
         self._engine.run(lambda: self._function(self._inputs))
 
     def _lay_out(self, layout: list[tuple[tuple[int, ...], np.dtype]], inputs: Any) -> None:
-        """Find every array its place in one piece of memory, on the host and on the device alike."""
+        """Give every array its place in one piece of memory, the same on the host and on the device."""
         places, size = [], 0
         for shape, dtype in layout:
             places.append(slice(size, size + math.prod(shape) * dtype.itemsize))
@@ -113,14 +113,14 @@ class _Calls:
 
 
 class _Streams:
-    """A GPU: two streams, memory on the way, and the graph.
+    """On a GPU: two streams, memory on the way, and the graph.
 
         host      pinned memory, filled by the caller
-        staging   copied from it on the copying stream, while the call before is still computing
-        static    copied from staging on the computing stream, when that is done; the function reads it
+        staging   copied from host on the copying stream, while the previous call is still computing
+        static    copied from staging on the computing stream, when that call is done; the function reads it
 
-    Two events keep the order: ``copied`` (the host may write its memory again, and the computing stream
-    read staging) and ``consumed`` (staging may be written again). Memory that the function takes comes
+    Two events keep the order: ``copied`` (the host may write its memory again, and the computing stream may
+    read staging) and ``consumed`` (staging may be written again). Memory that the function allocates comes
     from a pool of its own, so that nobody else is ever given the addresses that the graph works at.
     """
 
@@ -142,7 +142,7 @@ class _Streams:
         return self._pool.total_bytes()
 
     def allocate(self, size: int) -> tuple[np.ndarray, Array]:
-        self._stream.synchronize()  # for the memory that is given up now
+        self._stream.synchronize()  # it may still use the memory that is given up now
         self._graph, self._calls = None, 0
         self._pool.free_all_blocks()  # arrays of other shapes will be wanted now
         self._host = np.frombuffer(self._cuda.alloc_pinned_memory(size), np.uint8, size)
@@ -174,11 +174,11 @@ class _Streams:
         caller.wait_event(self._stream.record())
 
     def _record(self, function: Callable[[], None]) -> None:
-        """Make the graph, or say why there is none and never try again. Nothing is computed here."""
+        """Record the graph, or warn why there is none and never try again. Nothing is computed here."""
         self._stream.begin_capture()
         try:
             function()
-        except Exception as error:  # CuPy, cuBLAS and CUDA each have their own way to refuse
+        except Exception as error:  # CuPy, cuBLAS and CUDA each refuse in their own way
             with suppress(Exception):  # a recording that has failed ends with an error as well
                 self._stream.end_capture()
             if isinstance(error, UserError):

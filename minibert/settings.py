@@ -1,7 +1,7 @@
-"""Settings: everything that a run or a task can be told, each with name, default, meaning and limits.
+"""The settings of a run or a task, each with a name, a default, a meaning and limits.
 
-The flags of a command, the keys of a ``--config`` file and what a run writes down of itself are all made
-from the fields of a :class:`Settings`.
+The flags of a command, the keys of a ``--config`` file and the settings that a run records are all made from
+the fields of a :class:`Settings`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from minibert.files import read_json, read_text
 def setting(default: Any, group: str, help: str, **limits: Any) -> Any:
     """A field with its help text, its group, and its limits: ``least``, ``most`` or ``choices``.
 
-    Its ``flag`` on the command line, if that is among them, is shorter than its name.
+    ``flag`` is its name on the command line, where that differs.
     """
     return field(default=default, metadata={"group": group, "help": help, **limits})
 
@@ -39,10 +39,10 @@ def with_default(base: "type[Settings]", name: str, default: Any) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is told, as the fields of a subclass, each of them a `setting`.
+    """Settings as the fields of a subclass, each of them a `setting`.
 
-    ``GROUPS`` is the order in which groups are told. Raises UserError, naming the setting, if one is of the
-    wrong type or out of its limits.
+    ``GROUPS`` is the order in which groups are shown. Raises UserError, naming the setting, if one is of the
+    wrong type or outside its limits.
     """
 
     GROUPS: ClassVar[tuple[str, ...]] = ()
@@ -78,9 +78,9 @@ class Settings:
         return groups
 
     def flags(self, without: Sequence[str] = ()) -> list[str]:
-        """What one would have to type for these settings: a flag for each that is not its default.
+        """The flags that give these settings on a command line: one for each that is not its default.
 
-        ``without`` are groups that are left out.
+        The groups ``without`` are left out.
         """
         flags: list[str] = []
         for f in fields(self):
@@ -94,7 +94,7 @@ class Settings:
         return flags
 
     def describe(self) -> str:
-        """The settings as text, a line a group."""
+        """The settings as text, one line per group."""
         return "\n".join(
             f"{group:<10} {'  '.join(f'{f.name}={self._told(f.name)}' for f in members)}"
             for group, members in self.groups().items()
@@ -106,7 +106,7 @@ class Settings:
 
 
 def as_json(value: Any) -> Any:
-    """The value of a setting as JSON gives it back, which has no tuples."""
+    """The value of a setting as JSON, which has no tuples, gives it back."""
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -118,7 +118,7 @@ def check_names(names: Iterable[str], known: Sequence[str], source: str) -> None
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
-    """The settings named in a TOML file (``.toml``) or a JSON file. Raises UserError if it is none."""
+    """The settings in a TOML file (``.toml``) or a JSON file. Raises UserError if it is not valid."""
     if str(path).endswith(".toml"):
         try:
             return tomllib.loads(read_text(path, "settings file"))

@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
         commands,
         "export",
         _run,
-        "write a model to a new folder, if you like in 16 bits, in several files or for longer texts",
+        "write a model to a new folder, optionally in 16 bits, in several files or for longer texts",
         "minibert export runs/tiny/final --output tiny --dtype float16",
         "minibert export runs/small/final --output small --dtype bfloat16 --max-shard-size 16MiB",
     )

@@ -26,9 +26,11 @@ def add(commands: Any) -> None:
         "--model",
         default=DEFAULT_MODEL,
         metavar="FOLDER",
-        help="a model (default: %(default)s, which comes with minibert)",
+        help="a pretrained model (default: %(default)s, which comes with minibert)",
     )
-    parser.add_argument("--top-k", type=int, default=5, metavar="N", help="guesses per [MASK] (default: %(default)s)")
+    parser.add_argument(
+        "--top-k", type=int, default=5, metavar="N", help="guesses per [MASK] (default: %(default)s)"
+    )
     add_machine_flags(parser)
 
 

@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
 
 
 def _task_notes() -> dict[str, str]:
-    """What the help says of an option's tasks, if not all have it, and of defaults unlike the first task's."""
+    """What to add to an option's help: the tasks that have it, if not all do, and defaults that differ."""
     defaults: dict[str, dict[str, Any]] = {}  # by option, then by task
     for task in TASKS.values():
         for f in fields(task.Options):

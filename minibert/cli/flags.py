@@ -40,7 +40,7 @@ def chosen_device(flags: argparse.Namespace) -> Device:
 
 def add_skip_flag(parser: argparse.ArgumentParser) -> None:
     """Add the flag that says what to do with rows that cannot be read."""
-    parser.add_argument("--skip-bad", action="store_true", help="skip rows that cannot be read; count them")
+    parser.add_argument("--skip-bad", action="store_true", help="skip and count rows that cannot be read")
 
 
 def add_batch_flags(parser: argparse.ArgumentParser) -> None:

@@ -32,10 +32,12 @@ def add(commands: Any) -> None:
     ):
         parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{what} (default: {default})")
     parser.add_argument(
-        "--precision", choices=PRECISIONS, default="float32", help="number type (default: %(default)s)"
+        "--precision", choices=PRECISIONS, default="float32", help="precision (default: %(default)s)"
     )
     parser.add_argument(
-        "--recompute", action="store_true", help="recompute layers in the backward pass instead of storing them"
+        "--recompute",
+        action="store_true",
+        help="recompute layers in the backward pass instead of storing them",
     )
 
 

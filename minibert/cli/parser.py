@@ -10,7 +10,7 @@ from minibert.errors import UserError, did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, except that a wrong flag is a UserError like every other mistake, naming the nearest right one."""
+    """argparse, except that a wrong flag is a UserError like any other mistake, naming the nearest flag."""
 
     def __init__(self, **options: Any):
         layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)

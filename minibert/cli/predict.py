@@ -44,7 +44,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--pair", metavar="TEXT", help="second text of a pair; for questions, the passage")
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a fine-tuned model")
-    parser.add_argument("--input", metavar="FILE", help="a file like the training data; needs no labels")
+    parser.add_argument(
+        "--input", metavar="FILE", help="file in the format of the training data; labels are not needed"
+    )
     parser.add_argument(
         "--lines", action="store_true", help="FILE has one text per line, or two separated by a tab"
     )
@@ -52,7 +54,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help=f"file to write: one JSON object per line, or for {endings} the usual format of the task",
+        help=f"file to write: one JSON object per line, or the usual format of the task for {endings}",
     )
     add_skip_flag(parser)
     add_batch_flags(parser)
@@ -79,7 +81,9 @@ def _check_inputs(flags: argparse.Namespace) -> None:
     if flags.text and flags.input:
         raise UserError("both texts and --input FILE; give only one of them")
     if flags.pair is not None and not flags.text:
-        raise UserError("--pair needs a text on the command line; in a file of lines, put a tab between the two texts")
+        raise UserError(
+            "--pair needs a text on the command line; in a file of lines, put a tab between the two texts"
+        )
     if flags.lines and not flags.input:
         raise UserError("--lines needs --input FILE; stdin is always read line by line")
     if not flags.text and not flags.input and sys.stdin.isatty():

@@ -53,7 +53,9 @@ def _add_index(actions: Any) -> None:
     )
     parser.add_argument("--index", required=True, metavar="FOLDER", help="folder of the index")
     parser.add_argument(
-        "--approximate", action="store_true", help="build a graph, which finds faster in very many passages"
+        "--approximate",
+        action="store_true",
+        help="build a graph for approximate search, which is faster for very many passages",
     )
     add_skip_flag(parser)
     add_batch_flags(parser)
@@ -80,7 +82,7 @@ def _index(flags: argparse.Namespace) -> None:
 
 def _add_index_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the actions that search an index."""
-    parser.add_argument("--index", required=True, metavar="FOLDER", help="index from  minibert search index")
+    parser.add_argument("--index", required=True, metavar="FOLDER", help="made by  minibert search index")
     parser.add_argument("--model", metavar="FOLDER", help="the encoder, if its folder has moved")
     parser.add_argument(
         "--exact", action="store_true", help="compare all passages, even if the index is approximate"
@@ -136,14 +138,18 @@ def _add_evaluate(actions: Any) -> None:
         actions,
         "evaluate",
         _evaluate,
-        "measure how well questions find their passages, compared with brute force and re-ranking",
+        "measure how well questions find their passages, next to brute force and re-ranking",
         "minibert search evaluate --index squad.index --queries dev-v1.1.json",
         "minibert search evaluate --index notes.index --queries asked.tsv --rerank runs/reranker/best",
     )
     _add_queries_flag(parser)
     _add_index_flags(parser)
     parser.add_argument(
-        "--top-k", type=int, default=DEPTH, metavar="N", help="passages per query that count (default: %(default)s)"
+        "--top-k",
+        type=int,
+        default=DEPTH,
+        metavar="N",
+        help="passages per query that count (default: %(default)s)",
     )
     parser.add_argument("--rerank", metavar="FOLDER", help="classifier that re-ranks those passages")
     parser.add_argument("--json", metavar="FILE", help="also write the scores to FILE, as JSON")
@@ -199,10 +205,18 @@ def _add_pairs(actions: Any) -> None:
     _add_index_flags(parser)
     parser.add_argument("--output", required=True, metavar="FILE", help="where to write the pairs (.jsonl)")
     parser.add_argument(
-        "--negatives", type=int, default=3, metavar="N", help="wrong passages per query (default: %(default)s)"
+        "--negatives",
+        type=int,
+        default=3,
+        metavar="N",
+        help="wrong passages per query (default: %(default)s)",
     )
     parser.add_argument(
-        "--depth", type=int, default=DEPTH, metavar="N", help="take them from the best N (default: %(default)s)"
+        "--depth",
+        type=int,
+        default=DEPTH,
+        metavar="N",
+        help="take them from the best N (default: %(default)s)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Batches: instances written out as padded arrays, in an endless stream whose place can be saved."""
+"""Batches: instances written out as padded arrays, in an endless stream whose position can be saved."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -11,15 +11,15 @@ from minibert.data.prepared import Documents
 from minibert.data.randomness import generator, scalar_generator
 from minibert.errors import UserError
 
-# Instances are made for so many tokens of shuffled documents at a time, then shuffled among themselves:
-# some 10,000 instances of 128 tokens, 25 MB, a third of a second.
+# Instances are made for this many tokens of shuffled documents at a time, then shuffled among themselves:
+# about 10,000 instances of 128 tokens, 25 MB, a third of a second.
 BLOCK_TOKENS = 1 << 20
 
 Batch = dict[str, np.ndarray]
 
 
 class Vocabulary(Protocol):
-    """What is asked of a tokenizer here."""
+    """What a tokenizer must offer here."""
 
     pad_id: int
     cls_id: int
@@ -36,8 +36,8 @@ class BatchStream:
     """An endless stream of batches, the same for the same arguments.
 
     ``next(stream)`` gives host arrays, all of B = ``batch_size`` rows: input_ids, token_type_ids,
-    attention_mask, labels, each (B, S) int32, where labels are −100 where nothing is predicted; and,
-    with next-sentence prediction, next_sentence_label (B,) int32: 0 if B follows A, 1 if it is random.
+    attention_mask and labels (−100 where nothing is predicted), each (B, S) int32; and, with next-sentence
+    prediction, next_sentence_label (B,) int32: 0 if segment B follows A, 1 if it is random.
 
     Each pass over the documents shuffles them and goes through them in blocks of about a million
     tokens, whose instances are shuffled in turn, so that memory stays bounded. A block is a pure
@@ -62,18 +62,18 @@ class BatchStream:
         self.restore({"pass": 0, "block": 0, "row": 0})
 
     def state(self) -> dict[str, int]:
-        """Where the stream stands: the pass, the block in it, the row in that (JSON can hold it)."""
+        """The position of the stream, as JSON: the pass, the block in it, and the row in that."""
         return {"pass": self._pass, "block": self._block, "row": self._row}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Go to where a stream with the same arguments stood; the batches from there are bit-identical.
+        """Go to the position of a stream with the same arguments; the batches from there are bit-identical.
 
-        Raises UserError if the documents have no such place.
+        Raises UserError if the documents have no such position.
         """
         self._pass, self._block, self._row = state["pass"], state["block"], state["row"]
         self._plan = self._plan_pass()
         if self._block >= len(self._plan):
-            raise UserError(f"the saved place {state} lies beyond these documents: the corpus has changed")
+            raise UserError(f"the saved position {state} lies beyond these documents: the corpus has changed")
         self._rows = self._make_block()
 
     def __iter__(self) -> Iterator[Batch]:
@@ -121,9 +121,9 @@ def held_out_batches(
     seed: int = 0,
     limit: int | None = None,
 ) -> Iterator[Batch]:
-    """At most ``limit`` batches of instances, the same whenever asked, each document at most once.
+    """At most ``limit`` batches of instances, always the same ones; each document is used at most once.
 
-    Like those of ``BatchStream``, except that the last one may be smaller.
+    They are like those of ``BatchStream``, except that the last one may be smaller.
     Raises UserError if there are too few documents.
     """
     _check_documents(documents, settings, "evaluate on")
@@ -203,9 +203,9 @@ def _make_block(
 def _word_starts(
     input_ids: np.ndarray, candidates: np.ndarray, tokenizer: Vocabulary, settings: InstanceSettings
 ) -> np.ndarray:
-    """Where a word begins, (n, S) bool; a segment's first piece begins one, even if cut off from its own.
+    """Where words begin, (n, S) bool. A segment's first subword begins one, even if its word was cut there.
 
-    (The original joins such a piece at the head of B to the last word of A.)
+    (The original counts such a subword at the beginning of B as part of the last word of A.)
     """
     if not settings.whole_word_masking:
         return candidates

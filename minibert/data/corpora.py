@@ -1,4 +1,4 @@
-"""Texts to train on: the embedded corpus, or a person's own files."""
+"""Texts to train on: the embedded corpus, or files of one's own."""
 
 import glob
 import gzip
@@ -21,15 +21,15 @@ from minibert.errors import UserError
 LAYOUTS = ("auto", "sentences", "paragraphs", "wrapped")
 
 SUFFIXES = (".txt", ".jsonl", ".gz")  # what is taken from a folder, besides WikiExtractor's wiki_00
-SAMPLE_LINES = 1000  # how many lines of a text file decide about its layout
+SAMPLE_LINES = 1000  # how many lines of a text file decide its layout
 MAX_DOCUMENT_CHARACTERS = 8_000_000  # a longer text is cut into several documents, to bound the memory
 
 
 @dataclass(frozen=True)
 class RawDocument:
-    """A document before its sentences are cut.
+    """A document before it is split into sentences.
 
-    ``paragraphs`` hold several sentences each if ``split`` is set, otherwise they are sentences.
+    ``paragraphs`` hold several sentences each if ``split`` is set; otherwise they are sentences.
     ``position`` says how far into the corpus the document ends, in the unit of ``Corpus.size``.
     """
 
@@ -52,7 +52,7 @@ class RawDocument:
 class Corpus:
     """Documents in a fixed order. Iterating gives each as a list of its sentences, without keeping any.
 
-    There is at least one sentence in each.
+    Each has at least one sentence.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Corpus:
     unit: str
 
     def raw_documents(self) -> Iterator[RawDocument]:
-        """The documents before their sentences are cut, so that several processes can share that work."""
+        """The documents before sentences are split, so that several processes can share that work."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
@@ -82,23 +82,23 @@ class Corpus:
 def open_corpus(paths: Sequence[str | Path] | None = None, layout: str = "auto") -> Corpus:
     """The corpus of the given files, folders and globs, or the embedded corpus if there are none.
 
-    Files may be plain text (``.txt``), ``.jsonl`` (one object with a "text", or one string, a line:
-    a document), or WikiExtractor's output (``<doc …>`` … ``</doc>``), each also compressed (``.gz``).
-    A folder gives, in the order of their names, all ``.txt``, ``.jsonl``, ``.gz`` and ``wiki_…`` files
-    in it and below it; its hidden files are left out.
+    Files may be plain text (``.txt``), ``.jsonl`` (one document per line: an object with a "text", or a
+    string), or WikiExtractor's output (``<doc …>`` … ``</doc>``), each also compressed (``.gz``).
+    A folder stands for all ``.txt``, ``.jsonl``, ``.gz`` and ``wiki_…`` files in it and below it, in the
+    order of their names; hidden files are left out.
 
     ``layout`` says what a line of plain text is:
       * "sentences": a sentence; blank lines separate documents;
       * "paragraphs": a paragraph; the file is one document;
-      * "wrapped": a piece of a paragraph that goes on in the next line, up to a blank or an indented
-        line; the file is one document;
+      * "wrapped": part of a paragraph, which goes on up to a blank or an indented line; the file is one
+        document;
       * "auto": judge each file by its first lines (up to 1,000 that are not blank, among the first
         2,000): "sentences" if at least 80 % of them are exactly one sentence, else "paragraphs" if at
         least half of them end like a sentence, else "wrapped".
-    A text beyond 8 million characters is cut into several documents.
+    A text of more than 8 million characters is cut into several documents.
 
     Raises UserError if a path leads nowhere, to a device, or to an empty or unreadable file. Errors inside a
-    file (binary, not UTF-8, damaged, a line of more than 32 MiB) are raised with its name when it is read.
+    file (binary, not UTF-8, damaged, a line of more than 32 MiB) are raised, with its name, when it is read.
     """
     if layout not in LAYOUTS:
         raise UserError(f"unknown text layout {layout!r}; expected one of {', '.join(LAYOUTS)}")
@@ -135,7 +135,7 @@ class EmbeddedCorpus(Corpus):
 
 
 class FileCorpus(Corpus):
-    """A person's own text files; see ``open_corpus``."""
+    """Text files of one's own; see ``open_corpus``."""
 
     unit = "B"
 
@@ -170,7 +170,7 @@ class FileCorpus(Corpus):
 
 
 def _find_files(paths: Sequence[str]) -> list[Path]:
-    """The files that names, folders and globs mean, each once, in the order given and then by name."""
+    """The files that names, folders and globs stand for, each once, in the order given and then by name."""
     files: dict[Path, None] = {}
     for path in paths:
         if Path(path).is_dir():
@@ -252,7 +252,7 @@ def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
 
 
 def _wikiextractor_documents(lines: Iterable[str]) -> Iterator[list[str]]:
-    """The articles between ``<doc …>`` and ``</doc>``, one paragraph a line, without the title line."""
+    """The articles between ``<doc …>`` and ``</doc>``, one paragraph per line, without the title line."""
     article: list[str] = []
     title = ""
     for line in lines:

@@ -1,4 +1,4 @@
-"""Docstrings, read off source code that is never run: what they document, and the parameters they explain."""
+"""Docstrings, read from source code that is never run: what they document, and which parameters."""
 
 import ast
 import gc
@@ -15,7 +15,7 @@ from typing import TypeGuard
 
 @dataclass(frozen=True)
 class Docstring:
-    """What documents a class or a function, with its parameters, or a module, whose name is empty."""
+    """The documentation of a class or function, with its parameters, or of a module, whose name is empty."""
 
     text: str
     name: str  # within the module: Path.exists
@@ -25,7 +25,7 @@ class Docstring:
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Around the reading of many files: syntax trees have no cycles, and a search for some takes its time."""
+    """Pause it while many files are read: syntax trees have no cycles, and searching for them takes time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -65,7 +65,7 @@ def _docstrings_below(node: ast.AST, outer: str = "") -> Iterator[Docstring]:
     elif _adds_documentation(node):
         leaves = (leaf.value for leaf in ast.walk(node) if isinstance(leaf, ast.Constant))
         strings = [leaf for leaf in leaves if isinstance(leaf, str)]
-        # Each may be documentation: then what stands before it is the name. The names do no harm as texts.
+        # Each may be documentation: then the string before it is the name. The names do no harm as texts.
         yield from (Docstring(text, name, node.lineno) for name, text in pairwise(["", *strings]))
     for block in _BLOCKS:
         for child in getattr(node, block, ()):
@@ -94,7 +94,7 @@ def _adds_documentation(node: ast.AST) -> TypeGuard[ast.Expr]:
 
 @dataclass(frozen=True)
 class ParameterText:
-    """What a docstring says of a parameter, or of several at once: their names, their type, the rest."""
+    """What a docstring says about one or several parameters: their names, their type, the rest."""
 
     names: tuple[str, ...]
     type: str
@@ -106,7 +106,7 @@ _TERM = re.compile(r"(\*{0,2}\w+(?:, *\*{0,2}\w+)*)(?: *: *(.*))?")  # "x, y : a
 
 
 def documented_parameters(text: str) -> list[ParameterText]:
-    """What stands under "Parameters" and "Other Parameters" in a docstring.
+    """What is under "Parameters" and "Other Parameters" in a docstring.
 
     Source: the style guide of numpydoc: a heading is underlined; each entry is a line "x : type" and, below
     it and indented, what it means.

@@ -2,7 +2,7 @@
 
 It is read from the sources of Python's standard library (with the language reference that ``help()``
 shows, in pydoc_data.topics) and of the packages that this one depends on: nothing is imported, and
-nothing is stored here. It changes with their versions, so its size and hash are always told.
+nothing is stored here. It changes with their versions, so its size and hash are always shown.
 """
 
 import ast
@@ -27,7 +27,7 @@ _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__
 
 @dataclass(frozen=True)
 class Module:
-    """A file of Python source: its package ("python": the standard library), and its name in there."""
+    """A Python source file: its package ("python": the standard library), its name in there, and its path."""
 
     package: str
     name: str
@@ -41,11 +41,11 @@ def embedded_sources() -> list[str]:
 
 
 def embedded_documents() -> list[list[str]]:
-    """The documents of the embedded corpus, each a list of sentences; a few seconds' work.
+    """The documents of the embedded corpus, each a list of sentences. This takes a few seconds.
 
-    A module's docstrings are a document, and so is each topic of the language reference. A sentence
-    that has stood before, but for case, numbers and punctuation, is left out: documentation repeats
-    itself, and what is held out must not stand word for word in training.
+    A module's docstrings are a document, and so is each topic of the language reference. A sentence that
+    has occurred before, except for case, numbers and punctuation, is left out: documentation repeats
+    itself, and what is held out must not occur word for word in the training text.
     """
     documents, seen = [], set()
     with garbage_collection_paused():
@@ -62,7 +62,7 @@ def embedded_documents() -> list[list[str]]:
 
 
 def _installed() -> dict[str, Path]:
-    """The packages that are there, each with the file that importing it runs first.
+    """The packages that are installed, each with the file that importing it runs first.
 
     A folder that an uninstalled package has left behind has no such file.
     """

@@ -1,7 +1,8 @@
 """Pre-training instances: pairs of segments, as in the original's create_pretraining_data.py.
 
-A segment is a run of consecutive tokens, also after truncation, which shortens it at its ends only. So
-an instance is five integers: (a_start, a_stop, b_start, b_stop, is_random) into the token array.
+A segment is a run of consecutive tokens, even after truncation, which shortens it only at its ends. So
+an instance is five integers: (a_start, a_stop, b_start, b_stop, is_random), the first four of them indices
+into the token array.
 """
 
 from collections.abc import Iterator
@@ -20,14 +21,14 @@ MASKING = ("dynamic", "fixed")
 class InstanceSettings:
     """How instances are made. The defaults are the original's, except for dynamic masking.
 
-    max_seq_length: tokens of an instance with [CLS] and [SEP]s; every batch is padded to it (S).
-    max_predictions: at most so many masked positions an instance (P).
+    max_seq_length: tokens per instance, with [CLS] and [SEP]s; every batch is padded to it (S).
+    max_predictions: masked positions per instance, at most (P).
     masked_lm_prob: share of the tokens that are masked.
     short_seq_prob: share of the documents, in each pass, whose instances aim at a random shorter length.
-    whole_word_masking: mask all pieces of a word or none.
+    whole_word_masking: mask all subwords of a word or none.
     next_sentence: pairs [CLS] A [SEP] B [SEP]; otherwise one segment, [CLS] A [SEP].
-    masking: "dynamic" draws new pairs and masks in every pass over the documents (the habit since
-        RoBERTa); "fixed" repeats itself after ``dupe_factor`` passes (the original).
+    masking: "dynamic" draws new pairs and masks in every pass over the documents (usual since RoBERTa);
+        "fixed" repeats them after ``dupe_factor`` passes (the original).
     """
 
     max_seq_length: int = 128
@@ -54,7 +55,7 @@ class InstanceSettings:
 
     @property
     def most_predictions(self) -> int:
-        """Positions that are masked in an instance, at most: those of one of full length."""
+        """Masked positions in an instance, at most: as many as one of full length has."""
         return min(self.max_predictions, max(1, round(self.masked_lm_prob * self.max_seq_length)))
 
     @property
@@ -64,7 +65,7 @@ class InstanceSettings:
 
     @property
     def max_num_tokens(self) -> int:
-        """The room for text in an instance."""
+        """The tokens of text that an instance has room for."""
         return self.max_seq_length - self.specials
 
 
@@ -73,9 +74,9 @@ def make_instances(
 ) -> np.ndarray:
     """The instances of the ``chosen`` documents (indices), in the documents' order: (n, 5) int64.
 
-    Source: create_instances_from_document in google-research/bert. The target length is drawn once a
-    document, as there. Without next-sentence prediction a segment is the whole run of sentences, so
-    that no instance crosses documents ("DOC-SENTENCES" in Liu et al. 2019, RoBERTa).
+    Source: create_instances_from_document in google-research/bert. As there, the target length is drawn once
+    per document. Without next-sentence prediction, a segment is a run of whole sentences of one document, so
+    no instance crosses documents ("DOC-SENTENCES" in Liu et al. 2019, RoBERTa).
     """
     of_document = _pairs_of_document if settings.next_sentence else _segments_of_document
     rows = [row for index in chosen.tolist() for row in of_document(documents, index, settings, rng)]
@@ -124,7 +125,7 @@ def _target_length(settings: InstanceSettings, rng: Random) -> int:
 
 
 def _chunk_end(bounds: list[int], first: int, target: int) -> int:
-    """The sentence before which a chunk from ``first`` ends: it has reached the target, or all are taken."""
+    """The sentence before which a chunk from ``first`` ends: at the target length, or with the document."""
     last = first + 1
     while last < len(bounds) - 1 and bounds[last] - bounds[first] < target:
         last += 1
@@ -132,9 +133,9 @@ def _chunk_end(bounds: list[int], first: int, target: int) -> int:
 
 
 def _random_segment(documents: Documents, index: int, target: int, rng: Random) -> tuple[int, int]:
-    """From a random sentence of another document, up to the target or the document's end.
+    """The tokens from a random sentence of another document up to the target length or the document's end.
 
-    Ten tries for another document; then, as in the original, the last one drawn is taken.
+    There are ten tries for another document; after them, as in the original, the last one drawn is taken.
     """
     for _ in range(10):
         other = rng.randrange(len(documents))

@@ -1,4 +1,4 @@
-"""The lines of a person's text files. What is wrong with them is reported by file and line."""
+"""The lines of a person's text files. Problems are reported with file and line."""
 
 import gzip
 import re

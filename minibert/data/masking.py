@@ -15,16 +15,18 @@ def choose_positions(
 ) -> np.ndarray:
     """Which positions of each instance are predicted: (n, S) bool.
 
-    candidates (n, S) bool: text tokens, neither special nor padding; lengths (n,): tokens with specials;
-    word_starts (n, S) bool: where a word begins among the candidates (everywhere: pieces are chosen
-    singly). An instance gets min(max_predictions, max(1, round(masked_lm_prob · length))) positions: its
-    words are taken in random order as long as they fit, and one that would overflow is passed over, so
-    that with whole words the number may stay below.
+    candidates (n, S) bool: text tokens, neither special nor padding; lengths (n,): tokens including the
+    special ones; word_starts (n, S) bool: where a word begins among the candidates (if everywhere, each
+    subword is chosen by itself).
+
+    An instance gets min(max_predictions, max(1, round(masked_lm_prob · length))) positions: its words are
+    taken in random order as long as they fit. A word that would be too much is skipped, so with whole words
+    there may be fewer positions.
     """
     wanted = np.minimum(max_predictions, np.maximum(1, np.rint(masked_lm_prob * lengths))).astype(np.int64)
     n, seq_length = candidates.shape
     rows = np.arange(n)
-    # word[i, s]: the number of the word that position s belongs to; sizes[i, w]: pieces of word w.
+    # word[i, s]: the number of the word that position s belongs to; sizes[i, w]: subwords of word w.
     word = np.cumsum(word_starts & candidates, axis=1) - 1
     flat = (word + rows[:, None] * seq_length)[candidates]
     sizes = np.bincount(flat, minlength=n * seq_length).reshape(n, seq_length)
@@ -50,8 +52,8 @@ def mask_tokens(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Replace the chosen tokens: 80 % by [MASK], 10 % left as they are, 10 % by any token at random.
 
-    Returns the new input_ids and the labels, both (n, S): the labels hold the tokens that stood at the
-    chosen positions, and −100 elsewhere.
+    Returns the new input_ids and the labels, both (n, S): the labels are the original tokens at the chosen
+    positions, and −100 elsewhere.
     """
     labels = np.where(chosen, input_ids, np.int32(IGNORED))
     places = np.flatnonzero(chosen)

@@ -2,8 +2,8 @@
 
 A prepared folder holds
   tokens.bin           the ids of all tokens, one after the other: uint16 if V ≤ 65,536, else int32
-  sentence_starts.bin  int64: where each sentence begins in the tokens and, at last, where they end
-  document_starts.bin  int64: where each document begins in the sentences and, at last, where they end
+  sentence_starts.bin  int64: where each sentence begins in the tokens, and where the last one ends
+  document_starts.bin  int64: where each document begins in the sentences, and where the last one ends
   document_keys.bin    uint64: a hash of each document's text, by which some are held out
   meta.json            the sizes, and what it was made from
 """
@@ -68,7 +68,7 @@ class Documents:
         return len(self.chosen)
 
     def sentence_bounds(self, index: int) -> list[int]:
-        """Where in the tokens each sentence of the index-th document begins, and at last where it ends."""
+        """Where in the tokens each sentence of the index-th document begins, and where the last one ends."""
         document = self.chosen[index]
         first, stop = self.document_starts[document], self.document_starts[document + 1]
         return self.sentence_starts[first : stop + 1].tolist()
@@ -99,9 +99,9 @@ class Documents:
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """A prepared folder, its arrays mapped into memory, and its documents in two parts.
+    """A prepared folder, with its arrays mapped into memory and its documents split into two parts.
 
-    ``reused`` tells whether ``prepare_corpus`` found the folder ready.
+    ``reused`` says whether ``prepare_corpus`` found the folder ready.
     """
 
     folder: Path
@@ -111,16 +111,18 @@ class PreparedCorpus:
 
     @classmethod
     def open(cls, folder: str | Path, *, held_out: float = 0.05, seed: int = 0) -> "PreparedCorpus":
-        """Map a folder written by ``prepare_corpus``, with a share ``held_out`` of the documents set apart.
+        """Map a folder written by ``prepare_corpus``, with a share ``held_out`` of its documents held out.
 
-        Which ones: see ``split_documents``. The text on disk is the same for every seed and share.
+        ``split_documents`` says which ones. The text on disk is the same for every seed and share.
 
         Raises UserError if the folder is missing or damaged, or the share is not between 0 and 1.
         """
         folder = Path(folder)
         meta = read_json(folder / "meta.json", "prepared corpus")
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-            raise UserError(f"{folder / 'meta.json'}: not a prepared corpus of this version; prepare it anew")
+            raise UserError(
+                f"{folder / 'meta.json'}: not a prepared corpus of this version; prepare it again"
+            )
         documents = meta["documents"]
         tokens = _map(folder / "tokens.bin", meta["dtype"], meta["tokens"])
         sentence_starts = _map(folder / "sentence_starts.bin", "int64", meta["sentences"] + 1)
@@ -145,15 +147,15 @@ class PreparedCorpus:
 def split_documents(name: str, document_keys: np.ndarray, held_out: float, seed: int) -> np.ndarray:
     """Which documents of the corpus called ``name`` are held out: (documents,) bool.
 
-    The seed puts the n different texts, told apart by ``document_keys`` (documents,) uint64, in a random
-    order, and the first round(held_out · n) are held out, but two at least if that leaves two to train
-    on. So documents with the same text are all on the same side, in whatever order the corpus has them.
+    The seed puts the n different texts, identified by ``document_keys`` (documents,) uint64, in a random
+    order. The first round(held_out · n) are held out, but at least two if that leaves two to train on. So
+    documents with the same text are all on the same side, in whatever order the corpus has them.
 
     Raises UserError if there are no two different texts, or the share is not between 0 and 1.
     """
     if not 0 < held_out < 1:
         raise UserError(f"the share of held-out documents must lie between 0 and 1, got {held_out}")
-    # The keys are spread evenly over 64 bits already: an odd factor, which keeps them apart, reorders them.
+    # The keys are spread evenly over 64 bits already. An odd factor reorders them and keeps them different.
     factor = generator("held-out split", seed).integers(1 << 64, dtype=np.uint64) | np.uint64(1)
     ranks = document_keys * factor  # modulo 2⁶⁴
     different = np.unique(ranks)  # (n,), ascending
@@ -179,7 +181,7 @@ def _too_few_documents(name: str, documents: int) -> str:
 def training_sentences(corpus: Corpus, *, held_out: float, seed: int) -> Iterator[str]:
     """The sentences of the documents that ``prepare_corpus`` leaves to train on, for the vocabulary.
 
-    Reads the corpus twice, and keeps 8 bytes a document. Raises UserError as ``split_documents`` does,
+    Reads the corpus twice, and keeps 8 bytes per document. Raises UserError as ``split_documents`` does,
     and what reading the corpus raises.
     """
     is_held_out = split_documents(corpus.name, corpus.document_keys(), held_out, seed)
@@ -198,15 +200,16 @@ def prepare_corpus(
     processes: int | None = None,
     progress: bool = False,
 ) -> PreparedCorpus:
-    """Tokenise a corpus into ``folder``, unless that already holds this corpus by this tokenizer.
+    """Tokenise a corpus into ``folder``, unless that already holds this corpus from this tokenizer.
 
-    Memory is bounded: each of the ``processes`` (default: all cores) has a few documents under way, about
-    a million characters or one long document at a time. The outcome does not depend on their number. The
-    folder appears only once it is complete; what an earlier run prepared there from something else is
-    replaced, and what a killed one left half done beside it is removed, while any other folder that is not
-    empty is refused. ``held_out`` and ``seed``: see ``split_documents``.
+    Memory is bounded: each of the ``processes`` (default: all cores) has a few documents in progress, about
+    a million characters or one long document at a time. The result does not depend on their number.
 
-    Raises UserError for a corpus that cannot be split, and what reading it raises.
+    The folder appears only once it is complete. A corpus that was prepared there from something else is
+    replaced, and what a killed run left unfinished beside it is removed. Any other folder that is not empty
+    is refused. ``held_out`` and ``seed``: see ``split_documents``.
+
+    Raises UserError for such a folder and for a corpus that cannot be split, and what reading it raises.
     """
     folder = Path(folder)
     source = {
@@ -232,7 +235,7 @@ def prepare_corpus(
 def _is_prepared_from(folder: Path, source: dict[str, str]) -> bool:
     try:
         meta = read_json(folder / "meta.json")
-    except UserError:  # missing or damaged: to be made
+    except UserError:  # missing or damaged: it has to be made
         return False
     return isinstance(meta, dict) and meta | {"format": FORMAT, **source} == meta
 
@@ -250,7 +253,7 @@ def _map(path: Path, dtype: str, count: int) -> np.ndarray:
     if size != expected:
         raise UserError(
             f"{path}: damaged: {size:,} bytes, expected {expected:,}; delete the folder {path.parent} and "
-            "prepare the corpus anew"
+            "prepare the corpus again"
         )
     return np.memmap(path, dtype=dtype, mode="r", shape=(count,)) if count else np.empty(0, dtype)
 
@@ -260,9 +263,9 @@ def _map(path: Path, dtype: str, count: int) -> np.ndarray:
 
 @contextmanager
 def _unfinished(folder: Path) -> Iterator[Path]:
-    """`atomic_folder`, without what killed preparations of the same folder have left behind.
+    """`atomic_folder`, after removing what killed preparations of the same folder have left behind.
 
-    Whoever prepares holds a lock on the temporary folder. Where there is none, its owner is dead.
+    Whoever prepares a folder holds a lock on the temporary one. If that is not locked, its owner is dead.
     """
     with explain_write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -281,7 +284,7 @@ def _unfinished(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some consecutive documents in tokens; sentences without tokens are left out."""
+    """Some consecutive documents as tokens; sentences without tokens are left out."""
 
     tokens: np.ndarray  # ids
     sentence_lengths: np.ndarray  # int64, in tokens
@@ -344,7 +347,7 @@ def _cut(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
 def _ordered_map(
     pieces: Iterator[list[RawDocument]], tokenizer: SupportsTokenIds, dtype: str, processes: int
 ) -> Iterator[_Piece]:
-    """Tokenise the pieces in ``processes`` processes, in order, with a bounded number of them under way."""
+    """Tokenise the pieces in ``processes`` processes, in order, with a bounded number of them in progress."""
     if processes == 1:
         yield from (_tokenise(piece, tokenizer, dtype) for piece in pieces)
         return

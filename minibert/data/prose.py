@@ -1,8 +1,8 @@
-"""English sentences out of docstrings: code, tables, signatures and markup are left behind.
+"""English sentences from docstrings, without their code, tables, signatures and markup.
 
 Docstrings mix prose with doctests, literal blocks, grammar, tables, lists of parameters, and
-reStructuredText. First the lines are gathered into paragraphs, by indentation and markup; then the
-markup inside a paragraph is taken off; at last each sentence must look like English.
+reStructuredText. First the lines are gathered into paragraphs, by indentation and markup. Then the markup
+inside a paragraph is removed. Finally, each sentence must look like English.
 """
 
 import inspect
@@ -86,9 +86,9 @@ def _finish(pending: list[str]) -> Iterator[str]:
 
 # -- Inline markup --------------------------------------------------------------------------------------
 
-# What to look for, as a plain string first: it is in few paragraphs, and found or missed much sooner.
+# A plain string to look for first, because that is much faster, and few paragraphs have it.
 _MARKUP = [
-    # A backslash, by which the sentence is rejected.
+    # Replaced by a backslash, for which the sentence is then rejected.
     ("`", re.compile(r":[\w:+-]*math:`[^`]*`"), "\\\\"),
     # :func:`name`, :ref:`text <target>`
     ("`", re.compile(r":[\w:+.-]+:`[~!.]*([^`<]*?)(?: *<[^`]*>)?`"), r"\1"),
@@ -112,7 +112,7 @@ _MARKUP = [
 
 
 def without_markup(paragraph: str) -> str:
-    """The paragraph as it would be read: roles, backticks, asterisks and footnote marks taken off."""
+    """The paragraph as it would be read: without roles, backticks, asterisks and footnote marks."""
     for sign, pattern, replacement in _MARKUP:
         if sign in paragraph:
             paragraph = pattern.sub(replacement, paragraph)
@@ -152,7 +152,7 @@ def is_prose(sentence: str) -> bool:
 
 
 def prose_sentences(text: str) -> list[str]:
-    """The English sentences of a docstring, in their order."""
+    """The English sentences of a docstring, in order."""
     return [
         sentence
         for paragraph in paragraphs(text)

@@ -1,4 +1,4 @@
-"""One random stream a purpose: whatever is drawn is a pure function of what it is drawn for."""
+"""One random stream per purpose: whatever is drawn is a pure function of what it is drawn for."""
 
 import random
 import zlib
@@ -15,7 +15,7 @@ def generator(purpose: str, *numbers: int) -> np.random.Generator:
 
 
 def scalar_generator(purpose: str, *numbers: int) -> random.Random:
-    """The same for draws one at a time, where Python's generator is some twenty times faster."""
+    """The same for draws one at a time, where Python's generator is about twenty times faster."""
     words = _sequence(purpose, numbers).generate_state(4)
     return random.Random(int.from_bytes(words.tobytes(), "little"))
 

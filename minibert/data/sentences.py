@@ -1,8 +1,8 @@
-"""Cutting paragraphs into sentences, by rule."""
+"""Splitting paragraphs into sentences, by rule."""
 
 import re
 
-# A sentence may end after a mark and the quotes or brackets that close behind it, where white space
+# A sentence may end after a mark, and the quotes or brackets that close after it, where white space
 # follows; Chinese and Japanese marks end one without white space.
 _POSSIBLE_END = re.compile(r"""[.!?…]+["'”’»)\]]*\s+|[。！？]+[”’」』）]*\s*""")
 _ENDS_LIKE_A_SENTENCE = re.compile(r"""[.!?…。！？]["'”’»)\]」』）]*$""")
@@ -17,7 +17,7 @@ _ABBREVIATIONS = frozenset(
     pres sr jr p no nos vol vols ch chap sec fig figs eq eqs ref refs pp ed eds ca cf viz al approx resp incl
     esp vs e.g i.e jan feb mar apr jun jul aug sep sept oct nov dec inc ltd co corp""".split()
 )
-# After initials ("in the U.S. The ...") only these words are taken for the beginning of a sentence.
+# After initials ("in the U.S. The ...") only these words are taken as the beginning of a sentence.
 _STARTERS = frozenset(
     """the a an in on at it its he she they we this that these those there his her their our if when while
     after before as but and for however since although both all some many most""".split()
@@ -28,9 +28,9 @@ def split_sentences(paragraph: str) -> list[str]:
     """The sentences of a paragraph, each with its white space (line breaks too) reduced to single spaces.
 
     The rule: a sentence ends at ``.``, ``!``, ``?`` or ``…`` (with the quotes or brackets that close
-    behind it) before white space, unless a lower-case letter or another full stop follows, or this one
-    belongs to an abbreviation ("Mr.", "e.g.") or to initials ("J. Smith") that no common sentence opener
-    follows.
+    after it) before white space. It does not end there if a lower-case letter or another full stop follows,
+    or if the full stop belongs to an abbreviation ("Mr.", "e.g.") or to initials ("J. Smith") that are not
+    followed by a common sentence opener.
     """
     paragraph = " ".join(paragraph.split())
     sentences, start = [], 0

@@ -33,7 +33,7 @@ KINDS = {False: "single texts", True: "pairs of texts"}
 
 @dataclass(frozen=True)
 class ClassPrediction:
-    """The likeliest label, and the probability (K,) of each."""
+    """The likeliest label, and the probabilities (K,) of all labels."""
 
     label: str
     probabilities: np.ndarray
@@ -41,7 +41,7 @@ class ClassPrediction:
 
 @dataclass(frozen=True)
 class LabelsPrediction(ClassPrediction):
-    """The same of labels that do not exclude each other, and all of them that are likelier than not."""
+    """A prediction of labels that do not exclude each other; ``labels`` are those likelier than not."""
 
     labels: list[str]
 
@@ -58,7 +58,7 @@ class TextTask(TableTask[BertForSequenceClassification, TableOptions, Feature, P
     several = False
 
     def open_model(self, folder: str | Path, **options: Any) -> BertForSequenceClassification:
-        """As `Task.open_model`; and whether it gives several labels or numbers."""
+        """As `Task.open_model`; also finds out whether the model gives several labels or numbers."""
         model = super().open_model(folder, **options)
         config = model.config
         self.several = config.num_labels > 1 if config.is_regression else config.problem_type == MULTI_LABEL
@@ -68,7 +68,7 @@ class TextTask(TableTask[BertForSequenceClassification, TableOptions, Feature, P
         """As `Task.check`. Raises UserError for a model that gives several labels or numbers."""
         if self.several:
             raise UserError(
-                "this model gives each text several labels or numbers, but a file holds one for each, so it "
+                "this model gives each text several labels or numbers, but a file holds one per text, so it "
                 "cannot be scored; minibert predict shows what it gives"
             )
         return super().check(examples, faults)
@@ -76,22 +76,26 @@ class TextTask(TableTask[BertForSequenceClassification, TableOptions, Feature, P
     def read(
         self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None
     ) -> list[TextExample]:
-        """As `Task.read`. Raises UserError also for pairs if the model knows single texts, or vice versa."""
+        """As `Task.read`. Raises UserError also for pairs if the model learned from texts, or vice versa."""
         examples = super().read(path, labelled=labelled, faults=faults)
         found = examples[0].text_pair is not None
         if self.pairs not in (None, found):
             raise UserError(
-                f"{path}: {KINDS[found]}; expected {KINDS[self.pairs]}, as this model learned from; say "
-                f"which columns to read (text_column{', pair_column' * self.pairs})"
+                f"{path}: found {KINDS[found]}, but this model was trained on {KINDS[self.pairs]}; say which "
+                f"columns to read (text_column{', pair_column' * self.pairs})"
             )
         return examples
 
     def example(self, text: str, pair: str | None, place: Place) -> TextExample:
-        """A text or a pair without a label. Raises `Problem` for the one that the model does not know."""
+        """A text or a pair, without a label. Raises `Problem` if the model was trained on the other kind."""
         if self.pairs and pair is None:
-            raise Problem("one text; this model learned from pairs: add a second (--pair, or after a tab)")
+            raise Problem(
+                "one text, but this model was trained on pairs; add a second (--pair, or after a tab)"
+            )
         if self.pairs is False and pair is not None:
-            raise Problem("two texts (--pair, or a tab between them); this model learned from single texts")
+            raise Problem(
+                "two texts (--pair, or a tab), but this model was trained on single texts; give one"
+            )
         return super().example(text, pair, place)
 
     def learn_labels(self, examples: Sequence[TextExample]) -> None:
@@ -99,7 +103,7 @@ class TextTask(TableTask[BertForSequenceClassification, TableOptions, Feature, P
         self.pairs = examples[0].text_pair is not None
 
     def features(self, examples: Sequence[TextExample], *, training: bool) -> list[Feature]:
-        """One row an example; see `data.tasks.text_features`."""
+        """One row per example; see `data.tasks.text_features`."""
         return text_features(
             examples, self.tokenizer, self.options.max_length, self.label_ids if training else None
         )
@@ -129,7 +133,7 @@ class Classify(TextTask[ClassPrediction]):
         self.labels = label_names(examples)
 
     def check(self, examples: Sequence[TextExample], faults: Faults | None = None) -> list[TextExample]:
-        """As `TextTask.check`, but for those with unknown labels; see `data.tasks.check_labels`."""
+        """As `TextTask.check`, without those with unknown labels; see `data.tasks.check_labels`."""
         return check_labels(super().check(examples, faults), self.labels, faults)
 
     def _model_settings(self) -> dict[str, Any]:
@@ -137,7 +141,7 @@ class Classify(TextTask[ClassPrediction]):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """A classifier of sequences, unless it is a regression."""
+        """Whether a folder holds a sequence classifier that is not a regression."""
         return super().recognises(folder) and not Regress.recognises(folder)
 
     def predict(
@@ -145,7 +149,7 @@ class Classify(TextTask[ClassPrediction]):
     ) -> list[ClassPrediction]:
         """The likeliest label of each example and the probabilities of all, p = softmax(logits).
 
-        With labels that do not exclude each other p = 1 / (1 + exp(−logits)), and all labels with p > 1/2.
+        For labels that do not exclude each other, p = 1 / (1 + exp(−logits)), and all with p > 1/2 are given.
         """
         logits = self._logits(model, examples, batch_size)  # (N, K)
         if model.config.problem_type == MULTI_LABEL:
@@ -161,7 +165,7 @@ class Classify(TextTask[ClassPrediction]):
     def scores(
         self, examples: Sequence[TextExample], predictions: Sequence[ClassPrediction]
     ) -> dict[str, float]:
-        """Accuracy, Matthews' correlation, the mean F1 of all labels, and of two labels the second's F1."""
+        """Accuracy, the mean F1 of all labels, Matthews' correlation; if there are two, the second's F1."""
         pair = [prediction.label for prediction in predictions], [example.label for example in examples]
         scores = {name: getattr(metrics, name)(*pair) for name in ("accuracy", "macro_f1", "matthews")}
         if len(self.labels) == 2:
@@ -169,7 +173,7 @@ class Classify(TextTask[ClassPrediction]):
         return scores
 
     def scores_for(self, examples: Sequence[TextExample]) -> tuple[str, ...]:
-        """F1 is there of two labels only."""
+        """The scores; the F1 of one label only if there are two labels."""
         return tuple(name for name in self.score_names if name != "f1" or len(self.labels) == 2)
 
     def record(self, example: TextExample, prediction: ClassPrediction) -> dict[str, Any]:
@@ -192,7 +196,7 @@ class Regress(TextTask[float | list[float]]):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """A classifier of sequences whose configuration says that it is a regression."""
+        """Whether a folder holds a sequence classifier whose configuration says that it is a regression."""
         return super().recognises(folder) and BertConfig.from_pretrained(folder).is_regression
 
     def predict(

@@ -1,4 +1,4 @@
-"""Turning texts into vectors, to be compared by their cosine."""
+"""Turning texts into vectors that can be compared by their cosine."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from minibert.heads import SentenceEncoder
 from minibert.text import BertTokenizer
 from minibert.text.tokenizer import CONFIG_KEYS
 
-# How the sentence-transformers library is told where to cut texts: {"max_seq_length": tokens}.
+# Where the sentence-transformers library finds the length that texts are cut to: {"max_seq_length": tokens}.
 LENGTH_FILE = "sentence_bert_config.json"
 OUTPUTS = (".npy", ".npz", ".jsonl")
 
@@ -46,7 +46,7 @@ class TextEncoder:
         ``sentence_bert_config.json``, else as many tokens as the tokenizer's ``model_max_length`` and the
         model's positions allow.
 
-        Raises UserError if the folder's parts do not fit each other, and for a max_length that does not fit.
+        Raises UserError if the folder's parts do not fit together, and for a max_length that does not fit.
         """
         folder = model_folder(folder)
         tokenizer = BertTokenizer.from_pretrained(folder)
@@ -69,7 +69,7 @@ class TextEncoder:
     def embed(self, texts: Sequence[str], batch_size: int = 32, progress: bool = False) -> np.ndarray:
         """The vectors of texts, in their order: (N, H) float32 on the host.
 
-        Equal texts are computed once, texts of like length together. Leaves the model in evaluation mode.
+        Equal texts are computed once, texts of similar length together. Leaves the model in evaluation mode.
         """
         self.model.eval()
         rows_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
@@ -83,10 +83,10 @@ class TextEncoder:
 
     @cached_property
     def digest(self) -> str:
-        """A fingerprint of all that a vector's direction depends on: two encoders with the same one agree.
+        """A fingerprint of all that a vector's direction depends on: encoders with the same one agree.
 
-        It is made of parameters, vocabulary and its options, pooling and max_length; names of folders do not
-        count, nor does ``normalise``, which changes a vector's length only.
+        It is made from the parameters, the vocabulary and its options, pooling and max_length. Names of
+        folders do not count, nor does ``normalise``, which only changes a vector's length.
         """
         digest = hashlib.sha256()
         for name, parameter in sorted(self.model.named_parameters()):
@@ -111,10 +111,11 @@ def _stated_length(folder: Path) -> int | None:
 
 
 def write_vectors(path: str | Path, texts: Sequence[TextExample], vectors: np.ndarray) -> None:
-    """Write vectors (N, H) to a file, as its name ends.
+    """Write vectors (N, H) to a file, in the format that its suffix tells.
 
-    ``.npy``: the array. ``.npz``: the arrays ``vectors`` and ``lines`` (N,), where each text stands in its
-    file. ``.jsonl``: an object a text, with line, text and vector. Raises UserError for another ending.
+    ``.npy``: the array. ``.npz``: the arrays ``vectors`` and ``lines`` (N,), the number of each text's line
+    in its file. ``.jsonl``: an object per text, with line, text and vector. Raises UserError for another
+    suffix.
     """
     path = Path(path)
     check_output(path)
@@ -126,12 +127,12 @@ def write_vectors(path: str | Path, texts: Sequence[TextExample], vectors: np.nd
             np.savez(file, vectors=vectors, lines=np.array(lines))
         else:
             for line, text, vector in zip(lines, texts, vectors, strict=True):
-                numbers = [float(str(number)) for number in vector]  # as few digits as tell a float32
+                numbers = [float(str(number)) for number in vector]  # as few digits as identify a float32
                 row = {"line": line, "text": text.text, "vector": numbers}
                 file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
 def check_output(path: str | Path) -> None:
-    """Raises UserError if ``write_vectors`` does not know how to write a file of this name."""
+    """Raise UserError if ``write_vectors`` does not know how to write a file of this name."""
     if Path(path).suffix not in OUTPUTS:
-        raise UserError(f"{path}: vectors cannot be written so; its name must end in {', '.join(OUTPUTS)}")
+        raise UserError(f"{path}: unknown format for vectors; the suffix must be one of {', '.join(OUTPUTS)}")

@@ -18,7 +18,7 @@ from minibert.train.metrics import without_nan
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good a model is on a file: the scores of its task, as fractions, and those of parts of the data."""
+    """How good a model is on a file: its task's scores, as fractions, overall and for parts of the data."""
 
     model: str
     task: str
@@ -34,7 +34,7 @@ class Evaluation:
         return "\n\n".join([told, *(_columns(table) for table in tables if table)])
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON can hold it: a score that is not a number, such as some correlations, is None."""
+        """The same, as JSON can hold it: a score that is not a number, as some correlations are, is None."""
         details = {part: without_nan(scores) for part, scores in self.details.items()}
         return asdict(self) | {"scores": without_nan(self.scores), "details": details}
 
@@ -51,10 +51,11 @@ def evaluate(
 ) -> Evaluation:
     """Measure the model in a fine-tuned folder on a file.
 
-    ``layout`` says how the file is read if not like those of the training: {"recipe": "mrpc"} …; options are
-    those of ``from_pretrained``: device, precision … With ``limit`` only the first so many examples are
-    used. The recipe "blimp" is for models that predict masked words, as they are after pre-training. Its
-    score is the share of minimal pairs whose good sentence they find likelier; the limit is per paradigm.
+    ``layout`` says how the file is read, if its format is not that of the training data: {"recipe": "mrpc"} …
+    ``options`` are those of ``from_pretrained``: device, precision … With ``limit``, only the first so many
+    examples are used. The recipe "blimp" is for models that predict masked words, as they do after
+    pre-training. Its score is the share of minimal pairs whose good sentence they find likelier; the limit is
+    per paradigm.
 
     Raises UserError for a folder without such a model, and for a file that its task cannot read or whose
     labels it does not know.
@@ -89,7 +90,7 @@ def _minimal_pair_scores(
     """Accuracy over all pairs, and that of each phenomenon with the number of its pairs."""
     tokenizer = BertTokenizer.from_pretrained(folder)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* does not use")  # that there is a pooler as well is no news here
+        warnings.filterwarnings("ignore", ".* does not use")  # an unused pooler is nothing to warn about
         model = BertForMaskedLM.from_pretrained(folder, complete=True, **options)
     shares = blimp_scores(model, tokenizer, pairs, batch_size=batch_size, progress=True)
     overall, counts = shares.pop("overall"), Counter(pair.phenomenon for pair in pairs)

@@ -1,4 +1,4 @@
-"""A model for elsewhere: its folder once more, with the weights in another type and in other files."""
+"""Exporting a model: a copy of its folder, with the weights in another type or in other files."""
 
 import shutil
 from pathlib import Path
@@ -29,23 +29,23 @@ def export(
     encoder_only: bool = False,
     positions: int | None = None,
 ) -> None:
-    """Write the model in a pretrained folder (of a run, fine-tuned, anybody's) into a new one, ``output``.
+    """Write the model in a pretrained folder (of a run, fine-tuned, anybody's) to a new folder, ``output``.
 
     ``dtype`` and ``max_shard_size``: see ``save_pretrained``; by default the type stays as it is. With
-    ``encoder_only`` the heads are left out, and with them what the model was fine-tuned for. ``positions``
-    gives it that many: the first of those that it has or, if it has fewer, all of them over and over, which
-    is a better start for learning from longer sequences than new ones are (Beltagy et al., 2020, section 5).
-    The new folder appears only once it is complete.
+    ``encoder_only`` the heads are left out, and with them what the model was fine-tuned for. ``positions`` is
+    the number of positions of the new model: the first ones of the old model or, if it has fewer, all of them
+    over and over. This is a better start for learning from longer sequences than new position embeddings are
+    (Beltagy et al., 2020, section 5). The new folder appears only once it is complete.
 
-    Raises UserError if there is no such model, if the output is there already, for a number of positions that
-    cannot be, a number that is too large for the type, and a tensor that is larger than a file may be.
+    Raises UserError if there is no such model, if the output exists already, for an impossible number of
+    positions, for a weight that is too large for the type, and for a tensor larger than a file may be.
     """
     folder, output = model_folder(folder), Path(output)
     stored = open_weights(folder, "BertForPreTraining")
     resized = {} if positions is None else {"max_position_embeddings": positions}
     BertConfig.from_pretrained(folder, **resized)  # raises for what is no BERT
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
-        raise UserError(f"{output} is there already; choose another --output")
+        raise UserError(f"{output} exists already; choose another --output")
     config = read_json(folder / "config.json") | resized
     left_out: tuple[str, ...] = NOT_COMPANIONS
     if encoder_only:

@@ -36,7 +36,7 @@ BEST = "best"  # the folder of the model with the best score on the dev data
 
 
 def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
-    """Teach a pretrained encoder a task (or go on with a run), and say how well it does.
+    """Fine-tune a pretrained encoder for a task (or resume a run), and report how well it does.
 
     ``values`` are those of ``minibert finetune --help``: the fields of `FinetuneSettings` and of the task's
     options (``TASKS[task].Options``); ``source`` says where they come from, for error messages. Unless
@@ -47,8 +47,8 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
     folder ``seed-N`` with its ``metrics.jsonl`` and, until it has ended, its checkpoints.
 
     Returns ``runs``, one per restart (its seed, the step of its best evaluation, the scores there, steps,
-    tokens and seconds); ``best``, the one of them whose model is kept; with several restarts ``mean`` and
-    ``deviation`` (of a sample) of each score; and all that the run was made from. Scores are fractions,
+    tokens and seconds); ``best``, the one of them whose model is kept; with several restarts the ``mean`` and
+    the sample standard ``deviation`` of each score; and all that the run was made from. Scores are fractions,
     measured on the dev data.
 
     Raises UserError for settings, files or models that do not work and for a folder in which another run is
@@ -93,7 +93,7 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
 
 
 def _find_start(run: Run, settings: FinetuneSettings) -> tuple[list[dict[str, Any]], Checkpoint | None]:
-    """What has been done of a run that is to be resumed: the restarts that have ended, then a checkpoint.
+    """What a run to be resumed has done: the results of the restarts that have ended, then a checkpoint.
 
     Raises UserError if the folder of the run does not allow what is asked for.
     """
@@ -128,7 +128,7 @@ def _read_results(path: Path) -> dict[str, Any] | None:
         intact = False
     if not intact:
         raise UserError(
-            f"{path}: not the results of a run; restore the file, or begin the run anew with --overwrite"
+            f"{path}: not the results of a run; restore the file, or start the run again with --overwrite"
         )
     return results
 
@@ -139,7 +139,7 @@ def _begin(run: Run) -> None:
 
 @dataclass(frozen=True)
 class Data:
-    """What a run learns from and is measured on."""
+    """What a run is trained and evaluated on."""
 
     task: Task
     train: Sequence[Any]
@@ -151,15 +151,15 @@ class Data:
     def describe(self) -> str:
         """One line."""
         return (
-            f"{len(self.train):,} examples ({len(self.features):,} rows) to learn from, "
-            f"{len(self.dev):,} to measure on"
+            f"{len(self.train):,} examples ({len(self.features):,} rows) to train on, "
+            f"{len(self.dev):,} to evaluate on"
         )
 
 
 def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
-    """What a run with these settings learns from and is measured on.
+    """What a run with these settings is trained and evaluated on.
 
-    Prints how many examples were left out as faulty. Raises UserError for files that cannot be used.
+    Prints how many bad examples were left out. Raises UserError for files that cannot be used.
     """
     faults = Faults(settings.skip_bad)
     task = TASKS[settings.task](BertTokenizer.from_pretrained(settings.model), options)
@@ -173,7 +173,7 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
     train, dev = _some(train, settings.limit, settings.seed), _some(dev, settings.dev_limit, settings.seed)
     if _metric(settings, task) not in task.scores_for(dev):
         raise UserError(
-            f"there is no score {settings.metric!r} on this data; choose one of "
+            f"there is no score {settings.metric!r} for this data; choose one of "
             f"{', '.join(task.scores_for(dev))}"
         )
     for line in faults.describe():
@@ -205,7 +205,7 @@ def _some(examples: Sequence[Any], limit: int | None, seed: int) -> list[Any]:
 
 
 class _Restart:
-    """The training from one seed: of a new model, or on from a checkpoint."""
+    """The training with one seed, of a new model or from a checkpoint on."""
 
     def __init__(
         self, run: Run, settings: FinetuneSettings, data: Data, seed: int, checkpoint: Checkpoint | None
@@ -219,7 +219,7 @@ class _Restart:
             data.task.frozen_encoder = FrozenEncoder(self.model, pad_id, size, Path(settings.out))
         self.trainer = self._make_trainer(run)
         if checkpoint is not None:
-            run.restore(self.trainer, checkpoint, data.digest, "the files to learn from")
+            run.restore(self.trainer, checkpoint, data.digest, "the data files")
 
     def _make_trainer(self, run: Run) -> Trainer:
         settings, task = self.settings, self.data.task
@@ -245,7 +245,7 @@ class _Restart:
         )
 
     def run_to_the_end(self) -> dict[str, Any]:
-        """Take the steps that are left; return what became of it."""
+        """Take the steps that are left; return the restart's results."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.trainer.checkpoint is None:
             self.trainer.metrics.truncate(-1)  # of a run that was killed before it had a checkpoint
@@ -281,7 +281,7 @@ class _Restart:
 def _open_model(
     settings: FinetuneSettings, task: Task, seed: int, device: Device, checkpoint: Checkpoint | None
 ) -> PretrainedModel:
-    """A new model, or the checkpoint's, frozen as far as the settings say."""
+    """A new model, or that of the checkpoint, frozen as far as the settings say."""
     options: dict[str, Any] = {"device": device, "precision": settings.precision}
     if checkpoint is not None:
         model = task.open_model(checkpoint.folder, **options)
@@ -337,7 +337,7 @@ def _remove_leftovers(folder: Path) -> None:
 def _finish(
     run: Run, settings: FinetuneSettings, options: TaskOptions, data: Data, ended: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Write the results, the picture and the model's card; print how well the run did, and return it."""
+    """Write the results, the plot and the model card; print how well the run did, and return the results."""
     metric = _metric(settings, data.task)
     best = _best_of(ended, metric)
     scores = {name: [restart["scores"][name] for restart in ended] for name in best["scores"]}
@@ -364,7 +364,7 @@ def _finish(
 
 
 def _spread(scores: Mapping[str, Sequence[float | None]]) -> dict[str, dict[str, float]]:
-    """Mean and deviation of each score that all restarts have, if there are several."""
+    """Mean and standard deviation of each score that all restarts have, if there are several."""
     several = {name: values for name, values in _whole(scores).items() if len(values) > 1}
     if not several:
         return {}

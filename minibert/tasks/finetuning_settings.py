@@ -1,4 +1,4 @@
-"""Everything that a fine-tuning run can be told, besides the options of its task."""
+"""The settings of a fine-tuning run, besides the options of its task."""
 
 import shlex
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from minibert.train import RunSettings
 class FinetuneSettings(RunSettings):
     """The settings of one fine-tuning run.
 
-    They default to the recipe of Devlin et al. (2019), appendix A.3, but for Adam's bias correction, which
+    They default to the recipe of Devlin et al. (2019), appendix A.3, except for Adam's bias correction, which
     the original code leaves out and small data sets need (Zhang et al., 2021; Mosbach et al., 2021).
     """
 
@@ -27,58 +27,60 @@ class FinetuneSettings(RunSettings):
 
     name: str = with_default(RunSettings, "name", "tuned")
     restarts: int = setting(
-        1, "Run", "runs from the seeds SEED, SEED + 1, …, of which the best on the dev data is kept", least=1
+        1, "Run", "runs, with the seeds SEED, SEED + 1, …; the best on the dev data is kept", least=1
     )
 
-    task: str = setting(None, "Task", "what is learned", choices=tuple(TASKS))
+    task: str = setting(None, "Task", "what to learn", choices=tuple(TASKS))
     metric: str | None = setting(
-        None, "Task", "score on the dev data that chooses the best checkpoint; none: the task's usual one"
+        None, "Task", "dev score that chooses the best checkpoint (default: the usual one of the task)"
     )
 
-    train: str = setting(None, "Data", "file to learn from")
+    train: str = setting(None, "Data", "training file")
     dev: str | None = setting(
-        None, "Data", "file to measure on; none: a share of the training data is held out"
+        None, "Data", "file to evaluate on (default: a held-out share of the training data)"
     )
     dev_share: float = setting(
-        0.1, "Data", "share of the training data that is held out", least=0.001, most=0.9
+        0.1, "Data", "share of the training data to hold out if there is no dev file", least=0.001, most=0.9
     )
-    limit: int | None = setting(None, "Data", "examples to learn from, at most: random ones", least=1)
-    dev_limit: int | None = setting(None, "Data", "examples to measure on, at most: random ones", least=1)
-    skip_bad: bool = setting(False, "Data", "leave out and count the examples that cannot be used")
+    limit: int | None = setting(None, "Data", "train on at most LIMIT examples, chosen at random", least=1)
+    dev_limit: int | None = setting(
+        None, "Data", "evaluate on at most DEV_LIMIT examples, chosen at random", least=1
+    )
+    skip_bad: bool = setting(False, "Data", "skip examples that cannot be used, and count them")
 
     model: str = setting(
-        "mini", "Model", "pretrained folder to begin from, or the name of a model that comes with the package"
+        "mini", "Model", "pretrained folder to start from, or the name of a model that comes with minibert"
     )
     dropout: float | None = setting(
-        None, "Model", "probability of dropping something; none: as the model was trained", least=0, most=0.99
+        None, "Model", "dropout probability (default: as the model was trained)", least=0, most=0.99
     )
     freeze: str | None = setting(
-        None, "Model", "how many layers do not learn, from the lowest, nor do the embeddings; or: all"
+        None, "Model", "freeze the embeddings and the lowest FREEZE layers; all: the whole encoder"
     )
     features: tuple[int, ...] = setting(
         (),
         "Model",
-        "layers whose hidden states, side by side, a head learns from while the encoder stays as it is; 0 is "
-        "that of the embeddings, -1 the last",
+        "train only a head, on the concatenated hidden states of these layers of the frozen encoder; 0 is "
+        "the embeddings, -1 the last layer",
     )
     layerwise_lr: float = setting(
         1.0, "Model", "factor of the learning rate from each layer to the one below", least=1e-6, most=1
     )
 
-    epochs: float = setting(3.0, "Optimiser", "how often each example is learned from", least=1e-6)
+    epochs: float = setting(3.0, "Optimiser", "passes over the training data", least=1e-6)
     learning_rate: float = with_default(RunSettings, "learning_rate", 5e-5)
     bias_correction: bool = with_default(RunSettings, "bias_correction", True)
     eval_every: int | None = setting(
-        None, "Optimiser", "steps between evaluations on the dev data; none: an epoch", least=1
+        None, "Optimiser", "steps between evaluations on the dev data (default: an epoch)", least=1
     )
     save_every: int | None = setting(
-        None, "Report", "steps between checkpoints to resume from; none: as evaluations", least=1
+        None, "Report", "steps between checkpoints to resume from (default: as EVAL_EVERY)", least=1
     )
 
     def __post_init__(self) -> None:
         for name, what in (  # these two have no default
             ("task", f"one of {', '.join(TASKS)}, or a recipe"),
-            ("train", "the file to learn from"),
+            ("train", "the training file"),
         ):
             if getattr(self, name) is None:
                 raise UserError(f"{name} is missing: give {what}")
@@ -92,24 +94,24 @@ class FinetuneSettings(RunSettings):
             raise UserError(f"freeze must be a number of layers or all, got {self.freeze!r}")
         if self.features and not issubclass(TASKS[self.task].Model, TaskModel):
             raise UserError(
-                f"features are what a head learns from, and {self.task} has no head; leave them out"
+                f"features are what a head is trained on, but {self.task} has no head; leave them out"
             )
         if self.features and (self.freeze or self.layerwise_lr != 1.0):
             raise UserError("with features no layer of the encoder learns; leave out freeze and layerwise_lr")
 
     @property
     def seeds(self) -> range:
-        """Of each restart."""
+        """The seed of each restart."""
         return range(self.seed, self.seed + self.restarts)
 
     def intervals(self, batches_per_epoch: int) -> tuple[int, int, int]:
-        """How many steps there are, and after how many come evaluations and checkpoints."""
+        """The number of steps, and the numbers of steps between evaluations and between checkpoints."""
         per_epoch = batches_per_epoch / self.accumulation
         eval_every = self.eval_every or max(1, round(per_epoch))
         return max(1, round(self.epochs * per_epoch)), eval_every, self.save_every or eval_every
 
     def command_line(self, options: TaskOptions) -> str:
-        """What one would have to type for the same result."""
+        """The command line that gives the same result."""
         run = self.replace(resume=False, overwrite=False)
         return shlex.join(
             [*self.command.split(), *run.flags(without=("Report", "Machine")), *options.flags()]
@@ -119,16 +121,16 @@ class FinetuneSettings(RunSettings):
 def split_settings(
     values: Mapping[str, Any], source: str = "settings"
 ) -> tuple[FinetuneSettings, TaskOptions]:
-    """Names and values, of a command line or a file, as the settings of a run and the options of its task.
+    """Split names and values, of a command line or a file, into a run's settings and its task's options.
 
-    A recipe brings its own defaults, and its name. Raises UserError for a name that neither has.
+    A recipe has its own defaults, and gives the run its name. Raises UserError for a name that neither has.
     """
     TaskOptions(recipe=values.get("recipe"))  # refuses one that does not exist
     if values.get("recipe") is not None:
         recipe = RECIPES[values["recipe"]]
         if recipe.task not in TASKS:
             raise UserError(
-                f"recipe {values['recipe']} is for {recipe.task}, which nothing learns; choose another"
+                f"recipe {values['recipe']} is for {recipe.task}, which cannot be learned; choose another"
             )
         values = {"task": recipe.task, "name": values["recipe"], **recipe.settings, **values}
     own = [f.name for f in fields(FinetuneSettings)]

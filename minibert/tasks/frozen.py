@@ -15,10 +15,10 @@ from minibert.tasks.task import outputs
 
 
 class FrozenEncoder:
-    """Adds to rows the hidden states of the frozen encoder of ``model`` (``feature_layers``), as "features".
+    """Adds "features" to rows: the hidden states of the frozen encoder of ``model`` (``feature_layers``).
 
-    Each different row is encoded once. The numbers are in a file without a name in ``folder``, which goes
-    when the process ends; the system holds as much of it in memory as there is room for.
+    Each different row is encoded once. The features are in a file without a name in ``folder``, which
+    disappears when the process ends; the system keeps as much of it in memory as there is room for.
     """
 
     def __init__(self, model: TaskModel, pad_id: int, batch_size: int, folder: Path):
@@ -26,7 +26,7 @@ class FrozenEncoder:
         self._known: dict[tuple[bytes, bytes], np.ndarray] = {}
 
     def __call__(self, rows: Sequence[Feature]) -> list[Feature]:
-        """The same rows with features: (S, head size), or of whole texts (head size,)."""
+        """The same rows with features: (S, head size), or (head size,) for whole texts."""
         new = {_key(row): row for row in rows if _key(row) not in self._known}
         if new:
             with explain_write_errors(self.folder):

@@ -1,4 +1,4 @@
-"""Pre-training measured on held-out text: which, and how."""
+"""Evaluation of pre-training on held-out text: on which batches, and how."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from minibert.train.metrics import as_float, count_targets
 def evaluation_batches(
     settings: PretrainSettings, tokenizer: BertTokenizer, prepared: PreparedCorpus
 ) -> list[dict[str, np.ndarray]]:
-    """The batches that every evaluation of the run is made on: micro-batches, of ``eval_batches`` steps.
+    """The micro-batches that every evaluation of the run uses: as many examples as ``eval_batches`` steps.
 
     The examples in them are the same however the batch of a step is divided into micro-batches.
     """

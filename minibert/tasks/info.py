@@ -1,6 +1,6 @@
 """What a BERT of a given size is made of and costs.
 
-Nothing is allocated here, so the sizes of a model that would not fit in memory can be looked at too.
+Nothing is allocated here, so this also works for a model that would not fit in memory.
 """
 
 import itertools
@@ -36,7 +36,7 @@ def parameter_table(config: BertConfig) -> list[Matrix]:
     """Every parameter of a pre-training model, once, as the model itself names them.
 
     The parts are "embeddings", "layer 0" … "layer L−1", "pooler" and "heads". All but the heads make
-    up the encoder (``BertModel``). The decoder's matrix is the word embeddings again and not listed.
+    up the encoder (``BertModel``). The decoder's matrix is the word embeddings again, and is not listed.
     """
     model = BertForPreTraining(config, device=None)  # takes no memory
     return [Matrix(name, parameter.shape, _part(name)) for name, parameter in model.named_parameters()]
@@ -62,17 +62,17 @@ class StepCost:
     moment_bytes: int
     encoder_activation_bytes: int
     heads_activation_bytes: int
-    encoder_working_bytes: int  # what the backward of a layer needs on top, while it runs
+    encoder_working_bytes: int  # what the backward pass of a layer needs on top, while it runs
     heads_working_bytes: int
 
     @property
     def forward_flops(self) -> int:
-        """Of the forward pass."""
+        """The FLOPs of the forward pass."""
         return self.encoder_flops + self.heads_flops
 
     @property
     def backward_flops(self) -> int:
-        """Of the backward pass: every product y = x Wᵀ has two, dx = dy W and dW = dyᵀ x, of its size."""
+        """The FLOPs of the backward pass: for y = x Wᵀ it has two such products, dx = dy W and dW = dyᵀ x."""
         return 2 * self.forward_flops
 
     @property
@@ -82,13 +82,13 @@ class StepCost:
 
     @property
     def working_bytes(self) -> int:
-        """What comes on top when most is held: in the backward of the heads or, after it, of a layer."""
+        """What comes on top at the peak: in the backward pass of the heads or, after it, of a layer."""
         in_encoder = self.encoder_working_bytes - self.heads_activation_bytes
         return max(self.heads_working_bytes, in_encoder)
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is held at once."""
+        """The most memory that is held at once."""
         states = self.parameter_bytes + self.copy_bytes + self.gradient_bytes + self.moment_bytes
         return states + self.activation_bytes + self.working_bytes
 
@@ -103,20 +103,20 @@ def step_cost(
 ) -> StepCost:
     """The cost of a pre-training step on B sequences of S tokens with P predicted positions each.
 
-    FLOPs are those of the matrix products, 2 a multiply-add; what is elementwise is left out, and what
-    ``recompute`` computes again.
+    FLOPs are those of the matrix products, 2 per multiply-add. Elementwise operations are left out, and so is
+    what ``recompute`` computes again.
 
         encoder   2 · (L · (B·S·(4·H² + 2·H·F) + 2·B·S²·H) + B·H²)      attention is the term in S²
         heads     2 · (B·P·(H² + H·V) + 2·B·H)                          MLM at the P positions only
 
     Bytes: parameters, their copy in 16 bits, their gradients, Adam's two moments, and the activations that
-    the caches hold from forward to backward; see ``_activations``. On top comes what the backward needs
-    while it runs: see ``_working_bytes``. This is the memory of the CUDA kernels, whose arrays a test counts
-    (``tests/kernels/cuda/test_memory.py``: at most 3 % more than predicted). On the CPU the reference
-    operations take more while they run, and the kernels keep freed memory for reuse and one attention map in
-    the place of two. Measured there by tracemalloc, in float32: tiny, V = 8192, 32 × 128, 152 MiB of 134
-    predicted (171 with the reference operations, 112 of 86 with ``recompute``); mini, 16 × 128, 276 of 268;
-    mini, 4 × 512, 324 of 364.
+    the caches hold from the forward to the backward pass; see ``_activations``. On top comes what the
+    backward pass needs while it runs; see ``_working_bytes``. This is the memory of the CUDA kernels, whose
+    arrays a test counts (``tests/kernels/cuda/test_memory.py``: at most 3 % more than predicted). On the CPU,
+    the reference operations take more while they run, and the kernels keep freed memory for reuse and one
+    attention map instead of two. Measured there by tracemalloc, in float32: tiny, V = 8192, 32 × 128, 152 MiB
+    where 134 are predicted (171 with the reference operations; 112 where 86 are, with ``recompute``); mini,
+    16 × 128, 276 where 268 are; mini, 4 × 512, 324 where 364 are.
 
     Raises UserError if a number is below 1 or the sequences are longer than the model's positions.
     """
@@ -163,7 +163,7 @@ def _weights(module: Module | None) -> int:
 
 
 def _arrays_kept(activation: str) -> tuple[int, int]:
-    """How many arrays of its input's size an activation keeps for its backward; and with its output."""
+    """How many arrays of its input's size an activation keeps for its backward pass; and with its output."""
     y, cache = ACTIVATIONS[activation][0](np.ones(1))
     return len(cache), len({id(array) for array in (*cache, y)})
 
@@ -171,12 +171,12 @@ def _arrays_kept(activation: str) -> tuple[int, int]:
 def _activations(
     config: BertConfig, batch_size: int, length: int, predictions: int
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """How many numbers a training forward keeps for the embeddings, for each layer, and for the heads.
+    """How many numbers a training forward pass keeps for the embeddings, for each layer, and for the heads.
 
-    Each array is counted once, and a layer's output where it is made. The second number of each is of sums,
-    which are never in 16 bits. LayerNorm keeps its normalised input and 1/σ, a linear map its input,
-    attention q, k, v and its probabilities before and after dropout, a loss its log-probabilities and the
-    weight of each label.
+    Each array is counted once, and a layer's output where it is made. The second number of each pair is that
+    of sums, which are never in 16 bits. LayerNorm keeps its normalised input and 1/σ; a linear map keeps its
+    input; attention keeps q, k, v and its probabilities before and after dropout; a loss keeps its
+    log-probabilities and the weight of each label.
     """
     tokens, predicted = batch_size * length, batch_size * predictions
     hidden, (held, wide) = config.hidden_size, _arrays_kept(config.hidden_act)
@@ -192,10 +192,10 @@ def _activations(
 def _working_bytes(
     config: BertConfig, tokens: int, predicted: int, number: int, operand: int
 ) -> tuple[int, int]:
-    """What the backward of the masked-word head, and that of a layer, holds beside the caches.
+    """What the backward passes of the masked-word head, and of a layer, hold besides the caches, in bytes.
 
-    The head: the gradient of the word embeddings before it is added to the others, and of its input, twice.
-    A layer, where most is held: the derivative of the feed-forward's wide activation, three of width H, and
+    The head: the gradient of the word embeddings before it is added to the others, and that of its input,
+    twice. A layer, at its peak: the derivative of the feed-forward's wide activation, three of width H, and
     the gradient of the matrix.
     """
     hidden, wide = config.hidden_size, config.intermediate_size
@@ -208,7 +208,7 @@ def _working_bytes(
 
 
 def describe_parameters(config: BertConfig) -> str:
-    """The parameters matrix by matrix with running totals; the first layer stands for all."""
+    """The parameters, matrix by matrix, with running totals, as text; the first layer stands for all."""
     lines = [f"{'name':<58}{'shape':>14}{'numbers':>14}{'running total':>16}"]
     total = in_layers = 0
     for part, group in itertools.groupby(parameter_table(config), key=lambda matrix: matrix.part):
@@ -249,9 +249,9 @@ def describe_step(
         *([("their copy in 16 bits", _bytes(cost.copy_bytes))] if cost.copy_bytes else []),
         ("gradients", _bytes(cost.gradient_bytes)),
         ("the optimiser's two moments", _bytes(cost.moment_bytes)),
-        ("kept of the embeddings and layers", _bytes(cost.encoder_activation_bytes)),
-        ("kept of the heads", _bytes(cost.heads_activation_bytes)),
-        ("on top, where most is held", _bytes(cost.working_bytes)),
+        ("activations, embeddings and layers", _bytes(cost.encoder_activation_bytes)),
+        ("activations, heads", _bytes(cost.heads_activation_bytes)),
+        ("working memory, at the peak", _bytes(cost.working_bytes)),
         (f"= peak, {precision}", _bytes(cost.peak_bytes)),
     ]
     title = (

@@ -29,7 +29,7 @@ def pseudo_log_likelihoods(
 ) -> np.ndarray:
     """How likely a model that predicts masked words finds each of N sentences: (N,) float64, in nats.
 
-        PLL(s) = Σₜ log p(sₜ | s with [MASK] in the place of token t)
+        PLL(s) = Σₜ log p(sₜ | s with [MASK] in place of token t)
 
     over all tokens but [CLS] and [SEP]; 0 for a sentence without tokens. The model reads a copy of the
     sentence for each token, ``batch_size`` copies at a time, those of the longest sentences first. It is put
@@ -63,7 +63,7 @@ def pseudo_log_likelihoods(
 
 
 def _copies(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which sentence each masked copy is of, and where its mask stands: of the longest sentence first.
+    """Which sentence each masked copy is of, and the position of its mask; the longest sentence comes first.
 
     tokens (N,): how many each sentence has between [CLS] and [SEP] → two arrays (Σ tokens,).
     """
@@ -80,7 +80,7 @@ def _masked_log_probabilities(
     positions: np.ndarray,
     mask_id: int,
 ) -> np.ndarray:
-    """log p of the token at one position of each row, from all others: (B, S), (B,) → (B,)."""
+    """log p of the token at one position of each row, given all others: (B, S), (B,) → (B,)."""
     input_ids, each = batch["input_ids"], np.arange(len(positions))
     hidden_words = input_ids[each, positions]
     input_ids[each, positions] = mask_id
@@ -101,8 +101,8 @@ def blimp_scores(
 ) -> dict[str, float]:
     """The share of minimal pairs whose good sentence has the larger pseudo-log-likelihood.
 
-    Of all pairs ("overall") and of those of each phenomenon. Source: Warstadt et al. 2020, whose measure it
-    is; see `pseudo_log_likelihoods` for the rest.
+    For all pairs ("overall") and for those of each phenomenon. Source: Warstadt et al. 2020, whose measure
+    this is; see `pseudo_log_likelihoods` for the rest.
     """
     sentences = [pair.good for pair in pairs] + [pair.bad for pair in pairs]
     scores = pseudo_log_likelihoods(model, tokenizer, sentences, batch_size=batch_size, progress=progress)
@@ -130,9 +130,9 @@ def next_sentence_probabilities(
 ) -> np.ndarray:
     """How probable it is that each second text follows its first: (N,), from the next-sentence head.
 
-    Of a pair too long for the model the longer text is cut at its end. The model is put into evaluation mode.
-    Raises UserError if the model has no such head, if there are not equally many texts, or if the vocabulary
-    has more tokens than the model.
+    If a pair is too long for the model, its longer text is cut at the end. The model is put into evaluation
+    mode. Raises UserError if the model has no such head, if there are not equally many texts, or if the
+    vocabulary has more tokens than the model.
     """
     if model.cls.seq_relationship is None:
         raise UserError(

@@ -29,7 +29,7 @@ def fill_mask(
     ids = np.array(tokenizer(text)["input_ids"])  # (S,)
     masks = np.flatnonzero(ids == tokenizer.mask_id)  # (N,)
     if not len(masks):
-        raise UserError(f"no [MASK] in {text!r}; write [MASK] in the place of a word")
+        raise UserError(f"no [MASK] in {text!r}; write [MASK] in place of a word")
     model.eval()
     outputs, _ = model.forward(ids[None])
     logits = outputs.prediction_logits[0, model.device.asarray(masks)]  # (N, V)

@@ -25,7 +25,7 @@ def accuracy(predicted: Any, labels: Any) -> float:
 
 
 def f1(predicted: Any, labels: Any, positive: Any = 1) -> float:
-    """F1 = 2 PR / (P + R) = 2 TP / (2 TP + FP + FN) of one class; 0 where it never occurs on either side."""
+    """F1 = 2 PR / (P + R) = 2 TP / (2 TP + FP + FN) of one class; 0 if it occurs on neither side."""
     predicted, labels = _pairs(predicted, labels)
     right = np.sum((predicted == positive) & (labels == positive))
     return _f1(right, np.sum(predicted == positive), np.sum(labels == positive))
@@ -56,7 +56,7 @@ def matthews(predicted: Any, labels: Any) -> float:
 
 
 def pearson(predicted: Any, scores: Any) -> float:
-    """Pearson's correlation of numbers; NaN where either side is constant, so that there is none."""
+    """Pearson's correlation of numbers; NaN where either side is constant, because there is none then."""
     return _correlation(stats.pearsonr, predicted, scores)
 
 
@@ -78,7 +78,8 @@ def _pairs(predicted: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     predicted, labels = np.asarray(predicted), np.asarray(labels)
     if predicted.shape != labels.shape or labels.ndim != 1 or not len(labels):
         raise UserError(
-            f"predictions {predicted.shape} and labels {labels.shape} must be equally many, one row, not none"
+            f"predictions {predicted.shape} and labels {labels.shape} must be two rows of the same length, "
+            "which must not be empty"
         )
     return predicted, labels
 
@@ -112,8 +113,8 @@ def entity_scores(
 ) -> dict[str, dict[str, float]]:
     """Precision, recall, F1 and number ("support") of entities: of all ("overall"), and of each kind.
 
-    An entity is right if its kind and both its ends are; a share of nothing is 0. Equal to seqeval's and
-    conlleval's figures. A kind that is itself named "overall" counts in the sum, and has no row of its own.
+    An entity is right if its kind and both its ends are; a share of nothing is 0. The figures are those of
+    seqeval and conlleval. A kind that is itself named "overall" counts in the sum, and has no row of its own.
     """
     if len(predicted) != len(labels) or any(map(_different_lengths, predicted, labels)):
         raise UserError("there must be a predicted tag for every word of every sentence")
@@ -155,9 +156,9 @@ def normalise_answer(text: str) -> str:
 
 
 def answer_scores(predicted: str, answers: Sequence[str]) -> tuple[float, float]:
-    """Exact match and F1 of one predicted answer: the best over the right ones; "" says that there is none.
+    """Exact match and F1 of one predicted answer: the best over the right ones; "" means "no answer".
 
-    F1 is that of the two bags of words; where either is empty, both must be. A question without answers, or
+    F1 is that of the two bags of words; if either is empty, both must be. A question without answers, or
     whose answers are nothing but articles and punctuation, has the one answer "".
     Source: evaluate-v1.1.py and evaluate-v2.0.py of SQuAD (the first lets such answers count as they are).
     """
@@ -179,7 +180,7 @@ def _bag_f1(predicted: list[str], right: list[str]) -> float:
 def squad_scores(predicted: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """Mean exact match and F1 over all questions, by their ids, as ``exact_match`` and ``f1``.
 
-    If some have no answer (v2.0), also ``has_answer_…`` and ``no_answer_…``, the means over either kind. A
+    If some have no answer (v2.0), also ``has_answer_…`` and ``no_answer_…``, the means over each kind. A
     question without a prediction counts as wrong, as in evaluate-v1.1.py (evaluate-v2.0.py leaves it out).
     """
     if not answers:
@@ -203,12 +204,12 @@ def best_null_threshold(
     predicted: Mapping[str, str],
     answers: Mapping[str, Sequence[str]],
 ) -> tuple[float, float]:
-    """The threshold for the null score above which "no answer" is predicted, and the best F1, which it gives.
+    """The threshold of the null score, above which "no answer" is predicted, that gives the best F1; that F1.
 
-    ``null_scores`` are the model's score for "no answer" less that for its best answer, which ``predicted``
-    holds. The threshold is one of the null scores, or −∞ where never answering is best.
+    ``null_scores`` are the model's scores for "no answer" minus those for its best answers, which
+    ``predicted`` holds. The threshold is one of the null scores, or −∞ if never answering is best.
     Source: find_best_thresh in evaluate-v2.0.py of SQuAD, which also cuts between equal null scores, and
-    takes an answer of nothing but articles and punctuation for an answer.
+    accepts an answer of nothing but articles and punctuation as an answer.
     """
     names = sorted(answers, key=null_scores.__getitem__)
     without = np.array([answer_scores("", answers[name])[1] for name in names])  # F1 of "no answer"
@@ -247,7 +248,7 @@ def _check_ranks(ranks: Sequence[int | None]) -> None:
 
 
 def minimal_pair_accuracy(good_scores: Any, bad_scores: Any, phenomena: Sequence[str]) -> dict[str, float]:
-    """The share of pairs whose good sentence scores higher: of all ("overall") and of each phenomenon."""
+    """The share of pairs whose good sentence scores higher: overall ("overall") and for each phenomenon."""
     good_scores, bad_scores = _pairs(good_scores, bad_scores)
     right = good_scores > bad_scores
     names = np.asarray(phenomena)

@@ -1,4 +1,4 @@
-"""The README.md of a model: what it is, what it was made from and how, how good it is, how to use it."""
+"""A model's README.md: what it is, what it was made from and how, how good it is, and how to use it."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from minibert.text import BertTokenizer
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of model: what Hugging Face calls its use, what it does, and how it is asked."""
+    """A kind of model: Hugging Face's name for its use, what it does, and how to use it."""
 
     pipeline: str
     about: str
@@ -25,7 +25,7 @@ class Kind:
 
 
 def _predictor(pipeline: str, about: str, *asked: str) -> Kind:
-    """A model that ``minibert predict`` asks, for a text or a pair."""
+    """A kind of model for ``minibert predict``, with the text or pair of texts ``asked`` as an example."""
     typed = " --pair ".join(f'"{text}"' for text in asked)
     given = ", ".join(f'["{text}"]' for text in asked)
     return Kind(
@@ -47,7 +47,7 @@ _MASKED = Kind(
 )
 _SENTENCES = Kind(
     "sentence-similarity",
-    "turns a text into a vector, close to those of texts that mean the same",
+    "turns a text into a vector that is close to those of texts that mean the same",
     "minibert embed --model FOLDER --input texts.txt --output vectors.npy",
     "from minibert.tasks.embed import TextEncoder\n\n"
     'TextEncoder.open("FOLDER").embed(["a text", "another text"])',
@@ -71,8 +71,8 @@ KINDS = {  # by the class that config.json names
 }
 
 LIMITS = (
-    "How good it is on other data than is named here was not measured.",
-    "What its texts get wrong or leave out it may have learned too; that was not examined.",
+    "How good it is on data other than that named here was not measured.",
+    "It may have learned what its texts get wrong or leave out; this was not examined.",
 )
 
 
@@ -93,23 +93,23 @@ def write_model_card(
 ) -> None:
     """Write ``README.md`` into a folder that has its model and its vocabulary already.
 
-    The kind of model, its sizes and its labels are read from the folder. All else is given; only what is
-    known is told, and a part without content is left out.
+    The kind of model, its sizes and its labels are read from the folder. Everything else is given, and a part
+    without content is left out.
 
     Args:
         name: of the model, for the title.
         data: what each part of the data was, such as {"train": "reviews.tsv, 3,576 examples"}.
         recipe: the settings that matter, and what it began from: {"began from": "…", "epochs": 3}.
-        command: what was typed.
+        command: the command line that made the model.
         scores: by name, a value for each restart: {"f1": [0.383, 0.391]}. Deviations are a sample's (n − 1).
-        scored_on: what they were measured on.
+        scored_on: what the scores were measured on.
         best: which of the restarts this model is, counted from 0.
-        pairs: whether the texts that it gives labels or numbers to are pairs.
-        sections: more of them, by their titles.
-        limits: what else it is known not to do.
-        licence: the name that Hugging Face has for it, such as "apache-2.0".
+        pairs: whether it gives labels or numbers to pairs of texts.
+        sections: further sections, by their titles.
+        limits: further things that it is known not to do.
+        licence: Hugging Face's name for it, such as "apache-2.0".
 
-    Raises UserError if the folder has no model of a kind that there are cards for.
+    Raises UserError if the folder's model is of a kind that there is no card for.
     """
     folder = Path(folder)
     sizes, kind = _sizes(folder), _kind(folder, pairs)
@@ -142,7 +142,7 @@ def _kind(folder: Path, pairs: bool) -> Kind:
 
 
 def _sizes(folder: Path) -> dict[str, str]:
-    """What the folder itself tells."""
+    """What the folder itself says about the model."""
     config, tokenizer = BertConfig.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
     tensors = open_weights(folder, "BertModel")
     sizes = {
@@ -161,7 +161,7 @@ def _sizes(folder: Path) -> dict[str, str]:
 
 
 def _results(scores: Mapping[str, Sequence[float]], scored_on: str, best: int) -> list[str]:
-    """Every score of this model and, of several restarts, their mean and deviation."""
+    """Every score of this model and, if there are several restarts, their mean and standard deviation."""
     if not scores:
         return []
     restarts = max(map(len, scores.values()))

@@ -1,4 +1,4 @@
-"""Asking a fine-tuned model: texts, lines or a file in, a prediction for each example out."""
+"""Predictions of a fine-tuned model: texts, lines or a file in, a prediction for each example out."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -24,12 +24,12 @@ def predict_texts(
 ) -> list[dict[str, Any]]:
     """The predictions of the model in a fine-tuned folder for texts, or texts and partners, as dictionaries.
 
-    The partner of a question is its passage. These are the objects that ``minibert predict`` writes; options
-    are those of ``from_pretrained``: device, precision … Raises UserError for a folder without such a model,
-    and for what its task cannot read.
+    The partner of a question is its passage. These are the objects that ``minibert predict`` writes.
+    ``options`` are those of ``from_pretrained``: device, precision … Raises UserError for a folder without
+    such a model, and for texts that its task cannot read.
     """
     if isinstance(texts, str) or isinstance(pairs, str):
-        raise UserError("expected a list of texts, got a single one; put it into brackets")
+        raise UserError("expected a list of texts, got a single one; put it in brackets")
     if pairs is not None and len(pairs) != len(texts):
         raise UserError(f"{len(texts)} texts and {len(pairs)} partners; give one for each")
     task, model = open_task(folder, **options)
@@ -70,7 +70,7 @@ def records(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> 
 def write_predictions(
     task: Task, examples: Sequence[Any], predictions: Sequence[Any], path: str | Path
 ) -> None:
-    """Write one JSON object per line, or the task's own format if the file's name ends like that."""
+    """Write one JSON object per line, or the task's own format if the file has the suffix of that."""
     if task.own_ending is not None and str(path).endswith(task.own_ending):
         write_text(path, task.own_format(examples, predictions))
     else:

@@ -19,10 +19,10 @@ def write_pretrained_card(
     data: Mapping[str, str] | None = None,
     **more: Any,
 ) -> None:
-    """Write ``README.md`` into the folder of a model that a run with these settings has left.
+    """Write ``README.md`` into the folder of a model that a run with these settings has made.
 
-    ``results`` are those that ``results.json`` holds. ``data`` tells the text, besides its size, otherwise
-    than by the names of its files; ``more`` are arguments of ``write_model_card``.
+    ``results`` are those that ``results.json`` holds. ``data`` describes the text in place of the names of
+    its files; its size is added. ``more`` are arguments of ``write_model_card``.
     """
     environment = results["environment"]
     rows = dict(data or {"text": ", ".join(settings.corpus) or "the documentation installed with Python"})

@@ -44,9 +44,9 @@ EXAMPLES = 5  # masked sentences shown at the end
 def prepare(settings: PretrainSettings) -> tuple[BertTokenizer, PreparedCorpus]:
     """The vocabulary and the tokenised corpus of a run, from ``settings.prepared`` if they are there already.
 
-    The vocabulary is learned from the documents to train on alone. The two folders are named by hashes of
+    The vocabulary is learned only from the documents to train on. The two folders are named after hashes of
     what they are made from: ``vocabulary-…`` (corpus, split, size, case) and ``tokens-…`` (corpus,
-    vocabulary). Prints what they are. Raises UserError for a corpus that is missing, empty, or no text.
+    vocabulary). Prints what they are. Raises UserError for a corpus that is missing, empty, or not text.
     """
     settings, show_progress = settings.with_sizes(), sys.stderr.isatty()
     corpus = open_corpus(settings.corpus, settings.layout)
@@ -95,14 +95,15 @@ def _hash(*values: Any) -> str:
 
 
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:
-    """Train a BERT on real text: from scratch, from a model, or on from a checkpoint. Say how well it does.
+    """Pre-train a BERT on real text, from scratch or from a model, or resume a run; report how well it does.
 
     Writes ``OUT/NAME/``: ``config.json`` (these settings), ``metrics.jsonl``, ``loss.png``, checkpoints,
     ``results.json``, and ``final/``, a pretrained folder. Prints the settings, the data, the course of the
-    training, and at the end how well it went. That is also what is returned, and what is in
-    ``results.json`` beside the sizes of text and model and the machine: ``plateau_loss`` and
-    ``plateau_accuracy``, those of guessing by frequency, ``held_out_…``, the last measurements,
-    ``tokens_per_second``, ``seconds`` and ``peak_memory`` (bytes). Losses are in nats.
+    training, and at the end how well it went.
+
+    Returns how well it went: ``plateau_loss`` and ``plateau_accuracy``, those of guessing by frequency,
+    ``held_out_…``, the last evaluation, ``tokens_per_second``, ``seconds`` and ``peak_memory`` (bytes).
+    Losses are in nats. ``results.json`` also has the sizes of the text and the model, and the machine.
 
     Raises UserError for settings or text that do not work and for a folder in which another run is at work,
     and KeyboardInterrupt after Ctrl-C or SIGTERM, once all is saved.
@@ -139,7 +140,7 @@ def _pretrain(run: Run, settings: PretrainSettings) -> dict[str, Any]:
 
 
 def _needed_memory(settings: PretrainSettings, vocab_size: int) -> str:
-    """What takes how much memory: a step of the phase that takes most."""
+    """What takes how much memory, as text: a step of the phase that takes most."""
     config = settings.model_config(vocab_size)
     peak = functools.partial(_peak_bytes, settings, config)
     largest = max(settings.phases(), key=peak)
@@ -169,7 +170,7 @@ def _find_start(run: Run, settings: PretrainSettings) -> Checkpoint | None:
         return None
     newest = newest_checkpoint(run.folder)
     if newest is None:
-        raise UserError(f"{run.folder}: no checkpoint to resume from; begin the run without --resume")
+        raise UserError(f"{run.folder}: no checkpoint to resume from; start the run without --resume")
     checkpoint = open_checkpoint(newest)
     run.check_resumes(checkpoint.state["settings"])
     settings.check_phases(checkpoint.state["step"], checkpoint.state["phases"])
@@ -179,7 +180,7 @@ def _find_start(run: Run, settings: PretrainSettings) -> Checkpoint | None:
 def _make_model(
     settings: PretrainSettings, device: Device, vocab_size: int, checkpoint: Checkpoint | None
 ) -> BertForPreTraining:
-    """The checkpoint's model, or that of a folder, or a new one."""
+    """The model of the checkpoint, or that of a folder, or a new one."""
     Model = BertForPreTraining if settings.nsp else BertForMaskedLM
     options: dict[str, Any] = {"device": device, "precision": settings.precision, "seed": settings.seed}
     if checkpoint is not None:
@@ -198,7 +199,7 @@ def _make_model(
     print(
         f"model: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} heads, {parameters:,} parameters"
-        + (f"; begins as {settings.model}\n" if settings.model else "\n"),
+        + (f"; starts from {settings.model}\n" if settings.model else "\n"),
         flush=True,
     )
     return model
@@ -273,7 +274,7 @@ def _finish(
     prepared: PreparedCorpus,
     plateau: tuple[float, float],
 ) -> dict[str, Any]:
-    """Write the model, the results and the picture; print how well the run did, and return it."""
+    """Write the model, the results and the plot; print how well the run did, and return that."""
     metrics = read_metrics(run.folder / "metrics.jsonl")
     plot_loss(metrics, plateau[0], run.folder / "loss.png")
     last = next(record for record in reversed(metrics) if "held_out_mlm_loss" in record)

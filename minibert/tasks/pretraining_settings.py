@@ -12,7 +12,7 @@ from minibert.ops import ACTIVATIONS
 from minibert.settings import setting, with_default
 from minibert.train import RunSettings
 
-# What a new model has where nothing else is given. These are not defaults, because a model to go on from has
+# What a new model has where nothing else is given. These are not defaults, because a model to start from has
 # its own, and any setting that is given must then agree with it.
 USUAL_PRESET, USUAL_VOCAB_SIZE = "tiny", 8192
 USUAL = {"preset": USUAL_PRESET, "vocab_size": USUAL_VOCAB_SIZE, "hidden_act": "gelu"}
@@ -62,27 +62,27 @@ class PretrainSettings(RunSettings):
     name: str = with_default(RunSettings, "name", "tiny")
 
     corpus: tuple[str, ...] = setting(
-        (), "Corpus", "text files, folders or globs; none: the documentation installed with Python"
+        (), "Corpus", "text files, folders or globs (default: the documentation installed with Python)"
     )
     layout: str = setting("auto", "Corpus", "what a line of a text file is", choices=LAYOUTS)
     held_out: float = setting(
         0.05, "Corpus", "share of the documents kept for evaluation", least=0.001, most=0.5
     )
     tokenizer: str | None = setting(
-        None, "Corpus", "folder with a vocabulary to use; none: learn one from the training documents"
+        None, "Corpus", "folder with a vocabulary to use (default: learn one from the training documents)"
     )
     vocab_size: int | None = setting(
-        None, "Corpus", f"tokens in the vocabulary to learn; none: {USUAL_VOCAB_SIZE}", least=6
+        None, "Corpus", f"tokens in the vocabulary to learn (default: {USUAL_VOCAB_SIZE})", least=6
     )
-    lowercase: bool = setting(True, "Corpus", "lower-case the text and strip accents (a learned vocabulary)")
+    lowercase: bool = setting(True, "Corpus", "lower-case and strip accents, for a learned vocabulary")
 
     model: str | None = setting(
         None,
         "Model",
-        "folder of a model to go on from, with its sizes, its vocabulary and its weights; none: a new model",
+        "folder of a model to start from, with its sizes, vocabulary and weights (default: a new model)",
     )
     preset: str | None = setting(
-        None, "Model", f"size of the model; none: {USUAL_PRESET}, or as MODEL", choices=tuple(PRESETS)
+        None, "Model", f"size of the model (default: {USUAL_PRESET}, or as MODEL)", choices=tuple(PRESETS)
     )
     num_hidden_layers: int | None = setting(
         None, "Model", "layers, if not the preset's", flag="layers", least=1
@@ -106,14 +106,15 @@ class PretrainSettings(RunSettings):
     hidden_act: str | None = setting(
         None,
         "Model",
-        "of the feed-forward layers: gelu is the erf form, gelu_new the tanh form; none: gelu, or as MODEL",
+        "activation of the feed-forward layers; gelu is the erf form, gelu_new the tanh form (default: gelu, "
+        "or as MODEL)",
         flag="activation",
         choices=tuple(ACTIVATIONS),
     )
     dropout: float | None = setting(
         None,
         "Model",
-        "probability of dropping a hidden unit or an attention weight; none: 0, or as MODEL was trained",
+        "dropout probability of hidden units and attention weights (default: 0, or as MODEL was trained)",
         least=0,
         most=0.99,
     )
@@ -123,17 +124,17 @@ class PretrainSettings(RunSettings):
     position_initializer: str = setting(
         "normal",
         "Model",
-        "how the position embeddings start: drawn like other weights, or as waves",
+        "initial position embeddings, random like the other weights or sine waves",
         choices=POSITION_INITIALIZERS,
     )
 
-    max_seq_length: int = setting(64, "Instances", "tokens in a training sequence, at most", least=8)
+    max_seq_length: int = setting(64, "Instances", "tokens per training sequence, at most", least=8)
     short_seq_prob: float = setting(
         0.1, "Instances", "share of sequences made shorter on purpose", least=0, most=1
     )
     masked_lm_prob: float = setting(0.15, "Instances", "share of the tokens to predict", least=0.001, most=1)
-    max_predictions: int = setting(20, "Instances", "tokens to predict in a sequence, at most", least=1)
-    whole_word_masking: bool = setting(False, "Instances", "mask all pieces of a word or none")
+    max_predictions: int = setting(20, "Instances", "tokens to predict per sequence, at most", least=1)
+    whole_word_masking: bool = setting(False, "Instances", "mask all subwords of a word or none")
     masking: str = setting(
         "dynamic",
         "Instances",
@@ -146,20 +147,20 @@ class PretrainSettings(RunSettings):
     long_seq_length: int | None = setting(
         None,
         "Phases",
-        "tokens in a sequence of the last steps, at most (held-out text stays at MAX_SEQ_LENGTH); none: "
-        "all have MAX_SEQ_LENGTH",
+        "tokens per sequence in the last steps, at most; held-out text stays at MAX_SEQ_LENGTH (default: "
+        "MAX_SEQ_LENGTH in all steps)",
         least=8,
     )
     long_share: float = setting(
-        0.1, "Phases", "share of the steps that have long sequences, the last ones", least=0, most=1
+        0.1, "Phases", "share of the steps with long sequences, the last ones", least=0, most=1
     )
     long_batch_size: int | None = setting(
-        None, "Phases", "long sequences in a micro-batch; none: as many tokens as before", least=1
+        None, "Phases", "long sequences per micro-batch (default: as many tokens as before)", least=1
     )
     long_max_predictions: int | None = setting(
         None,
         "Phases",
-        "tokens to predict in a long sequence, at most; none: the same share as before",
+        "tokens to predict per long sequence, at most (default: the same share as before)",
         least=1,
     )
 
@@ -171,7 +172,7 @@ class PretrainSettings(RunSettings):
     eval_batches: int = setting(
         30,
         "Report",
-        "held-out text to evaluate on, at most, in batches as large as a step's (BATCH_SIZE x ACCUMULATION)",
+        "held-out batches to evaluate on, at most; each is as large as a step's (BATCH_SIZE x ACCUMULATION)",
         least=1,
     )
     save_every: int = setting(500, "Report", "steps between checkpoints", least=1)
@@ -179,11 +180,11 @@ class PretrainSettings(RunSettings):
     graph: bool = setting(True, "Machine", "record the training step and replay it (on a GPU)")
     prepared: str = setting("prepared", "Machine", "folder of vocabularies and prepared corpora, for reuse")
     processes: int | None = setting(
-        None, "Machine", "processes that prepare the corpus; none: all cores", least=1
+        None, "Machine", "processes that prepare the corpus (default: all cores)", least=1
     )
 
     def with_sizes(self) -> Self:
-        """These settings with the sizes and the vocabulary of ``model``, or without a model the usual ones.
+        """These settings with the sizes and the vocabulary of ``model``, or the usual ones without a model.
 
         Raises UserError if there is no such model, or a setting contradicts it.
         """
@@ -205,13 +206,13 @@ class PretrainSettings(RunSettings):
 
     @property
     def vocabulary_size(self) -> int:
-        """Tokens in the vocabulary to learn; of settings `with_sizes` for a model, in its own."""
+        """Tokens in the vocabulary to learn or, after `with_sizes` for a model, in that of the model."""
         return self.vocab_size or USUAL_VOCAB_SIZE
 
     def model_config(self, vocab_size: int) -> BertConfig:
         """The preset with the sizes that were changed, for a vocabulary of this size.
 
-        Raises UserError if the sizes do not fit each other, or the sequences the model's positions.
+        Raises UserError if the sizes do not fit together, or the sequences do not fit the model's positions.
         """
         sizes = {name: getattr(self, name) for name in SIZES}
         config = BertConfig.preset(
@@ -275,7 +276,7 @@ class PretrainSettings(RunSettings):
             return self.long_batch_size
         if self.batch_size * short % long:
             raise UserError(
-                f"{self.batch_size} sequences of {short} tokens do not make whole ones of {long}; give "
+                f"{self.batch_size} sequences of {short} tokens do not add up to whole ones of {long}; give "
                 f"long_batch_size, or a batch_size that is a multiple of {long // math.gcd(short, long)}"
             )
         return self.batch_size * short // long
@@ -301,7 +302,7 @@ class PretrainSettings(RunSettings):
                 f"{f.name}={getattr(self, f.name)}" for f in fields(self) if "long_" in f.name
             )
             raise UserError(
-                f"{self.folder} has taken {step:,} steps, and not with {settings}; long sequences can be "
-                "changed only before their first step: go on with the same settings, or from an earlier "
+                f"{self.folder} has taken {step:,} steps, but not with {settings}; long sequences can be "
+                "changed only before their first step: resume with the same settings, or from an earlier "
                 "checkpoint"
             )

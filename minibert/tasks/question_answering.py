@@ -1,4 +1,4 @@
-"""The answer to a question, as a span of a passage, or that there is none there (SQuAD v1.1 and v2.0)."""
+"""The answer to a question, as a span of a passage, or "no answer" (SQuAD v1.1 and v2.0)."""
 
 import heapq
 import json
@@ -56,7 +56,7 @@ class WindowScores:
         return float(self.start_logits[0] + self.end_logits[0])
 
     def span_scores(self, max_answer: int) -> np.ndarray:
-        """(S, max_answer): at [i, k] the score of tokens i to i + k, −∞ where they can be no answer.
+        """(S, max_answer): at [i, k] the score of tokens i to i + k, −∞ where they cannot be an answer.
 
         Both ends must lie in the passage, and the first token must have its max context in this window.
         """
@@ -81,8 +81,8 @@ def best_answers(
 ) -> list[AnswerSpan]:
     """The best answers in the windows of a passage, best first, each text once; none if there is no token.
 
-    An answer has at most ``max_answer`` tokens. Of equally good ones that of the earlier window, then the one
-    that begins earlier, then the shorter one comes first.
+    An answer has at most ``max_answer`` tokens. Of equally good ones, the one in the earlier window comes
+    first, then the one that begins earlier, then the shorter one.
 
     Source: Devlin et al. 2019, section 4.2; write_predictions in google-research/bert, run_squad.py, which
     looks only at pairs of a window's ``n_best`` best starts and ``n_best`` best ends.
@@ -105,7 +105,7 @@ class AnswerOptions(TaskOptions):
     """How passages are cut into windows, and what may be an answer."""
 
     max_length: int = setting(
-        384, "Task", "tokens of a window: the question and a part of its passage", least=8
+        384, "Task", "tokens per window: the question and a part of its passage", least=8
     )
     stride: int = setting(128, "Task", "tokens from the beginning of one window to the next", least=1)
     max_question: int = setting(64, "Task", "tokens of a question, at most", least=1)
@@ -114,8 +114,8 @@ class AnswerOptions(TaskOptions):
     null_threshold: float | None = setting(
         None,
         "Task",
-        "no answer is predicted where its score beats that of the best one by more; none: never. "
-        "Fine-tuning chooses it if there are questions without answer in the dev file",
+        'predict "no answer" where its score beats that of the best answer by more than this (default: '
+        "never; fine-tuning chooses it if the dev file has questions without an answer)",
     )
 
 
@@ -128,7 +128,7 @@ class AnswerPrediction:
 
     @property
     def null_difference(self) -> float:
-        """How much better "no answer" scores than the best one."""
+        """How much better "no answer" scores than the best answer."""
         return self.null_score - self.answers[0].score if self.answers else np.inf
 
 
@@ -158,12 +158,12 @@ class AnswerQuestions(
     def hold_out(
         self, examples: Sequence[Question], share: float, seed: int
     ) -> tuple[list[Question], list[Question]]:
-        """As `Task.hold_out`, but of articles: questions on one passage give each other away."""
+        """As `Task.hold_out`, but by articles: questions about one passage give each other away."""
         articles = len({question.article for question in examples})
         return split_articles(examples, max(1, round(share * articles)), seed)
 
     def features(self, examples: Sequence[Question], *, training: bool) -> list[QuestionWindow]:
-        """One row a window; see `data.tasks.question_windows`."""
+        """One row per window; see `data.tasks.question_windows`."""
         options = self.options
         return question_windows(
             examples,
@@ -218,18 +218,18 @@ class AnswerQuestions(
     def scores(
         self, examples: Sequence[Question], predictions: Sequence[AnswerPrediction]
     ) -> dict[str, float]:
-        """Exact match and F1; if some questions have no answer, also of either kind."""
+        """Exact match and F1; if some questions have no answer, also for each of the two kinds."""
         return squad_scores(
             _numbered(map(self.answer, predictions)), _numbered(map(_right_answers, examples))
         )
 
     def scores_for(self, examples: Sequence[Question]) -> tuple[str, ...]:
-        """Of either kind only if some questions have no answer."""
+        """The scores; those of the two kinds only if some questions have no answer."""
         right = _numbered(map(_right_answers, examples))
         return tuple(squad_scores({}, right))
 
     def calibrate(self, examples: Sequence[Question], predictions: Sequence[AnswerPrediction]) -> None:
-        """Choose the ``null_threshold`` of the best F1, if some of these questions have no answer."""
+        """Choose the ``null_threshold`` with the best F1, if some of these questions have no answer."""
         if all(question.answers for question in examples):
             return
         threshold, _ = best_null_threshold(
@@ -242,7 +242,7 @@ class AnswerQuestions(
     def record(self, example: Question, prediction: AnswerPrediction) -> dict[str, Any]:
         """The question, its answers if they are known, the predicted one, and the best with probabilities.
 
-        The probabilities are the softmax of the scores of the best; "" among them is no answer.
+        The probabilities are the softmax of the scores of the best answers; "" among them means "no answer".
         """
         best: list[tuple[str, int | None, int | None, float]] = [
             (answer.text, answer.start, answer.stop, answer.score) for answer in prediction.answers
@@ -273,5 +273,5 @@ def _right_answers(question: Question) -> list[str]:
 
 
 def _numbered(values: Iterable[Any]) -> dict[str, Any]:
-    """Values under names: a question's own id need not be the only one of that name."""
+    """Values by number, as text: two questions may have the same id."""
     return {str(number): value for number, value in enumerate(values)}

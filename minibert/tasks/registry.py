@@ -24,8 +24,8 @@ TASKS: dict[str, type[Task]] = {
 def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel]:
     """The task and the model in a fine-tuned folder; options as for ``from_pretrained``: device, precision …
 
-    A folder of another program, without ``task.json``, is known by the architecture in its configuration; it
-    is given texts as long as it has positions. Raises UserError for a folder that is none of these.
+    A folder of another program, without ``task.json``, is recognised by the architecture in its
+    configuration; its ``max_length`` is the number of its positions. Raises UserError for any other folder.
     """
     name, folder = folder, model_folder(folder)
     check_folder(folder)
@@ -38,7 +38,7 @@ def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel
         values = {"max_length": BertConfig.from_pretrained(folder).max_position_embeddings}
     if chosen is None:
         raise UserError(
-            f"{name}: no model that was fine-tuned for one of {', '.join(TASKS)}; make one with  "
+            f"{name}: not a model fine-tuned for one of {', '.join(TASKS)}; make one with  "
             f"minibert finetune --model {name}"
         )
     tokenizer = BertTokenizer.from_pretrained(folder)
@@ -48,7 +48,7 @@ def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel
 
 
 def _read_task(path: Path) -> tuple[type[Task], bool | None, dict[str, Any]]:
-    """The class of a task, whether it reads pairs if that is told, and its options."""
+    """The class of a task, whether it reads pairs (None if the file does not say), and its options."""
     values = read_json(path, "task file")
     name = values.pop("task", None) if isinstance(values, dict) else None
     if name not in TASKS:

@@ -1,9 +1,9 @@
-"""A second look at what a search has found, by a model that reads query and passage together.
+"""A second look at what a search has found, by a model that reads the query and the passage together.
 
 A cross-encoder: a classifier of pairs (fine-tuned by ``minibert finetune --task classify``, on what
 `training_pairs` gives) that says whether the passage answers the query. It compares every token of one with
-every token of the other, so it judges better than two vectors do; it has to read every pair, so it only sees
-the best few.
+every token of the other, so it judges better than two vectors do. It has to read every pair, so it only sees
+the best few passages.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from minibert.tasks.registry import open_task
 from minibert.tasks.search import Hit, PassageIndex
 
 WRONG, RIGHT = "0", "1"  # the labels of training pairs
-DEPTH = 20  # how many passages are looked at again
+DEPTH = 20  # how many passages are re-ranked
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ def training_pairs(
 ) -> list[TextExample]:
     """Pairs to fine-tune a re-ranker on: each query with its right passage, and with some wrong ones.
 
-    The wrong ones are ``negatives`` random ones of the best ``depth`` that the index finds: those that a
-    re-ranker will have to tell from the right one. Labels are "1" and "0". Raises UserError if the index was
-    made with another encoder.
+    The wrong ones are chosen at random, ``negatives`` per query, from the best ``depth`` that the index
+    finds: a re-ranker will have to tell these from the right one. Labels are "1" and "0". Raises UserError if
+    the index was made with another encoder.
     """
     if negatives < 1:
         raise UserError(f"at least 1 wrong passage for each query is needed, got {negatives}")

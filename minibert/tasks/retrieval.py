@@ -1,4 +1,4 @@
-"""How well a search finds: recall and ranks, against brute force, and after a re-ranking."""
+"""How well a search works: recall and ranks, compared with brute force, and after re-ranking."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +18,7 @@ RECALLS = (1, 5, 10, 20)
 
 @dataclass(frozen=True)
 class SearchEvaluation:
-    """What ``queries`` found among ``passages``. Scores by their names: recall@k, and mrr@K of the first K.
+    """How well a number of queries found their passages. Scores by name: recall@k, and mrr@K of the first K.
 
     ``agreement``: the share of the true K nearest passages (brute force) that the database found.
     """
@@ -35,7 +35,7 @@ class SearchEvaluation:
         return asdict(self)
 
     def describe(self) -> str:
-        """The scores as a table, a row a way of searching."""
+        """The scores as a table, one row per way of searching."""
         ways = {"database": self.database, "brute force": self.brute_force, "re-ranked": self.reranked}
         lines = [f"{self.queries:,} queries, {self.passages:,} passages"]
         lines.append(" " * 11 + "".join(f"{name:>11}" for name in self.database))
@@ -59,8 +59,8 @@ def evaluate_search(
 ) -> SearchEvaluation:
     """Search for queries whose right passage is known, in the index and by brute force.
 
-    Only the first ``top_k`` count; a re-ranker puts those in another order. Raises UserError if the index
-    was made with another encoder.
+    Only the first ``top_k`` passages count; a re-ranker puts them in another order. Raises UserError if the
+    index was made with another encoder.
     """
     index.check(encoder)
     texts = [query.text for query in queries]

@@ -69,20 +69,20 @@ class Run:
             except KeyboardInterrupt:
                 checkpoint = self.trainer and self.trainer.checkpoint
                 if checkpoint and checkpoint.exists():
-                    print(f"\nstopped; to go on from {checkpoint}:\n    {self.settings.resume_command}")
+                    print(f"\nstopped; to resume from {checkpoint}:\n    {self.settings.resume_command}")
                 raise
 
     # -- Before the steps ----------------------------------------------------------------------------
 
     def check_new(self, model: str | None) -> None:
-        """Raise UserError if a new run cannot write to the folder, or has nothing to begin from.
+        """Raise UserError if a new run cannot write to the folder, or has nothing to start from.
 
-        ``model`` is the one that it begins from, which it must not replace.
+        ``model`` is the model that it starts from, which it must not replace.
         """
         run = self.folder
         if any(path.name != LOCK for path in run.iterdir()) and not self.settings.overwrite:
             raise UserError(
-                f"{run} is not empty; go on with the run in it (--resume), replace it (--overwrite), "
+                f"{run} is not empty; resume the run in it (--resume), replace it (--overwrite), "
                 "or choose another --name"
             )
         if model is not None and Path(model).resolve().is_relative_to(run.resolve()):
@@ -92,7 +92,7 @@ class Run:
             open_weights(model_folder(model), "BertForPreTraining")
 
     def check_resumes(self, saved: Mapping[str, Any]) -> None:
-        """Raise UserError if the settings that the run began with, ``saved``, are not those it has now."""
+        """Raise UserError if the settings that the run was started with, ``saved``, are not those of now."""
         self.settings.check_resumes(saved, self.options)
 
     def values(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Run:
             set_threads(settings.threads)
         require_kernels(settings.strict_kernels)
         chosen = " (chosen by auto)" if settings.device == "auto" else ""
-        threads = f"{get_threads()} threads for the CPU's matrix products"
+        threads = f"{get_threads()} CPU threads for matrix products"
         print(f"device: {self.device.name}{chosen}, {threads}", flush=True)
 
     def begin(self, folders: Sequence[Path], files: Sequence[str]) -> None:
@@ -134,7 +134,8 @@ class Run:
         except MemoryError as error:  # CuPy's OutOfMemoryError is one
             settings = self.settings
             smaller = (
-                "lower --batch-size and raise --accumulation as much, for the same step in smaller pieces"
+                "lower --batch-size and raise --accumulation by the same factor, for the same step in "
+                "smaller pieces"
             )
             all_ways = [*ways, smaller]
             if not settings.recompute:
@@ -160,9 +161,9 @@ class Run:
     ) -> Trainer:
         """A trainer of ``model`` (of ``trainee``, if that is not the model itself) as the settings say.
 
-        Its metrics and checkpoints go to ``folder``. A checkpoint remembers, besides what the trainer does,
-        the settings, the data it was ``trained_on`` (any name or digest of them), and ``own_state`` of the
-        step. ``arguments`` are further ones of `Trainer`.
+        Its metrics and checkpoints go to ``folder``. Besides the trainer's state, a checkpoint records the
+        settings, the data that the model was ``trained_on`` (a name or a digest), and ``own_state`` of the
+        step. ``arguments`` are further arguments of `Trainer`.
         """
         settings, optimiser = self.settings, make_optimiser(self.settings, model)
 
@@ -187,13 +188,13 @@ class Run:
     def restore(self, trainer: Trainer, checkpoint: Checkpoint, trained_on: str, data: str) -> None:
         """Bring a new trainer, whose model is the checkpoint's, to where the checkpoint was written.
 
-        Warns of another machine or other libraries. Raises UserError, with ``data`` as the name of what has
+        Warns if the machine or the libraries are not the same. Raises UserError, naming ``data`` as what has
         changed, if the checkpoint was trained on something else.
         """
         if checkpoint.state["trained_on"] != trained_on:
             raise UserError(
                 f"{checkpoint.folder}: {data} changed since this run began; restore what was there, or "
-                "begin the run anew with --overwrite"
+                "start the run again with --overwrite"
             )
         trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
         trainer.restore(checkpoint.folder, checkpoint.state)
@@ -239,7 +240,7 @@ def make_optimiser(settings: RunSettings, model: Module) -> AdamW:
 
 
 def learning_rates(settings: RunSettings, steps: int) -> Callable[[int], float]:
-    """The learning rate as a function of the step, counted from 0, of ``steps`` steps."""
+    """The learning rate of a run of ``steps`` steps, as a function of the step, counted from 0."""
     return functools.partial(
         SCHEDULES[settings.schedule],
         steps=steps,

@@ -2,7 +2,7 @@
 
 The database is LanceDB (benchmarks/README.md says why). An index is a folder with one table, which has a row
 per passage: id, title, text and vector (H,) of length 1. The table's metadata say how the vectors were made,
-so that one commit holds everything; every change is a new version of the table, whole or not at all.
+so that one commit holds everything. Every change is a new version of the table, written whole or not at all.
 """
 
 import json
@@ -24,7 +24,7 @@ from minibert.tasks.embed import TextEncoder
 TABLE = "passages"
 COLUMNS = ["id", "title", "text"]  # and the vector
 METADATA = "minibert"  # the key in the table's metadata
-VERSION = 1  # of what stands there
+VERSION = 1  # of that metadata
 
 # The approximate search uses HNSW graphs over vectors of 8 bits per number. It looks into PROBES parts of the
 # index, and compares REFINE times as many candidates as are wanted with the exact vectors.
@@ -47,7 +47,7 @@ class IndexInfo:
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage that was found, and how well it fits: its cosine, or the score of a re-ranker."""
+    """A passage that was found, and how well it matches: its cosine, or the score of a re-ranker."""
 
     passage: Passage
     score: float
@@ -76,15 +76,15 @@ class PassageIndex:
         batch_size: int = 32,
         progress: bool = False,
     ) -> "PassageIndex":
-        """Make an index of passages in a folder that is not there yet.
+        """Make an index of passages in a folder that does not exist yet.
 
-        Raises UserError if there is such a folder or it cannot be made, if there are no passages, and if two
-        have the same id.
+        Raises UserError if the folder exists or cannot be made, if there are no passages, and if two have the
+        same id.
         """
         lancedb = _lancedb()
         folder = Path(folder)
         if folder.exists():
-            raise UserError(f"{folder}: there is something already; choose another folder for the index")
+            raise UserError(f"{folder} exists already; choose another folder for the index")
         check_writable(folder)
         info = IndexInfo(
             version=VERSION,
@@ -101,12 +101,12 @@ class PassageIndex:
 
     @classmethod
     def open(cls, folder: str | Path) -> "PassageIndex":
-        """The index in a folder. Raises UserError if there is none, or it is of another version."""
+        """Open the index in a folder. Raises UserError if there is none, or if it has another version."""
         lancedb = _lancedb()
         folder = Path(folder)
         if not (folder / f"{TABLE}.lance").is_dir():
             if folder.exists():
-                raise UserError(f"{folder}: no index of passages, but something else; choose another folder")
+                raise UserError(f"{folder}: this is not an index of passages; choose another folder")
             raise UserError(
                 f"{folder}: no index of passages; make one with  "
                 f"minibert search index --model FOLDER --passages FILE --index {folder}"
@@ -117,7 +117,9 @@ class PassageIndex:
         except Exception as error:  # LanceDB raises many kinds
             raise UserError(f"{folder}: damaged, or not made by minibert ({_first_line(error)})") from None
         if info.version != VERSION:
-            raise UserError(f"{folder}: an index of version {info.version}; expected {VERSION}; make it anew")
+            raise UserError(
+                f"{folder}: an index of version {info.version}, expected {VERSION}; make it again"
+            )
         return cls(folder, table, info)
 
     def add(
@@ -132,12 +134,12 @@ class PassageIndex:
         self.check(encoder)
         known = set(self._read(["id"])["id"].to_pylist())
         self._table.add(_rows(self.info, encoder, passages, known, batch_size, progress))
-        self._table.optimize()  # an approximate search finds the new rows too without, but more slowly
+        self._table.optimize()  # without it, an approximate search finds new rows too, but more slowly
 
     def open_encoder(self, folder: str | Path | None = None, **options: Any) -> TextEncoder:
-        """The encoder that made the index, from ``folder`` if it no longer stands where it did.
+        """The encoder that made the index, from ``folder`` if it is no longer where it was.
 
-        Raises UserError for another encoder. Options as for ``from_pretrained``: device …
+        Raises UserError for another encoder. ``options`` are those of ``TextEncoder.open``: device …
         """
         made: dict[str, Any] = {"pooling": self.info.pooling, "max_length": self.info.max_length}
         encoder = TextEncoder.open(folder or self.info.model, **(made | options))
@@ -145,12 +147,12 @@ class PassageIndex:
         return encoder
 
     def make_approximate(self) -> None:
-        """Build the structure that makes searching in very many passages fast."""
+        """Build the graph that makes searching in very many passages fast."""
         config = _lancedb().index.HnswSq(distance_type="cosine")
         self._table.create_index("vector", config=config)
 
     def check(self, encoder: TextEncoder) -> None:
-        """Raises UserError if the vectors in here were made by another encoder."""
+        """Raise UserError if the vectors in the index were made by another encoder."""
         if encoder.digest != self.info.digest:
             raise UserError(
                 f"{self.folder}: made with another model ({self.info.model}, pooling {self.info.pooling}, "
@@ -178,7 +180,7 @@ class PassageIndex:
         return table["id"].to_pylist(), vectors.reshape(-1, self.info.dimension)
 
     def _read(self, columns: list[str]) -> Any:
-        """Some columns of all rows, as a table of Arrow."""
+        """Some columns of all rows, as an Arrow table."""
         return self._table.search().select(columns).to_arrow()
 
     # -- Searching ------------------------------------------------------------------------------
@@ -186,12 +188,12 @@ class PassageIndex:
     def search(
         self, vectors: np.ndarray, top_k: int = 10, *, exact: bool = False, where: str | None = None
     ) -> list[list[Hit]]:
-        """For each of Q vectors (Q, H) the passages of the highest cosine, ``top_k`` at most, best first.
+        """For each of Q vectors (Q, H) the passages with the highest cosines, at most ``top_k``, best first.
 
-        All passages are compared, unless the index is approximate and ``exact`` is not asked for. ``where``
-        is a condition in SQL on id, title and text that passages must meet.
+        All passages are compared, unless the index is approximate and ``exact`` is False. ``where`` is a
+        condition in SQL on id, title and text that passages must meet.
 
-        Raises UserError for vectors of another length, a ``top_k`` below 1, and a condition that is no SQL.
+        Raises UserError for vectors of another length, a ``top_k`` below 1, and a condition that is not SQL.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.info.dimension:
             raise UserError(
@@ -223,8 +225,8 @@ class PassageIndex:
 
 
 def _lancedb() -> ModuleType:
-    """The database's module, loaded when it is needed: not everybody has it, and it takes a second."""
-    os.environ.setdefault("LANCEDB_LOG", "error")  # what it warns of is for programmers
+    """The database's module, loaded when it is needed: not everybody has it, and loading takes a second."""
+    os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings are for programmers
     try:
         import lancedb
         import lancedb.index
@@ -244,7 +246,7 @@ def _rows(
     batch_size: int,
     progress: bool,
 ) -> Any:
-    """The rows of new passages as a table of Arrow. Raises UserError if an id is among the ``known`` ones."""
+    """The rows of new passages as an Arrow table. Raises UserError if an id is among the ``known`` ones."""
     import pyarrow
 
     if not passages:
@@ -270,7 +272,7 @@ def _passage(row: dict[str, Any]) -> Passage:
 
 
 def _first_line(error: Exception) -> str:
-    """What an error says, without the places in a program that some add."""
+    """What an error says, without the source locations that some errors add."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

@@ -1,4 +1,4 @@
-"""How alike two texts are, by the cosine of their vectors; learned from scores, or from matching pairs."""
+"""How similar two texts are, by the cosine of their vectors; learned from scores or from matching pairs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from minibert.tasks import metrics
 from minibert.tasks.embed import LENGTH_FILE, TextEncoder
 from minibert.tasks.task import TableOptions, TableTask, hold_out
 
-# Whose recipes are of use for a loss.
+# The tasks whose recipes can be used with each loss.
 RECIPE_TASKS = {"cosine": ("regress",), "softmax": ("qa", "similarity")}
 
 
@@ -37,8 +37,8 @@ RECIPE_TASKS = {"cosine": ("regress",), "softmax": ("qa", "similarity")}
 class SimilarityOptions(TableOptions):
     """A table of pairs, and what is learned from them.
 
-    The lowest and the highest score of the training data, if they are not given, are written down here by
-    `Similarity.learn_labels`.
+    If the lowest and the highest score are not given, `Similarity.learn_labels` sets them to those of the
+    training data.
     """
 
     loss: str = setting(
@@ -52,16 +52,16 @@ class SimilarityOptions(TableOptions):
         None, "Task", "how a text's vector is made (default: as the model says)", choices=tuple(ops.POOLING)
     )
     lowest_score: float | None = setting(
-        None, "Task", "score of texts that are not alike at all (default: the training data's lowest)"
+        None, "Task", "score of texts with nothing in common (default: the lowest in the training data)"
     )
     highest_score: float | None = setting(
-        None, "Task", "score of texts that say the same (default: the training data's highest)"
+        None, "Task", "score of texts that say the same (default: the highest in the training data)"
     )
     opposites: bool = setting(
-        False, "Task", "the lowest score is to be the cosine −1, as of opposites, and not 0"
+        False, "Task", "map the lowest score to the cosine −1, as for opposites, instead of 0"
     )
     scale: float = setting(20.0, "Task", "factor of the cosines in the softmax", least=0.0)
-    symmetric: bool = setting(True, "Task", "the second texts have to find the first ones, too")
+    symmetric: bool = setting(True, "Task", "second texts also have to find the first ones")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class PairPrediction:
 
     @property
     def cosine(self) -> float:
-        """How alike the two are, from −1 to 1."""
+        """How similar the two are, from −1 to 1."""
         return float(self.first @ self.second)
 
 
@@ -96,9 +96,9 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
     def read(
         self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None
     ) -> list[TextExample]:
-        """The pairs in a file; of SQuAD, each question that has an answer and its passage.
+        """The pairs in a file; in SQuAD's, each question that has an answer, with its passage.
 
-        Raises UserError as `Task.read`, for a recipe that gives no pairs for the loss, and for single texts.
+        Raises UserError as `Task.read` does, for a recipe without pairs for the loss, and for single texts.
         """
         name = self.options.recipe
         if name is None:
@@ -118,22 +118,22 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
     def example(self, text: str, pair: str | None, place: Place) -> TextExample:
         """A pair without a score."""
         if pair is None:
-            raise Problem("one text; two are needed to be compared")
+            raise Problem("one text; a comparison needs two")
         return super().example(text, pair, place)
 
     def learn_labels(self, examples: Sequence[TextExample]) -> None:
-        """Find the range of the scores. Raises UserError if it is none."""
+        """Find the range of the scores. Raises UserError if it is empty."""
         if not self.scored:
             return
         lowest, highest = self._score_range(_scores(examples))
         if not lowest < highest:
             raise UserError(
-                f"{examples[0].place.path}: scores from {lowest} to {highest} are no range to learn from"
+                f"{examples[0].place.path}: scores from {lowest} to {highest} are not a range to learn from"
             )
         self.options = self.options.replace(lowest_score=lowest, highest_score=highest)
 
     def _score_range(self, scores: np.ndarray) -> tuple[float, float]:
-        """The lowest and the highest score: as the options say, or if they do not, of these scores."""
+        """The lowest and the highest score: those of the options or, if not given, those of ``scores``."""
         lowest, highest = self.options.lowest_score, self.options.highest_score
         return (
             float(scores.min()) if lowest is None else lowest,
@@ -152,9 +152,9 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
         )
 
     def features(self, examples: Sequence[TextExample], *, training: bool) -> list[PairFeature]:
-        """Both texts of a pair for themselves, in training with the cosine that they should have.
+        """Both texts of each pair as rows of their own, in training with the cosine that they should have.
 
-        The highest score is the cosine 1, the lowest 0, or with ``opposites`` −1.
+        The highest score becomes the cosine 1, the lowest 0, or −1 with ``opposites``.
         """
         if training and self.scored:
             scores = _scores(examples)
@@ -167,7 +167,7 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
         return pair_features(examples, self.tokenizer, self.options.max_length)
 
     def batches(self, features: Sequence[PairFeature], batch_size: int, seed: int) -> FeatureStream:
-        """Batches of pairs; where partners have to be found, without a text twice."""
+        """Batches of pairs; if partners have to be found, no text occurs twice in a batch."""
         kind = FeatureStream if self.scored else DistinctPairs
         return kind(features, batch_size, self.tokenizer.pad_id, seed=seed)
 
@@ -181,21 +181,21 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
         return {"pooling": self.options.pooling} if self.options.pooling else {}
 
     def save(self, model: SentenceEncoder, folder: str | Path) -> None:
-        """Write a folder that `open_task` opens, and sentence-transformers too."""
+        """Write a folder that both `open_task` and sentence-transformers can open."""
         super().save(model, folder)
         length = {"max_seq_length": self.options.max_length, "do_lower_case": False}
         write_json(Path(folder) / LENGTH_FILE, length)
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """A folder of the sentence-transformers library."""
+        """Whether this is a folder of the sentence-transformers library."""
         return (folder / MODULES_FILE).is_file()
 
     # -- Predictions ----------------------------------------------------------------------------
 
     @property
     def metric(self) -> str:
-        """The score that chooses the best checkpoint if nothing is said."""
+        """The score that chooses the best checkpoint by default."""
         return "spearman" if self.scored else "mrr"
 
     def predict(
@@ -210,7 +210,7 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
     def scores(
         self, examples: Sequence[TextExample], predictions: Sequence[PairPrediction]
     ) -> dict[str, float]:
-        """The correlations of cosines with scores, or how far up the right second texts are."""
+        """The correlations of the cosines with the scores, or how high the right second texts rank."""
         if self.scored:
             pair = [prediction.cosine for prediction in predictions], _scores(examples)
             return {name: getattr(metrics, name)(*pair) for name in ("spearman", "pearson")}
@@ -220,7 +220,7 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
         return {"mrr": metrics.mean_reciprocal_rank(ranks), **recalls}
 
     def scores_for(self, examples: Sequence[TextExample]) -> tuple[str, ...]:
-        """Those of the loss."""
+        """The scores that belong to the loss."""
         return self.score_names[:2] if self.scored else self.score_names[2:]
 
     def record(self, example: TextExample, prediction: PairPrediction) -> dict[str, Any]:
@@ -247,8 +247,8 @@ def partner_ranks(
 ) -> list[int]:
     """For each first text the rank of its partner, from 1, among all different second texts.
 
-    first, second (N, H) of length 1; ``texts`` are the N second texts. Whatever is as near as the partner
-    counts as nearer: a model that tells nothing apart shall not look good.
+    first, second (N, H) of length 1; ``texts`` are the N second texts. A text that is as near as the partner
+    counts as nearer: a model that cannot tell texts apart should not look good.
     """
     rows = {text: row for row, text in enumerate(texts)}  # of each different text, one
     columns = {text: column for column, text in enumerate(rows)}

@@ -1,4 +1,4 @@
-"""A tag for each word of a sentence: entities in BIO, or tags that stand for themselves."""
+"""A tag for each word of a sentence: entities in BIO, or tags that mark no entities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,32 +30,34 @@ from minibert.tasks.task import Task, TaskOptions
 
 @dataclass(frozen=True)
 class TagOptions(TaskOptions):
-    """Where words and tags stand in a CoNLL file, and what chooses the tags."""
+    """Where words and tags are in a CoNLL file, and what chooses the tags."""
 
     word_column: int = setting(
-        1, "Data", "column of the words in a CoNLL file, from 1, or from the last one backwards, -1"
+        1, "Data", "column of the words in a CoNLL file, counted from 1, or backwards from the last, -1"
     )
-    tag_column: int = setting(-1, "Data", "column of the tags, likewise")
+    tag_column: int = setting(-1, "Data", "column of the tags in a CoNLL file, counted in the same way")
     scheme: str = setting(
         "bio",
         "Data",
-        "how tags mark entities; plain: they mark none, such as parts of speech",
+        "how tags mark entities; plain tags mark none (parts of speech, for instance)",
         choices=SCHEMES,
     )
-    crf: bool = setting(False, "Task", "choose all tags of a sentence together, by a CRF, not each by itself")
+    crf: bool = setting(
+        False, "Task", "choose the tags of a sentence jointly, with a CRF, not each by itself"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0 in (self.word_column, self.tag_column):
-            raise UserError("columns count from 1, or from -1 backwards; 0 is none")
+            raise UserError("columns count from 1, or backwards from -1; there is no column 0")
 
 
 class Tag(Task[BertForTokenClassification, TagOptions, TaggedSentence, TaggedFeature, list[str]]):
     """A softmax for each word, at its first piece, or one CRF over the words of a sentence.
 
     A sentence that is too long for the model is read in several rows, which do not see each other. A
-    prediction is the list of a sentence's tags. Those of entities are always BIO: an I-x that goes on with
-    nothing begins an entity in the scorers' eyes, and is made the B-x that this means.
+    prediction is the list of a sentence's tags. Those of entities are always BIO: an I-x that continues
+    nothing begins an entity, as scorers read it, so it becomes B-x.
     """
 
     name = "tag"
@@ -76,7 +78,7 @@ class Tag(Task[BertForTokenClassification, TagOptions, TaggedSentence, TaggedFea
         )
 
     def example(self, text: str, pair: str | None, place: Place) -> TaggedSentence:
-        """The words of a text are what stands between its spaces."""
+        """A sentence whose words are what is between the spaces of a text."""
         if pair is not None:
             raise Problem("words are tagged in one text, not in two with a tab between; give one")
         return TaggedSentence(text.split(), None, place)
@@ -90,7 +92,7 @@ class Tag(Task[BertForTokenClassification, TagOptions, TaggedSentence, TaggedFea
         return check_labels(examples, self.labels, faults)
 
     def features(self, examples: Sequence[TaggedSentence], *, training: bool) -> list[TaggedFeature]:
-        """One or several rows a sentence; see `data.tasks.tagged_features`."""
+        """One or several rows per sentence; see `data.tasks.tagged_features`."""
         return tagged_features(
             examples, self.tokenizer, self.options.max_length, self.label_ids if training else None
         )
@@ -105,13 +107,13 @@ class Tag(Task[BertForTokenClassification, TagOptions, TaggedSentence, TaggedFea
 
     @property
     def metric(self) -> str:
-        """F1 of entities; without any, the share of the words whose tag is right."""
+        """F1 of entities or, if tags mark none, the share of the words whose tag is right."""
         return "f1" if self.marks_entities else "accuracy"
 
     def predict(
         self, model: BertForTokenClassification, examples: Sequence[TaggedSentence], batch_size: int = 32
     ) -> list[list[str]]:
-        """The tags of each sentence, one a word."""
+        """The tags of each sentence, one per word."""
         features = self.features(examples, training=False)
         names = np.array(self.labels, dtype=object)
         predictions = [[""] * len(sentence.words) for sentence in examples]
@@ -137,20 +139,20 @@ class Tag(Task[BertForTokenClassification, TagOptions, TaggedSentence, TaggedFea
         return {name: overall[name] for name in ("f1", "precision", "recall")} | right
 
     def scores_for(self, examples: Sequence[TaggedSentence]) -> tuple[str, ...]:
-        """Without entities accuracy alone."""
+        """The scores; accuracy alone if tags mark no entities."""
         return self.score_names if self.marks_entities else ("accuracy",)
 
     def details(
         self, examples: Sequence[TaggedSentence], predictions: Sequence[list[str]]
     ) -> dict[str, dict[str, float]]:
-        """The same of each kind of entity, and how many there are ("support")."""
+        """The scores of each kind of entity, and how many there are ("support")."""
         if not self.marks_entities:
             return {}
         kinds = entity_scores(predictions, _tags(examples))
         return {kind: scores for kind, scores in kinds.items() if kind != "overall"}
 
     def record(self, example: TaggedSentence, prediction: list[str]) -> dict[str, Any]:
-        """The words, their tags if they are known, the predicted ones, and the entities that these mark."""
+        """The words, their tags if they are known, the predicted tags, and the entities that those mark."""
         told: dict[str, Any] = {"words": example.words, "labels": example.tags, "prediction": prediction}
         if self.marks_entities:
             told["entities"] = [
@@ -160,7 +162,7 @@ class Tag(Task[BertForTokenClassification, TagOptions, TaggedSentence, TaggedFea
         return {name: value for name, value in told.items() if value is not None}
 
     def own_format(self, examples: Sequence[TaggedSentence], predictions: Sequence[list[str]]) -> str:
-        """A CoNLL file: word and predicted tag, one word a line, an empty line between sentences."""
+        """A CoNLL file: word and predicted tag, one word per line, an empty line between sentences."""
         sentences = (
             "".join(f"{word}\t{tag}\n" for word, tag in zip(sentence.words, tags, strict=True))
             for sentence, tags in zip(examples, predictions, strict=True)

@@ -1,4 +1,4 @@
-"""A task: what fine-tuning, prediction and evaluation have to know of it, and of nothing else."""
+"""A task: all that fine-tuning, prediction and evaluation have to know about it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -39,24 +39,24 @@ TASK_FILE = "task.json"  # beside a fine-tuned model: the name of its task, and 
 
 @dataclass(frozen=True)
 class TaskOptions(Settings):
-    """How files are read and examples are written out; a task adds its own."""
+    """How files are read and examples are encoded; a task adds its own options."""
 
     recipe: str | None = setting(
         None,
         "Data",
-        "layout of a well-known data set, of which the files are; docs-…: no files, but the documentation "
-        "installed with Python",
+        "data set whose layout the files have; docs-… need no files, but use the documentation installed "
+        "with Python",
         choices=tuple(RECIPES),
     )
     max_length: int = setting(
-        128, "Task", "tokens in a sequence, at most; if not said, no more than the model can read", least=4
+        128, "Task", "tokens per sequence, at most; if not given, no more than the model can read", least=4
     )
 
 
 ModelT = TypeVar("ModelT", bound=PretrainedModel)
 OptionsT = TypeVar("OptionsT", bound=TaskOptions)
 ExampleT = TypeVar("ExampleT")  # what is read from files
-FeatureT = TypeVar("FeatureT", bound=Feature)  # what examples are written out as
+FeatureT = TypeVar("FeatureT", bound=Feature)  # what examples are encoded as
 PredictionT = TypeVar("PredictionT")
 OutputT = TypeVar("OutputT", bound=TaskOutput)
 ItemT = TypeVar("ItemT")
@@ -66,10 +66,10 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
     """One task. A subclass says how it reads, what the model is given, and what is made of its outputs.
 
     It names five types: those of its model, its options, the examples that it reads, the features that these
-    are written out as, and its predictions.
+    are encoded as, and its predictions.
 
     ``labels`` are the names of the classes in the order of their ids; a task without classes has none.
-    ``pairs`` says for tasks that can do with both whether a model reads pairs of texts or single ones, None
+    ``pairs`` says, for tasks that allow both, whether a model reads pairs of texts or single ones; it is None
     if that is not known. `learn_labels` takes both from training data, `open_task` from a model's folder.
     """
 
@@ -78,7 +78,7 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
     Options: type[OptionsT]
     score_names: ClassVar[tuple[str, ...]]  # of all scores that there may be
     has_labels: ClassVar[bool] = False
-    own_ending: ClassVar[str | None] = None  # of the names of files in the task's `own_format`
+    own_ending: ClassVar[str | None] = None  # the suffix of files in the task's `own_format`
 
     def __init__(self, tokenizer: BertTokenizer, options: OptionsT | None = None, labels: Sequence[str] = ()):
         self.tokenizer = tokenizer
@@ -94,7 +94,7 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
     def read(
         self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None
     ) -> list[ExampleT]:
-        """The examples in a person's file, in its order. Raises UserError, naming file and line."""
+        """The examples in a person's file, in order. Raises UserError, naming file and line, for bad ones."""
         recipe = self.options.recipe
         if recipe is None:
             return self._read(path, labelled, faults)
@@ -107,9 +107,10 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
         raise NotImplementedError
 
     def set_layout(self, layout: Mapping[str, Any]) -> None:
-        """Read other files than those of the training: how those were read is forgotten if anything is said.
+        """Read files in another format than the training data.
 
-        ``layout`` has options of the group "Data". Raises UserError for one that the task does not have.
+        ``layout`` has options of the group "Data". If it has any, those of the training data are forgotten.
+        Raises UserError for an option that the task does not have.
         """
         if layout:
             read = {f.name: f.default for f in fields(self.options) if f.metadata["group"] == "Data"}
@@ -129,7 +130,7 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
         return {name: i for i, name in enumerate(self.labels)}
 
     def learn_labels(self, examples: Sequence[ExampleT]) -> None:
-        """Take from the training data what a task has to know of its labels; usually nothing.
+        """Take from the training data what a task has to know about its labels; usually nothing.
 
         Raises UserError for labels that nothing can be learned from.
         """
@@ -141,11 +142,11 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
     def hold_out(
         self, examples: Sequence[ExampleT], share: float, seed: int
     ) -> tuple[list[ExampleT], list[ExampleT]]:
-        """Examples to train on, and a random share of them to evaluate on; see `hold_out`."""
+        """Split examples into those to train on and a random share to evaluate on; see `hold_out`."""
         return hold_out(examples, share, seed)
 
     def features(self, examples: Sequence[ExampleT], *, training: bool) -> list[FeatureT]:
-        """Examples written out as rows of batches, for training with what is to be learned."""
+        """Examples encoded as rows of batches, for training with what is to be learned."""
         raise NotImplementedError
 
     def batches(self, features: Sequence[FeatureT], batch_size: int, seed: int) -> FeatureStream:
@@ -161,7 +162,7 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
     def new_model(self, folder: str | Path, **options: Any) -> ModelT:
         """The encoder in a pretrained folder with a new head; options as for ``from_pretrained``.
 
-        A head for this very task, with the same labels, is no new one: it goes on learning.
+        If the folder has a head for this very task, with the same labels, it is kept and goes on learning.
         """
         options = {"feature_layers": None, **self._model_settings(), **options}
         config = BertConfig.from_pretrained(folder)
@@ -195,7 +196,7 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
             )
 
     def save(self, model: ModelT, folder: str | Path) -> None:
-        """Write a folder that `open_task` opens, and transformers if it knows the model."""
+        """Write a folder that `open_task` can open, and also transformers if it knows the model."""
         model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         told = {"task": self.name} | ({} if self.pairs is None else {"pairs": self.pairs})
@@ -211,7 +212,7 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
 
     @property
     def metric(self) -> str:
-        """The score that chooses the best checkpoint if nothing is said; more is better."""
+        """The score that chooses the best checkpoint by default; more is better."""
         raise NotImplementedError
 
     def predict(self, model: ModelT, examples: Sequence[ExampleT], batch_size: int = 32) -> list[PredictionT]:
@@ -227,10 +228,10 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
         return outputs(model, features, batch_size, self.tokenizer.pad_id)
 
     def calibrate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> None:
-        """Choose what the task can choose itself (a threshold, say) by these predictions; usually nothing."""
+        """Choose what the task can choose itself by these predictions (a threshold, say); usually nothing."""
 
     def scores(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
-        """How good predictions are, as fractions (``tasks.metrics``); examples with labels."""
+        """How good predictions are, as fractions (``tasks.metrics``); the examples must have labels."""
         raise NotImplementedError
 
     def scores_for(self, examples: Sequence[ExampleT]) -> tuple[str, ...]:
@@ -240,7 +241,7 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
     def details(
         self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]
     ) -> dict[str, dict[str, float]]:
-        """The same for parts of the data, such as each kind of entity; by the part, then by the score."""
+        """The scores for parts of the data, such as each kind of entity: by the part, then by the score."""
         return {}
 
     def record(self, example: ExampleT, prediction: PredictionT) -> dict[str, Any]:
@@ -253,13 +254,13 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
 
 
 def hold_out(items: Sequence[ItemT], share: float, seed: int) -> tuple[list[ItemT], list[ItemT]]:
-    """Examples to train on, and a random share of them, at least one, to evaluate on.
+    """Split examples into those to train on and a random share, at least one, to evaluate on.
 
-    Raises UserError if not at least one is left for either.
+    Raises UserError if none is left to train on.
     """
     count = max(1, round(share * len(items)))
     if count >= len(items):
-        raise UserError(f"cannot hold out {count} of {len(items)} example(s); give a dev file, or more")
+        raise UserError(f"cannot hold out {count} of {len(items)} example(s); give a dev file or more data")
     order = generator("held-out examples", seed).permutation(len(items))
     chosen = set(order[:count].tolist())
     return (
@@ -271,10 +272,10 @@ def hold_out(items: Sequence[ItemT], share: float, seed: int) -> tuple[list[Item
 def outputs(
     model: TaskModel[OutputT], features: Sequence[Feature], batch_size: int, pad_id: int
 ) -> Iterator[tuple[np.ndarray, OutputT]]:
-    """What a model makes of features, dropout off: batch after batch, the rows and their outputs.
+    """What a model makes of features, without dropout: batch after batch, the rows and their outputs.
 
-    ``rows`` (B,) tells which feature each row of the outputs belongs to; the longest come first. On a
-    terminal a bar tells how far it is.
+    ``rows`` (B,) says which feature each row of the outputs belongs to; the longest come first. On a
+    terminal, a bar shows the progress.
     """
     model.eval()
     with tqdm(total=len(features), desc="predicting", unit="", leave=False, disable=None) as bar:
@@ -291,14 +292,16 @@ class TableOptions(TaskOptions):
     """Which column holds what: a name, or a number from 1."""
 
     format: str | None = setting(
-        None, "Data", "of the files, if their names do not end in it", choices=FORMATS
+        None, "Data", "format of the files, if their suffix does not tell", choices=FORMATS
     )
     text_column: str | None = setting(
-        None, "Data", "column of the text, by name or by number; none: as such columns are usually called"
+        None, "Data", "column of the text, by name or number (default: one of the usual names)"
     )
     pair_column: str | None = setting(None, "Data", "column of the second text")
     label_column: str | None = setting(None, "Data", "column of the label or score")
-    header: bool = setting(False, "Data", "the first line is no example, although columns are numbered")
+    header: bool = setting(
+        False, "Data", "the first line is not an example, although columns are given by number"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -317,7 +320,7 @@ TableOptionsT = TypeVar("TableOptionsT", bound=TableOptions)
 
 
 class TableTask(Task[ModelT, TableOptionsT, TextExample, FeatureT, PredictionT]):
-    """A task whose examples are texts or pairs of texts, one a row."""
+    """A task whose examples are texts or pairs of texts, one per row."""
 
     has_scores: ClassVar[bool] = False  # whether labels are numbers
 

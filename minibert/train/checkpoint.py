@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs in order to go on, bit for bit, as if it had never stopped.
+"""Checkpoints: all that a run needs to go on, bit for bit, as if it had never stopped.
 
 A checkpoint is a folder ``checkpoint-STEP``:
 
@@ -64,7 +64,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files are all as they were written, with its state."""
+    """A checkpoint whose files have been checked, with its state."""
 
     folder: Path
     state: dict[str, Any]
@@ -117,10 +117,10 @@ def describe_environment(device: Device) -> dict[str, Any]:
 
 
 def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two environments, a line each."""
+    """What differs between two environments, one line each."""
     names = [*now, *(name for name in before if name not in now)]
     return [
-        f"{name} was {before.get(name)}, is {now.get(name)}"
+        f"{name} was {before.get(name)}, is now {now.get(name)}"
         for name in names
         if before.get(name) != now.get(name)
     ]
@@ -130,7 +130,7 @@ def _way_out(folder: Path) -> str:
     older = [other for other in list_checkpoints(folder.parent) if _step_of(other) < _step_of(folder)]
     if older:
         return f"delete that folder and resume again, from {older[-1].name}"
-    return "there is no older one: begin the run anew with --overwrite"
+    return "there is no older one: start the run again with --overwrite"
 
 
 def _step_of(folder: Path) -> int:
@@ -138,7 +138,7 @@ def _step_of(folder: Path) -> int:
 
 
 def _digest_of_state(state: Mapping[str, Any]) -> str:
-    """A SHA-256 of what is in ``state.json``, however it is laid out there."""
+    """A SHA-256 of the content of ``state.json``, however it is laid out there."""
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 

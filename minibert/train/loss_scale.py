@@ -7,11 +7,11 @@ LEAST, MOST = 1.0, 2.0**24
 
 
 class LossScale:
-    """What the loss is multiplied with, so that small derivatives do not become 0 in float16.
+    """The factor of the loss that keeps small derivatives from becoming 0 in float16.
 
-    It doubles after ``patience`` steps in a row whose gradient was finite. A gradient that is not has
-    overflowed: the scale is halved, and the optimiser leaves the step out. Both numbers are 0-d arrays on
-    the device, and choosing between them takes no word from the host.
+    It doubles after ``patience`` consecutive steps whose gradient was finite. A gradient that is not finite
+    has overflowed: the scale is halved, and the optimiser skips the step. The scale and the number of good
+    steps are 0-d arrays on the device, so the update needs nothing from the host.
     """
 
     def __init__(self, device: Device, start: float = 2.0**16, patience: int = 2000):
@@ -21,7 +21,7 @@ class LossScale:
         self.good_steps: Array = self.xp.zeros((), dtype="float32")  # since it last changed
 
     def update(self, norm: Array) -> None:
-        """Take note of how long the gradient of a step was, a 0-d array."""
+        """Adapt the scale to the gradient norm of a step, a 0-d array."""
         xp = self.xp
         finite = xp.isfinite(norm)
         good_steps = self.good_steps + 1.0

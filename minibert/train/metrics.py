@@ -1,4 +1,4 @@
-"""What is counted and measured in training, and the file that it is written to."""
+"""What is counted and measured in training, and the file for it."""
 
 import json
 import sys
@@ -19,8 +19,8 @@ Batch = Mapping[str, np.ndarray]
 def count_targets(model: Any, batches: Iterable[Batch]) -> dict[str, Any]:
     """The denominators with which the losses of several batches add up to the loss of all of them.
 
-    That is how many predictions there are in all batches together, as the ``…denominator`` arguments of the
-    model's forward. They are counted on the host, before anything is computed.
+    They are the numbers of predictions in all batches together, by the names of the ``…_denominator``
+    arguments of the model's forward pass. They are counted on the host, before anything is computed.
     """
     counts: dict[str, Any] = {}
     for batch in batches:
@@ -36,7 +36,7 @@ def add_up(totals: dict[str, Any], terms: Mapping[str, Any]) -> None:
 
 
 def count_tokens(batch: Mapping[str, Any]) -> int:
-    """The tokens of a batch, and of the batches in it; padding does not count."""
+    """The number of tokens in a batch and in the batches inside it; padding does not count."""
     inner = sum(count_tokens(part) for part in batch.values() if isinstance(part, Mapping))
     return inner + (int(batch["attention_mask"].sum()) if "attention_mask" in batch else 0)
 
@@ -49,8 +49,9 @@ def as_float(scalar: Array) -> float:
 def peak_memory(device: Device, of_graphs: int = 0) -> int | None:
     """The most memory this process has held on the device so far, in bytes; None where it is not counted.
 
-    On the CPU this is the resident set, with the preparation of the corpus; on a GPU, what CuPy's pool has
-    taken from the driver plus the pools ``of_graphs`` (``Repetition.pool_bytes``).
+    On the CPU this is the resident set, which includes the preparation of the corpus. On a GPU it is what
+    CuPy's pool has taken from the driver, plus ``of_graphs``, the graphs' own pools
+    (``Repetition.pool_bytes``).
     """
     if device.name.startswith("cuda"):
         return device.xp.get_default_memory_pool().total_bytes() + of_graphs
@@ -68,13 +69,13 @@ def without_nan(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class MetricsLog:
-    """The file ``metrics.jsonl``: one JSON object a line, each with the ``step`` it was measured after."""
+    """The file ``metrics.jsonl``: one JSON object per line, each with the ``step`` it was measured after."""
 
     def __init__(self, path: Path):
         self.path = path
 
     def truncate(self, step: int) -> None:
-        """Drop what was measured after ``step``, and a last line that was cut off in the middle."""
+        """Drop what was measured after ``step``, and an incomplete last line."""
         kept = [record for record in read_metrics(self.path) if record["step"] <= step]
         write_text(self.path, "".join(map(_line, kept)))
 
@@ -85,14 +86,14 @@ class MetricsLog:
                 file.write(_line(without_nan(record)))
         except OSError as error:
             raise UserError(
-                f"{self.path}: cannot be written ({error.strerror}); make room, then go on with --resume"
+                f"{self.path}: cannot be written ({error.strerror}); free some space, then use --resume"
             ) from error
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ``metrics.jsonl``, without a last one that was cut off; none if there is no file.
+    """The lines of a ``metrics.jsonl``, except an incomplete last one; none if there is no file.
 
-    Raises UserError, naming the line, if another one is damaged.
+    Raises UserError, naming the line, if another line is damaged.
     """
     if not path.exists():
         return []

@@ -1,4 +1,4 @@
-"""BERT's optimiser: Adam with decoupled weight decay and clipped gradients, over the flat buffers."""
+"""BERT's optimiser: Adam with decoupled weight decay and gradient clipping, over the flat buffers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from minibert.train.loss_scale import LossScale
 
 @dataclass(frozen=True)
 class Rates:
-    """What the host knows of an update, as 0-d arrays: the learning rate, and Adam's corrections 1 − βᵗ."""
+    """What an update needs from the host, as 0-d arrays: the learning rate, and Adam's corrections 1 − βᵗ."""
 
     learning_rate: Array
     mean_correction: Array
@@ -22,16 +22,16 @@ class Rates:
 
 
 class AdamW:
-    """Moves a model's parameters along the means of their gradients (``ops.adamw_update``).
+    """Moves a model's parameters along the running means of their gradients (``ops.adamw_update``).
 
-    The gradient is first scaled down to length ``clip_norm`` if it is longer, all parameters together:
-    g · clip_norm / max(‖g‖, clip_norm). Biases and LayerNorm parameters are not decayed. Defaults are
-    those of google-research/bert (optimization.py): no bias correction, ε outside the root.
+    The gradient of all parameters together is first scaled down to the norm ``clip_norm``, if its norm is
+    larger: g · clip_norm / max(‖g‖, clip_norm). Biases and LayerNorm parameters are not decayed. The defaults
+    are those of google-research/bert (optimization.py): no bias correction, ε outside the root.
 
-    What the host knows of a step goes into 0-d arrays on the device, and nothing is read back, so that a
-    GPU never waits for the host, and a recorded update can be replayed with other ``Rates``. So a step
-    whose gradient is not finite is left out without the host knowing. In float16 ``loss_scale`` says what
-    the loss has to be multiplied with before the backward.
+    What the host knows of a step goes into 0-d arrays on the device, and nothing is read back. So a GPU never
+    waits for the host, a recorded update can be replayed with other ``Rates``, and a step whose gradient is
+    not finite is skipped without the host knowing. In float16, ``loss_scale`` is the factor that the loss has
+    to be multiplied by before the backward pass.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class AdamW:
         self.loss_scale = LossScale(self.device) if model.precision.name == "float16" else None
 
     def step(self, learning_rate: float, step: int) -> Array:
-        """Update every parameter that is not frozen, and return the length ‖g‖ that the gradient had.
+        """Update every parameter that is not frozen, and return the gradient norm ‖g‖, a 0-d array.
 
-        That is the length without the loss scale. Where it is not finite, nothing but the scale changes.
+        This is the norm before clipping, without the loss scale. If it is not finite, only the scale changes.
 
-        ``step`` counts the updates from 0; only the bias correction asks for it.
+        ``step`` counts the updates from 0; only the bias correction uses it.
         """
         return self.update(map_arrays(self.device.asarray, self.rates(learning_rate, step)))
 
     def rates(self, learning_rate: float, step: int) -> Rates:
-        """What ``update`` has to be told for this step, on the host.
+        """The argument of ``update`` for this step, on the host.
 
-        The corrections are what Adam's means, which began at 0, are divided by; 1 if they are not corrected.
+        Adam's means, which began at 0, are divided by the corrections; these are 1 without bias correction.
         """
         numbers = (learning_rate, 1.0, 1.0)
         if self.bias_correction:
@@ -76,7 +76,7 @@ class AdamW:
         return Rates(*(np.array(number, dtype=self.buffers.value.dtype) for number in numbers))
 
     def update(self, rates: Rates) -> Array:
-        """The same as ``step``, with what the host knows on the device already."""
+        """The same as ``step``, with ``rates`` that are on the device already."""
         buffers, segments = self.buffers, self.buffers.segments
         for segment in segments:
             if segment.frozen:
@@ -112,12 +112,12 @@ class AdamW:
     def state_arrays(self) -> dict[str, np.ndarray]:
         """The two means of every parameter by name, "mean.…" and "variance.…", on the host.
 
-        In float16 also ``loss_scale`` and ``good_steps``, which it depends on.
+        In float16 also ``loss_scale``, and ``good_steps``, on which the scale depends.
         """
         return {name: to_numpy(array) for name, array in self._named_state()}
 
     def load_state_arrays(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
-        """Go on from what ``state_arrays`` gave. Raises UserError, naming ``source``, if it does not fit."""
+        """Restore what ``state_arrays`` gave. Raises UserError, naming ``source``, if it does not fit."""
         for name, array in self._named_state():
             if name not in arrays:
                 raise UserError(f"{source}: {name} is missing; it was not written by a run of this model")

@@ -1,4 +1,4 @@
-"""How far a run has got: a progress bar on a terminal, elsewhere a line every so many steps."""
+"""How far a run has got: a progress bar on a terminal, elsewhere one line every so many steps."""
 
 import shutil
 

@@ -1,6 +1,6 @@
-"""The learning rate of each step: it rises in a line during the warm-up, then falls in a line to 0.
+"""The learning rate of each step: it rises linearly during the warm-up, then falls linearly to 0.
 
-Steps t are counted from 0 up to the last, T − 1, so the first has learning rate 0 if there is a warm-up.
+Steps t are counted from 0 to T − 1, so the first has learning rate 0 if there is a warm-up of w steps.
 """
 
 
@@ -10,8 +10,8 @@ def original(step: int, steps: int, warmup: int, peak: float) -> float:
         lr = peak · t / w      for t < w
         lr = peak · (1 − t / T)  from then on
 
-    The falling line starts at step 0, not at the end of the warm-up: the rate leaps down from the peak
-    to peak · (1 − w / T) there.
+    The falling line starts at step 0, not at the end of the warm-up: there the rate jumps down from the peak
+    to peak · (1 − w / T).
     """
     if step < warmup:
         return peak * step / warmup
@@ -19,7 +19,7 @@ def original(step: int, steps: int, warmup: int, peak: float) -> float:
 
 
 def triangle(step: int, steps: int, warmup: int, peak: float) -> float:
-    """The schedule of Hugging Face's ``get_linear_schedule_with_warmup``, which has no leap.
+    """The schedule of Hugging Face's ``get_linear_schedule_with_warmup``, which has no jump.
 
     lr = peak · t / w              for t < w
     lr = peak · (T − t) / (T − w)  from then on

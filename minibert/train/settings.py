@@ -25,30 +25,31 @@ class RunSettings(Settings):
 
     name: str = setting("run", "Run", "the run's name: its files go to OUT/NAME")
     out: str = setting("runs", "Run", "folder of all runs")
-    resume: bool = setting(False, "Run", "go on from the newest checkpoint in OUT/NAME")
-    overwrite: bool = setting(False, "Run", "throw away an earlier run in OUT/NAME")
+    resume: bool = setting(False, "Run", "resume from the newest checkpoint in OUT/NAME")
+    overwrite: bool = setting(False, "Run", "replace an earlier run in OUT/NAME")
 
-    batch_size: int = setting(32, "Optimiser", "sequences in a micro-batch", least=1)
-    accumulation: int = setting(1, "Optimiser", "micro-batches whose gradients make up one step", least=1)
-    learning_rate: float = setting(1e-4, "Optimiser", "learning rate at its peak", least=0)
+    batch_size: int = setting(32, "Optimiser", "sequences per micro-batch", least=1)
+    accumulation: int = setting(1, "Optimiser", "micro-batches per step, whose gradients add up", least=1)
+    learning_rate: float = setting(1e-4, "Optimiser", "peak learning rate", least=0)
     warmup: float = setting(
         0.1, "Optimiser", "share of the steps in which the learning rate rises", least=0, most=1
     )
     schedule: str = setting(
         "original",
         "Optimiser",
-        "how it falls after the warm-up: along the line from step 0 (original) or from the peak (triangle)",
+        "how the learning rate falls after the warm-up: on a line from step 0 (original) or from its peak "
+        "(triangle)",
         choices=tuple(SCHEDULES),
     )
     weight_decay: float = setting(
-        0.01, "Optimiser", "decoupled weight decay, not on biases and LayerNorm", least=0
+        0.01, "Optimiser", "decoupled weight decay, except on biases and LayerNorm", least=0
     )
     clip_norm: float = setting(
         1.0, "Optimiser", "largest gradient norm; a larger gradient is scaled down to it", least=1e-12
     )
-    beta1: float = setting(0.9, "Optimiser", "decay of the mean of the gradient", least=0, most=0.999999)
+    beta1: float = setting(0.9, "Optimiser", "decay rate of the mean of the gradient", least=0, most=0.999999)
     beta2: float = setting(
-        0.999, "Optimiser", "decay of the mean of the squared gradient", least=0, most=0.99999999
+        0.999, "Optimiser", "decay rate of the mean of the squared gradient", least=0, most=0.99999999
     )
     adam_eps: float = setting(
         1e-6, "Optimiser", "added to the root of the mean squared gradient", least=1e-30
@@ -57,34 +58,34 @@ class RunSettings(Settings):
         False, "Optimiser", "correct Adam's means for their start at zero (the original BERT does not)"
     )
     seed: int = setting(
-        0, "Optimiser", "seed of all that is random: data held out, weights, order, masks, dropout", least=0
+        0, "Optimiser", "random seed, for held-out data, weights, order, masks and dropout", least=0
     )
     precision: str = setting(
         "auto",
         "Optimiser",
-        "of the arithmetic; auto is bfloat16 on a GPU that has it, else float32",
+        "precision of the arithmetic; auto is bfloat16 on a GPU that has it, else float32",
         choices=("auto", *PRECISIONS),
     )
 
     log_every: int | None = setting(
-        None, "Report", "steps between lines of metrics.jsonl; none: 1 on the CPU, 10 on a GPU", least=1
+        None, "Report", "steps between lines of metrics.jsonl (default: 1 on the CPU, 10 on a GPU)", least=1
     )
     print_every: int = setting(
         100, "Report", "steps between printed lines where there is no progress bar", least=1
     )
-    keep_checkpoints: int = setting(2, "Report", "checkpoints to keep, the newest", least=1)
+    keep_checkpoints: int = setting(2, "Report", "how many of the newest checkpoints to keep", least=1)
 
     device: str = setting("auto", "Machine", "auto, cpu, cuda or cuda:N")
     strict_kernels: bool = setting(
-        False, "Machine", "an error, not a warning, if a GPU kernel cannot be used"
+        False, "Machine", "fail, instead of warning, if a GPU kernel cannot be used"
     )
     threads: int | None = setting(
-        None, "Machine", "threads for the CPU's matrix products; none: all cores", least=1
+        None, "Machine", "CPU threads for matrix products (default: all cores)", least=1
     )
     recompute: bool = setting(
         False,
         "Machine",
-        "compute the layers again in the backward pass instead of keeping them: slower, less memory",
+        "recompute the layers in the backward pass instead of storing them: slower, less memory",
     )
 
     def __post_init__(self) -> None:
@@ -93,9 +94,9 @@ class RunSettings(Settings):
             raise UserError("resume and overwrite contradict each other; give one of them")
 
     def with_precision_for(self, device: Device) -> Self:
-        """These settings with a precision that the device has in place of "auto".
+        """These settings, with a precision that the device supports in place of "auto".
 
-        Raises UserError if the device does not have the one that was asked for.
+        Raises UserError if the device does not support the one that was asked for.
         """
         name = default_precision(device) if self.precision == "auto" else self.precision
         if device.name == "cpu" and name not in ("float32", "float64"):
@@ -122,7 +123,7 @@ class RunSettings(Settings):
         return f"{self.command} --config {self.folder / 'config.json'} --resume"
 
     def check_resumes(self, saved: Mapping[str, Any], options: Settings | None = None) -> None:
-        """Raise UserError if a run that began with ``saved`` would not stay the same run with these settings.
+        """Raise UserError if a run that was started with ``saved`` would be another run with these settings.
 
         ``saved`` are values by name, as JSON; a setting that is not among them had its default.
         ``options`` are further settings of the run, those of its task.
@@ -132,6 +133,6 @@ class RunSettings(Settings):
                 before, now = saved.get(f.name, f.default), getattr(settings, f.name)
                 if as_json(before) != as_json(now) and f.metadata["group"] not in self.FREE:
                     raise UserError(
-                        f"{self.folder} was begun with {f.name} = {before!r}, not {now!r}; go on with the "
-                        f"settings that it began with:  {self.resume_command}"
+                        f"{self.folder} was started with {f.name} = {before!r}, not {now!r}; resume it with "
+                        f"the settings that it was started with:  {self.resume_command}"
                     )

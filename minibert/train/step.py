@@ -1,4 +1,4 @@
-"""One training step: from batches on the host to changed parameters, with nothing to wait for in between."""
+"""One training step: from batches on the host to updated parameters, without waiting in between."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from minibert.train.optimiser import AdamW, Rates
 
 @dataclass(frozen=True)
 class StepInputs:
-    """All that differs from one step to the next. ``batches`` and ``streams`` have an item a micro-batch."""
+    """All that differs between steps. ``batches`` and ``streams`` have one item per micro-batch."""
 
     batches: list[Any]  # as the model has checked them
     streams: list[Array]  # of dropout, each (5,): see dropout_bits.dropout_stream
@@ -22,15 +22,15 @@ class StepInputs:
 
 
 class TrainingStep:
-    """Takes steps, on a GPU as one CUDA graph (unless ``graph`` is False), and adds up their losses there.
+    """Takes steps, and adds up their losses on the device. On a GPU, a step is replayed as one CUDA graph.
 
-    Of a model it asks for ``prepare(**batch)`` on the host, for ``forward(prepared, context=…)`` and
-    ``backward(cache, dloss)`` on the device, for ``count_targets(batch)``, the denominators, and for the
+    A model has to offer ``prepare(**batch)`` on the host, ``forward(prepared, context=…)`` and
+    ``backward(cache, dloss)`` on the device, ``count_targets(batch)``, which gives the denominators, and the
     names of its ``losses``.
 
     ``predictions`` is the largest number of masked words in a micro-batch of pre-training. A GPU always
-    computes with so many, some of weight 0, so that the shapes stay the same; the CPU with as many as there
-    are. A graph is for batches that are all of one shape.
+    computes that many, some with weight 0, so that the shapes stay the same; the CPU computes only those that
+    are there. With ``graph`` False no graph is used: a graph needs batches that all have the same shapes.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TrainingStep:
         self._steps = 0  # that are in the sums
 
     def take(self, micro_batches: Sequence[Batch], learning_rate: float, step: int) -> None:
-        """One update of the parameters. A GPU has not computed it yet when this returns.
+        """Update the parameters once. A GPU has not computed it yet when this returns.
 
         Raises UserError for a batch that does not fit the model.
         """
@@ -62,7 +62,7 @@ class TrainingStep:
         self._steps += 1
 
     def read(self) -> dict[str, float]:
-        """The means, over the steps since the last call, of the losses and of the gradient's norm.
+        """The means, over the steps since the last call, of the losses and of the gradient norm, by name.
 
         The host waits here for the device. Raises ValueError if there was no step.
         """
@@ -85,11 +85,11 @@ class TrainingStep:
 def accumulate_gradients(
     model: Any, batches: Sequence[Any], streams: Sequence[Array], scale: Array | float = 1.0
 ) -> dict[str, Array]:
-    """The gradients of one batch, computed in pieces that are added up; returns its losses, 0-d arrays.
+    """Compute the gradients of one batch in pieces, and add them up. Returns its losses, 0-d arrays by name.
 
     The gradients are those of ``scale`` times the loss. Batches and dropout streams are on the device.
-    Every piece divides its losses by the number of predictions in all of them, so the sum is what the one
-    large batch would give, although the pieces may hold different numbers of them.
+    Every piece divides its losses by the number of predictions in all pieces, so the sum is what one large
+    batch would give, even if the pieces hold different numbers of predictions.
     """
     model.zero_grad()
     losses: dict[str, Array] = {}

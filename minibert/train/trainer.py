@@ -19,30 +19,30 @@ from minibert.train.step import TrainingStep
 
 
 class BatchSource(Protocol):
-    """What is asked of the training data: batches without end, from a place that can be saved."""
+    """What training data must offer: an endless stream of batches, whose position can be saved."""
 
     def __next__(self) -> Batch:
-        """The next batch: the arguments of the model's forward, on the host."""
+        """The next batch: the arguments of the model's forward pass, on the host."""
 
     def state(self) -> dict[str, Any]:
-        """The place that has been reached, as JSON."""
+        """The position that has been reached, as JSON."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go to a place that ``state`` gave: the same batches follow, bit for bit."""
+        """Go to a position that ``state`` gave: the same batches follow, bit for bit."""
 
 
 @dataclass
 class Trainer:
-    """Trains ``model`` for ``steps`` steps. Three things recur, after so many steps and when ``run`` ends:
+    """Trains ``model`` for ``steps`` steps. Three things recur, every so many steps and when ``run`` ends:
 
     a report   read the losses and write a line of ``metrics``
-    evaluate   measure on held-out text, likewise (also before the first step)
+    evaluate   measure on held-out text and write another line (also before the first step)
     save       write a checkpoint with ``state()``
 
-    The losses stay on the device until a report reads them: it gives their mean over the steps since the
-    last, and that of the gradient's norm. A loss or a gradient that is not finite ends the run, before
-    anything is saved from it (in float16 a gradient may: its step is left out, and ``grad_norm`` is null in
-    the metrics). Ctrl-C lets the step end and saves; a second one stops at once.
+    The losses stay on the device until a report reads them. It gives their mean, and that of the gradient
+    norm, over the steps since the last report. A loss or a gradient that is not finite ends the run before
+    anything is saved from it. (In float16 a gradient may overflow: its step is skipped, and ``grad_norm`` is
+    null in the metrics.) Ctrl-C lets the step end and saves a checkpoint; a second one stops at once.
     """
 
     model: Any
@@ -69,10 +69,10 @@ class Trainer:
 
     _stop: int = 0  # where ``run`` ends
     _since: tuple[int, int, float] = (0, 0, 0.0)  # step, tokens and the clock at the last report
-    _place: dict[str, Any] = field(default_factory=dict)  # in the data, at the last report
+    _place: dict[str, Any] = field(default_factory=dict)  # position in the data at the last report
 
     def state(self) -> dict[str, Any]:
-        """How far the run is, as JSON."""
+        """How far the run has got, as JSON."""
         return {
             "step": self.step,
             "tokens": self.tokens,
@@ -88,11 +88,11 @@ class Trainer:
 
     @property
     def pool_bytes(self) -> int:
-        """Memory of the GPU that the steps of ``run`` have to themselves."""
+        """Memory on the GPU, in bytes, that the steps of ``run`` have to themselves."""
         return self._training.repetition.pool_bytes
 
     def restore(self, checkpoint: Path, state: Mapping[str, Any]) -> None:
-        """Go on from the ``state()`` in a checkpoint. Parameters and moments are no business of this."""
+        """Go on from the ``state()`` in a checkpoint. This does not restore parameters and moments."""
         self.checkpoint = checkpoint
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
         self.batches.restore(state["data"])
@@ -101,7 +101,8 @@ class Trainer:
     def run(self, stop: int | None = None) -> None:
         """Train until ``stop`` steps have been taken (default: to the end).
 
-        Raises KeyboardInterrupt, once saved, after Ctrl-C, and UserError for a NaN.
+        Raises KeyboardInterrupt after Ctrl-C, once a checkpoint is saved, and UserError if a loss or a
+        gradient is not finite.
         """
         self._stop = self.steps if stop is None else stop
         with _Interrupt() as interrupt, Progress(self.step, self.steps, self.print_every) as progress:
@@ -126,7 +127,7 @@ class Trainer:
         return self.step % every == 0 or self.step == self._stop
 
     def _take_step(self) -> None:
-        """One update of the parameters."""
+        """Update the parameters once."""
         micro_batches = [next(self.batches) for _ in range(self.accumulation)]
         self._training.take(micro_batches, self.learning_rate(self.step), self.step)
         self.step += 1
@@ -137,7 +138,7 @@ class Trainer:
         self._place = self.batches.state()
 
     def _report(self, progress: Progress) -> None:
-        """Read the losses since the last report, for which the host waits here, and write them down."""
+        """Read the losses since the last report, for which the host waits here, and log them."""
         _, tokens, clock = self._since
         losses = self._training.read()
         grad_norm = losses.pop("grad_norm")
@@ -171,8 +172,8 @@ class Trainer:
         place = ", ".join(f"{name} {value}" for name, value in self._place.items())
         good = f"the last good checkpoint is {self.checkpoint}" if self.checkpoint else "no checkpoint yet"
         raise UserError(
-            f"the loss is {loss} and the gradient's norm {grad_norm} at {steps}, in the batch that begins at "
-            f"{place} of the training data; {good}; begin anew with a lower learning_rate or a longer warmup"
+            f"the loss is {loss} and the gradient norm {grad_norm} at {steps}, in the batch that begins at "
+            f"{place} of the training data; {good}; start again with a lower learning_rate or a longer warmup"
         )
 
     def _evaluate(self, progress: Progress) -> None:

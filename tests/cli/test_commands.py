@@ -334,7 +334,7 @@ MISTAKES = {
     "export in the way": (
         NOTHING,
         "export runs/small/final --output prepared",
-        ["prepared", "there already"],
+        ["prepared", "exists already"],
     ),
     "no size": (NOTHING, "export runs/small/final --output out --max-shard-size big", ["16MiB", "'big'"]),
     "shards too small": (

@@ -119,12 +119,12 @@ MISTAKES = {  # the command line, what the message has to say
     "lines of nothing": ("predict --model tagger x --lines", ["--lines", "--input"]),
     "the input for output": (
         "predict --model tagger --input words.conll --output ./words.conll",
-        ["words.conll", "replace what is read"],
+        ["words.conll", "overwrite the input"],
     ),
     "a folder for predictions": ("predict --model tagger x --output encoder", ["encoder", "folder"]),
     "the data for scores": (
         "evaluate --model tagger --data tagged.conll --json tagged.conll",
-        ["tagged.conll", "replace what is read"],
+        ["tagged.conll", "overwrite the input"],
     ),
     "an empty text": ("predict --model tagger ' '", ["empty text"]),
     "no lines": ("predict --model tagger", ["stdin", "no text"]),

@@ -92,8 +92,8 @@ def test_embed_counts_what_it_leaves_out(workplace, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--input texts.txt --output v.csv", "v.csv: vectors cannot be written so"),
-        ("--input passages.jsonl --output passages.jsonl", "passages.jsonl: the results would replace"),
+        ("--input texts.txt --output v.csv", "v.csv: unknown format for vectors"),
+        ("--input passages.jsonl --output passages.jsonl", "passages.jsonl: the results would overwrite"),
         ("--input empty.txt --output v.npy", "empty.txt: there is no text to read"),
         ("--input none.txt --output v.npy", "none.txt: no such file"),
         ("--input table.tsv --output v.npy", "table.tsv: line 1: expected the columns (text) or (sentence)"),
@@ -130,7 +130,7 @@ def test_an_index_is_made_added_to_and_asked(indexed, capsys):
 
 def test_a_reranker_is_trained_on_what_was_found_and_orders_it(indexed, capsys):
     assert run("search pairs --index index --queries queries.tsv --output pairs.jsonl --negatives 2") == 0
-    assert capsys.readouterr().out == "9 pairs of 3 queries written to pairs.jsonl\n"
+    assert capsys.readouterr().out == "9 pairs for 3 queries written to pairs.jsonl\n"
     examples = Classify(TOKENIZER).read("pairs.jsonl")
     assert [(e.text, e.label) for e in examples[:3]] == [("who sings ?", label) for label in "100"]
     assert run("search query --index index 'who sings ?' --top-k 6 --rerank reranker --json") == 0
@@ -178,7 +178,7 @@ def test_a_place_for_results_is_looked_for_before_they_are_computed(indexed, cap
         ),
         ("index --passages passages.jsonl --index index", "two passages have the id '0'"),
         ("index --model encoder --passages more.tsv more.tsv --index new", "two passages have the id 'new'"),
-        ("index --passages more.tsv --index encoder", "encoder: no index of passages, but something else"),
+        ("index --passages more.tsv --index encoder", "encoder: this is not an index of passages"),
         ("index --pooling cls --passages more.tsv --index index", "index: made with another model ("),
         ("query --index index rome ' '", "an empty question; give some words to search for"),
         ("query --index nowhere rome", "nowhere: no index of passages; make one with"),

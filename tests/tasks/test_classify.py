@@ -171,7 +171,7 @@ def test_labels_that_do_not_exclude_each_other_have_a_sigmoid_each(foreign, tabl
         assert (one.label, one.labels) == (max(expected, key=expected.get), told["prediction"])
         kinds.add(len(told["prediction"]))
     assert len(kinds) > 1, "so that it is not by chance that each text has as many labels as it should"
-    message = "gives each text several labels or numbers, but a file holds one for each"
+    message = "gives each text several labels or numbers, but a file holds one per text"
     with pytest.raises(UserError, match=message):
         evaluate(folder, table("text|label\ngood|sad\n"))
     with pytest.raises(UserError, match="cannot re-rank"):
@@ -219,7 +219,7 @@ def test_a_folder_without_a_task_is_refused(encoder):
     for architectures in (["BertModel"], None):
         config = json.loads((encoder / "config.json").read_text()) | {"architectures": architectures}
         (encoder / "config.json").write_text(json.dumps(config))
-        with pytest.raises(UserError, match=r"encoder: no model that was fine-tuned for one of classify"):
+        with pytest.raises(UserError, match=r"encoder: not a model fine-tuned for one of classify"):
             open_task(encoder)
 
 
@@ -277,9 +277,11 @@ TYPED = Place("typed", 1)
 def test_a_model_of_single_texts_refuses_pairs(trained_on, table):
     task = trained_on(SINGLE)
     assert task.read(table(SINGLE))[0].text == task.example("good", None, TYPED).text == "good"
-    with pytest.raises(UserError, match=r"other.tsv: pairs of texts; expected single texts, .*\(text_c"):
+    with pytest.raises(
+        UserError, match=r"other.tsv: found pairs of texts, but .* on single texts; .*\(text_c"
+    ):
         task.read(table(PAIRS, "other.tsv"))
-    with pytest.raises(Problem, match=r"two texts .*; this model learned from single texts"):
+    with pytest.raises(Problem, match=r"two texts .*, but this model was trained on single texts"):
         task.example("good", "bad", TYPED)
     task.set_layout({"text_column": "sentence2"})  # as the message says
     assert [example.text for example in task.read(table(PAIRS, "other.tsv"))] == ["bad", "it"]
@@ -288,9 +290,13 @@ def test_a_model_of_single_texts_refuses_pairs(trained_on, table):
 def test_a_model_of_pairs_refuses_single_texts(trained_on, table):
     task = trained_on(PAIRS)
     assert task.read(table(PAIRS))[0].text_pair == task.example("good", "bad", TYPED).text_pair == "bad"
-    with pytest.raises(UserError, match=r"other.tsv: single texts; expected pairs of texts, .*pair_column"):
+    with pytest.raises(
+        UserError, match=r"other.tsv: found single texts, but .* on pairs of texts; .*pair_column"
+    ):
         task.read(table(SINGLE, "other.tsv"), labelled=False)
-    with pytest.raises(Problem, match=r"one text; this model learned from pairs: add a second \(--pair"):
+    with pytest.raises(
+        Problem, match=r"one text, but this model was trained on pairs; add a second \(--pair"
+    ):
         task.example("good", None, TYPED)
 
 

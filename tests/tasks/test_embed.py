@@ -126,5 +126,5 @@ def test_vectors_are_written_in_three_ways(tmp_path):
     assert [(row["line"], row["text"]) for row in rows] == [(1, "été"), (3, "b")]
     np.testing.assert_array_equal(np.array([row["vector"] for row in rows], np.float32), vectors)
     assert rows[0]["vector"][0] == 0.1, "no more digits than are needed"
-    with pytest.raises(UserError, match=r"a.csv: vectors cannot be written so; its name must end in .npy"):
+    with pytest.raises(UserError, match=r"a.csv: unknown format for vectors; the suffix must be one of .npy"):
         write_vectors(tmp_path / "a.csv", texts, vectors)

@@ -51,7 +51,7 @@ def test_what_the_model_cannot_know_is_refused_or_left_out(tuned, tmp_path):
     folder, path = tuned(Tag, ["B-person", "O"]), tmp_path / "test.conll"
     path.write_text("Ann\tB-person\n\nRome\tB-place\n")
     with pytest.raises(
-        UserError, match=r"test.conll: line 3: label 'B-place' is none of the training data's"
+        UserError, match=r"test.conll: line 3: label 'B-place' is not one of the training data's"
     ):
         evaluate(folder, path)
     faults = Faults(skip_bad=True)

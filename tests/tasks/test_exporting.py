@@ -134,7 +134,7 @@ def test_what_cannot_be_exported_leaves_nothing_behind(folder, tmp_path):
 
     new = tmp_path / "new"
     refused("nowhere: no such folder", tmp_path / "nowhere", new)
-    refused(r"model is there already; choose another --output", folder, folder)
+    refused(r"model exists already; choose another --output", folder, folder)
     refused("allow at least", folder, new, max_shard_size=100)
     refused("expected a size like 16MiB", folder, new, max_shard_size="many")
     path = folder / "model.safetensors"

@@ -96,7 +96,7 @@ def test_a_run_learns_and_leaves_its_files(capsys, monkeypatch):
     }
     assert json.loads(Path("runs/run/results.json").read_text()) == results
     printed = capsys.readouterr().out
-    for told in ("task=classify", "60 examples (60 rows) to learn from, 20 to measure on", "runs/run: best/"):
+    for told in ("task=classify", "60 examples (60 rows) to train on, 20 to evaluate on", "runs/run: best/"):
         assert told in printed
 
 
@@ -461,9 +461,9 @@ def test_a_finished_run_can_be_resumed_to_the_same_end():
 
 def test_a_run_is_resumed_with_what_it_began_with():
     finetune(**settings_for(save_every=1))
-    with pytest.raises(UserError, match=r"runs/run was begun with epochs = 2.0, not 3.0; .* --resume"):
+    with pytest.raises(UserError, match=r"runs/run was started with epochs = 2.0, not 3.0; .* --resume"):
         finetune(**settings_for(resume=True, epochs=3.0))
-    with pytest.raises(UserError, match=r"runs/run was begun with max_length = 32, not 16"):
+    with pytest.raises(UserError, match=r"runs/run was started with max_length = 32, not 16"):
         finetune(**settings_for(resume=True, max_length=16))
 
 
@@ -492,7 +492,7 @@ def test_settings_that_were_edited_in_the_runs_own_file_are_noticed(monkeypatch,
         assert main("finetune --config runs/run/config.json --resume".split()) == 2
         error = capsys.readouterr().err
         assert error.startswith(
-            f"minibert: error: runs/run was begun with {name} = {before}, not {value}; go"
+            f"minibert: error: runs/run was started with {name} = {before}, not {value}; resume"
         )
     write("runs/run/config.json", json.dumps(values | {"keep_checkpoints": 1, "print_every": 1}))
     assert main("finetune --config runs/run/config.json --resume".split()) == 0
@@ -517,7 +517,7 @@ def test_changed_data_is_refused(monkeypatch):
     with pytest.raises(Killed):
         finetune(**settings)
     films("train.tsv", 24, seed=9)
-    with pytest.raises(UserError, match="checkpoint-12: the files to learn from changed since"):
+    with pytest.raises(UserError, match="checkpoint-12: the data files changed since"):
         finetune(**settings, resume=True)
 
 
@@ -622,7 +622,7 @@ def test_bad_rows_are_named_or_left_out(capsys):
 def test_labels_that_the_training_data_lacks(capsys):
     dev = write("dev.tsv", "text\tlabel", "good\tpos", "bad\tmaybe")
     train = films("train.tsv", 24)
-    with pytest.raises(UserError, match=r"^dev.tsv: line 3: label 'maybe' is none of the training data's"):
+    with pytest.raises(UserError, match=r"^dev.tsv: line 3: label 'maybe' is not one of the training data's"):
         finetune(**settings_for(train=train, dev=dev))
     results = finetune(**settings_for(train=train, dev=dev, skip_bad=True))
     assert results["examples"]["dev"] == 1
@@ -638,7 +638,7 @@ def test_shares_and_limits():
     assert len(set(drawn)) == 10 and drawn == sorted(drawn) != [*range(10)]
     assert drawn == finetuning._some(range(50), 10, seed=1) != finetuning._some(range(50), 10, seed=2)
     assert finetuning._some(range(5), None, 0) == finetuning._some(range(5), 9, 0) == [*range(5)]
-    with pytest.raises(UserError, match=r"cannot hold out 1 of 1 example\(s\); give a dev file, or more"):
+    with pytest.raises(UserError, match=r"cannot hold out 1 of 1 example\(s\); give a dev file or more data"):
         finetune(**settings_for(task="regress", train=write("one.tsv", "text\tlabel", "good\t1"), name="one"))
 
 
@@ -648,14 +648,14 @@ def test_shares_and_limits():
         ({"task": "clasify"}, "task must be one of classify, regress, .*, got 'clasify'"),
         ({"task": None}, "task is missing: give one of classify, .*, or a recipe"),
         ({"model": None}, "model must be of type str, got None"),
-        ({"train": None}, "train is missing: give the file to learn from"),
+        ({"train": None}, "train is missing: give the training file"),
         ({"crf": True}, "settings: crf is for the task tag, not classify"),
         ({"epocs": 1}, "settings: unknown setting 'epocs'; did you mean 'epochs'"),
         ({"recipe": ["sst2"]}, r"recipe must be of type str, got \['sst2'\]"),
         ({"recipe": "sst"}, "recipe must be one of sst2, .*, got 'sst'"),
         (
             {"recipe": "blimp"},
-            "recipe blimp is for minimal pairs, which nothing learns; choose another",
+            "recipe blimp is for minimal pairs, which cannot be learned; choose another",
         ),
         ({"recipe": "stsb"}, "recipe stsb is for the task regress, not classify"),
         ({"freeze": "none"}, "freeze must be a number of layers or all, got 'none'"),
@@ -668,7 +668,7 @@ def test_shares_and_limits():
         ),
         (
             {"features": (-1,), "task": "similarity"},
-            "features are what a head learns from, and similarity has",
+            "features are what a head is trained on, but similarity has",
         ),
         ({"epochs": 0}, "epochs must be at least 1e-06, got 0.0"),
         ({"restarts": 0}, "restarts must be at least 1, got 0"),
@@ -716,7 +716,7 @@ def test_a_length_that_nobody_asked_for_is_one_that_the_model_can_read():
 
 def test_a_run_in_the_way(capsys):
     finetune(**settings_for(epochs=0.5))
-    with pytest.raises(UserError, match=r"^runs/run is not empty; go on with the run in it \(--resume\)"):
+    with pytest.raises(UserError, match=r"^runs/run is not empty; resume the run in it \(--resume\)"):
         finetune(**settings_for())
     settings = settings_for(model="runs/run/best", overwrite=True)
     with pytest.raises(UserError, match=r"^the model runs/run/best is in runs/run, which would be replaced"):
@@ -732,7 +732,7 @@ def test_a_score_that_the_data_does_not_have_leaves_the_earlier_run_alone():
     finetune(**settings_for(epochs=0.5))
     before = weights()
     train = write("three.tsv", "text\tlabel", "good\tpos", "bad\tneg", "film\tso-so")
-    message = "there is no score 'f1' on this data; choose one of accuracy, macro_f1, matthews"
+    message = "there is no score 'f1' for this data; choose one of accuracy, macro_f1, matthews"
     with pytest.raises(UserError, match=f"^{message}$"):
         finetune(**settings_for(train=train, dev=train, metric="f1", overwrite=True))
     assert weights() == before

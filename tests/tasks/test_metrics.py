@@ -73,7 +73,7 @@ def test_correlations():
 @pytest.mark.parametrize("function", [accuracy, f1, macro_f1, matthews, pearson, spearman])
 def test_as_many_predictions_as_labels(function):
     for predicted, labels in (([1], [1, 0]), ([], []), ([[1, 0]], [[1, 0]])):
-        with pytest.raises(UserError, match="must be equally many"):
+        with pytest.raises(UserError, match="must be two rows of the same length"):
             function(predicted, labels)
 
 

@@ -384,7 +384,9 @@ def test_another_machine_is_told(small, capsys, monkeypatch):
     capsys.readouterr()
     pretrain(settings.replace(resume=True))
     warnings = capsys.readouterr().err.splitlines()
-    assert f"warning: numpy was 1.0, is {np.__version__}; the last bits of the result may differ" in warnings
+    assert (
+        f"warning: numpy was 1.0, is now {np.__version__}; the last bits of the result may differ" in warnings
+    )
     assert json.loads((settings.folder / "results.json").read_text())["environment"] == there
 
 
@@ -470,7 +472,7 @@ def test_steps_that_were_taken_keep_their_length(small, begun_with, resumed_with
     )
     write_json(resumed.folder / "config.json", resumed.to_dict())
     before = (resumed.folder / "checkpoint-6" / "state.json").read_bytes()
-    with pytest.raises(UserError, match=r"resumed has taken 6 steps, and not with long_seq_length="):
+    with pytest.raises(UserError, match=r"resumed has taken 6 steps, but not with long_seq_length="):
         pretrain(resumed)
     assert (resumed.folder / "checkpoint-6" / "state.json").read_bytes() == before
 
@@ -488,7 +490,7 @@ def test_a_run_goes_on_from_a_model_on_other_text(small, tmp_path, capsys):
     settings = small(name="second", learning_rate=0.0, dropout=0.1, **sizes, **mine)
     capsys.readouterr()
     pretrain(settings)
-    assert f"begins as {settings.model}\n" in capsys.readouterr().out
+    assert f"starts from {settings.model}\n" in capsys.readouterr().out
     assert weights(settings) == weights(first), "with a learning rate of 0 it stays what it was"
     assert (
         BertTokenizer.from_pretrained(settings.folder / "final").tokens
@@ -602,7 +604,8 @@ def test_an_overwritten_run_is_kept_until_the_new_one_can_begin(small, tmp_path)
         ({"long_seq_length": 32}, "long_seq_length is 32; it must be longer than max_seq_length, 32"),
         (
             {"max_seq_length": 12, "long_seq_length": 32},
-            "4 sequences of 12 tokens do not make whole ones of 32; .* a batch_size that is a multiple of 8",
+            "4 sequences of 12 tokens do not add up to whole ones of 32; .* "
+            "a batch_size that is a multiple of 8",
         ),
         ({"num_attention_heads": 3}, "hidden_size 16 is not divisible by num_attention_heads 3"),
         ({"resume": True}, "runs/small: no checkpoint to resume from"),
@@ -631,7 +634,7 @@ def test_a_file_in_the_place_of_the_run_is_refused(small, tmp_path):
 
 def test_other_settings_or_other_text_do_not_resume_a_run(small, tmp_path):
     pretrain(small())
-    with pytest.raises(UserError, match=f"was begun with learning_rate = {small().learning_rate}, not 0.5"):
+    with pytest.raises(UserError, match=f"was started with learning_rate = {small().learning_rate}, not 0.5"):
         pretrain(small(resume=True, learning_rate=0.5))
     with open(tmp_path / "corpus.txt", "a") as file:
         file.write("\n\nanother document .\nwith two sentences .\n")
@@ -650,7 +653,7 @@ def test_settings_that_were_edited_in_the_runs_own_file_are_noticed(small, capsy
     capsys.readouterr()
     assert main(["pretrain", "--config", str(path), "--resume"]) == 2
     error = capsys.readouterr().err
-    assert f"small was begun with {name} = {getattr(small(), name)}, not {value}; go on with" in error
+    assert f"small was started with {name} = {getattr(small(), name)}, not {value}; resume it" in error
     assert error.count("\n") == 1
 
 
@@ -756,7 +759,7 @@ def test_out_of_memory_is_told_in_one_line(small, monkeypatch, recompute):
     expected = (
         r"^not enough memory on cpu: 4 sequences of 32 tokens in float32 take about 0\.00 GiB "
         r"\(Out of memory allocating 8 bytes \(allocated so far: 3 bytes\)\.\); lower --batch-size and raise "
-        r"--accumulation as much, for the same step in smaller pieces"
+        r"--accumulation by the same factor, for the same step in smaller pieces"
     ) + ("$" if recompute else ", or add --recompute$")
     with pytest.raises(UserError, match=expected):
         pretrain(small(recompute=recompute))

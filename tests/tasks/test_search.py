@@ -144,7 +144,7 @@ def test_what_is_no_index(index, encoder, tmp_path):
     assert not (tmp_path / "nowhere").exists()
     with pytest.raises(UserError, match=r"vectors of shape \(8,\); expected \(Q, 8\)"):
         index.search(np.ones(8, np.float32))
-    with pytest.raises(UserError, match="index: there is something already"):
+    with pytest.raises(UserError, match="index exists already"):
         PassageIndex.create(tmp_path / "index", encoder, PASSAGES)
     with pytest.raises(UserError, match="there are no passages"):
         PassageIndex.create(tmp_path / "new", encoder, [])
@@ -159,7 +159,7 @@ def test_what_is_no_index(index, encoder, tmp_path):
     [
         ({}, r"damaged, or not made by minibert"),
         ({"minibert": "{"}, r"damaged, or not made by minibert"),
-        ({"minibert": "version 2"}, r"an index of version 2; expected 1; make it anew"),
+        ({"minibert": "version 2"}, r"an index of version 2, expected 1; make it again"),
     ],
 )
 def test_tables_of_others_are_refused(index, tmp_path, metadata, message):

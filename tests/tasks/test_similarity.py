@@ -64,7 +64,7 @@ def test_the_range_of_the_scores_is_that_of_the_training_data_ever_after(read, e
 
 def test_scores_without_a_range(read):
     task, examples = read("sentence1\tsentence2\tscore\na\tb\t3\nc\td\t3\n")
-    with pytest.raises(UserError, match=r"pairs.tsv: scores from 3.0 to 3.0 are no range"):
+    with pytest.raises(UserError, match=r"pairs.tsv: scores from 3.0 to 3.0 are not a range"):
         task.learn_labels(examples)
 
 
@@ -228,7 +228,7 @@ def test_first_texts_have_to_find_their_second_ones(read):
 
 def test_a_single_text_has_no_partner(read):
     task, _ = read(SCORED)
-    with pytest.raises(Exception, match="one text; two are needed to be compared"):
+    with pytest.raises(Exception, match="one text; a comparison needs two"):
         task.example("ann", None, None)
     assert task.example("ann", "bob", Place("stdin", 2)) == TextExample("ann", "bob", None, Place("stdin", 2))
 

@@ -119,7 +119,7 @@ def test_the_way_out_is_the_next_older_checkpoint(save):
         (folder / "config.json").unlink()
     with pytest.raises(UserError, match=r"delete that folder and resume again, from checkpoint-10$"):
         open_checkpoint(folders[2])
-    with pytest.raises(UserError, match=r"there is no older one: begin the run anew with --overwrite$"):
+    with pytest.raises(UserError, match=r"there is no older one: start the run again with --overwrite$"):
         open_checkpoint(folders[0])
 
 
@@ -143,6 +143,6 @@ def test_the_environment_says_what_bits_can_depend_on():
     before = {**environment, "threads": 0, "cupy": "13.0"}
     assert environment_changes(environment, environment) == []
     assert environment_changes(before, environment) == [
-        f"threads was 0, is {environment['threads']}",
-        "cupy was 13.0, is None",
+        f"threads was 0, is now {environment['threads']}",
+        "cupy was 13.0, is now None",
     ]

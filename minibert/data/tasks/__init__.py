@@ -1,4 +1,4 @@
-"""Data to fine-tune on and to be measured on: files read, examples written out as model inputs, batches."""
+"""Data for fine-tuning and evaluation: reading files, encoding examples as model inputs, making batches."""
 
 from minibert.data.tasks.blimp import MinimalPair, read_blimp
 from minibert.data.tasks.conll import SCHEMES, TaggedSentence, read_conll

@@ -1,4 +1,4 @@
-"""Minimal pairs: of two sentences that hardly differ, one is good English."""
+"""Minimal pairs: two sentences that hardly differ, of which one is good English."""
 
 import json
 import zipfile
@@ -25,11 +25,11 @@ class MinimalPair:
 
 
 def read_blimp(path: str | Path, *, faults: Faults | None = None) -> list[MinimalPair]:
-    """The pairs of BLiMP: a ``.jsonl`` file, a folder of them, or the ``.zip`` that is handed out.
+    """The pairs of BLiMP: a ``.jsonl`` file, a folder of them, or the ``.zip`` as it is distributed.
 
     Source: Warstadt et al. 2020, "BLiMP: The Benchmark of Linguistic Minimal Pairs for English".
-    Raises UserError, naming file and line, for rows that are no such pair; with ``faults`` that skip, they
-    are left out and counted.
+    Raises UserError, naming file and line, for rows that are not such a pair. If ``faults`` skips bad
+    examples, they are left out and counted.
     """
     faults = Faults() if faults is None else faults
     pairs = []
@@ -38,7 +38,7 @@ def read_blimp(path: str | Path, *, faults: Faults | None = None) -> list[Minima
             pairs.append(_pair(line))
     if not pairs:
         raise UserError(
-            f"{path}: no minimal pair in it; give BLiMP's .zip, its folder, or a .jsonl file of it"
+            f"{path}: no minimal pair found; give BLiMP's .zip, its folder, or one of its .jsonl files"
         )
     return pairs
 

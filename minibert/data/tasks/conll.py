@@ -1,4 +1,4 @@
-"""Tagged words, one a line, with an empty line after each sentence."""
+"""Tagged words, one per line, with an empty line after each sentence."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ SCHEMES = ("bio", "iob1", "bioes", "plain")
 
 @dataclass(frozen=True)
 class TaggedSentence:
-    """The words of a sentence, from ``place`` on one a line, and the tag of each if it is labelled."""
+    """The words of a sentence, one per line from ``place`` on, and the tag of each if it is labelled."""
 
     words: list[str]
     tags: list[str] | None
@@ -37,10 +37,10 @@ def read_conll(
       * "bio": B-x begins an entity of kind x, I-x continues it, O is outside (IOB2);
       * "iob1": B-x only where an entity follows another of its kind, else I-x begins one too;
       * "bioes": E-x ends an entity, S-x is one of a single word;
-      * "plain": the tags stand for themselves (parts of speech) and are left as they are.
+      * "plain": the tags mark no entities (parts of speech, for instance) and are left as they are.
 
     Raises UserError, naming file and line, for tags that break their scheme and lines without word or tag.
-    With ``faults`` that skip, a sentence with such a line is left out and counted.
+    If ``faults`` skips bad examples, a sentence with such a line is left out and counted.
     """
     if scheme not in SCHEMES:
         raise UserError(f"unknown tag scheme {scheme!r}; expected one of {', '.join(SCHEMES)}")
@@ -107,7 +107,7 @@ def to_bio(tags: Sequence[str], scheme: str = "bio") -> list[str]:
         not_ended = scheme == "bioes" and open_kind is not None and not goes_on
         if not_begun or not_ended:
             before = repr(tags[i - 1]) if i else "the start of the sentence"
-            hint = " (or is it of the scheme iob1?)" if scheme == "bio" else ""
+            hint = " (or is the scheme iob1?)" if scheme == "bio" else ""
             raise Problem(f"tag {tag!r} after {before} breaks {scheme.upper()}{hint}", i)
         converted.append("O" if tag == "O" else f"{'I' if goes_on else 'B'}-{kind}")
         open_kind = kind if prefix in ("B", "I") else None
@@ -122,6 +122,6 @@ def _parts(tag: str, scheme: str, line: int) -> tuple[str, str]:
     known = "BIES" if scheme == "bioes" else "BI"
     if tag != "O" and not (prefix and prefix in known and kind):
         likelier = "bioes" if kind and prefix in ("E", "S") else "plain"
-        hint = f" (or is it of the scheme {likelier}?)" if scheme == "bio" else ""
+        hint = f" (or is the scheme {likelier}?)" if scheme == "bio" else ""
         raise Problem(f"tag {tag!r} is neither O nor {'-…, '.join(known)}-…{hint}", line)
     return prefix, kind

@@ -1,8 +1,8 @@
-"""Tasks that everybody has the data for, out of the documentation installed with Python.
+"""Tasks that everybody has the data for, from the documentation installed with Python.
 
-A docstring says in a line what a function does, then at length, and what its parameters mean: from that come
-labels that nobody had to give. The examples are the same for the same versions of the packages. A file of
-source goes as a whole to training or to the dev set, and no sentence is used a second time.
+A docstring says what a function does, first in one line and then at length, and what its parameters mean.
+This gives labels that nobody had to write. The examples are the same for the same versions of the packages.
+A source file goes as a whole to the training or the dev set, and no sentence is used twice.
 """
 
 import re
@@ -34,13 +34,13 @@ from minibert.errors import UserError
 PARTS = ("train", "dev")
 LIBRARIES = ("matplotlib", "numpy", "python", "scipy")  # those with docstrings by the thousand
 PARAMETER = "B-parameter"  # the tag of a parameter's name
-_DEV_SHARE = 5  # one file in so many is for the dev set
+_DEV_SHARE = 5  # one file in this many is for the dev set
 _SHORTEST, _LONGEST = 8, 60  # words of a text
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a docstring as it would be read, and as it stands there, with its markup."""
+    """A sentence of a docstring as it would be read, and as it is written there, with its markup."""
 
     text: str
     marked_up: str
@@ -48,7 +48,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Entry:
-    """What the documentation says of a function or a class, whose ``name`` is one to import it by."""
+    """What the documentation says about a function or a class; ``name`` is its import path."""
 
     library: str
     place: Place
@@ -59,7 +59,7 @@ class Entry:
 
     @property
     def part(self) -> str:
-        """Train or dev, by the name of the file: it stays there whatever other files there are."""
+        """Train or dev, by the name of the file: it does not depend on what other files there are."""
         return "train" if zlib.crc32(str(self.place.path).encode()) % _DEV_SHARE else "dev"
 
     @property
@@ -69,16 +69,16 @@ class Entry:
 
     @property
     def description(self) -> str:
-        """The sentences behind the summary, as many as make up a short text."""
+        """The sentences after the summary, as many as make up a short text."""
         return _short_text(self.sentences[1:])
 
     @cached_property
     def parameters(self) -> list[ParameterText]:
-        """What is said of each parameter; two of the tasks ask for it."""
+        """What is said about each parameter; two of the tasks use it."""
         return documented_parameters(self.docstring.text)
 
     def is_named_in(self, text: str) -> bool:
-        """Whether the text holds the name, without what stands before it."""
+        """Whether the last part of the name is in the text."""
         return self.name.rpartition(".")[2] in _WORD.findall(text)
 
 
@@ -86,7 +86,7 @@ class Entry:
 
 
 def library_texts(part: str) -> list[TextExample]:
-    """Which library is this docstring from? As many from each of `LIBRARIES`, of which none is named."""
+    """Which library is this docstring from? Equally many from each of `LIBRARIES`, which they do not name."""
     texts: dict[str, list[TextExample]] = {library: [] for library in LIBRARIES}
     for entry in _entries(part):
         text = _short_text(entry.sentences)
@@ -96,9 +96,10 @@ def library_texts(part: str) -> list[TextExample]:
 
 
 def summary_pairs(part: str) -> list[TextExample]:
-    """Does this summary belong to this description ("same"), or is it of another function ("other")?
+    """Does this summary belong to this description ("same"), or to another function ("other")?
 
-    Every text is used once, so that neither alone can tell; the other function is of the same library.
+    Every text is used once, so that neither alone gives the answer away; the other function is of the same
+    library.
     """
     entries = _described(part)
     partners = list(entries)
@@ -118,7 +119,7 @@ def search_pairs(part: str) -> list[TextExample]:
 
 
 def search_passages(part: str) -> list[Passage]:
-    """The descriptions of `search_pairs` to be put into an index; the title is the function's name."""
+    """The descriptions of `search_pairs` as passages for an index; the title is the function's name."""
     return [Passage(str(entry.place), entry.description, entry.name) for entry in _sought(part)]
 
 
@@ -137,7 +138,7 @@ def _sought(part: str) -> list[Entry]:
 
 
 def parameter_tags(part: str) -> list[TaggedSentence]:
-    """Which words are names of the function's parameters? As many sentences with some as without."""
+    """Which words are names of the function's parameters? Half of the sentences have some."""
     tagged: list[TaggedSentence] = []
     others: list[TaggedSentence] = []
     for entry in _entries(part):
@@ -155,10 +156,10 @@ _WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 
 
 def _tags(words: list[str], marked_up: str, parameters: set[str]) -> list[str] | None:
-    """The tags of a sentence's words; None if a word may be meant as a parameter's name or not.
+    """The tags of a sentence's words; None if it is unclear whether a word is meant as a parameter's name.
 
-    What is set apart by markup is meant, and so is a name that is no word, such as fill_value or x0. An "a"
-    that is not set apart is the article.
+    It is if it is marked up, or if it is not an ordinary word, such as fill_value or x0. An "a" that is not
+    marked up is the article.
     """
     marked = Counter(match[2] for match in _MARKED.finditer(marked_up))
     tags = []
@@ -173,7 +174,7 @@ def _tags(words: list[str], marked_up: str, parameters: set[str]) -> list[str] |
 
 
 def parameter_questions(part: str) -> list[Question]:
-    """What is this parameter, or of what type? The passage explains two or more of a function."""
+    """What is this parameter, or what type does it have? The passage explains two or more of a function."""
     questions: list[Question] = []
     for entry in _entries(part):
         explained = list(_explained(entry))
@@ -196,7 +197,7 @@ def _explained(entry: Entry) -> Iterator[tuple[str, str, str]]:
 
 
 def _questions(explained: list[tuple[str, str, str]], place: Place) -> Iterator[Question]:
-    """A question about each parameter, by turns for its meaning and for its type."""
+    """A question about each parameter, alternately about its meaning and its type."""
     lines = [f"{name} ({kind}): {meaning}" for name, kind, meaning in explained]
     passage, start = " ".join(lines), 0
     for i, (name, kind, meaning) in enumerate(explained):
@@ -224,7 +225,7 @@ def _described(part: str) -> list[Entry]:
 
 @cache
 def _all_entries() -> list[Entry]:
-    """All entries, in a random order that is always the same; a few seconds' work, done once."""
+    """All entries, in a random order that is always the same. This takes a few seconds, once."""
     entries: list[Entry] = []
     seen: set[str] = set()
     with garbage_collection_paused():
@@ -237,7 +238,7 @@ def _all_entries() -> list[Entry]:
 
 
 def _entry(module: Module, docstring: Docstring, seen: set[str]) -> Entry:
-    """What a docstring says in sentences that are not among those ``seen``, which they are added to."""
+    """What a docstring says in sentences that have not been ``seen``; they are added to these."""
     sentences = list(_sentences(docstring.text))
     usable = [sentence for sentence in sentences if _is_usable(sentence.text, seen)]
     return Entry(
@@ -273,7 +274,7 @@ _TELLS_LIBRARY = re.compile(
 
 
 def _is_usable(sentence: str, seen: set[str]) -> bool:
-    """Whether this is a complete sentence that does not tell its library and has not been ``seen``."""
+    """Whether this is a complete sentence that does not name its library and has not been ``seen``."""
     if not is_prose(sentence) or sentence.endswith(":") or _TELLS_LIBRARY.search(sentence):
         return False
     key = sentence_key(sentence)
@@ -283,7 +284,7 @@ def _is_usable(sentence: str, seen: set[str]) -> bool:
 
 
 def _short_text(sentences: list[Sentence]) -> str:
-    """As many of the first sentences as have no more than _LONGEST words together."""
+    """The first sentences, as many as have no more than _LONGEST words together."""
     totals = accumulate(len(sentence.text.split()) for sentence in sentences)
     return " ".join(s.text for s, total in zip(sentences, totals, strict=True) if total <= _LONGEST)
 

@@ -1,4 +1,4 @@
-"""What is wrong in a person's files: refused by file and line, or left out and counted."""
+"""Bad examples in a person's files: refused, naming file and line, or left out and counted."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ class Place(NamedTuple):
         return f"{self.path}: line {self.line}"
 
     def below(self, lines: int) -> "Place":
-        """The place so many lines further down."""
+        """The place this many lines further down."""
         return Place(self.path, self.line + lines)
 
 
@@ -33,8 +33,8 @@ class Problem(Exception):
 class Faults:
     """Refuses the first bad example or, with ``skip_bad``, leaves bad ones out and counts them.
 
-    One may serve all files of a run. ``skipped`` holds a line for every example left out, ``notes`` one for
-    everything else that should be told but refuses nothing (an answer not found in its passage).
+    One object may serve all files of a run. ``skipped`` holds a line for every example left out, ``notes``
+    one for everything else that is worth reporting (an answer not found in its passage, for instance).
     """
 
     def __init__(self, skip_bad: bool = False) -> None:
@@ -44,7 +44,7 @@ class Faults:
 
     @contextmanager
     def leave_out(self, place: Place | str) -> Iterator[None]:
-        """Around the making of one example: a `Problem` in it refuses the file, or leaves the example out.
+        """Wrap the making of one example. A `Problem` with it refuses the file, or leaves the example out.
 
         Raises UserError, naming the place, unless bad examples are skipped.
         """
@@ -63,13 +63,16 @@ class Faults:
         self.notes.append(f"{place}: {remark}")
 
     def nothing_left(self, source: str | Path, what: str, advice: str = "give another file") -> UserError:
-        """The error for a file (or another source) in which there is nothing to use, whatever the reason."""
+        """The error for a file (or another source) without any usable example, whatever the reason."""
         skipped = [told for told in self.skipped if told.startswith(f"{source}: ")]
         reason = f" but {len(skipped):,} bad row(s), the first: {skipped[0]}" if skipped else ""
         return UserError(f"{source}: there is no {what} to read{reason}; {advice}")
 
     def describe(self) -> list[str]:
-        """What to tell the person, a line each: how many were left out or remarked on, and the first."""
+        """What to tell the person: how many examples were left out, and how many remarks there are.
+
+        Each is one line, which quotes the first of them.
+        """
         return [
             f"{len(found):,} {what}, the first: {found[0]}"
             for found, what in ((self.skipped, "bad row(s) left out"), (self.notes, "remark(s) on the data"))

@@ -21,8 +21,8 @@ def collate(features: Sequence[Feature], pad_id: int) -> FeatureBatch:
 
     (B, S) int32: input_ids, token_type_ids, attention_mask (0 on padding), labels of words (−100 on padding).
     (B,) int32: labels of texts (scores: float32), start_positions, end_positions.
-    Features of a frozen encoder, if there are any: (B, S, …) with zeros on padding, of whole texts (B, …).
-    Of pairs of texts, ``first`` and ``second`` are such batches themselves.
+    Features of a frozen encoder, if there are any: (B, S, …) with zeros on padding, or of whole texts (B, …).
+    For pairs of texts, ``first`` and ``second`` are such batches themselves.
     """
     batch: FeatureBatch = {}
     for name, value in features[0].inputs.items():
@@ -50,9 +50,9 @@ def _padded(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
 def ordered_batches(
     features: Sequence[Feature], batch_size: int, pad_id: int
 ) -> Iterator[tuple[np.ndarray, FeatureBatch]]:
-    """Every feature once, as (rows, batch): ``rows`` (B,) tells which feature each row of the batch is.
+    """Every feature once, as (rows, batch): ``rows`` (B,) says which feature each row of the batch is.
 
-    The longest come first, so that memory that suffices for the first batch suffices for all. Raises
+    The longest come first, so if there is enough memory for the first batch, there is enough for all. Raises
     UserError for a batch size below 1.
     """
     if batch_size < 1:
@@ -64,11 +64,11 @@ def ordered_batches(
 
 
 class FeatureStream:
-    """An endless stream of training batches: every epoch all features once, in a new order.
+    """An endless stream of training batches: in every epoch all features once, in a new order.
 
-    The features are shuffled, sorted by length among ``bucket`` batches of them at a time, and cut into
-    batches, which are shuffled in turn; with ``bucket=1`` lengths do not matter. One batch of an epoch may be
-    smaller than the others. The order is a pure function of (seed, epoch).
+    The features are shuffled, sorted by length within groups of ``bucket`` batches, and cut into batches,
+    which are shuffled in turn; with ``bucket=1`` lengths do not matter. One batch of an epoch may be smaller
+    than the others. The order is a pure function of (seed, epoch).
     """
 
     def __init__(
@@ -85,22 +85,22 @@ class FeatureStream:
 
     @property
     def batches_per_epoch(self) -> int:
-        """How many batches hold all features."""
+        """How many batches it takes to hold all features."""
         return -(-len(self.features) // self.batch_size)
 
     def state(self) -> dict[str, int]:
-        """Where the stream stands: the epoch, and the batch in it (JSON can hold it)."""
+        """The position of the stream, as JSON: the epoch, and the batch in it."""
         return {"epoch": self._epoch, "batch": self._batch}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go to where a stream with the same arguments stood; the batches from there are bit-identical.
+        """Go to the position of a stream with the same arguments; the batches from there are bit-identical.
 
-        Raises UserError if the features have no such place.
+        Raises UserError if the features have no such position.
         """
         self._epoch, self._batch = state["epoch"], state["batch"]
         self._plan = self._plan_epoch()
         if self._batch >= len(self._plan):
-            raise UserError(f"the saved place {state} lies beyond these examples: the data has changed")
+            raise UserError(f"the saved position {state} lies beyond these examples: the data has changed")
 
     def __iter__(self) -> Iterator[FeatureBatch]:
         return self
@@ -149,8 +149,8 @@ class DistinctPairs(FeatureStream):
         self._first_epoch = len(self._plan)
         if self._first_epoch == len(features):
             raise UserError(
-                f"no batch of {batch_size} can hold two of these {len(features)} pairs, for want of room or "
-                "because they have texts in common; then there is no wrong answer to tell the right one from"
+                f"no batch of {batch_size} can hold two of these {len(features)} pairs, because it is too "
+                "small or because they have texts in common; so there are no wrong answers to learn from"
             )
         mean, wanted = len(features) / self._first_epoch, min(batch_size, len(features))
         if mean < wanted / 2:
@@ -179,7 +179,7 @@ class DistinctPairs(FeatureStream):
 
     @cached_property
     def _frequency(self) -> np.ndarray:
-        """In how many pairs each text stands, (texts,)."""
+        """In how many pairs each text occurs, (texts,)."""
         first, second = self._texts.T
         return np.bincount(np.concatenate([first, second[second != first]]), minlength=self._texts.max() + 1)
 
@@ -196,13 +196,13 @@ class DistinctPairs(FeatureStream):
 
 
 def _deal(texts: np.ndarray, order: np.ndarray, count: int, batch_size: int) -> list[np.ndarray]:
-    """Deal pairs (N, 2) out in an ``order`` (N,), each to the smallest batch that holds neither of its texts.
+    """Deal out pairs (N, 2) in an ``order`` (N,), each to the smallest batch that holds neither of its texts.
 
     There are ``count`` batches, and more if a pair fits into none of them. Returns the pairs of each batch.
     """
     batches: list[list[int]] = [[] for _ in range(count)]
     held: list[set[int]] = [set() for _ in range(count)]  # the texts of each batch
-    queue = [(0, 0, batch) for batch in range(count)]  # a heap: size, when last looked at, number
+    queue = [(0, 0, batch) for batch in range(count)]  # a heap: size, turn of the last look, number
     for turn, (pair, both) in enumerate(zip(order.tolist(), texts[order].tolist(), strict=True), start=1):
         looked_at = []
         while queue and not held[queue[0][-1]].isdisjoint(both):

@@ -1,4 +1,4 @@
-"""Examples written out as what the models read: texts and pairs, tagged words."""
+"""Examples encoded as what the models read: texts, pairs of texts, tagged words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from minibert.text import BertTokenizer
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """One row of a batch, before padding. ``inputs`` by the names of the models' arguments.
+    """One row of a batch, before padding. ``inputs`` are by the names of the models' arguments.
 
     input_ids and token_type_ids are (S,) int32; what else there is depends on the task: numbers, or arrays
-    (S,) too. ``example`` is the place of the example that the row is made from.
+    (S,) too. ``example`` is the index of the example that the row is made from.
     """
 
     inputs: dict[str, Any]
@@ -30,7 +30,7 @@ class Feature:
 
 
 class PairFeature(Feature):
-    """Two texts of which each is a row for itself: ``inputs`` holds them as ``first`` and ``second``."""
+    """Two texts, each a row of its own: ``inputs`` holds them as ``first`` and ``second``."""
 
     def __len__(self) -> int:
         """Tokens of both."""
@@ -39,7 +39,7 @@ class PairFeature(Feature):
 
 @dataclass(frozen=True, eq=False)
 class TaggedFeature(Feature):
-    """A run of words of a sentence: ``positions`` (n,) are those of their first pieces."""
+    """A run of words of a sentence: ``positions`` (n,) are those of their first subwords."""
 
     first_word: int  # of the run, in its sentence
     positions: np.ndarray
@@ -51,10 +51,11 @@ def text_features(
     max_length: int,
     label_ids: Mapping[str, int] | None = None,
 ) -> list[Feature]:
-    """[CLS] text [SEP] or [CLS] text [SEP] text_pair [SEP], one row an example, cut to ``max_length`` tokens.
+    """[CLS] text [SEP] or [CLS] text [SEP] text_pair [SEP], a row per example, cut to ``max_length`` tokens.
 
-    Of a pair the longer text is cut at its end until both fit; of equally long ones the first gives first, as
-    in transformers (google-bert: the second). ``labels``, if there are any: the label's id, or the score.
+    Of a pair, the longer text is cut at its end until both fit. If they are equally long, the first is cut
+    first, as in transformers (google-bert: the second). ``labels``, if there are any, are the labels' ids or
+    the scores.
     """
     features = []
     for index, example in enumerate(examples):
@@ -68,14 +69,14 @@ def text_features(
 
 
 def single_features(texts: Sequence[str], tokenizer: BertTokenizer, max_length: int) -> list[Feature]:
-    """[CLS] text [SEP], one row a text, cut to ``max_length`` tokens."""
+    """[CLS] text [SEP], one row per text, cut to ``max_length`` tokens."""
     return [Feature(_row(tokenizer, text, None, max_length), index) for index, text in enumerate(texts)]
 
 
 def pair_features(
     examples: Sequence[TextExample], tokenizer: BertTokenizer, max_length: int
 ) -> list[PairFeature]:
-    """Two rows an example, ``first`` and ``second``, each [CLS] text [SEP], cut to ``max_length`` tokens.
+    """Two rows per example, ``first`` and ``second``, each [CLS] text [SEP], cut to ``max_length`` tokens.
 
     ``labels``, if there are any, are the scores.
     """
@@ -100,8 +101,8 @@ def tagged_features(
 ) -> list[TaggedFeature]:
     """[CLS] words [SEP]; a sentence that is too long gives several rows, cut between words.
 
-    A word's label stands at its first piece; elsewhere ``labels`` (S,) is −100. No word is lost: one without
-    pieces (of control characters, say) is [UNK], and one that would not fit in a row of its own is cut short.
+    A word's label is at its first subword; elsewhere ``labels`` (S,) is −100. No word is lost: one without
+    subwords (of control characters, say) is [UNK], and one that does not fit into a row of its own is cut.
     Raises UserError for a ``max_length`` below 3.
     """
     room = max_length - 2
@@ -122,7 +123,7 @@ def tagged_features(
 
 
 def _runs(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
-    """Cut words (so many pieces each) into runs (start, stop) of up to ``room`` pieces, as long as fits."""
+    """Cut words of these ``lengths`` into runs (start, stop), each of as many words as fit into ``room``."""
     runs, start, used = [], 0, 0
     for word, length in enumerate(lengths):
         if used + length > room:

@@ -1,4 +1,4 @@
-"""The names of labels: collected from the training data, held against all other data."""
+"""The names of labels: collected from the training data, and checked against all other data."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ LabelledT = TypeVar("LabelledT", bound=Labelled)
 
 
 def label_names(examples: Sequence[Labelled]) -> list[str]:
-    """All labels, or all tags, that occur: numbers by their value, else by name. A label's id is its place.
+    """All labels, or tags, that occur, sorted as numbers if all are, else by name. A label's id is its index.
 
-    Raises UserError if there is only one, from which nothing could be learned.
+    Raises UserError if there is only one, from which nothing can be learned.
     """
     names = {name for example in examples for _, name in _labels_of(example)}
     if len(names) < 2:
@@ -32,7 +32,7 @@ def check_labels(
     """The examples whose labels are all among ``names``, those of the training data.
 
     Labels of the training data that do not occur here are noted in ``faults``. Raises UserError, naming file
-    and line, for a label that the training data lacks; with ``faults`` that skip, such examples are left out
+    and line, for a label that the training data lacks. If ``faults`` skips bad examples, these are left out
     and counted.
     """
     faults = Faults() if faults is None else faults
@@ -41,7 +41,9 @@ def check_labels(
         with faults.leave_out(example.place):
             for line, name in _labels_of(example):
                 if name not in known:
-                    raise Problem(f"label {name!r} is none of the training data's ({_listed(names)})", line)
+                    raise Problem(
+                        f"label {name!r} is not one of the training data's ({_listed(names)})", line
+                    )
             kept.append(example)
     if not kept:
         raise UserError(f"{examples[0].place.path}: no example has a label of the training data")
@@ -54,7 +56,7 @@ def check_labels(
 
 
 def _labels_of(example: Labelled) -> Iterator[tuple[int, str]]:
-    """Each label and on which line of the example it stands."""
+    """Each label, and the line of the example that it is on."""
     if isinstance(example, TaggedSentence):
         yield from enumerate(example.tags or ())
     elif example.label is not None:

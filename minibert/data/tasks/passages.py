@@ -1,4 +1,4 @@
-"""Passages to search in, and questions of which the right passage is known."""
+"""Passages to search in, and questions whose right passage is known."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from minibert.errors import UserError
 
 @dataclass(frozen=True)
 class Passage:
-    """A text to be found, its id, which no other has, and its title, "" if it has none."""
+    """A text to be found, with an id that no other has, and a title ("" if it has none)."""
 
     id: str
     text: str
@@ -42,10 +42,10 @@ def read_texts(
     file_format: str | None = None,
     faults: Faults | None = None,
 ) -> list[TextExample]:
-    """The texts in a file, in its order: one column of a table, else one a line.
+    """The texts in a file, in order: one column of a table, or else one text per line.
 
-    ``column`` is one of a tsv, csv or jsonl file (``file_format``, by default what its name ends in), by name
-    or by number. Without it, such files have a column text or sentence. An empty line is a bad row.
+    ``column`` is the name or number of a column of a tsv, csv or jsonl file (``file_format``, by default the
+    file's suffix). Without it, such files need a column text or sentence. An empty line is a bad row.
 
     Raises UserError, naming file and line, for bad rows, unless ``faults`` skips them, and for a file without
     any text.
@@ -67,13 +67,13 @@ def read_texts(
 
 
 def read_passages(path: str | Path, faults: Faults | None = None) -> list[Passage]:
-    """The passages in a file, by what its name ends in (perhaps before ``.gz``).
+    """The passages in a file, whose suffix (perhaps before ``.gz``) tells the format.
 
     ``.tsv``, ``.csv``, ``.jsonl``: columns or keys id and text, and perhaps title.
     ``.json``: the paragraphs of a SQuAD file, each with its article's title and the id title/number.
-    Anything else: a passage a line, with the id name-of-the-file:line.
+    Anything else: one passage per line, with the id name-of-the-file:line.
 
-    Raises UserError, naming file and line, for what is not such a file.
+    Raises UserError, naming file and line, for anything that is not in this format.
     """
     kind = _kind(path)
     if kind in FORMATS:
@@ -97,7 +97,7 @@ def _table_passages(path: str | Path, faults: Faults) -> list[Passage]:
             key = _id(row)
             first = places.setdefault(key, row.place)
             if first is not row.place:
-                raise Problem(f"the id {key!r} stands in line {first.line} too")
+                raise Problem(f"the id {key!r} is also in line {first.line}")
             passages.append(Passage(key, row.text, row.text_pair or ""))
     return passages
 
@@ -109,11 +109,11 @@ def _id(row: TextExample) -> str:
 def read_queries(path: str | Path, passages: Sequence[Passage], faults: Faults | None = None) -> list[Query]:
     """The questions in a file, whose right passages are among ``passages``.
 
-    ``.tsv``, ``.csv``, ``.jsonl``: columns or keys query (or question) and id, that of the passage.
+    ``.tsv``, ``.csv``, ``.jsonl``: columns or keys query (or question), and id, which is the passage's.
     ``.json``: the questions of a SQuAD file that have an answer; the passage is the one with that text.
 
-    Raises UserError, naming the place, for a question whose passage is not there; with ``faults`` that skip,
-    such questions are left out and counted.
+    Raises UserError, naming the place, for a question whose passage is not there. If ``faults`` skips bad
+    examples, such questions are left out and counted.
     """
     faults = Faults() if faults is None else faults
     found: list[tuple[Place | str, str, str | None]]
@@ -141,7 +141,7 @@ def read_queries(path: str | Path, passages: Sequence[Passage], faults: Faults |
 
 
 def some_queries(queries: Sequence[Query], count: int, seed: int = 0) -> list[Query]:
-    """No more than ``count`` queries, drawn at random, in their order. Raises UserError for less than 1."""
+    """At most ``count`` queries, drawn at random, in their order. Raises UserError for a count below 1."""
     if count < 1:
         raise UserError(f"at least 1 query is needed, got a limit of {count}")
     chosen = generator("queries", seed).permutation(len(queries))[:count]

@@ -1,6 +1,6 @@
-"""The layouts of well-known data sets, by name: where the files are is for the person to say.
+"""The layouts of well-known data sets, by name. The person says where the files are.
 
-Those made from the installed documentation ("docs-…") need no files: "train" and "dev" stand in their place.
+Those made from the installed documentation ("docs-…") need no files: "train" and "dev" take their place.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from minibert.errors import UserError
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a data set is for, how one of its files is read, and what suits it in fine-tuning.
+    """What a data set is for, how one of its files is read, and which settings suit it in fine-tuning.
 
     ``task``: "classify", "regress", "tag", "qa", "similarity" or "minimal pairs".
     ``read(path, labelled=…, faults=…)`` gives the examples (minimal pairs: ``read(path, faults=…)``).
-    ``settings``: those of `minibert finetune` that are not as usual.
+    ``settings``: those of `minibert finetune` that differ from its defaults.
     """
 
     task: str
@@ -42,7 +42,7 @@ def _table(task: str, *columns: Columns, file_format: str = "tsv", **settings: A
 def _documentation(task: str, examples: Callable[[str], list[Any]], **settings: Any) -> Recipe:
     def read(part: str | Path, *, labelled: bool = True, faults: Faults | None = None) -> list[Any]:
         with garbage_collection_paused():
-            found = examples(str(part))  # all of them with labels, and none with a fault
+            found = examples(str(part))  # all of them with labels, and none of them bad
         if not found:
             libraries = ", ".join(documentation.LIBRARIES)
             raise UserError(f"{libraries}: no documentation for this task is in their installed sources")

@@ -16,7 +16,7 @@ MAX_FILE_BYTES = 2**30
 
 @dataclass(frozen=True)
 class Answer:
-    """The words of an answer, and where in the passage they begin, or None if they do not stand there."""
+    """The text of an answer, and where it begins in the passage, or None if it is not there."""
 
     text: str
     start: int | None
@@ -24,7 +24,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its passage, and the answers that people gave (none: it has no answer there)."""
+    """A question, its passage, and the answers that people gave (none if the passage does not answer it)."""
 
     id: str
     text: str
@@ -34,13 +34,13 @@ class Question:
 
 
 def read_squad(path: str | Path, *, labelled: bool = True, faults: Faults | None = None) -> list[Question]:
-    """The questions of a SQuAD file, v1.1 or v2.0, perhaps compressed (``.gz``), in its order.
+    """The questions of a SQuAD file, v1.1 or v2.0, perhaps compressed (``.gz``), in order.
 
-    An answer that does not stand in the passage where the file says keeps its text, which a prediction may
-    still equal, loses its place, and is noted in ``faults``. Without ``labelled`` answers are not looked at.
+    An answer that is not in the passage where the file says keeps its text, which a prediction may still
+    equal, but loses its position, and is noted in ``faults``. Without ``labelled``, answers are ignored.
 
     Raises UserError, naming the file and the question's id, for parts that are missing, empty or of the wrong
-    kind. With ``faults`` that skip, bad questions are left out and counted.
+    kind. If ``faults`` skips bad examples, bad questions are left out and counted.
     """
     faults = Faults() if faults is None else faults
     questions: list[Question] = []
@@ -56,7 +56,8 @@ def read_squad(path: str | Path, *, labelled: bool = True, faults: Faults | None
         for answer in question.answers:
             if answer.start is None:
                 faults.note(
-                    f"{path}: question {question.id}", f"{answer.text!r} does not stand in its passage"
+                    f"{path}: question {question.id}",
+                    f"{answer.text!r} is not where the file says it is in the passage",
                 )
     return questions
 
@@ -64,7 +65,7 @@ def read_squad(path: str | Path, *, labelled: bool = True, faults: Faults | None
 def read_paragraphs(path: str | Path, *, faults: Faults | None = None) -> list[tuple[str, str]]:
     """The paragraphs of a SQuAD file, each with its article's title: (title, text); equal ones once.
 
-    Raises UserError as `read_squad`; questions are not looked at.
+    Raises UserError as `read_squad` does; questions are ignored.
     """
     faults = Faults() if faults is None else faults
     titles: dict[str, str] = {}
@@ -79,9 +80,9 @@ def read_paragraphs(path: str | Path, *, faults: Faults | None = None) -> list[t
 def split_articles(
     questions: Sequence[Question], held_out: int, seed: int = 0
 ) -> tuple[list[Question], list[Question]]:
-    """Questions to train and to test on, from different articles: ``held_out`` random ones are for the test.
+    """Split questions into those to train on and those to test on, from ``held_out`` random articles.
 
-    Raises UserError if not at least one article is left for either.
+    No article is on both sides. Raises UserError unless there is at least one article for each.
     """
     articles = list(dict.fromkeys(question.article for question in questions))
     if not 0 < held_out < len(articles):
@@ -97,7 +98,7 @@ def split_articles(
 
 
 def _paragraphs(path: str | Path, faults: Faults) -> Iterator[tuple[str, str, Any]]:
-    """Where each paragraph of a file stands, its article's title, and the paragraph itself."""
+    """Where each paragraph of a file is, its article's title, and the paragraph itself."""
     text = "\n".join(read_lines(path, longest=MAX_FILE_BYTES))  # SQuAD's own files are a single line
     try:
         content = json.loads(text)

@@ -35,7 +35,7 @@ class TextExample:
         return self.text, self.text_pair
 
     def to_dict(self) -> dict[str, Any]:
-        """What is there of text, text_pair and label, as JSON can hold it."""
+        """Those of text, text_pair and label that there are, as JSON can hold them."""
         told = {"text": self.text, "text_pair": self.text_pair, "label": self.label}
         return {name: value for name, value in told.items() if value is not None}
 
@@ -44,7 +44,7 @@ class TextExample:
 class Columns:
     """Which column holds what: a name (in the first line, or a JSON key) or a number counted from 1.
 
-    ``header`` says that the first line is not an example; with names that goes without saying.
+    ``header`` says that the first line is not an example; names imply it.
     """
 
     text: Column
@@ -53,7 +53,7 @@ class Columns:
     header: bool = False
 
     def used(self) -> list[Column]:
-        """The columns that are there."""
+        """The columns that are given."""
         return [column for column in (self.text, self.text_pair, self.label) if column is not None]
 
     @property
@@ -85,26 +85,26 @@ def read_table(
     scores: bool = False,
     faults: Faults | None = None,
 ) -> list[TextExample]:
-    """The examples of a file, in its order.
+    """The examples of a file, in order.
 
     Args:
         path: UTF-8 text, perhaps compressed (``.gz``). Formats: "tsv" (tabs; quotes mean nothing), "csv"
-            (commas; cells may stand in quotes), "jsonl" (an object per line).
-        columns: which column holds what. Of several possibilities the first that fits the file's first line
-            is taken; of JSON objects, if bad ones are left out, the first line that any of them fits decides.
-        file_format: by default, what the file's name ends in.
+            (commas; cells may be quoted), "jsonl" (an object per line).
+        columns: which column holds what. Of several possibilities, the first that fits the file's first line
+            is taken. If bad JSON objects are left out, the first line that fits any possibility decides.
+        file_format: by default, the file's suffix.
         labelled: whether to read labels; if not, there need not be a column for them.
-        scores: labels are finite numbers, to be regressed on; else names (a 1 is the name "1").
+        scores: labels are finite numbers, for a regression; else they are names (a 1 is the name "1").
 
     Raises UserError, naming file and line, for a file that lacks a column or has it twice, and for bad rows:
     empty ones, ones with more or fewer columns than the first line, empty texts and labels, scores that are
-    not numbers. With ``faults`` that skip, bad rows are left out and counted.
+    not numbers. If ``faults`` skips bad examples, bad rows are left out and counted.
     """
     faults = Faults() if faults is None else faults
     file_format = _format(path, file_format)
     objects = file_format == "jsonl"
     rows = _json_rows(path, faults) if objects else _table_rows(path, file_format, faults)
-    # The first row tells the columns; but an object that lacks some may be a bad row like any other.
+    # The first row tells the columns, but an object that lacks some may be a bad row like any other.
     head = list(rows if objects and faults.skip_bad else islice(rows, 1))
     examples: list[TextExample] = []
     if head:
@@ -120,7 +120,7 @@ def read_table(
 
 
 def column_of(flag: str | None) -> Column | None:
-    """A column as it is said in one word: digits are its number, counted from 1, all else is its name."""
+    """The column that a flag names: digits are its number, counted from 1; anything else is its name."""
     return int(flag) if flag is not None and flag.isdecimal() else flag
 
 
@@ -129,14 +129,14 @@ def _format(path: str | Path, file_format: str | None) -> str:
     if file_format not in FORMATS:
         next(read_lines(path), None)  # there may be no such file at all
         raise UserError(
-            f"{path}: its name does not tell the format; let it end in .{', .'.join(FORMATS)}, or say which "
-            "it is (--format; predict also reads a text a line, with --lines)"
+            f"{path}: its suffix does not tell the format; use .{', .'.join(FORMATS)}, or give --format "
+            "(predict also reads one text per line, with --lines)"
         )
     return file_format
 
 
 def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Place, Row]]) -> Columns:
-    """The first of the options whose columns are all there, in the first row that has those of any."""
+    """The first option whose columns are all there, in the first row that has those of any option."""
     place, first = rows[0]
     if labelled:
         options = [option for option in options if option.label is not None]
@@ -153,13 +153,13 @@ def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Pla
 
 
 def _check_names(columns: Columns, place: Place, first: Row) -> None:
-    """Raises UserError if the first row of a table gives two of its columns a name that is used."""
+    """Raise UserError if several columns, by the first row of a table, have a name that is used."""
     names = [cell for column, cell in first.items() if isinstance(column, int)]
     for name in columns.used():
         if names.count(name) > 1:
             raise UserError(
-                f"{place}: {names.count(name)} columns are called {name!r}; rename them, or say which "
-                "to use by numbers (text_column …) and that there is a header"
+                f"{place}: {names.count(name)} columns are called {name!r}; rename them, or give the numbers "
+                "of those to use (text_column …) and say that there is a header"
             )
 
 
@@ -197,7 +197,7 @@ def _tsv_cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv_cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    """A row's first line and its cells, which may go over several lines."""
+    """Each row's first line and its cells, which may span several lines."""
     reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
     line = 1
     try:
@@ -207,7 +207,7 @@ def _csv_cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     except csv.Error as error:
         advice = "check the quotes"
         if "field limit" in str(error):
-            advice += "; if the cell is meant to be so long, give tsv or jsonl, which have no limit"
+            advice += "; if the cell is meant to be that long, give tsv or jsonl, which have no limit"
         raise UserError(f"{Place(path, line)}: not valid csv ({error}); {advice}") from None
 
 

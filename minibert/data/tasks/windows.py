@@ -17,8 +17,8 @@ from minibert.text import BertTokenizer
 class QuestionWindow(Feature):
     """[CLS] question [SEP] a part of the passage [SEP].
 
-    spans (S, 2): where each token stands in the passage, as (start, stop); (−1, −1) if it is not from there.
-    max_context (S,) bool: of the windows that hold this token, here it has most tokens on both sides.
+    spans (S, 2): the characters (start, stop) of each token in the passage; (−1, −1) if it is not from there.
+    max_context (S,) bool: of all windows that hold this token, it has the most context in this one.
     """
 
     spans: np.ndarray
@@ -38,16 +38,17 @@ def question_windows(
     max_question: int = 64,
     training: bool = False,
 ) -> list[QuestionWindow]:
-    """The windows of all questions, in their order.
+    """The windows of all questions, in order.
 
-    A question is cut to ``max_question`` tokens; windows of as many passage tokens as fit begin every
-    ``stride`` tokens, the last one ends with the passage. For training there are ``start_positions`` and
-    ``end_positions``: the first and the last token of the first answer that has a place; both 0 ([CLS]) in
-    windows that do not hold the whole answer, and for questions without one. A question whose answers have
-    all lost their place teaches nothing, and gives no window then.
+    A question is cut to ``max_question`` tokens. A window begins every ``stride`` tokens of the passage and
+    holds as many of them as fit; the last one ends with the passage.
 
-    Source: convert_examples_to_features in google-research/bert, run_squad.py, whose answers are of whole
-    words between spaces; here they are of tokens. Raises UserError for a stride below 1, and for a
+    For training there are ``start_positions`` and ``end_positions``: the first and the last token of the
+    first answer that has a position. Both are 0 ([CLS]) in windows that do not hold the whole answer, and for
+    questions without one. A question whose answers have all lost their position gives no window for training.
+
+    Source: convert_examples_to_features in google-research/bert, run_squad.py, whose answers consist of whole
+    words between spaces; here they consist of tokens. Raises UserError for a stride below 1, and for a
     ``max_length`` that leaves no room for the passage.
     """
     if stride < 1:
@@ -101,10 +102,10 @@ def _window_places(tokens: int, room: int, stride: int) -> list[tuple[int, int]]
 
 
 def _max_context(tokens: int, places: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-    """For each window, which of its tokens (n,) have more context there than in any other: bool.
+    """For each window, which of its tokens (n,) have more context there than in any other window: bool.
 
-    The measure: the smaller of the numbers of tokens on its left and on its right, plus a hundredth of the
-    window's length. Of equal windows the first has it.
+    The context of a token is the smaller of the numbers of tokens on its left and on its right, plus a
+    hundredth of the window's length. Of equally good windows, the first one counts.
     """
     token = np.arange(tokens)
     scores = np.full((len(places), tokens), -np.inf)
@@ -116,7 +117,7 @@ def _max_context(tokens: int, places: Sequence[tuple[int, int]]) -> list[np.ndar
 
 
 def _answer_tokens(start: int, stop: int, spans: np.ndarray) -> tuple[int, int]:
-    """The first and the last token of the passage that stand on its characters ``start`` to ``stop``."""
-    first = np.searchsorted(spans[:, 1], start, "right")  # the first that ends behind the beginning
+    """The first and the last token of the passage that overlap its characters ``start`` to ``stop``."""
+    first = np.searchsorted(spans[:, 1], start, "right")  # the first that ends after the beginning
     last = np.searchsorted(spans[:, 0], stop, "left") - 1
     return int(first), int(last)

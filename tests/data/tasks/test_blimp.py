@@ -50,7 +50,7 @@ def test_a_bad_row_is_refused_by_file_and_line_or_skipped(places, bad):
 
 
 def test_places_without_pairs(tmp_path):
-    with pytest.raises(UserError, match="no minimal pair in it"):
+    with pytest.raises(UserError, match="no minimal pair found"):
         read_blimp(tmp_path)
     with pytest.raises(UserError, match="no such file"):
         read_blimp(tmp_path / "none.zip")

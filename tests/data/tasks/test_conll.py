@@ -71,19 +71,19 @@ def test_schemes_become_bio(scheme, tags, bio):
 @pytest.mark.parametrize(
     ("scheme", "tags", "line", "problem"),
     [
-        ("bio", "O I-x", 1, "'I-x' after 'O' breaks BIO (or is it of the scheme iob1?)"),
+        ("bio", "O I-x", 1, "'I-x' after 'O' breaks BIO (or is the scheme iob1?)"),
         ("bio", "I-x", 0, "'I-x' after the start of the sentence breaks BIO"),
         ("bio", "B-x I-y", 1, "'I-y' after 'B-x' breaks BIO"),
-        ("bio", "B-x E-x", 1, "or is it of the scheme bioes?"),
-        ("bio", "O NOUN", 1, "'NOUN' is neither O nor B-…, I-… (or is it of the scheme plain?)"),
+        ("bio", "B-x E-x", 1, "or is the scheme bioes?"),
+        ("bio", "O NOUN", 1, "'NOUN' is neither O nor B-…, I-… (or is the scheme plain?)"),
         ("bio", "B-", 0, "neither O"),
         ("bio", "-x", 0, "neither O"),
         ("iob1", "S-x", 0, "neither O"),
         ("bioes", "B-x O", 1, "'O' after 'B-x' breaks BIOES"),
         ("bioes", "S-x I-x", 1, "'I-x' after 'S-x' breaks BIOES"),
         ("bioes", "B-x I-x", 1, "at the end of the sentence breaks BIOES"),
-        ("bio", "E-", 0, "or is it of the scheme plain?"),
-        ("bio", "X-x", 0, "or is it of the scheme plain?"),
+        ("bio", "E-", 0, "or is the scheme plain?"),
+        ("bio", "X-x", 0, "or is the scheme plain?"),
     ],
 )
 def test_tags_that_break_their_scheme(scheme, tags, line, problem):
@@ -91,7 +91,7 @@ def test_tags_that_break_their_scheme(scheme, tags, line, problem):
         to_bio(tags.split(), scheme)
     assert problem in str(caught.value)
     assert caught.value.line == line
-    assert ("of the scheme" in str(caught.value)) == (scheme == "bio"), "only the usual one may be a mistake"
+    assert ("is the scheme" in str(caught.value)) == (scheme == "bio"), "only the usual one may be a mistake"
 
 
 def runs_to_tags(runs, scheme):

@@ -27,7 +27,7 @@ def test_one_label_teaches_nothing():
 def test_unknown_labels_are_refused_or_skipped():
     examples = texts("a", "c", "b")
     with pytest.raises(
-        UserError, match=r"dev\.tsv: line 2: label 'c' is none of the training data's \(a, b\)"
+        UserError, match=r"dev\.tsv: line 2: label 'c' is not one of the training data's \(a, b\)"
     ):
         check_labels(examples, ["a", "b"])
     faults = Faults(skip_bad=True)
@@ -43,7 +43,7 @@ def test_unknown_labels_are_refused_or_skipped():
 def test_of_very_many_labels_the_first_are_listed(count, listed):
     with pytest.raises(UserError) as caught:
         check_labels(texts("x"), [str(i) for i in range(count)])
-    assert f"none of the training data's ({listed})" in str(caught.value)
+    assert f"not one of the training data's ({listed})" in str(caught.value)
 
 
 def test_an_unknown_tag_is_told_by_its_own_line():

@@ -52,7 +52,7 @@ def test_a_column_is_one_of_a_table(write):
     plain = write("plain.dat", '{"text": "one"}\n')
     assert [t.text for t in read_texts(plain)] == ['{"text": "one"}']
     assert [t.text for t in read_texts(plain, file_format="jsonl")] == ["one"]
-    with pytest.raises(UserError, match=r"plain.dat: its name does not tell the format; let it end in .tsv"):
+    with pytest.raises(UserError, match=r"plain.dat: its suffix does not tell the format; use .tsv"):
         read_texts(plain, "text")
 
 
@@ -121,7 +121,7 @@ def test_passages_of_tables(write):
 
 def test_an_id_twice_is_told_with_both_lines(write):
     path = write("a.tsv", "id\ttext\nx\tone\ny\ttwo\nx\tthree\n")
-    with pytest.raises(UserError, match=r"a.tsv: line 4: the id 'x' stands in line 2 too"):
+    with pytest.raises(UserError, match=r"a.tsv: line 4: the id 'x' is also in line 2"):
         read_passages(path)
     faults = Faults(skip_bad=True)
     assert [passage.text for passage in read_passages(path, faults)] == ["one", "two"]

@@ -48,7 +48,7 @@ def test_answers_that_are_not_where_they_should_be_are_noted(write):
     path = write(entry(answers=[("Ann", 0), ("Bob", 10), ("Eve", 0), ("late.", -5)]))
     assert [answer.start for answer in read_squad(path, faults=faults)[0].answers] == [0, None, None, None]
     assert len(faults.notes) == 3
-    assert faults.notes[0] == f"{path}: question q1: 'Bob' does not stand in its passage"
+    assert faults.notes[0] == f"{path}: question q1: 'Bob' is not where the file says it is in the passage"
     assert faults.describe()[0].startswith("3 remark(s) on the data, the first: ")
 
 

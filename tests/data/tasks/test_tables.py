@@ -212,12 +212,12 @@ def test_the_first_object_may_be_a_bad_row_like_any_other(write):
         (
             "a.tsv",
             b"text\ttext\tlabel\na\tb\tx\n",
-            "line 1: 2 columns are called 'text'; rename them, or say",
+            "line 1: 2 columns are called 'text'; rename them, or give",
         ),
-        ("a.csv", b"label,text,label\nx,b,x\n", "line 1: 2 columns are called 'label'; rename them, or say"),
+        ("a.csv", b"label,text,label\nx,b,x\n", "line 1: 2 columns are called 'label'; rename them, or give"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "line 2 is not UTF-8"),
         ("a.tsv.gz", b"text", "damaged gzip"),
-        ("a.doc", b"text", "let it end in .tsv, .csv, .jsonl, or say"),
+        ("a.doc", b"text", "use .tsv, .csv, .jsonl, or give --format"),
     ],
 )
 def test_files_that_cannot_be_read_at_all(write, name, content, message):
