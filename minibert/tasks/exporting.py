@@ -16,7 +16,7 @@ from minibert.heads.sentence import POOLING_FOLDER
 from minibert.tasks.task import TASK_FILE
 
 COMPANIONS = (".txt", ".json", ".md", ".png")  # vocabulary, tokenizer, task, model card and its pictures
-NOT_COMPANIONS = ("config.json", INDEX_NAME, "state.json")  # two are made anew, the last is a checkpoint's
+NOT_COMPANIONS = ("config.json", INDEX_NAME, "state.json")  # two are made again, the last is a checkpoint's
 
 POSITION_TABLE = "embeddings.position_embeddings.weight"
 

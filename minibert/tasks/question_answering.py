@@ -52,7 +52,7 @@ class WindowScores:
 
     @property
     def null_score(self) -> float:
-        """The score of [CLS], which stands for no answer."""
+        """The score of [CLS], which stands for "no answer"."""
         return float(self.start_logits[0] + self.end_logits[0])
 
     def span_scores(self, max_answer: int) -> np.ndarray:
@@ -121,7 +121,7 @@ class AnswerOptions(TaskOptions):
 
 @dataclass(frozen=True)
 class AnswerPrediction:
-    """The best answers to a question, best first, and the score of [CLS], which stands for no answer."""
+    """The best answers to a question, best first, and the score of [CLS], which stands for "no answer"."""
 
     answers: list[AnswerSpan]
     null_score: float

@@ -82,14 +82,16 @@ def test_sizes_that_do_not_fit_each_other_are_refused():
 def test_a_run_is_resumed_with_the_settings_it_began_with():
     begun = PretrainSettings(learning_rate=0.5)
     begun.replace(resume=True, threads=1, device="cpu", save_every=7).check_resumes(begun.to_dict())
-    with pytest.raises(UserError, match=r"begun with learning_rate = 0.5, not 0.25; .*config.json --resume"):
+    with pytest.raises(
+        UserError, match=r"started with learning_rate = 0.5, not 0.25; .*config.json --resume"
+    ):
         begun.replace(learning_rate=0.25).check_resumes(begun.to_dict())
 
 
 def test_a_setting_that_is_younger_than_a_run_had_its_default_there():
     saved = {name: value for name, value in PretrainSettings().to_dict().items() if name != "clip_norm"}
     PretrainSettings(corpus=()).check_resumes(saved)
-    with pytest.raises(UserError, match=r"begun with clip_norm = 1.0, not 2.0"):
+    with pytest.raises(UserError, match=r"started with clip_norm = 1.0, not 2.0"):
         PretrainSettings(clip_norm=2.0).check_resumes(saved)
 
 
