@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
         commands,
         "pretrain",
         _run,
-        "pre-train a BERT on real text, from scratch or from another model",
+        "train a BERT on real text, from nothing or from another",
         "minibert pretrain",
         "minibert pretrain --corpus books/*.txt --name books --steps 20000",
         "minibert pretrain --config runs/books/config.json --resume",

@@ -1,4 +1,4 @@
-"""Flags made from the settings of a run or a task, and --config for a file of settings."""
+"""Flags made from settings: those of a run or a task, and a file of them."""
 
 import argparse
 import typing
@@ -17,13 +17,13 @@ def add_setting_flags(
     names: Collection[str] | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> None:
-    """Add a flag for each setting of these kinds (or for those named), and --config for a file of settings.
+    """A flag for each setting of these kinds (or for those named), and --config for a file of them.
 
-    Only flags that are given get a value, so that the others do not hide what the file says. ``notes``, by
-    the setting's name, are added to the help texts.
+    Only flags that are given get a value, so that the others do not hide what the file says. ``notes`` are
+    added to the help of some.
     """
     parser.usage = f"{parser.prog} [--config FILE] [flags]"
-    parser.add_argument("--config", metavar="FILE", help="file of settings, TOML or JSON; flags override it")
+    parser.add_argument("--config", metavar="FILE", help="settings as TOML or JSON; flags go before them")
     sections: dict[str, Any] = {}
     added: set[str] = set()
     for kind in kinds:
@@ -43,7 +43,7 @@ def add_setting_flags(
 
 
 def flag_options(f: Field, annotation: Any) -> dict[str, Any]:
-    """How argparse reads and explains one setting. The settings themselves check limits and choices."""
+    """How argparse reads and explains one setting. Limits and choices are checked by the settings."""
     help = f.metadata["help"].replace("%", "%%")
     if "choices" in f.metadata:
         help += f": {', '.join(f.metadata['choices'])}"
@@ -61,11 +61,11 @@ def flag_options(f: Field, annotation: Any) -> dict[str, Any]:
 
 
 def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:
-    """The pre-training settings that a command line gives."""
+    """The settings of pre-training that a command line tells."""
     return PretrainSettings.from_dict(given_settings(flags), flags.config or "settings")
 
 
 def given_settings(flags: argparse.Namespace) -> dict[str, Any]:
-    """The values of the --config file, overridden by those of the flags that were given."""
+    """The values of the flags that were given, then those of the --config file."""
     given = {name: value for name, value in vars(flags).items() if name in flags.settings}
     return (read_settings(flags.config) if flags.config else {}) | given
