@@ -1,8 +1,8 @@
 """The commands: ``minibert pretrain | fill-mask | predict | evaluate | embed | search | tokenizer | …``.
 
-Each has a file of its own name, where ``add`` says which flags it has. It reads them, calls one function of
-the package and prints what comes back. A person's mistake (``UserError``) gives one line on stderr and exit
-code 2, without a traceback. Ctrl-C, and SIGTERM during training, give exit code 130.
+Each command has a file of the same name, whose ``add`` declares its flags. It calls one function of the
+package with them and prints what is returned. A person's mistake (``UserError``) gives one line on stderr
+and exit code 2, without a traceback. Ctrl-C, and SIGTERM during training, give exit code 130.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The values of a command line; ``run`` among them is the function of the command.
+    """The values of a command line; ``run`` is the function of the command.
 
     Raises UserError for a wrong flag.
     """

@@ -24,26 +24,28 @@ def add(commands: Any) -> None:
         commands,
         "embed",
         _run,
-        "turn texts into vectors, to be compared by their cosine",
+        "turn texts into vectors that can be compared by their cosine",
         "minibert embed --model all-MiniLM-L6-v2 --input sentences.txt --output vectors.npy",
         "minibert embed --model runs/tiny/final --pooling cls --input rows.tsv --column title --output v.npz",
     )
     parser.usage = f"{parser.prog} --model FOLDER --input FILE --output FILE [flags]"
-    add_encoder_flags(parser, "a BERT, or a folder of sentence-transformers", required=True)
-    parser.add_argument("--input", required=True, metavar="FILE", help="a text a line, or .tsv, .csv, .jsonl")
-    parser.add_argument("--column", metavar="NAME", help="of the texts, or its number (default: text)")
-    parser.add_argument("--format", choices=FORMATS, help="of FILE, if its name does not end in it")
+    add_encoder_flags(parser, "a BERT or sentence-transformers model", required=True)
+    parser.add_argument("--input", required=True, metavar="FILE", help="one text per line, or .tsv, .csv, .jsonl")
+    parser.add_argument(
+        "--column", metavar="NAME", help="column of the texts, by name or number (default: text or sentence)"
+    )
+    parser.add_argument("--format", choices=FORMATS, help="format of FILE, if its suffix does not tell")
     parser.add_argument(
         "--output",
         required=True,
         metavar="FILE",
-        help=".npy (texts × H, float32), .npz (with the lines' numbers), .jsonl (with the texts)",
+        help="file to write: .npy (texts × H, float32), .npz (also line numbers), .jsonl (also the texts)",
     )
     parser.add_argument(
         "--normalise",
         action=argparse.BooleanOptionalAction,
         default=argparse.SUPPRESS,
-        help="give every vector the length 1 (default: as the folder says)",
+        help="scale every vector to length 1 (default: as the folder says)",
     )
     add_skip_flag(parser)
     add_batch_flags(parser)

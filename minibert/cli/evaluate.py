@@ -34,13 +34,13 @@ def add(commands: Any) -> None:
         "--model",
         required=True,
         metavar="FOLDER",
-        help="a fine-tuned model; for --recipe blimp a pretrained one",
+        help="a fine-tuned model; for --recipe blimp, a pretrained one",
     )
-    parser.add_argument("--data", required=True, metavar="FILE", help="a file with labels")
+    parser.add_argument("--data", required=True, metavar="FILE", help="a labelled file")
     parser.add_argument(
-        "--limit", type=int, metavar="N", help="use the first N examples only; of blimp, N of each paradigm"
+        "--limit", type=int, metavar="N", help="use only the first N examples (blimp: N per paradigm)"
     )
-    parser.add_argument("--json", metavar="FILE", help="where to write the scores as JSON, too")
+    parser.add_argument("--json", metavar="FILE", help="also write the scores to FILE, as JSON")
     add_skip_flag(parser)
     add_batch_flags(parser)
     add_layout_flags(parser)

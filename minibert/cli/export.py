@@ -15,17 +15,17 @@ def add(commands: Any) -> None:
         commands,
         "export",
         _run,
-        "write a model into a new folder, in 16 bits, in several files, for longer texts",
+        "write a model to a new folder, if you like in 16 bits, in several files or for longer texts",
         "minibert export runs/tiny/final --output tiny --dtype float16",
         "minibert export runs/small/final --output small --dtype bfloat16 --max-shard-size 16MiB",
     )
     parser.add_argument("folder", metavar="FOLDER", help="a pretrained or fine-tuned model")
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="where it goes, a new folder")
-    parser.add_argument("--dtype", choices=tuple(DTYPES), help="type of the weights (default: as they are)")
-    parser.add_argument("--max-shard-size", metavar="SIZE", help="of a file of weights, at most, like 16MiB")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="new folder to write to")
+    parser.add_argument("--dtype", choices=tuple(DTYPES), help="type of the weights (default: unchanged)")
+    parser.add_argument("--max-shard-size", metavar="SIZE", help="largest size of a weight file, e.g. 16MiB")
     parser.add_argument("--encoder-only", action="store_true", help="leave out the heads")
     parser.add_argument(
-        "--positions", type=int, metavar="N", help="the first N positions, or for more all of them repeated"
+        "--positions", type=int, metavar="N", help="keep the first N positions, or repeat them to get N"
     )
 
 

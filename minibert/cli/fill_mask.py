@@ -17,24 +17,24 @@ def add(commands: Any) -> None:
         commands,
         "fill-mask",
         _run,
-        "guess the words behind [MASK]",
+        "guess the words hidden by [MASK]",
         'minibert fill-mask "the capital of france is [MASK] ."',
         'minibert fill-mask --model runs/books/final --top-k 3 "it was a [MASK] and [MASK] night ."',
     )
-    parser.add_argument("text", help="a text with one [MASK] or several")
+    parser.add_argument("text", help="a text with one or more [MASK]")
     parser.add_argument(
         "--model",
         default=DEFAULT_MODEL,
         metavar="FOLDER",
         help="a model (default: %(default)s, which comes with minibert)",
     )
-    parser.add_argument("--top-k", type=int, default=5, metavar="N", help="guesses (default: %(default)s)")
+    parser.add_argument("--top-k", type=int, default=5, metavar="N", help="guesses per [MASK] (default: %(default)s)")
     add_machine_flags(parser)
 
 
 def _run(flags: argparse.Namespace) -> None:
     tokenizer = BertTokenizer.from_pretrained(flags.model)
-    warnings.filterwarnings("ignore", ".* does not use")  # that there is a pooler as well is no news here
+    warnings.filterwarnings("ignore", ".* does not use")  # an unused pooler is nothing to warn about
     model = BertForMaskedLM.from_pretrained(flags.model, device=chosen_device(flags))
     print(f"model: {flags.model}" + ", which comes with minibert" * (flags.model == DEFAULT_MODEL))
     for guesses in fill_mask(model, tokenizer, flags.text, top_k=flags.top_k):

@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
         commands,
         "finetune",
         _run,
-        "teach a pretrained model a task",
+        "fine-tune a pretrained model for a task",
         "minibert finetune --recipe mrpc --train train.tsv --dev dev.tsv --model bert-base-uncased",
         "minibert finetune --task classify --train reviews.csv --model runs/books/final --name reviews",
         "minibert finetune --config runs/reviews/config.json --resume",
@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
 
 
 def _task_notes() -> dict[str, str]:
-    """For which tasks an option is, if not for all; and other defaults than that of the first task."""
+    """What the help says of an option's tasks, if not all have it, and of defaults unlike the first task's."""
     defaults: dict[str, dict[str, Any]] = {}  # by option, then by task
     for task in TASKS.values():
         for f in fields(task.Options):

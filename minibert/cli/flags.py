@@ -20,18 +20,18 @@ DEFAULT_MODEL = "mini"  # of those in minibert.assets
 
 
 def add_machine_flags(parser: argparse.ArgumentParser) -> None:
-    """On what to compute."""
+    """Add the flags that say what to compute on."""
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads for the CPU's matrix products")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads for matrix products")
     parser.add_argument(
         "--strict-kernels",
         action="store_true",
-        help="a GPU kernel that cannot be used is an error",
+        help="fail if a GPU kernel cannot be used",
     )
 
 
 def chosen_device(flags: argparse.Namespace) -> Device:
-    """What the flags say of the machine, put into force."""
+    """Apply the flags for threads and kernels, and return the device that was chosen."""
     if flags.threads is not None:
         set_threads(flags.threads)
     require_kernels(flags.strict_kernels)
@@ -39,21 +39,23 @@ def chosen_device(flags: argparse.Namespace) -> Device:
 
 
 def add_skip_flag(parser: argparse.ArgumentParser) -> None:
-    """What to do with rows that cannot be read."""
-    parser.add_argument("--skip-bad", action="store_true", help="leave out and count what cannot be read")
+    """Add the flag that says what to do with rows that cannot be read."""
+    parser.add_argument("--skip-bad", action="store_true", help="skip rows that cannot be read; count them")
 
 
 def add_batch_flags(parser: argparse.ArgumentParser) -> None:
-    """How much to compute at a time, and on what."""
+    """Add the flags that say how much to compute at a time, and on what."""
     parser.add_argument(
-        "--batch-size", type=int, default=32, metavar="N", help="sequences at a time (default: %(default)s)"
+        "--batch-size", type=int, default=32, metavar="N", help="sequences per batch (default: %(default)s)"
     )
     add_machine_flags(parser)
 
 
 def add_layout_flags(parser: argparse.ArgumentParser) -> None:
-    """How a task's files are read, if not like those of the training."""
-    layout = parser.add_argument_group("files unlike those of the training (said in full, or not at all)")
+    """Add the flags that say how a file is read, if its format is not that of the training data."""
+    layout = parser.add_argument_group(
+        "files in another format than the training data (give all of these flags that apply, or none)"
+    )
     for name, (f, annotation) in _layout_options().items():
         flag = "--" + name.replace("_", "-")
         layout.add_argument(flag, default=argparse.SUPPRESS, **flag_options(f, annotation))
@@ -70,40 +72,40 @@ def _layout_options() -> dict[str, tuple[Field, Any]]:
 
 
 def layout_of(flags: argparse.Namespace) -> dict[str, Any]:
-    """What was said of that, for `Task.set_layout`."""
+    """The layout flags that were given, for `Task.set_layout`."""
     return {name: getattr(flags, name) for name in _layout_options() if hasattr(flags, name)}
 
 
 def add_encoder_flags(parser: argparse.ArgumentParser, about: str, required: bool) -> None:
-    """Which sentence encoder to take, and how it makes vectors."""
+    """Add the flags that choose a sentence encoder, and how it makes vectors."""
     parser.add_argument("--model", required=required, metavar="FOLDER", help=about)
     parser.add_argument(
         "--pooling",
         choices=tuple(POOLING),
         default=argparse.SUPPRESS,
-        help="how a vector is made of hidden states (default: as the folder says, else mean)",
+        help="how hidden states become a vector (default: as the folder says, else mean)",
     )
     parser.add_argument(
         "--max-length",
         type=int,
         default=argparse.SUPPRESS,
         metavar="N",
-        help="tokens that a text is cut to (default: as the folder says, else what the model can read)",
+        help="cut texts to N tokens (default: as the folder says, else what the model can read)",
     )
 
 
 def encoder_options(flags: argparse.Namespace) -> dict[str, Any]:
-    """What was said of the encoder; the folder tells the rest."""
+    """The encoder's flags that were given; its folder says the rest."""
     names = ("pooling", "max_length", "normalise")
     return {name: getattr(flags, name) for name in names if hasattr(flags, name)}
 
 
 def check_written(output: str | None, read: str | None) -> None:
-    """Raise UserError if the results could not be written, before they are computed."""
+    """Raise UserError if results cannot be written to ``output``. To be called before they are computed."""
     if output is None:
         return
     if read is not None and os.path.realpath(read) == os.path.realpath(output):
-        raise UserError(f"{output}: the results would replace what is read; choose another file for them")
+        raise UserError(f"{output}: the results would overwrite the input; write them to another file")
     check_writable(output)
 
 

@@ -29,11 +29,11 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--preset",
         metavar="NAME",
-        help="check a BERT of this size instead, all its parameters moved along a random direction at once: "
+        help="check a BERT of this size instead, along one random direction of all its parameters: "
         f"{', '.join(PRESETS)}",
     )
     parser.add_argument(
-        "--every-parameter", action="store_true", help="with --preset: move each parameter by itself, too"
+        "--every-parameter", action="store_true", help="with --preset: also check each parameter by itself"
     )
     add_machine_flags(parser)
 

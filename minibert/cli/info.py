@@ -26,16 +26,16 @@ def add(commands: Any) -> None:
     )
     source.add_argument("--preset", metavar="NAME", help=f"{', '.join(PRESETS)} (default: base)")
     for flag, default, what in (
-        ("--batch-size", 32, "sequences in a step"),
-        ("--max-seq-length", 128, "tokens in a sequence"),
-        ("--max-predictions", 20, "tokens to predict in a sequence"),
+        ("--batch-size", 32, "sequences per step"),
+        ("--max-seq-length", 128, "tokens per sequence"),
+        ("--max-predictions", 20, "tokens to predict per sequence"),
     ):
         parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{what} (default: {default})")
     parser.add_argument(
-        "--precision", choices=PRECISIONS, default="float32", help="of the arithmetic (default: %(default)s)"
+        "--precision", choices=PRECISIONS, default="float32", help="number type (default: %(default)s)"
     )
     parser.add_argument(
-        "--recompute", action="store_true", help="layers are computed again in the backward, not kept"
+        "--recompute", action="store_true", help="recompute layers in the backward pass instead of storing them"
     )
 
 

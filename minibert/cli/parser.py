@@ -1,4 +1,4 @@
-"""How a command line is read, and what is said of one that is wrong."""
+"""Parsing command lines, and reporting wrong ones."""
 
 import argparse
 import functools
@@ -10,17 +10,17 @@ from minibert.errors import UserError, did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but a wrong flag is a UserError like every other mistake, and names the nearest right one."""
+    """argparse, except that a wrong flag is a UserError like every other mistake, naming the nearest right one."""
 
     def __init__(self, **options: Any):
         layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
         super().__init__(**options, allow_abbrev=False, formatter_class=layout)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """As argparse does it. Raises UserError for what is left over."""
+        """Parse as argparse does. Raises UserError for arguments that are left over."""
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown and not unknown[0].startswith("-"):
-            raise UserError(f"{unknown[0]!r} is one word too many; put a text with spaces into quotes")
+            raise UserError(f"{unknown[0]!r} is one word too many; put a text with spaces in quotes")
         if unknown:
             known = re.findall(r"--[a-z0-9-]+", self.format_help())
             hint = did_you_mean(unknown[0], known, f"see  {self.prog} --help", cutoff=0.75)
@@ -28,14 +28,14 @@ class Parser(argparse.ArgumentParser):
         return namespace, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Raise UserError, with what argparse says."""
+        """Raise UserError with the message of argparse."""
         raise UserError(f"{message.removeprefix('argument ')}; see  {self.prog} --help")
 
 
 def add_command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], about: str, *examples: str
 ) -> Parser:
-    """A command, what it is about, and command lines to show; ``run`` is called with its flags."""
+    """Add a command, with what it is about and example command lines; ``run`` is called with its flags."""
     parser = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
     parser.epilog = for_example(*examples)
     parser.set_defaults(run=run)
@@ -43,11 +43,11 @@ def add_command(
 
 
 def add_group(commands: Any, name: str, about: str) -> Any:
-    """A command that is several, its actions, to which they are added like commands."""
+    """Add a command that consists of several actions; these are added to the result, like commands."""
     parser = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
     return parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
 
 def for_example(*lines: str) -> str:
-    """Command lines, as they stand below a help text."""
+    """Example command lines, as they are shown below a help text."""
     return "\n".join(["for example:", *(f"  {line}" for line in lines)])

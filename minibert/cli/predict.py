@@ -30,28 +30,29 @@ def add(commands: Any) -> None:
         commands,
         "predict",
         _run,
-        "ask a fine-tuned model",
+        "get the predictions of a fine-tuned model",
         'minibert predict --model runs/sst2/best "a fine film"',
         "minibert predict --model runs/wnut17/best --input tweets.conll --output tagged.conll",
         "minibert predict --model runs/mrpc/best --input pairs.txt --lines --output answers.jsonl",
     )
     parser.usage = f"{parser.prog} --model FOLDER [TEXT ...] [flags]"
     parser.add_argument(
-        "text", nargs="*", metavar="TEXT", help="texts; without any, and without --input, lines of stdin"
+        "text",
+        nargs="*",
+        metavar="TEXT",
+        help="texts; if none are given and there is no --input, lines are read from stdin",
     )
-    parser.add_argument(
-        "--pair", metavar="TEXT", help="the text that goes with them; of questions, the passage"
-    )
+    parser.add_argument("--pair", metavar="TEXT", help="second text of a pair; for questions, the passage")
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a fine-tuned model")
-    parser.add_argument("--input", metavar="FILE", help="a file like those of the training; no labels needed")
+    parser.add_argument("--input", metavar="FILE", help="a file like the training data; needs no labels")
     parser.add_argument(
-        "--lines", action="store_true", help="FILE has a text in each line, or two with a tab between them"
+        "--lines", action="store_true", help="FILE has one text per line, or two separated by a tab"
     )
     endings = ", ".join(f"{task.own_ending} ({task.name})" for task in TASKS.values() if task.own_ending)
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help=f"where to write: a JSON object a line, or what other programs read if it ends in {endings}",
+        help=f"file to write: one JSON object per line, or for {endings} the usual format of the task",
     )
     add_skip_flag(parser)
     add_batch_flags(parser)
@@ -74,20 +75,20 @@ def _run(flags: argparse.Namespace) -> None:
 
 
 def _check_inputs(flags: argparse.Namespace) -> None:
-    """Raise UserError unless a command line names one source of texts, and another place for predictions."""
+    """Raise UserError unless a command line names one source of texts and another file for predictions."""
     if flags.text and flags.input:
-        raise UserError("texts and --input FILE; give one of them")
+        raise UserError("both texts and --input FILE; give only one of them")
     if flags.pair is not None and not flags.text:
-        raise UserError("--pair goes with a text on the command line; in lines, a tab goes between the two")
+        raise UserError("--pair needs a text on the command line; in a file of lines, put a tab between the two texts")
     if flags.lines and not flags.input:
-        raise UserError("--lines goes with --input FILE; stdin is read by lines without it")
+        raise UserError("--lines needs --input FILE; stdin is always read line by line")
     if not flags.text and not flags.input and sys.stdin.isatty():
         raise UserError("nothing to read; give a text, --input FILE, or lines on stdin")
     check_written(flags.output, flags.input)
 
 
 def _examples_to_predict(flags: argparse.Namespace, task: Task, faults: Faults) -> list[Any]:
-    """Texts of the command line, a file, the lines of a file, or those of stdin."""
+    """The examples on the command line, in a file, in the lines of a file, or in those of stdin."""
     if flags.text:
         return examples_of(task, ((text, flags.pair) for text in flags.text), "the texts given", faults)
     if flags.input and not flags.lines:

@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
         commands,
         "prepare",
         _run,
-        "turn a corpus into token arrays on disk, which pretrain then finds ready",
+        "turn a corpus into token arrays on disk, ready for pretrain",
         "minibert prepare --corpus wikipedia/ --vocab-size 30000",
     )
     names = "corpus layout held_out tokenizer vocab_size lowercase seed prepared processes"

@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
         commands,
         "pretrain",
         _run,
-        "train a BERT on real text, from nothing or from another",
+        "pre-train a BERT on real text, from scratch or from another model",
         "minibert pretrain",
         "minibert pretrain --corpus books/*.txt --name books --steps 20000",
         "minibert pretrain --config runs/books/config.json --resume",

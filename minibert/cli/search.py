@@ -27,7 +27,7 @@ from minibert.tasks.search import PassageIndex
 
 def add(commands: Any) -> None:
     """Add the command and its flags."""
-    about = "find passages by what they mean: an index of vectors, queries, re-ranking"
+    about = "find passages by meaning: build a vector index, query it, re-rank the results"
     actions = add_group(commands, "search", about)
     for add_action in (_add_index, _add_query, _add_evaluate, _add_pairs):
         add_action(actions)
@@ -38,7 +38,7 @@ def _add_index(actions: Any) -> None:
         actions,
         "index",
         _index,
-        "put passages into an index, a new one or one that is there",
+        "add passages to a new or an existing index",
         "minibert search index --model all-MiniLM-L6-v2 --passages notes.txt --index notes.index",
         "minibert search index --passages more.jsonl --index notes.index",
     )
@@ -49,11 +49,11 @@ def _add_index(actions: Any) -> None:
         required=True,
         nargs="+",
         metavar="FILE",
-        help=".tsv, .csv or .jsonl with id, text and perhaps title; .json of SQuAD; else a passage a line",
+        help=".tsv, .csv or .jsonl with id, text and perhaps title; SQuAD .json; else one passage per line",
     )
-    parser.add_argument("--index", required=True, metavar="FOLDER", help="the index")
+    parser.add_argument("--index", required=True, metavar="FOLDER", help="folder of the index")
     parser.add_argument(
-        "--approximate", action="store_true", help="search in a graph, faster among very many passages"
+        "--approximate", action="store_true", help="build a graph, which finds faster in very many passages"
     )
     add_skip_flag(parser)
     add_batch_flags(parser)
@@ -79,10 +79,12 @@ def _index(flags: argparse.Namespace) -> None:
 
 
 def _add_index_flags(parser: argparse.ArgumentParser) -> None:
-    """Those of the actions that search in an index."""
-    parser.add_argument("--index", required=True, metavar="FOLDER", help="made by  minibert search index")
-    parser.add_argument("--model", metavar="FOLDER", help="the encoder, if it has moved since then")
-    parser.add_argument("--exact", action="store_true", help="compare all, even if the index is approximate")
+    """Add the flags of the actions that search an index."""
+    parser.add_argument("--index", required=True, metavar="FOLDER", help="index from  minibert search index")
+    parser.add_argument("--model", metavar="FOLDER", help="the encoder, if its folder has moved")
+    parser.add_argument(
+        "--exact", action="store_true", help="compare all passages, even if the index is approximate"
+    )
     add_batch_flags(parser)
 
 
@@ -91,20 +93,22 @@ def _add_query(actions: Any) -> None:
         actions,
         "query",
         _query,
-        "find the passages that answer a question best",
+        "find the passages that best answer a question",
         'minibert search query --index notes.index "who built the bridge?"',
         'minibert search query --index squad.index "who was Rollo?" --where "title = \'Normans\'" --top-k 3',
         'minibert search query --index notes.index "who built it?" --rerank runs/reranker/best --json',
     )
-    parser.add_argument("text", nargs="+", help="a question, or several")
+    parser.add_argument("text", nargs="+", help="one or more questions")
     _add_index_flags(parser)
-    parser.add_argument("--top-k", type=int, default=5, metavar="N", help="passages (default: %(default)s)")
-    parser.add_argument("--where", metavar="SQL", help="a condition on id, title and text")
-    parser.add_argument("--rerank", metavar="FOLDER", help="a classifier that looks again at the best ones")
     parser.add_argument(
-        "--depth", type=int, default=DEPTH, metavar="N", help="how many it looks at (default: %(default)s)"
+        "--top-k", type=int, default=5, metavar="N", help="passages per question (default: %(default)s)"
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each passage")
+    parser.add_argument("--where", metavar="SQL", help="SQL condition on id, title and text")
+    parser.add_argument("--rerank", metavar="FOLDER", help="classifier that re-ranks the best passages")
+    parser.add_argument(
+        "--depth", type=int, default=DEPTH, metavar="N", help="passages to re-rank (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per passage")
 
 
 def _query(flags: argparse.Namespace) -> None:
@@ -132,17 +136,17 @@ def _add_evaluate(actions: Any) -> None:
         actions,
         "evaluate",
         _evaluate,
-        "measure how well questions find their passages, against brute force and with re-ranking",
+        "measure how well questions find their passages, compared with brute force and re-ranking",
         "minibert search evaluate --index squad.index --queries dev-v1.1.json",
         "minibert search evaluate --index notes.index --queries asked.tsv --rerank runs/reranker/best",
     )
     _add_queries_flag(parser)
     _add_index_flags(parser)
     parser.add_argument(
-        "--top-k", type=int, default=DEPTH, metavar="N", help="passages that count (default: %(default)s)"
+        "--top-k", type=int, default=DEPTH, metavar="N", help="passages per query that count (default: %(default)s)"
     )
-    parser.add_argument("--rerank", metavar="FOLDER", help="a classifier that looks again at those")
-    parser.add_argument("--json", metavar="FILE", help="where to write the scores as JSON, too")
+    parser.add_argument("--rerank", metavar="FOLDER", help="classifier that re-ranks those passages")
+    parser.add_argument("--json", metavar="FILE", help="also write the scores to FILE, as JSON")
 
 
 def _add_queries_flag(parser: argparse.ArgumentParser) -> None:
@@ -150,11 +154,11 @@ def _add_queries_flag(parser: argparse.ArgumentParser) -> None:
         "--queries",
         required=True,
         metavar="FILE",
-        help=".tsv, .csv or .jsonl with query and id, that of its passage; or .json of SQuAD",
+        help=".tsv, .csv or .jsonl with query and id (that of its passage), or SQuAD .json",
     )
     add_skip_flag(parser)
-    parser.add_argument("--limit", type=int, metavar="N", help="no more than N queries, chosen at random")
-    parser.add_argument("--seed", type=int, default=0, help="of what is chosen (default: %(default)s)")
+    parser.add_argument("--limit", type=int, metavar="N", help="use at most N queries, chosen at random")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random choices (default: %(default)s)")
 
 
 def _queries(flags: argparse.Namespace, index: PassageIndex, faults: Faults) -> list[Query]:
@@ -188,17 +192,17 @@ def _add_pairs(actions: Any) -> None:
         actions,
         "pairs",
         _pairs,
-        "make the pairs that a re-ranker is fine-tuned on: right passages, and wrong ones that were found",
+        "make pairs to fine-tune a re-ranker on: right passages, and wrong ones that the search finds",
         "minibert search pairs --index squad.index --queries train.json --output pairs.jsonl",
     )
     _add_queries_flag(parser)
     _add_index_flags(parser)
     parser.add_argument("--output", required=True, metavar="FILE", help="where to write the pairs (.jsonl)")
     parser.add_argument(
-        "--negatives", type=int, default=3, metavar="N", help="wrong ones a query (default: %(default)s)"
+        "--negatives", type=int, default=3, metavar="N", help="wrong passages per query (default: %(default)s)"
     )
     parser.add_argument(
-        "--depth", type=int, default=DEPTH, metavar="N", help="of the best N (default: %(default)s)"
+        "--depth", type=int, default=DEPTH, metavar="N", help="take them from the best N (default: %(default)s)"
     )
 
 
@@ -218,5 +222,5 @@ def _pairs(flags: argparse.Namespace) -> None:
         progress=True,
     )
     write_text(flags.output, json_lines(pair.to_dict() for pair in pairs))
-    print(f"{len(pairs):,} pairs of {len(queries):,} queries written to {flags.output}")
+    print(f"{len(pairs):,} pairs for {len(queries):,} queries written to {flags.output}")
     tell(faults)

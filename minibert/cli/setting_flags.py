@@ -1,4 +1,4 @@
-"""Flags made from settings: those of a run or a task, and a file of them."""
+"""Flags made from the settings of a run or a task, and --config for a file of settings."""
 
 import argparse
 import typing
@@ -17,13 +17,13 @@ def add_setting_flags(
     names: Collection[str] | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> None:
-    """A flag for each setting of these kinds (or for those named), and --config for a file of them.
+    """Add a flag for each setting of these kinds (or for those named), and --config for a file of settings.
 
-    Only flags that are given get a value, so that the others do not hide what the file says. ``notes`` are
-    added to the help of some.
+    Only flags that are given get a value, so that the others do not hide what the file says. ``notes``, by
+    the setting's name, are added to the help texts.
     """
     parser.usage = f"{parser.prog} [--config FILE] [flags]"
-    parser.add_argument("--config", metavar="FILE", help="settings as TOML or JSON; flags go before them")
+    parser.add_argument("--config", metavar="FILE", help="file of settings, TOML or JSON; flags override it")
     sections: dict[str, Any] = {}
     added: set[str] = set()
     for kind in kinds:
@@ -43,7 +43,7 @@ def add_setting_flags(
 
 
 def flag_options(f: Field, annotation: Any) -> dict[str, Any]:
-    """How argparse reads and explains one setting. Limits and choices are checked by the settings."""
+    """How argparse reads and explains one setting. The settings themselves check limits and choices."""
     help = f.metadata["help"].replace("%", "%%")
     if "choices" in f.metadata:
         help += f": {', '.join(f.metadata['choices'])}"
@@ -61,11 +61,11 @@ def flag_options(f: Field, annotation: Any) -> dict[str, Any]:
 
 
 def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:
-    """The settings of pre-training that a command line tells."""
+    """The pre-training settings that a command line gives."""
     return PretrainSettings.from_dict(given_settings(flags), flags.config or "settings")
 
 
 def given_settings(flags: argparse.Namespace) -> dict[str, Any]:
-    """The values of the flags that were given, then those of the --config file."""
+    """The values of the --config file, overridden by those of the flags that were given."""
     given = {name: value for name, value in vars(flags).items() if name in flags.settings}
     return (read_settings(flags.config) if flags.config else {}) | given

@@ -24,11 +24,11 @@ def add(commands: Any) -> None:
         actions,
         "train",
         _train,
-        "learn a WordPiece vocabulary from all of a text",
+        "learn a WordPiece vocabulary from a whole corpus",
         "minibert tokenizer train --corpus books/*.txt --vocab-size 8192 --output vocabulary",
     )
     add_setting_flags(train, PretrainSettings, names=("corpus", "layout", "vocab_size", "lowercase"))
-    train.add_argument("--output", required=True, metavar="FOLDER", help="where vocab.txt and the rest go")
+    train.add_argument("--output", required=True, metavar="FOLDER", help="folder for vocab.txt and its settings")
     train.usage = f"{train.prog} --output FOLDER [--config FILE] [flags]"
 
     encode = add_command(
@@ -38,13 +38,13 @@ def add(commands: Any) -> None:
         "print the tokens and token ids of a text",
         'minibert tokenizer encode --tokenizer vocabulary "Hello, world!"',
     )
-    encode.add_argument("text", nargs="+", help="a text, or two that make a pair")
+    encode.add_argument("text", nargs="+", help="a text, or the two texts of a pair")
 
     decode = add_command(
         actions,
         "decode",
         _decode,
-        "print the text behind token ids",
+        "print the text that token ids stand for",
         "minibert tokenizer decode --tokenizer vocabulary 2 731 4 3",
     )
     decode.add_argument("ids", nargs="+", type=int, metavar="ID", help="token ids")
@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
             "--tokenizer",
             default=DEFAULT_MODEL,
             metavar="FOLDER",
-            help="of a model, or a vocabulary (default: that of %(default)s, which comes with minibert)",
+            help="folder of a model or a vocabulary (default: %(default)s, which comes with minibert)",
         )
 
 
