@@ -30,7 +30,9 @@ def add(commands: Any) -> None:
     )
     parser.usage = f"{parser.prog} --model FOLDER --input FILE --output FILE [flags]"
     add_encoder_flags(parser, "a BERT or sentence-transformers model", required=True)
-    parser.add_argument("--input", required=True, metavar="FILE", help="one text per line, or .tsv, .csv, .jsonl")
+    parser.add_argument(
+        "--input", required=True, metavar="FILE", help="one text per line, or .tsv, .csv, .jsonl"
+    )
     parser.add_argument(
         "--column", metavar="NAME", help="column of the texts, by name or number (default: text or sentence)"
     )

@@ -28,7 +28,9 @@ def add(commands: Any) -> None:
         metavar="FOLDER",
         help="a model (default: %(default)s, which comes with minibert)",
     )
-    parser.add_argument("--top-k", type=int, default=5, metavar="N", help="guesses per [MASK] (default: %(default)s)")
+    parser.add_argument(
+        "--top-k", type=int, default=5, metavar="N", help="guesses per [MASK] (default: %(default)s)"
+    )
     add_machine_flags(parser)
 
 

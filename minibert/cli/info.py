@@ -35,7 +35,9 @@ def add(commands: Any) -> None:
         "--precision", choices=PRECISIONS, default="float32", help="number type (default: %(default)s)"
     )
     parser.add_argument(
-        "--recompute", action="store_true", help="recompute layers in the backward pass instead of storing them"
+        "--recompute",
+        action="store_true",
+        help="recompute layers in the backward pass instead of storing them",
     )
 
 

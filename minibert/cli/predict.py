@@ -79,7 +79,9 @@ def _check_inputs(flags: argparse.Namespace) -> None:
     if flags.text and flags.input:
         raise UserError("both texts and --input FILE; give only one of them")
     if flags.pair is not None and not flags.text:
-        raise UserError("--pair needs a text on the command line; in a file of lines, put a tab between the two texts")
+        raise UserError(
+            "--pair needs a text on the command line; in a file of lines, put a tab between the two texts"
+        )
     if flags.lines and not flags.input:
         raise UserError("--lines needs --input FILE; stdin is always read line by line")
     if not flags.text and not flags.input and sys.stdin.isatty():

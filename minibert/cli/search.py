@@ -143,7 +143,11 @@ def _add_evaluate(actions: Any) -> None:
     _add_queries_flag(parser)
     _add_index_flags(parser)
     parser.add_argument(
-        "--top-k", type=int, default=DEPTH, metavar="N", help="passages per query that count (default: %(default)s)"
+        "--top-k",
+        type=int,
+        default=DEPTH,
+        metavar="N",
+        help="passages per query that count (default: %(default)s)",
     )
     parser.add_argument("--rerank", metavar="FOLDER", help="classifier that re-ranks those passages")
     parser.add_argument("--json", metavar="FILE", help="also write the scores to FILE, as JSON")
@@ -199,10 +203,18 @@ def _add_pairs(actions: Any) -> None:
     _add_index_flags(parser)
     parser.add_argument("--output", required=True, metavar="FILE", help="where to write the pairs (.jsonl)")
     parser.add_argument(
-        "--negatives", type=int, default=3, metavar="N", help="wrong passages per query (default: %(default)s)"
+        "--negatives",
+        type=int,
+        default=3,
+        metavar="N",
+        help="wrong passages per query (default: %(default)s)",
     )
     parser.add_argument(
-        "--depth", type=int, default=DEPTH, metavar="N", help="take them from the best N (default: %(default)s)"
+        "--depth",
+        type=int,
+        default=DEPTH,
+        metavar="N",
+        help="take them from the best N (default: %(default)s)",
     )
 
 

@@ -28,7 +28,9 @@ def add(commands: Any) -> None:
         "minibert tokenizer train --corpus books/*.txt --vocab-size 8192 --output vocabulary",
     )
     add_setting_flags(train, PretrainSettings, names=("corpus", "layout", "vocab_size", "lowercase"))
-    train.add_argument("--output", required=True, metavar="FOLDER", help="folder for vocab.txt and its settings")
+    train.add_argument(
+        "--output", required=True, metavar="FOLDER", help="folder for vocab.txt and its settings"
+    )
     train.usage = f"{train.prog} --output FOLDER [--config FILE] [flags]"
 
     encode = add_command(
