@@ -1,4 +1,4 @@
-"""Arrays: which library one belongs to.
+"""Arrays, and the library (NumPy or CuPy) that each belongs to.
 
 The mathematics in ``ops`` is written once. It asks ``get_array_module(x)`` for the library that x
 belongs to (NumPy or CuPy) and calls that library's functions, so the same lines run on a CPU and on
@@ -32,7 +32,7 @@ def get_array_module(array: Array) -> ModuleType:
 
 
 def erf(x: Array) -> Array:
-    """The error function 2/√π ∫₀ˣ exp(−t²) dt, elementwise; it lives beside each library, not in it."""
+    """The error function 2/√π ∫₀ˣ exp(−t²) dt, elementwise, from SciPy or from its counterpart in CuPy."""
     xp = get_array_module(x)
     if xp is np:
         from scipy import special
@@ -44,16 +44,16 @@ def erf(x: Array) -> Array:
 
 
 def to_numpy(array: Array) -> np.ndarray:
-    """A NumPy array with the same values, copied from the GPU if they are there."""
+    """A NumPy array with the same values, copied from the GPU if the array is there."""
     if isinstance(array, np.ndarray | np.generic):
         return np.asarray(array)
-    if hasattr(array, "get"):  # CuPy's transfer to the host, which it never does unasked
+    if hasattr(array, "get"):  # CuPy's copy to the host, which it never makes implicitly
         return array.get()
     raise TypeError(f"expected a NumPy or CuPy array, got {type(array).__name__}")
 
 
 def map_arrays(function: Callable[[Array], Any], tree: Any) -> Any:
-    """The same tree with ``function(array)`` in the place of every array.
+    """The same tree with ``function(array)`` in place of every array.
 
     A tree is an array, None, or a list or a dataclass of trees.
     """
@@ -66,11 +66,11 @@ def map_arrays(function: Callable[[Array], Any], tree: Any) -> Any:
 
 
 def add_rows(table: Array, rows: Array, values: Array) -> None:
-    """table[rows] += values, where a row that occurs several times gets the sum; always the same bits.
+    """table[rows] += values, in place; a row that occurs several times gets the sum, deterministically.
 
-    table (V, H), rows (N,) integers in [0, V), values (N, H). CuPy's own ``add.at`` adds with atomics, in
-    another order every time. So the rows are sorted there, and neighbours of one number are added up in
-    steps that double in length; behind the last neighbour of each number then stands the sum of all.
+    table (V, H), rows (N,) integers in [0, V), values (N, H). CuPy's own ``add.at`` uses atomic additions,
+    whose order changes from run to run. With CuPy we therefore sort the rows and add up the entries of equal
+    row number in steps that double in length. The last entry of each number then holds the sum of all.
     """
     xp = get_array_module(table)
     if xp is np:
@@ -86,6 +86,6 @@ def add_rows(table: Array, rows: Array, values: Array) -> None:
         sums[step:] += xp.where(same, sums[:-step], 0)
         step *= 2
     numbers = xp.arange(table.shape[0], dtype=rows.dtype)
-    last = xp.searchsorted(rows, numbers, side="right") - 1  # (V,): of each number, −1 before the first
+    last = xp.searchsorted(rows, numbers, side="right") - 1  # (V,): each number's last entry, or −1
     there = (rows[xp.maximum(last, 0)] == numbers)[:, None]
     table += xp.where(there, sums[xp.maximum(last, 0)], 0)

@@ -1,4 +1,4 @@
-"""Devices: where arrays live, and what is wrong where CuPy cannot be used."""
+"""Devices: where arrays live, and what is wrong when CuPy cannot be used."""
 
 import platform
 import re
@@ -22,7 +22,7 @@ class Device:
     xp: ModuleType
 
     def asarray(self, array: Any, dtype: str | None = None) -> Array:
-        """``array`` (NumPy, list, or already here) as an array of this device, copied only if needed."""
+        """``array`` (NumPy, list, or already here) as an array on this device, copied only if needed."""
         xp = self.xp
         if not isinstance(array, xp.ndarray):
             array = np.asarray(array, dtype=dtype)
@@ -30,7 +30,7 @@ class Device:
 
 
 def describe_processor(device: Device) -> str:
-    """What computes there: what the GPU calls itself, or the CPU as Linux (elsewhere Python) knows it."""
+    """The name of the processor: the GPU's own, or the CPU's as Linux (elsewhere Python) reports it."""
     if device.name.startswith("cuda:"):
         number = int(device.name.removeprefix("cuda:"))
         return device.xp.cuda.runtime.getDeviceProperties(number)["name"].decode()
@@ -46,7 +46,7 @@ def describe_processor(device: Device) -> str:
 def resolve_device(name: "str | Device") -> Device:
     """The device called ``name``: "cpu", "cuda", "cuda:1", or "auto" (the first GPU, else the CPU).
 
-    Raises UserError if the name is none of these, or if that GPU cannot be used, with the remedy.
+    Raises UserError if the name is none of these, or if that GPU cannot be used; the message says what to do.
     """
     if isinstance(name, Device):
         return name
@@ -62,13 +62,13 @@ def resolve_device(name: "str | Device") -> Device:
         raise UserError(f"device {name!r} cannot be used: {problem}")
     number = int(index or 0)
     if number >= count:
-        raise UserError(f"device {name!r} is not there: this machine has {count} GPU(s), numbered from 0")
+        raise UserError(f"device {name!r} does not exist: this machine has {count} GPU(s), numbered from 0")
     import cupy
 
     cupy.cuda.Device(number).use()
     try:
         cupy.arange(2) + 1  # compiled for this GPU, and run on it
-    except Exception as error:  # the compiler or a library is missing, the GPU too old or too new
+    except Exception as error:  # the compiler or a library is missing, or the GPU is too old or too new
         raise UserError(
             f"device {name!r} cannot be used: CuPy finds the GPU but cannot compute on it "
             f"({_in_one_line(error)}); {_INSTALL}"
@@ -83,7 +83,7 @@ _INSTALL = (
 
 
 def _count_gpus() -> tuple[int, str]:
-    """How many GPUs CuPy can use, and if none, why and what to do."""
+    """How many GPUs CuPy can use; if none, also why not and what to do."""
     wheels = sorted({d.name for d in metadata.distributions() if re.fullmatch(_CUPY_WHEELS, d.name or "")})
     if len(wheels) > 1:
         return 0, (
@@ -94,7 +94,7 @@ def _count_gpus() -> tuple[int, str]:
         import cupy
     except ModuleNotFoundError as error:
         if error.name != "cupy":
-            return 0, f"CuPy is installed, but what it needs is not ({error}); {_INSTALL}"
+            return 0, f"CuPy is installed, but a package that it needs is not ({error}); {_INSTALL}"
         return 0, f"CuPy is not installed; {_INSTALL}"
     except ImportError as error:
         return 0, f"CuPy is installed but does not load ({_in_one_line(error)}); {_INSTALL}"
@@ -105,8 +105,8 @@ def _count_gpus() -> tuple[int, str]:
         if error.status == _INSUFFICIENT_DRIVER:
             version = runtime.runtimeGetVersion()
             return 0, (
-                "there is no NVIDIA driver, or one too old for CUDA "
-                f"{version // 1000}.{version % 1000 // 10}, which this CuPy is made for; nvidia-smi shows "
+                "there is no NVIDIA driver, or it is too old for CUDA "
+                f"{version // 1000}.{version % 1000 // 10}, which this CuPy is built for; nvidia-smi shows "
                 "the driver and its CUDA version: install a newer driver or the CuPy for that version, "
                 "or use --device cpu"
             )
@@ -116,12 +116,12 @@ def _count_gpus() -> tuple[int, str]:
     return count, "" if count else "CuPy is installed but this machine has no NVIDIA GPU; use --device cpu"
 
 
-_INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: also where there is no driver at all
+_INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: also raised where there is no driver at all
 
 _CUPY_WHEELS = r"(amd-)?cupy(-cuda\w+|-rocm[\w-]+)?"  # packages that are all imported as ``cupy``
 
 
 def _in_one_line(error: Exception) -> str:
-    """Of an error's text the last line that says something: CuPy draws frames around its own."""
+    """The last line of an error's text that says something; CuPy draws frames around its messages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" =-")]
     return lines[-1] if lines else type(error).__name__

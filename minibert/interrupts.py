@@ -1,8 +1,8 @@
 """What Ctrl-C and SIGTERM do to the command ``minibert``.
 
 While the command is still loading, which takes a second or two, Ctrl-C ends it at once and without a
-traceback: importing this file, the first of the package, sees to that. Where minibert is imported by
-another program nothing changes.
+traceback. Importing this file, the first of the package to be imported, arranges that. Nothing changes
+where another program imports minibert.
 """
 
 import os
@@ -15,11 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-EXIT_CODE = 130  # of a command that Ctrl-C has ended: 128 + SIGINT
+EXIT_CODE = 130  # of a command that was ended by Ctrl-C: 128 + SIGINT
 
 
 def _is_command(command_line: list[str]) -> bool:
-    """Whether a process with this command line, Python's own included, is ``minibert``."""
+    """Whether a process with this command line (including Python itself) is ``minibert``."""
     return command_line[1:3] == ["-m", "minibert"] or Path("".join(command_line[1:2])).stem == "minibert"
 
 
@@ -39,9 +39,9 @@ def end_loading() -> None:
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """In this block, do for SIGTERM, which schedulers send, what is done for Ctrl-C at that moment.
+    """Within this block, handle SIGTERM (which schedulers send) as Ctrl-C is handled at that moment.
 
-    Only the main thread may handle signals; in another one nothing changes.
+    Only the main thread may handle signals; in any other thread nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -49,10 +49,10 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
     owner = os.getpid()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != owner:  # a forked worker, which its owner waits for
+        if os.getpid() != owner:  # a forked worker, which its parent waits for
             os._exit(128 + number)
         handler = signal.getsignal(signal.SIGINT)
-        if not callable(handler):  # Ctrl-C is ignored, as in a job in the background
+        if not callable(handler):  # Ctrl-C is ignored, as in a background job
             raise KeyboardInterrupt
         handler(number, frame)
 

@@ -1,4 +1,4 @@
-"""Precision: in how many digits a model computes, and which device can."""
+"""Precision: the number formats that a model computes in, and which devices support them."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from minibert.errors import UserError
 
 @dataclass(frozen=True)
 class Precision:
-    """How many digits a model computes with.
+    """The number formats that a model computes in.
 
-    ``dtype`` is that of parameters, gradients, the optimiser's means, sums and losses; ``operand`` that of
-    activations, and of the weights that they are multiplied with.
+    ``dtype`` is the dtype of parameters, gradients, the optimiser's moments, sums and losses. ``operand`` is
+    the dtype of activations, and of the weights that they are multiplied by.
     """
 
     name: str
@@ -23,26 +23,26 @@ PRECISIONS = {
     precision.name: precision
     for precision in (
         Precision("float32", "float32", "float32"),
-        Precision("tf32", "float32", "float32"),  # products round their factors to 10 bits on the way in
+        Precision("tf32", "float32", "float32"),  # products first round their factors to 10 bits
         Precision("bfloat16", "float32", "bfloat16"),  # float32's range, 8 bits of mantissa
         Precision("float16", "float32", "float16"),  # 11 bits of mantissa, largest number 65,504
         Precision("float64", "float64", "float64"),  # for proofs
     )
 }
 
-# For proofs by the complex step (see ``gradcheck``): no setting, and float64 for everything that is real.
+# For proofs by the complex step (see ``gradcheck``). It is not a setting; everything real is in float64.
 COMPLEX = Precision("complex128", "complex128", "complex128")
 
-HALF = ("float16", "bfloat16")  # the dtypes of 16 bits, in which nothing is ever added up
+HALF = ("float16", "bfloat16")  # the 16-bit dtypes; sums are never computed in them
 
-# The first generation of GPUs (compute capability) that has it.
+# The first compute capability (times 10) whose GPUs support the precision.
 _SINCE = {"tf32": 80, "bfloat16": 80}
 
 
 def choose_precision(dtype: str = "float32", precision: str | None = None) -> Precision:
-    """The precision of that name; without one, that of parameters in ``dtype`` and nothing shorter.
+    """The precision of that name; without a name, the one that computes everything in ``dtype``.
 
-    Raises UserError for a name that is not known, and for parameters in float64 with a shorter precision.
+    Raises UserError for an unknown name, and for float64 parameters with a lower precision.
     """
     if precision is None:
         if dtype == COMPLEX.dtype:
@@ -60,7 +60,7 @@ def choose_precision(dtype: str = "float32", precision: str | None = None) -> Pr
 
 
 def check_precision(precision: Precision, device: Device) -> None:
-    """Raises UserError if the device cannot compute so, or if bfloat16's package is not there."""
+    """Raise UserError if the device lacks this precision, or if bfloat16's package is not installed."""
     if precision.operand == "bfloat16":
         try:
             import ml_dtypes  # noqa: F401  (from now on NumPy and CuPy know the name "bfloat16")
@@ -72,12 +72,12 @@ def check_precision(precision: Precision, device: Device) -> None:
     if generation is not None and generation < _SINCE.get(precision.name, 0):
         raise UserError(
             f"this GPU ({device.name}, compute capability {generation / 10}) has no {precision.name}, which "
-            "came with 8.0; use --precision float16 or float32"
+            "needs 8.0 or higher; use --precision float16 or float32"
         )
 
 
 def default_precision(device: Device) -> str:
-    """What a run computes in unless told otherwise: bfloat16 on a GPU that has it, else float32."""
+    """The default precision of a run: bfloat16 on a GPU that has it, else float32."""
     return "bfloat16" if (_generation(device) or 0) >= _SINCE["bfloat16"] else "float32"
 
 
@@ -92,14 +92,14 @@ _tf32 = False
 
 
 def allow_tf32(on: bool) -> None:
-    """Let products of float32 on a GPU round their factors to 10 bits (TF32), from now on in this process.
+    """Set whether float32 products on a GPU may round their factors to 10 bits (TF32) in this process.
 
-    Every forward and backward pass of a model says which it wants.
+    Every forward and backward pass of a model sets it.
     """
     global _tf32
     _tf32 = on
 
 
 def tf32_allowed() -> bool:
-    """Whether they may."""
+    """Whether float32 products on a GPU may round their factors to 10 bits (TF32)."""
     return _tf32

@@ -1,4 +1,4 @@
-"""Threads: how many the CPU computes with, and tasks shared among them."""
+"""Threads: how many the CPU computes with, and how tasks are shared among them."""
 
 import functools
 import os
@@ -17,16 +17,16 @@ _pool: ThreadPoolExecutor | None = None
 
 @functools.cache
 def _blas_libraries() -> list[threadpoolctl.LibController]:
-    """What NumPy's matrix product may be using, each with a number of threads of its own."""
+    """The libraries that NumPy's matrix product may use, each with its own number of threads."""
     return threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
 
 
 @functools.cache
 def _blas_setters() -> list[Callable[[int], object]]:
-    """For each of them the function that sets its number of threads.
+    """For each of these libraries, the function that sets its number of threads.
 
-    OpenBLAS's own where threads are its own too: threadpoolctl's takes thirty times as long, and does
-    nothing if another thread has called it before.
+    Where OpenBLAS manages its own threads, this is OpenBLAS's own function: threadpoolctl's takes thirty
+    times as long, and does nothing if another thread has called it before.
     """
     return [_openblas_setter(library) or library.set_num_threads for library in _blas_libraries()]
 
@@ -41,7 +41,7 @@ def _openblas_setter(library: threadpoolctl.LibController) -> Callable[[int], ob
 def set_threads(count: int) -> None:
     """Let the CPU compute with ``count`` threads, from now on in this process.
 
-    Raises UserError if that is less than one.
+    Raises UserError if ``count`` is less than 1.
     """
     global _threads, _pool
     if count < 1:
@@ -52,7 +52,7 @@ def set_threads(count: int) -> None:
 
 
 def get_threads() -> int:
-    """How many threads the CPU computes with: what was set, else as many as BLAS has chosen."""
+    """How many threads the CPU computes with: the number that was set, else the one that BLAS chose."""
     global _threads
     if _threads is None:
         _threads = max((library.num_threads for library in _blas_libraries()), default=1)
@@ -60,7 +60,10 @@ def get_threads() -> int:
 
 
 class _OneBlasThread:
-    """Within this block BLAS computes with one thread; after the last of such blocks as before the first."""
+    """Within this block BLAS computes with one thread.
+
+    Blocks may overlap: when the last one ends, BLAS gets back the threads it had before the first.
+    """
 
     def __init__(self) -> None:
         self._before: list[int] = []
@@ -91,7 +94,7 @@ class _OneBlasThread:
                 set_number(before)
 
     def forget(self) -> None:
-        """In a process that was forked in the middle of other threads' blocks: they do not exist here."""
+        """Drop the blocks of the parent's threads after a fork: those threads do not exist here."""
         if self._blocks:
             self._put_back()
         self._start()
@@ -112,12 +115,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork
 
 
 def run_all(tasks: Iterable[Callable[[], object]]) -> None:
-    """Call every task, shared among as many threads as ``get_threads`` says, this one among them.
+    """Call every task, sharing them among ``get_threads()`` threads, including this one.
 
-    NumPy, its BLAS and compiled loops release the interpreter's lock, so the tasks really run side by
-    side. Meanwhile BLAS itself computes with one thread: two tasks with a product each are as fast as two
-    products one after the other on two threads, what a task does with its product finds it in the cache,
-    and BLAS's own threads, which stay busy waiting for more, would be in the way.
+    NumPy, its BLAS and compiled loops release the interpreter's lock, so the tasks really run in parallel.
+    Meanwhile BLAS itself computes with one thread, for three reasons. Two tasks with one product each are as
+    fast as two products in sequence, each on two threads. What a task does next with its product finds it in
+    the cache. And BLAS's own threads, which stay busy while they wait for more work, would be in the way.
     """
     waiting = deque(tasks)
     helpers = min(get_threads(), len(waiting)) - 1
@@ -154,8 +157,8 @@ def _threads_beside_this() -> ThreadPoolExecutor:
 def run_blocks(function: Callable[[slice], object], rows: int, block: int) -> None:
     """Call ``function(slice)`` for consecutive blocks of rows with :func:`run_all`.
 
-    Which rows make a block depends on the two numbers only, never on the threads, so the results are
-    the same bits whatever their number, as long as no two blocks write to the same place.
+    The blocks depend only on ``rows`` and ``block``, never on the number of threads. So the results are
+    bit-identical for any number of threads, as long as no two blocks write to the same place.
     """
     starts = range(0, rows, block)
     run_all(functools.partial(function, slice(start, min(start + block, rows))) for start in starts)

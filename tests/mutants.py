@@ -142,7 +142,7 @@ def _places(tree: ast.FunctionDef) -> Iterator[tuple[ast.stmt, ast.AST, str, int
 
 
 def _is_plumbing(node: ast.AST, parent: ast.AST) -> bool:
-    """Whether a node is no part of the derivative: argument checks and conversions, types, library, dtype.
+    """Whether a node is no part of the derivative: checks, conversions, types, library, precision.
 
     (That dtypes are right is another test's business, as all is float64 here; and the −1 of a reshape
     only says "as many as there are".)
@@ -153,6 +153,8 @@ def _is_plumbing(node: ast.AST, parent: ast.AST) -> bool:
         return True
     if isinstance(node, ast.keyword):
         return node.arg == "dtype"
+    if isinstance(node, ast.Expr) and ast.unparse(node).startswith("allow_tf32("):
+        return True
     if isinstance(node, ast.Assign) and re.match(r"float\(|\w+\.astype\(", ast.unparse(node.value)):
         return True
     if isinstance(parent, ast.Call):

@@ -1,9 +1,10 @@
 """A GPU for ``minibert.replay`` that is none: the strict library, with streams, events, a pool and graphs.
 
-Work on a stream is done at once, so no order of two streams shows here. What shows is everything that
-would be refused while a graph is captured, or would be wrong when it is replayed: the recorder notes the
-operations of a capture instead of doing them, and a launch does them again, with the Python numbers that
-they were recorded with and at the same addresses.
+It alone proves that a captured step can be captured and replayed: that it passes no value between host and
+device, that every number which changes from step to step lies in an array that stays in place, and that the
+two streams wait for each other where they have to. A capture notes operations instead of doing them; a launch
+does them with the Python numbers and at the addresses that they were noted with. It cannot prove that CUDA
+accepts the capture, nor show a race: work on a stream is done at once.
 """
 
 from contextlib import contextmanager

@@ -1,28 +1,29 @@
 """A strict array library: NumPy behind a fence that stands where CuPy's stands.
 
-Code that is meant to run on NumPy and on CuPy is easily wrong in ways that only a GPU shows: a list or
-a NumPy array slips into an operation, a function is called that CuPy lacks, a result is turned into
-a NumPy array unasked. This library computes with NumPy, so it runs on every machine, and refuses:
+It alone proves that all the array code keeps to what CuPy has and accepts: the ``device`` fixture runs the
+suite on it. And its :func:`record` proves which dtype every single result of a step has. It cannot prove that
+CuPy's functions compute the same numbers as NumPy's, and no CUDA kernel runs on it (the emulator in
+``kernels/cuda`` does that).
+
+It refuses what CuPy refuses:
 
 - every function, method and parameter that CuPy lacks (``cupy_api.txt`` says which it has);
 - lists, tuples and NumPy arrays as operands;
 - being turned into a NumPy array, except by ``.get()``, CuPy's explicit transfer to the host.
 
-Beyond what CuPy refuses, it also fails on what CuPy accepts but leaves undefined, gets wrong silently or
-makes slow:
+It also refuses what CuPy accepts but leaves undefined, gets wrong silently or makes slow:
 
 - assigning an array through repeated indices (``a[i] = v``: undefined which value wins), and indices out
   of range (CuPy wraps them around);
 - results whose shape depends on values (``a[mask]``, ``nonzero``, ``unique``): each waits for the GPU;
 - indexing with a list or a NumPy array: each is a hidden copy to the GPU;
 - being an operand or argument of NumPy, whose functions CuPy replaces by its own, where it has them;
-- ``add.at`` with repeated indices: CuPy adds with atomics, in another order and to other bits every time.
+- ``add.at``: CuPy adds with atomics, in another order and to other bits every time.
 
 As in CuPy every result is an array (reductions give 0-d ones), a Python number takes the array's dtype
 (NEP 50), and a NumPy number keeps its own.
 
-``xp`` is the library, ``StrictArray`` its array type; ``record()`` lists the dtype of all results, with the
-function that made each. ``capture()`` notes operations as a CUDA graph does, to be done again later.
+``xp`` is the library, ``StrictArray`` its array type. :func:`capture` is for ``recorder.py``.
 """
 
 import itertools
@@ -42,11 +43,8 @@ SHAPE_DEPENDS_ON_VALUES = frozenset(
 # Parameters that stand for one array, and for several, in CuPy's signatures.
 ARRAY_PARAMETERS = frozenset("a a1 a2 arr array ary b condition m prototype val values x y".split())
 ARRAYS_PARAMETERS = frozenset("tup arrays arys operands args".split())
-COMPARE_WHOLE_ARRAYS = frozenset(
-    "allclose array_equal array_equiv".split()
-)  # a bool in NumPy, an array in CuPy
-# The dtypes that CUDA can add atomically, which is how CuPy's add.at works.
-ATOMIC_DTYPES = frozenset("float16 float32 float64 complex64 complex128 int32 uint32 uint64".split())
+# A bool in NumPy, an array in CuPy.
+COMPARE_WHOLE_ARRAYS = frozenset("allclose array_equal array_equiv".split())
 
 _recording: list[tuple[str, np.dtype]] | None = None
 _captured: list[Callable[[], Any]] | None = None
@@ -172,7 +170,7 @@ def _call(function: Callable, name: str, parameters: list[str], args: tuple, kwa
 
 
 class StrictUfunc:
-    """An elementwise function (or matmul), with CuPy's keywords and its scatter operation ``at``."""
+    """An elementwise function (or matmul), with CuPy's keywords."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -187,17 +185,6 @@ class StrictUfunc:
             return _computed(lambda: self._ufunc(*operands, **kwargs), operands, self.name)
         _in_place(lambda: self._ufunc(*operands, out=_operand(out, self.name), **kwargs))
         return out
-
-    def at(self, array: "StrictArray", indices: Any, values: Any) -> None:
-        """array[indices] ∘= values, where repeated indices count as often as they occur."""
-        if self.name not in ("add", "subtract", "maximum", "minimum"):
-            raise NotImplementedError(f"CuPy has no {self.name}.at")
-        if array.dtype.name not in ATOMIC_DTYPES:
-            raise TypeError(f"{self.name}.at: no atomic operation for {array.dtype}")
-        index, values = array._index(indices), _operand(values, f"{self.name}.at")
-        if self.name in ("add", "subtract") and array.dtype.kind == "f" and array._repeats(index):
-            raise ValueError(f"{self.name}.at with repeated indices: other bits in every run")
-        _in_place(lambda: self._ufunc.at(array._data, index, values))
 
 
 class StrictArray:

@@ -106,7 +106,7 @@ def test_cuda_without_a_usable_gpu(pretend):
 
 def test_no_driver_or_one_that_is_too_old_for_this_wheel(pretend):
     pretend(CudaError("driver version is insufficient", status=35))
-    assert re.search(r"no NVIDIA driver, or one too old for CUDA 12\.9.*or the CuPy for that", refusal())
+    assert re.search(r"no NVIDIA driver, or it is too old for CUDA 12\.9.*or the CuPy for that", refusal())
 
 
 def test_a_cupy_that_does_not_load(pretend, monkeypatch, tmp_path):
@@ -114,7 +114,7 @@ def test_a_cupy_that_does_not_load(pretend, monkeypatch, tmp_path):
     framed = r"{0}\nFailed to import CuPy.\n{0}\nlibcudart.so.12: no such file\n{0}".format("=" * 60)
     for source, told in (
         (f'raise ImportError("{framed}")', r"not load \(libcudart.so.12: no such file\); .*pip install"),
-        ("import a_module_that_is_not_there", r"what it needs is not .*a_module_that_is_not_there"),
+        ("import a_module_that_is_not_there", r"a package that it needs is not .*a_module_that_is_not_there"),
     ):
         (tmp_path / "cupy.py").write_text(source)
         monkeypatch.syspath_prepend(tmp_path)
@@ -142,7 +142,7 @@ def test_a_gpu_on_which_cupy_cannot_compute(pretend):
 def test_a_gpu_that_is_not_there(pretend):
     pretend(2)
     for name in ("cuda:2", "cuda:9"):
-        with pytest.raises(UserError, match=rf"'{name}' is not there: this machine has 2 GPU"):
+        with pytest.raises(UserError, match=rf"'{name}' does not exist: this machine has 2 GPU"):
             resolve_device(name)
 
 

@@ -46,7 +46,6 @@ def expected(calls):
 
 DEVICES = {
     "numpy": lambda: Device("cpu", np),
-    "strict": lambda: Device("strict", strict.xp),
     "recorder": recording_device,
 }
 

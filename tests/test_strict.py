@@ -46,7 +46,6 @@ REFUSED = {
     "ufunc's parameter that CuPy lacks": lambda: xp.add(a(), 1.0, where=True),
     "more arguments than CuPy takes": lambda: xp.sum(a(), None, None, None, False, 0.0),
     "more arguments than CuPy's method takes": lambda: a().mean(0, None, None, False, True),
-    "scatter of a dtype without atomics": lambda: xp.add.at(a(dtype="int64"), xp.asarray([0]), 1),
     "upload of another shape": lambda: a().set(np.ones(3)),
     "upload of another dtype": lambda: a().set(HOST.astype("float32")),
     "array of strict arrays": lambda: xp.array([a(), a()]),
@@ -84,9 +83,7 @@ def test_refuses_to_write_through_repeated_indices():
     with pytest.raises(ValueError, match="repeated"):
         array[twice] += xp.ones(2)
     array[twice] = 5.0  # the same number wherever: defined
-    with pytest.raises(ValueError, match=r"add\.at with repeated indices"):
-        xp.add.at(array, twice, xp.ones(2))
-    xp.add.at(array, xp.asarray([1, 2]), xp.ones(2))
+    array[xp.asarray([1, 2])] += xp.ones(2)
     assert array.get().tolist() == [0.0, 6.0, 1.0, 0.0]
 
 
@@ -95,9 +92,9 @@ def test_refuses_an_index_out_of_range():
         a()[xp.asarray([2])]
 
 
-def test_refuses_to_scatter_where_cupy_cannot():
-    with pytest.raises(NotImplementedError):
-        xp.multiply.at(a(), xp.asarray([0]), 2.0)
+def test_refuses_to_scatter_with_atomics():
+    with pytest.raises(AttributeError, match="no attribute 'at'"):
+        xp.add.at(a(), xp.asarray([0]), 2.0)
 
 
 def test_every_operator_computes_what_numpy_computes():

@@ -1,4 +1,4 @@
-"""What a BERT is made of: the numbers that fix its shape."""
+"""The configuration of a BERT: the numbers that determine its shape."""
 
 import math
 import reprlib
@@ -24,14 +24,14 @@ class BertConfig(PretrainedConfig):
 
     ``hidden_act`` is "gelu" (the erf form, as in transformers), "gelu_new" (the tanh form, as in
     google-research/bert), "relu" or "tanh". ``initializer`` is "truncated_normal" (google-research/bert)
-    or "normal" (transformers); with ``position_initializer`` "sinusoidal" the positions, which are learned
-    all the same, start as the waves of Vaswani et al. (2017). ``loss_denominator_epsilon`` is added to the
+    or "normal" (transformers). With ``position_initializer`` "sinusoidal" the position embeddings start as
+    the waves of Vaswani et al. (2017), but are still learned. ``loss_denominator_epsilon`` is added to the
     number of masked words that the masked-LM loss is divided by (1e-5 in google-research/bert, 0 in
-    transformers). With ``is_decoder`` a token sees only itself and those to its left. The fields that belong
-    to the heads of fine-tuning are those of ``PretrainedConfig``.
+    transformers). With ``is_decoder`` a token sees only itself and the tokens to its left. The fields for
+    the fine-tuning heads are those of ``PretrainedConfig``.
 
-    Raises UserError if a size is not positive or absurd (``LARGEST``), the sizes do not fit each other, or
-    a value is out of range.
+    Raises UserError if a size is not positive or is absurdly large (``LARGEST``), if sizes do not fit
+    together, or if a value is out of range.
     """
 
     vocab_size: int = 30522
@@ -77,7 +77,7 @@ class BertConfig(PretrainedConfig):
     def preset(cls, name: str, **overrides: Any) -> "BertConfig":
         """The configuration of a released size: "tiny" … "large", or "L4-H256" and the like.
 
-        Any field can be given another value by its name. Raises UserError for an unknown name.
+        ``overrides`` set fields to other values. Raises UserError for an unknown name.
         """
         check_choice("preset", name, PRESETS)
         layers, hidden = PRESETS[name]
@@ -88,8 +88,8 @@ class BertConfig(PretrainedConfig):
         return cls.from_dict(sizes | overrides)
 
 
-# Far beyond any BERT: a larger size is a mistake or an attack. Sizes below are held against the tensors of a
-# file before any memory is taken, so a model never takes much more than its own file.
+# Far beyond any BERT: a larger size is a mistake or an attack. Smaller sizes are compared with the tensors of
+# a file before any memory is allocated, so a model never takes much more memory than its file.
 LARGEST = {
     "vocab_size": 10_000_000,
     "hidden_size": 100_000,

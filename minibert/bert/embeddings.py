@@ -10,8 +10,8 @@ from minibert.ops import Cache
 class BertEmbeddings(Module):
     """dropout(LayerNorm(word + position + token type)).
 
-    Every row of the word table gets its gradient, that of [PAD] too, as in google-research/bert;
-    Hugging Face drops what the look-up would add to row ``pad_token_id``.
+    Every row of the word table gets its gradient, even that of [PAD], as in google-research/bert. Hugging
+    Face drops the gradient that the look-up would add to row ``pad_token_id``.
     """
 
     is_block = True
@@ -35,12 +35,12 @@ class BertEmbeddings(Module):
     ) -> tuple[Array, Cache]:
         """input_ids, token_type_ids (B, S) → hidden (B, S, H).
 
-        ``inputs_embeds`` (B, S, H) takes the place of the words' rows; ``input_ids`` are then not read.
+        ``inputs_embeds`` (B, S, H) replaces the word embeddings; ``input_ids`` is then not read.
         """
         context = context or self.new_context()
         words = self.word_embeddings.weight.operand
         if inputs_embeds is not None:
-            # A table of its own, in which every token looks up the row that was given for it.
+            # The vectors become a table of their own, in which every token looks up its own row.
             words = inputs_embeds.reshape(-1, inputs_embeds.shape[-1])
             input_ids = get_array_module(words).arange(len(words)).reshape(token_type_ids.shape)
         hidden, cache = ops.embed(
@@ -60,7 +60,7 @@ class BertEmbeddings(Module):
     def backward(self, dout: Array, cache: Cache) -> Array | None:
         """dout (B, S, H); adds to the gradients of the three tables and of LayerNorm.
 
-        Returns dinputs_embeds (B, S, H) if there were ``inputs_embeds``; integers have no derivative.
+        Returns dinputs_embeds (B, S, H) if there were ``inputs_embeds``, else None: ids have no derivative.
         """
         dword, dposition, dtoken_type, dweight, dbias = ops.embed_backward(dout, cache.pop(self))
         self.position_embeddings.weight.add_grad(dposition)

@@ -1,9 +1,9 @@
 """The transformer encoder: L layers of attention and feed-forward (Devlin et al., 2019, section 3).
 
-    attention.self      every token gathers from all others
-    attention.output    project, dropout, add to what came in, normalise
-    intermediate        to F features, GELU
-    output              back to H, dropout, add, normalise
+    attention.self      every token gathers information from all tokens
+    attention.output    project, dropout, add the residual, normalise
+    intermediate        project to F features, GELU
+    output              project back to H, dropout, add the residual, normalise
 
 The attributes are named so that the parameters get Hugging Face's names.
 """
@@ -18,9 +18,9 @@ INSIDE_ATTENTION = ("q", "k", "v", "scores", "probabilities", "context")  # what
 
 
 class BertSelfAttention(Module):
-    """softmax(Q Kᵀ/√D + bias) V for A heads, with Q, K and V three linear maps of the same hidden states.
+    """softmax(Q Kᵀ/√D + bias) V for A heads, where Q, K and V are linear maps of the same hidden states.
 
-    The three weights are neighbours in memory: ``qkv_weight`` (3H, H) makes all of Q, K, V in one product.
+    The three weights are adjacent in memory: one product with ``qkv_weight`` (3H, H) gives Q, K and V.
     """
 
     def __init__(self, config: BertConfig):
@@ -137,7 +137,7 @@ class BertIntermediate(Module):
 
 
 class BertLayer(Module):
-    """One layer: attention, then the feed-forward network on every token by itself."""
+    """One layer: attention, then the feed-forward network on each token separately."""
 
     is_block = True
 
@@ -170,9 +170,9 @@ class BertLayer(Module):
 class BertEncoder(Module):
     """L layers, one after the other.
 
-    With ``recompute`` only the input of each layer is kept for the backward, which computes the layer's
-    forward once more before its backward: a third more work for much less memory. The numbers are the same,
-    bit for bit: each layer's context is kept too, so that its dropout starts where it did.
+    With ``recompute`` only the input of each layer is kept for the backward pass, which runs each layer's
+    forward again before its backward: a third more work for much less memory. The results are bit-identical:
+    each layer's context is kept too, so that its dropout draws the same bits again.
     """
 
     recompute = False
@@ -186,7 +186,7 @@ class BertEncoder(Module):
     ) -> tuple[Array, Cache]:
         """hidden (B, S, H), bias (B, 1, 1 or S, S) → y (B, S, H).
 
-        Unless somebody ``needs_dhidden``, no cache is kept below the lowest layer that learns.
+        Without ``needs_dhidden``, no cache is kept below the lowest layer that learns.
         """
         context = context or self.new_context()
         caches = []
@@ -198,7 +198,7 @@ class BertEncoder(Module):
             hidden, seen = context.observe(f"layer.{i}", hidden)
             learning = learning or not layer.frozen
             caches.append((start or cache, seen) if learning else None)
-            del cache  # what is not kept is free before the next layer
+            del cache  # what is not kept is freed before the next layer
         return hidden, Cache(self, *caches)
 
     def backward(self, dout: Array, cache: Cache) -> Array | None:

@@ -1,4 +1,4 @@
-"""What stands on top of the encoder in pre-training: guesses for masked words, and whether B follows A."""
+"""The pre-training heads on top of the encoder: predict masked words, and whether text B follows text A."""
 
 from minibert import ops
 from minibert.arrays import Array
@@ -9,7 +9,7 @@ from minibert.ops import Cache
 
 
 class BertPredictionHeadTransform(Module):
-    """LayerNorm(f(x Wᵀ + b)): the last step before the hidden state is compared with every word."""
+    """LayerNorm(f(x Wᵀ + b)): the last step before each hidden state is scored against every word."""
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -62,7 +62,7 @@ class BertLMPredictionHead(Module):
         return self._rows_backward(dtransformed, dweight, dbias, cache.pop(self))
 
     def loss(self, hidden: Array, targets: Targets) -> tuple[Array, Cache]:
-        """The cross-entropy of these scores without ever holding all of them: a 0-d array, in nats.
+        """The cross-entropy of these scores, computed without holding all of them: a 0-d array, in nats.
 
         loss = Σ weight · (−log p(label)) / denominator over the N positions of ``targets``.
         """
@@ -90,7 +90,7 @@ class BertLMPredictionHead(Module):
         return transformed, Cache(self, hidden.shape, gather_cache, transform_cache)
 
     def _rows_backward(self, dtransformed: Array, dweight: Array, dbias: Array, cache: Cache) -> Array:
-        """Adds the decoder's gradients; dtransformed (N, H) → dhidden (B, S, H)."""
+        """Add the decoder's gradients; dtransformed (N, H) → dhidden (B, S, H)."""
         self._decoder_weight.add_grad(dweight)
         self.bias.add_grad(dbias)
         dgathered = self.transform.backward(dtransformed, cache.pop(self))

@@ -15,7 +15,7 @@ from minibert.nn.targets import IGNORED, Targets, as_integers, check_range, flat
 class EncoderInputs:
     """What the encoder reads: three (B, S) arrays of int32.
 
-    ``inputs_embeds`` (B, S, H) takes the place of the words' embeddings; ``input_ids`` is then None.
+    ``inputs_embeds`` (B, S, H) replaces the word embeddings; ``input_ids`` is then None.
     """
 
     input_ids: Array | None
@@ -40,11 +40,11 @@ def encoder_inputs(
     inputs_embeds: Any = None,
     dtype: str = "float32",
 ) -> EncoderInputs:
-    """Check a batch; no token types means 0, no mask means 1 everywhere.
+    """Check a batch. The token types default to 0 everywhere, the mask to 1.
 
     ``inputs_embeds`` may be given instead of ``input_ids``: a vector for each token, in ``dtype``. Raises
-    UserError if shapes differ, an array is not of integers, a sequence is longer than the model's positions,
-    or an id is outside its table.
+    UserError if shapes differ, an array does not hold integers, a sequence is longer than the model's
+    positions, or an id is outside its table.
     """
     if (input_ids is None) == (inputs_embeds is None):
         raise UserError("give either input_ids or inputs_embeds")
@@ -94,10 +94,10 @@ def masked_lm_targets(
 ) -> Targets:
     """The N labelled positions of a batch, as flat arrays.
 
-    labels (B, S) holds −100 wherever nothing is predicted. N is their number, but at least 1; or always
-    ``rows``: a captured step cannot change its shapes. Position 0 with weight 0 stands in for what is
-    missing. Raises UserError if the shape is not that of the input, a label is outside the vocabulary, or
-    there are more than ``rows``.
+    labels (B, S) is −100 wherever nothing is predicted. N is the number of other labels, but at least 1. If
+    ``rows`` is given, N is ``rows``, since a captured step cannot change its shapes. The rows that are then
+    missing have position 0 and weight 0. Raises UserError if the shape is not that of the input, a label is
+    outside the vocabulary, or there are more labels than ``rows``.
     """
     labels = as_integers("labels", labels)
     if labels.shape != shape:

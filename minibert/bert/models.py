@@ -21,7 +21,7 @@ from minibert.ops import Cache
 
 
 class BertPretrainedModel(PretrainedModel):
-    """A model with a BERT inside: its configuration, and what a prepared batch is."""
+    """The base class of models with a BERT inside: their kind of configuration and of prepared batch."""
 
     config: BertConfig
     bert: "BertModel"  # the encoder inside, unless the model is one itself
@@ -64,11 +64,11 @@ class BertModel(BertPretrainedModel):
         return_attentions: bool = False,
         **batch: Any,
     ) -> tuple[BertOutput, Cache]:
-        """input_ids (B, S), and perhaps token_type_ids, attention_mask (B, S), on the host → outputs, cache.
+        """input_ids (B, S), optionally token_type_ids, attention_mask (B, S), on the host → outputs, cache.
 
-        ``inputs_embeds`` (B, S, H) may take the place of ``input_ids``: the vectors to use for the words. A
-        batch that has been prepared and is on the device may too. Raises UserError for a batch that does not
-        fit the model (see ``encoder_inputs``).
+        Instead of ``input_ids`` you can give ``inputs_embeds`` (B, S, H), the vectors to use for the words,
+        or a prepared batch that is on the device. Raises UserError for a batch that does not fit the model
+        (see ``encoder_inputs``).
         """
         inputs = self._on_device(input_ids, batch)
         context = context or self.new_context()
@@ -91,7 +91,7 @@ class BertModel(BertPretrainedModel):
         return outputs, Cache(self, *caches, (hidden.shape, hidden.dtype), recorders, OutputKinds(outputs))
 
     def _recorders(self, context: Context, hidden_states: bool, attentions: bool) -> dict[str, Recorder]:
-        """Observers who keep what is to be returned of the intermediate values."""
+        """Observers that keep the intermediate values that are to be returned."""
         layers = [context.name(f"encoder.layer.{i}") for i in range(self.config.num_hidden_layers)]
         recorders = {}
         if hidden_states:
@@ -121,7 +121,7 @@ class BertModel(BertPretrainedModel):
 class BertForPreTraining(BertPretrainedModel):
     """BERT with both of its pre-training heads. loss = masked-LM loss + next-sentence loss."""
 
-    losses = ("loss", "mlm_loss", "nsp_loss")  # of the outputs; a head that is not there has none
+    losses = ("loss", "mlm_loss", "nsp_loss")  # among the outputs; a missing head has no loss
     masked_lm = True
     next_sentence = True
 
@@ -141,7 +141,7 @@ class BertForPreTraining(BertPretrainedModel):
         self._become_root(device, dtype, precision, seed)
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, int]:
-        """The denominators of a batch alone: masked words and sentence pairs to predict.
+        """The denominators for this batch by itself: the masked words and sentence pairs to predict.
 
         Those of micro-batches are added up.
         """
@@ -162,9 +162,10 @@ class BertForPreTraining(BertPretrainedModel):
 
         labels (B, S), −100 where nothing is predicted; next_sentence_label (B,), 0 = really next, 1 = random.
         The losses are sums over the labels divided by the denominators, which default to the number of labels
-        in this batch. For micro-batches that make up one batch pass the numbers of the whole: their losses
-        and gradients then add up to those of the one large batch. ``predictions`` gives the masked-LM targets
-        this number of rows, whatever the labels are. The others are those of ``encoder_inputs``.
+        in this batch. For micro-batches that make up one batch, pass the denominators of the whole batch:
+        their losses and gradients then add up to those of the whole batch. ``predictions`` fixes the number
+        of rows of the masked-LM targets, whatever the labels are. The other arguments are those of
+        ``encoder_inputs``.
 
         Raises UserError for a batch that does not fit the model, or labels for a head that it does not have.
         """
@@ -197,12 +198,12 @@ class BertForPreTraining(BertPretrainedModel):
         return_attentions: bool = False,
         **batch: Any,
     ) -> tuple[PreTrainingOutput, Cache]:
-        """A batch on the host → outputs, cache. What a batch can hold: see ``prepare``.
+        """A batch on the host → outputs, cache. ``prepare`` says what a batch can hold.
 
-        Without labels there is no loss. A batch that has been prepared and is on the device may take the
-        place of ``input_ids``; then nothing here goes through the host, so that a GPU can be given all of it
-        at once. The masked-word logits are returned unless ``return_logits`` is False, which saves a large
-        product; for a prepared batch, as in training, only if it is True.
+        Without labels there is no loss. A prepared batch that is on the device may replace ``input_ids``.
+        Then nothing goes through the host, so that a GPU can be given all of the work at once. The
+        masked-word logits are returned unless ``return_logits`` is False, which saves a large product. For a
+        prepared batch, as in training, they are returned only if it is True.
         """
         wants_logits = not isinstance(input_ids, EncoderInputs) if return_logits is None else return_logits
         inputs = self._on_device(input_ids, batch)
@@ -227,7 +228,7 @@ class BertForPreTraining(BertPretrainedModel):
         return outputs, Cache(self, encoder_cache, nsp_cache, logits_cache, mlm_cache, OutputKinds(outputs))
 
     def _relate(self, head: NextSentenceHead, outputs: PreTrainingOutput, targets: Targets | None) -> Cache:
-        """Fill in the next-sentence logits, and with targets the loss."""
+        """Fill in the next-sentence logits and, if there are targets, the loss."""
         logits, linear_cache = head.forward(outputs.pooler_output)  # (B, 2)
         outputs.seq_relationship_logits = logits.astype(self.dtype, copy=False)
         loss_cache = None
@@ -238,7 +239,7 @@ class BertForPreTraining(BertPretrainedModel):
         return Cache(self, linear_cache, loss_cache)
 
     def _backward(self, cache: Cache, derivatives: Derivatives) -> Array | None:
-        """The derivatives of losses and logits become those of the encoder's two outputs."""
+        """Turn the derivatives of losses and logits into those of the encoder's two outputs."""
         dloss = derivatives.pop("loss", None)
         dmlm = total(dloss, derivatives.pop("mlm_loss", None))
         dnsp = total(dloss, derivatives.pop("nsp_loss", None))
@@ -265,7 +266,7 @@ class BertForPreTraining(BertPretrainedModel):
 
 
 def _score_words(head: BertLMPredictionHead, hidden: Array, targets: Targets | None) -> tuple[Array, Cache]:
-    """The scores of every word: at the labelled positions (N, V), or without labels at all (B, S, V)."""
+    """The scores of every word: (N, V) at the labelled positions or, without labels, (B, S, V) at all."""
     if targets is not None:
         count = int(to_numpy(targets.weights > 0).sum())  # rows of weight 0, which come last, are padding
         return head.forward(hidden, targets.positions[:count])

@@ -7,9 +7,9 @@ from minibert.arrays import Array
 
 @dataclass
 class BertOutput:
-    """What a model computed; None where it was not asked for or cannot know. Arrays are on the device.
+    """What a model computed; None where it was not asked for or does not exist. Arrays are on the device.
 
-    A loss is a 0-d array, in nats (that of a regression in squared units).
+    A loss is a 0-d array, in nats (for a regression, in squared units).
     """
 
     loss: Array = None

@@ -1,4 +1,4 @@
-"""A model's configuration: named values, checked, and the file that they are kept in."""
+"""A model's configuration: named, checked values, and the file that they are stored in."""
 
 import dataclasses
 import reprlib
@@ -11,7 +11,7 @@ from minibert.files import read_json, write_json
 from minibert.folders.weights import check_folder
 
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
-MOST_LABELS = 10_000  # a new head is held against nothing, so this is the limit to its memory
+MOST_LABELS = 10_000  # a new head is compared with no file, so this is what limits its memory
 
 
 class Sizes:
@@ -23,16 +23,16 @@ class Sizes:
 
 @dataclasses.dataclass(kw_only=True)
 class PretrainedConfig(Sizes):
-    """What the configurations of all models have in common: ``config.json``, and the heads of fine-tuning.
+    """What the configurations of all models have in common: ``config.json``, and the fine-tuning heads.
 
-    Subclasses are dataclasses with more fields, under Hugging Face's names, among them those of ``Sizes``.
+    Subclasses are dataclasses with more fields, under Hugging Face's names, including those of ``Sizes``.
 
     ``id2label`` names the ``num_labels`` labels, and its inverse ``label2id`` follows from it.
     ``problem_type`` is "single_label_classification", "regression", or None for regression with one label and
     classification with more. ``classifier_dropout`` is the dropout before the head, None for
-    ``hidden_dropout_prob``. Two that transformers does not know: with ``crf`` a token classifier scores whole
-    taggings; with ``feature_layers`` the encoder stays as it is, and a head reads the hidden states of these
-    layers side by side (0: the embeddings, 1 … L, or −1 for the last).
+    ``hidden_dropout_prob``. transformers does not know the last two. With ``crf`` a token classifier scores
+    whole tag sequences. With ``feature_layers`` the encoder is frozen, and a head reads the hidden states of
+    these layers side by side (0: the embeddings, 1 … L, or −1 for the last).
 
     Raises UserError if a value is out of range.
     """
@@ -52,7 +52,7 @@ class PretrainedConfig(Sizes):
         check_size("num_labels", self.num_labels, MOST_LABELS)
         check_choice("problem_type", self.problem_type, PROBLEM_TYPES)
         if self.problem_type == "single_label_classification" and self.num_labels == 1:
-            raise UserError("single_label_classification needs at least 2 labels; with 1 say regression")
+            raise UserError("single_label_classification needs at least 2 labels; with 1 use regression")
         if self.classifier_dropout is not None:
             check_number("classifier_dropout", self.classifier_dropout, 1)
         check_flag("crf", self.crf)
@@ -60,10 +60,10 @@ class PretrainedConfig(Sizes):
             self.check_layers(self.feature_layers)
 
     def check_layers(self, layers: Any) -> None:
-        """Raise UserError if these are not numbers of hidden states, at least one."""
+        """Raise UserError unless this is a list of at least one layer number."""
         count = self.num_hidden_layers
         if not isinstance(layers, list | tuple) or not layers:
-            raise UserError(f"layers must be a list of numbers, at least one, got {reprlib.repr(layers)}")
+            raise UserError(f"layers must be a list of at least one number, got {reprlib.repr(layers)}")
         for layer in layers:
             if type(layer) is not int or not -count - 1 <= layer <= count:
                 raise UserError(
@@ -73,17 +73,17 @@ class PretrainedConfig(Sizes):
 
     @property
     def head_size(self) -> int:
-        """How many numbers a head reads of each token."""
+        """How many numbers a head reads per token."""
         return self.hidden_size * len(self.feature_layers or [-1])
 
     @property
     def is_regression(self) -> bool:
-        """Whether the labels of sequences are numbers and not classes."""
+        """Whether the labels of sequences are numbers instead of classes."""
         kind = self.problem_type
         return kind == "regression" or (kind is None and self.num_labels == 1)
 
     def _name_labels(self) -> None:
-        """Check ``id2label``; set the number of labels and ``label2id`` by it."""
+        """Check ``id2label``, and set the number of labels and ``label2id`` from it."""
         self.label2id = None
         if self.id2label is None:
             return
@@ -92,8 +92,8 @@ class PretrainedConfig(Sizes):
         if not count or {str(i) for i in names} != {str(i) for i in range(count)}:
             raise UserError(f"id2label must name the labels 0, 1, 2, …, got {reprlib.repr(names)}")
         if not all(isinstance(name, str) for name in names.values()):
-            raise UserError(f"id2label must give every label a text, got {reprlib.repr(names)}")
-        if self.num_labels not in (2, count):  # 2 is also what stands there if nothing was said
+            raise UserError(f"id2label must map every label to a text, got {reprlib.repr(names)}")
+        if self.num_labels not in (2, count):  # 2 is also the default
             raise UserError(f"num_labels is {self.num_labels}, but id2label names {count} labels")
         self.id2label = {int(i): name for i, name in sorted(names.items(), key=lambda item: int(item[0]))}
         self.label2id = {name: i for i, name in self.id2label.items()}
@@ -122,11 +122,11 @@ class PretrainedConfig(Sizes):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **settings: Any) -> Self:
-        """The configuration in ``folder/config.json``; what it says beyond our fields is left aside.
+        """The configuration in ``folder/config.json``; entries that are not our fields are ignored.
 
-        ``folder`` may also be the name of a model that comes with the package, "mini".
-        ``settings`` are fields that get another value than in the file. Raises UserError if folder or file
-        are missing or damaged, or describe another kind of model.
+        ``folder`` may also be the name of a model that comes with the package, "mini". ``settings`` are
+        fields that override those of the file. Raises UserError if the folder or the file is missing or
+        damaged, or describes another kind of model.
         """
         folder = model_folder(folder)
         check_folder(folder)
@@ -138,7 +138,7 @@ class PretrainedConfig(Sizes):
                 f"{path}: not the configuration of a {kind.upper()} (model_type should be {kind!r})"
             )
         if values.get("position_embedding_type", "absolute") != "absolute":
-            raise UserError(f"{path}: only absolute position embeddings are known here")
+            raise UserError(f"{path}: only absolute position embeddings are supported")
         known = {field.name for field in dataclasses.fields(cls)}
         try:
             config = cls(**{name: value for name, value in values.items() if name in known})
@@ -147,7 +147,7 @@ class PretrainedConfig(Sizes):
         return config.replace(**settings) if settings else config
 
     def save_pretrained(self, folder: str | Path, **more: Any) -> None:
-        """Write ``folder/config.json`` as transformers reads and sorts it, with whatever more is told."""
+        """Write ``folder/config.json`` as transformers reads and sorts it, with the entries of ``more``."""
         values = {"model_type": self.model_type, **more, **self.to_dict()}
         write_json(Path(folder) / "config.json", dict(sorted(values.items())))
 
@@ -157,7 +157,7 @@ class PretrainedConfig(Sizes):
 
 
 def check_size(name: str, value: Any, largest: int) -> None:
-    """Raise UserError if a value is no whole number from 1 to ``largest``."""
+    """Raise UserError unless the value is a whole number from 1 to ``largest``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UserError(f"{name} must be a whole number of at least 1, got {reprlib.repr(value)}")
     if value > largest:
@@ -165,19 +165,19 @@ def check_size(name: str, value: Any, largest: int) -> None:
 
 
 def check_choice(what: str, value: Any, choices: Any) -> None:
-    """Raise UserError if a value is none of the choices."""
+    """Raise UserError unless the value is one of the choices."""
     if value not in tuple(choices):
         names = ", ".join(choice for choice in choices if choice is not None)
         raise UserError(f"unknown {what} {reprlib.repr(value)}; expected one of {names}")
 
 
 def check_number(name: str, value: Any, stop: float) -> None:
-    """Raise UserError if a value is no number of at least 0 and below ``stop``."""
+    """Raise UserError unless the value is a number of at least 0 and below ``stop``."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < stop:
         raise UserError(f"{name} must be a number of at least 0 and below {stop}, got {reprlib.repr(value)}")
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raise UserError if a value is neither true nor false."""
+    """Raise UserError unless the value is true or false."""
     if not isinstance(value, bool):
         raise UserError(f"{name} must be true or false, got {reprlib.repr(value)}")

@@ -1,4 +1,4 @@
-"""A model that stands on its own: the contract of forward and backward, and its folder."""
+"""A complete model: the contract of forward and backward, and its folder."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -27,26 +27,26 @@ from minibert.precision import allow_tf32
 
 
 class PretrainedModel(Module):
-    """A model that stands on its own: it has a configuration, owns its parameters, and can be saved.
+    """A complete model: it has a configuration, owns its parameters, and can be saved.
 
-    ``device`` is "cpu", "cuda", "cuda:1" or "auto", ``dtype``, that of the parameters, "float32" or
-    "float64". ``precision`` is what is computed in, if that is not the same: "tf32", "bfloat16" and
-    "float16" go with parameters in float32. The parameters start as ``config.initializer`` says, from
-    ``seed``. A new model is in training mode (dropout on).
+    ``device`` is "cpu", "cuda", "cuda:1" or "auto". ``dtype`` is the dtype of the parameters, "float32" or
+    "float64". ``precision`` is what the model computes in, if that differs: "tf32", "bfloat16" and "float16"
+    go with float32 parameters. The parameters are initialised from ``seed`` as ``config.initializer`` says.
+    A new model is in training mode (dropout on).
     """
 
     config_class: type[PretrainedConfig]
     prepared: type = object  # what ``prepare`` returns
     architecture = ""  # its class in transformers, where that has another name
-    begins_with_new_head = False  # whether it usually starts from a folder of another class, for fine-tuning
+    begins_with_new_head = False  # whether it usually starts from a folder of another class, to be fine-tuned
 
     def __init__(self, config: Any, *, device: str | Device | None = "cpu"):
-        """Subclasses make their parts after this, and at last ``_become_root``, on the ``device``."""
+        """Subclasses make their parts after this, and finally call ``_become_root`` with the ``device``."""
         super().__init__()
         self.config = config
 
     def _become_root(self, device: str | Device | None, dtype: str, precision: str | None, seed: int) -> None:
-        """Allocate all parameters and give them their first values; with None that is left to others."""
+        """Allocate and initialise all parameters; with ``device`` None, a larger model will do so."""
         if device is not None:
             self.allocate(device, dtype, precision, first_values=False)
             self._initialise(seed)
@@ -62,7 +62,7 @@ class PretrainedModel(Module):
         raise NotImplementedError
 
     def _on_device(self, input_ids: Any, batch: Mapping[str, Any]) -> Any:
-        """A prepared batch as it is; arrays of the host are prepared now."""
+        """A prepared batch unchanged; arrays on the host are prepared now."""
         allow_tf32(self.precision.name == "tf32")
         if not isinstance(input_ids, self.prepared):
             return map_arrays(self.device.asarray, self.prepare(input_ids=input_ids, **batch))
@@ -75,19 +75,21 @@ class PretrainedModel(Module):
 
         ``derivatives`` are those of a scalar objective with respect to any outputs of that forward pass, by
         their names with a d in front: ``dlogits``, ``dlast_hidden_state``, … Each has the shape of its
-        output; ``dhidden_states`` and ``dattentions`` are lists in which some may be None. Without any the
-        objective is the model's own loss, and ``dloss`` is 1; if given it is a number or a 0-d array on the
-        device.
+        output; ``dhidden_states`` and ``dattentions`` are lists in which some may be None. Without any
+        derivatives, the objective is the model's own loss, and ``dloss`` is 1. If ``dloss`` is given, it is a
+        number or a 0-d array on the device.
 
-        Returns the derivative of ``inputs_embeds``, if the forward had these. Below the lowest part that
-        learns nothing is computed. Raises TypeError for a derivative of something that the pass did not
-        return, and ValueError for one of another shape, or if there is neither a loss nor a derivative.
+        Returns the derivative of ``inputs_embeds``, if the forward was given them. Nothing is computed below
+        the lowest part that learns. Raises TypeError for a derivative of something that the pass did not
+        return, and ValueError for one of the wrong shape, or if there is neither a loss nor a derivative.
         """
         allow_tf32(self.precision.name == "tf32")
         kinds = cache.pop(self)
         if dloss is None and not derivatives:
             if not kinds.has("loss"):
-                raise ValueError("backward without a loss: give forward labels, or backward a derivative")
+                raise ValueError(
+                    "backward without a loss: give labels to forward, or a derivative to backward"
+                )
             dloss = 1.0
         return self._backward(cache, kinds.check({"dloss": dloss, **derivatives}, self.device))
 
@@ -113,12 +115,12 @@ class PretrainedModel(Module):
         ``folder`` may also be the name of a model that comes with the package, "mini".
 
         Reads what this package and Hugging Face's transformers write for any BERT: in one file or in shards,
-        in 16, 32 or 64 bits, with or without ``bert.`` in the names. ``settings`` are fields of the
-        configuration that get another value than in the file. A pooler or a head that the files do not have
-        starts anew, from ``seed``, and tensors that this class has no use for are left aside; a warning names
-        both. In fine-tuning that is how it should be, and one line says which head is new. With ``complete``
-        nothing may start anew; with ``new_head`` every head does, but not the pooler. Raises UserError for
-        anything else that does not fit, before memory is taken.
+        in 16, 32 or 64 bits, with or without ``bert.`` in the names. ``settings`` are fields that override
+        those of the file. A pooler or head that the files lack is initialised from ``seed``, and tensors that
+        this class does not use are ignored; a warning names both. In fine-tuning that is expected, so one
+        line only says which head is new. With ``complete`` nothing may be missing. With ``new_head`` every
+        head is initialised anew, but not the pooler. Raises UserError for anything else that does not fit,
+        before memory is allocated.
         """
         folder = model_folder(folder)
         stored = open_weights(folder, cls.architecture or cls.__name__)
@@ -150,10 +152,10 @@ class PretrainedModel(Module):
 
         ``dtype``: "float16", "bfloat16", "float32" or "float64", by default the model's. With a
         ``max_shard_size``, in bytes or as "16MiB" or "5GB", the weights are split into files of at most that
-        size, listed in ``model.safetensors.index.json``. Weights that were there before are replaced, all or,
-        after an error, none. A tokenizer is saved beside them by its own ``save_pretrained``.
+        size, listed in ``model.safetensors.index.json``. Existing weights are replaced: all of them or, after
+        an error, none. A tokenizer's own ``save_pretrained`` saves it in the same folder.
 
-        Raises UserError if a number is too large for the type or a tensor for a file.
+        Raises UserError if a number is too large for the type, or a tensor is too large for a file.
         """
         dtype = dtype or self.dtype
         tensors = {name: np.ascontiguousarray(to_numpy(p.value)) for name, p in self.named_parameters()}

@@ -1,4 +1,4 @@
-"""Writing weights: in 16, 32 or 64 bits, in one safetensors file or in several and an index, as Hugging Face.
+"""Writing weights as Hugging Face does: in 16, 32 or 64 bits, in one safetensors file or in shards.
 
 ``weights.py`` reads them; the layout of the files is explained there.
 """
@@ -18,7 +18,7 @@ from minibert.errors import UserError
 from minibert.files import atomic_file
 from minibert.folders.weights import DTYPES, FILE_NAME, INDEX_NAME, STORAGE
 
-_ENTRY = 128  # bytes that a header takes for a tensor, at most, besides its name
+_ENTRY = 128  # bytes that a header takes per tensor, at most, besides the tensor's name
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 
 
@@ -26,14 +26,14 @@ _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 def replacing_weights(
     folder: Path, tensors: Mapping[str, np.ndarray], dtype: str, max_shard_size: int | str | None = None
 ) -> Iterator[None]:
-    """Write the tensors, rounded to ``dtype``: as ``model.safetensors`` or, if need be, as shards and index.
+    """Write the tensors, rounded to ``dtype``, as ``model.safetensors`` or, if necessary, as several shards.
 
-    No file takes more than ``max_shard_size`` (see ``parse_size``). All files are complete on the disk before
-    the block of the ``with`` begins, and get their names when it has ended well; weights that the folder held
-    in other files are then removed.
+    Shards have an index. No file takes more than ``max_shard_size`` (see ``parse_size``). All files are
+    complete on the disk before the ``with`` block begins, and get their names when it has ended without an
+    error. Weights that the folder held in other files are then removed.
 
     Raises UserError, and changes nothing, for an unknown type or size, for a number that the type cannot
-    hold, and for a tensor that is larger than a file may be.
+    hold, and for a tensor that is too large for a file.
     """
     if dtype not in DTYPES:
         raise UserError(f"unknown dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
@@ -42,7 +42,7 @@ def replacing_weights(
     names = [FILE_NAME]
     if len(shards) > 1:
         names = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
-    with ExitStack() as files:  # they get their names from the last to the first, so the index at the end
+    with ExitStack() as files:  # they get their names in reverse order, the index last
         if len(shards) > 1:
             places = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
             index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places}
@@ -60,7 +60,7 @@ def replacing_weights(
 
 
 def parse_size(size: int | str) -> int:
-    """A number of bytes, from one or from a text: "1000", "5GB" (1 GB = 10⁹), "16MiB" (1 MiB = 2²⁰).
+    """A number of bytes, from a number or a text: "1000", "5GB" (1 GB = 10⁹), "16MiB" (1 MiB = 2²⁰).
 
     Raises UserError for anything else.
     """
@@ -74,12 +74,12 @@ def parse_size(size: int | str) -> int:
 def _plan_shards(sizes: Mapping[str, int], limit: float) -> list[list[str]]:
     """The names of the tensors, in order, shard by shard, each shard as full as ``limit`` bytes allow."""
     shards: list[list[str]] = [[]]
-    whole = room = limit - _ENTRY  # the rest is for what belongs to no tensor
+    whole = room = limit - _ENTRY  # the rest is for what does not belong to any tensor
     for name, size in sizes.items():
         size += len(json.dumps(name)) + _ENTRY
         if size > whole:
             raise UserError(
-                f"{name} takes {size:,} bytes, more than a file may have, and a tensor is never cut in two; "
+                f"{name} takes {size:,} bytes, which is too large for a file, and tensors are never split; "
                 f"allow at least {size + _ENTRY:,} bytes"
             )
         if size > room:
@@ -91,7 +91,7 @@ def _plan_shards(sizes: Mapping[str, int], limit: float) -> list[list[str]]:
 
 
 def _serialise(tensors: Mapping[str, np.ndarray], dtype: str) -> Iterator[bytes]:
-    """The pieces of a safetensors file: length of the header, header, and tensor after tensor."""
+    """The pieces of a safetensors file: the length of the header, the header, and all tensors in order."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     stop = 0
     for name, array in tensors.items():
@@ -124,7 +124,7 @@ def _itemsize(dtype: str) -> int:
 
 
 def _write(file: BinaryIO, *pieces: bytes) -> None:
-    """Write all of it through to the disk: if that is full, it shows here."""
+    """Write everything through to the disk, so that a full disk raises its error here."""
     for piece in pieces:
         file.write(piece)
     file.flush()

@@ -1,4 +1,4 @@
-"""Pretrained folders: the tensors that people's files hold, and the parameters that they belong to."""
+"""Pretrained folders: the tensors that their files hold, and the parameters that they belong to."""
 
 import sys
 import warnings
@@ -13,10 +13,10 @@ from minibert.files import read_json
 from minibert.folders.weights import STORAGE, StoredTensor, list_names
 from minibert.nn import Module, Parameter
 
-# What may be missing from a file, each as a whole: it then starts anew.
+# What may be missing from a file, each part as a whole; the model then initialises it.
 HEADS = ("pooler.", "cls.predictions.", "cls.seq_relationship.", "classifier.", "crf.", "qa_outputs.")
 
-# Second names of a tensor that some files hold twice, or under this name only.
+# Second names of tensors that some files hold twice, or only under this name.
 TIED = {
     "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -38,10 +38,10 @@ class Match:
 def match_tensors(model: Module, stored: dict[str, StoredTensor], folder: Path) -> Match:
     """Find the tensor of every parameter. The model need not have any memory yet.
 
-    A name may stand with or without ``bert.`` before it, and LayerNorm's γ and β may be ``gamma`` and
-    ``beta``. Raises UserError, naming the tensors, if one of the encoder or part of a head is missing, if
-    one has another shape or is not of a floating-point type, if two are the same parameter, or if the
-    decoder of masked words is not the word embeddings again.
+    Names may start with ``bert.`` or not, and LayerNorm's γ and β may be called ``gamma`` and ``beta``.
+    Raises UserError, naming the tensors, if a tensor of the encoder or part of a head is missing, if one has
+    the wrong shape or is not of a floating-point type, if two are the same parameter, or if the decoder of
+    masked words is not tied to the word embeddings.
     """
     tensors = _by_common_name(stored, folder)
     has_own_decoder = "cls.predictions.decoder.weight" in tensors
@@ -68,7 +68,7 @@ def match_tensors(model: Module, stored: dict[str, StoredTensor], folder: Path) 
 
 
 def without_heads(stored: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """The tensors of the encoder and its pooler alone."""
+    """Only the tensors of the encoder and its pooler."""
     heads = tuple(head for head in HEADS if head != "pooler.")
     return {name: tensor for name, tensor in stored.items() if not _common_name(name).startswith(heads)}
 
@@ -88,12 +88,12 @@ def _by_common_name(stored: dict[str, StoredTensor], folder: Path) -> dict[str, 
         other = tensors.setdefault(_common_name(name), tensor)
         if other is not tensor:
             names = list_names([name, other.name])
-            raise UserError(f"{folder}: the tensors {names} are the same parameter; remove one of them")
+            raise UserError(f"{folder}: the tensors {names} are for the same parameter; remove one of them")
     return tensors
 
 
 def _check_missing(names: dict[str, str], missing: Iterable[str], folder: Path) -> None:
-    """Raises UserError unless the missing ones are whole heads. ``names`` has all: common name → name."""
+    """Raise UserError unless the missing ones are whole heads. ``names``: all common names → names."""
     fatal = set(missing)
     for head in HEADS:
         whole = {key for key in names if key.startswith(head)}
@@ -102,11 +102,11 @@ def _check_missing(names: dict[str, str], missing: Iterable[str], folder: Path) 
     if fatal:
         listed = list_names(names[key] for key in fatal)
         verb = "tensor is" if len(fatal) == 1 else "tensors are"
-        raise UserError(f"{folder}: {len(fatal)} {verb} missing: {listed}; is it a BERT of this many layers?")
+        raise UserError(f"{folder}: {len(fatal)} {verb} missing: {listed}; is num_hidden_layers correct?")
 
 
 def check_type(tensor: StoredTensor) -> None:
-    """Raises UserError if its numbers are no floating-point numbers."""
+    """Raise UserError if the tensor does not hold floating-point numbers."""
     if tensor.dtype not in STORAGE:
         raise UserError(
             f"{tensor.file}: tensor {tensor.name!r} has type {tensor.dtype}, expected {', '.join(STORAGE)}"
@@ -123,22 +123,22 @@ def _check_tensor(tensor: StoredTensor, parameter: Parameter) -> None:
 
 
 def _check_equal(second: StoredTensor, first: StoredTensor) -> None:
-    """Raises UserError if the decoder of masked words has a weight or bias of its own."""
+    """Raise UserError if the decoder of masked words has a weight or bias of its own."""
     same = (second.dtype, second.shape) == (first.dtype, first.shape)
     if not same or second.read().tobytes() != first.read().tobytes():
         raise UserError(
-            f"{second.file}: {second.name!r} differs from {first.name!r}; here they are one and the same "
+            f"{second.file}: {second.name!r} differs from {first.name!r}; minibert always ties them "
             "(tie_word_embeddings), so a model with a decoder of its own cannot be read"
         )
 
 
 def _check_tied(folder: Path) -> None:
-    """Raises UserError if a folder promises a decoder of its own, which its files do not have."""
+    """Raise UserError if the configuration promises a decoder of its own, which the files do not have."""
     path = folder / "config.json"
     if read_json(path, "model configuration").get("tie_word_embeddings") is False:
         raise UserError(
             f"{path}: tie_word_embeddings is false, but there is no tensor 'cls.predictions.decoder.weight'; "
-            "if the decoder is the word embeddings again, say true"
+            "if the decoder is tied to the word embeddings, set it to true"
         )
 
 
@@ -170,7 +170,7 @@ def load_tensors(model: Module, sources: dict[str, StoredTensor]) -> None:
 
 
 def check_complete(match: Match, folder: Path, model: Module) -> None:
-    """Raise UserError if a part of the model would start anew."""
+    """Raise UserError if a part of the model is missing from the files."""
     if match.missing:
         raise UserError(
             f"{folder} has no {_heads_among(match.missing)}, which a {type(model).__name__} needs; "
@@ -179,10 +179,10 @@ def check_complete(match: Match, folder: Path, model: Module) -> None:
 
 
 def report(match: Match, folder: Path, model_name: str, begins_with_new_head: bool) -> None:
-    """Tell, in one line each, of parameters that start anew and of tensors that are not used.
+    """Report, in one line each, parameters that were missing and tensors that are not used.
 
-    Each is a warning. But a model for fine-tuning is expected to begin with a new head and to leave others
-    aside: of new ones it says so on stderr, of the others nothing.
+    Each line is a warning. But a model for fine-tuning is expected to begin with a new head and to ignore
+    other heads. For such a model, a line on stderr names the new heads, and unused heads are not reported.
     """
     missing, unexpected = match.missing, match.unexpected
     if begins_with_new_head:
@@ -191,7 +191,7 @@ def report(match: Match, folder: Path, model_name: str, begins_with_new_head: bo
         missing = []
         unexpected = [name for name in unexpected if not _common_name(name).startswith(HEADS)]
     for names, what in (
-        (missing, f"has no tensors for these parameters of {model_name}, which start anew"),
+        (missing, f"has no tensors for these parameters of {model_name}, which are newly initialised"),
         (unexpected, f"has tensors that {model_name} does not use"),
     ):
         if names:

@@ -1,7 +1,7 @@
 """Weights on disk: which tensors a pretrained folder holds, and where the bytes of each lie.
 
 Only the headers of the files are read here. A tensor's numbers are read when they are asked for, so that
-a folder can be held against a configuration before any memory is taken.
+a folder can be checked against a configuration before any memory is allocated.
 
 A safetensors file is the length N of the header (8 bytes, little-endian), the header (N bytes of JSON:
 name → dtype, shape, and where the bytes begin and end), and the bytes of all tensors without gaps.
@@ -23,15 +23,15 @@ from minibert.errors import UserError
 from minibert.files import read_json
 
 FILE_NAME = "model.safetensors"
-INDEX_NAME = f"{FILE_NAME}.index.json"  # where a model is in several files, which tensor is in which
+INDEX_NAME = f"{FILE_NAME}.index.json"  # for a model in several files: which tensor is in which
 
-# As which NumPy type the numbers are read. bfloat16, which NumPy lacks, is the upper half of a float32.
+# The NumPy type that the numbers are read as. bfloat16, which NumPy lacks, is the upper half of a float32.
 STORAGE = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
-# And by which name a person asks for them.
+# The names by which users choose these types.
 DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
-HEADER_LIMIT = 2**24  # bytes; that of BERT-large takes 50,000
+HEADER_LIMIT = 2**24  # bytes; the header of BERT-large takes 50,000
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class StoredTensor:
 def open_weights(folder: Path, model_name: str) -> dict[str, StoredTensor]:
     """All tensors of a pretrained folder by name, from ``model.safetensors`` or from an index and its shards.
 
-    Raises UserError if there is no such folder, if it has no such file (with the way to convert what it
-    has; ``model_name`` is the class to convert to), or if a file is damaged or is not what the index says.
+    Raises UserError if there is no such folder, if it has no such file (the message says how to convert what
+    it has, to the class ``model_name``), or if a file is damaged or is not what the index says.
     """
     check_folder(folder)
     if (folder / FILE_NAME).is_file():
@@ -68,7 +68,7 @@ def open_weights(folder: Path, model_name: str) -> dict[str, StoredTensor]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises UserError if there is no such folder."""
+    """Raise UserError if there is no such folder."""
     if os.path.isfile(folder):
         raise UserError(f"{folder}: a model is a folder with config.json and {FILE_NAME}; this is a file")
     if not os.path.isdir(folder):
@@ -89,8 +89,8 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             if length > HEADER_LIMIT:
                 raise ValueError(f"a header of {length:,} bytes")
             header = file.read(length).decode("utf-8")
-        # The library sees to the rest: that types and sizes are right, and that the tensors fill the file
-        # without gaps or overlaps. It would take two tensors of one name, and lists for descriptions.
+        # The library checks the rest: that types and sizes are right, and that the tensors fill the file
+        # without gaps or overlaps. But it accepts two tensors of the same name, and lists as descriptions.
         with safe_open(path, framework="numpy"):
             pass
         entries = json.loads(header, object_pairs_hook=_unique)
@@ -108,7 +108,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) < len(pairs):
-        raise ValueError("a name stands in the header twice")
+        raise ValueError("a name occurs twice in the header")
     return entries
 
 
@@ -142,7 +142,7 @@ def _open_shards(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _shard_path(index: Path, shard: str) -> Path:
-    """The file that an index means: one beside it. It may be a link, as in the caches of the hub.
+    """The file that an index names, in the same folder. It may be a link, as in the caches of the Hub.
 
     Raises UserError for a name that leads out of the folder, and for a missing file.
     """
@@ -167,7 +167,7 @@ def list_names(names: Any, limit: int = 10) -> str:
 
 
 def _no_weights(folder: Path, model_name: str) -> UserError:
-    """The error for a folder without safetensors files: what to do with what is there."""
+    """The error for a folder without safetensors files; it says what to do with what is there."""
     if any(folder.glob("*.ckpt*.index")):
         return UserError(
             f"{folder}: an original TensorFlow checkpoint; the README, under 'Pretrained weights', has the "

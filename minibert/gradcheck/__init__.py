@@ -1,43 +1,43 @@
 """Is a hand-written derivative right? Compare it with one that needs no mathematics.
 
-There are two such derivatives. Both take L = Σ dout · y, with a random ``dout`` of y's shape.
+There are two such derivatives. Both are of L = Σ dout · y, with a random ``dout`` of y's shape.
 
 **Central differences** (``central.py``) move one number x of the input by a small step h to either side, and
-look how the output moves:
+measure how the output changes:
 
     ∂L/∂x ≈ (L(x + h) − L(x − h)) / 2h
 
-This works for any code, but is right to about ten digits only: in float64 with h = 1e-5 the formula is off by
-h²/6 · L‴, and the rounding of L by about 1e-16/h.
+This works for any code, but is right to only about ten digits. In float64 with h = 1e-5, the error of the
+formula is h²/6 · L‴, and the rounding of L adds about 1e-16/h.
 
-**The complex step** (``imaginary.py``) moves x into the imaginary direction instead:
+**The complex step** (``imaginary.py``) moves x in the imaginary direction instead:
 
     ∂L/∂x = Im L(x + ih) / h
 
 Nothing is subtracted, so nothing cancels, and h may be 1e-200: the derivative is right to the last digits of
-float64. In return all code in the forward has to work with complex numbers.
+float64. In return, all code in the forward has to work with complex numbers.
 
 The error of a hand-written gradient a against such a derivative n, over all elements of one array, is
 
     ‖a − n‖ / (‖a‖ + ‖n‖)         0 if equal, 1 if one of them is zero or they are opposite
 
 and must be at most 1e-7 against central differences and 1e-13 against the complex step. Where the true
-derivative is zero (attention ignores what is added to all keys) there is nothing to divide by: such an array
-has to be declared, and a and n both have to be below 1e-9 or 1e-13.
+derivative is zero (attention ignores what is added to all keys) there is nothing to divide by. Such an array
+has to be declared as zero, and a and n both have to be below 1e-9 or 1e-13.
 
-Both methods look at one number at a time, with one ``dout``. **The adjoint test** (``adjoint.py``) moves all
-variables at once along random directions u, with several random douts v: ⟨v, J u⟩ by the complex step has to
-equal ⟨Jᵀ v, u⟩ by the backward.
+Both methods check one number at a time, with one ``dout``. **The adjoint test** (``adjoint.py``) moves all
+variables at once along random directions u, with several random douts v: ⟨v, J u⟩ from the complex step has
+to equal ⟨Jᵀ v, u⟩ from the backward.
 
 What is checked matters as much as how. Each of these hides mistakes that were found in real projects:
 
-- float32: its rounding, divided by h, is larger than the derivative; a right gradient looks wrong, so
+- float32: its rounding error, divided by h, is larger than the derivative; a correct gradient looks wrong, so
   the bound gets widened until a wrong one passes;
 - γ = 1 and β = 0: a γ in the wrong place multiplies by one;
 - ``dout`` of ones: LayerNorm's and softmax's dx is then zero, whatever the code says;
 - B = 1: a sum, a mean and a division by the batch size are all the same;
 - tiny weights, absolute bounds: everything is within 1e-4 of zero;
-- comparing dx only, or dropout off, or no token twice, or a layer used only once.
+- comparing only dx, switching dropout off, repeating no token, using each layer only once.
 
 So the cases in ``minibert.proofs`` draw matrices from N(0, 1/fan-in), vectors (γ, β, biases) from N(0, 1),
 have more than one sequence, padding, repeated ids and dropout on (a pure function here), and compare every

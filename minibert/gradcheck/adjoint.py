@@ -1,12 +1,12 @@
 """The adjoint test: a backward is the transpose of its forward's derivative.
 
-Let J be the matrix of all ∂y/∂x, which nobody ever writes down. If the inputs move along u, the outputs move
-along J u; and a backward turns a derivative v of the outputs into Jᵀ v. Whatever u and v are,
+Let J be the matrix of all ∂y/∂x, which is never formed. If the inputs move along u, the outputs move along
+J u; and a backward turns a derivative v of the outputs into Jᵀ v. For any u and v,
 
     ⟨v, J u⟩ = vᵀ J u = ⟨Jᵀ v, u⟩
 
 The left side comes from the complex step, the right side from the hand-written backward. One forward and one
-backward pass look at all variables and outputs at once.
+backward pass check all variables and outputs at once.
 """
 
 import math

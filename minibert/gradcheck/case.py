@@ -18,11 +18,11 @@ class Case:
     """Something with a hand-written derivative.
 
     ``variables``: the float64 arrays to differentiate with respect to, by name.
-    ``forward(variables)``: the outputs at these values: at ``variables`` themselves, which may have been
-    written to, or at complex128 arrays of the same names and shapes.
+    ``forward(variables)``: the outputs at these values. These are ``variables`` itself, which may have been
+    written to, or complex128 arrays with the same names and shapes.
     ``backward(douts)``: the gradients by the same names, from one ``dout`` for each output.
-    ``zeros``: the names of those whose derivative is zero for a mathematical reason.
-    ``numeric``: the gradients that were found by other methods so far, by the method's name.
+    ``zeros``: the names of the variables whose derivative is zero for a mathematical reason.
+    ``numeric``: the numeric gradients found so far, by the name of the method.
     """
 
     what: str
@@ -45,7 +45,7 @@ class Case:
         return self.draw_douts(np.random.default_rng(0))
 
     def draw_douts(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Others like them."""
+        """New random derivatives like ``douts``."""
         return [rng.standard_normal(y.shape) for y in self.forward(self.variables)]
 
 
@@ -55,7 +55,7 @@ def function_case(
     """A pair of functions: y, cache = forward(*inputs) and d(inputs) = backward(dout, cache).
 
     ``inputs`` are the arguments to differentiate with respect to, float64, by name and in order; close
-    over any others. y is one array; a single input may have its gradient returned without a tuple.
+    over any others. y is one array; the gradient of a single input may be returned without a tuple.
     """
 
     def outputs(variables: Variables) -> list[Array]:
@@ -80,10 +80,9 @@ def module_case(
 
     The layer is used twice, the second time on other inputs, before either backward runs: what it
     remembers must be in the cache and not on the layer, and the gradients of its parameters must add up.
-    They are filled with NaN before ``zero_grad``, so that a gradient that was never written shows.
+    They are filled with NaN before ``zero_grad``, so that a gradient that was never written shows up.
 
-    ``twin`` is the same layer again, allocated in complex128; the complex step needs it, and gives it its
-    values.
+    ``twin`` is a copy of the layer, allocated in complex128. The complex step needs it and sets its values.
     """
     again = {f"{name}, second use": _backwards(x) for name, x in inputs.items()}
     parameters = dict(module.named_parameters())
@@ -110,7 +109,7 @@ def model_case(
     """A model with a loss: outputs, cache = model.forward(**batch) and model.backward(cache, dloss).
 
     The backward runs in two parts, one with ``dloss`` and one without, which must add up. Frozen parameters
-    must have no gradient, and are not compared. ``twin`` is the same model in complex128, as in
+    must have no gradient, and are not compared. ``twin`` is a copy of the model in complex128, as in
     :func:`module_case`.
     """
     parameters = {name: p for name, p in model.named_parameters() if not p.frozen}
@@ -134,17 +133,17 @@ def model_case(
 
 
 def bearing(variables: Variables, module: Any, twin: Any) -> Any:
-    """The one of two modules whose parameters have the values of ``variables``.
+    """The module, or its twin, with the values of ``variables`` as its parameters.
 
-    Real ones are the module's own; complex ones are written to its twin. The random bits of its dropout start
-    anew, so that every forward pass of a case draws the same.
+    Real values are already in the module; complex ones are written to its twin. The random bits of dropout
+    restart, so that every forward pass of a case draws the same.
     """
     if not any(x.dtype == "complex128" for x in variables.values()):
         return _same_dropout(module)
     if twin is None:
-        raise ValueError("the complex step needs the module a second time, in complex128: give it as twin")
+        raise ValueError("the complex step needs a copy of the module in complex128; pass it as twin")
     for (name, parameter), (_, other) in zip(module.named_parameters(), twin.named_parameters(), strict=True):
-        other.value[...] = variables.get(name, parameter.value)  # a frozen one is no variable
+        other.value[...] = variables.get(name, parameter.value)  # a frozen one is not a variable
     return _same_dropout(twin)
 
 
@@ -155,7 +154,7 @@ def _same_dropout(module: Any) -> Any:
 
 
 def forget_gradients(module: Any) -> None:
-    """``module.zero_grad()``, after making every old gradient NaN, so that none can be taken for new."""
+    """Set every old gradient to NaN, so that none can be mistaken for new, then ``module.zero_grad()``."""
     for _, parameter in module.named_parameters():
         parameter.grad[...] = math.nan
     module.zero_grad()
@@ -171,5 +170,5 @@ def _by_name(inputs: Variables, gradients: Any) -> dict[str, Any]:
 
 
 def _backwards(x: Array) -> Array:
-    """The same numbers in the opposite order."""
+    """The same numbers in reverse order."""
     return x.reshape(-1)[::-1].reshape(x.shape).copy()

@@ -13,7 +13,7 @@ STEP = 1e-5
 def central_differences(case: Case) -> dict[str, np.ndarray]:
     """The gradient of L = Σ dout · y for each variable, right to about ten digits, on the host.
 
-    Two forward passes per number.
+    It takes two forward passes per number.
     """
     xp = get_array_module(next(iter(case.variables.values())))
     douts = [xp.asarray(dout) for dout in case.douts]

@@ -1,4 +1,4 @@
-"""The hand-written gradients of a case against those that another method finds."""
+"""Compares the hand-written gradients of a case with those that a numeric method finds."""
 
 import math
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from minibert.gradcheck.imaginary import complex_step
 
 @dataclass(frozen=True)
 class Method:
-    """A way to find derivatives without mathematics, and how close to these a right gradient has to be.
+    """A way to find derivatives numerically, and how close to them a correct gradient has to be.
 
-    The relative bound is on ‖a − n‖ / (‖a‖ + ‖n‖), the absolute one is for derivatives that are declared
+    The relative bound is on ‖a − n‖ / (‖a‖ + ‖n‖). The absolute bound is for derivatives that are declared
     to be zero.
     """
 
@@ -34,7 +34,7 @@ COMPLEX_STEP = Method("complex", complex_step, 1e-13, 1e-13)
 
 @dataclass(frozen=True)
 class Row:
-    """The verdict on one gradient: of what, with respect to what, its error, and the bound on that.
+    """The verdict on one gradient: of what, with respect to what, its error, and the bound on the error.
 
     ``note`` says why a gradient could not be compared at all (its error is then infinite), or that the
     error is absolute.
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether the gradient is right. An error that is not a number is not."""
+        """Whether the gradient is right. It is not if the error is NaN."""
         return self.error <= self.bound
 
     def __str__(self) -> str:
@@ -63,9 +63,9 @@ def relative_error(a: np.ndarray, n: np.ndarray) -> float:
 
 
 def numeric_gradients(case: Case, method: Method) -> dict[str, np.ndarray]:
-    """What the method finds for each variable, computed the first time it is asked for.
+    """The gradient that the method finds for each variable, computed the first time it is asked for.
 
-    Operations are their reference implementations here (see ``ops.table``).
+    Operations use their reference implementations here (see ``ops.table``).
     """
     if method.name not in case.numeric:
         with ops.reference_only():
@@ -76,10 +76,10 @@ def numeric_gradients(case: Case, method: Method) -> dict[str, np.ndarray]:
 def check(case: Case, method: Method = CENTRAL_DIFFERENCES, on_host: Case | None = None) -> list[Row]:
     """Compare the hand-written gradients with those that ``method`` finds: a row for each variable.
 
-    A gradient that is missing, no array, or of another shape, library or dtype is wrong, whatever its
-    values; so is one whose computation overwrites a variable. Operations are their reference
-    implementations here. For a case on a GPU, ``on_host`` can be the same case on the CPU, where the
-    method then is applied.
+    A gradient that is None, is not an array, or has another shape, library or dtype is wrong, whatever its
+    values. So is one whose computation overwrites a variable. Operations use their reference
+    implementations here. For a case on a GPU, ``on_host`` can be the same case on the CPU, to which the
+    method is then applied. Raises ValueError if the gradients are not those of the variables.
     """
     numeric = numeric_gradients(on_host or case, method)
     before = {name: x.copy() for name, x in case.variables.items()}
@@ -102,7 +102,7 @@ def check(case: Case, method: Method = CENTRAL_DIFFERENCES, on_host: Case | None
 
 
 def _reason_not_to_compare(gradient: Any, x: Array) -> str:
-    """Why ``gradient`` cannot be a gradient of x, or nothing."""
+    """Why ``gradient`` cannot be a gradient of x, or an empty text."""
     if not isinstance(gradient, get_array_module(x).ndarray):
         return f"the gradient is of type {type(gradient).__name__}"
     if gradient.shape != x.shape:

@@ -1,4 +1,4 @@
-"""Random arrays to check with."""
+"""Random arrays for gradient checks."""
 
 import math
 from typing import Any
@@ -23,11 +23,11 @@ class Draws:
         return self.device.asarray(self._rng.standard_normal(shape))
 
     def matrix(self, outputs: int, inputs: int) -> Array:
-        """A weight that keeps the size of what it multiplies: N(0, 1/inputs)."""
+        """A weight that preserves the scale of its inputs: N(0, 1/inputs)."""
         return self.normal(outputs, inputs) / math.sqrt(inputs)
 
     def ids(self, count: int, *shape: int) -> Array:
-        """Random integers in [0, count), among which at least one occurs twice."""
+        """Random integers in [0, count), at least one of which occurs twice."""
         ids = self._rng.integers(count, size=shape)
         ids.reshape(-1)[-1] = ids.reshape(-1)[0]
         return self.device.asarray(ids)

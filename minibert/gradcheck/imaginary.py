@@ -1,6 +1,6 @@
 """The complex step: ∂L/∂x = Im L(x + ih) / h (Squire and Trapp, 1998).
 
-Where f has a Taylor series with real coefficients, that series says for a step along the imaginary axis
+If f has a Taylor series with real coefficients, that series says for a step along the imaginary axis
 
     f(x + ih) = f(x) + ih f′(x) − h²/2 f″(x) − …        so        Im f(x + ih) / h = f′(x) − h²/6 f‴(x) + …
 
@@ -8,14 +8,14 @@ Nothing is subtracted, so no digits cancel, and h may be so small that h² is ze
 the right-hand side is f′(x) alone. The imaginary part of every intermediate result is h times its
 derivative, and is rounded like any other number, to 16 digits.
 
-In return the forward has to be *analytic*, made of sums, products, quotients, roots, exp, log, tanh and
-erf, which NumPy and SciPy also compute for complex numbers. These are not, and give a wrong derivative:
-``abs`` and ``numpy.linalg.norm`` (write sqrt((x * x).sum()) instead), ``.real``, a conjugate, a conversion
-to float.
+In return, the forward has to be *analytic*, made of sums, products, quotients, roots, exp, log, tanh and
+erf, which NumPy and SciPy also compute for complex numbers. The following are not analytic, and give a wrong
+derivative: ``abs`` and ``numpy.linalg.norm`` (write sqrt((x * x).sum()) instead), ``.real``, a conjugate, a
+conversion to float.
 
 A choice between numbers is harmless. NumPy orders complex numbers by their real parts first, so ``max``,
-``maximum``, ``argmax`` and comparisons choose what they choose on the real axis, and the number that was
-chosen brings its imaginary part along. So the reference operations need no change.
+``maximum``, ``argmax`` and comparisons choose what they would choose on the real axis, and the chosen number
+keeps its imaginary part. So the reference operations need no change.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ STEP = 1e-200
 def complex_step(case: Case) -> dict[str, np.ndarray]:
     """The gradient of L = Σ dout · y for each variable, to the last digits of float64, on the host.
 
-    One complex forward pass per number.
+    It takes one complex forward pass per number.
     """
     variables = {name: x.astype("complex128") for name, x in case.variables.items()}
     xp = get_array_module(next(iter(variables.values())))
@@ -54,7 +54,7 @@ def _gradient(case: Case, variables: Variables, z: Array, douts: Sequence[Array]
 def derivative_along(case: Case, directions: Variables) -> list[Array]:
     """J u: how each output moves when every variable moves along its direction u, all at once.
 
-    One complex forward pass.
+    It takes one complex forward pass.
     """
     moved = {name: x + (STEP * 1j) * directions[name] for name, x in case.variables.items()}
     return _rises(case, moved)

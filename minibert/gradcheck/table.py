@@ -8,12 +8,12 @@ from minibert.gradcheck.compare import CENTRAL_DIFFERENCES, COMPLEX_STEP, Row, c
 
 HEADING = f"{'what':<40} {'parameter':<54} central  complex  verdict"
 
-# What one line compares: by central differences, where that was done, and by the complex step.
+# What one line shows: the comparison by central differences, if there is one, and by the complex step.
 Comparison = tuple[Row | None, Row]
 
 
 def report(cases: Sequence[Case], on_host: Sequence[Case] | None = None) -> bool:
-    """Check the cases by all methods, printing a table; return whether every gradient is right.
+    """Check the cases with all methods, printing a table; return whether every gradient is right.
 
     For cases on a GPU, ``on_host`` can be the same cases on the CPU, where the numeric gradients are then
     found.
@@ -28,7 +28,7 @@ def _comparisons(cases: Sequence[Case], on_host: Sequence[Case]) -> Iterator[Com
 
 
 def print_table(comparisons: Iterable[Comparison]) -> bool:
-    """Print a line for each comparison as soon as it is there; return whether everything is right."""
+    """Print a line for each comparison as soon as it is done; return whether everything is right."""
     print(HEADING)
     central, exact, wrong = [], [], 0
     for rough, sharp in comparisons:

@@ -1,4 +1,4 @@
-"""What fine-tuning puts on top of BERT: classifiers, taggers, readers, sentence encoders."""
+"""What fine-tuning puts on top of BERT: classifiers, taggers, question answering, sentence encoders."""
 
 from minibert.heads.freezing import extract_features, freeze, layerwise_lr, unfreeze
 from minibert.heads.sentence import SentenceEncoder, SentencePairs

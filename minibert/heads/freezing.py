@@ -19,11 +19,11 @@ def encoder_of(model: BertPretrainedModel) -> BertModel:
 
 
 def freeze(model: BertPretrainedModel, layers: int | None = None) -> None:
-    """Let the embeddings and the lowest ``layers`` layers stay as they are; None is the whole encoder.
+    """Freeze the embeddings and the lowest ``layers`` layers; None freezes the whole encoder.
 
-    All else learns, whatever was frozen before. The backward stops where nothing below learns, and the
-    forward keeps no caches there. With None the pooler is frozen too, and only the head learns. Raises
-    UserError if the encoder does not have so many layers.
+    Everything else learns, whatever was frozen before. The backward pass stops where nothing below learns,
+    and the forward pass keeps no caches there. With None the pooler is frozen too, and only the head learns.
+    Raises UserError if the encoder does not have that many layers.
     """
     if layers is not None:
         check_frozen_layers(model.config, layers)
@@ -33,7 +33,7 @@ def freeze(model: BertPretrainedModel, layers: int | None = None) -> None:
 
 
 def check_frozen_layers(config: BertConfig, layers: int) -> None:
-    """Raise UserError if an encoder has no ``layers`` layers that could be frozen."""
+    """Raise UserError if an encoder does not have ``layers`` layers to freeze."""
     count = config.num_hidden_layers
     if not 0 <= layers <= count:
         raise UserError(f"cannot freeze {layers} layers: the encoder has {count}; give 0 to {count}")
@@ -45,11 +45,11 @@ def unfreeze(model: BertPretrainedModel) -> None:
 
 
 def layerwise_lr(model: BertPretrainedModel, decay: float) -> None:
-    """Let lower layers learn more slowly: a factor ``decay`` from each layer to the one below.
+    """Lower the learning rate of lower layers: by a factor ``decay`` from each layer to the one below.
 
-    Heads and pooler have the whole learning rate, the top layer ``decay`` of it, … the embeddings
-    decay^(L + 1) (Howard and Ruder, 2018; the powers are those of ELECTRA's and BEiT's code). 1 undoes it.
-    Raises UserError if ``decay`` is not above 0 and at most 1.
+    Heads and pooler have the full learning rate, the top layer has ``decay`` times that, …, the embeddings
+    decay^(L + 1) times that (Howard and Ruder, 2018; the powers are those of ELECTRA's and BEiT's code).
+    A ``decay`` of 1 undoes it. Raises UserError if ``decay`` is not above 0 and at most 1.
     """
     if not 0.0 < decay <= 1.0:
         raise UserError(f"decay must be above 0 and at most 1, got {decay}")
@@ -65,8 +65,8 @@ def extract_features(
 ) -> Array:
     """Hidden states of chosen layers side by side, as a NumPy array (B, S, len(layers) · H).
 
-    0 is the output of the embeddings, 1 … L that of each layer, and −1 counts from the last. They are
-    computed without dropout. Raises UserError for a layer that is not there, and for a batch that does not
+    Layer 0 is the output of the embeddings, 1 … L are those of the layers, and −1 is the last. They are
+    computed without dropout. Raises UserError for a layer that does not exist, and for a batch that does not
     fit (see ``encoder_inputs``).
     """
     model.config.check_layers(layers)
@@ -79,7 +79,7 @@ def extract_features(
 
 
 def side_by_side(hidden_states: Sequence[Array], layers: Sequence[int]) -> Array:
-    """Of L + 1 hidden states (B, S, H) some of them, as (B, S, len(layers) · H)."""
+    """Some of the L + 1 hidden states (B, S, H), concatenated to (B, S, len(layers) · H)."""
     states = [hidden_states[layer] for layer in layers]
     return get_array_module(states[0]).concatenate(states, axis=-1)
 

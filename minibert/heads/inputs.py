@@ -15,7 +15,7 @@ from minibert.nn.targets import IGNORED, Targets, as_column, as_integers, class_
 
 @dataclass(frozen=True)
 class NumberTargets:
-    """The right ``numbers``, and what the sum of their squared errors is divided by, a 0-d array."""
+    """The correct ``numbers``, and the denominator of the sum of their squared errors, a 0-d array."""
 
     numbers: Array
     denominator: Array
@@ -23,7 +23,7 @@ class NumberTargets:
 
 @dataclass(frozen=True)
 class SpanTargets:
-    """Where answers begin and end, and what each counts for: positions and weights (2, B)."""
+    """Where answers start and end, and the weight of each position: both arrays are (2, B)."""
 
     positions: Array
     weights: Array
@@ -42,7 +42,7 @@ class TaskInputs(EncoderInputs):
 
 @dataclass(frozen=True)
 class PairInputs:
-    """The first and the second text of each pair, and how alike they should be (N,), if that is known."""
+    """The first and the second text of each pair, and how similar they should be (N,), if that is known."""
 
     first: EncoderInputs
     second: EncoderInputs
@@ -51,7 +51,7 @@ class PairInputs:
 
 
 def text_inputs(config: BertConfig, **batch: Any) -> EncoderInputs:
-    """A checked batch of texts that each get a vector: a row that is nothing but padding is a UserError."""
+    """A checked batch of texts that each get a vector. Raises UserError for a row that is only padding."""
     inputs = encoder_inputs(config, **batch)
     check_no_empty_row(inputs.attention_mask)
     return inputs
@@ -61,7 +61,7 @@ def check_no_empty_row(attention_mask: np.ndarray) -> None:
     """Raise UserError if a row of the mask is all padding: the mean of its vectors would be 0/0."""
     empty = np.flatnonzero(attention_mask.sum(axis=1) == 0)
     if len(empty):
-        raise UserError(f"attention_mask is 0 all along row {empty[0]}; an empty text has no vector")
+        raise UserError(f"attention_mask is 0 throughout row {empty[0]}; an empty text has no vector")
 
 
 def pair_inputs(
@@ -72,25 +72,25 @@ def pair_inputs(
     denominator: float | None,
     dtype: str,
 ) -> PairInputs:
-    """Two batches of texts that make N pairs, perhaps with labels (N,); the denominator defaults to N.
+    """Two batches of texts that form N pairs, optionally with labels (N,); the denominator defaults to N.
 
-    Raises UserError as `text_inputs`, and if they are no pairs.
+    Raises UserError as `text_inputs` does, and if the two batches have different sizes.
     """
     one, other = (text_inputs(config, **side, dtype=dtype) for side in (first, second))
     count = len(one.attention_mask)
     if len(other.attention_mask) != count:
-        raise UserError(f"{count} first and {len(other.attention_mask)} second texts; expected pairs")
+        raise UserError(f"{count} first texts but {len(other.attention_mask)} second texts; expected pairs")
     if labels is not None:
         labels = number_targets(labels, (count,), None, dtype).numbers
     return PairInputs(one, other, labels, np.asarray(denominator or count, dtype))
 
 
 def tag_targets(labels: Any, shape: tuple[int, int], num_tags: int, dtype: str) -> Targets:
-    """The tags of a batch for a CRF, which sees the labelled tokens only, as if they stood side by side.
+    """The tags of a batch for a CRF, which sees only the labelled tokens, as if they were adjacent.
 
-    labels (B, S) holds −100 at all other tokens. Positions, labels and weights are (B, W), W the largest
-    number of labelled tokens in a sequence, with weight 0 behind the last one; the denominator is the number
-    of sequences with any. Raises UserError as ``class_targets``.
+    labels (B, S) is −100 at all other tokens. Positions, labels and weights are (B, W), with W the largest
+    number of labelled tokens in a sequence; the weight is 0 after a sequence's last one. The denominator is
+    the number of sequences with labelled tokens. Raises UserError as ``class_targets`` does.
     """
     labels = class_labels("labels", labels, shape, num_tags)
     positions, inside = words_first(labels != IGNORED)
@@ -99,7 +99,7 @@ def tag_targets(labels: Any, shape: tuple[int, int], num_tags: int, dtype: str) 
 
 
 def given_features(features: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """What an encoder has made of a batch before. Raises UserError if it is not of this shape."""
+    """Features that an encoder computed earlier. Raises UserError if they do not have this shape."""
     features = np.asarray(to_numpy(features) if hasattr(features, "dtype") else features)
     if features.shape != shape:
         raise UserError(f"features has shape {features.shape}; expected {shape}")
@@ -112,9 +112,9 @@ def count_spans(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray
 
 
 def words_first(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the chosen tokens of each sequence are, and which of these places are really theirs.
+    """Where the chosen tokens of each sequence are, and which of these positions are real, not filling.
 
-    chosen (B, S) of truth values → flat positions b·S + s and truth values, both (B, W), W at least 1.
+    chosen (B, S), booleans → flat positions b·S + s and booleans, both (B, W), with W at least 1.
     """
     width = max(1, int(chosen.sum(axis=1).max()))
     columns = np.argsort(~chosen, axis=1, kind="stable")[:, :width]  # the chosen ones first, in their order
@@ -132,7 +132,7 @@ def words_back(
 
 
 def tokens_chosen(chosen: Any, shape: tuple[int, int]) -> np.ndarray:
-    """Which tokens are meant, (B, S) of truth values. Raises UserError for another shape or type."""
+    """Which tokens are chosen, as booleans (B, S). Raises UserError for another shape or type."""
     chosen = as_integers("chosen", chosen)
     if chosen.shape != shape:
         raise UserError(f"chosen has shape {chosen.shape}; expected that of the tokens, {shape}")
@@ -142,12 +142,12 @@ def tokens_chosen(chosen: Any, shape: tuple[int, int]) -> np.ndarray:
 def span_targets(
     starts: Any, ends: Any, shape: tuple[int, int], denominators: Any, dtype: str
 ) -> SpanTargets:
-    """Where answers begin and end, as ``ops.span_loss`` wants it.
+    """Where answers start and end, as ``ops.span_loss`` takes it.
 
-    A position behind the last token is ignored; transformers does so too. A weight is 1/denominator, which
-    defaults to the number of starts (of ends) that count; given are one for both, or one for each. Raises
-    UserError if there is not one position a sequence, or if one is negative (transformers would take it for
-    the first token).
+    A position after the last token is ignored, as in transformers. A weight is 1/denominator. The denominator
+    defaults to the number of starts (or ends) that count; ``denominators`` may be one number for both, or one
+    for each. Raises UserError if there is not one position per sequence, or if one is negative (transformers
+    would take it as the first token).
     """
     batch_size, length = shape
     both = []
@@ -168,10 +168,10 @@ def span_targets(
 def number_targets(
     labels: Any, shape: tuple[int, ...], denominator: float | None, dtype: str
 ) -> NumberTargets:
-    """The numbers of this shape that a regression has to give; for (B, 1) they may be (B,).
+    """The numbers, of this shape, that a regression has to predict; for (B, 1) they may be (B,).
 
-    The denominator defaults to how many there are. Raises UserError if the shape is another or something is
-    not a finite number.
+    The denominator defaults to how many there are. Raises UserError for another shape, and for anything that
+    is not a finite number.
     """
     try:
         labels = np.asarray(to_numpy(labels) if hasattr(labels, "dtype") else labels, dtype=np.float64)
@@ -182,5 +182,5 @@ def number_targets(
     if labels.shape != shape:
         raise UserError(f"labels has shape {labels.shape}; expected {shape}, a number for each output")
     if not np.isfinite(labels).all():
-        raise UserError("labels of a regression contains a number that is not finite")
+        raise UserError("labels of a regression must be finite numbers")
     return NumberTargets(labels.astype(dtype), np.asarray(denominator or labels.size, dtype))

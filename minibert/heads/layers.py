@@ -1,4 +1,4 @@
-"""What stands on top of the encoder in fine-tuning: scores for a few labels, and for sequences of them."""
+"""The fine-tuning heads on top of the encoder: scores for labels, and for sequences of labels."""
 
 from minibert import ops
 from minibert.arrays import Array
@@ -22,16 +22,16 @@ class Classifier(Linear):
         return y, Cache(self, dropout_cache, linear_cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
-        """dout (…, K) → dx (…, H)."""
+        """dout (…, K) → dx (…, head size)."""
         ddropped = super().backward(dout, cache.pop(self))
         return self.dropout.backward(ddropped, cache.pop(self))
 
 
 class LinearChainCRF(Module):
-    """The probability of a whole tagging (``ops/crf.py``): it knows which tags follow each other.
+    """The probability of a whole tag sequence (``ops/crf.py``), with scores for which tags follow each other.
 
-    It begins as a softmax for each word, with all its own scores 0. They are added, like biases, and like
-    biases not decayed.
+    It starts as a softmax for each word, since all of its own scores are 0. They are added like biases and,
+    like biases, have no weight decay.
     """
 
     def __init__(self, num_tags: int):
@@ -46,7 +46,7 @@ class LinearChainCRF(Module):
     def forward(self, emissions: Array, tags: Array, mask: Array, denominator: float) -> tuple[Array, Cache]:
         """loss = Σ −log p(tags) / denominator, a 0-d array, in nats.
 
-        emissions (B, S, K), tags (B, S), mask (B, S), 1 for the S words at most of a sentence.
+        emissions (B, S, K), tags (B, S), mask (B, S), 1 for the (at most S) words of a sentence.
         """
         return ops.crf_nll(emissions, *self._scores(), tags, mask, denominator)
 
@@ -59,5 +59,5 @@ class LinearChainCRF(Module):
         return demissions
 
     def best_tags(self, emissions: Array, mask: Array) -> Array:
-        """The most probable tagging: emissions (B, S, K), mask (B, S) → tags (B, S)."""
+        """The most probable tag sequence: emissions (B, S, K), mask (B, S) → tags (B, S)."""
         return ops.viterbi(emissions, *self._scores(), mask)

@@ -1,4 +1,4 @@
-"""What the models of fine-tuning return."""
+"""What the fine-tuning models return."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from minibert.bert.outputs import BertOutput
 
 @dataclass
 class TaskOutput(BertOutput):
-    """Outputs of any model of fine-tuning."""
+    """Outputs of any fine-tuning model."""
 
-    features: Array = None  # with feature_layers what the head reads: (B, S, …), of a text (B, …)
+    features: Array = None  # with feature_layers: what the head reads, (B, S, …), or (B, …) for texts
 
 
 @dataclass
 class ClassifierOutput(TaskOutput):
-    """Outputs of a model that classifies texts or tokens, or gives them numbers."""
+    """Outputs of a model that classifies texts or tokens, or predicts numbers for them."""
 
     logits: Array = None  # (B, K) for sequences, (B, S, K) for tokens
 

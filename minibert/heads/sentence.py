@@ -1,4 +1,7 @@
-"""One vector for a sentence, close to those of sentences that mean the same (Reimers and Gurevych, 2019)."""
+"""Sentence embeddings: a vector per sentence, close to those of sentences that mean the same.
+
+Source: Reimers and Gurevych, 2019.
+"""
 
 import reprlib
 from collections.abc import Mapping
@@ -20,8 +23,8 @@ from minibert.nn import Context, Module
 from minibert.nn.outputs import Derivatives, OutputKinds, plain_number, total
 from minibert.ops import Cache
 
-# The layout of the sentence-transformers library: modules one after the other, each with a folder. What is
-# written is the older form, which all versions read.
+# The layout of the sentence-transformers library: a sequence of modules, each with a folder. We write the
+# older form, which all versions read.
 MODULES_FILE = "modules.json"
 POOLING_FOLDER = "1_Pooling"
 POOLING_KEYS = {
@@ -33,10 +36,12 @@ LIBRARY = "sentence_transformers.models."
 
 
 class SentenceEncoder(BertModel):
-    """The encoder without its pooler, and the mean (or maximum, or [CLS]) of its hidden states.
+    """The encoder without its pooler, followed by the mean (or maximum, or [CLS]) of its hidden states.
 
     ``pooling`` is "mean", "max" or "cls"; with ``normalise`` every vector has length 1. Two texts are
-    compared by the cosine of their vectors, and learned from in pairs (`SentencePairs`).
+    compared by the cosine of their vectors. The encoder learns from pairs of texts (`SentencePairs`).
+
+    Raises UserError for an unknown pooling.
     """
 
     architecture = "BertModel"
@@ -138,12 +143,12 @@ class SentenceEncoder(BertModel):
 
 
 class SentencePairs(Module):
-    """Pairs of texts that a `SentenceEncoder` learns from: to a trainer a model like any other.
+    """Trains a `SentenceEncoder` on pairs of texts; for a trainer it is a model like any other.
 
-    With labels (N,), how alike the two texts of each pair are, from −1 to 1, the loss is the squared error
-    of their cosine (``ops.cosine_loss``). Without, each text has to find its partner among all N
-    (``ops.in_batch_softmax_loss``, with ``scale`` and ``symmetric``).
-    Then the loss depends on who else is in the batch: accumulated micro-batches find partners within each.
+    With labels (N,), the similarity of each pair from −1 to 1, the loss is the squared error of the cosine
+    (``ops.cosine_loss``). Without labels, each text has to find its partner among all N
+    (``ops.in_batch_softmax_loss``, with ``scale`` and ``symmetric``). That loss depends on the whole
+    batch: with accumulated micro-batches, each text looks for its partner in its own micro-batch only.
     """
 
     losses = ("loss",)
@@ -171,8 +176,7 @@ class SentencePairs(Module):
     def forward(self, *batch: Any, context: Context | None = None, **named: Any) -> tuple[BertOutput, Cache]:
         """N pairs of texts, first and second, on the host → outputs, cache.
 
-        What a batch can hold: see ``prepare``. One that has been prepared and is on the device may be given
-        instead.
+        ``prepare`` says what a batch can hold. A prepared batch that is on the device may be given instead.
         """
         if len(batch) == 1 and isinstance(batch[0], PairInputs):
             [inputs] = batch
@@ -192,7 +196,7 @@ class SentencePairs(Module):
         return BertOutput(loss=loss), Cache(self, x_cache, y_cache, loss_cache, loss_backward)
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The ``denominator`` of a batch alone: how many pairs it has."""
+        """The ``denominator`` for this batch by itself: how many pairs it has."""
         return {"denominator": len(batch["first"]["input_ids"])}
 
     def backward(self, cache: Cache, dloss: Array | float = 1.0) -> None:
@@ -204,7 +208,7 @@ class SentencePairs(Module):
 
 
 def _read_modules(folder: Path) -> dict[str, Any]:
-    """How a folder pools its vectors; nothing if it does not say. Raises UserError for a way unknown here."""
+    """How a folder pools its vectors; empty if it does not say. Raises UserError for an unknown pooling."""
     path = folder / MODULES_FILE
     if not path.is_file():
         return {}
@@ -215,16 +219,16 @@ def _read_modules(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path}: damaged, expected a list of modules, each with a type") from None
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise UserError(
-            f"{path}: a sentence encoder of {', '.join(kinds)}; here it can only be a Transformer, then "
-            "Pooling, then perhaps Normalize"
+            f"{path}: the modules are {', '.join(kinds)}; only Transformer, Pooling and, optionally, "
+            "Normalize are supported, in this order"
         )
     return {"pooling": _read_pooling(folder / POOLING_FOLDER / "config.json"), "normalise": len(kinds) == 3}
 
 
 def _read_pooling(path: Path) -> str:
-    """The way of pooling in a file: by its name or, in older files, as one of several switches.
+    """The pooling in a file: given by its name or, in older files, by one of several switches.
 
-    Raises UserError if it is not exactly one that is known here.
+    Raises UserError if it is not exactly one of those that we know.
     """
     values = read_json(path, "pooling configuration")
     values = values if isinstance(values, dict) else {}

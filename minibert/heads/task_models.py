@@ -1,4 +1,4 @@
-"""The models of fine-tuning: the encoder and one more layer (Devlin et al., 2019, section 4)."""
+"""The fine-tuning models: the encoder and one more layer (Devlin et al., 2019, section 4)."""
 
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
@@ -36,18 +36,18 @@ Output = TypeVar("Output", bound=TaskOutput)
 
 
 class TaskModel(BertPretrainedModel, Generic[Output]):
-    """The encoder, and on top of it the head of one task. What the tasks have in common.
+    """The encoder with the head of one task on top: what all tasks have in common.
 
     A task makes its head in ``_add_head`` and its targets from labels in ``_targets``. ``_head`` fills in
-    logits and, with targets, the loss, and returns its cache; ``_head_backward`` takes the derivatives of
-    both, and returns what the head has read, by name, with its derivative.
+    logits and, with targets, the loss, and returns its cache. ``_head_backward`` takes the derivatives of
+    both, and returns the name of what the head read and its derivative.
 
-    With ``config.feature_layers`` only the head learns, from hidden states without dropout. They are told as
-    ``outputs.features``, and need not be computed again if they are given back as ``features``.
+    With ``config.feature_layers`` only the head learns, from hidden states without dropout. These are
+    returned as ``outputs.features``; passed back as ``features``, they need not be computed again.
 
-    A loss is a sum divided by ``denominator``, which defaults to the number of labels in the batch; for
-    micro-batches pass that of all of them, and their losses and gradients add up to those of the one large
-    batch. Labels of −100 do not count.
+    A loss is a sum divided by ``denominator``, which defaults to the number of labels in the batch. For
+    micro-batches that make up one batch, pass the number of labels in the whole batch: their losses and
+    gradients then add up to those of the whole batch. Labels of −100 do not count.
     """
 
     begins_with_new_head = True
@@ -78,8 +78,8 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
     ) -> TaskInputs:
         """Check a batch, and find its targets. Everything is on the host.
 
-        What the labels are, the class says. The others are those of ``encoder_inputs``. Raises UserError for
-        a batch that does not fit the model.
+        The docstring of the class says what the labels are. The other arguments are those of
+        ``encoder_inputs``. Raises UserError for a batch that does not fit the model.
         """
         inputs = encoder_inputs(self.config, **encoder, dtype=self.dtype)
         shape = inputs.attention_mask.shape
@@ -97,10 +97,9 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
         return_attentions: bool = False,
         **batch: Any,
     ) -> tuple[Output, Cache]:
-        """A batch on the host → outputs, cache. What a batch can hold: see ``prepare``.
+        """A batch on the host → outputs, cache. ``prepare`` says what a batch can hold.
 
-        Without labels there is no loss. A batch that has been prepared and is on the device may take the
-        place of ``input_ids``.
+        Without labels there is no loss. A prepared batch that is on the device may replace ``input_ids``.
         """
         inputs = self._on_device(input_ids, batch)
         context = context or self.new_context()
@@ -129,23 +128,23 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
         raise NotImplementedError
 
     def _targets(self, labels: Any, shape: tuple[int, int], denominator: float | None) -> Any:
-        """What the labels of a batch of this shape (B, S) say, on the host."""
+        """The targets that the labels of a batch of this shape (B, S) describe, on the host."""
         raise NotImplementedError
 
     def _head(self, outputs: Output, targets: Any, context: Context) -> Cache:
-        """Fill in logits and, with targets, the loss."""
+        """Fill in logits and, if there are targets, the loss."""
         raise NotImplementedError
 
     def _head_backward(self, cache: Cache, derivatives: Derivatives) -> tuple[str, Array]:
-        """The derivatives of ``head_outputs``, or None → the name of what was read, and its derivative."""
+        """The derivatives of ``head_outputs``, or None → the name of what the head read, its derivative."""
         raise NotImplementedError
 
     def _features(self, states: Array, attention_mask: Array) -> Array:
-        """What the head reads of the chosen hidden states side by side, (B, S, head size)."""
+        """What the head reads, from the chosen hidden states side by side, (B, S, head size)."""
         return states
 
     def _given_features(self, features: Any, shape: tuple[int, int]) -> Array:
-        """The same, computed before."""
+        """The same, computed earlier."""
         return given_features(features, (*shape, self.config.head_size), self.dtype)
 
     def _read(self, outputs: TaskOutput) -> Array:
@@ -155,11 +154,11 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
         return outputs.last_hidden_state
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The ``denominator`` of a batch alone; those of micro-batches are added up."""
+        """The ``denominator`` for this batch by itself; those of micro-batches are added up."""
         return {"denominator": count_labels(batch["labels"])}
 
     def _backward(self, cache: Cache, derivatives: Derivatives) -> Array | None:
-        """The derivatives of loss and logits become those of what the head has read."""
+        """Turn the derivatives of loss and logits into those of what the head read."""
         head_derivatives = {name: derivatives.pop(name, None) for name in self.head_outputs}
         head_cache, encoder_cache = cache.pop(self), cache.pop(self)
         if any(derivative is not None for derivative in head_derivatives.values()):
@@ -175,7 +174,7 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
 
     labels (B,): classes, for a softmax over K labels; or with ``config.problem_type`` "regression" (the
     default for K = 1) the numbers themselves, (B,) or (B, K), for the squared error. With
-    ``config.feature_layers`` the mean of a text's hidden states stands for the pooled vector, which a frozen
+    ``config.feature_layers`` the mean of a text's hidden states replaces the pooled vector, which a frozen
     encoder would not have learned to make.
     """
 
@@ -204,7 +203,7 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
         return targets.divided_by(denominator)
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The classes that count; of a regression all numbers."""
+        """The number of labels that count; for a regression, all of them."""
         return (
             {"denominator": batch["labels"].size}
             if self.config.is_regression
@@ -248,12 +247,12 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
 class BertForTokenClassification(TaskModel[ClassifierOutput]):
     """A tag for each token: scores W · hidden + b, and a softmax for each token, or one CRF for all.
 
-    labels (B, S), −100 at tokens without a tag: special ones and, as is usual, all but the first piece
-    of a word. With ``crf`` the labelled tokens of a sequence are neighbours, whatever stands between them,
-    and the loss is divided by the number of sequences instead of tokens.
+    labels (B, S), −100 at tokens without a tag: special tokens and, usually, all but the first subword of a
+    word. With ``crf`` the labelled tokens of a sequence count as adjacent, whatever comes between them, and
+    the loss is divided by the number of sequences instead of tokens.
 
-    ``crf`` goes into the configuration; None leaves what it says. transformers has no CRF: it opens such a
-    model, gives the same logits, and reports the CRF's three tensors as not used.
+    ``crf`` is stored in the configuration; None keeps what it says. transformers has no CRF: it opens such a
+    model, computes the same logits, and reports the CRF's three tensors as unused.
     """
 
     output = ClassifierOutput
@@ -274,7 +273,7 @@ class BertForTokenClassification(TaskModel[ClassifierOutput]):
         return targets.divided_by(denominator)
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The tokens with a label; with the CRF the sequences with any."""
+        """The number of tokens with a label; with the CRF, of sequences with such tokens."""
         counted = batch["labels"] != IGNORED
         return {"denominator": int((counted if self.crf is None else counted.any(axis=1)).sum())}
 
@@ -308,8 +307,8 @@ class BertForTokenClassification(TaskModel[ClassifierOutput]):
     def best_tags(self, logits: Array, chosen: Any) -> Array:
         """The most probable tags: logits (B, S, K) → (B, S) on the host, −100 where none is asked for.
 
-        chosen (B, S), on the host, says which tokens get a tag: those that get a label in training. Each
-        gets that of its largest logit; with the CRF all of a sequence together get the most probable tags.
+        chosen (B, S), on the host, says which tokens get a tag: those that have a label in training. Each
+        gets the tag with its largest logit. With the CRF, each sequence gets its most probable tag sequence.
         """
         *shape, num_tags = logits.shape
         positions, inside = words_first(tokens_chosen(chosen, tuple(shape)))
@@ -322,10 +321,11 @@ class BertForTokenClassification(TaskModel[ClassifierOutput]):
 
 
 class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
-    """Where in a passage the answer to a question begins and ends: two scores for each token.
+    """Where in a passage the answer to a question starts and ends: two scores for each token.
 
-    start_positions, end_positions (B,): the first and last token of the answer, 0 (that is [CLS]) for none;
-    beyond the sequence they are ignored. The loss is the mean of two cross-entropies over all S tokens.
+    start_positions, end_positions (B,): the first and last token of the answer, or 0, which is [CLS], if
+    there is none. Positions beyond the sequence are ignored. The loss is the mean of two cross-entropies over
+    all S tokens.
     """
 
     output = QuestionAnsweringOutput
@@ -335,13 +335,13 @@ class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
         self.qa_outputs = Linear(config.head_size, 2)
 
     def prepare(self, *, start_positions: Any = None, end_positions: Any = None, **batch: Any) -> TaskInputs:
-        """Check a batch, and find its targets; the denominator may be two, for the starts and for the ends.
+        """Check a batch, and find its targets; there may be two denominators, for the starts and the ends.
 
-        Raises UserError for a batch that does not fit the model, and for one kind of positions without the
-        other.
+        Raises UserError for a batch that does not fit the model, and if only one of start_positions and
+        end_positions is given.
         """
         if (start_positions is None) != (end_positions is None):
-            raise UserError("give both start_positions and end_positions, or none of them")
+            raise UserError("give both start_positions and end_positions, or neither")
         labels = None if start_positions is None else (start_positions, end_positions)
         return super().prepare(labels=labels, **batch)
 
@@ -350,7 +350,7 @@ class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
         return span_targets(starts, ends, shape, denominator, self.dtype)
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The starts and the ends that count, which are not always equally many."""
+        """The numbers of starts and of ends that count, which may differ."""
         length = batch["input_ids"].shape[1]
         return {"denominator": count_spans(batch["start_positions"], batch["end_positions"], length)}
 

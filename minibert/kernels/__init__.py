@@ -1,7 +1,7 @@
-"""The operations of ``ops`` made fast. Nobody needs this to understand BERT.
+"""Fast versions of the operations of ``ops``. Nobody needs them to understand BERT.
 
-Importing this package enters its kernels in the table of ``ops``, from where they take over for
-arrays of their library and dtype.
+Importing this package registers its kernels in the table of ``ops``. They then take over for arrays of
+their library and dtype.
 """
 
 from minibert.kernels import cpu, cuda

@@ -1,8 +1,8 @@
-"""Which arguments the kernels are right for; for all others the reference computes (``ops.register``).
+"""Which arguments the kernels accept; for all others the reference computes (``ops.register``).
 
-A function for each operation, with the parameters of its forward. The kernels want what the operation's
-docstring says and nothing broader: these shapes, indices that are integers, arrays of one library, and
-nothing in more digits than they compute in, since the reference would then return more digits too.
+There is a function for each operation, with the parameters of its forward. The kernels accept what the
+operation's docstring says and nothing broader: the shapes given there, integer indices, arrays of one
+library, and no dtype wider than the one they compute in, since the reference would then return it too.
 """
 
 from collections.abc import Collection
@@ -33,7 +33,7 @@ def linear(x: Array, weight: Array, bias: Array) -> bool:
 def linear_activation(
     x: Array, weight: Array, bias: Array, activation: str, *, known: Collection[Any] | None = None
 ) -> bool:
-    """The same, and the activation is one of the functions that the kernel knows; None: it knows all."""
+    """As for ``linear``, and the kernel knows the activation; with ``known`` None it knows all of them."""
     forward, _ = ACTIVATIONS.get(activation, (None, None))
     return forward is not None and (known is None or forward in known) and linear(x, weight, bias)
 
@@ -74,7 +74,7 @@ def embed(
     probability: float,
     key: DropoutKey | Array | None,
 ) -> bool:
-    """Tables (…, H), of which that of positions has at least S rows; ids and types (B, S)."""
+    """Tables (…, H), the one of positions with at least S rows; ids and types (B, S)."""
     tables = word_weight, position_weight, token_type_weight
     return (
         layer_norm(word_weight, norm_weight, norm_bias, eps)
@@ -142,7 +142,7 @@ def dropout_keys(stream: Array, sites: int) -> bool:
 
 
 def global_norm(grad: Array) -> bool:
-    """grad 1-D and without gaps."""
+    """grad 1-D and contiguous."""
     return _floats(grad) and _flat(grad)
 
 
@@ -163,7 +163,7 @@ def adamw_update(
     copy: Array | None = None,
     norm: Array | None = None,
 ) -> bool:
-    """value, grad, mean, variance and copy 1-D, of one length and without gaps; all else numbers."""
+    """value, grad, mean, variance and copy 1-D, equally long and contiguous; all else numbers."""
     buffers = value, grad, mean, variance
     numbers = lr, clip, beta1, beta2, eps, weight_decay, mean_correction, variance_correction
     return (
@@ -176,7 +176,7 @@ def adamw_update(
 
 
 def _floats(x: Array, *others: Array) -> bool:
-    """Whether these are arrays of x's library and dtype; beside one in 16 bits float32 is right too."""
+    """Whether these are arrays of x's library and dtype; if x has 16 bits, others may be float32."""
     ndarray = get_array_module(x).ndarray
     return (
         isinstance(x, ndarray)
@@ -196,7 +196,7 @@ def _integers(x: Array, *indices: Array) -> bool:
 
 
 def _numbers(*values: Any) -> bool:
-    """Whether these are Python's numbers or float32; NumPy's float64 and integers would widen a result."""
+    """Whether these are Python numbers or float32; NumPy's float64 and integers would widen a result."""
     return all(
         value.ndim == 0 and value.dtype == FLOAT32
         if hasattr(value, "dtype")

@@ -1,7 +1,7 @@
-"""The context of a forward pass: what it needs besides its input, handed down as one argument.
+"""The context of a forward pass: what it needs besides its input, passed down as one argument.
 
-Nothing of a pass is kept on a module. Is this training? Which random bits does dropout take? Does somebody
-watch? A :class:`Context` answers all three, and every layer passes on the one that it was given.
+Nothing of a pass is kept on a module. Is this training? Which random bits does dropout use? Is anybody
+observing? A :class:`Context` answers all three, and every layer passes on the one that it was given.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ KEYS_AT_ONCE = 64  # a model of 12 layers has 37 dropouts
 
 
 class Observer:
-    """Sees the intermediate values of a forward pass, and may replace them; likewise in the backward pass.
+    """Sees the intermediate values of a forward pass and may replace them; likewise in the backward pass.
 
     Values have dotted names like parameters, from the model down:
 
@@ -27,41 +27,41 @@ class Observer:
         encoder.layer.0.attention                      the output of the first sublayer: (B, S, H)
         encoder.layer.0.intermediate                   (B, S, F)
 
-    A model with heads puts ``bert.`` in front. Subclasses override what they need. A plain function
-    ``f(name, value)`` may stand for an observer that only looks at, or replaces, values of the forward pass.
+    A model with heads puts ``bert.`` in front of them. Subclasses override what they need. A plain function
+    ``f(name, value)`` can serve as an observer that looks at, or replaces, values of the forward pass only.
     """
 
     def wants(self, name: str) -> bool:
-        """Whether to be shown the value of this name. A value that nobody wants costs nothing."""
+        """Whether to be shown the value of this name. A value that no observer wants costs nothing."""
         return True
 
     def forward(self, name: str, value: Array) -> Array | None:
-        """See a value. An array that is returned takes its place."""
+        """See a value. If an array is returned, it replaces the value."""
         return None
 
     def backward(self, name: str, dvalue: Array) -> Array | None:
-        """See the derivative with respect to the value that the pass went on with.
+        """See the derivative with respect to the value that the pass continued with.
 
-        An array that is returned is the derivative with respect to the value that the model computed. By
-        default that is ``dvalue`` again or, if the value was replaced, 0: what took its place was a constant.
+        If an array is returned, it is the derivative with respect to the value that the model computed. By
+        default that is ``dvalue`` itself or, if the value was replaced, 0: the replacement was a constant.
         """
         return None
 
 
 class Recorder(Observer):
-    """Keeps the values of some names, and in the backward pass adds to their derivatives."""
+    """Keeps the values of the given names, and in the backward pass adds to their derivatives."""
 
     def __init__(self, names: Sequence[str]):
         self.values: dict[str, Array | None] = dict.fromkeys(names)
         self._added: dict[str, Array | None] = {}
 
     def add(self, derivatives: Sequence[Array | None] | None) -> None:
-        """What the coming backward pass adds, in the order of the names; None is nothing."""
+        """Set what the next backward pass adds, in the order of the names; None adds nothing."""
         if derivatives is not None:
             self._added = dict(zip(self.values, derivatives, strict=True))
 
     def wants(self, name: str) -> bool:
-        """Only the names that it was made with."""
+        """Whether this is one of the given names."""
         return name in self.values
 
     def forward(self, name: str, value: Array) -> None:
@@ -69,7 +69,7 @@ class Recorder(Observer):
         self.values[name] = value
 
     def backward(self, name: str, dvalue: Array) -> Array | None:
-        """Add what there is for this name."""
+        """Add the derivative that was set for this name, if any."""
         added = self._added.get(name)
         return None if added is None else dvalue + added
 
@@ -85,21 +85,21 @@ class _Function(Observer):
 
 
 class Observation:
-    """The cache of one value that was observed: its backward is that of the identity, or the observer's."""
+    """The cache of one observed value: its backward is the observer's or, by default, the identity's."""
 
     def __init__(self, observer: Observer, name: str, replaced: bool):
         self._observer, self._name, self._replaced = observer, name, replaced
 
     def backward(self, dvalue: Array) -> Array:
-        """dvalue, with respect to the value that the pass went on with → to the one that was computed."""
-        answer = self._observer.backward(self._name, dvalue.copy())  # ours may be overwritten further down
+        """dvalue, with respect to the value that the pass continued with → to the one that was computed."""
+        answer = self._observer.backward(self._name, dvalue.copy())  # ours may be overwritten later on
         if answer is not None:
             return answer
         return get_array_module(dvalue).zeros_like(dvalue) if self._replaced else dvalue
 
 
 class _Observations(list):
-    """Those of several observers of one value, in the order in which they saw it."""
+    """The observations of one value by several observers, in the order in which they saw it."""
 
     def backward(self, dvalue: Array) -> Array:
         for observation in reversed(self):
@@ -110,8 +110,8 @@ class _Observations(list):
 class DropoutKeys:
     """The keys of one forward pass: a new one for each use of dropout, counted from 0.
 
-    They are made from a stream of :func:`dropout_stream`, where the stream is, so that nothing passes through
-    the host. A use is what counts and not a module: a layer that is used twice draws anew.
+    They are computed from a stream (see :func:`dropout_stream`) on the stream's device, so that nothing
+    passes through the host. Uses are counted, not modules: a layer that is used twice draws new bits.
     """
 
     def __init__(self, stream: Array, site: int = 0):
@@ -119,7 +119,7 @@ class DropoutKeys:
         self._keys: Array | None = None
 
     def next(self, wanted: bool = True) -> Array | None:
-        """The key of the next use, (2,) uint32; a use that needs none counts too, so others keep theirs."""
+        """The key of the next use, (2,) uint32; a use that needs none is counted, so others keep theirs."""
         site = self._site
         self._site += 1
         if not wanted:
@@ -129,7 +129,7 @@ class DropoutKeys:
         return self._keys[site]
 
     def copy(self) -> "DropoutKeys":
-        """The same keys from here on, counted by itself."""
+        """A copy that yields the same keys from here on, with its own counter."""
         copy = DropoutKeys(self._stream, self._site)
         copy._keys = self._keys
         return copy
@@ -138,9 +138,11 @@ class DropoutKeys:
 class Context:
     """What a forward pass needs besides its input.
 
-    ``training`` turns dropout on, and ``stream``, from :func:`dropout_stream` and on the model's device, says
-    which random bits it takes: the same stream, the same bits. ``observer`` is an :class:`Observer`,
-    or a function of a name and a value. A context is for one forward pass.
+    ``training`` turns dropout on. ``stream`` comes from :func:`dropout_stream`, is on the model's device, and
+    determines the random bits: the same stream gives the same bits. ``observer`` is an :class:`Observer`, or
+    a function of a name and a value. A context serves one forward pass.
+
+    Raises ValueError for training without a stream.
     """
 
     def __init__(
@@ -169,7 +171,7 @@ class Context:
 
     @property
     def observed(self) -> bool:
-        """Whether anybody watches."""
+        """Whether there is any observer."""
         return bool(self._observers)
 
     def name(self, name: str) -> str:
@@ -177,11 +179,11 @@ class Context:
         return self._path + name
 
     def wants(self, *names: str) -> bool:
-        """Whether somebody wants to see one of these values."""
+        """Whether any observer wants to see one of these values."""
         return any(observer.wants(self._path + name) for name in names for observer in self._observers)
 
     def observe(self, name: str, value: Array) -> tuple[Array, Any]:
-        """Show a value → the value to go on with, and a cache for ``observed_backward``."""
+        """Show a value → the value to continue with, and a cache for ``observed_backward``."""
         if not self._observers:
             return value, None
         full, caches = self._path + name, _Observations()
@@ -195,19 +197,19 @@ class Context:
     # -- Other contexts of the same pass --------------------------------------------------------
 
     def inside(self, name: str) -> "Context":
-        """The context for the module of this name inside the present one: it only changes names."""
+        """The context for the submodule of this name. Only the names of values differ."""
         return self._changed(_path=f"{self._path}{name}.") if self._observers else self
 
     def with_observer(self, observer: Observer) -> "Context":
-        """This context with one more observer, who sees each value after the others."""
+        """This context with one more observer, which sees each value after the others."""
         return self._changed(_observers=(*self._observers, observer))
 
     def without_dropout(self) -> "Context":
-        """This context for a part of the model that does not learn."""
+        """This context without dropout, for a part of the model that does not learn."""
         return self._changed(training=False, _keys=None)
 
     def copy(self) -> "Context":
-        """The same context at the same place, for doing the coming part of the pass once more."""
+        """A copy at the same point of the pass, for running the next part of the pass again."""
         return self._changed(_keys=self._keys.copy() if self._keys else None)
 
     def _changed(self, **attributes: Any) -> "Context":

@@ -1,20 +1,20 @@
-"""The first values of parameters."""
+"""The initial values of parameters."""
 
 import numpy as np
 
-STREAM = 0x1817  # tells this use of a seed from all others
-STD = 0.02  # of weights, in google-research/bert
+STREAM = 0x1817  # distinguishes this use of a seed from all others
+STD = 0.02  # standard deviation of weights in google-research/bert
 
 
 def first_values(
     init: str, shape: tuple[int, ...], rng: np.random.Generator, std: float, truncated: bool = True
 ) -> np.ndarray | float:
-    """Where a parameter starts: random weights ("normal"), waves ("sinusoidal"), 0 ("zeros") or 1 ("ones").
+    """A parameter's initial value: random ("normal"), waves ("sinusoidal"), 0 ("zeros") or 1 ("ones").
 
-    Weights are normal with mean 0 and standard deviation ``std``. With ``truncated`` (google-research/bert)
-    a number beyond two standard deviations is drawn again; without (Hugging Face) it stays. They are drawn on
-    the host in float64, so that they depend on neither device nor dtype. The waves of ``sinusoids`` are as
-    large as if they were normal.
+    Random weights are normal with mean 0 and standard deviation ``std``. With ``truncated``
+    (google-research/bert) numbers beyond two standard deviations are drawn again; without it (Hugging Face)
+    they are kept. Weights are drawn on the host in float64, so that they depend on neither device nor dtype.
+    The waves of ``sinusoids`` are scaled to the same root mean square.
     """
     if init == "normal":
         return std * _standard_normal(rng, shape, truncated)
@@ -24,12 +24,12 @@ def first_values(
 
 
 def sinusoids(count: int, size: int) -> np.ndarray:
-    """Positions as waves (Vaswani et al., 2017, section 3.5), times √2: row p, columns 2i and 2i + 1 are
+    """Sinusoidal positions (Vaswani et al., 2017, section 3.5) times √2. Row p, columns 2i and 2i + 1 are
 
         √2 sin(p / 10000^(2i / size))  and  √2 cos(p / 10000^(2i / size))
 
-    so that the mean square is 1. The row of position p + k is a rotation of that of p, the same for all p.
-    (count, size) float64.
+    so that the mean square is 1. Row p + k is a rotation of row p, and the rotation is the same for all p.
+    Returns (count, size) float64.
     """
     columns = np.arange(size)
     angles = np.arange(count)[:, None] / 10000.0 ** ((columns - columns % 2) / size)  # (count, size)

@@ -29,7 +29,7 @@ class Linear(Module):
 
 
 class LayerNorm(Module):
-    """y = γ (x − μ)/σ + β over the last axis. weight γ and bias β (size,), neither decayed."""
+    """y = γ (x − μ)/σ + β over the last axis. weight γ and bias β (size,), without weight decay."""
 
     def __init__(self, size: int, eps: float):
         super().__init__()
@@ -50,7 +50,7 @@ class LayerNorm(Module):
 
 
 class Embedding(Module):
-    """A table of ``count`` rows of ``size`` numbers, one for each id. ``init``: see ``nn.initialise``."""
+    """A table (count, size): one row of ``size`` numbers per id. ``init``: see ``nn.initialise``."""
 
     def __init__(self, count: int, size: int, init: str = "normal"):
         super().__init__()
@@ -61,14 +61,14 @@ class Embedding(Module):
         return ops.embedding(self.weight.value, ids)
 
     def backward(self, dout: Array, cache: Cache) -> None:
-        """dout (…, size); adds to the gradient of weight. Integers have no derivative to return."""
+        """dout (…, size); adds to the gradient of weight. Returns nothing: ids have no derivative."""
         self.weight.add_grad(ops.embedding_backward(dout, cache))
 
 
 class Dropout(Module):
-    """In training each element becomes 0 with some probability, and the others grow in turn.
+    """In training, each element becomes 0 with this probability; the others are scaled up to compensate.
 
-    Fused operations do this themselves; they take ``probability`` and the next key of the context.
+    Fused operations do this themselves: they take ``probability`` from here and the next key of the context.
     """
 
     def __init__(self, probability: float):
@@ -76,10 +76,10 @@ class Dropout(Module):
         self.probability = probability
 
     def forward(self, x: Array, context: Context | None = None) -> tuple[Array, Cache]:
-        """x and y of any one shape."""
+        """x → y, both of the same, arbitrary shape."""
         context = context or self.new_context()
         return ops.dropout(x, self.probability, context.dropout_key(self.probability))
 
     def backward(self, dout: Array, cache: Cache) -> Array:
-        """dout → dx, with the same elements 0."""
+        """dout → dx, where the same elements are 0."""
         return ops.dropout_backward(dout, cache)

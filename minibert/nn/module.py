@@ -1,4 +1,4 @@
-"""Module: a tree of parameters, with names that follow from the attributes."""
+"""Module: a tree of parameters, which are named after the attributes that hold them."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from minibert.precision import Precision, check_precision, choose_precision
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the parameters of a tree of modules are, and what it computes in."""
+    """Where the parameters of a tree of modules are stored, and the precision that it computes in."""
 
     device: Device
     precision: Precision
@@ -23,17 +23,17 @@ class Placement:
 
 
 class Module:
-    """Something with parameters, made of modules. It has two methods of its own:
+    """A part of a model, made of parameters and other modules. Subclasses define two methods:
 
         y, cache = module.forward(x, …, context)          dx = module.backward(dout, cache)
 
     Nothing of a pass is kept on ``self``: what the backward needs is in the cache (``ops.Cache``), and what
     the forward needs besides its input is in the ``context``. So a module can be used twice before its
     backwards run. ``backward`` adds to the parameters' ``grad`` and returns the derivative of the input. It
-    uses its cache up, so that the memory of each part is free as soon as it has been used.
+    uses up its cache, so that the memory of each part is freed as soon as it has been used.
 
-    The root of a tree has one flat buffer for all parameters. ``allocate`` makes it; a module that is used
-    without is allocated as it is, in float32 on the CPU.
+    The root of a tree has one flat buffer for all parameters, which ``allocate`` makes. A module that is used
+    without calling it is allocated by itself, in float32 on the CPU.
     """
 
     is_block = False  # a block's parameters lie together in the buffer, matrices first
@@ -60,7 +60,7 @@ class Module:
             yield from child.modules()
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Every parameter once, by its dotted name; a tied one by the first of its names."""
+        """Every parameter once, with its dotted name; a tied one with the first of its names."""
         seen = set()
         for name, parameter in self._all_parameters(""):
             if id(parameter) not in seen:
@@ -76,7 +76,7 @@ class Module:
 
     @property
     def frozen(self) -> bool:
-        """Whether nothing in this module learns: no optimiser moves any of its parameters."""
+        """Whether nothing in this module learns: the optimiser updates none of its parameters."""
         return all(parameter.frozen for _, parameter in self.named_parameters())
 
     # -- Storage --------------------------------------------------------------------------------
@@ -91,9 +91,11 @@ class Module:
     ) -> None:
         """Give all parameters their place in one new flat buffer. Only the root of a tree does this.
 
-        ``dtype`` is that of the parameters, float32 or float64, and ``precision`` one of ``PRECISIONS``, if
-        it is to be another. Values that the parameters already have are kept, so a head can be added to a
-        trained encoder; the others get first values, unless whoever calls this sees to it.
+        ``dtype`` is the dtype of the parameters, float32 or float64. ``precision`` is one of ``PRECISIONS``,
+        if the module is to compute in another. Parameters that already have values keep them, so a head can
+        be added to a trained encoder. The others are initialised, unless ``first_values`` is False.
+
+        Raises UserError if the device cannot be used or lacks the precision.
         """
         device = resolve_device(device)
         chosen = choose_precision(dtype, precision)
@@ -116,9 +118,9 @@ class Module:
         truncated: bool = True,
         only: Collection[str] | None = None,
     ) -> None:
-        """Set every parameter, or ``only`` those named, to its first value (see ``nn.initialise``).
+        """Set every parameter, or ``only`` those named, to its initial value (see ``nn.initialise``).
 
-        They are drawn in the order of the names, so that they do not depend on the layout of the buffer.
+        Values are drawn in the order of ``named_parameters``, so they do not depend on the buffer's layout.
         """
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([STREAM, seed])))
         for name, parameter in self.named_parameters():
@@ -129,7 +131,7 @@ class Module:
 
     @property
     def placement(self) -> Placement:
-        """Where the parameters are; they are allocated now if they have not been."""
+        """Where the parameters are stored; they are allocated now if they have not been yet."""
         if self._placement is None:
             self.allocate()
             return self.placement
@@ -172,17 +174,17 @@ class Module:
             parameter.fresh = True
 
     def train(self) -> None:
-        """From now on a forward pass that is given no context has dropout."""
+        """From now on, forward passes that are given no context use dropout."""
         for module in self.modules():
             module.training = True
 
     def eval(self) -> None:
-        """From now on a forward pass that is given no context has no dropout."""
+        """From now on, forward passes that are given no context use no dropout."""
         for module in self.modules():
             module.training = False
 
     def new_context(self) -> Context:
-        """The context of a forward pass that was given none: in training with random bits of its own."""
+        """The context for a forward pass that was given none; in training it has new random bits."""
         if not self.training:
             return Context()
         stream = dropout_stream(self._dropout_seed, self._passes)
@@ -190,19 +192,19 @@ class Module:
         return Context(training=True, stream=self.device.asarray(stream))
 
     def seed_dropout(self, seed: int) -> None:
-        """Start the random bits of forward passes without a context anew: the same seed, the same bits."""
+        """Restart the random bits of forward passes without a context: the same seed gives the same bits."""
         self._dropout_seed, self._passes = seed, 0
 
-    # -- To look at -----------------------------------------------------------------------------
+    # -- Display --------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return "\n".join(_tree_lines("", self))
 
 
 def _tree_lines(name: str, module: Module, depth: int = 0) -> Iterator[str]:
-    """A line for each module, with the shapes of its own parameters and the number of all inside.
+    """One line per module: how many parameters it has in all, and the shapes of its own.
 
-    Modules of a list that look alike are told once.
+    Consecutive modules of a list that look alike are shown once.
     """
     count = sum(parameter.size for _, parameter in module.named_parameters())
     shapes = (f"{n} {p.shape}" for n, p in vars(module).items() if isinstance(p, Parameter))
@@ -225,13 +227,13 @@ def _is_next(name: str, following: str) -> bool:
 
 
 def _kind(piece: Piece) -> int:
-    """Packed matrices, other matrices, packed vectors, the rest: what is decayed comes before what is not."""
+    """A sort key: packed matrices, other matrices, packed vectors, the rest; so weight decay comes first."""
     is_vector = len(piece.shape) == 1
     return 2 * is_vector + (not isinstance(piece, Packed))
 
 
 def _unique(pieces: list[Piece]) -> list[Piece]:
-    """Each parameter once: where it is packed if it is, else where it was first met."""
+    """Each parameter once: in its pack if it has one, else where it first occurs."""
     seen: set[int] = set()
     for piece in pieces:
         if isinstance(piece, Packed):

@@ -1,4 +1,4 @@
-"""The derivatives of a model's outputs, which its backward takes by name."""
+"""The derivatives with respect to a model's outputs, which its backward takes by name."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -11,7 +11,7 @@ Derivatives = dict[str, Any]  # of the scalar objective, by the name of the outp
 
 
 class OutputKinds:
-    """Shapes and dtypes of the outputs of one forward pass, a dataclass: what their derivatives are like."""
+    """Shapes and dtypes of the outputs (a dataclass) of one forward pass; their derivatives have the same."""
 
     def __init__(self, outputs: Any):
         found = ((field.name, getattr(outputs, field.name)) for field in fields(outputs))
@@ -24,8 +24,8 @@ class OutputKinds:
     def check(self, given: Mapping[str, Any], device: Device) -> Derivatives:
         """The derivatives ``dlogits=…`` that a backward was given, by the names of the outputs.
 
-        Those that are None are left out. Raises TypeError for a name that is no output of that pass, and
-        ValueError for a derivative of another shape than the output.
+        Those that are None are left out. Raises TypeError for a name that is not an output of that pass, and
+        ValueError for a derivative whose shape is not that of the output.
         """
         derivatives = {}
         for name, derivative in given.items():
@@ -46,7 +46,7 @@ def _kind(output: Array | list[Array]) -> Any:
 
 
 def _fitting(name: str, derivative: Any, kind: Any, device: Device) -> Any:
-    """A derivative as an array of the output's dtype on the device, or a list of these and None."""
+    """A derivative as an array of the output's dtype on the device, or a list of such arrays and None."""
     if isinstance(kind, list):
         if len(derivative) != len(kind):
             raise ValueError(
@@ -66,7 +66,7 @@ def _fitting(name: str, derivative: Any, kind: Any, device: Device) -> Any:
 
 
 def plain_number(number: Array | float) -> Array | float:
-    """An array as it is, else a Python number: one of NumPy's would widen the dtype."""
+    """An array unchanged, anything else as a Python float: a NumPy scalar would widen the dtype."""
     return number if hasattr(number, "__setitem__") else float(number)
 
 

@@ -15,14 +15,14 @@ ALIGNMENT = 64  # every piece of the buffer begins at a multiple of this many el
 
 
 class Parameter:
-    """An array that is learned, with its gradient: two views of one shape into its model's buffers.
+    """An array that is learned, with its gradient: two views of the same shape into the model's buffers.
 
-    ``operand`` is what products read: ``value``, or its copy in 16 bits where the model computes in these.
-    ``init`` says how it starts ("normal", "sinusoidal", "zeros", "ones"), ``decay`` whether weight decay
-    applies, ``lr_scale`` and ``frozen`` how and whether the optimiser moves it.
+    ``operand`` is what products read: ``value``, or its 16-bit copy if the model computes in 16 bits.
+    ``init`` says how it is initialised ("normal", "sinusoidal", "zeros", "ones") and ``decay`` whether weight
+    decay applies. ``lr_scale`` multiplies its learning rate. The optimiser does not update it if ``frozen``.
 
-    A parameter whose model has not been allocated gets memory of its own when it is first used: float32 on
-    the CPU, with first values.
+    A parameter whose model has not been allocated gets its own memory when it is first used: float32 on
+    the CPU, with initial values.
     """
 
     def __init__(self, shape: tuple[int, ...], init: str = "normal", decay: bool = True):
@@ -44,14 +44,14 @@ class Parameter:
 
     @property
     def value(self) -> Array:
-        """What is learned."""
+        """The values that are learned."""
         if self._value is None:
             _allocate_alone(self)
         return self._value
 
     @value.setter
     def value(self, value: Array) -> None:
-        """Write into the buffer, so that ``parameter.value -= …`` does what one expects."""
+        """Write into the buffer, so that ``parameter.value -= …`` works as expected."""
         if value is not self.value:
             self._value[...] = value
 
@@ -82,18 +82,18 @@ class Parameter:
         return self._value is not None
 
     def bind(self, value: Array, operand: Array, grad: Array) -> None:
-        """Become these three views. The gradient is forgotten."""
+        """Use these three views from now on. The gradient is forgotten."""
         self._value, self._operand, self._grad = value, operand, grad
         self.fresh = True
 
     def settle_grad(self) -> None:
-        """Clear the gradient if none has been written since ``zero_grad``, which does not do so itself."""
+        """Set the gradient to 0 if none was written since ``zero_grad``, which does not do so itself."""
         if self.fresh:
             self._grad[...] = 0
             self.fresh = False
 
     def add_grad(self, gradient: Array) -> None:
-        """Add to ``grad``. The first time after ``zero_grad`` stores instead, which saves clearing it.
+        """Add to ``grad``. The first call after ``zero_grad`` stores instead, which saves clearing it.
 
         Raises ValueError if the shape is not the parameter's: broadcasting would hide a wrong gradient.
         """
@@ -110,10 +110,10 @@ class Parameter:
 
 
 class Packed:
-    """Parameters that lie next to each other in the buffer, so that one view spans them all.
+    """Parameters that are adjacent in the buffer, so that one view spans them all.
 
-    With query, key and value weights (H, H) each, ``value`` is the fused projection (3H, H), and
-    ``operand`` what products read of it.
+    For query, key and value weights of shape (H, H), ``value`` is the fused projection (3H, H), and
+    ``operand`` is what products read of it.
     """
 
     def __init__(self, parameters: Sequence[Parameter]):
@@ -137,11 +137,14 @@ class Packed:
         return self._operand
 
     def bind(self, value: Array, operand: Array) -> None:
-        """Become these two views."""
+        """Use these two views from now on."""
         self._value, self._operand = value, operand
 
     def add_grad(self, gradient: Array) -> None:
-        """Add each parameter's share of ``gradient`` (of the packed shape) to it."""
+        """Add each parameter's share of ``gradient`` to its ``grad``.
+
+        Raises ValueError if ``gradient`` does not have the packed shape.
+        """
         if gradient.shape != self.shape:
             raise ValueError(f"packed gradient has shape {gradient.shape}, expected {self.shape}")
         start = 0
@@ -153,14 +156,14 @@ class Packed:
 
 Piece = Parameter | Packed
 
-ALONE = 0xA10E  # tells this use of a seed from all others
+ALONE = 0xA10E  # distinguishes this use of a seed from all others
 
 
-_seeds = itertools.count()  # of parameters without a model: two of one shape should not be equal
+_seeds = itertools.count()  # for parameters without a model: two of the same shape should differ
 
 
 def _allocate_alone(piece: "Piece") -> None:
-    """Memory and first values for a parameter, or a pack, that no model has allocated."""
+    """Allocate and initialise a parameter, or a pack, that no model has allocated."""
     new = [parameter for parameter in members(piece) if not parameter.has_memory]
     ParameterBuffers([piece], resolve_device("cpu"), "float32")
     for parameter in new:
@@ -175,7 +178,7 @@ def members(piece: Piece) -> tuple[Parameter, ...]:
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of the flat buffer that the optimiser treats alike."""
+    """A contiguous part of the flat buffer that the optimiser treats alike."""
 
     start: int
     stop: int
@@ -185,10 +188,10 @@ class Segment:
 
 
 class ParameterBuffers:
-    """All values of a model in one 1-D array, all gradients in another, and what lies where.
+    """All values of a model in one 1-D array, all gradients in another, and what is where.
 
-    ``operand`` is a third, the values rounded to 16 bits, where products read these; else ``value`` itself.
-    The gaps that alignment leaves between pieces are zero in all, and stay zero.
+    If products read 16-bit weights, ``operand`` is a third array with the values rounded to 16 bits. If not,
+    it is ``value`` itself. Alignment leaves gaps between pieces, which are zero in all arrays and stay zero.
     """
 
     def __init__(self, pieces: Sequence[Piece], device: Device, dtype: str, operand_dtype: str | None = None):
@@ -238,16 +241,16 @@ class ParameterBuffers:
         return self._grad
 
     def round_operand(self) -> None:
-        """Make the 16-bit copy, if there is one, that of the values: after these were written to.
+        """Update the 16-bit copy, if there is one, after the values have been changed.
 
-        The optimiser's update does so by itself.
+        The optimiser's update does this itself.
         """
         if self.has_copy:
             self.operand[...] = self.value.astype(self.operand.dtype)
 
     @property
     def segments(self) -> list[Segment]:
-        """The buffer as the fewest runs of equal decay, learning-rate scale and frozen flag."""
+        """The buffer as the fewest segments with equal decay, learning-rate scale and frozen flag."""
         segments: list[Segment] = []
         start = 0
         for parameter, stop in zip(self.parameters, self.ends, strict=True):

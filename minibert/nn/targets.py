@@ -13,10 +13,10 @@ IGNORED = -100  # a label that does not count
 
 @dataclass(frozen=True)
 class Targets:
-    """Which rows are predicted and what is right there; positions, labels and weights (N,), for a CRF (B, W).
+    """The rows to predict and their correct labels; positions, labels and weights (N,), for a CRF (B, W).
 
-    ``positions`` are flat row numbers. A row with weight 0 counts for nothing. The sum of the others is
-    divided by the ``denominator``, a 0-d array; it starts as their number, or 1 if there is none.
+    ``positions`` are flat row numbers. A row with weight 0 does not count. The loss is a sum over the rows,
+    divided by ``denominator``, a 0-d array. By default that is the number of rows that count, but at least 1.
     """
 
     positions: Array
@@ -32,9 +32,10 @@ class Targets:
 
 
 def class_targets(name: str, labels: Any, shape: tuple[int, ...], num_classes: int, dtype: str) -> Targets:
-    """Labels of a shape, each a class or −100 for ignored, as one row each. One a sequence may be a column.
+    """Targets with one row per label. Each label is a class, or −100 to be ignored.
 
-    Raises UserError if the shape is another or a label is no class.
+    One label per sequence may also be given as a column. Raises UserError if the labels do not have this
+    shape, or one is not a class.
     """
     labels = class_labels(name, labels, shape, num_classes).reshape(-1)
     counted = labels != IGNORED
@@ -47,7 +48,7 @@ def count_labels(labels: np.ndarray) -> int:
 
 
 def class_labels(name: str, labels: Any, shape: tuple[int, ...], num_classes: int) -> np.ndarray:
-    """Integer labels of a shape, each a class or −100. Raises UserError for anything else."""
+    """Integer labels of this shape, each a class or −100. Raises UserError for anything else."""
     labels = as_column(as_integers(name, labels), shape)
     if labels.shape != shape:
         raise UserError(f"{name} has shape {labels.shape}; expected {shape}")
@@ -56,12 +57,12 @@ def class_labels(name: str, labels: Any, shape: tuple[int, ...], num_classes: in
 
 
 def as_column(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A column (B, 1) as (B,) where that is the shape that is wanted; anything else as it is."""
+    """A column (B, 1) as (B,) if ``shape`` is (B,); anything else unchanged."""
     return array[:, 0] if array.shape == (*shape, 1) else array
 
 
 def flat_targets(dtype: str, positions: np.ndarray, labels: np.ndarray, real: np.ndarray) -> Targets:
-    """Targets that count where ``real``; their denominator is the number of these, or 1."""
+    """Targets that count where ``real``; the denominator is the number of those, but at least 1."""
     return Targets(
         positions=positions.astype(np.int32),
         labels=labels.astype(np.int32),
@@ -71,7 +72,7 @@ def flat_targets(dtype: str, positions: np.ndarray, labels: np.ndarray, real: np
 
 
 def as_integers(name: str, array: Any) -> np.ndarray:
-    """An array or nested list as int64 on the host. Raises UserError if it is not of integers."""
+    """An array or nested list as int64 on the host. Raises UserError if it does not hold integers."""
     try:
         array = to_numpy(array) if hasattr(array, "dtype") else np.asarray(array)
     except ValueError:
@@ -82,7 +83,7 @@ def as_integers(name: str, array: Any) -> np.ndarray:
 
 
 def check_range(name: str, array: np.ndarray, stop: int, what: str) -> None:
-    """Raise UserError if a number is not from 0 to ``stop`` − 1; ``what`` says where that limit is from."""
+    """Raise UserError if a number is not in [0, stop); ``what`` says where that limit comes from."""
     if array.size and not 0 <= int(array.min()) <= int(array.max()) < stop:
         worst = array.min() if array.min() < 0 else array.max()
         raise UserError(f"{name} contains {worst}; expected 0 to {stop - 1} ({what})")

@@ -1,10 +1,10 @@
-"""The mathematics of BERT: every operation a forward and a backward, side by side.
+"""The mathematics of BERT: each operation is a forward and a backward, side by side.
 
-Start with ``linear_map.py``; each file stands alone. The names below are what ``nn`` and ``bert`` call: the
-same functions as in their files, except that a cache knows which operation made it, and that a kernel takes
-over where one is registered for ``replaceable`` operations (``table.py``).
+Start with ``linear_map.py``; each file stands alone. ``nn`` and ``bert`` call the names below. They are the
+functions of those files with two differences: a cache knows which operation made it, and a kernel takes over
+if one is registered for a ``replaceable`` operation (see ``table.py``).
 
-A new activation is one entry in ``ACTIVATIONS``, a pair of plain functions by its name.
+To add an activation, add one entry to ``ACTIVATIONS``: its name and a pair of plain functions.
 
 The letters in shapes: B batch · S sequence length · H hidden size · A heads · D = H/A · F feed-forward
 size · V vocabulary · L layers · P predicted positions.

@@ -1,4 +1,4 @@
-"""The elementwise functions: GELU in its two forms, ReLU, tanh.
+"""The activation functions: GELU in its two forms, ReLU, tanh.
 
 GELU is from Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016): x times the probability that
 a standard normal variable is below x. The original BERT computes the tanh form, Hugging Face's "gelu"
@@ -56,7 +56,7 @@ def relu(x: Array) -> tuple[Array, Cache]:
 
 
 def relu_backward(dout: Array, cache: Cache) -> Array:
-    """Derivative of :func:`relu`: dout where x > 0, else 0 (also at x = 0, as PyTorch has it)."""
+    """Derivative of :func:`relu`: dout where x > 0, else 0 (also at x = 0, as in PyTorch)."""
     (x,) = cache
     return dout * (x > 0)
 
@@ -74,7 +74,7 @@ def tanh_backward(dout: Array, cache: Cache) -> Array:
     return dout * (1.0 - y * y)
 
 
-# By the names that a configuration uses in ``hidden_act``.
+# The keys are the values of ``hidden_act`` in a configuration.
 ACTIVATIONS = {
     "gelu": (gelu, gelu_backward),
     "gelu_new": (gelu_tanh, gelu_tanh_backward),

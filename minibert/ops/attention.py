@@ -1,4 +1,4 @@
-"""Scaled dot-product attention with many heads (Vaswani et al., 2017, section 3.2)."""
+"""Multi-head scaled dot-product attention (Vaswani et al., 2017, section 3.2)."""
 
 import math
 
@@ -16,10 +16,10 @@ MASKED = -10000.0
 def attention_bias(attention_mask: Array, dtype: str, causal: bool = False) -> Array:
     """What is added to the scores so that forbidden keys get no weight: 0 where allowed, −10000 where not.
 
-    attention_mask (B, S) is 1 for real tokens and 0 for padding → bias (B, 1, 1, S), the same for
-    every head and query; with ``causal`` (B, 1, S, S), and query i sees only keys j ≤ i. A sum and not
-    a product with 0, because a score of 0 would still get weight exp(0) = 1. Finite and not −∞, so
-    that a row in which every key is padding gives some weights and not 0/0.
+    attention_mask (B, S), 1 for real tokens and 0 for padding → bias (B, 1, 1, S), the same for every
+    head and query. With ``causal`` it is (B, 1, S, S), and query i sees only keys j ≤ i. We add a bias
+    instead of multiplying scores by 0, because a score of 0 would still get weight exp(0) = 1. The bias is
+    finite, since −∞ would give 0/0 in a row in which every key is padding.
     """
     xp = get_array_module(attention_mask)
     bias = (1 - attention_mask.astype(dtype))[:, None, None, :] * MASKED  # (B, 1, 1, S)
@@ -50,13 +50,13 @@ def attention_scores(q: Array, k: Array, bias: Array) -> Array:
 def attention(
     q: Array, k: Array, v: Array, bias: Array, probability: float, key: DropoutKey | None
 ) -> tuple[Array, Cache]:
-    """Each query's mean of the values, weighted by how well its key matches:
+    """For each query, the mean of the values, weighted by how well each key matches the query:
 
         scores = q kᵀ / √D + bias,   p = softmax(scores),   y = dropout(p) v
 
-    q, k, v (B, A, S, D), bias broadcast to (B, A, S, S) → y (B, A, S, D). The products q·k of
-    independent unit-variance numbers have variance D; the division makes it 1, so that the softmax
-    neither saturates nor stops learning as D grows.
+    q, k, v (B, A, S, D), bias broadcast to (B, A, S, S) → y (B, A, S, D). If the numbers in q and k are
+    independent with unit variance, a product q·k has variance D. Dividing it by √D makes the variance 1, so
+    that the softmax neither saturates nor stops learning as D grows.
     """
     scores = (q @ k.transpose(0, 1, 3, 2)) * (1.0 / math.sqrt(q.shape[-1])) + bias  # (B, A, S, S)
     p, softmax_cache = softmax(scores)

@@ -4,12 +4,12 @@ from typing import Any
 
 
 class Cache:
-    """What one forward pass keeps for one backward pass, and who made it.
+    """What one forward pass keeps for one backward pass, and which operation or module made it.
 
-    ``maker`` is the name of an operation, or a module. The parts lie in the order in which the forward made
-    them, and the backward takes them off the end: each is free as soon as it has been used, so that memory
-    falls as the backward goes. Whoever opens a cache says who they are. Raises ValueError if somebody else
-    made the cache, or if it has been used up.
+    ``maker`` is the name of an operation, or a module. The parts are in the order in which the forward made
+    them, and the backward takes them off the end. Each part is freed as soon as it has been used, so memory
+    use falls during the backward pass. Whoever opens a cache names itself as ``maker``. ``pop`` and ``parts``
+    raise ValueError if another maker made the cache, or if it has been used up.
     """
 
     __slots__ = ("_parts", "_spent", "maker")
@@ -20,14 +20,14 @@ class Cache:
         self._spent = False
 
     def pop(self, maker: Any) -> Any:
-        """The last part, which the cache holds no longer."""
+        """Remove the last part from the cache and return it."""
         self._check(maker)
         part = self._parts.pop()
         self._spent = not self._parts
         return part
 
     def parts(self, maker: Any) -> tuple[Any, ...]:
-        """All parts, which the cache goes on holding: a backward of plain arrays may run again."""
+        """All parts, which stay in the cache: the backward of an operation may run more than once."""
         self._check(maker)
         return tuple(self._parts)
 
@@ -36,12 +36,12 @@ class Cache:
             made_by, used_by = _name(self.maker), _name(maker)
             made_by = f"another {made_by}" if made_by == used_by else made_by
             raise ValueError(
-                f"this cache was made by {made_by}, so {used_by} cannot go backward with it; "
-                "give it the cache that its own forward returned"
+                f"this cache was made by {made_by}, so {used_by} cannot use it in its backward; "
+                "pass the cache that its own forward returned"
             )
         if self._spent:
             raise ValueError(
-                f"this cache of {_name(maker)} is spent: a backward uses its cache up; run forward again"
+                f"this cache of {_name(maker)} is spent: a backward uses up its cache; run forward again"
             )
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""A few primitives in a row, at the grain at which a fast implementation wants to fuse them.
+"""Short sequences of primitives, which a fast implementation would fuse.
 
-``nn`` and ``bert`` call these. Each is what its few lines say, and nothing more; a kernel may replace
+``nn`` and ``bert`` call these. Each does what its few lines say, and nothing more. A kernel may replace
 any of them as a whole (see ``table.py``).
 """
 
@@ -46,8 +46,9 @@ def embed(
 def embed_backward(dout: Array, cache: Cache) -> tuple[Array, Array, Array, Array, Array]:
     """Derivatives of :func:`embed`: dword, dposition, dtoken_type, dnorm_weight, dnorm_bias.
 
-    forward: the three tables were added, so each gets the same gradient, scattered to the rows that
-    were looked up. Position s was used once in every sequence, so its gradient sums over the batch.
+    forward: rows of the three tables were added, so each table gets the same gradient, scattered to the
+    rows that were looked up. Position s was used once in every sequence, so its gradient is a sum over
+    the batch.
     """
     word_cache, type_cache, position_shape, norm_cache, dropout_cache = cache
     xp = get_array_module(dout)
@@ -61,7 +62,10 @@ def embed_backward(dout: Array, cache: Cache) -> tuple[Array, Array, Array, Arra
 
 
 def linear_activation(x: Array, weight: Array, bias: Array, activation: str) -> tuple[Array, Cache]:
-    """y = f(x Wᵀ + b), f by its name in ``ACTIVATIONS``. x (…, K), weight (N, K), bias (N,) → y (…, N)."""
+    """y = f(x Wᵀ + b), where ``activation`` is the name of f in ``ACTIVATIONS``.
+
+    x (…, K), weight (N, K), bias (N,) → y (…, N).
+    """
     forward, _ = ACTIVATIONS[activation]
     projected, linear_cache = linear(x, weight, bias)  # (…, N)
     y, activation_cache = forward(projected)
@@ -69,7 +73,7 @@ def linear_activation(x: Array, weight: Array, bias: Array, activation: str) -> 
 
 
 def linear_activation_backward(dout: Array, cache: Cache) -> tuple[Array, Array, Array]:
-    """Derivatives of :func:`linear_activation`: dx, dweight, dbias. The two backwards, last one first."""
+    """Derivatives of :func:`linear_activation`: dx, dweight, dbias. The two backwards in reverse order."""
     linear_cache, activation_cache, activation = cache
     _, backward = ACTIVATIONS[activation]
     return linear_backward(backward(dout, activation_cache), linear_cache)
@@ -96,8 +100,8 @@ def dropout_residual_norm(
 def dropout_residual_norm_backward(dout: Array, cache: Cache) -> tuple[Array, Array, Array, Array]:
     """Derivatives of :func:`dropout_residual_norm`: dx, dresidual, dweight, dbias.
 
-    forward: the sum passes its gradient to both of its terms unchanged; x's then goes back through
-    the dropout.
+    forward: the sum passes its gradient unchanged to both of its terms. The one for x then goes back
+    through the dropout.
     """
     dropout_cache, norm_cache = cache
     dresidual, dweight, dbias = layer_norm_backward(dout, norm_cache)
@@ -107,10 +111,10 @@ def dropout_residual_norm_backward(dout: Array, cache: Cache) -> tuple[Array, Ar
 def packed_attention(
     qkv: Array, bias: Array, num_heads: int, probability: float, key: DropoutKey | None
 ) -> tuple[Array, Cache]:
-    """Attention of all heads at once, over queries, keys and values that lie side by side.
+    """Attention of all heads at once, on queries, keys and values that are stored side by side.
 
-    qkv (B, S, 3H), bias broadcast to (B, A, S, S), as ``attention_bias`` makes it or with a number of its
-    own for every head → y (B, S, H).
+    qkv (B, S, 3H), bias broadcast to (B, A, S, S) → y (B, S, H). The bias is that of ``attention_bias``, or
+    has different numbers for different heads.
     """
     q, k, v = split_qkv(qkv, num_heads)
     y, cache = attention(q, k, v, bias, probability, key)
@@ -134,10 +138,10 @@ def split_qkv(qkv: Array, num_heads: int) -> list[Array]:
 def masked_lm_loss(
     hidden: Array, weight: Array, bias: Array, labels: Array, label_weights: Array, denominator: float
 ) -> tuple[Array, Cache]:
-    """loss = cross_entropy(hidden Wᵀ + b, labels): the score of every word of the vocabulary, at N positions.
+    """loss = cross_entropy(hidden Wᵀ + b, labels), with scores for all words of the vocabulary.
 
-    hidden (N, H), weight (V, H) (the word embeddings again), bias (V,), labels and label_weights (N,)
-    → loss, a 0-d array, in nats.
+    hidden (N, H) at the N predicted positions, weight (V, H) (tied to the word embeddings), bias (V,),
+    labels and label_weights (N,) → loss, a 0-d array, in nats.
     """
     logits, linear_cache = linear(hidden, weight, bias)  # (N, V)
     loss, loss_cache = cross_entropy(logits, labels, label_weights, denominator)

@@ -1,13 +1,13 @@
-"""The linear-chain conditional random field: tags that know their neighbours.
+"""The linear-chain conditional random field: tags that depend on their neighbours.
 
-A sentence of n words is tagged with y₁ … yₙ, one of K tags each, and it is the whole tagging that gets
-a score and a probability (Lafferty, McCallum and Pereira, 2001):
+A sentence of n words has the tags y₁ … yₙ, each one of K. The tag sequence as a whole has a score and a
+probability (Lafferty, McCallum and Pereira, 2001):
 
     score(y) = start[y₁] + Σₜ emissions[t, yₜ] + Σₜ transitions[yₜ₋₁, yₜ] + end[yₙ]
-    p(y) = exp(score(y)) / Z,     Z = Σ exp(score) over all Kⁿ taggings
+    p(y) = exp(score(y)) / Z,     Z = Σ exp(score) over all Kⁿ tag sequences
 
-With start, end and transitions of zero the words are independent, and this is a softmax for each.
-Here S counts words: a mask (B, S) is 1 for the words of a sentence and 0 behind its last one.
+If start, end and transitions are zero, the words are independent, and this is one softmax per word.
+Here S counts words: a mask (B, S) is 1 for the words of a sentence and 0 after the last one.
 """
 
 from minibert.arrays import Array, get_array_module
@@ -28,21 +28,21 @@ def crf_nll(
     """loss = Σ_b −log p(tags[b]) / denominator = Σ_b (log Z[b] − score(tags[b])) / denominator.
 
     emissions (B, S, K), start and end (K,), transitions (K, K) from row to column, tags (B, S) integers
-    in [0, K), mask (B, S) of the emissions' dtype → loss, a 0-d array, in nats. A sentence without any
-    word does not count.
+    in [0, K), mask (B, S) of the emissions' dtype → loss, a 0-d array, in nats. A sentence without words
+    does not count.
 
-    Z has Kⁿ terms, but only K sums are needed at a time (the *forward algorithm*): α[t, j], the
-    logarithm of the sum over all ways to tag the words up to t that end with tag j, follows from those one
-    word before:
+    Z has Kⁿ terms, but the *forward algorithm* needs only K sums at a time. α[t, j] is the logarithm of the
+    sum over all tag sequences for the words up to t that end with tag j. It follows from those of the word
+    before:
 
         α[1, j] = start[j] + emissions[1, j]
         α[t, j] = log Σᵢ exp(α[t−1, i] + transitions[i, j]) + emissions[t, j]
         log Z   = log Σⱼ exp(α[n, j] + end[j])
 
-    Behind the last word α stays what it is.
+    After the last word α stays the same.
     """
     xp = get_array_module(emissions)
-    emissions = emissions * mask[:, :, None]  # what stands behind the last word is no matter
+    emissions = emissions * mask[:, :, None]  # what comes after the last word does not matter
     alphas = [start + emissions[:, 0]]  # S of (B, K)
     for t in range(1, emissions.shape[1]):
         arriving = log_sum_exp(alphas[-1][:, :, None] + transitions, axis=1)  # (B, K)
@@ -60,14 +60,14 @@ def crf_nll(
 def crf_nll_backward(dout: Array | float, cache: Cache) -> tuple[Array, Array, Array, Array]:
     """Derivatives of :func:`crf_nll`: demissions, dstart, dend, dtransitions. dout is a scalar.
 
-    forward: log Z = log Σ_y exp(score(y)), so for any of the numbers w that scores are made of
+    forward: log Z = log Σ_y exp(score(y)), so for any number w that is part of the scores
 
         ∂log Z/∂w = Σ_y p(y) ∂score(y)/∂w        how often w is expected to be used
-        ∂loss/∂w  = expected − taken              … minus how often the right tagging uses it
+        ∂loss/∂w  = expected − taken              … minus how often the correct tags use it
 
-    As in the softmax, all is "prediction minus truth". How often tag j is expected at word t, and j after
-    i, takes a second sum, from the end (the *backward algorithm*): β[t, i], the logarithm of the sum over
-    all ways to go on after tag i at word t,
+    As for the softmax, the gradient is "prediction minus truth". How often we expect tag j at word t, and
+    tag j after tag i, takes a second recursion, from the end (the *backward algorithm*). β[t, i] is the
+    logarithm of the sum over all ways to continue after tag i at word t:
 
         β[n, i]   = end[i]
         β[t−1, i] = log Σⱼ exp(transitions[i, j] + emissions[t, j] + β[t, j])
@@ -75,7 +75,7 @@ def crf_nll_backward(dout: Array | float, cache: Cache) -> tuple[Array, Array, A
         p(yₜ = j)           = exp(α[t, j] + β[t, j] − log Z)
         p(yₜ₋₁ = i, yₜ = j) = exp(α[t−1, i] + transitions[i, j] + emissions[t, j] + β[t, j] − log Z)
 
-    start is used by the first word only, end by the last, so their gradients are those words' sums.
+    Only first words use start and only last words use end, so their gradients are sums over those words.
     """
     emissions, end, transitions, mask, is_last, taken, alphas, log_z, denominator = cache
     xp = get_array_module(emissions)
@@ -95,13 +95,14 @@ def crf_nll_backward(dout: Array | float, cache: Cache) -> tuple[Array, Array, A
 
 
 def viterbi(emissions: Array, start: Array, end: Array, transitions: Array, mask: Array) -> Array:
-    """The tagging of the highest score (Viterbi, 1967): tags (B, S), 0 behind the last word.
+    """The tag sequence with the highest score (Viterbi, 1967): tags (B, S), 0 after the last word.
 
-    The forward algorithm with max in place of Σ, which remembers for each tag the one before it on the
-    best way there; then that way is walked back. Of equals the lowest tag is taken.
+    This is the forward algorithm with max in place of Σ. For each tag it remembers the tag before it on the
+    best path; then it follows the best path back from the end. Ties go to the lowest tag. The arguments are
+    those of :func:`crf_nll`.
     """
     xp = get_array_module(emissions)
-    stay = xp.arange(emissions.shape[2])  # what is remembered behind the last word: the same tag
+    stay = xp.arange(emissions.shape[2])  # what is remembered after the last word: the same tag
     best, came_from = start + emissions[:, 0], []
     for t in range(1, emissions.shape[1]):
         scores = best[:, :, None] + transitions  # (B, K, K)

@@ -1,4 +1,4 @@
-"""Cross-entropy between predicted scores and one right class a row, with rows that do not count."""
+"""Cross-entropy of predicted scores, with one correct class per row; some rows may not count."""
 
 from minibert.arrays import Array, get_array_module
 from minibert.ops.stable_softmax import log_softmax
@@ -26,8 +26,8 @@ def cross_entropy_backward(dout: Array | float, cache: Cache) -> Array:
     """Derivative of :func:`cross_entropy` with respect to the logits: dlogits (N, V). dout is a scalar.
 
     forward: row r adds w/denominator · (log Σⱼ exp(z[j]) − z[label]), and the derivative of that with
-    respect to z[j] is p[j] − [j = label]. All of the softmax's Jacobian has cancelled to "prediction
-    minus truth":
+    respect to z[j] is p[j] − [j = label]. The softmax's Jacobian cancels, and what remains is
+    "prediction minus truth":
 
         dlogits[r, j] = dout · w[r] / denominator · (p[r, j] − [j = labels[r]])
     """
@@ -36,5 +36,5 @@ def cross_entropy_backward(dout: Array | float, cache: Cache) -> Array:
     row_scale = weights * (dout / denominator)  # (N,)
     dlogits = xp.exp(log_p) * row_scale[:, None]  # (N, V)
     rows = xp.arange(labels.shape[0])
-    dlogits[rows, labels] -= row_scale  # one column a row: no index occurs twice
+    dlogits[rows, labels] -= row_scale  # one column per row: no index occurs twice
     return dlogits

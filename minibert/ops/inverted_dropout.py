@@ -9,10 +9,10 @@ Cache = tuple
 
 
 def dropout_threshold(probability: float) -> tuple[int, float]:
-    """Elements whose bits are below the first number become 0, the others are multiplied by the second.
+    """Threshold and factor: elements with bits below the first become 0, others are multiplied by the second.
 
-    The probability is met to the nearest multiple of 2⁻¹⁶ below 1, and the factor is that of the
-    probability really used, so that the expected value is exactly 1.
+    The probability is rounded to a multiple of 2⁻¹⁶ below 1. The factor belongs to the rounded probability,
+    so that the expected value of the mask is exactly 1.
     """
     threshold = min(round(probability * 2**BITS), 2**BITS - 1)
     return threshold, 2**BITS / (2**BITS - threshold)
@@ -21,7 +21,7 @@ def dropout_threshold(probability: float) -> tuple[int, float]:
 def dropout_mask(
     xp: ModuleType, shape: tuple[int, ...], dtype: str, probability: float, key: DropoutKey
 ) -> Array:
-    """What dropout multiplies with: 0 with the given probability, else 1 / (1 − probability)."""
+    """The array that dropout multiplies by: 0 with the given probability, else 1 / (1 − probability)."""
     threshold, factor = dropout_threshold(probability)
     return (random_bits(xp, key, shape) >= threshold).astype(dtype) * factor
 
@@ -29,9 +29,9 @@ def dropout_mask(
 def dropout(x: Array, probability: float, key: DropoutKey | None) -> tuple[Array, Cache]:
     """y = x · m, where each element of m is 0 with the given probability and 1 / (1 − probability) otherwise.
 
-    x and y have any one shape. The factor keeps the expected value, so nothing needs doing at
-    evaluation: ``key=None`` says that dropout is off. The key makes m a pure function: the same key
-    gives the same m, so the backward makes it again instead of remembering it.
+    x and y have the same, arbitrary shape. The factor preserves the expected value, so inference needs
+    no correction; ``key=None`` turns dropout off. m is a pure function of the key, so the backward
+    computes it again instead of storing it.
     """
     if key is None or probability == 0.0:
         return x, (0.0, None)

@@ -6,7 +6,7 @@ Cache = tuple
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Cache]:
-    """Each row of x gets mean 0 and variance 1, then a scale and a shift of its own per feature:
+    """Normalise each row of x to mean 0 and variance 1, then scale and shift each feature:
 
         y = γ x̂ + β,   x̂ = (x − μ) / σ,   μ = mean(x),   σ = √(mean((x − μ)²) + ε)
 
@@ -26,14 +26,14 @@ def layer_norm_backward(dout: Array, cache: Cache) -> tuple[Array, Array, Array]
 
         dγ = Σ dout x̂,   dβ = Σ dout,   dx̂ = γ dout
 
-    x reaches x̂ in three ways, directly, through μ and through σ. With x̂ = (x − μ)/σ:
+    x reaches x̂ along three paths: directly, through μ and through σ. With x̂ = (x − μ)/σ:
 
         directly      ∂x̂[i]/∂x[j] ∋  δᵢⱼ / σ
         through μ     ∂μ/∂x[j] = 1/H             ⇒  −1 / (H σ)
         through σ     ∂σ/∂x[j] = x̂[j] / H        ⇒  −x̂[i] x̂[j] / (H σ)
 
     Multiplied by dx̂[i] and summed over i:   dx = (dx̂ − mean(dx̂) − x̂ mean(dx̂ x̂)) / σ.
-    The γ is inside both means: taking it out is the commonest mistake, and invisible while γ = 1.
+    The γ is inside both means. Taking it out is the most common mistake, and invisible while γ = 1.
     """
     normalised, inverse_std, weight = cache
     rows = tuple(range(dout.ndim - 1))

@@ -9,7 +9,7 @@ def linear(x: Array, weight: Array, bias: Array) -> tuple[Array, Cache]:
     """Affine map of the last axis: y = x Wᵀ + b.
 
     x (…, K), weight (N, K), bias (N,) → y (…, N). The weight is stored as (outputs, inputs), as in
-    PyTorch, so row n holds what output n multiplies its inputs with.
+    PyTorch, so row n holds the weights of output n.
     """
     rows = x.reshape(-1, x.shape[-1])  # (R, K): every leading axis is just "more rows"
     y = rows @ weight.T + bias  # (R, N)

@@ -1,4 +1,4 @@
-"""The squared error, for what is a number and not a class."""
+"""The squared error, for predicting numbers instead of classes."""
 
 from minibert.arrays import Array
 
@@ -6,9 +6,9 @@ Cache = tuple
 
 
 def squared_error(predictions: Array, targets: Array, denominator: float) -> tuple[Array, Cache]:
-    """loss = Σ (prediction − target)² / denominator. Both of any one shape → loss, a 0-d array.
+    """loss = Σ (prediction − target)² / denominator. Both have the same shape → loss, a 0-d array.
 
-    The denominator is usually how many numbers there are (a mean); see ``cross_entropy`` for why it is
+    The denominator is usually the number of predictions (a mean); see ``cross_entropy`` for why it is
     an argument.
     """
     difference = predictions - targets

@@ -1,6 +1,6 @@
-"""Attention, step by step before an observer's eyes: for looking inside, and for changing what is there.
+"""Attention step by step, showing every step to an observer, which may look at its value or change it.
 
-The same numbers as ``composites.packed_attention``, which is what a model computes while nobody looks.
+The numbers are those of ``composites.packed_attention``, which a model uses while nobody observes.
 """
 
 import math
@@ -18,10 +18,10 @@ Cache = tuple
 
 
 class Observed(Protocol):
-    """What an observer keeps of one value, if the derivative has to go through what it did to it."""
+    """The backward of what an observer did to one value."""
 
     def backward(self, dvalue: Array) -> Array:
-        """From the derivative of the value that the observer returned to that of the value it was given."""
+        """The derivative of the value that the observer returned → that of the value it was given."""
 
 
 Observe = Callable[[str, Array], tuple[Array, Observed | None]]
@@ -37,8 +37,8 @@ def observed_attention(
         "probabilities"   (B, A, S, S): softmax(scores), before dropout
         "context"         (B, S, H): y
 
-    It returns the value to go on with, the same or another of that shape, and what takes a derivative back
-    through the change, or None if there is nothing to take it through.
+    ``observe`` returns the value to continue with, the same one or another of that shape. It also returns
+    the :class:`Observed` that takes the derivative back through the change, or None if there is none.
     """
     q, k, v = split_qkv(qkv, num_heads)
     q, q_observed = observe("q", q)
@@ -56,8 +56,8 @@ def observed_attention(
 def observed_attention_backward(dout: Array, cache: Cache) -> Array:
     """Derivative of :func:`observed_attention`: dqkv (B, S, 3H).
 
-    forward: the steps of ``attention``, each perhaps changed by the observer; so are the derivatives, by
-    the backward of each change, in the opposite order.
+    forward: the steps of ``attention``, each of whose values the observer may have changed. In reverse
+    order, each derivative therefore goes back through the change to its value.
     """
     q, k, v, num_heads, dropped, softmax_cache, dropout_cache, observed = cache
     q_observed, k_observed, v_observed, scores_observed, p_observed, y_observed = observed
@@ -74,5 +74,5 @@ def observed_attention_backward(dout: Array, cache: Cache) -> Array:
 
 
 def observed_backward(dvalue: Array, observed: Observed | None) -> Array:
-    """Back through what an observer did to one value: the derivative itself where nobody watched."""
+    """Go back through what an observer did to one value; without an observer, ``dvalue`` is unchanged."""
     return dvalue if observed is None else observed.backward(dvalue)

@@ -1,10 +1,10 @@
-"""What the optimiser computes, over one flat buffer of parameters."""
+"""What the optimiser computes, on one flat buffer of parameters."""
 
 from minibert.arrays import Array, get_array_module
 
 
 def global_norm(grad: Array) -> Array:
-    """√Σ g²: the length of the gradient of all parameters together. grad 1-D → a 0-d array."""
+    """√Σ g²: the gradient norm over all parameters together. grad 1-D → a 0-d array."""
     xp = get_array_module(grad)
     return xp.sqrt((grad * grad).sum())
 
@@ -32,12 +32,12 @@ def adamw_update(
         m = β₁ m + (1 − β₁) g,   v = β₂ v + (1 − β₂) g²
         value −= lr · ((m / c₁) / (√(v / c₂) + ε) + λ · value)
 
-    value, grad, mean m and variance v are 1-D and of one length; lr, clip and the corrections are
+    value, grad, mean m and variance v are 1-D and equally long; lr, clip and the corrections are
     numbers or 0-d arrays of the same dtype. c₁ = c₂ = 1 is google-research/bert's optimiser, which
     leaves Adam's bias correction out; Adam itself has c₁ = 1 − β₁ᵗ and c₂ = 1 − β₂ᵗ at step t.
 
-    ``copy`` gets the new value too, in its own dtype (the 16-bit weights that products read). ``norm`` is
-    the length of the whole gradient, a 0-d array: where it is no finite number nothing changes.
+    ``copy`` also receives the new value, in its own dtype (the 16-bit weights that products read). ``norm``
+    is the gradient norm, a 0-d array; if it is not finite, nothing changes.
     """
     xp = get_array_module(value)
     grad = grad * clip
@@ -49,6 +49,6 @@ def adamw_update(
     if copy is not None:
         changes.append((copy, new_value))
     for array, new in changes:
-        # chosen number by number, since the host does not know what the norm is
+        # chosen on the device, number by number, since the host does not know the norm
         chosen = new if norm is None else xp.where(xp.isfinite(norm), new, array)
         array[...] = chosen.astype(array.dtype, copy=False)

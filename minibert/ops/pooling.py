@@ -1,7 +1,7 @@
-"""One vector for a whole text, out of the vectors of its tokens (Reimers and Gurevych, 2019, section 3).
+"""One vector for a whole text, pooled from the vectors of its tokens.
 
-Each takes hidden (B, S, H) and a mask (B, S) of the same dtype, 1 for tokens and 0 for padding; every text
-has a token.
+Each function takes hidden (B, S, H) and a mask (B, S) of the same dtype, 1 for tokens and 0 for padding.
+Every text must have at least one token. Source: Reimers and Gurevych, 2019, section 3.
 """
 
 from minibert.arrays import Array, get_array_module
@@ -17,7 +17,7 @@ def first_token(hidden: Array, mask: Array | None = None) -> tuple[Array, Cache]
 
 
 def first_token_backward(dout: Array, cache: Cache) -> Array:
-    """Derivative of :func:`first_token`: dhidden (B, S, H), zero but at the first token."""
+    """Derivative of :func:`first_token`: dhidden (B, S, H), zero except at the first token."""
     (shape,) = cache
     dhidden = get_array_module(dout).zeros(shape, dtype=dout.dtype)
     dhidden[:, 0] = dout
@@ -49,8 +49,8 @@ def max_pooling(hidden: Array, mask: Array) -> tuple[Array, Cache]:
 def max_pooling_backward(dout: Array, cache: Cache) -> Array:
     """Derivative of :func:`max_pooling`: dhidden (B, S, H).
 
-    forward: y[b, h] is one of the hidden[b, s, h], and moves with that one alone: the gradient goes to
-    the token that had the maximum, of equals to the first.
+    forward: y[b, h] is the largest of the hidden[b, s, h] and depends on that one alone. So the gradient
+    goes to the token with the maximum; ties go to the first.
     """
     best, length = cache  # (B, H)
     xp = get_array_module(dout)
@@ -58,7 +58,7 @@ def max_pooling_backward(dout: Array, cache: Cache) -> Array:
     return (tokens == best[:, None, :]) * dout[:, None, :]
 
 
-# By the names that sentence encoders use.
+# The keys are the names that sentence encoders use.
 POOLING = {
     "cls": (first_token, first_token_backward),
     "mean": (mean_pooling, mean_pooling_backward),

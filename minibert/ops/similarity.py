@@ -1,4 +1,4 @@
-"""How alike two vectors are, and what is learned from pairs of texts that belong together."""
+"""The similarity of two vectors, and the losses that learn it from pairs of texts."""
 
 from minibert.arrays import Array, get_array_module
 from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
@@ -6,11 +6,11 @@ from minibert.ops.mean_squared_error import squared_error, squared_error_backwar
 
 Cache = tuple
 
-EPS = 1e-12  # a shorter vector is divided by this, as torch.nn.functional.normalize has it
+EPS = 1e-12  # a shorter vector is divided by this, as in torch.nn.functional.normalize
 
 
 def unit_length(x: Array, eps: float = EPS) -> tuple[Array, Cache]:
-    """y = x / max(‖x‖, ε) over the last axis: the direction alone. x (…, H) → y (…, H)."""
+    """y = x / max(‖x‖, ε) over the last axis: only the direction of x. x (…, H) → y (…, H)."""
     xp = get_array_module(x)
     norm = xp.sqrt((x * x).sum(axis=-1, keepdims=True))  # (…, 1)
     length = xp.maximum(norm, eps)
@@ -21,8 +21,8 @@ def unit_length(x: Array, eps: float = EPS) -> tuple[Array, Cache]:
 def unit_length_backward(dout: Array, cache: Cache) -> Array:
     """Derivative of :func:`unit_length`.
 
-    forward: y = x/‖x‖ with ∂‖x‖/∂x = x/‖x‖ = y, so dx = (dout − y (y·dout)) / ‖x‖: what points along x
-    is taken out, as it would only change the length. Where the length is ε, a constant, dx = dout / ε.
+    forward: y = x/‖x‖ with ∂‖x‖/∂x = x/‖x‖ = y, so dx = (dout − y (y·dout)) / ‖x‖: the component along
+    x is removed, since it would only change the length. Where x is divided by the constant ε, dx = dout / ε.
     """
     y, length, longer = cache
     along = (dout * y).sum(axis=-1, keepdims=True) * longer  # (…, 1)
@@ -49,7 +49,7 @@ def cosine_similarity_backward(dout: Array, cache: Cache) -> tuple[Array, Array]
 def cosine_loss(x: Array, y: Array, targets: Array, denominator: float) -> tuple[Array, Cache]:
     """loss = Σ (cos(x[n], y[n]) − target[n])² / denominator (Reimers and Gurevych, 2019).
 
-    x, y (N, H), targets (N,), how alike people find the two → loss, a 0-d array.
+    x, y (N, H), targets (N,), the similarity that people assigned to each pair → loss, a 0-d array.
     """
     similarity, similarity_cache = cosine_similarity(x, y)  # (N,)
     loss, loss_cache = squared_error(similarity, targets, denominator)
@@ -65,16 +65,16 @@ def cosine_loss_backward(dout: Array | float, cache: Cache) -> tuple[Array, Arra
 def in_batch_softmax_loss(
     x: Array, y: Array, scale: float, symmetric: bool, denominator: float
 ) -> tuple[Array, Cache]:
-    """Each x has to find its y among all of the batch: loss = Σₙ −log p[n, n] / denominator.
+    """Each x has to find its y among those of the whole batch: loss = Σₙ −log p[n, n] / denominator.
 
-    x, y (N, H), row n of both belonging together → loss, a 0-d array, in nats. p = softmax(scale · C)
-    over each row of C[n, m] = cos(x[n], y[m]): the other rows' partners are the wrong answers, which cost
-    nothing (Henderson et al., 2017; with cosines and a scale of 20, Reimers and Gurevych's "multiple
-    negatives ranking loss"). With ``symmetric`` each y has to find its x too, and the loss is the mean of
-    both directions (as in CLIP, Radford et al., 2021).
+    x, y (N, H), where rows n of both belong together → loss, a 0-d array, in nats. p = softmax(scale · C)
+    over each row of C[n, m] = cos(x[n], y[m]). The partners of the other rows serve as negatives at no extra
+    cost (Henderson et al., 2017; with cosines and a scale of 20, Reimers and Gurevych's "multiple negatives
+    ranking loss"). With ``symmetric`` each y has to find its x too, and the loss is the mean of both
+    directions (as in CLIP, Radford et al., 2021).
 
-    An x or y that stands in two rows counts as a wrong answer in one of them: whoever makes the batch has to
-    keep such pairs apart.
+    If the same text is in two rows, it counts as a wrong answer in one of them, so such pairs should not be
+    in one batch.
     """
     xp = get_array_module(x)
     x, x_cache = unit_length(x)
@@ -92,8 +92,9 @@ def in_batch_softmax_loss(
 def in_batch_softmax_loss_backward(dout: Array | float, cache: Cache) -> tuple[Array, Array]:
     """Derivatives of :func:`in_batch_softmax_loss`: dx, dy (N, H). dout is a scalar.
 
-    forward: scores = scale · x̂ ŷᵀ went into one cross-entropy, or as they are and transposed into two, half
-    of each; a matrix product's gradients are dx̂ = dscores ŷ · scale, dŷ = dscoresᵀ x̂ · scale.
+    forward: scores = scale · x̂ ŷᵀ went into one cross-entropy or, with ``symmetric``, also transposed into a
+    second one, with weight ½ each. The gradients of the matrix product are dx̂ = dscores ŷ · scale and
+    dŷ = dscoresᵀ x̂ · scale.
     """
     x, y, x_cache, y_cache, scale, loss_cache, transposed_cache = cache
     dscores = cross_entropy_backward(dout, loss_cache)  # (N, N)

@@ -1,12 +1,12 @@
-"""Which operations can be replaced by a faster implementation, and by which; and whose cache is whose.
+"""The table of operations that can have faster implementations, and the caches that know their maker.
 
-The table starts empty: ``kernels`` fills it. An implementation is chosen when the forward is called, by the
-library and the dtype of the first argument, if it accepts all of them; else the reference computes. The
-cache remembers what made it: the operation, so that no other operation's backward takes it, and the
-implementation, so that the backward goes to the one that made the cache.
+The table starts without any faster implementations; ``kernels`` fills them in. When the forward is called,
+the library and the dtype of its first argument select a kernel. The reference computes if there is none, or
+if it does not accept the arguments. The cache remembers two things: the operation, so that no other
+operation's backward takes it, and the implementation, so that the backward is that of the same one.
 
-In 16 bits the reference computes in float32, and its results are rounded: the references themselves need
-not know that there is such a thing (``in_float32``).
+For 16-bit arrays the reference computes in float32, and its results are rounded (``in_float32``). The
+references themselves need not know about 16 bits.
 """
 
 import functools
@@ -26,7 +26,7 @@ G = TypeVar("G", covariant=True)  # the gradients that its backward returns
 
 
 def _anything(*arguments: Any, **keywords: Any) -> bool:
-    """Every argument is right."""
+    """Accept all arguments."""
     return True
 
 
@@ -34,7 +34,7 @@ def _anything(*arguments: Any, **keywords: Any) -> bool:
 class Implementation:
     """One way to compute an operation. The backward is None where there is nothing to differentiate.
 
-    ``accepts`` is called with the forward's arguments, and says whether it is right for them.
+    ``accepts`` is called with the forward's arguments and says whether the implementation handles them.
     """
 
     forward: Callable
@@ -54,7 +54,7 @@ class Entry:
     kernels: dict[tuple[str, str], Implementation] = field(default_factory=dict)
 
     def without_kernel(self, dtype: str) -> Implementation:
-        """What computes where no kernel does, for a first argument of this dtype."""
+        """The implementation to use without a kernel, for a first argument of this dtype."""
         if dtype in HALF:
             return in_float32(self.reference, self.activations, dtype)
         return self.reference
@@ -74,17 +74,17 @@ def register(
     backward: Callable | None = None,
     accepts: Callable[..., bool] = _anything,
 ) -> None:
-    """Let the operation ``name`` be computed by these functions for arrays of this library and dtype.
+    """Register functions that compute the operation ``name`` for arrays of this library and dtype.
 
-    Only where ``accepts``, called with the same arguments as the forward, says that they are right:
-    shapes, broadcasting, dtypes of the other arguments. Everything else is left to the reference.
+    ``accepts`` is called with the forward's arguments. It says whether the functions handle their shapes,
+    their broadcasting and the dtypes of the other arguments. If it says no, the reference computes.
     """
     TABLE[name].kernels[library, dtype] = Implementation(forward, backward, accepts)
 
 
 @contextmanager
 def reference_only() -> Iterator[None]:
-    """Within this block every operation is its reference, as the notebooks and the proofs want it."""
+    """Within this block every operation uses its reference, as the notebooks and the proofs need."""
     global _kernels_on
     before, _kernels_on = _kernels_on, False
     try:
@@ -94,18 +94,18 @@ def reference_only() -> Iterator[None]:
 
 
 def require_kernels(on: bool) -> None:
-    """Whether it is an error (UserError), and not only a warning, if a registered kernel cannot be used."""
+    """Set whether a registered kernel that cannot be used is an error (UserError), not only a warning."""
     global _kernels_required
     _kernels_required = on
 
 
 def kernels_required() -> bool:
-    """What ``require_kernels`` was told last; no at first."""
+    """The last setting of ``require_kernels``; False at first."""
     return _kernels_required
 
 
 def _choose(name: str, first: str, arguments: tuple, keywords: dict[str, Any]) -> Implementation:
-    """What computes the operation for these arguments; ``first`` is the name of its first parameter."""
+    """The implementation to use for these arguments; ``first`` is the name of the first parameter."""
     x: Array = arguments[0] if arguments else keywords.get(first)
     entry, library = TABLE[name], get_array_module(x).__name__
     if _kernels_on and entry.kernels:
@@ -116,9 +116,10 @@ def _choose(name: str, first: str, arguments: tuple, keywords: dict[str, Any]) -
 
 
 def in_float32(reference: Implementation, activations: int, dtype: str) -> Implementation:
-    """A pair of functions for arrays in 16 bits: computed in float32, each result then rounded to ``dtype``.
+    """The same pair of functions for 16-bit arrays: they compute in float32 and round to ``dtype``.
 
-    Rounded are the output and the derivatives of activations, not a loss and the derivatives of parameters.
+    The output and the derivatives of activations are rounded. A loss and the derivatives of parameters are
+    not.
     """
 
     def forward(*arguments, **keywords):
@@ -127,7 +128,7 @@ def in_float32(reference: Implementation, activations: int, dtype: str) -> Imple
         return (y if y.ndim == 0 else y.astype(dtype)), cache
 
     def backward(dout, cache):
-        assert reference.backward is not None  # operations without one read nothing that is in 16 bits
+        assert reference.backward is not None  # operations without a backward read no 16-bit arrays
         gradients = reference.backward(_widen(dout), cache)
         if not isinstance(gradients, tuple):
             return gradients.astype(dtype) if activations else gradients
@@ -150,13 +151,13 @@ class Backward(Protocol[G]):
     """A backward as ``ops`` exports it: it takes the cache of its own forward, and no other."""
 
     def __call__(self, dout: Array | float, cache: Cache) -> G:
-        """The gradients. Raises ValueError for another operation's cache, TypeError for what is none."""
+        """The gradients. Raises ValueError for another operation's cache, TypeError for anything else."""
 
 
 def replaceable_pair(
     forward: Callable[P, tuple[Array, Any]], backward: Callable[[Any, Any], G], activations: int = 1
 ) -> tuple[Callable[P, tuple[Array, Cache]], Backward[G]]:
-    """The same pair of functions with a cache that knows its maker; a registered kernel takes over.
+    """The same pair of functions with a cache that knows its maker; a registered kernel can take over.
 
     The backward returns the derivatives of activations first; ``activations`` is how many there are.
     """
@@ -199,7 +200,7 @@ def _by_the_maker(name: str, backward: Callable[[Any, Any], G]) -> Backward[G]:
 
 
 def replaceable(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, but a registered kernel takes over where there is one."""
+    """The same function, but a registered kernel takes over if there is one."""
     name, first = function.__name__, next(iter(inspect.signature(function).parameters))
     TABLE[name] = Entry(Implementation(function))
 

@@ -1,7 +1,7 @@
 """Every hand-written derivative of the package, ready to be checked by ``minibert.gradcheck``.
 
-``operations``, ``layers`` and ``models`` are so small that every single number can be moved. ``presets``
-moves the parameters of BERTs of real sizes along random directions.
+The cases of ``operations``, ``layers`` and ``models`` are so small that every single number can be moved.
+``presets`` moves the parameters of BERTs of real sizes along random directions.
 """
 
 from minibert.devices import Device

@@ -1,4 +1,4 @@
-"""Every layer of ``nn`` and every module of BERT, each used twice, to be checked."""
+"""Gradient checks of every layer of ``nn`` and every module of BERT, each used twice."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

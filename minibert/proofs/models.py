@@ -1,4 +1,4 @@
-"""The models, as they are pre-trained and as they are fine-tuned, to be checked."""
+"""Gradient checks of the models, as they are pre-trained and as they are fine-tuned."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -109,7 +109,7 @@ def _pairs_case(device: Device, draw: Draws, pooling: str, normalise: bool, targ
 
     def make(dtype: str) -> SentencePairs:
         encoder = SentenceEncoder(CONFIG, pooling=pooling, normalise=normalise, device=device, dtype=dtype)
-        encoder.encoder.recompute = bool(targets)  # the right dropout comes back for each side
+        encoder.encoder.recompute = bool(targets)  # each side must get its own dropout back
         return SentencePairs(encoder, scale=3.0)
 
     pairs, twin = with_twin(make, draw)
@@ -126,10 +126,10 @@ def _outputs_case(
     unused: Sequence[str],
     **batch: Any,
 ) -> Case:
-    """A model and a loss of one's own: a random combination of these outputs.
+    """A model with a custom loss: a random combination of these outputs.
 
-    A name may have a number, as in "hidden_states[1]", where the output is a list. ``unused`` are parts of
-    the names of parameters that these outputs do not depend on.
+    If an output is a list, its name has a number, as in "hidden_states[1]". ``unused`` are parts of the
+    names of parameters that these outputs do not depend on.
     """
     model, twin = with_twin(make, draw)
     parameters = dict(model.named_parameters())
@@ -161,7 +161,7 @@ LISTS = ("hidden_states", "attentions")
 
 
 def _of_a_list(name: str) -> tuple[str, int | None]:
-    """The output that a name means, and its number if that is a list: "attentions[1]" → "attentions", 1."""
+    """The output that a name means, and the number if it is a list: "attentions[1]" → "attentions", 1."""
     output, _, number = name.removesuffix("]").partition("[")
     return output, int(number) if number else None
 
@@ -172,7 +172,7 @@ def _output(outputs: BertOutput, name: str) -> Array:
 
 
 def output_cases(device: Device) -> list[Case]:
-    """Models whose backward starts from other outputs than their loss, alone and all at once."""
+    """Models whose backward starts from outputs other than their loss, one by one and all at once."""
     draw = Draws(device, 11)
     inside = [f"hidden_states[{i}]" for i in range(3)] + [f"attentions[{i}]" for i in range(2)]
     inside.append("last_hidden_state")
@@ -215,7 +215,7 @@ def output_cases(device: Device) -> list[Case]:
 
 
 def _embeddings_case(device: Device, draw: Draws) -> Case:
-    """Vectors in the place of the words: the derivative of the model's input."""
+    """Vectors in place of the words: the derivative with respect to the model's input."""
     model, twin = with_twin(partial(BertForMaskedLM, CONFIG, device=device), draw)
     parameters = dict(model.named_parameters())
     vectors = draw.normal(3, 6, CONFIG.hidden_size)
@@ -237,7 +237,7 @@ def _embeddings_case(device: Device, draw: Draws) -> Case:
 
 
 class _Bends(Observer):
-    """Bends every value a little, y = x + c x² with a c for each name, and lets its derivative pass through.
+    """Bends every value a little, y = x + c x² with a c for each name, and goes back through that.
 
     One value is replaced by a constant.
     """
@@ -262,7 +262,7 @@ class _Bends(Observer):
 
 
 class _Turns(Observer):
-    """Turns the features of one value round: with another observer the order counts, there and back."""
+    """Reverses the features of one value, so that the order of observers matters in both passes."""
 
     def wants(self, name: str) -> bool:
         return name == "bert.encoder.layer.1.intermediate"
@@ -275,7 +275,7 @@ class _Turns(Observer):
 
 
 def _observed_case(device: Device, draw: Draws) -> Case:
-    """Three observers who change what they see, and one who only looks."""
+    """Three observers that change what they see, and one that only looks."""
     model, twin = with_twin(partial(BertForMaskedLM, CONFIG, device=device), draw)
     parameters = dict(model.named_parameters())
     values = {name: parameter.value for name, parameter in parameters.items()}
@@ -294,7 +294,7 @@ def _observed_case(device: Device, draw: Draws) -> Case:
         model.backward(forward(values)[1], douts[0])
         return {name: parameter.grad for name, parameter in parameters.items()}
 
-    # a query's scores are bent, so that the key's bias counts
+    # a query's scores are bent, so that the key's bias matters
     zeros = [name for name in parameters if "layer.0.intermediate." in name]
     return Case("BertForMaskedLM, observed", values, lambda v: [forward(v)[0].loss], backward, zeros)
 
@@ -302,7 +302,7 @@ def _observed_case(device: Device, draw: Draws) -> Case:
 def _zeros(module: Module, also: Sequence[str] = ()) -> list[str]:
     """The parameters whose derivative is zero: each key's bias, and those with one of ``also`` in the name.
 
-    A key's bias adds the same number to all scores of a query, which the softmax takes out again.
+    A key's bias adds the same number to all scores of a query, which the softmax cancels.
     """
     parts = ("self.key.bias", *also)
     learning = (name for name, parameter in module.named_parameters() if not parameter.frozen)

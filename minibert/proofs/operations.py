@@ -1,4 +1,4 @@
-"""Every operation of ``ops`` that has a derivative, to be checked."""
+"""Gradient checks of every operation of ``ops`` that has a derivative."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def operation_cases(device: Device) -> list[Case]:
 def _primitive_cases(draw: Draws) -> list[Case]:
     x = draw.normal
     affine = {"x": x(3, 4, 6), "weight": draw.matrix(5, 6), "bias": x(5)}
-    # ε is of order one here, like all else, so that leaving it out shows.
+    # ε is of order one here, like everything else, so that omitting it would show.
     norm = {"x": x(3, 4, 6), "weight": x(6), "bias": x(6)}
     ids = draw.ids(7, 3, 4)
     labels, weights = draw.ids(7, 5), draw.device.asarray([1.0, 0.0, 1.0, 0.5, 1.0])
@@ -125,7 +125,7 @@ def _composite_cases(draw: Draws) -> list[Case]:
 
 
 def _head_cases(draw: Draws) -> list[Case]:
-    """What stands on top of the encoder in fine-tuning. N = 4 pairs, K = 3 tags."""
+    """The operations of the fine-tuning heads. N = 4 pairs, K = 3 tags."""
     x, asarray = draw.normal, draw.device.asarray
     mask = asarray(MASK, dtype="float64")
     pairs = {"x": x(4, 6), "y": x(4, 6)}
@@ -134,8 +134,8 @@ def _head_cases(draw: Draws) -> list[Case]:
     # Sentences of four words, three, one and none.
     words = asarray([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], dtype="float64")
     tags = asarray([[2, 0, 1, 1], [0, 2, 2, 0], [1, 0, 0, 0], [2, 2, 2, 2]])
-    emissions = x(4, 4, 3) + 1e3 * (1.0 - words)[:, :, None]  # what stands behind the last word is no matter
-    emissions[0, 2] = 0.0  # and a word is one although its scores are 0
+    emissions = x(4, 4, 3) + 1e3 * (1.0 - words)[:, :, None]  # what comes after the last word must not matter
+    emissions[0, 2] = 0.0  # and a word counts even if its scores are 0
     scores = {"emissions": emissions, "start": x(3), "end": x(3), "transitions": x(3, 3)}
     return [
         *(

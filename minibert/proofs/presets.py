@@ -1,8 +1,8 @@
-"""BERTs of real sizes, their parameters moved along random directions.
+"""Gradient checks of BERTs of real sizes: their parameters are moved along random directions.
 
 Nobody can move 335 million numbers one by one. But if all of them move along a random direction v at once,
-the loss rises by ⟨∇L, v⟩ = Σ ∂L/∂w · v, and the complex step finds this number by a single forward pass. A
-mistake in the gradient of one matrix or bias changes the sum by far more than 1e-13 of its size.
+the loss changes at the rate ⟨∇L, v⟩ = Σ ∂L/∂w · v, and the complex step finds this number with a single
+forward pass. A mistake in the gradient of one matrix or bias changes the sum by far more than 1e-13 of it.
 """
 
 import math
@@ -26,8 +26,8 @@ BATCH_SIZE, LENGTH = 2, 16
 def preset_rows(name: str, device: Device, every_parameter: bool = False) -> Iterator[Row]:
     """Check the gradient of a pre-training model of this size: one row for all parameters at once.
 
-    With ``every_parameter`` each of them is also moved alone, in a row of its own. Forward and backward in
-    float64 run on the device, the forwards in complex128 on the host. Dropout is on.
+    With ``every_parameter`` each of them is also moved by itself, in a row of its own. Forward and backward
+    run in float64 on the device, the forward passes in complex128 on the host. Dropout is on.
     """
     config = BertConfig.preset(name)
     batch = _random_batch(config)
@@ -58,10 +58,10 @@ def _row(
     twin: BertForPreTraining,
     batch: dict[str, Any],
 ) -> Row:
-    """Compare ⟨∇L, v⟩ with the rise of the loss when parameters move along a random direction v.
+    """Compare ⟨∇L, v⟩ with the change of the loss when parameters move along a random direction v.
 
-    ``moved`` has each with its complex twin. The random numbers in v get the signs of those in ∇L: so all
-    terms of the sum are positive, and none of its digits cancel.
+    ``moved`` has each parameter with its complex twin. The random numbers in v get the signs of those in ∇L,
+    so that all terms of the sum are positive and no digits cancel.
     """
     rng = np.random.default_rng(3)
     products = []

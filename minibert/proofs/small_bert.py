@@ -33,10 +33,10 @@ LABELS = [[-100, 7, 3, -100, 7, -100], [-100, -100, 12, -100, -100, -100], [-100
 NEXT_SENTENCE_LABEL = [0, 1, 1]
 PAIR_PARTS = ("pooler.", "seq_relationship.")  # unused without a loss on sentence pairs
 
-# For the heads of fine-tuning: K = 3 labels. The last sequence has none, and one answer is out of reach.
+# For the fine-tuning heads: K = 3 labels. The last sequence has none, and one answer is beyond its sequence.
 CLASSES = [2, 0, -100]
 TAGS = [[-100, 0, -100, 2, 1, -100], [-100, 1, 1, -100, -100, -100], [-100] * 6]
-# A softmax over tokens takes out what is added to all of them: the head's bias and the last layer's.
+# A softmax over tokens cancels what is added to all of them: the head's bias and the last layer's.
 SPAN_ZEROS = ("qa_outputs.bias", "encoder.layer.1.output.LayerNorm.bias")
 SPANS = {"start_positions": [2, 6, 0], "end_positions": [4, 9, 0]}
 SECOND_TEXTS = {"input_ids": [[2, 6, 3], [2, 7, 3], [2, 7, 3]], "attention_mask": [[1, 1, 1]] * 3}
@@ -45,7 +45,7 @@ SECOND_TEXTS = {"input_ids": [[2, 6, 3], [2, 7, 3], [2, 7, 3]], "attention_mask"
 def with_twin(make: Callable[..., M], draw: Draws) -> tuple[M, M]:
     """A module with random parameters in float64, and the same one in complex128 (see ``module_case``).
 
-    ``make(dtype=…)`` returns it with memory. Dropout is on, and draws the same bits in both.
+    ``make(dtype=…)`` returns it, allocated. Dropout is on, and draws the same bits in both.
     """
     module, twin = make(dtype="float64"), make(dtype="complex128")
     draw.randomise(module)

@@ -1,4 +1,4 @@
-"""Learning a WordPiece vocabulary: the most frequent pair of neighbours becomes a token, over and over.
+"""Learning a WordPiece vocabulary: again and again, the most frequent pair of neighbours becomes a token.
 
 Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units" (the merges),
 in the form of the WordPieceTrainer of Hugging Face's tokenizers, which is how BERT vocabularies are made
@@ -15,8 +15,8 @@ from minibert.errors import UserError
 from minibert.text.normalise import Normaliser, chunks
 from minibert.text.wordpiece import CONTINUATION
 
-# Words under merging are strings of symbols: token number i is the character chr(FIRST_SYMBOL + i). Python's
-# own string methods then find and replace pairs. There is room for a million tokens above the surrogates.
+# During merging, words are strings of symbols: token number i is the character chr(FIRST_SYMBOL + i). So
+# Python's own string methods find and replace pairs. Above the surrogates there is room for a million tokens.
 FIRST_SYMBOL = 0xE000
 
 MAX_RAW_CHARACTERS = 2**24  # of text whose chunks are held at a time
@@ -32,10 +32,10 @@ def count_words(
 ) -> Counter[str]:
     """Count the normalised words of a stream of texts in bounded memory.
 
-    Words of more than ``max_characters_per_word`` characters are left out: a tokenizer makes [UNK] of them,
+    Words of more than ``max_characters_per_word`` characters are skipped: a tokenizer turns them into [UNK],
     so it could never use what is learned from them.
 
-    It never holds more than ``max_words`` different words for long: beyond that, words seen only once so far
+    It never holds more than ``max_words`` different words for long. Beyond that, words seen only once so far
     are forgotten, the next time those seen at most twice, and so on.
     """
     words: Counter[str] = Counter()
@@ -75,15 +75,15 @@ def learn_vocabulary(
 ) -> list[str]:
     """Learn up to ``vocab_size`` tokens: the special tokens, the alphabet, then the merges in their order.
 
-    The alphabet is the ``alphabet_limit`` most frequent characters, as they start a word ("a") and, where
-    they do, as they continue one ("##a"). Words with other characters are left out. Each merge takes the
-    most frequent pair of neighbours; ties go to the pair whose left, then right token comes first in Unicode
-    order. Merging ends early when no pair occurs ``min_frequency`` times any more.
+    The alphabet is the ``alphabet_limit`` most frequent characters, each as the start of a word ("a") and, if
+    it occurs there, as the continuation of one ("##a"). Words with other characters are skipped. Each merge
+    takes the most frequent pair of neighbours; ties go to the pair whose left, then right token comes first
+    in Unicode order. Merging ends early when no pair occurs ``min_frequency`` times any more.
 
     Raises UserError if there are no words, or if special tokens and alphabet alone exceed ``vocab_size``.
     """
     if not word_counts:
-        raise UserError("there is no word in the texts to learn a vocabulary from; give a corpus with text")
+        raise UserError("the texts contain no words to learn a vocabulary from; give a corpus with text")
     alphabet = _alphabet(word_counts, alphabet_limit)
     words = {word: count for word, count in word_counts.items() if alphabet.issuperset(word)}
     continuing = {char for word in words for char in word[1:]}
@@ -117,8 +117,8 @@ def _alphabet(word_counts: Mapping[str, int], limit: int) -> set[str]:
 class _Merges:
     """The words as strings of symbols, and how often each pair of neighbouring symbols occurs in them.
 
-    Kept up to date merge by merge: only words that hold the merged pair are looked at, and in them only
-    the pairs that the merge touches. ``heap`` may hold outdated counts; they are corrected when they come up.
+    The counts are updated with each merge: only words with the merged pair are visited, and in them only the
+    pairs that the merge touches. ``heap`` may hold outdated counts; they are corrected when they come up.
     """
 
     def __init__(self, word_counts: Mapping[str, int], tokens: list[str]) -> None:
@@ -195,7 +195,7 @@ class _Merges:
         return self.tokens[ord(symbol) - FIRST_SYMBOL]
 
     def _entry(self, pair: str) -> tuple[int, str, str, str]:
-        """Sorts as a heap wants it: the highest count first, then by the texts of the two tokens."""
+        """The heap's sort key: the highest count first, then by the texts of the two tokens."""
         left, right = map(self._token, pair)
         return -self.counts[pair], left, right, pair
 

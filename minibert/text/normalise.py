@@ -18,9 +18,9 @@ from minibert.text import unicode_tables
 
 # Blocks of Chinese characters (not Japanese kana, not Korean Hangul): each character is a word.
 CJK = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B920-2CEAF F900-FAFF 2F800-2FA1F"
-ORIGINAL_CJK = CJK.replace("2B920", "2B820")  # transformers has 2B920 here, by a typo
+ORIGINAL_CJK = CJK.replace("2B920", "2B820")  # transformers has 2B920, due to a typo
 
-# Wider than the category P, which has no $ + < = > ^ ` | ~
+# Wider than the category P, which lacks $ + < = > ^ ` | ~
 ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 # Python treats \x0b, \x0c, \x1c-\x1f and \x85 as whitespace; BERT drops them as control characters.
@@ -41,7 +41,7 @@ def _one(key: Any) -> int:
 
 
 class Memo(dict):
-    """A dictionary that fills itself with ``compute(key)``, and starts afresh before it becomes too large.
+    """A dictionary that fills itself with ``compute(key)``, and is emptied before it becomes too large.
 
     The sizes of its keys, ``size_of(key)`` or 1 each, never add up to more than ``limit``. A key that is
     larger than that by itself is computed every time.
@@ -81,10 +81,10 @@ def within(code: int, ranges: tuple[range, ...]) -> bool:
 
 
 class CharacterRules:
-    """What a single character is. ``original=True``: by this Python's Unicode data, as google-bert does.
+    """The properties of single characters. With ``original=True`` they are google-bert's: this Python's data.
 
-    Otherwise as transformers: private-use characters (Co) are dropped as well, and the tables are frozen,
-    so that tokens do not depend on the Python: `unicode_tables` holds the exceptions.
+    Otherwise they are those of transformers: private-use characters (Co) are dropped as well, and the tables
+    are frozen, so that tokens do not depend on the version of Python. `unicode_tables` holds the exceptions.
     """
 
     def __init__(self, original: bool = False) -> None:
@@ -110,7 +110,7 @@ class CharacterRules:
         return chr(code) in self.spaces or _in_category(code, ("Zs",))
 
     def is_dropped(self, code: int) -> bool:
-        """Controls and other characters without a shape of their own."""
+        """Control characters and others that are invisible."""
         return code in (0, 0xFFFD) or _in_category(code, self.dropped, but_not=self.kept)
 
     def is_cjk(self, code: int) -> bool:
@@ -122,13 +122,13 @@ class CharacterRules:
         return within(code, self.marks) or _in_category(code, ("Mn",), but_not=self.not_marks)
 
     def is_punctuation(self, code: int) -> bool:
-        """Punctuation, and the signs of ASCII."""
+        """Punctuation, including the symbols of ASCII."""
         if code < 128:
             return chr(code) in ASCII_PUNCTUATION
         return within(code, self.punctuation) or _in_category(code, ("P",), but_not=self.not_punctuation)
 
     def lower(self, code: int) -> str:
-        """Lower case, of one character or more: "İ" has two."""
+        """The lower case, which may have several characters: that of "İ" has two."""
         return chr(code) if within(code, self.not_lowered) else self.lowered.get(code) or chr(code).lower()
 
 
@@ -139,9 +139,9 @@ def _in_category(code: int, categories: tuple[str, ...], but_not: tuple[range, .
 class Normaliser:
     """Splits a text into words the way BERT does.
 
-    1. NUL, U+FFFD, controls, formats and private-use characters are dropped; whitespace becomes a space.
+    1. NUL, U+FFFD, control, format and private-use characters are dropped; whitespace becomes a space.
     2. ``split_cjk``: spaces are put around each Chinese character.
-    3. ``strip_accents`` (``None``: if lower-casing): canonical decomposition (NFD); marks (Mn) are dropped.
+    3. ``strip_accents`` (``None``: as ``lowercase``): canonical decomposition (NFD); marks (Mn) are dropped.
     4. ``lowercase``: character by character ("ΟΔΟΣ" → "οδοσ").
     5. Each punctuation character becomes a word of its own; the others end at spaces.
 
@@ -171,14 +171,15 @@ class Normaliser:
         self._normalise_character = Memo(self._normalise, limit=65_536)
 
     def words(self, text: str) -> list[str]:
-        """The words of ``text``, normalised, in their order."""
+        """The words of ``text``, normalised, in order."""
         return self._normalise(text).split()
 
     def words_with_sources(self, text: str) -> list[tuple[str, list[int]]]:
-        """The words of ``text`` and, for each of their characters, the place in ``text`` it comes from.
+        """The words of ``text`` and, for each of their characters, the index in ``text`` it comes from.
 
-        Each character becomes as many as it does alone: "é" one, "각" three, a control character none. Its
-        neighbours can change the form (a final sigma) and the order of marks (NFD), never the number.
+        Each character becomes as many characters as it does by itself: "é" one, "각" three, a control
+        character none. Its neighbours can change the form (a final sigma) and the order of marks (NFD), but
+        never the number.
         """
         sources = [i for i, char in enumerate(text) for _ in self._normalise_character[char]]
         words = _WORD.finditer(self._normalise(text))
@@ -202,7 +203,7 @@ class Normaliser:
 def _clean(code: int, rules: CharacterRules, split_cjk: bool) -> str:
     if 0xD800 <= code < 0xE000:
         raise UserError(
-            f"the text holds the lone surrogate U+{code:04X}, which is no character; "
+            f"the text contains the lone surrogate U+{code:04X}, which is not a character; "
             "decode it properly (UTF-8 or UTF-16) first"
         )
     if rules.is_space(code):

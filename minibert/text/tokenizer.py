@@ -25,7 +25,7 @@ SPECIAL_TOKENS = {
     "mask_token": "[MASK]",
 }
 
-# Our options and their names in tokenizer_config.json; the last three are our own, others ignore them.
+# Our options and their names in tokenizer_config.json; the last three are our own, ignored by other programs.
 CONFIG_KEYS = {
     "lowercase": "do_lower_case",
     "strip_accents": "strip_accents",
@@ -54,19 +54,19 @@ class BertTokenizer:
     """WordPiece tokenizer of BERT.
 
     Args:
-        vocab: the tokens; a token's id is its place. Must hold [PAD], [UNK], [CLS], [SEP], [MASK].
+        vocab: the tokens; a token's id is its index. Must hold [PAD], [UNK], [CLS], [SEP], [MASK].
         lowercase, strip_accents, split_cjk, original_characters: see `Normaliser`.
         max_characters_per_word: a longer word is [UNK]. 100 in transformers, 200 in google-bert.
-        protect_special_tokens: "[MASK]" written in a text is the token [MASK] (transformers), or
+        protect_special_tokens: whether "[MASK]" in a text is the token [MASK] (transformers), or
             a bracket, a word, a bracket (google-bert).
-        model_max_length: what ``truncation=True`` and ``padding="max_length"`` mean without a max_length.
+        model_max_length: the max_length of ``truncation=True`` and ``padding="max_length"`` if none is given.
 
     The defaults give the ids of current transformers. The original's behaviour is
     ``BertTokenizer(vocab, **BertTokenizer.ORIGINAL)``.
 
-    The ids of a chunk of text between two spaces are remembered, so that most text costs one dictionary
-    look-up per chunk; the chunks remembered have at most `CACHED_CHARACTERS` together. A tokenizer can be
-    pickled (worker processes); what it remembers stays behind.
+    The ids of each chunk of text between two spaces are cached, so that most text costs one dictionary
+    look-up per chunk. The cached chunks have at most `CACHED_CHARACTERS` characters in total. A tokenizer
+    can be pickled (for worker processes), without its cache.
     """
 
     ORIGINAL: ClassVar[dict[str, Any]] = dict(
@@ -170,11 +170,10 @@ class BertTokenizer:
     def from_pretrained(cls, folder: str | Path, **options: Any) -> "BertTokenizer":
         """Read a tokenizer from a folder in Hugging Face's layout, or from a bare vocabulary file.
 
-        In a folder these are ``vocab.txt`` (or else the vocabulary in ``tokenizer.json``, which is all that
-        recent versions of transformers write) and the options in ``tokenizer_config.json``. ``folder`` may
-        also be the name of a model that comes with the package, "mini".
-        ``options`` override what the files say. Raises UserError, naming the file, if one is missing,
-        damaged, not UTF-8, or of another kind than BERT's.
+        A folder has ``vocab.txt`` (or else the vocabulary in ``tokenizer.json``, which is all that recent
+        versions of transformers write) and the options in ``tokenizer_config.json``. ``folder`` may also be
+        the name of a model that comes with the package, "mini". ``options`` override what the files say.
+        Raises UserError, naming the file, if one is missing, damaged, not UTF-8, or not for BERT.
         """
         folder = model_folder(folder)
         if folder.is_file():
@@ -182,7 +181,7 @@ class BertTokenizer:
         if not folder.exists():
             raise UserError(
                 f"{folder}: no such folder or vocabulary file, nor a model that comes with minibert "
-                f"({', '.join(model_names())}); they are read from the disk only, so download it first"
+                f"({', '.join(model_names())}); tokenizers are read from the disk only, so download it first"
             )
         vocab_file, json_file = folder / "vocab.txt", folder / "tokenizer.json"
         if not vocab_file.exists() and json_file.exists():
@@ -224,10 +223,10 @@ class BertTokenizer:
         return len(self.tokens)
 
     def check_size(self, vocab_size: int) -> None:
-        """Raise UserError if a model with ``vocab_size`` rows in its embedding table has none for some token.
+        """Raise UserError if an embedding table of ``vocab_size`` rows lacks a row for some token.
 
-        More rows than tokens are fine: some models are padded to a multiple of 8 or 64. Warns where padding
-        does not explain how many more there are.
+        More rows than tokens are fine: some models are padded to a multiple of 8 or 64. Warns if there are
+        more extra rows than padding explains.
         """
         if len(self) > vocab_size:
             raise UserError(
@@ -257,7 +256,7 @@ class BertTokenizer:
         return [self.token_ids(text) for text in texts]
 
     def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """`token_ids`, and where in ``text`` each token stands: text[start:stop], as (start, stop).
+        """`token_ids`, and where in ``text`` each token is: text[start:stop], as (start, stop).
 
         What was dropped inside a token (say, a soft hyphen) lies within its span; what was dropped at its end
         (an accent that is a character of its own) lies after it. These are the offsets of transformers.
@@ -280,7 +279,7 @@ class BertTokenizer:
         return tuple(ids)
 
     def _compute_chunk_spans(self, chunk: str) -> tuple[tuple[int, int], ...]:
-        """Where in a piece of text without whitespace its tokens stand."""
+        """Where in a piece of text without whitespace its tokens are."""
         spans: list[tuple[int, int]] = []
         start = 0
         for match in self._special.finditer(chunk):
@@ -319,10 +318,10 @@ class BertTokenizer:
         """Model inputs: [CLS] text [SEP], or [CLS] text [SEP] text_pair [SEP].
 
         Args:
-            text, text_pair: one text each, or equally many.
+            text, text_pair: one text each, or lists of texts of equal length.
             max_length: in tokens, special ones included.
             padding: ``True`` or ``"longest"`` (of this batch), ``"max_length"``, or ``False``.
-            truncation: ``True`` or ``"longest_first"`` (shorten the longer of the two, of equal ones the
+            truncation: ``True`` or ``"longest_first"`` (shorten the longer of the two, in a tie the
                 first), ``"only_first"``, ``"only_second"``, or ``False``. ``None`` truncates if a max_length
                 is given without padding, as transformers does.
 
@@ -363,10 +362,10 @@ class BertTokenizer:
     # ---------------------------------------------------------------- ids to text
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """Text of token ids: pieces of a word joined, words separated by spaces, none before . , ! and ?.
+        """The text of token ids: subwords are joined, and words separated by spaces (none before . , ! ?).
 
-        What the tokenizer removed (spaces, capitals, accents) does not come back, but the decoded text has
-        the same ids again, [UNK] included, if special tokens are protected. (Marks of some scripts that are
+        What the tokenizer removed (spaces, capitals, accents) does not come back. But the decoded text gives
+        the same ids again, including [UNK], if special tokens are protected. (Marks of some scripts that are
         not stripped with the accents may change places among themselves.)
         Raises UserError for ids outside the vocabulary.
         """
@@ -389,7 +388,7 @@ class BertTokenizer:
 
 
 def _chunk_size(chunk: str) -> int:
-    """How many of the `BertTokenizer.CACHED_CHARACTERS` a chunk takes; a short one as many as one of 8."""
+    """How many of the `BertTokenizer.CACHED_CHARACTERS` a chunk takes: its length, but at least 8."""
     return max(len(chunk), 8)
 
 
@@ -410,7 +409,7 @@ def _text_pairs(text: str | Sequence[str], text_pair: str | Sequence[str] | None
         return [(first,) for first in text]
     if isinstance(text_pair, str) or len(text) != len(text_pair):
         count = 1 if isinstance(text_pair, str) else len(text_pair)
-        raise UserError(f"text and text_pair must be equally many: got {len(text)} and {count}")
+        raise UserError(f"text and text_pair must have the same number of texts: got {len(text)} and {count}")
     return list(zip(text, text_pair, strict=True))
 
 
@@ -425,7 +424,7 @@ def _check_choices(padding: bool | str, truncation: bool | str) -> None:
 
 
 def _width(lengths: Sequence[int], padding: bool | str, max_length: int | None) -> int:
-    """How many tokens each row is to have at least. Raises UserError if that is a max_length not given."""
+    """The minimum number of tokens per row. Raises UserError if it is max_length and that is not given."""
     if padding != "max_length":
         return max(lengths, default=0) if padding else 0
     if max_length is None:
@@ -455,8 +454,8 @@ def _truncate(pieces: list[list[int]], max_length: int, strategy: bool | str) ->
         lengths = [room]
     else:
         shorter, longer = sorted(lengths)
-        longer = max(shorter, room - shorter)  # shorten the longer one as far as the length of the shorter,
-        if shorter + longer > room:  # then both alike
+        longer = max(shorter, room - shorter)  # shorten the longer one, at most to the length of the shorter,
+        if shorter + longer > room:  # then both equally
             shorter, longer = room // 2, room - room // 2
         lengths = [longer, shorter] if lengths[0] > lengths[1] else [shorter, longer]
     return [piece[:length] for piece, length in zip(pieces, lengths, strict=True)]
@@ -467,7 +466,7 @@ def _check_vocabulary(tokens: list[str], vocab: dict[str, int]) -> None:
     if missing:
         raise UserError(
             f"the vocabulary of {len(tokens)} tokens lacks {' '.join(missing)}; "
-            "a BERT vocabulary holds one token a line, special tokens included"
+            "a BERT vocabulary has one token per line, including the special tokens"
         )
     if len(vocab) < len(tokens):
         first, again = next((i, vocab[token]) for i, token in enumerate(tokens) if vocab[token] != i)
@@ -478,7 +477,7 @@ def _check_vocabulary(tokens: list[str], vocab: dict[str, int]) -> None:
 
 
 def _read_vocab(path: Path) -> list[str]:
-    """One token a line; only a line feed ends a line, for other separators may be part of tokens."""
+    """One token per line. Only a line feed ends a line, since other separators may be part of tokens."""
     lines = read_text(path, "vocabulary file").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
@@ -494,7 +493,7 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
             )
         tokens = sorted(model["vocab"], key=model["vocab"].get)
         if [model["vocab"][token] for token in tokens] != list(range(len(tokens))):
-            raise UserError(f"{path}: its token ids must be 0, 1, 2, … without gaps")
+            raise UserError(f"{path}: the token ids must be 0, 1, 2, … without gaps")
         _check_added_tokens(path, [entry["content"] for entry in content["added_tokens"]])
         return tokens, {
             "lowercase": _option(path, normaliser, "lowercase"),
@@ -529,7 +528,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _option(path: Path, values: Mapping[str, Any], key: str) -> Any:
-    """The value of an option in a file. Raises UserError if it is of the wrong kind: "False" is no false."""
+    """The value of an option in a file. Raises UserError if it has the wrong type ("False" is a text)."""
     value = values[key]
     if value is None and key in ("strip_accents", "model_max_length"):
         return None
@@ -543,4 +542,4 @@ def _option(path: Path, values: Mapping[str, Any], key: str) -> Any:
 def _check_added_tokens(path: Path, added: list[Any]) -> None:
     extra = [str(token) for token in added if token not in SPECIAL_TOKENS.values()]
     if extra:
-        raise UserError(f"{path}: added tokens beside the vocabulary are not supported: {' '.join(extra)}")
+        raise UserError(f"{path}: added tokens outside the vocabulary are not supported: {' '.join(extra)}")

@@ -1,4 +1,4 @@
-"""From a word to pieces of the vocabulary: greedy longest match first."""
+"""From a word to subwords of the vocabulary: greedy longest-match-first."""
 
 from collections.abc import Mapping
 
@@ -6,10 +6,10 @@ CONTINUATION = "##"  # marks a token that continues a word
 
 
 class WordPiece:
-    """Cuts words into tokens: always the longest that fits, from left to right.
+    """Splits words into tokens: always the longest that fits, from left to right.
 
-    "unaffable" → un ##aff ##able. Where no token fits, or in a word of more than
-    ``max_characters_per_word`` characters, the *whole word* is the unknown token.
+    "unaffable" → un ##aff ##able. If no token fits somewhere, or the word has more than
+    ``max_characters_per_word`` characters, the *whole word* becomes the unknown token.
 
     Source: WordpieceTokenizer in google-research/bert, tokenization.py (200 characters there).
     """

@@ -76,7 +76,18 @@ def committed(path: Path, made: NotebookNode) -> list[str]:
         return ["is not what its source makes; run make course"]
     if not any(cell.get("outputs") for cell in made.cells):
         return ["has outputs; run make course"] if any(cell.get("outputs") for cell in there.cells) else []
-    return finished(there)
+    return [*stale(there, made), *finished(there)]
+
+
+def stale(there: NotebookNode, made: NotebookNode) -> list[str]:
+    """Cells that print code of the library as it was before a change."""
+    pairs = zip(there.cells, made.cells, strict=True)
+    showing = [(old, new) for old, new in pairs if "getsource(" in new.source and new.cell_type == "code"]
+    return [
+        f"{new.id}: prints code that has changed since; run make course"
+        for old, new in showing
+        if printed(old) != printed(new)
+    ]
 
 
 def _inputs(notebook: NotebookNode) -> tuple:

@@ -98,7 +98,7 @@ def test_overrides():
         ({"id2label": {}}, "id2label must name the labels"),
         ({"id2label": {0: "A", 2: "B"}}, "id2label must name the labels 0, 1, 2, …"),
         ({"id2label": {0: "A", "0": "B"}}, "id2label must name the labels 0, 1, 2, …"),
-        ({"id2label": {0: "A", 1: 5}}, "id2label must give every label a text"),
+        ({"id2label": {0: "A", 1: 5}}, "id2label must map every label to a text"),
         ({"id2label": {0: "A"}, "num_labels": 3}, "num_labels is 3, but id2label names 1 labels"),
     ],
 )
@@ -142,7 +142,7 @@ def test_unknown_names():
         BertConfig.preset("huge")
     with pytest.raises(UserError, match=r"unknown model setting 'hiden_size'; did you mean 'hidden_size'\?"):
         BertConfig.preset("tiny", hiden_size=8)
-    with pytest.raises(UserError, match=r"unknown model setting 'xyzzy'; known are: .*hidden_size, "):
+    with pytest.raises(UserError, match=r"unknown model setting 'xyzzy'; expected one of .*hidden_size, "):
         BertConfig.from_dict({"xyzzy": 1})
     with pytest.raises(UserError, match="hidden_size must be a whole number of at least 1, got '128'"):
         BertConfig.preset("tiny", hidden_size="128")

@@ -25,7 +25,7 @@ def test_defaults_and_dtypes(config, device):
 
 def test_a_row_that_is_all_padding_has_no_features(config):
     """Their mean over its tokens would be 0/0."""
-    with pytest.raises(UserError, match="attention_mask is 0 all along row 1; an empty text has no vector"):
+    with pytest.raises(UserError, match="attention_mask is 0 throughout row 1; an empty text has no vector"):
         BertForSequenceClassification(config(feature_layers=[-1])).forward(
             IDS, attention_mask=[[1, 1, 1], [0, 0, 0]]
         )

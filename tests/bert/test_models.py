@@ -343,7 +343,9 @@ def test_backward_of_the_encoder_takes_either_output_or_both(build, batch):
     both = backward(dlast_hidden_state=dhidden, dpooler_output=dpooled)
     assert not hidden["pooler.dense.weight"].any() and pooled["pooler.dense.weight"].any()
     assert_equal_gradients({name: hidden[name] + pooled[name] for name in both}, both)
-    with pytest.raises(ValueError, match="without a loss: give forward labels, or backward a derivative"):
+    with pytest.raises(
+        ValueError, match="without a loss: give labels to forward, or a derivative to backward"
+    ):
         backward()
 
 
@@ -357,7 +359,7 @@ def test_backward_refuses_the_gradient_of_a_pooler_that_is_not_there(config, dev
 def test_backward_without_labels_is_an_error(build, batch):
     model = build()
     _, cache = model.forward(**batch.encoder)
-    with pytest.raises(ValueError, match="without a loss: give forward labels"):
+    with pytest.raises(ValueError, match="without a loss: give labels to forward"):
         model.backward(cache)
 
 

@@ -384,7 +384,7 @@ def test_a_name_that_is_no_exercise():
         UserError, match=r"no exercise '05.layernorm_backward'; did you mean '05.layer_norm_back"
     ):
         check("05.layernorm_backward", SOLUTION)
-    with pytest.raises(UserError, match=r"no exercise 'zzz'; known are: .*05.layer_norm_backward"):
+    with pytest.raises(UserError, match=r"no exercise 'zzz'; expected one of .*05.layer_norm_backward"):
         check("zzz", SOLUTION)
     with pytest.raises(UserError, match="the name of an exercise first, then your function; got of type fu"):
         check(SOLUTION, NAME)

@@ -109,7 +109,7 @@ def test_with_kernels_there_are_fewer_launches_and_all_are_of_kernels_that_exist
     trained(gpu.device)
     before, with_kernels = (launch.launcher, products.find_cublas), PaperGPU("cupy")
     kernels = []
-    with noted(lambda name: kernels.append(name) or with_kernels.launches.append(Launch(name))):
+    with noted(lambda name: kernels.append(name) or with_kernels.launches.append(Launch(name, 0, 0, 0))):
         trained(with_kernels.device)
     assert (launch.launcher, products.find_cublas) == before
     kernels = set(kernels) - {"cuBLAS"}
@@ -118,22 +118,3 @@ def test_with_kernels_there_are_fewer_launches_and_all_are_of_kernels_that_exist
     assert all(f"void {name}(" in sources for name in kernels)
     assert len(with_kernels.launches) < len(gpu.launches) / 3
     assert (with_kernels.uploads, with_kernels.waits) == (1, 0)
-
-
-def test_a_recording_is_done_again_at_the_same_addresses_with_the_same_python_numbers(gpu):
-    value, rate, python_rate = gpu.zeros(()), gpu.asarray(1.0), 1.0
-    with gpu.record() as graph:
-        value += 10.0 * rate + python_rate
-    assert value.get() == 0  # recorded, not computed
-    rate[...], python_rate = 2.0, 2.0
-    for operation in graph:
-        operation()
-    assert value.get() == 21.0
-
-
-@pytest.mark.parametrize("forbidden", [lambda x: bool(x), lambda x: x.get(), lambda x: x.gpu.asarray(1.0)])
-def test_no_value_passes_between_host_and_device_in_a_recording(gpu, forbidden):
-    x = gpu.ones(())
-    with pytest.raises(RuntimeError, match="recording"), gpu.record():
-        forbidden(x)
-    assert forbidden(x) is not None

@@ -30,6 +30,16 @@ def test_the_map_shows_every_room(page):
     assert rooms <= {name for cell in first_cells for name in re.findall(r"`(.+?)`", cell)}
 
 
+def test_the_readme_of_the_tests_names_every_helper_and_folder():
+    tests = ROOT / "tests"
+    helpers = {
+        path for path in tests.iterdir() if path.suffix in (".py", ".txt") and path.stem[:5] != "test_"
+    }
+    folders = {path.parent for path in tests.glob("*/test_*.py")}
+    text = (tests / "README.md").read_text(encoding="utf-8")
+    assert [name_of(path) for path in helpers | folders if name_of(path) not in text] == []
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 

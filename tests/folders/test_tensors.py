@@ -134,7 +134,9 @@ def test_an_encoder_opened_with_heads(build, tmp_path):
     encoder.save_pretrained(tmp_path)
     model, told = load_warned(BertForPreTraining, tmp_path)
     assert same_parameters(encoder, model.bert)
-    assert len(told) == 1 and "start anew: 'cls.predictions.bias', 'cls.predictions.transform." in told[0]
+    assert (
+        len(told) == 1 and "newly initialised: 'cls.predictions.bias', 'cls.predictions.transform." in told[0]
+    )
     assert told[0].count("'cls.") == 7 and told[0].startswith(f"{tmp_path} has no tensors for")
     transform = to_numpy(model.cls.predictions.transform.dense.weight.value)
     assert 0 < np.abs(transform).max() < 0.04 and transform.std() > 0.01, "drawn as config.initializer says"
@@ -155,7 +157,7 @@ def test_no_pooler(build, tmp_path):
     words = build(BertForMaskedLM)
     words.save_pretrained(tmp_path)
     model, told = load_warned(BertModel, tmp_path)
-    assert "start anew: 'pooler.dense.bias', 'pooler.dense.weight'" in told[0] and len(told) == 2
+    assert "newly initialised: 'pooler.dense.bias', 'pooler.dense.weight'" in told[0] and len(told) == 2
     assert not to_numpy(model.pooler.dense.bias.value).any()
     assert to_numpy(model.pooler.dense.weight.value).any()
 
@@ -322,7 +324,7 @@ def test_missing_tensors_of_the_encoder(folder):
 
 def test_many_missing_tensors(folder):
     change_config(folder, num_hidden_layers=4)
-    refused(folder, r"32 tensors are missing: .* and 22 more; is it a BERT of this many layers")
+    refused(folder, r"32 tensors are missing: .* and 22 more; is num_hidden_layers correct")
 
 
 def test_half_a_head(folder):
@@ -349,7 +351,7 @@ def test_a_tensor_of_another_type(folder, dtype):
 def test_two_tensors_for_one_parameter(folder, name, twin):
     twin = twin.replace(".bias", ".beta")
     rewrite(folder, lambda tensors: tensors.update({twin: tensors[name]}))
-    refused(folder, "the tensors '(bert.)?embeddings.*', '(bert.)?embeddings.*' are the same parameter")
+    refused(folder, "the tensors '(bert.)?embeddings.*', '(bert.)?embeddings.*' are for the same parameter")
 
 
 def change_config(folder, **values):

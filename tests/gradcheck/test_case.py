@@ -100,5 +100,5 @@ def test_the_twin_of_a_module_gets_its_values(device):
 def test_the_complex_step_of_a_module_needs_a_twin(device):
     draw = Draws(device, 3)
     case = module_case("it", linear(device, "float64"), {"x": draw.normal(4, 3)})
-    with pytest.raises(ValueError, match="a second time, in complex128: give it as twin"):
+    with pytest.raises(ValueError, match="a copy of the module in complex128; pass it as twin"):
         check(case, COMPLEX_STEP)

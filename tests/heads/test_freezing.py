@@ -232,8 +232,8 @@ def test_a_head_on_features_comes_back_from_its_folder(build, batch, tmp_path):
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([], "layers must be a list of numbers, at least one, got \\[\\]"),
-        ("all", "layers must be a list of numbers, at least one, got 'all'"),
+        ([], "layers must be a list of at least one number, got \\[\\]"),
+        ("all", "layers must be a list of at least one number, got 'all'"),
         ([1, 4], r"no layer 4; there are 0 \(the embeddings\) to 2, and −1 to −3"),
         ([True], "no layer True"),
     ],

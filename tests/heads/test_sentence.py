@@ -59,7 +59,7 @@ def test_padding_does_not_change_a_vector(encoder):
 
 
 def test_an_empty_text_is_refused(encoder):
-    with pytest.raises(UserError, match="attention_mask is 0 all along row 1; an empty text has no vector"):
+    with pytest.raises(UserError, match="attention_mask is 0 throughout row 1; an empty text has no vector"):
         encoder().forward([[2, 3], [0, 0]], attention_mask=[[1, 1], [0, 0]])
 
 
@@ -137,7 +137,7 @@ def test_recomputed_layers_of_both_texts_have_the_dropout_that_they_had(encoder)
 
 
 def test_pairs_are_of_one_number(encoder):
-    with pytest.raises(UserError, match="3 first and 1 second texts; expected pairs"):
+    with pytest.raises(UserError, match="3 first texts but 1 second texts; expected pairs"):
         SentencePairs(encoder()).forward(FIRST, {"input_ids": [[2, 3]]})
     with pytest.raises(UserError, match=r"labels has shape \(2,\); expected \(3,\)"):
         SentencePairs(encoder()).forward(FIRST, SECOND, [0.0, 1.0])
@@ -213,9 +213,9 @@ def test_any_encoder_is_a_sentence_encoder_without_a_word(build, tmp_path, capsy
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("modules.json", "{}", "modules.json: a sentence encoder of ; here it can only be"),
+        ("modules.json", "{}", "modules.json: the modules are ; only Transformer"),
         ("modules.json", "[1]", "modules.json: damaged, expected a list of modules"),
-        ("modules.json", '[{"type": "a.Transformer"}, {"type": "a.Dense"}]', "of Transformer, Dense; here"),
+        ("modules.json", '[{"type": "a.Transformer"}, {"type": "a.Dense"}]', "are Transformer, Dense; only"),
         ("1_Pooling/config.json", "[]", r"pools by \[\]; expected one of cls, mean, max"),
         ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', "pools by .'pooling_mode_lasttoken'"),
         ("1_Pooling/config.json", '{"pooling_mode": ["cls", "mean"]}', r"pools by \[\['cls', 'mean'\]\]"),

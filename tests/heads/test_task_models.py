@@ -108,7 +108,7 @@ def test_without_labels_there_are_scores_and_no_backward(build, batch, model_cla
     for name in set(model.head_outputs) - {"loss"}:
         logits = to_numpy(getattr(output, name))
         np.testing.assert_array_equal(logits, to_numpy(getattr(with_labels, name)))
-    with pytest.raises(ValueError, match="without a loss: give forward labels"):
+    with pytest.raises(ValueError, match="without a loss: give labels to forward"):
         model.backward(cache)
 
 
@@ -186,7 +186,7 @@ SEQUENCES, TOKENS, ANSWERS = (
         (SEQUENCES, THREE, {"labels": [0, 1, 3, 0]}, "labels contains 3; expected 0 to 2"),
         (SEQUENCES, THREE, {"labels": [0, 1]}, r"labels has shape \(2,\); expected \(4,\)"),
         (SEQUENCES, THREE, {"labels": [0.0, 1.0, 2.0, 0.0]}, "dtype float64; expected integers"),
-        (SEQUENCES, ONE, {"labels": [0, 1, np.nan, 0]}, "a number that is not finite"),
+        (SEQUENCES, ONE, {"labels": [0, 1, np.nan, 0]}, "must be finite numbers"),
         (SEQUENCES, ONE, {"labels": [0, 1]}, r"shape \(2,\); expected \(4, 1\)"),
         (SEQUENCES, ONE, {"labels": ["a", "b", "c", "d"]}, "must be numbers"),
         (TOKENS, THREE, {"labels": TAGS.T}, r"shape \(7, 4\); expected \(4, 7\)"),

@@ -94,6 +94,15 @@ def test_the_committed_notebook_is_what_its_source_makes(notebook, tmp_path):
     changed.cells[38].source += "  # another"
     assert rules.committed(path, changed) == ["is not what its source makes; run make course"]
 
+    changed = copy.deepcopy(notebook)
+    for it, code in ((notebook, "x + 1"), (changed, "x + 2")):
+        it.cells[38].source = "print(inspect.getsource(f))"
+        it.cells[38].outputs = [stdout(f"def f(x): return {code}")]
+    nbformat.write(notebook, path)
+    name = notebook.cells[38].id
+    assert rules.committed(path, notebook) == []
+    assert rules.committed(path, changed) == [f"{name}: prints code that has changed since; run make course"]
+
     notebook.cells[38].execution_count = 7
     nbformat.write(notebook, path)
     assert rules.committed(path, notebook) == ["did not run in order, every cell once"]

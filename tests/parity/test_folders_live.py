@@ -253,7 +253,9 @@ def test_one_class_opened_as_another(case, parity, tmp_path, saved, opened):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ours = getattr(minibert, opened).from_pretrained(tmp_path)
-    told = {("start anew" in str(w.message)): set(re.findall("'(.*?)'", str(w.message))) for w in caught}
+    told = {
+        ("newly initialised" in str(w.message)): set(re.findall("'(.*?)'", str(w.message))) for w in caught
+    }
     assert told.get(True, set()) == missing and told.get(False, set()) == unexpected
     batch = draw_batch(replace(case, model=opened))
     encoder = getattr(theirs, "bert", theirs)

@@ -210,7 +210,7 @@ def test_max_length_alone_truncates_unless_padding(tokenizer):
     ("texts", "options", "message"),
     [
         (("low", ["low"]), {}, "one text"),
-        ((["low"], "low"), {}, "equally many"),
+        ((["low"], "low"), {}, "the same number of texts"),
         ((["low"], ["low", "low"]), {}, "got 1 and 2"),
         (("low",), {"padding": "right"}, "padding must be"),
         (("low",), {"truncation": "last"}, "truncation must be"),

@@ -1,6 +1,6 @@
 """Kernels for NumPy in float32: loops compiled by Numba between the matrix products, on all threads.
 
-Where Numba is not installed there are none, and the reference operations compute.
+If Numba is not installed, there are none, and the reference operations compute.
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ from minibert.ops import register
 
 
 def register_all() -> None:
-    """Enter these kernels in the table of ``ops``."""
+    """Register these kernels in the table of ``ops``."""
     if importlib.util.find_spec("numba") is None:
         return
     from minibert.kernels.cpu import attention, embed, gelu, linear, masked_lm_loss, norm, optimise

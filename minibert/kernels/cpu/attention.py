@@ -24,7 +24,7 @@ from minibert.kernels.cpu.compiled import (
 from minibert.kernels.cpu.memory import empty, empty_like
 from minibert.threads import run_all
 
-SCORES = 1 << 17  # of work at a time: half a megabyte of float32
+SCORES = 1 << 17  # per unit of work: half a megabyte of float32
 
 
 @compiled
@@ -133,7 +133,7 @@ def _heads(packed: np.ndarray, count: int, num_heads: int) -> np.ndarray:
 
 
 def _of_four_axes(bias: np.ndarray, length: int) -> np.ndarray:
-    """The bias with an axis for each of B, A, S, S: the last one in full, the others perhaps of length 1."""
+    """The bias with an axis for each of B, A, S, S: the last one full, the others possibly of length 1."""
     bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     return np.ascontiguousarray(np.broadcast_to(bias, (*bias.shape[:3], length)))
 
@@ -145,7 +145,7 @@ def _part_of(bias: np.ndarray, part: tuple[slice, slice]) -> np.ndarray:
 
 
 def _parts(batch: int, heads: int, length: int, _: int) -> Iterator[tuple[tuple[slice, slice], np.uint32]]:
-    """The work in parts: slices of B and A, together contiguous, and the number of their first score."""
+    """The work in parts: slices of B and A, together contiguous, and the index of their first score."""
     some_heads = min(max(SCORES // length**2, 1), heads)
     some_batch = max(SCORES // (heads * length**2), 1)
     for b in range(0, batch, some_batch):

@@ -1,13 +1,13 @@
 """What the compiled loops share: how they are compiled, exp, and which elements dropout keeps.
 
 Numba turns a function decorated with ``compiled`` into machine code when it is first called and keeps it
-in ``__pycache__``. Python's rules about integers and division are off, and the compiler may reorder sums
-so that they run in vector registers. A loop that adds up should not write to an array meanwhile: where two
-arrays lie so close that they might overlap, it would run one number at a time, and give other bits.
+in ``__pycache__``. Python's rules for integers and division are off, and the compiler may reorder sums
+so that they run in vector registers. A loop that computes a sum should not also write to an array. If two
+arrays are so close that they might overlap, it would run one number at a time, and give different bits.
 NaN and infinity keep their meaning: a loss that is not finite must stay visible.
 
-The machine code is kept in a folder that is named after the text of all files here: Numba notices a change
-in the file of a function by itself, but not in other files whose functions it has compiled into that one.
+The machine code is kept in a folder that is named after a hash of all files here. Numba by itself notices a
+change in the file of a function, but not in other files whose functions it has compiled into that one.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ _EACH_ROUNDED = {"nsz"}
 
 
 def compiled(function: Callable) -> Callable:
-    """Have a function of arrays and numbers compiled when it is first called; sums may be reordered."""
+    """Compile a function of arrays and numbers when it is first called; sums may be reordered."""
     return _compile(function, _ANY_ORDER)
 
 
 def inlined(function: Callable) -> Callable:
-    """The same for a part of such functions that is too large to be copied into them unasked.
+    """The same for a part of such functions that is too large to be inlined by default.
 
-    Left to itself it would exist twice, alone and once more inside each caller, optimised differently; which
-    of them runs would depend on whether this process has compiled it or found it on disk.
+    Otherwise it would exist twice, by itself and again inside each caller, optimised differently. Which
+    of them runs would depend on whether this process compiled it or found it on disk.
     """
     return _compile(function, _ANY_ORDER, inline="always")
 
@@ -49,7 +49,7 @@ def _in_this_order(function: Callable) -> Callable:
 
 
 def _each_rounded(function: Callable) -> Callable:
-    """The same for a function whose operations must not be made one with their neighbours."""
+    """The same for a function whose operations must not be fused with their neighbours."""
     return _compile(function, _EACH_ROUNDED)
 
 
@@ -57,7 +57,7 @@ def _compile(
     function: Callable, fastmath: set[str], inline: Literal["never", "always"] = "never"
 ) -> Callable:
     dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath, inline=inline)(function)
-    with contextlib.suppress(RuntimeError):  # there is no folder to keep it in: every process compiles anew
+    with contextlib.suppress(RuntimeError):  # there is no folder to keep it in: every process compiles again
         dispatcher._cache = _Kept(function)  # type: ignore[attr-defined]  # Numba's types leave it out
     return dispatcher
 
@@ -74,9 +74,9 @@ _DIGEST = sources_digest(Path(__file__).parent)
 
 
 class _Kept(FunctionCache):
-    """Numba's files of machine code, in a folder of our own; without them, whatever the reason, it compiles.
+    """Numba's files of machine code, in a folder of our own; if they cannot be used, Numba compiles.
 
-    A file may be damaged, or the disk be full.
+    A file may be damaged, for example, or the disk may be full.
     """
 
     def __init__(self, function: Callable):
@@ -90,7 +90,7 @@ class _Kept(FunctionCache):
     def load_overload(self, signature: Any, target: Any) -> Any:
         try:
             return super().load_overload(signature, target)
-        except Exception:  # unpickling what is damaged raises anything
+        except Exception:  # unpickling a damaged file may raise anything
             with contextlib.suppress(OSError):
                 self.flush()
             return None
@@ -106,7 +106,7 @@ float32, int32, uint32 = np.float32, np.int32, np.uint32
 
 @_each_rounded
 def product(a, b):
-    """a · b rounded to a float32, also where something is subtracted next: the same number at every use."""
+    """a · b rounded to a float32, even if something is subtracted next: the same number at every use."""
     return a * b
 
 
@@ -162,12 +162,12 @@ def kept(index, drop):
 
 @compiled
 def dropout_factor(index, drop):
-    """What dropout multiplies the element with this index with."""
+    """The factor by which dropout multiplies the element with this index."""
     return drop[3] if kept(index, drop) else float32(0.0)
 
 
 def dropout_numbers(probability: float, key: DropoutKey | None) -> tuple:
-    """The key's two words, the threshold of the bits, and the factor of what is kept, for compiled loops.
+    """For compiled loops: the key's two words, the threshold for the bits, the factor of kept elements.
 
     Without dropout the threshold is 0, which keeps everything, and the factor 1.
     """
@@ -189,5 +189,5 @@ def ordered(x):
 
 @compiled
 def unordered(bits):
-    """The float of which :func:`ordered` made this integer."""
+    """The inverse of :func:`ordered`: the float for this integer."""
     return int32(bits ^ (int32(bits >> int32(31)) & int32(0x7FFFFFFF))).view(float32)

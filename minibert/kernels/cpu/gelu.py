@@ -2,14 +2,14 @@
 
 For x = −a ≤ 0 the normal distribution function is Φ(−a) = exp(−a²/2) · g(a) with g(a) = ½ erfcx(a/√2), a
 smooth function without a zero. With t = 1 / (1 + 0.3 a), a polynomial of degree 8 in t meets g with a
-relative error below 1.5e-7 for every a from 0 to 14; beyond, Φ(−a) < 1e-44 is nothing. With q = Φ(−|x|):
+relative error below 1.5e-7 for every a from 0 to 14; beyond, Φ(−a) < 1e-44 is negligible. With q = Φ(−|x|):
 
     Φ(x)  = 1 − q  for x > 0,  else q
     y     = x Φ(x)
     dy/dx = Φ(x) + x φ(x) = Φ(x) + x exp(−x²/2) / √(2π)
 
 so one exponential serves both. For x < 0 this keeps the relative precision that ½ (1 + erf) loses.
-The derivative is computed in the forward and cached in place of what went into the GELU.
+The derivative is computed in the forward and cached in place of the GELU's input.
 
 The coefficients are a least-squares fit, reweighted until the error is level, of g(a) over t; see
 ``tests/kernels/test_registered.py`` for the bounds that they meet.
@@ -66,7 +66,7 @@ def _gelu_rows(x, bias, y):
 def linear_activation(
     x: np.ndarray, weight: np.ndarray, bias: np.ndarray, activation: str
 ) -> tuple[np.ndarray, tuple]:
-    """See ``composites.linear_activation``; other activations than the erf GELU are the reference's own."""
+    """See ``composites.linear_activation``; activations other than the erf GELU use the reference."""
     forward, backward = ACTIVATIONS[activation]
     if forward is not gelu:
         projected, linear_cache = linear(x, weight, bias)

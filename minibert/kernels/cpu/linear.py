@@ -1,4 +1,4 @@
-"""linear, its products shared among the threads: rows of the batch for y and dx, rows of W for dW."""
+"""linear, with its products split among the threads: rows of the batch for y and dx, rows of W for dW."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from minibert.threads import get_threads, run_blocks
 
 
 def row_block(rows: int, at_most: int = 512) -> int:
-    """How many rows of a product to compute at a time: a share of equal size for every thread, or several."""
+    """How many rows of a product to compute at a time: one equal share per thread, or several."""
     threads = get_threads()
     rounds = max(-(-rows // (threads * at_most)), 1)
     return max(-(-rows // (threads * rounds)), 1)
@@ -55,6 +55,6 @@ def linear_gradients(
         np.matmul(dy.T[s], rows, out=dweight[s])
 
     run_blocks(input_gradient, len(rows), step)
-    # Each block reads all rows again, so the fewer the better.
+    # Each block reads all rows again, so the fewer blocks the better.
     run_blocks(weight_gradient, len(weight), -(-len(weight) // get_threads()))
     return dx.reshape(x.shape), dweight, dbias.sum(axis=0)

@@ -1,13 +1,13 @@
-"""masked-LM loss. The (N, V) scores are the largest array of a step: made and read a few words at a time.
+"""masked-LM loss. The (N, V) scores, the largest array of a step, are made and read a few words at a time.
 
 A chunk of the vocabulary is small enough to stay in the cache from the product that makes its scores to
 the last loop over them. Since the largest score and the sum of the exponentials run over all words, the
-forward keeps each chunk's own and puts them together at the end:
+forward keeps each chunk's own and combines them at the end:
 
     log Σⱼ exp(z[j]) = m + log Σ_chunks exp(m_chunk − m) Σ_{j in chunk} exp(z[j] − m_chunk),   m = max m_chunk
 
-The backward reads each chunk's scores once and has dscores = dout · weight / denominator · (p − [j = label])
-in the cache for all three products with it.
+The backward reads each chunk's scores once. dscores = dout · weight / denominator · (p − [j = label]) is then
+in the cache for all three products that need it.
 """
 
 from functools import partial
@@ -18,8 +18,8 @@ from minibert.kernels.cpu.compiled import compiled, exp, float32, int32, ordered
 from minibert.kernels.cpu.memory import empty, empty_like
 from minibert.threads import run_all
 
-SCORES = 1 << 18  # of a chunk: a megabyte of float32
-GROUPS = 8  # of chunks; each adds up a share of dhidden of its own, so that the sums have one order
+SCORES = 1 << 18  # per chunk: a megabyte of float32
+GROUPS = 8  # of chunks; each sums its own share of dhidden, so that the order of the sums is fixed
 
 
 @compiled
@@ -70,7 +70,7 @@ def masked_lm_loss(
     chunks = _chunks(count, len(weight))
     scores = empty((count * len(weight),))  # chunk after chunk, each (N, its words)
     largest, total = empty((len(chunks), count)), empty((len(chunks), count))
-    of_label = np.zeros(count, dtype=np.float32)  # and so it stays where the weight is 0 and the label none
+    of_label = np.zeros(count, dtype=np.float32)  # stays 0 for a label that is not a word
 
     def chunk(number: int, words: slice) -> None:
         z = _of_chunk(scores, words, count)

@@ -1,9 +1,9 @@
-"""Arrays as the kernels want them; large ones in memory that has been used before.
+"""Arrays for the kernels; large ones reuse memory.
 
-The operating system gives fresh memory page by page, each cleared first, when it is written to: for a
-large array that costs more than computing what goes in. A training step frees and wants the same arrays
-over and over, so freed ones are kept here. Held in all, used and free, is never more than a quarter above
-the most that was ever in use at once.
+The operating system provides fresh memory page by page, clearing each page when it is first written to. For a
+large array that costs more than computing the contents. A training step frees and allocates the same arrays
+over and over, so freed ones are kept here. The total, used and free, never exceeds the most that was ever in
+use at once by more than a quarter.
 """
 
 import math
@@ -18,7 +18,7 @@ LARGE = 1 << 20  # bytes; smaller arrays are NumPy's business
 
 
 class _Stock:
-    """Free buffers by their size in bytes, which is one of a few: so that nearly equal sizes share them."""
+    """Free buffers by their size in bytes. Sizes are rounded, so that nearly equal ones share buffers."""
 
     def __init__(self) -> None:
         self.free: dict[int, list[np.ndarray]] = defaultdict(list)
@@ -49,7 +49,7 @@ _stock = _Stock()
 
 
 def _after_fork() -> None:
-    """Another thread of the parent may have held the lock; it does not exist here and never lets go."""
+    """Another thread of the parent may have held the lock; it does not exist here and never releases it."""
     _stock.lock = threading.RLock()
 
 
@@ -71,10 +71,10 @@ def empty(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def empty_like(array: np.ndarray) -> np.ndarray:
-    """The same, of the shape of ``array``."""
+    """The same, with the shape of ``array``."""
     return empty(array.shape)
 
 
 def as_rows(array: np.ndarray, size: int) -> np.ndarray:
-    """An array as rows (R, size) of float32 without gaps, as the loops are compiled for; perhaps itself."""
+    """An array as contiguous float32 rows (R, size), which the loops are compiled for; copied if needed."""
     return np.ascontiguousarray(array, dtype=np.float32).reshape(-1, size)

@@ -19,7 +19,7 @@ from minibert.kernels.cpu.compiled import (
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 from minibert.threads import run_blocks
 
-ROWS = 512  # rows of work at a time
+ROWS = 512  # per unit of work
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""The length of the gradient and the optimiser's update, each in one pass over the flat buffers."""
+"""The gradient norm and the optimiser's update, each in one pass over the flat buffers."""
 
 import math
 
@@ -7,7 +7,7 @@ import numpy as np
 from minibert.kernels.cpu.compiled import compiled, float32
 from minibert.threads import run_blocks
 
-ELEMENTS = 1 << 17  # of work at a time
+ELEMENTS = 1 << 17  # per unit of work
 
 
 @compiled

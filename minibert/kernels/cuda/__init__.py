@@ -68,7 +68,7 @@ def _accepts(name: str) -> Callable[..., bool]:
     """Whether the kernel of that operation is right for given arguments, none of them empty."""
     accepts = getattr(arguments, name)
     if name == "linear_activation":
-        accepts = functools.partial(accepts, known=activation.NUMBERS)
+        accepts = functools.partial(accepts, known=activation.KNOWN)
 
     def accepts_and_has_elements(*arguments: Any, **keywords: Any) -> bool:
         given = (*arguments, *keywords.values())

@@ -3,12 +3,9 @@
 //     forward:   y = f(z + b)                                             z = x Wᵀ
 //     backward:  dz = dout · f'(z + b),   db = Σ dz over the rows
 //
-// f is one of those below. The forward keeps z, as it came from the matrix product; y may be z itself. The
-// backward leaves the sums over the rows of each block for column_sums (columns.cu) to add up.
+// f is a row of the table below. The forward keeps z, as it came from the matrix product; y may be z itself.
+// The backward leaves the sums over the rows of each block for column_sums (columns.cu) to add up.
 #include "common.cuh"
-
-// Numbered as in activation.py. A linear map has the identity, whose backward is no kernel's business.
-enum Activation { IDENTITY, GELU, GELU_TANH, RELU, TANH };
 
 // f(x) = x Φ(x), Φ(x) = ½ (1 + erf(x/√2)).   f'(x) = Φ(x) + x φ(x), φ(x) = exp(−x²/2) / √(2π).
 __device__ inline float gelu(float x) { return x * (0.5f + 0.5f * erff(x * 0.70710678f)); }
@@ -33,28 +30,21 @@ __device__ inline float tanh_derivative(float x) {
     return 1.0f - t * t;
 }
 
-__device__ inline void activate(float (&x)[PACK], int activation) {
-#pragma unroll
-    for (int i = 0; i < PACK; i++) {
-        switch (activation) {  // the same in all threads
-            case GELU: x[i] = gelu(x[i]); break;
-            case GELU_TANH: x[i] = gelu_tanh(x[i]); break;
-            case RELU: x[i] = fmaxf(x[i], 0.0f); break;
-            case TANH: x[i] = tanhf(x[i]); break;
-        }
+// All activations that CUDA knows: a number for the kernels' arguments, the name of the reference in
+// ops/activations.py, f(x), f'(x). activation.py reads numbers and names here. A linear map has the identity.
+template <bool derivative>
+__device__ inline float activate(float x, int activation) {
+#define ROW(number, name, f, df) \
+    case number: return derivative ? df : f;
+    switch (activation) {  // the same in all threads
+        ROW(0, identity, x, 1.0f)
+        ROW(1, gelu, gelu(x), gelu_derivative(x))
+        ROW(2, gelu_tanh, gelu_tanh(x), gelu_tanh_derivative(x))
+        ROW(3, relu, fmaxf(x, 0.0f), (x > 0.0f ? 1.0f : 0.0f))
+        ROW(4, tanh, tanhf(x), tanh_derivative(x))
     }
-}
-
-__device__ inline void differentiate(float (&x)[PACK], int activation) {
-#pragma unroll
-    for (int i = 0; i < PACK; i++) {
-        switch (activation) {
-            case GELU: x[i] = gelu_derivative(x[i]); break;
-            case GELU_TANH: x[i] = gelu_tanh_derivative(x[i]); break;
-            case RELU: x[i] = x[i] > 0.0f ? 1.0f : 0.0f; break;
-            case TANH: x[i] = tanh_derivative(x[i]); break;
-        }
-    }
+#undef ROW
+    return x;
 }
 
 // z, y (rows, columns), bias (columns,).
@@ -69,8 +59,7 @@ extern "C" __global__ void bias_activation(
         float x[PACK];
         load(x, z + at, count);
 #pragma unroll
-        for (int j = 0; j < PACK; j++) x[j] += b[j];
-        activate(x, activation);
+        for (int j = 0; j < PACK; j++) x[j] = activate<false>(x[j] + b[j], activation);
         store(y + at, count, x);
     }
 }
@@ -89,11 +78,8 @@ extern "C" __global__ void bias_activation_backward(
         load(d, dout + at, count);
         load(x, z + at, count);
 #pragma unroll
-        for (int j = 0; j < PACK; j++) x[j] += b[j];
-        differentiate(x, activation);
-#pragma unroll
         for (int j = 0; j < PACK; j++) {
-            d[j] *= x[j];
+            d[j] *= activate<true>(x[j] + b[j], activation);
             db[j] += d[j];
         }
         store(dz + at, count, d);

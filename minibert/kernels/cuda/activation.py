@@ -1,16 +1,19 @@
 """Linear maps, also with an activation: cuBLAS's product, then the rest in one pass (activation.cu)."""
 
+import re
+
 from minibert.arrays import Array, get_array_module
 from minibert.kernels.cuda.columns import add_sums, column_sums
-from minibert.kernels.cuda.launch import TILE, contiguous, launch, tile_grid
+from minibert.kernels.cuda.launch import TILE, contiguous, launch, read_source, tile_grid
 from minibert.kernels.cuda.products import multiply_rows, product_gradients
-from minibert.ops.activations import ACTIVATIONS, gelu, gelu_tanh, relu, tanh
-
-# The numbers of activation.cu, by the reference that each stands for.
-IDENTITY = 0
-NUMBERS = {gelu: 1, gelu_tanh: 2, relu: 3, tanh: 4}
+from minibert.ops import activations
 
 ROWS_PER_BLOCK = 32
+
+# The table in activation.cu: the number of each activation, by its name in ``ops.activations``.
+NUMBERS = {name: int(number) for number, name in re.findall(r"ROW\((\d+), (\w+),", read_source("activation"))}
+IDENTITY = NUMBERS.pop("identity")
+KNOWN = {getattr(activations, name): number for name, number in NUMBERS.items()}  # by the reference itself
 
 
 def linear(x: Array, weight: Array, bias: Array) -> tuple[Array, tuple]:
@@ -28,8 +31,8 @@ def linear_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Array]:
 
 
 def linear_activation(x: Array, weight: Array, bias: Array, activation: str) -> tuple[Array, tuple]:
-    """See ``composites.linear_activation``; the activation is one of ``NUMBERS``."""
-    number = NUMBERS[ACTIVATIONS[activation][0]]
+    """See ``composites.linear_activation``; the activation is one of ``KNOWN``."""
+    number = KNOWN[activations.ACTIVATIONS[activation][0]]
     z = multiply_rows(x, weight)  # (…, N), without the bias
     y = get_array_module(x).empty_like(z)
     bias = contiguous(bias, "float32")

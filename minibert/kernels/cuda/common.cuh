@@ -145,7 +145,7 @@ __device__ inline void store_column_sums(float* to, int count, float (&sum)[PACK
     if (threadIdx.y == 0) store(to, count, sum);
 }
 
-// -- Dropout (ops/inverted_dropout.py, arrays.random_bits) -----------------------------------------------------
+// -- Dropout (ops/inverted_dropout.py, dropout_bits.random_bits) ---------------------------------------
 
 __device__ inline unsigned int mix(unsigned int word) {
     word ^= word >> 16;

@@ -66,8 +66,9 @@ def _load_nvrtc() -> ctypes.CDLL | None:
         if re.fullmatch(r"libnvrtc\.so\.\d+", path.name)
     ]
     for path in [*installed, ctypes.util.find_library("nvrtc")]:
-        with contextlib.suppress(OSError, TypeError):  # TypeError: there is no path
-            return ctypes.CDLL(path)
+        if path is not None:
+            with contextlib.suppress(OSError):
+                return ctypes.CDLL(path)
     return None
 
 

@@ -1,13 +1,32 @@
-"""Launches that are only noted, so that they can be counted on a machine without a GPU (notebook 17)."""
+"""Launches that are only noted: what a step launches and holds, on a machine without a GPU.
 
-import functools
+Notebook 17 counts the launches, and tests/kernels/cuda/test_memory.py measures the memory of a step.
+"""
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from minibert.kernels.cuda import launch, products
+
+
+class _Notes(launch.Launcher):
+    """In the place of CuPy's compiler and of cuBLAS: nothing is compiled, launched or multiplied."""
+
+    def __init__(self, note: Callable[[str], object]):
+        self._note = note
+
+    def require(self, *sources: Any) -> None:
+        pass
+
+    def run(self, source: str, kernel: str, *launch: Any) -> None:
+        self._note(kernel)
+
+    def gemm(self, *product: Any) -> None:
+        self._note("cuBLAS")
 
 
 @contextmanager
@@ -16,34 +35,10 @@ def noted(note: Callable[[str], object]) -> Iterator[None]:
 
     Nobody computes, so no number that comes out means anything.
     """
-
-    @functools.cache
-    def find_cublas() -> products.Cublas:
-        return _Cublas(note)
-
-    before = launch.launcher, products.find_cublas
-    launch.launcher, products.find_cublas = _Launcher(note), find_cublas
-    try:
-        with np.errstate(all="ignore"):  # for what is computed from numbers that nobody has set
-            yield
-    finally:
-        launch.launcher, products.find_cublas = before
-
-
-class _Launcher(launch.Launcher):
-    def __init__(self, note: Callable[[str], object]):
-        self._note = note
-
-    def require(self, sources: Any, dtype: str) -> None:
-        """Nothing is compiled, so nothing can fail."""
-
-    def run(self, source: str, kernel: str, dtype: str, grid: Any, block: Any, arguments: Any) -> None:
-        self._note(kernel)
-
-
-class _Cublas(products.Cublas):
-    def __init__(self, note: Callable[[str], object]):
-        self._note = note
-
-    def gemm(self, *arguments: Any, **keywords: Any) -> None:
-        self._note("cuBLAS")
+    notes = _Notes(note)
+    with (
+        patch.object(launch, "launcher", notes),
+        patch.object(products, "find_cublas", lambda: notes),
+        np.errstate(all="ignore"),  # for what is computed from numbers that nobody has set
+    ):
+        yield

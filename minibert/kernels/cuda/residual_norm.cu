@@ -1,20 +1,19 @@
-// bias + dropout + residual + LayerNorm: how every sublayer of BERT ends (ops/composites.py).
+// dropout + residual + LayerNorm: how every sublayer of BERT ends (ops/composites.py).
 //
-//     z = residual + dropout(x + b),   y = γ x̂ + β,   x̂ = (z − mean(z)) / σ,   σ = √(mean((z − mean)²) + ε)
+//     z = residual + dropout(x),   y = γ x̂ + β,   x̂ = (z − mean(z)) / σ,   σ = √(mean((z − mean)²) + ε)
 //
-// One pass over the rows instead of a dozen. Without a residual, a bias b and a key this is LayerNorm alone.
-// The forward keeps x̂ and 1/σ. The backward leaves the sums over the rows of each block, Σ dout x̂ (dγ),
-// Σ dout (dβ) and Σ dx (db), for column_sums (columns.cu) to add up: the same bits every time.
+// One pass over the rows instead of a dozen. Without a residual and a key this is LayerNorm alone.
+// The forward keeps x̂ and 1/σ. The backward leaves the sums over the rows of each block, Σ dout x̂ (dγ) and
+// Σ dout (dβ), for column_sums (columns.cu) to add up: the same bits every time.
 #include "norm.cuh"
 
-// x, residual, y, normalised (rows, size), x_bias, weight, bias (size,), inverse_std (rows,).
+// x, residual, y, normalised (rows, size), weight, bias (size,), inverse_std (rows,).
 extern "C" __global__ void residual_norm(
-    const T* x, const float* x_bias, const T* residual, const float* weight, const float* bias,
+    const T* x, const T* residual, const float* weight, const float* bias,
     T* y, T* normalised, float* inverse_std,
     int rows, int rows_per_block, int size, float eps, const unsigned int* key, int threshold, float scale) {
     const int column = threadIdx.x * PACK, count = size - column;
-    float b[PACK], gamma[PACK], beta[PACK];
-    load(b, x_bias + column, x_bias ? count : 0);
+    float gamma[PACK], beta[PACK];
     load(gamma, weight + column, count);
     load(beta, bias + column, count);
     for (int first = blockIdx.x * rows_per_block, i = 0; i < rows_per_block; i += blockDim.y) {
@@ -25,8 +24,6 @@ extern "C" __global__ void residual_norm(
         float z[PACK], added[PACK];
         load(z, x + at, here);
         load(added, residual + at, residual ? here : 0);
-#pragma unroll
-        for (int j = 0; j < PACK; j++) z[j] += b[j];
         drop(z, at, key, threshold, scale);
 #pragma unroll
         for (int j = 0; j < PACK; j++) z[j] += added[j];
@@ -40,14 +37,14 @@ extern "C" __global__ void residual_norm(
     }
 }
 
-// dout, normalised, dz, dx (rows, size); sums (blocks, 2 or 3, size): dγ, dβ and, if with_bias, db.
+// dout, normalised, dz, dx (rows, size); sums (blocks, 2, size): dγ, dβ.
 // dz is the residual's derivative. dx is null where there is no dropout: it would be dz again.
 extern "C" __global__ void residual_norm_backward(
     const T* dout, const T* normalised, const float* inverse_std, const float* weight,
     T* dz, T* dx, float* sums,
-    int rows, int rows_per_block, int size, int with_bias, const unsigned int* key, int threshold, float scale) {
+    int rows, int rows_per_block, int size, const unsigned int* key, int threshold, float scale) {
     const int column = threadIdx.x * PACK, count = size - column;
-    float gamma[PACK], dgamma[PACK] = {}, dbeta[PACK] = {}, db[PACK] = {};
+    float gamma[PACK], dgamma[PACK] = {}, dbeta[PACK] = {};
     load(gamma, weight + column, count);
     for (int first = blockIdx.x * rows_per_block, i = 0; i < rows_per_block; i += blockDim.y) {
         const int row = first + i + threadIdx.y;
@@ -66,11 +63,8 @@ extern "C" __global__ void residual_norm_backward(
         store(dz + at, here, d);
         drop(d, at, key, threshold, scale);
         if (dx) store(dx + at, here, d);
-#pragma unroll
-        for (int j = 0; j < PACK; j++) db[j] += d[j];
     }
-    float* to = sums + (long long)blockIdx.x * (with_bias ? 3 : 2) * size + column;
+    float* to = sums + (long long)blockIdx.x * 2 * size + column;
     store_column_sums(to, count, dgamma);
     store_column_sums(to + size, count, dbeta);
-    if (with_bias) store_column_sums(to + 2 * size, count, db);
 }

@@ -1,9 +1,10 @@
 """The CUDA kernels on the CPU: compiled by g++ (see emulator.h), launched on NumPy arrays.
 
-It stands in for the GPU under everything in ``minibert.kernels.cuda``: ``Emulator`` for launches and
-``HostBlas`` for cuBLAS. Both check what a GPU would not: that every argument has the type which the
-kernel expects, that nothing outside the arrays is written or has an influence, that the order in which
-the threads run makes no difference.
+It alone proves, without a GPU, that the CUDA sources compute what the references compute, and checks what
+a GPU would not: that every argument has the type which the kernel expects, that nothing outside the arrays is
+written or has an influence, that all threads come to a barrier, and that the order in which they run makes no
+difference. It cannot prove that NVIDIA's compilers accept the sources (``minibert.kernels.cuda.compile`` does
+that), nor that CuPy and cuBLAS do what ``Emulator`` and ``HostBlas`` do in their place.
 """
 
 import ctypes

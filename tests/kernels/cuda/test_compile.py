@@ -29,6 +29,13 @@ def test_no_compiler_is_no_failure(monkeypatch, capsys):
     assert "not compiled" in capsys.readouterr().out
 
 
+def test_nvrtc_that_is_nowhere_is_not_loaded(monkeypatch):
+    """On Linux the library "None" would be the program itself."""
+    monkeypatch.setattr(report.metadata, "distributions", list)
+    monkeypatch.setattr(report.ctypes.util, "find_library", lambda name: None)
+    assert report._load_nvrtc() is None
+
+
 def test_every_source_is_compiled_for_every_dtype_and_architecture(monkeypatch, capsys):
     asked = []
 

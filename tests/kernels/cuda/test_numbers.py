@@ -6,11 +6,19 @@ import pytest
 from minibert import ops
 from minibert.arrays import to_numpy
 from minibert.dropout_bits import dropout_key, random_bits
-from minibert.kernels.cuda import DTYPES, PAIRS, attention, cross_entropy, optimise, residual_norm, scatter
+from minibert.kernels.cuda import (
+    DTYPES,
+    PAIRS,
+    activation,
+    attention,
+    cross_entropy,
+    optimise,
+    residual_norm,
+    scatter,
+)
 from minibert.kernels.cuda.dropout import dropout_arguments, dropout_keys
 from minibert.ops import composites
 from minibert.ops.attention import attention_bias
-from minibert.ops.linear_map import linear, linear_backward
 
 # Relative error by norm against the reference in float64.
 BOUND = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
@@ -206,33 +214,9 @@ def test_every_pair_has_a_case():
     assert set(CASES) == {name for name, _, _ in PAIRS}
 
 
-class LinearResidualNorm:
-    """linear, then dropout + residual + norm: what one fused kernel computes."""
-
-    @staticmethod
-    def forward(x, weight, bias, residual, *rest):
-        projected, linear_cache = linear(x, weight, bias)
-        y, cache = composites.dropout_residual_norm(projected, residual, *rest)
-        return y, (linear_cache, cache)
-
-    @staticmethod
-    def backward(dout, cache):
-        linear_cache, cache = cache
-        dprojected, dresidual, *dnorm = composites.dropout_residual_norm_backward(dout, cache)
-        return *linear_backward(dprojected, linear_cache), dresidual, *dnorm
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("probability", [0.0, 0.1])
-def test_linear_dropout_residual_norm(xp, dtype, probability):
-    rng = np.random.default_rng(0)
-    linear_arguments = case_linear(rng, (4, 33), 24, 76)
-    _, residual, *rest = case_residual(rng, (4, 33), 76, probability)
-    pair = (
-        residual_norm.linear_dropout_residual_norm,
-        residual_norm.linear_dropout_residual_norm_backward,
-    )
-    check(xp, *pair, LinearResidualNorm, (*linear_arguments, residual, *rest), dtype)
+def test_every_activation_that_cuda_knows_has_a_case():
+    cases = {arguments(np.random.default_rng(0))[-1] for arguments in CASES["linear_activation"]}
+    assert {ops.ACTIVATIONS[name][0] for name in cases} == set(activation.KNOWN)
 
 
 def test_a_row_of_attention_in_which_all_keys_are_masked_is_finite(xp):
