@@ -9,6 +9,7 @@ from minibert.cli.flags import add_machine_flags, chosen_device
 from minibert.cli.parser import add_command
 from minibert.devices import resolve_device
 from minibert.errors import UserError
+from minibert.folders.config import check_choice
 from minibert.gradcheck import print_table, report
 from minibert.proofs import all_cases
 from minibert.proofs.presets import preset_rows
@@ -30,7 +31,7 @@ def add(commands: Any) -> None:
         "--preset",
         metavar="NAME",
         help="check a BERT of this size instead, along one random direction of all its parameters: "
-        f"{', '.join(PRESETS)}",
+        "tiny, mini, small, medium, base, large, or L2-H128 and the like",
     )
     parser.add_argument(
         "--every-parameter", action="store_true", help="with --preset: also check each parameter by itself"
@@ -41,6 +42,8 @@ def add(commands: Any) -> None:
 def _run(flags: argparse.Namespace) -> int:
     if flags.every_parameter and not flags.preset:
         raise UserError("--every-parameter needs --preset; without it, every parameter is checked anyway")
+    if flags.preset:
+        check_choice("preset", flags.preset, PRESETS)  # before the head of the table is printed
     device, host = chosen_device(flags), resolve_device("cpu")
     start = time.perf_counter()
     if flags.preset:
