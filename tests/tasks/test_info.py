@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from minibert.bert import BertConfig, BertForPreTraining
-from minibert.ops import Cache, reference_only
+from minibert.bert.encoder import BertEncoder
+from minibert.ops import ACTIVATIONS, Cache, reference_only
 from minibert.tasks.info import parameter_table, step_cost
 
 SMALL = BertConfig(
@@ -81,3 +82,38 @@ def test_the_activations_are_those_that_the_caches_hold(activation, dropout):
     )
     model, cache = training_forward(config)
     assert held_bytes(cache, model.buffers.value) == step_cost(config, B, S, P).activation_bytes
+
+
+def test_a_new_activation_is_counted_without_being_told_of(monkeypatch):
+    """This one keeps three arrays: its input, a factor, and its output too."""
+
+    def forward(x):
+        share = 1.0 / (1.0 + np.exp(-x))
+        y = x * share
+        return y, (x, share, y)
+
+    def backward(dout, cache):
+        _, share, y = cache
+        return dout * (share + y * (1.0 - share))
+
+    monkeypatch.setitem(ACTIVATIONS, "silu", (forward, backward))
+    config = dataclasses.replace(SMALL, hidden_act="silu")
+    model, cache = training_forward(config)
+    assert held_bytes(cache, model.buffers.value) == step_cost(config, B, S, P).activation_bytes
+    model.backward(cache)
+
+
+def test_shared_layers_cost_products_each_time_and_memory_once(monkeypatch):
+    """As in ALBERT: FLOPs count uses, parameters count once."""
+
+    class SharedEncoder(BertEncoder):
+        def __init__(self, config):
+            super().__init__(config)
+            self.layer = [self.layer[0]] * config.num_hidden_layers
+
+    usual = step_cost(SMALL, B, S, P)
+    monkeypatch.setattr("minibert.bert.models.BertEncoder", SharedEncoder)
+    shared = step_cost(SMALL, B, S, P)
+    layer = sum(m.count for m in parameter_table(SMALL) if m.part == "layer 0")
+    assert shared.forward_flops == usual.forward_flops
+    assert usual.parameter_bytes - shared.parameter_bytes == 4 * (SMALL.num_hidden_layers - 1) * layer
