@@ -37,7 +37,6 @@ class Observer:
 
     def forward(self, name: str, value: Array) -> Array | None:
         """See a value. If an array is returned, it replaces the value."""
-        return None
 
     def backward(self, name: str, dvalue: Array) -> Array | None:
         """See the derivative with respect to the value that the pass continued with.
@@ -45,7 +44,6 @@ class Observer:
         If an array is returned, it is the derivative with respect to the value that the model computed. By
         default that is ``dvalue`` itself or, if the value was replaced, 0: the replacement was a constant.
         """
-        return None
 
 
 class Recorder(Observer):

@@ -132,5 +132,5 @@ def test_what_cannot_be_scored_is_refused(config):
         pseudo_log_likelihoods(BertForNextSentencePrediction(config), TOKENIZER, ["a"])
     with pytest.raises(UserError, match="BertForMaskedLM has no head for the next sentence"):
         next_sentence_probabilities(BertForMaskedLM(config), TOKENIZER, ["a"], ["b"])
-    with pytest.raises(UserError, match="must be equally many: got 1 and 2"):
+    with pytest.raises(UserError, match="must have the same number of texts: got 1 and 2"):
         next_sentence_probabilities(model, TOKENIZER, ["a"], ["b", "c"])
