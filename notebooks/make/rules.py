@@ -12,6 +12,7 @@ MAX_BYTES = 1_000_000
 CELLS = range(40, 71)
 WORDS = range(1000, 2001)
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|Users|root|tmp|usr|opt|var|work|mnt|private)/|\b[A-Z]:\\")
+SHOWS_CODE = re.compile(r"(?:print\(inspect\.getsource\([\w.]+\)\)\s*)+")
 ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
 
 
@@ -80,13 +81,11 @@ def committed(path: Path, made: NotebookNode) -> list[str]:
 
 
 def stale(there: NotebookNode, made: NotebookNode) -> list[str]:
-    """Cells that print code of the library as it was before a change."""
-    pairs = zip(there.cells, made.cells, strict=True)
-    showing = [(old, new) for old, new in pairs if "getsource(" in new.source and new.cell_type == "code"]
+    """Cells that print code of the library, and nothing else, as it was before a change."""
     return [
         f"{new.id}: prints code that has changed since; run make course"
-        for old, new in showing
-        if printed(old) != printed(new)
+        for old, new in zip(there.cells, made.cells, strict=True)
+        if SHOWS_CODE.fullmatch(new.source) and printed(old) != printed(new)
     ]
 
 
