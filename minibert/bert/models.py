@@ -215,13 +215,12 @@ class BertForPreTraining(BertPretrainedModel):
             return_attentions=return_attentions,
         )
         outputs = PreTrainingOutput(**vars(encoded))
-        mlm_cache = logits_cache = nsp_cache = None
+        hidden, mlm_cache, logits_cache, nsp_cache = outputs.last_hidden_state, None, None, None
         masked_lm, next_sentence = self.cls.predictions, self.cls.seq_relationship
         if masked_lm and inputs.masked_lm is not None:
-            outputs.mlm_loss, mlm_cache = masked_lm.loss(outputs.last_hidden_state, inputs.masked_lm)
+            outputs.mlm_loss, mlm_cache = masked_lm.loss(hidden, inputs.masked_lm)
         if masked_lm and wants_logits:
-            logits = _score_words(masked_lm, outputs.last_hidden_state, inputs.masked_lm)
-            outputs.prediction_logits, logits_cache = logits
+            outputs.prediction_logits, logits_cache = _score_words(masked_lm, hidden, inputs.masked_lm)
         if next_sentence:
             nsp_cache = self._relate(next_sentence, outputs, inputs.next_sentence)
         outputs.loss = total(outputs.mlm_loss, outputs.nsp_loss)

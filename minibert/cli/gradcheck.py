@@ -4,12 +4,10 @@ import argparse
 import time
 from typing import Any
 
-from minibert.bert import PRESETS
 from minibert.cli.flags import add_machine_flags, chosen_device
 from minibert.cli.parser import add_command
 from minibert.devices import resolve_device
 from minibert.errors import UserError
-from minibert.folders.config import check_choice
 from minibert.gradcheck import print_table, report
 from minibert.proofs import all_cases
 from minibert.proofs.presets import preset_rows
@@ -42,8 +40,6 @@ def add(commands: Any) -> None:
 def _run(flags: argparse.Namespace) -> int:
     if flags.every_parameter and not flags.preset:
         raise UserError("--every-parameter needs --preset; without it, every parameter is checked anyway")
-    if flags.preset:
-        check_choice("preset", flags.preset, PRESETS)  # before the head of the table is printed
     device, host = chosen_device(flags), resolve_device("cpu")
     start = time.perf_counter()
     if flags.preset:

@@ -29,9 +29,12 @@ def _comparisons(cases: Sequence[Case], on_host: Sequence[Case]) -> Iterator[Com
 
 def print_table(comparisons: Iterable[Comparison]) -> bool:
     """Print a line for each comparison as soon as it is done; return whether everything is right."""
-    print(HEADING)
-    central, exact, wrong = [], [], 0
+    central: list[Row] = []
+    exact: list[Row] = []
+    wrong = 0
     for rough, sharp in comparisons:
+        if not exact:  # a mistake that is found on the way to the first line leaves nothing on the screen
+            print(HEADING)
         rows = [row for row in (rough, sharp) if row is not None]
         print(_line(rows), flush=True)
         wrong += not all(row.ok for row in rows)

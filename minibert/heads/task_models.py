@@ -115,7 +115,8 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
                 return_attentions=return_attentions,
             )
             outputs = self.output(**vars(encoded))
-            if layers and outputs.hidden_states:
+            if layers:
+                assert outputs.hidden_states is not None  # they were asked for
                 read = side_by_side(outputs.hidden_states, layers).astype(self.dtype, copy=False)
                 outputs.features = self._features(read, inputs.attention_mask)
         head_cache = self._head(outputs, inputs.targets, context)

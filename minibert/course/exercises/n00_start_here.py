@@ -30,8 +30,7 @@ def probabilities_at_mask(
     batch = tokenizer(texts, padding=True)
     position = batch["input_ids"][0].index(tokenizer.mask_id)
     outputs, _ = model.forward(**batch)
-    logits = to_numpy(outputs.prediction_logits)  # (B, S, V)
-    return ops.softmax(logits[0, position])[0]
+    return to_numpy(ops.softmax(outputs.prediction_logits[0, position])[0])
 
 
 @exercise(
