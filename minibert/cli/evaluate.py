@@ -16,6 +16,7 @@ from minibert.cli.parser import add_command
 from minibert.data.tasks import Faults
 from minibert.files import write_json
 from minibert.tasks import evaluate
+from minibert.tasks.likelihood import SCORINGS
 
 
 def add(commands: Any) -> None:
@@ -40,6 +41,12 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--limit", type=int, metavar="N", help="use only the first N examples (blimp: N per paradigm)"
     )
+    parser.add_argument(
+        "--scoring",
+        choices=SCORINGS,
+        help="blimp: while a piece of a word is scored, hide the later pieces, too (within_word_l2r, the "
+        "default), or only that piece (original)",
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the scores to FILE, as JSON")
     add_skip_flag(parser)
     add_batch_flags(parser)
@@ -55,6 +62,7 @@ def _run(flags: argparse.Namespace) -> None:
         layout=layout_of(flags),
         limit=flags.limit,
         batch_size=flags.batch_size,
+        scoring=flags.scoring,
         faults=faults,
         device=chosen_device(flags),
     )

@@ -10,7 +10,7 @@ from typing import Any
 from minibert.bert import BertForMaskedLM
 from minibert.data.tasks import RECIPES, Faults, MinimalPair
 from minibert.errors import UserError
-from minibert.tasks.likelihood import blimp_scores
+from minibert.tasks.likelihood import SCORINGS, blimp_scores
 from minibert.tasks.registry import open_task
 from minibert.text import BertTokenizer
 from minibert.train.metrics import without_nan
@@ -46,6 +46,7 @@ def evaluate(
     layout: Mapping[str, Any] | None = None,
     limit: int | None = None,
     batch_size: int = 32,
+    scoring: str | None = None,
     faults: Faults | None = None,
     **options: Any,
 ) -> Evaluation:
@@ -54,8 +55,8 @@ def evaluate(
     ``layout`` says how the file is read, if its format is not that of the training data: {"recipe": "mrpc"} …
     ``options`` are those of ``from_pretrained``: device, precision … With ``limit``, only the first so many
     examples are used. The recipe "blimp" is for models that predict masked words, as they do after
-    pre-training. Its score is the share of minimal pairs whose good sentence they find likelier; the limit is
-    per paradigm.
+    pre-training. Its score is the share of minimal pairs whose good sentence they find likelier, by a
+    ``scoring`` of `pseudo_log_likelihoods`; the limit is per paradigm.
 
     Raises UserError for a folder without such a model, and for a file that its task cannot read or whose
     labels it does not know.
@@ -66,8 +67,11 @@ def evaluate(
     layout = layout or {}
     if layout.get("recipe") == "blimp":
         pairs = _first_pairs(RECIPES["blimp"].read(path, faults=faults), limit)
-        scores, details = _minimal_pair_scores(folder, pairs, batch_size, options)
+        how = {"scoring": scoring or SCORINGS[0], "batch_size": batch_size}
+        scores, details = _minimal_pair_scores(folder, pairs, how, options)
         return Evaluation(str(folder), "minimal pairs", str(path), len(pairs), scores, details)
+    if scoring is not None:
+        raise UserError("scoring says how minimal pairs are compared; give it only with the recipe blimp")
     task, model = open_task(folder, **options)
     task.set_layout(layout)
     examples = task.check(task.read(path, faults=faults), faults)[:limit]
@@ -85,14 +89,14 @@ def _first_pairs(pairs: Sequence[MinimalPair], limit: int | None) -> list[Minima
 
 
 def _minimal_pair_scores(
-    folder: str | Path, pairs: Sequence[MinimalPair], batch_size: int, options: Mapping[str, Any]
+    folder: str | Path, pairs: Sequence[MinimalPair], how: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """Accuracy over all pairs, and that of each phenomenon with the number of its pairs."""
     tokenizer = BertTokenizer.from_pretrained(folder)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* does not use")  # an unused pooler is nothing to warn about
         model = BertForMaskedLM.from_pretrained(folder, complete=True, **options)
-    shares = blimp_scores(model, tokenizer, pairs, batch_size=batch_size, progress=True)
+    shares = blimp_scores(model, tokenizer, pairs, progress=True, **how)
     overall, counts = shares.pop("overall"), Counter(pair.phenomenon for pair in pairs)
     return {"accuracy": overall}, {
         phenomenon: {"accuracy": share, "pairs": counts[phenomenon]} for phenomenon, share in shares.items()

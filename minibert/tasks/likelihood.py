@@ -12,11 +12,15 @@ from minibert.bert import BertForPreTraining
 from minibert.bert.heads import BertLMPredictionHead
 from minibert.data.tasks import Feature, MinimalPair, collate, ordered_batches
 from minibert.errors import UserError
+from minibert.folders.config import check_choice
 from minibert.ops.stable_softmax import log_sum_exp
 from minibert.tasks.metrics import minimal_pair_accuracy
 from minibert.text import BertTokenizer
 
 # -- Masked words ------------------------------------------------------------------------------------
+
+# How the other pieces of a word are treated while one piece is scored. The first is the default.
+SCORINGS = ("within_word_l2r", "original")
 
 
 def pseudo_log_likelihoods(
@@ -24,21 +28,29 @@ def pseudo_log_likelihoods(
     tokenizer: BertTokenizer,
     sentences: Sequence[str],
     *,
+    scoring: str = SCORINGS[0],
     batch_size: int = 128,
     progress: bool = False,
 ) -> np.ndarray:
     """How likely a model that predicts masked words finds each of N sentences: (N,) float64, in nats.
 
-        PLL(s) = Σₜ log p(sₜ | s with [MASK] in place of token t)
+        PLL(s) = Σₜ log p(sₜ | s with [MASK] in place of token t, and of …)
 
-    over all tokens but [CLS] and [SEP]; 0 for a sentence without tokens. The model reads a copy of the
-    sentence for each token, ``batch_size`` copies at a time, those of the longest sentences first. It is put
-    into evaluation mode. ``progress`` shows a bar on a terminal.
+    over all tokens but [CLS] and [SEP]; 0 for a sentence without tokens. ``scoring`` says what else is hidden
+    while token t is scored. With "original" (Salazar et al. 2020) it is nothing. Then the end of a long word
+    gives its beginning away ("souven" before "##ir"), and words of many pieces seem too likely. So with
+    "within_word_l2r" (Kauf and Ivanova 2023) the later pieces of the same word are hidden, too: a word is
+    scored piece by piece from left to right.
 
-    Source: Salazar et al. 2020, "Masked Language Model Scoring".
-    Raises UserError if the model has no such head, if a sentence is longer than its positions, or if the
-    vocabulary has more tokens than the model.
+    The model reads a copy of the sentence for each token, ``batch_size`` copies at a time, those of the
+    longest sentences first. It is put into evaluation mode. ``progress`` shows a bar on a terminal.
+
+    Sources: Salazar et al. 2020, "Masked Language Model Scoring"; Kauf and Ivanova 2023, "A Better Way to Do
+    Masked Language Model Scoring".
+    Raises UserError for an unknown scoring, if the model has no such head, if a sentence is longer than its
+    positions, or if the vocabulary has more tokens than the model.
     """
+    check_choice("scoring", scoring, SCORINGS)
     tokenizer.check_size(model.config.vocab_size)
     if batch_size < 1:
         raise UserError(f"batch size must be at least 1, got {batch_size}")
@@ -56,7 +68,8 @@ def pseudo_log_likelihoods(
         for start in range(0, len(sentence), batch_size):
             rows = slice(start, start + batch_size)
             batch = collate([features[index] for index in sentence[rows]], tokenizer.pad_id)
-            log_p = _masked_log_probabilities(model, head, batch, position[rows], tokenizer.mask_id)
+            hidden = _hidden(batch["input_ids"], position[rows], tokenizer, scoring)
+            log_p = _masked_log_probabilities(model, head, batch, position[rows], hidden, tokenizer.mask_id)
             np.add.at(sums, sentence[rows], log_p)
             bar.update(len(log_p))
     return sums
@@ -73,17 +86,29 @@ def _copies(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(order, counts), 1 + np.arange(len(first_copy)) - first_copy
 
 
+def _hidden(
+    input_ids: np.ndarray, positions: np.ndarray, tokenizer: BertTokenizer, scoring: str
+) -> np.ndarray:
+    """Which tokens of each row are hidden while the one at its position is scored: (B, S), (B,) → (B, S)."""
+    columns, position = np.arange(input_ids.shape[1]), positions[:, None]
+    if scoring == "original":
+        return columns == position
+    word = np.cumsum(~tokenizer.continues_word[input_ids], axis=1)  # the number of the word, (B, S)
+    return (word == np.take_along_axis(word, position, axis=1)) & (columns >= position)
+
+
 def _masked_log_probabilities(
     model: BertForPreTraining,
     head: BertLMPredictionHead,
     batch: dict[str, Any],
     positions: np.ndarray,
+    hidden: np.ndarray,
     mask_id: int,
 ) -> np.ndarray:
-    """log p of the token at one position of each row, given all others: (B, S), (B,) → (B,)."""
+    """log p of the token at one position of each row, given those not hidden: (B, S), (B,), (B, S) → (B,)."""
     input_ids, each = batch["input_ids"], np.arange(len(positions))
     hidden_words = input_ids[each, positions]
-    input_ids[each, positions] = mask_id
+    input_ids[hidden] = mask_id
     outputs, _ = model.forward(**batch, return_logits=False)
     asarray = model.device.asarray
     flat = asarray(each * input_ids.shape[1] + positions)  # b·S + s
@@ -95,17 +120,15 @@ def blimp_scores(
     model: BertForPreTraining,
     tokenizer: BertTokenizer,
     pairs: Sequence[MinimalPair],
-    *,
-    batch_size: int = 128,
-    progress: bool = False,
+    **options: Any,
 ) -> dict[str, float]:
     """The share of minimal pairs whose good sentence has the larger pseudo-log-likelihood.
 
-    For all pairs ("overall") and for those of each phenomenon. Source: Warstadt et al. 2020, whose measure
-    this is; see `pseudo_log_likelihoods` for the rest.
+    For all pairs ("overall") and for those of each phenomenon. ``options`` are those of
+    `pseudo_log_likelihoods`. Source: Warstadt et al. 2020, whose measure this is.
     """
     sentences = [pair.good for pair in pairs] + [pair.bad for pair in pairs]
-    scores = pseudo_log_likelihoods(model, tokenizer, sentences, batch_size=batch_size, progress=progress)
+    scores = pseudo_log_likelihoods(model, tokenizer, sentences, **options)
     good, bad = np.split(scores, 2)
     return minimal_pair_accuracy(good, bad, [pair.phenomenon for pair in pairs])
 

@@ -151,6 +151,26 @@ def test_a_pretrained_model_is_measured_on_minimal_pairs(tmp_path):
             evaluate(tmp_path / "model", path, layout={"recipe": "blimp"}, faults=faults, **options)
 
 
+def test_minimal_pairs_are_compared_by_the_scoring_that_was_asked_for(tmp_path, monkeypatch):
+    path, asked = tmp_path / "blimp.jsonl", []
+    path.write_text(PAIR)
+    BertForPreTraining(BertConfig(vocab_size=len(TOKENIZER), **SIZES), seed=1).save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+
+    def scores(*arguments, scoring, **options):
+        asked.append(scoring)
+        return blimp_scores(*arguments, scoring=scoring, **options)
+
+    monkeypatch.setattr("minibert.tasks.evaluation.blimp_scores", scores)
+    for scoring in (None, "original"):
+        evaluate(tmp_path, path, layout={"recipe": "blimp"}, scoring=scoring)
+    assert asked == ["within_word_l2r", "original"]
+    with pytest.raises(UserError, match="unknown scoring 'best'; expected one of within_word_l2r, original"):
+        evaluate(tmp_path, path, layout={"recipe": "blimp"}, scoring="best")
+    with pytest.raises(UserError, match="give it only with the recipe blimp"):
+        evaluate(tmp_path, path, scoring="original")
+
+
 def test_minimal_pairs_need_a_head_for_masked_words(tuned, tmp_path):
     (tmp_path / "a.jsonl").write_text(PAIR)
     with pytest.raises(UserError, match=r"has no cls\.predictions, which a BertForMaskedLM needs"):

@@ -5,6 +5,7 @@ from minibert.bert import BertConfig, BertForMaskedLM, BertForNextSentencePredic
 from minibert.data.tasks import MinimalPair
 from minibert.errors import UserError
 from minibert.tasks.likelihood import (
+    SCORINGS,
     blimp_scores,
     next_sentence_probabilities,
     next_sentence_probability,
@@ -33,26 +34,60 @@ def config():
 # -- Masked words ------------------------------------------------------------------------------------
 
 
-def plain_loop(model, sentence):
+def plain_loop(model, sentence, scoring):
     """Token after token, the model alone with one masked sentence; its loss is −log p."""
     ids = TOKENIZER(sentence)["input_ids"]
     total = 0.0
     for position in range(1, len(ids) - 1):
         masked, labels = list(ids), [-100] * len(ids)
         masked[position], labels[position] = TOKENIZER.mask_id, ids[position]
+        later = position + 1
+        while scoring == "within_word_l2r" and TOKENIZER.tokens[ids[later]].startswith("##"):
+            masked[later] = TOKENIZER.mask_id
+            later += 1
         total -= float(model.forward([masked], labels=[labels])[0].mlm_loss)
     return total
 
 
+@pytest.mark.parametrize("scoring", SCORINGS)
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
-def test_pseudo_log_likelihoods_are_those_of_a_plain_loop(device, config, batch_size):
+def test_pseudo_log_likelihoods_are_those_of_a_plain_loop(device, config, batch_size, scoring):
     reference = BertForMaskedLM(config, dtype="float64", seed=3)
     reference.eval()
     model = BertForMaskedLM(config, device=device, dtype="float64", seed=3)
-    scores = pseudo_log_likelihoods(model, TOKENIZER, SENTENCES, batch_size=batch_size)
-    assert scores == pytest.approx([plain_loop(reference, sentence) for sentence in SENTENCES], rel=1e-10)
+    scores = pseudo_log_likelihoods(model, TOKENIZER, SENTENCES, scoring=scoring, batch_size=batch_size)
+    expected = [plain_loop(reference, sentence, scoring) for sentence in SENTENCES]
+    assert scores == pytest.approx(expected, rel=1e-10)
     assert scores[1] == 0.0
     assert not model.training
+
+
+@pytest.mark.parametrize(
+    ("scoring", "halvings"),
+    [
+        # c d e ##f ##g a a ##b .   as many halvings as there are masks while each of them is scored
+        ("original", [1 + 1 + (1 + 1 + 1) + 1 + (1 + 1) + 1, 1]),
+        ("within_word_l2r", [1 + 1 + (3 + 2 + 1) + 1 + (2 + 1) + 1, 1]),
+    ],
+)
+def test_the_two_scorings_by_hand(config, monkeypatch, scoring, halvings):
+    """Of a model that finds every word half as likely for each mask that it sees: p = 2^−masks."""
+    model = BertForMaskedLM(config, dtype="float64")
+
+    def forward(input_ids, forward=model.forward, **more):
+        outputs, cache = forward(input_ids, **more)
+        masks = (input_ids == TOKENIZER.mask_id).sum(axis=1)
+        outputs.last_hidden_state[...] = masks[:, None, None]
+        return outputs, cache
+
+    def log_probabilities(hidden, positions):
+        return -np.log(2.0) * np.repeat(hidden[:, 0, :1], len(TOKENS), axis=1), None
+
+    monkeypatch.setattr(model, "forward", forward)
+    monkeypatch.setattr(model.cls.predictions, "forward", log_probabilities)
+    monkeypatch.setattr("minibert.tasks.likelihood.log_sum_exp", lambda logits, axis: 0.0)  # log 1
+    scores = pseudo_log_likelihoods(model, TOKENIZER, ["c d efg a ab .", "g"], scoring=scoring)
+    assert scores / -np.log(2.0) == pytest.approx(halvings)
 
 
 def test_copies_of_the_longest_sentence_come_first_and_no_copy_is_wasted(config, monkeypatch):

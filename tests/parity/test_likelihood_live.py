@@ -1,0 +1,48 @@
+"""How likely a sentence is, against minicons, live: both scorings, on a model drawn afresh."""
+
+import random
+
+import numpy as np
+import pytest
+
+from minibert.bert import BertConfig, BertForMaskedLM
+from minibert.data.tasks import RECIPES
+from minibert.tasks import pseudo_log_likelihoods
+from minibert.tasks.likelihood import SCORINGS
+from minibert.text import BertTokenizer
+
+PAIRS = 150  # drawn from BLiMP
+
+
+@pytest.fixture(scope="module")
+def folder(parity, shared_data, tmp_path_factory):
+    """A model with random weights that are large enough for sentences to differ."""
+    tokenizer = BertTokenizer.from_pretrained("mini")  # a small vocabulary: many words have several pieces
+    config = BertConfig.preset("tiny", vocab_size=len(tokenizer), initializer_range=0.3)
+    folder = tmp_path_factory.mktemp("model")
+    BertForMaskedLM(config, seed=parity.seed).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_pseudo_log_likelihoods(parity, shared_data, folder, scoring):
+    scorer = pytest.importorskip("minicons.scorer", reason="compares with minicons, which is not installed")
+    pairs = RECIPES["blimp"].read(shared_data / "blimp" / "BLiMP.zip")
+    pairs = random.Random(parity.seed).sample(pairs, PAIRS)
+    sentences = [text for pair in pairs for text in (pair.good, pair.bad)]
+    model, tokenizer = BertForMaskedLM.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
+    ours = pseudo_log_likelihoods(model, tokenizer, sentences, scoring=scoring)
+    reference = scorer.MaskedLMScorer(str(folder), "cpu")
+    # the name by which minicons 0.3.39 calls a tokenizer; transformers 5 has dropped it
+    reference.tokenizer.batch_encode_plus = reference.tokenizer
+    theirs = reference.sequence_score(
+        sentences, reduction=lambda scores: scores.sum(0).item(), PLL_metric=scoring
+    )
+    assert np.std(theirs) > 10  # the sentences do differ
+    parity.hold(
+        f"BLiMP, {scoring}, minicons",
+        "PLL, largest relative difference",
+        float(np.max(np.abs(ours / np.array(theirs) - 1))),
+        1e-5,  # both in float32
+    )
