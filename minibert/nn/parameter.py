@@ -20,6 +20,7 @@ class Parameter:
     ``operand`` is what products read: ``value``, or its 16-bit copy if the model computes in 16 bits.
     ``init`` says how it is initialised ("normal", "sinusoidal", "zeros", "ones") and ``decay`` whether weight
     decay applies. ``lr_scale`` multiplies its learning rate. The optimiser does not update it if ``frozen``.
+    ``alone`` says that the optimiser updates it by itself, not together with its neighbours in the buffer.
 
     A parameter whose model has not been allocated gets its own memory when it is first used: float32 on
     the CPU, with initial values.
@@ -32,6 +33,7 @@ class Parameter:
         self.decay = decay
         self.lr_scale = 1.0
         self.frozen = False
+        self.alone = False
         self.fresh = True  # no gradient has been written since zero_grad
         self._value: Array = None
         self._operand: Array = None
@@ -178,13 +180,17 @@ def members(piece: Piece) -> tuple[Parameter, ...]:
 
 @dataclass(frozen=True)
 class Segment:
-    """A contiguous part of the flat buffer that the optimiser treats alike."""
+    """A contiguous part of the flat buffer that the optimiser treats alike.
+
+    ``matrix`` is the parameter in it, if that is to be updated alone.
+    """
 
     start: int
     stop: int
     decay: bool
     lr_scale: float
     frozen: bool
+    matrix: Parameter | None = None
 
 
 class ParameterBuffers:
@@ -250,13 +256,18 @@ class ParameterBuffers:
 
     @property
     def segments(self) -> list[Segment]:
-        """The buffer as the fewest segments with equal decay, learning-rate scale and frozen flag."""
+        """The buffer as the fewest segments with equal decay, learning-rate scale and frozen flag.
+
+        A parameter that is to be updated alone is a segment of its own.
+        """
         segments: list[Segment] = []
         start = 0
         for parameter, stop in zip(self.parameters, self.ends, strict=True):
-            row = (parameter.decay, parameter.lr_scale, parameter.frozen)
-            if segments and row == (segments[-1].decay, segments[-1].lr_scale, segments[-1].frozen):
-                segments[-1] = Segment(segments[-1].start, stop, *row)
+            own = parameter if parameter.alone else None
+            row = (parameter.decay, parameter.lr_scale, parameter.frozen, own)
+            last = segments[-1] if segments else None
+            if last and row == (last.decay, last.lr_scale, last.frozen, last.matrix):
+                segments[-1] = Segment(last.start, stop, *row)
             else:
                 segments.append(Segment(start, stop, *row))
             start = stop

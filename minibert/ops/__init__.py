@@ -73,6 +73,7 @@ masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
 dropout_keys = replaceable(dropout_bits.dropout_keys)
 global_norm = replaceable(optimise.global_norm)
 adamw_update = replaceable(optimise.adamw_update)
+muon_update = optimise.muon_update
 
 tanh, tanh_backward = pair(activations.tanh, activations.tanh_backward)
 softmax, softmax_backward = pair(stable_softmax.softmax, stable_softmax.softmax_backward)

@@ -28,6 +28,7 @@ from minibert.train.checkpoint import (
     save_checkpoint,
 )
 from minibert.train.metrics import MetricsLog
+from minibert.train.optimiser import OPTIMISERS
 from minibert.train.progress import format_seconds
 from minibert.train.schedule import SCHEDULES
 
@@ -228,8 +229,10 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 def make_optimiser(settings: RunSettings, model: Module) -> AdamW:
     """The optimiser that the settings describe."""
-    return AdamW(
+    muon = {"matrix_rate": settings.matrix_rate, "matrix_momentum": settings.matrix_momentum}
+    return OPTIMISERS[settings.optimiser](
         model,
+        **(muon if settings.optimiser == "muon" else {}),
         beta1=settings.beta1,
         beta2=settings.beta2,
         eps=settings.adam_eps,

@@ -1,14 +1,16 @@
-"""BERT's optimiser: Adam with decoupled weight decay and gradient clipping, over the flat buffers."""
+"""The optimisers: Adam as BERT has it, over the flat buffers, and Muon, which moves matrices as a whole."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from minibert import ops
 from minibert.arrays import Array, map_arrays, to_numpy
 from minibert.errors import UserError
-from minibert.nn import Module
+from minibert.nn import Linear, Module
+from minibert.nn.parameter import Segment
 from minibert.train.loss_scale import LossScale
 
 
@@ -89,25 +91,27 @@ class AdamW:
             self.loss_scale.update(norm)
         for segment in segments:
             if not segment.frozen:
-                here = slice(segment.start, segment.stop)
-                scaled = segment.lr_scale != 1.0
-                ops.adamw_update(
-                    buffers.value[here],
-                    buffers.grad[here],
-                    self.mean[here],
-                    self.variance[here],
-                    rates.learning_rate * segment.lr_scale if scaled else rates.learning_rate,
-                    clip,
-                    self.beta1,
-                    self.beta2,
-                    self.eps,
-                    self.weight_decay if segment.decay else 0.0,
-                    rates.mean_correction,
-                    rates.variance_correction,
-                    copy=buffers.operand[here] if buffers.has_copy else None,
-                    norm=norm,
-                )
+                self._update_segment(segment, rates, clip, norm)
         return norm
+
+    def _update_segment(self, segment: Segment, rates: Rates, clip: Array, norm: Array) -> None:
+        buffers, here = self.buffers, slice(segment.start, segment.stop)
+        ops.adamw_update(
+            buffers.value[here],
+            buffers.grad[here],
+            self.mean[here],
+            self.variance[here],
+            _scaled(rates.learning_rate, segment.lr_scale),
+            clip,
+            self.beta1,
+            self.beta2,
+            self.eps,
+            self.weight_decay if segment.decay else 0.0,
+            rates.mean_correction,
+            rates.variance_correction,
+            copy=buffers.operand[here] if buffers.has_copy else None,
+            norm=norm,
+        )
 
     def state_arrays(self) -> dict[str, np.ndarray]:
         """The two means of every parameter by name, "mean.…" and "variance.…", on the host.
@@ -140,3 +144,46 @@ class AdamW:
         if self.loss_scale:
             yield "loss_scale", self.loss_scale.value
             yield "good_steps", self.loss_scale.good_steps
+
+
+def _scaled(learning_rate: Array, scale: float) -> Array:
+    return learning_rate if scale == 1.0 else learning_rate * scale
+
+
+class Muon(AdamW):
+    """Moves the weights of all linear maps by ``ops.muon_update``, and everything else as `AdamW` does.
+
+    Those weights are matrices between hidden units. Embeddings are no such maps, though they are matrices as
+    well: a row of them belongs to a word. ``matrix_rate`` is the learning rate of the matrices as a multiple
+    of the others': their update has singular values of about 1, and so another size than Adam's.
+    ``matrix_momentum`` is their β. The other arguments are those of `AdamW`.
+    """
+
+    def __init__(
+        self, model: Module, *, matrix_rate: float = 10.0, matrix_momentum: float = 0.95, **adamw: Any
+    ):
+        super().__init__(model, **adamw)
+        self.matrix_rate, self.matrix_momentum = matrix_rate, matrix_momentum
+        for module in model.modules():
+            if isinstance(module, Linear):
+                module.weight.alone = True
+
+    def _update_segment(self, segment: Segment, rates: Rates, clip: Array, norm: Array) -> None:
+        matrix = segment.matrix
+        if matrix is None:
+            return super()._update_segment(segment, rates, clip, norm)
+        here = slice(segment.start, segment.start + matrix.size)
+        ops.muon_update(
+            matrix.value,
+            matrix.grad,
+            self.mean[here].reshape(matrix.shape),
+            _scaled(rates.learning_rate, segment.lr_scale * self.matrix_rate),
+            clip,
+            self.matrix_momentum,
+            self.weight_decay if segment.decay else 0.0,
+            copy=matrix.operand if self.buffers.has_copy else None,
+            norm=norm,
+        )
+
+
+OPTIMISERS = {"adamw": AdamW, "muon": Muon}

@@ -9,6 +9,7 @@ from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.precision import PRECISIONS, check_precision, default_precision
 from minibert.settings import Settings, as_json, setting
+from minibert.train.optimiser import OPTIMISERS
 from minibert.train.schedule import SCHEDULES
 
 
@@ -40,6 +41,18 @@ class RunSettings(Settings):
         "how the learning rate falls after the warm-up: on a line from step 0 (original) or from its peak "
         "(triangle)",
         choices=tuple(SCHEDULES),
+    )
+    optimiser: str = setting(
+        "adamw",
+        "Optimiser",
+        "what moves the weights: Adam (adamw), or Muon for the matrices of the layers and Adam for the rest",
+        choices=tuple(OPTIMISERS),
+    )
+    matrix_rate: float = setting(
+        10.0, "Optimiser", "learning rate of Muon's matrices, as a multiple of LEARNING_RATE", least=0
+    )
+    matrix_momentum: float = setting(
+        0.95, "Optimiser", "decay rate of the mean of the gradient in Muon", least=0, most=0.999999
     )
     weight_decay: float = setting(
         0.01, "Optimiser", "decoupled weight decay, except on biases and LayerNorm", least=0

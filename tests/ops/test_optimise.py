@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minibert.arrays import to_numpy
-from minibert.ops.optimise import adamw_update, global_norm
+from minibert.ops.optimise import NEWTON_SCHULZ, adamw_update, global_norm, muon_update, orthogonalise
 from minibert.precision import PRECISIONS, check_precision
 
 SETTINGS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.01}
@@ -125,3 +125,80 @@ def test_global_norm(draw, dtype):
     expected = math.sqrt(math.fsum(number**2 for number in to_numpy(grad).tolist()))
     assert float(norm) == pytest.approx(expected, rel={"float32": 1e-6, "float64": 1e-14}[dtype])
     assert float(global_norm(grad * 0)) == 0.0
+
+
+# -- Muon --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def with_singular_values(rng, rows, columns, values):
+    """A random matrix with these singular values, and its two bases: U (m, r), Vᵀ (r, n)."""
+    u = np.linalg.qr(rng.standard_normal((rows, len(values))))[0]
+    vt = np.linalg.qr(rng.standard_normal((columns, len(values))))[0].T
+    return (u * values) @ vt, u, vt
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (5, 11), (12, 4), (1, 7)])
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_orthogonalising_applies_the_polynomial_to_the_singular_values(device, rng, shape, steps):
+    values = rng.uniform(0.01, 3.0, min(shape))
+    matrix, u, vt = with_singular_values(rng, *shape, values)
+    a, b, c = NEWTON_SCHULZ
+    expected = values / np.linalg.norm(values)
+    for _ in range(steps):
+        expected = a * expected + b * expected**3 + c * expected**5
+    found = to_numpy(orthogonalise(device.asarray(matrix), steps))
+    np.testing.assert_allclose(found, (u * expected) @ vt, rtol=0, atol=1e-13)
+
+
+def test_five_steps_bring_singular_values_near_one(device, rng):
+    """Those of 0.002 ‖M‖ and more; the singular vectors are those that an SVD finds."""
+    shares = np.geomspace(0.002, 1.0, 40)
+    matrix, _, _ = with_singular_values(rng, 40, 60, shares)
+    matrix *= 1000.0 / np.linalg.norm(matrix)
+    u, sigma, vt = np.linalg.svd(matrix, full_matrices=False)
+    assert sigma[-1] / np.linalg.norm(sigma) < 0.002
+    found = u.T @ to_numpy(orthogonalise(device.asarray(matrix))) @ vt.T  # diagonal
+    reached = np.diagonal(found)
+    np.testing.assert_allclose(found, np.diag(reached), atol=1e-11)
+    big = sigma >= 0.002 * np.linalg.norm(sigma)
+    assert reached[big].min() > 0.68 and reached[big].max() < 1.21
+    assert reached[~big].min() > 0
+
+
+def test_a_matrix_of_zeros_stays_zero(device):
+    zeros = device.xp.zeros((3, 4), dtype="float32")
+    assert not to_numpy(orthogonalise(zeros)).any()
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (8, 3), (3, 8)])
+def test_steps_of_muon_written_out(device, rng, shape):
+    value, momentum = rng.standard_normal(shape), np.zeros(shape)
+    arrays = device.asarray(value.copy()), device.asarray(momentum.copy())
+    for lr in (0.1, 0.05):
+        grad = rng.standard_normal(shape)
+        muon_update(arrays[0], device.asarray(grad), arrays[1], lr, 0.5, 0.9, 0.01)
+        momentum = 0.9 * momentum + 0.1 * 0.5 * grad
+        ahead = 0.9 * momentum + 0.1 * 0.5 * grad
+        direction = to_numpy(orthogonalise(device.asarray(ahead)))
+        scale = math.sqrt(max(1.0, shape[0] / shape[1]))
+        value = value - lr * (scale * direction + 0.01 * value)
+    np.testing.assert_allclose(to_numpy(arrays[0]), value, rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(arrays[1]), momentum, rtol=1e-12)
+
+
+def test_muon_leaves_everything_if_the_norm_is_not_finite(device, rng):
+    arrays = [device.asarray(rng.standard_normal((3, 4)).astype("float32")) for _ in range(3)]
+    copy = device.xp.zeros((3, 4), dtype="float16")
+    before = [to_numpy(array).copy() for array in arrays]
+    norm = device.xp.asarray(np.float32("inf"))
+    muon_update(*arrays, 0.1, 1.0, 0.9, 0.01, copy=copy, norm=norm)
+    for array, old in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(to_numpy(array), old)
+    muon_update(*arrays, 0.1, 1.0, 0.9, 0.01, copy=copy, norm=device.xp.asarray(np.float32(1.0)))
+    assert (to_numpy(arrays[0]) != before[0]).all() and arrays[0].dtype == np.float32
+    np.testing.assert_array_equal(to_numpy(copy), to_numpy(arrays[0]).astype("float16"))

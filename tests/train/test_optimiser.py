@@ -4,7 +4,8 @@ import pytest
 from minibert.arrays import to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
-from minibert.train import AdamW
+from minibert.ops.optimise import orthogonalise
+from minibert.train import AdamW, Muon
 
 BETA1, BETA2, EPS, DECAY = 0.9, 0.999, 1e-6, 0.01
 
@@ -115,3 +116,61 @@ def test_a_state_that_does_not_fit_is_refused(model, damage, message):
     damage(arrays, "variance.bert.embeddings.word_embeddings.weight")
     with pytest.raises(UserError, match=f"^file: variance.*{message}"):
         optimiser.load_state_arrays(arrays, "file")
+
+
+# -- Muon --------------------------------------------------------------------------------------------
+
+
+def is_linear_map(name):
+    return name.endswith(
+        (".query.weight", ".key.weight", ".value.weight", ".dense.weight", "_relationship.weight")
+    )
+
+
+def test_muon_moves_the_linear_maps_and_adam_the_rest(device, config):
+    model, twin = (BertForPreTraining(config, device=device, dtype="float64", seed=1) for _ in range(2))
+    values = {name: to_numpy(p.value).copy() for name, p in model.named_parameters()}
+    optimiser, adamw = Muon(model, matrix_rate=3.0, matrix_momentum=0.8), AdamW(twin)
+    means = {name: np.zeros_like(value) for name, value in values.items()}
+    for step, rate in enumerate((0.1, 0.05)):
+        for one in (model, twin):
+            set_random_gradients(one, seed=step, scale=1.0)
+        norm = float(to_numpy(optimiser.step(rate, step)))
+        assert norm == float(to_numpy(adamw.step(rate, step)))
+        for name, parameter in model.named_parameters():
+            g = to_numpy(parameter.grad) / norm
+            means[name] = 0.8 * means[name] + 0.2 * g
+            if is_linear_map(name):
+                direction = to_numpy(orthogonalise(device.asarray(0.8 * means[name] + 0.2 * g)))
+                rows, columns = parameter.shape
+                direction *= np.sqrt(max(1.0, rows / columns))
+                values[name] -= rate * 3.0 * (direction + DECAY * values[name])
+    others = {name: to_numpy(p.value) for name, p in twin.named_parameters()}
+    assert sum(map(is_linear_map, values)) == 6 * config.num_hidden_layers + 3
+    for name, parameter in model.named_parameters():
+        expected = values if is_linear_map(name) else others
+        np.testing.assert_allclose(to_numpy(parameter.value), expected[name], rtol=1e-11, atol=1e-13)
+
+
+def test_muon_scales_the_rate_of_a_matrix_and_leaves_a_frozen_one(model):
+    matrices = dict(model.named_parameters())
+    slow = matrices["bert.encoder.layer.0.output.dense.weight"]
+    frozen = matrices["bert.pooler.dense.weight"]
+    before = slow.value.copy(), frozen.value.copy()
+    frozen.frozen = True
+    moved = []
+    for scale in (1.0, 0.5):
+        slow.value[...], slow.lr_scale = before[0], scale
+        set_random_gradients(model, seed=0, scale=1.0)
+        Muon(model, weight_decay=0.0).step(0.1, 0)
+        moved.append(slow.value - before[0])
+    np.testing.assert_allclose(moved[1], 0.5 * moved[0], rtol=1e-9)
+    np.testing.assert_array_equal(frozen.value, before[1])
+
+
+def test_a_step_of_muon_stays_in_single_precision(device, config):
+    model = BertForPreTraining(config, device=device, dtype="float32")
+    optimiser = Muon(model)
+    set_random_gradients(model, seed=0, scale=1.0)
+    norm = optimiser.step(0.1, 0)
+    assert {norm.dtype, optimiser.mean.dtype, model.buffers.value.dtype} == {np.dtype("float32")}
