@@ -1,9 +1,10 @@
 """Text to train on: corpora, their preparation on disk, pre-training instances, masks and batches."""
 
 from minibert.data.batches import BatchStream, held_out_batches
+from minibert.data.cooccurrence import word_vectors
 from minibert.data.corpora import LAYOUTS, Corpus, open_corpus
 from minibert.data.instances import InstanceSettings
-from minibert.data.plateau import unigram_plateau
+from minibert.data.plateau import log_frequencies, unigram_plateau
 from minibert.data.prepared import Documents, PreparedCorpus, prepare_corpus, training_sentences
 
 __all__ = [
@@ -14,8 +15,10 @@ __all__ = [
     "InstanceSettings",
     "PreparedCorpus",
     "held_out_batches",
+    "log_frequencies",
     "open_corpus",
     "prepare_corpus",
     "training_sentences",
     "unigram_plateau",
+    "word_vectors",
 ]

@@ -27,6 +27,8 @@ class InstanceSettings:
     short_seq_prob: share of the documents, in each pass, whose instances aim at a random shorter length.
     whole_word_masking: mask all subwords of a word or none.
     next_sentence: pairs [CLS] A [SEP] B [SEP]; otherwise one segment, [CLS] A [SEP].
+    whole_sentences: segments begin and end with sentences; otherwise, which is only for single segments,
+        documents are cut anywhere, so that sequences are full.
     masking: "dynamic" draws new pairs and masks in every pass over the documents (usual since RoBERTa);
         "fixed" repeats them after ``dupe_factor`` passes (the original).
     """
@@ -37,6 +39,7 @@ class InstanceSettings:
     short_seq_prob: float = 0.1
     whole_word_masking: bool = False
     next_sentence: bool = True
+    whole_sentences: bool = True
     masking: str = "dynamic"
     dupe_factor: int = 10
 
@@ -45,6 +48,10 @@ class InstanceSettings:
             raise UserError(
                 f"max_seq_length {self.max_seq_length} leaves no room for text beside "
                 f"{self.specials} special tokens; give at least {self.specials + 2}"
+            )
+        if self.next_sentence and not self.whole_sentences:
+            raise UserError(
+                "next-sentence prediction needs whole sentences; keep them whole, or give --no-nsp"
             )
         if self.max_predictions < 1 or self.dupe_factor < 1:
             raise UserError("max_predictions and dupe_factor must be at least 1")
@@ -76,9 +83,13 @@ def make_instances(
 
     Source: create_instances_from_document in google-research/bert. As there, the target length is drawn once
     per document. Without next-sentence prediction, a segment is a run of whole sentences of one document, so
-    no instance crosses documents ("DOC-SENTENCES" in Liu et al. 2019, RoBERTa).
+    no instance crosses documents ("DOC-SENTENCES" in Liu et al. 2019, RoBERTa). Without whole sentences, a
+    document is cut every ``max_num_tokens`` tokens. The first cut is at random, so that each pass over the
+    corpus has other sequences.
     """
     of_document = _pairs_of_document if settings.next_sentence else _segments_of_document
+    if not settings.whole_sentences:
+        of_document = _runs_of_document
     rows = [row for index in chosen.tolist() for row in of_document(documents, index, settings, rng)]
     return np.array(rows, dtype=np.int64).reshape(-1, 5)
 
@@ -116,6 +127,20 @@ def _segments_of_document(
         start, stop = bounds[first], bounds[last]
         yield *_shorten(start, stop, max(0, stop - start - settings.max_num_tokens), rng), stop, stop, 0
         first = last
+
+
+def _runs_of_document(
+    documents: Documents, index: int, settings: InstanceSettings, rng: Random
+) -> Iterator[tuple[int, ...]]:
+    bounds, size = documents.sentence_bounds(index), settings.max_num_tokens
+    start, end = bounds[0], bounds[-1]
+    stop = start + rng.randint(1, size)
+    if end - start <= size:
+        stop = end  # a short document stays whole
+    while start < end:
+        stop = min(stop, end)
+        yield start, stop, stop, stop, 0
+        start, stop = stop, stop + size
 
 
 def _target_length(settings: InstanceSettings, rng: Random) -> int:

@@ -27,6 +27,7 @@ from minibert.devices import Device, resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, check_writable, read_json
 from minibert.plots import plot_loss
+from minibert.tasks.counted_start import start_from_counts
 from minibert.tasks.held_out import evaluate, evaluation_batches
 from minibert.tasks.info import step_cost
 from minibert.tasks.masked_words import fill_mask
@@ -130,6 +131,8 @@ def _pretrain(run: Run, settings: PretrainSettings) -> dict[str, Any]:
 
     with run.training(functools.partial(_needed_memory, settings, len(tokenizer))):
         model = _make_model(settings, run.device, len(tokenizer), checkpoint)
+        if settings.first_values == "counts" and checkpoint is None:
+            start_from_counts(model, prepared.train, settings.seed)
         trainer = _make_trainer(run, settings, model, tokenizer, prepared, held_out, checkpoint)
         run.begin(
             [*list_checkpoints(run.folder), run.folder / "final"],

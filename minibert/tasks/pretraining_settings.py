@@ -121,6 +121,13 @@ class PretrainSettings(RunSettings):
     initializer_range: float = setting(
         0.05, "Model", "standard deviation of the initial weights", least=0, most=10
     )
+    first_values: str = setting(
+        "random",
+        "Model",
+        "what a new model starts from: random weights, or weights by which it guesses a word from counts of "
+        "the words around it (counts)",
+        choices=("random", "counts"),
+    )
     position_initializer: str = setting(
         "normal",
         "Model",
@@ -143,6 +150,9 @@ class PretrainSettings(RunSettings):
     )
     dupe_factor: int = setting(10, "Instances", "passes after which fixed masks and pairs repeat", least=1)
     nsp: bool = setting(True, "Instances", "also learn whether the second sentence follows the first (NSP)")
+    whole_sentences: bool = setting(
+        True, "Instances", "end sequences with sentences; else, without NSP, anywhere, so that all are full"
+    )
 
     long_seq_length: int | None = setting(
         None,
@@ -191,6 +201,8 @@ class PretrainSettings(RunSettings):
         if self.model is None:
             unsaid = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
             return self.replace(**unsaid)
+        if self.first_values != "random":
+            raise UserError(f"first_values are for a new model, but {self.model} has learned; leave them out")
         config = BertConfig.from_pretrained(self.model)
         values = {"tokenizer": self.model, "vocab_size": config.vocab_size}
         values |= {name: getattr(config, name) for name in SIZES}
@@ -242,6 +254,7 @@ class PretrainSettings(RunSettings):
             short_seq_prob=self.short_seq_prob,
             whole_word_masking=self.whole_word_masking,
             next_sentence=self.nsp,
+            whole_sentences=self.whole_sentences,
             masking=self.masking,
             dupe_factor=self.dupe_factor,
         )

@@ -56,6 +56,31 @@ def test_sentences_that_a_random_b_left_over_are_put_back(make_documents):
                     assert position == stop
 
 
+def test_documents_that_are_cut_anywhere_fill_every_sequence(make_documents):
+    """A document is cut into runs of full length, but for the first and the last; a short one is one run."""
+    documents = make_documents(random_lengths(200))
+    cut = InstanceSettings(max_seq_length=ROOM + 2, next_sentence=False, whole_sentences=False)
+    firsts = set()
+    for seed in range(5):
+        instances = make_instances(documents, np.arange(200), cut, Random(seed))
+        start, stop, b_start, b_stop, is_random = instances.T
+        assert (b_start == stop).all() and (b_stop == stop).all() and not is_random.any()
+        for first, end in documents.token_ranges():
+            own = (start >= first) & (stop <= end)
+            assert start[own][0] == first and stop[own][-1] == end
+            np.testing.assert_array_equal(start[own][1:], stop[own][:-1])
+            lengths = (stop - start)[own]
+            assert (lengths[1:-1] == ROOM).all() and lengths.max() <= ROOM
+            assert len(lengths) == 1 or end - first > ROOM
+        firsts.add(int(stop[0] - start[0]))
+    assert len(firsts) > 1  # each pass cuts elsewhere
+
+
+def test_pairs_need_whole_sentences():
+    with pytest.raises(UserError, match="next-sentence prediction needs whole sentences"):
+        InstanceSettings(whole_sentences=False)
+
+
 def test_share_of_random_next(make_documents):
     documents = make_documents([[1] * 100 for _ in range(400)])
     instances = np.concatenate(

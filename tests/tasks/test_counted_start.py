@@ -1,0 +1,67 @@
+"""A BERT that starts from counts."""
+
+import numpy as np
+import pytest
+
+from minibert.arrays import to_numpy
+from minibert.bert import BertConfig, BertForPreTraining
+from minibert.data import log_frequencies, unigram_plateau, word_vectors
+from minibert.data.prepared import Documents
+from minibert.tasks.counted_start import start_from_counts
+
+V, H = 60, 32
+
+
+@pytest.fixture
+def config():
+    return BertConfig(
+        vocab_size=V,
+        hidden_size=H,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=16,
+        initializer_range=0.05,
+    )
+
+
+@pytest.fixture
+def texts():
+    """Five topics of ten words each, one topic a document; 0 to 9 are special tokens."""
+    rng = np.random.default_rng(0)
+    tokens = [rng.integers(10, 20, 40) + 10 * rng.integers(5) for _ in range(200)]
+    return Documents(
+        np.concatenate(tokens).astype(np.uint16), np.arange(0, 8001, 40), np.arange(201), np.arange(200)
+    )
+
+
+def test_what_is_changed_and_what_is_not(device, config, texts):
+    model, plain = (BertForPreTraining(config, device=device, seed=3) for _ in range(2))
+    start_from_counts(model, texts, seed=5)
+    expected = {name: to_numpy(p.value).copy() for name, p in plain.named_parameters()}
+    expected["bert.embeddings.word_embeddings.weight"] = 0.05 * word_vectors(texts, V, H, seed=5)
+    expected["cls.predictions.bias"] = log_frequencies(texts.token_counts(V))
+    expected["cls.predictions.transform.dense.weight"] += np.eye(H)
+    for layer in range(2):
+        for name in ("self.value", "output.dense"):
+            expected[f"bert.encoder.layer.{layer}.attention.{name}.weight"] += np.eye(H)
+    for name, parameter in model.named_parameters():
+        assert parameter.value.dtype == np.float32
+        np.testing.assert_allclose(to_numpy(parameter.value), expected[name], rtol=1e-6, atol=1e-7)
+
+
+def test_it_guesses_by_the_words_around_before_it_has_learned_anything(config, texts):
+    """A random model is worse than guessing by frequency; this one is far better, since it sees the topic."""
+    rng = np.random.default_rng(1)
+    rows = np.stack([rng.integers(10, 20, 12) + 10 * (i % 5) for i in range(100)])
+    labels = np.full_like(rows, -100)
+    labels[:, 5] = rows[:, 5]
+    rows[:, 5] = 4  # [MASK]
+    plateau, _ = unigram_plateau(texts.token_counts(V), labels)
+    losses = []
+    for change in (lambda model: None, lambda model: start_from_counts(model, texts)):
+        model = BertForPreTraining(config, seed=3)
+        model.eval()
+        change(model)
+        losses.append(float(model.forward(rows, labels=labels)[0].mlm_loss))
+    assert losses[1] < plateau - 0.3 < plateau < losses[0]
