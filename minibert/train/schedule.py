@@ -1,7 +1,11 @@
-"""The learning rate of each step: it rises linearly during the warm-up, then falls linearly to 0.
+"""The learning rate of each step: it rises linearly during the warm-up, and falls to 0 at the end.
 
 Steps t are counted from 0 to T − 1, so the first has learning rate 0 if there is a warm-up of w steps.
 """
+
+import math
+
+COOLDOWN = 0.4  # share of the steps in which a trapezoid falls
 
 
 def original(step: int, steps: int, warmup: int, peak: float) -> float:
@@ -29,4 +33,26 @@ def triangle(step: int, steps: int, warmup: int, peak: float) -> float:
     return peak * (steps - step) / (steps - warmup)
 
 
-SCHEDULES = {"original": original, "triangle": triangle}
+def trapezoid(step: int, steps: int, warmup: int, peak: float) -> float:
+    """The peak for most of the time, then a line to 0: "warm-up, stable, decay" (Hu et al. 2024, MiniCPM).
+
+    lr = peak · t / w                       for t < w
+    lr = peak · min(1, (T − t) / (0.4 T))   from then on
+    """
+    if step < warmup:
+        return peak * step / warmup
+    return peak * min(1.0, (steps - step) / (COOLDOWN * steps))
+
+
+def cosine(step: int, steps: int, warmup: int, peak: float) -> float:
+    """Half a wave of the cosine (Loshchilov and Hutter 2017), without restarts.
+
+    lr = peak · t / w                                for t < w
+    lr = peak · (1 + cos(π (t − w) / (T − w))) / 2   from then on
+    """
+    if step < warmup:
+        return peak * step / warmup
+    return peak * (1.0 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+
+
+SCHEDULES = {"original": original, "triangle": triangle, "trapezoid": trapezoid, "cosine": cosine}

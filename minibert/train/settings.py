@@ -38,8 +38,8 @@ class RunSettings(Settings):
     schedule: str = setting(
         "original",
         "Optimiser",
-        "how the learning rate falls after the warm-up: on a line from step 0 (original) or from its peak "
-        "(triangle)",
+        "how the learning rate falls after the warm-up: on a line from step 0 (original), on a line from its "
+        "peak (triangle), on a line in the last two fifths of the steps (trapezoid), or as a cosine does",
         choices=tuple(SCHEDULES),
     )
     optimiser: str = setting(

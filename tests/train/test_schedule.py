@@ -1,6 +1,6 @@
 import pytest
 
-from minibert.train.schedule import SCHEDULES, original, triangle
+from minibert.train.schedule import SCHEDULES, cosine, original, trapezoid, triangle
 
 
 def test_original_rises_from_zero_then_falls_on_the_line_from_step_zero():
@@ -11,6 +11,17 @@ def test_original_rises_from_zero_then_falls_on_the_line_from_step_zero():
 def test_triangle_falls_from_the_peak():
     rates = [triangle(step, steps=8, warmup=2, peak=3.0) for step in range(8)]
     assert rates == pytest.approx([0.0, 1.5, 3.0, 2.5, 2.0, 1.5, 1.0, 0.5])
+
+
+def test_trapezoid_stays_at_the_peak_and_falls_in_the_last_two_fifths():
+    rates = [trapezoid(step, steps=10, warmup=2, peak=2.0) for step in range(10)]
+    assert rates == pytest.approx([0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.5, 1.0, 0.5])
+
+
+def test_cosine_falls_as_half_a_wave():
+    rates = [cosine(step, steps=8, warmup=2, peak=2.0) for step in range(8)]
+    half = 3**0.5 / 2  # of cos 30°
+    assert rates == pytest.approx([0.0, 1.0, 2.0, 1 + half, 1.5, 1.0, 0.5, 1 - half])
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values())
