@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from minibert.cli.parser import add_command
-from minibert.cli.setting_flags import add_setting_flags, pretrain_settings
+from minibert.cli.setting_flags import add_recipe_flag, add_setting_flags, pretrain_settings
 from minibert.tasks import pretrain
 from minibert.tasks.pretraining_settings import PretrainSettings
 
@@ -16,11 +16,12 @@ def add(commands: Any) -> None:
         "pretrain",
         _run,
         "pre-train a BERT on real text, from scratch or from another model",
-        "minibert pretrain",
+        "minibert pretrain --recipe fast",
         "minibert pretrain --corpus books/*.txt --name books --steps 20000",
         "minibert pretrain --config runs/books/config.json --resume",
         "minibert pretrain --model bert-base-uncased --corpus mine/ --learning-rate 5e-5 --name mine",
     )
+    add_recipe_flag(parser)
     add_setting_flags(parser, PretrainSettings)
 
 

@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any
 
 from minibert.settings import Settings, flag_of, read_settings
+from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
 from minibert.tasks.pretraining_settings import PretrainSettings
 
 
@@ -60,9 +61,23 @@ def flag_options(f: Field, annotation: Any) -> dict[str, Any]:
     return {"help": help, "type": kind, "metavar": metavar}
 
 
+def add_recipe_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that names a set of pre-training settings."""
+    parser.add_argument(
+        "--recipe",
+        choices=tuple(PRETRAINING_RECIPES),
+        default="original",
+        help="settings to begin with, which the file and the flags override: the decisions of the original "
+        "BERT, or those with which a small one learns fastest (default: %(default)s)",
+    )
+
+
 def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:
     """The pre-training settings that a command line gives."""
-    return PretrainSettings.from_dict(given_settings(flags), flags.config or "settings")
+    given, values = given_settings(flags), dict(PRETRAINING_RECIPES[getattr(flags, "recipe", "original")])
+    if given.get("model"):
+        values.pop("first_values", None)  # which are for new models
+    return PretrainSettings.from_dict(values | given, flags.config or "settings")
 
 
 def given_settings(flags: argparse.Namespace) -> dict[str, Any]:

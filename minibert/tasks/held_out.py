@@ -24,7 +24,8 @@ def evaluation_batches(
     examples = settings.eval_batches * settings.accumulation * settings.batch_size
     instances, batch_size = settings.instance_settings(), settings.batch_size
     batches = []
-    for batch in held_out_batches(prepared.held_out, tokenizer, instances, batch_size, settings.seed):
+    seed = settings.split["seed"]
+    for batch in held_out_batches(prepared.held_out, tokenizer, instances, batch_size, seed):
         batches.append({name: rows[:examples] for name, rows in batch.items()})
         examples -= len(batches[-1]["input_ids"])
         if examples == 0:

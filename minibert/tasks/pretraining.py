@@ -5,7 +5,8 @@ import hashlib
 import itertools
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,7 @@ def prepare(settings: PretrainSettings) -> tuple[BertTokenizer, PreparedCorpus]:
         corpus,
         tokenizer,
         Path(settings.prepared) / f"tokens-{key}",
-        held_out=settings.held_out,
-        seed=settings.seed,
+        **settings.split,
         processes=settings.processes,
         progress=show_progress,
     )
@@ -71,14 +71,13 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
     if settings.tokenizer is not None:
         folder, origin = Path(settings.tokenizer), "read from"
     else:
-        split: dict[str, Any] = {"held_out": settings.held_out, "seed": settings.seed}
-        # the version, because another may learn differently
-        key = _hash(corpus.fingerprint(), split, settings.vocab_size, settings.lowercase, __version__)
+        made_from = corpus.fingerprint(), settings.split, settings.vocab_size, settings.lowercase
+        key = _hash(*made_from, __version__)  # another version may learn differently
         folder, origin = Path(settings.prepared) / f"vocabulary-{key}", "reused from"
         if not folder.is_dir():
             origin = "written to"
             check_writable(folder)
-            sentences = training_sentences(corpus, **split)
+            sentences = training_sentences(corpus, **settings.split)
             tokenizer = BertTokenizer.train(
                 sentences, settings.vocabulary_size, lowercase=settings.lowercase, progress=show_progress
             )
@@ -95,12 +94,15 @@ def _hash(*values: Any) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
 
 
-def pretrain(settings: PretrainSettings) -> dict[str, Any]:
+def pretrain(
+    settings: PretrainSettings, held_out: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
     """Pre-train a BERT on real text, from scratch or from a model, or resume a run; report how well it does.
 
     Writes ``OUT/NAME/``: ``config.json`` (these settings), ``metrics.jsonl``, ``loss.png``, checkpoints,
     ``results.json``, and ``final/``, a pretrained folder. Prints the settings, the data, the course of the
-    training, and at the end how well it went.
+    training, and at the end how well it went. ``held_out`` are batches to measure it on, in place of the
+    run's own (for runs that arrange their text in different ways and are to be compared).
 
     Returns how well it went: ``plateau_loss`` and ``plateau_accuracy``, those of guessing by frequency,
     ``held_out_…``, the last evaluation, ``tokens_per_second``, ``seconds`` and ``peak_memory`` (bytes).
@@ -113,17 +115,19 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     settings = settings.with_precision_for(device).with_sizes()
     run = Run(settings, device)
     with run.at_work():
-        return _pretrain(run, settings)
+        return _pretrain(run, settings, held_out)
 
 
-def _pretrain(run: Run, settings: PretrainSettings) -> dict[str, Any]:
+def _pretrain(
+    run: Run, settings: PretrainSettings, held_out: Sequence[Mapping[str, Any]] | None
+) -> dict[str, Any]:
     checkpoint = _find_start(run, settings)
     settings.model_config(settings.vocabulary_size)  # sizes that do not fit are reported before any work
     settings.phases()  # and so are lengths
     run.prepare_machine()
     print(f"{settings.describe()}\n", flush=True)
     tokenizer, prepared = prepare(settings)
-    held_out = evaluation_batches(settings, tokenizer, prepared)
+    held_out = held_out or evaluation_batches(settings, tokenizer, prepared)
     plateau = unigram_plateau(
         prepared.train.token_counts(len(tokenizer)), np.concatenate([batch["labels"] for batch in held_out])
     )
@@ -131,9 +135,11 @@ def _pretrain(run: Run, settings: PretrainSettings) -> dict[str, Any]:
 
     with run.training(functools.partial(_needed_memory, settings, len(tokenizer))):
         model = _make_model(settings, run.device, len(tokenizer), checkpoint)
-        if settings.first_values == "counts" and checkpoint is None:
-            start_from_counts(model, prepared.train, settings.seed)
         trainer = _make_trainer(run, settings, model, tokenizer, prepared, held_out, checkpoint)
+        if settings.first_values == "counts" and checkpoint is None:
+            began = time.perf_counter()
+            start_from_counts(model, prepared.train, settings.seed)
+            trainer.seconds = time.perf_counter() - began
         run.begin(
             [*list_checkpoints(run.folder), run.folder / "final"],
             ["config.json", "metrics.jsonl", "results.json", "loss.png"],
@@ -214,7 +220,7 @@ def _make_trainer(
     model: BertForPreTraining,
     tokenizer: BertTokenizer,
     prepared: PreparedCorpus,
-    held_out: list[dict[str, np.ndarray]],
+    held_out: Sequence[Mapping[str, Any]],
     checkpoint: Checkpoint | None,
 ) -> Trainer:
     """A trainer at the step of the checkpoint, or at step 0, with the data of the phase of that step."""

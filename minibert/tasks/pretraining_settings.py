@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 from minibert.bert import POSITION_INITIALIZERS, PRESETS, BertConfig
 from minibert.data import LAYOUTS, InstanceSettings
@@ -67,6 +67,12 @@ class PretrainSettings(RunSettings):
     layout: str = setting("auto", "Corpus", "what a line of a text file is", choices=LAYOUTS)
     held_out: float = setting(
         0.05, "Corpus", "share of the documents kept for evaluation", least=0.001, most=0.5
+    )
+    held_out_seed: int | None = setting(
+        None,
+        "Corpus",
+        "random seed for held-out data; runs with the same one are measured on the same text (default: SEED)",
+        least=0,
     )
     tokenizer: str | None = setting(
         None, "Corpus", "folder with a vocabulary to use (default: learn one from the training documents)"
@@ -244,6 +250,12 @@ class PretrainSettings(RunSettings):
                     "max_position_embeddings (--positions)"
                 )
         return config
+
+    @property
+    def split(self) -> dict[str, Any]:
+        """Which documents are held out, as arguments of ``prepare_corpus``."""
+        seed = self.seed if self.held_out_seed is None else self.held_out_seed
+        return {"held_out": self.held_out, "seed": seed}
 
     def instance_settings(self) -> InstanceSettings:
         """How the corpus is cut and masked, except in the long sequences."""

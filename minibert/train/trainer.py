@@ -64,7 +64,7 @@ class Trainer:
 
     step: int = 0  # steps taken
     tokens: int = 0  # tokens read, padding not counted
-    seconds: float = 0.0  # spent in steps, without evaluations and checkpoints
+    seconds: float = 0.0  # spent in steps, without evaluations and checkpoints (and before the first step)
     checkpoint: Path | None = None  # the last one
 
     _stop: int = 0  # where ``run`` ends

@@ -20,6 +20,8 @@ from minibert.cli import main
 from minibert.data import open_corpus
 from minibert.kernels import cuda
 from minibert.kernels.cuda.launch import KernelError
+from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
+from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import BertTokenizer
 
 SENTENCES = [
@@ -180,6 +182,22 @@ def test_info_predicts_the_memory_of_a_precision(capsys):
         assert last.split()[:3] == ["=", "peak,", "bfloat16" if flags else "float32"]
         peaks.append(float(last.split()[3].replace(",", "")))
     assert peaks == sorted(peaks, reverse=True) and peaks[2] < 0.6 * peaks[0]
+
+
+def test_a_recipe_is_overridden_by_the_file_and_the_flags(workplace, monkeypatch):
+    """And a run that goes on from a model does not take its first values."""
+    seen = []
+    monkeypatch.setattr("minibert.cli.pretrain.pretrain", seen.append)
+    (workplace / "own.toml").write_text("nsp = true\nwhole_sentences = true\nmasked_lm_prob = 0.2\n")
+    assert main(["pretrain"]) == 0
+    assert main("pretrain --recipe fast".split()) == 0
+    assert main("pretrain --recipe fast --config own.toml --masked-lm-prob 0.4".split()) == 0
+    assert main("pretrain --recipe fast --model mini".split()) == 0
+    plain, fast, own, further = seen
+    assert plain == PretrainSettings()
+    assert fast == PretrainSettings(**PRETRAINING_RECIPES["fast"]) != plain
+    assert own == fast.replace(nsp=True, whole_sentences=True, masked_lm_prob=0.4)
+    assert further == fast.replace(model="mini", first_values="random")
 
 
 def test_info_reads_a_pretrained_folder(workplace, capsys):

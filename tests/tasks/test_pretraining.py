@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ from minibert.errors import UserError
 from minibert.files import write_json
 from minibert.settings import read_settings
 from minibert.tasks import fill_mask, prepare, pretrain
+from minibert.tasks.held_out import evaluate
 from minibert.tasks.pretraining import _describe, evaluation_batches, masked_sentences
+from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
 from minibert.tasks.pretraining_settings import SIZES, PretrainSettings
 from minibert.text import BertTokenizer
 from minibert.train import checkpoint as checkpoint_module
@@ -224,6 +227,7 @@ def test_accumulation_changes_neither_steps_nor_measurements(small):
 KILLED = """
 import os, signal, sys
 from minibert.tasks import pretrain
+from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.train import checkpoint
 from minibert.settings import read_settings
@@ -477,7 +481,61 @@ def test_steps_that_were_taken_keep_their_length(small, begun_with, resumed_with
     assert (resumed.folder / "checkpoint-6" / "state.json").read_bytes() == before
 
 
+# -- The fast recipe ---------------------------------------------------------------------------------
+
+FAST = PRETRAINING_RECIPES["fast"]
+
+
+def test_a_run_of_the_fast_recipe_goes_on_to_the_same_bits(small):
+    whole = small(**FAST, keep_checkpoints=100)
+    summary = pretrain(whole)
+    assert "held_out_nsp_loss" not in summary
+    resumed = cut_back(whole, 3, "resumed")
+    pretrain(resumed)
+    assert weights(resumed) == weights(whole)
+    plain = small(name="plain", **FAST | {"first_values": "random"})
+    pretrain(plain)
+    assert weights(plain) != weights(whole)
+
+
+def test_counting_is_part_of_the_time(small, monkeypatch):
+    def slowly(*_):
+        time.sleep(0.5)
+
+    monkeypatch.setattr("minibert.tasks.pretraining.start_from_counts", slowly)
+    assert 0.5 < pretrain(small(first_values="counts", steps=1))["seconds"] < 5
+
+
+def test_runs_of_several_seeds_can_be_measured_on_the_same_text(small):
+    runs = [small(name=f"run{seed}", seed=seed, held_out_seed=7, learning_rate=0.0) for seed in (1, 2)]
+    prepared = [prepare(settings) for settings in runs]
+    assert prepared[0][0].tokens == prepared[1][0].tokens
+    assert prepared[0][1].folder == prepared[1][1].folder
+    held_out = [evaluation_batches(s, *p) for s, p in zip(runs, prepared, strict=True)]
+    for one, other in zip(*held_out, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    others = evaluation_batches(runs[0].replace(held_out_seed=8), *prepared[0])
+    assert not np.array_equal(others[0]["labels"], held_out[0][0]["labels"])
+    assert pretrain(runs[0])["plateau_loss"] == pretrain(runs[1])["plateau_loss"]
+    assert weights(runs[0]) != weights(runs[1])
+
+
+def test_a_run_can_be_measured_on_other_batches(small):
+    settings = small(nsp=False)
+    batches = evaluation_batches(settings.replace(seed=5), *prepare(settings))[:1]
+    summary = pretrain(settings, batches)
+    model = BertForMaskedLM.from_pretrained(settings.folder / "final")
+    assert summary["held_out_mlm_loss"] == pytest.approx(evaluate(model, batches)["mlm_loss"], rel=1e-6)
+
+
 # -- From a model ------------------------------------------------------------------------------------
+
+
+def test_first_values_are_for_new_models(small):
+    pretrain(small(name="first"))
+    with pytest.raises(UserError, match="first_values are for a new model"):
+        pretrain(small(model=str(small(name="first").folder / "final"), first_values="counts"))
 
 
 def test_a_run_goes_on_from_a_model_on_other_text(small, tmp_path, capsys):

@@ -1,0 +1,85 @@
+"""The page of the records: a table of each track, and a picture of all their runs."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.parts.common import new_axes, save_figure
+from benchmarks.results import paragraph, table
+from minibert.files import write_text
+from minibert.train.progress import format_seconds
+
+TITLES = {
+    "docs": "The documentation that comes with Python",
+    "10m": "Ten million words, read at most ten times",
+}
+COLUMNS = ["record", "loss, nats", "steps", "million tokens", "time", "times faster", "seeds"]
+
+
+def write_page(
+    records: Iterable[tuple[str, Mapping[str, Any]]], results: Mapping[str, Any], folder: Path
+) -> None:
+    """Write ``speedrun.md`` and ``speedrun.png`` from the records and what their runs reached."""
+    measured: dict[str, list[tuple[Mapping[str, Any], list[Mapping[str, Any]]]]] = {}
+    for track, record in records:
+        runs = list(results.get(f"{track}/{record['name']}", {}).values())
+        if runs:
+            measured.setdefault(track, []).append((record, runs))
+    parts = [
+        "# Records: time to a loss",
+        paragraph("""
+            Written by `python -m benchmarks.speedrun`. Each record changes one thing about those above it,
+            and takes as few steps as bring its loss to that of the first. The loss is that of masked words
+            on held-out batches, the same for all runs of a track."""),
+    ]
+    for track, rows in measured.items():
+        parts += [f"## {TITLES[track]}", *_section(track, rows)]
+    if measured:
+        plot(measured, folder / "speedrun.png")
+        parts.insert(2, "![Loss on held-out text against minutes of training](speedrun.png)")
+    write_text(folder / "speedrun.md", "\n\n".join(parts) + "\n")
+
+
+def _section(track: str, rows: list[tuple[Mapping[str, Any], list[Mapping[str, Any]]]]) -> list[str]:
+    first = np.mean([run["seconds"] for run in rows[0][1]])
+    cells, whys = [], []
+    for record, runs in rows:
+        seconds = [run["seconds"] for run in runs]
+        cells.append(
+            [
+                record["name"] + (" (failed)" if record.get("failed") else ""),
+                _spread([run["loss"] for run in runs], 3),
+                f"{runs[0]['steps']:,}",
+                f"{np.mean([run['tokens'] for run in runs]) / 1e6:.1f}",
+                format_seconds(float(np.mean(seconds))),
+                f"{first / np.mean(seconds):.2f}",
+                str(len(runs)),
+            ]
+        )
+        whys.append(f"- **{record['name']}**: {record['why']}")
+    machines = {run["environment"]["processor"] for _, runs in rows for run in runs}
+    return [table(COLUMNS, cells), "\n".join(whys), f"<sub>{', '.join(sorted(machines))}.</sub>"]
+
+
+def _spread(values: list[float], digits: int) -> str:
+    """Mean ± standard deviation."""
+    mean = f"{np.mean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
+
+
+def plot(measured: Mapping[str, Any], path: Path) -> None:
+    """Loss against minutes of training, a line for each record, of its first seed."""
+    figure, axes = new_axes(5.5 * len(measured), 4, ncols=len(measured), squeeze=False)
+    for one, (track, rows) in zip(axes[0], measured.items(), strict=True):
+        for record, runs in rows:
+            points = [(e["seconds"] / 60, e["mlm_loss"]) for e in runs[0]["evaluations"]]
+            one.plot(*zip(*points, strict=True), linewidth=1.4, label=record["name"])
+        target = np.mean([run["loss"] for run in rows[0][1]])
+        one.axhline(target, color="#888888", linestyle=":", linewidth=1)
+        one.set_title(TITLES[track], fontsize=10)
+        one.set_xlabel("minutes of training")
+        one.legend(frameon=False)
+    axes[0][0].set_ylabel("masked-LM loss on held-out text, nats")
+    save_figure(figure, path)

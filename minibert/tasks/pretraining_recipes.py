@@ -1,0 +1,18 @@
+"""Named sets of settings for pre-training: the original BERT's decisions, or those that learn fastest."""
+
+from typing import Any
+
+# What each changes of the defaults, which are the original's decisions. docs/pretraining.md explains "fast",
+# and benchmarks/results/speedrun.md has what each of its settings brings.
+PRETRAINING_RECIPES: dict[str, dict[str, Any]] = {
+    "original": {},
+    "fast": {
+        "first_values": "counts",
+        "optimiser": "muon",
+        "schedule": "triangle",
+        "nsp": False,
+        "whole_sentences": False,
+        "masked_lm_prob": 0.3,
+        "max_predictions": 1000,  # no limit
+    },
+}
