@@ -1,10 +1,12 @@
 """``python -m benchmarks.speedrun RECORD …``: how long it takes to reach a loss, improvement by improvement.
 
 Runs the records named (see ``records.toml``) with several seeds, and adds what they reached to
-``results/speedrun.json``. Without a name, only writes ``speedrun.md`` and ``speedrun.png`` anew.
+``results/speedrun.json``. With --time, measures instead how long their steps take, in turn, which needs an
+idle machine. Without a name, only writes ``speedrun.md`` and ``speedrun.png`` anew.
 """
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,12 +14,15 @@ from typing import Any
 
 from benchmarks.measure import ROOT
 from benchmarks.pretraining import evaluations
+from benchmarks.results import describe_machine
 from benchmarks.speedrun.page import write_page
+from benchmarks.speedrun.timing import measure
 from benchmarks.speedrun.tracks import Track, open_track, with_track
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.settings import read_settings
 from minibert.tasks import pretrain
+from minibert.threads import get_threads
 from minibert.train.metrics import read_metrics
 
 RECORDS_FILE = Path(__file__).with_name("records.toml")
@@ -31,6 +36,7 @@ def main() -> int:
     )
     parser.add_argument("records", nargs="*", metavar="RECORD", help="track/name, such as docs/start")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
+    parser.add_argument("--time", action="store_true", help="only measure how long a step takes")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads")
     parser.add_argument("--folder", type=Path, default=Path("runs/speedrun"), help="texts and runs go here")
     options = parser.parse_args()
@@ -39,10 +45,15 @@ def main() -> int:
         for name in options.records:
             if name not in records:
                 raise UserError(f"unknown record {name}; expected one of {', '.join(records)}")
-        for name in options.records:
-            track = open_track(name.partition("/")[0], options.folder)
-            for seed in options.seeds:
-                run(track, name, records[name]["settings"], seed, options.threads, options.folder)
+        settings = {name: records[name]["settings"] for name in options.records}
+        for track in {name.partition("/")[0] for name in options.records}:
+            opened = open_track(track, options.folder)
+            chosen = {name: one for name, one in settings.items() if name.startswith(f"{track}/")}
+            if options.time:
+                time_steps(opened, chosen)
+            else:
+                for name, seed in itertools.product(chosen, options.seeds):
+                    run(opened, name, chosen[name], seed, options.threads, options.folder)
         write_page(read_records(), read_results(), RESULTS)
     except UserError as error:
         print(f"benchmarks.speedrun: error: {error}", file=sys.stderr)
@@ -60,8 +71,16 @@ def read_records() -> Iterator[tuple[str, dict[str, Any]]]:
             so_far = so_far if record.get("failed") else settings
 
 
+def time_steps(track: Track, settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Measure how long the steps of some records take, and keep that."""
+    results, machine = read_results(), describe_machine() | {"threads": get_threads()}
+    for name, times in measure(track, settings).items():
+        results.setdefault(name, {"runs": {}})["time"] = times | {"machine": machine}
+    write_json(RESULTS / "speedrun.json", results)
+
+
 def read_results() -> dict[str, Any]:
-    """What all runs reached so far, by record and seed."""
+    """What was measured so far, by record: its ``runs`` by seed, and the ``time`` of its steps."""
     path = RESULTS / "speedrun.json"
     return read_json(path, "file of results") if path.exists() else {}
 
@@ -79,10 +98,10 @@ def run(
     if found["tokens"] > track.passes * track.training_tokens:
         raise UserError(f"{name} reads more than {track.passes} times the text of the track {track.name}")
     results = read_results()
-    results.setdefault(name, {})[str(seed)] = {
+    results.setdefault(name, {"runs": {}})["runs"][str(seed)] = {
         "loss": summary["held_out_mlm_loss"],
         "plateau_loss": summary["plateau_loss"],
-        "seconds": summary["seconds"],
+        "seconds": summary["seconds"],  # also of runs that shared the machine with others
         "steps": chosen.steps,
         "tokens": found["tokens"],
         "parameters": found["parameters"],

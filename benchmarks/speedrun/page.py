@@ -1,6 +1,6 @@
 """The page of the records: a table of each track, and a picture of all their runs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,52 +15,65 @@ TITLES = {
     "docs": "The documentation that comes with Python",
     "10m": "Ten million words, read at most ten times",
 }
-COLUMNS = ["record", "loss, nats", "steps", "million tokens", "time", "times faster", "seeds"]
+COLUMNS = ["record", "loss, nats", "steps", "million tokens", "ms a step", "time", "times faster", "seeds"]
 
 
 def write_page(
     records: Iterable[tuple[str, Mapping[str, Any]]], results: Mapping[str, Any], folder: Path
 ) -> None:
     """Write ``speedrun.md`` and ``speedrun.png`` from the records and what their runs reached."""
-    measured: dict[str, list[tuple[Mapping[str, Any], list[Mapping[str, Any]]]]] = {}
+    measured: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
     for track, record in records:
-        runs = list(results.get(f"{track}/{record['name']}", {}).values())
-        if runs:
-            measured.setdefault(track, []).append((record, runs))
+        found = results.get(f"{track}/{record['name']}", {"runs": {}})
+        if found["runs"]:
+            measured.setdefault(track, []).append((record, found))
     parts = [
         "# Records: time to a loss",
         paragraph("""
             Written by `python -m benchmarks.speedrun`. Each record changes one thing about those above it,
-            and takes as few steps as bring its loss to that of the first. The loss is that of masked words
-            on held-out batches, the same for all runs of a track."""),
+            and takes about as few steps as bring its loss to that of the first. The loss is that of masked
+            words on held-out batches, the same for all runs of a track: mean and standard deviation over the
+            seeds. Steps were timed in turn in one process; time is that of all steps, and of what comes
+            before the first."""),
     ]
     for track, rows in measured.items():
-        parts += [f"## {TITLES[track]}", *_section(track, rows)]
+        parts += [f"## {TITLES[track]}", *_section(rows)]
     if measured:
         plot(measured, folder / "speedrun.png")
         parts.insert(2, "![Loss on held-out text against minutes of training](speedrun.png)")
     write_text(folder / "speedrun.md", "\n\n".join(parts) + "\n")
 
 
-def _section(track: str, rows: list[tuple[Mapping[str, Any], list[Mapping[str, Any]]]]) -> list[str]:
-    first = np.mean([run["seconds"] for run in rows[0][1]])
-    cells, whys = [], []
-    for record, runs in rows:
-        seconds = [run["seconds"] for run in runs]
+def _section(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
+    first = _seconds(rows[0][1])
+    cells, whys, machines = [], [], set()
+    for record, found in rows:
+        runs, seconds = list(found["runs"].values()), _seconds(found)
         cells.append(
             [
                 record["name"] + (" (failed)" if record.get("failed") else ""),
                 _spread([run["loss"] for run in runs], 3),
                 f"{runs[0]['steps']:,}",
                 f"{np.mean([run['tokens'] for run in runs]) / 1e6:.1f}",
-                format_seconds(float(np.mean(seconds))),
-                f"{first / np.mean(seconds):.2f}",
+                f"{found['time']['step_seconds'] * 1e3:.0f}" if seconds else "–",
+                format_seconds(seconds) if seconds else "–",
+                f"{first / seconds:.2f}" if first and seconds else "–",
                 str(len(runs)),
             ]
         )
         whys.append(f"- **{record['name']}**: {record['why']}")
-    machines = {run["environment"]["processor"] for _, runs in rows for run in runs}
-    return [table(COLUMNS, cells), "\n".join(whys), f"<sub>{', '.join(sorted(machines))}.</sub>"]
+        if seconds:
+            machine = found["time"]["machine"]
+            machines.add(f"{machine['processor']}, {machine['threads']} threads")
+    return [table(COLUMNS, cells), "\n".join(whys), f"<sub>Timed on: {'; '.join(sorted(machines))}.</sub>"]
+
+
+def _seconds(found: Mapping[str, Any]) -> float | None:
+    """How long a run takes on an idle machine, if its steps have been timed."""
+    if "time" not in found:
+        return None
+    steps = next(iter(found["runs"].values()))["steps"]
+    return found["time"]["start_seconds"] + steps * found["time"]["step_seconds"]
 
 
 def _spread(values: list[float], digits: int) -> str:
@@ -70,13 +83,16 @@ def _spread(values: list[float], digits: int) -> str:
 
 
 def plot(measured: Mapping[str, Any], path: Path) -> None:
-    """Loss against minutes of training, a line for each record, of its first seed."""
+    """Loss against minutes of training, a line for each record that has been timed, of its first seed."""
     figure, axes = new_axes(5.5 * len(measured), 4, ncols=len(measured), squeeze=False)
     for one, (track, rows) in zip(axes[0], measured.items(), strict=True):
-        for record, runs in rows:
-            points = [(e["seconds"] / 60, e["mlm_loss"]) for e in runs[0]["evaluations"]]
-            one.plot(*zip(*points, strict=True), linewidth=1.4, label=record["name"])
-        target = np.mean([run["loss"] for run in rows[0][1]])
+        for record, found in rows:
+            if "time" in found:
+                before, each = found["time"]["start_seconds"], found["time"]["step_seconds"]
+                evaluations = next(iter(found["runs"].values()))["evaluations"]
+                points = [((before + e["step"] * each) / 60, e["mlm_loss"]) for e in evaluations]
+                one.plot(*zip(*points, strict=True), linewidth=1.4, label=record["name"])
+        target = np.mean([run["loss"] for run in rows[0][1]["runs"].values()])
         one.axhline(target, color="#888888", linestyle=":", linewidth=1)
         one.set_title(TITLES[track], fontsize=10)
         one.set_xlabel("minutes of training")

@@ -9,7 +9,7 @@ from typing import Any
 
 from minibert.settings import Settings, flag_of, read_settings
 from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
-from minibert.tasks.pretraining_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import INITIALIZERS, PretrainSettings
 
 
 def add_setting_flags(
@@ -76,7 +76,7 @@ def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:
     """The pre-training settings that a command line gives."""
     given, values = given_settings(flags), dict(PRETRAINING_RECIPES[getattr(flags, "recipe", "original")])
     if given.get("model"):
-        values.pop("first_values", None)  # which are for new models
+        values = {name: value for name, value in values.items() if name not in INITIALIZERS}  # of new models
     return PretrainSettings.from_dict(values | given, flags.config or "settings")
 
 

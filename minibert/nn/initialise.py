@@ -23,16 +23,16 @@ def first_values(
     return {"zeros": 0.0, "ones": 1.0}[init]
 
 
-def sinusoids(count: int, size: int) -> np.ndarray:
+def sinusoids(count: int, size: int, longest: float = 10000.0) -> np.ndarray:
     """Sinusoidal positions (Vaswani et al., 2017, section 3.5) times √2. Row p, columns 2i and 2i + 1 are
 
-        √2 sin(p / 10000^(2i / size))  and  √2 cos(p / 10000^(2i / size))
+        √2 sin(p / longest^(2i / size))  and  √2 cos(p / longest^(2i / size))
 
     so that the mean square is 1. Row p + k is a rotation of row p, and the rotation is the same for all p.
     Returns (count, size) float64.
     """
     columns = np.arange(size)
-    angles = np.arange(count)[:, None] / 10000.0 ** ((columns - columns % 2) / size)  # (count, size)
+    angles = np.arange(count)[:, None] / longest ** ((columns - columns % 2) / size)  # (count, size)
     return np.sqrt(2.0) * np.where(columns % 2, np.cos(angles), np.sin(angles))
 
 

@@ -52,7 +52,7 @@ def write_pretrained_card(
     )
 
 
-RECIPE = "optimiser learning_rate schedule warmup weight_decay beta2 first_values precision seed".split()
+RECIPE = "optimiser learning_rate schedule warmup weight_decay beta2 precision seed".split()
 SCORES = {
     "held_out_mlm_loss": "masked words, loss in nats",
     "plateau_loss": "the same, guessing by frequency",

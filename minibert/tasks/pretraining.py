@@ -28,7 +28,7 @@ from minibert.devices import Device, resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, check_writable, read_json
 from minibert.plots import plot_loss
-from minibert.tasks.counted_start import start_from_counts
+from minibert.tasks.first_values import count_words, look_at_neighbours
 from minibert.tasks.held_out import evaluate, evaluation_batches
 from minibert.tasks.info import step_cost
 from minibert.tasks.masked_words import fill_mask
@@ -136,9 +136,9 @@ def _pretrain(
     with run.training(functools.partial(_needed_memory, settings, len(tokenizer))):
         model = _make_model(settings, run.device, len(tokenizer), checkpoint)
         trainer = _make_trainer(run, settings, model, tokenizer, prepared, held_out, checkpoint)
-        if settings.first_values == "counts" and checkpoint is None:
+        if checkpoint is None:
             began = time.perf_counter()
-            start_from_counts(model, prepared.train, settings.seed)
+            set_first_values(model, settings, prepared.train)
             trainer.seconds = time.perf_counter() - began
         run.begin(
             [*list_checkpoints(run.folder), run.folder / "final"],
@@ -212,6 +212,14 @@ def _make_model(
         flush=True,
     )
     return model
+
+
+def set_first_values(model: BertForPreTraining, settings: PretrainSettings, documents: Documents) -> None:
+    """Change a new model's random values as the settings say."""
+    if settings.word_initializer == "counts":
+        count_words(model, documents, settings.seed)
+    if settings.attention_initializer == "neighbours":
+        look_at_neighbours(model)
 
 
 def _make_trainer(

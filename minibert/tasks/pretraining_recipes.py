@@ -7,9 +7,10 @@ from typing import Any
 PRETRAINING_RECIPES: dict[str, dict[str, Any]] = {
     "original": {},
     "fast": {
-        "first_values": "counts",
+        "word_initializer": "counts",
+        "attention_initializer": "neighbours",
         "optimiser": "muon",
-        "schedule": "triangle",
+        "schedule": "trapezoid",
         "nsp": False,
         "whole_sentences": False,
         "masked_lm_prob": 0.3,

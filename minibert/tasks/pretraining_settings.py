@@ -21,6 +21,7 @@ SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
     *("max_position_embeddings", "hidden_act"),
 )
+INITIALIZERS = ("word_initializer", "attention_initializer")
 
 
 @dataclass(frozen=True)
@@ -127,12 +128,17 @@ class PretrainSettings(RunSettings):
     initializer_range: float = setting(
         0.05, "Model", "standard deviation of the initial weights", least=0, most=10
     )
-    first_values: str = setting(
-        "random",
+    word_initializer: str = setting(
+        "normal",
         "Model",
-        "what a new model starts from: random weights, or weights by which it guesses a word from counts of "
-        "the words around it (counts)",
-        choices=("random", "counts"),
+        "initial word embeddings, random like the other weights or made from counts of the words around each",
+        choices=("normal", "counts"),
+    )
+    attention_initializer: str = setting(
+        "normal",
+        "Model",
+        "initial queries and keys, random like the other weights or such that each head looks at a neighbour",
+        choices=("normal", "neighbours"),
     )
     position_initializer: str = setting(
         "normal",
@@ -207,8 +213,9 @@ class PretrainSettings(RunSettings):
         if self.model is None:
             unsaid = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
             return self.replace(**unsaid)
-        if self.first_values != "random":
-            raise UserError(f"first_values are for a new model, but {self.model} has learned; leave them out")
+        for name in INITIALIZERS:
+            if getattr(self, name) != "normal":
+                raise UserError(f"{name} is for a new model, but {self.model} has learned; leave it out")
         config = BertConfig.from_pretrained(self.model)
         values = {"tokenizer": self.model, "vocab_size": config.vocab_size}
         values |= {name: getattr(config, name) for name in SIZES}

@@ -197,7 +197,7 @@ def test_a_recipe_is_overridden_by_the_file_and_the_flags(workplace, monkeypatch
     assert plain == PretrainSettings()
     assert fast == PretrainSettings(**PRETRAINING_RECIPES["fast"]) != plain
     assert own == fast.replace(nsp=True, whole_sentences=True, masked_lm_prob=0.4)
-    assert further == fast.replace(model="mini", first_values="random")
+    assert further == fast.replace(model="mini", word_initializer="normal", attention_initializer="normal")
 
 
 def test_info_reads_a_pretrained_folder(workplace, capsys):

@@ -493,7 +493,7 @@ def test_a_run_of_the_fast_recipe_goes_on_to_the_same_bits(small):
     resumed = cut_back(whole, 3, "resumed")
     pretrain(resumed)
     assert weights(resumed) == weights(whole)
-    plain = small(name="plain", **FAST | {"first_values": "random"})
+    plain = small(name="plain", **FAST | {"word_initializer": "normal"})
     pretrain(plain)
     assert weights(plain) != weights(whole)
 
@@ -502,8 +502,8 @@ def test_counting_is_part_of_the_time(small, monkeypatch):
     def slowly(*_):
         time.sleep(0.5)
 
-    monkeypatch.setattr("minibert.tasks.pretraining.start_from_counts", slowly)
-    assert 0.5 < pretrain(small(first_values="counts", steps=1))["seconds"] < 5
+    monkeypatch.setattr("minibert.tasks.pretraining.count_words", slowly)
+    assert 0.5 < pretrain(small(word_initializer="counts", steps=1))["seconds"] < 5
 
 
 def test_runs_of_several_seeds_can_be_measured_on_the_same_text(small):
@@ -532,10 +532,13 @@ def test_a_run_can_be_measured_on_other_batches(small):
 # -- From a model ------------------------------------------------------------------------------------
 
 
-def test_first_values_are_for_new_models(small):
+@pytest.mark.parametrize(
+    ("name", "value"), [("word_initializer", "counts"), ("attention_initializer", "neighbours")]
+)
+def test_initializers_are_for_new_models(small, name, value):
     pretrain(small(name="first"))
-    with pytest.raises(UserError, match="first_values are for a new model"):
-        pretrain(small(model=str(small(name="first").folder / "final"), first_values="counts"))
+    with pytest.raises(UserError, match=f"{name} is for a new model"):
+        pretrain(small(model=str(small(name="first").folder / "final"), **{name: value}))
 
 
 def test_a_run_goes_on_from_a_model_on_other_text(small, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""A BERT that starts from counts."""
+"""First values that are not random."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from minibert.arrays import to_numpy
 from minibert.bert import BertConfig, BertForPreTraining
 from minibert.data import log_frequencies, unigram_plateau, word_vectors
 from minibert.data.prepared import Documents
-from minibert.tasks.counted_start import start_from_counts
+from minibert.tasks.first_values import OFFSETS, count_words, look_at_neighbours
 
 V, H = 60, 32
 
@@ -37,7 +37,7 @@ def texts():
 
 def test_what_is_changed_and_what_is_not(device, config, texts):
     model, plain = (BertForPreTraining(config, device=device, seed=3) for _ in range(2))
-    start_from_counts(model, texts, seed=5)
+    count_words(model, texts, seed=5)
     expected = {name: to_numpy(p.value).copy() for name, p in plain.named_parameters()}
     expected["bert.embeddings.word_embeddings.weight"] = 0.05 * word_vectors(texts, V, H, seed=5)
     expected["cls.predictions.bias"] = log_frequencies(texts.token_counts(V))
@@ -59,9 +59,39 @@ def test_it_guesses_by_the_words_around_before_it_has_learned_anything(config, t
     rows[:, 5] = 4  # [MASK]
     plateau, _ = unigram_plateau(texts.token_counts(V), labels)
     losses = []
-    for change in (lambda model: None, lambda model: start_from_counts(model, texts)):
+    for change in (lambda model: None, lambda model: count_words(model, texts)):
         model = BertForPreTraining(config, seed=3)
         model.eval()
         change(model)
         losses.append(float(model.forward(rows, labels=labels)[0].mlm_loss))
     assert losses[1] < plateau - 0.3 < plateau < losses[0]
+
+
+def test_heads_that_look_at_neighbours(device, config):
+    model, plain = (BertForPreTraining(config, device=device, seed=3) for _ in range(2))
+    look_at_neighbours(model)
+    changed = {
+        name
+        for (name, one), (_, other) in zip(model.named_parameters(), plain.named_parameters(), strict=True)
+        if not np.array_equal(to_numpy(one.value), to_numpy(other.value))
+    }
+    matrices = {
+        f"bert.encoder.layer.{i}.attention.self.{m}.weight" for i in range(2) for m in ("query", "key")
+    }
+    assert changed == {"bert.embeddings.position_embeddings.weight"} | matrices
+
+
+def test_the_query_of_each_position_fits_the_key_of_its_neighbour_best(config):
+    """With positions alone and without the random part; two heads in two layers look at four offsets."""
+    model = BertForPreTraining(config.replace(initializer_range=1e-9), dtype="float64")
+    look_at_neighbours(model)
+    positions = model.bert.embeddings.position_embeddings.weight.value * 1e9  # (S, H)
+    found = []
+    for layer in model.bert.encoder.layer:
+        queries = positions @ layer.attention.self.query.weight.value.T
+        keys = positions @ layer.attention.self.key.weight.value.T
+        for head in range(2):
+            columns = slice(head * H // 2, (head + 1) * H // 2)
+            best = (queries[:, columns] @ keys[:, columns].T).argmax(axis=1)
+            found.append(set((np.arange(16) - best)[3:-3].tolist()))
+    assert found == [{offset} for offset in OFFSETS]

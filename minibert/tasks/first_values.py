@@ -1,0 +1,88 @@
+"""First values from which a BERT learns sooner than from random numbers: counts, and heads with a place.
+
+Both change only where learning begins; the model stays a BERT of the same form.
+"""
+
+import numpy as np
+
+from minibert.bert import BertForPreTraining
+from minibert.data import Documents, log_frequencies, word_vectors
+from minibert.nn import Linear
+from minibert.nn.initialise import sinusoids
+
+OFFSETS = (1, -1, 2, -2)  # how far to the left (right) of its own position a head looks
+LONGEST_WAVE = 100.0  # of the slowest wave in the positions, over 2π
+
+
+def count_words(model: BertForPreTraining, documents: Documents, seed: int = 0) -> None:
+    """Set the parameters such that a new model guesses a hidden word by the words around it.
+
+    - The word embeddings are `word_vectors` of the documents, at the size that random ones would have. The
+      product of two of them is large if the words often occur together.
+    - The output's bias is the log of each word's frequency. So the model need not learn frequencies, which
+      takes hundreds of steps and pulls all hidden states in the same direction.
+    - The matrices of values, of attention's output and of the transform before the decoder are the identity
+      plus their random values. So what attention gathers reaches the decoder as it is: a mean of the
+      embeddings around the hidden word, whose product with the embedding of a candidate says how well the
+      candidate fits.
+
+    Related: word2vec's CBOW, which the model resembles at first; Trockman and Kolter 2023, "Mimetic
+    Initialization of Self-Attention Layers" (identities in value and output).
+    """
+    config = model.config
+    vectors = word_vectors(documents, config.vocab_size, config.hidden_size, seed=seed)
+    words = model.bert.embeddings.word_embeddings.weight
+    words.value[...] = model.device.asarray(config.initializer_range * vectors, dtype=model.dtype)
+    predictions = model.cls.predictions
+    assert predictions is not None  # what begins here predicts words
+    frequencies = log_frequencies(documents.token_counts(config.vocab_size))
+    predictions.bias.value[...] = model.device.asarray(frequencies, dtype=model.dtype)
+    for linear in (predictions.transform.dense, *_values_and_outputs(model)):
+        _add(linear, np.eye(config.hidden_size))
+    model.buffers.round_operand()
+
+
+def _values_and_outputs(model: BertForPreTraining) -> list[Linear]:
+    layers = [layer.attention for layer in model.bert.encoder.layer]
+    return [linear for layer in layers for linear in (layer.self.value, layer.output.dense)]
+
+
+def look_at_neighbours(model: BertForPreTraining) -> None:
+    """Set the parameters such that each head of a new model looks at one neighbour: `OFFSETS`, in turn.
+
+    Position p becomes a point on D/2 circles, on which it moves with the angular frequencies ω:
+
+        (sin ω p, cos ω p)   for ω = 100^(−2i/H), i = 0, 1, …, D/2 − 1
+
+    A query reads these numbers from the position embedding, and a key reads them turned by the angle ω o. So
+    their product is Σ cos ω (p − p′ − o), which is largest for the position p′ = p − o. Random values are
+    added to both matrices, as to all others.
+
+    Without this, a head has to find its place among all positions by learning. Its query and its key then
+    learn from each other, and both begin as noise.
+    """
+    config = model.config
+    size, pairs = config.hidden_size, config.hidden_size // config.num_attention_heads // 2
+    waves = config.initializer_range * sinusoids(config.max_position_embeddings, size, LONGEST_WAVE)
+    positions = model.bert.embeddings.position_embeddings.weight
+    positions.value[...] = model.device.asarray(waves, dtype=model.dtype)
+    number = 0
+    for layer in model.bert.encoder.layer:
+        queries, keys = np.zeros((2, size, size))
+        for head in range(config.num_attention_heads):
+            first = head * (size // config.num_attention_heads)
+            offset = OFFSETS[number % len(OFFSETS)]
+            number += 1
+            for i in range(pairs):
+                angle = offset * LONGEST_WAVE ** (-2 * i / size)
+                turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+                rows, columns = slice(first + 2 * i, first + 2 * i + 2), slice(2 * i, 2 * i + 2)
+                queries[rows, columns], keys[rows, columns] = np.eye(2), turn
+        _add(layer.attention.self.query, queries)
+        _add(layer.attention.self.key, keys)
+    model.buffers.round_operand()
+
+
+def _add(linear: Linear, matrix: np.ndarray) -> None:
+    """Add a matrix to a weight."""
+    linear.weight.value += linear.device.asarray(matrix, dtype=linear.dtype)
