@@ -50,7 +50,7 @@ def adamw_update(
     changes = [(value, new_value), (mean, new_mean), (variance, new_variance)]
     if copy is not None:
         changes.append((copy, new_value))
-    _store(changes, norm)
+    _store_if_finite(changes, norm)
 
 
 # Coefficients a, b, c of the iteration below, by Keller Jordan (2024). They push small singular values up as
@@ -112,11 +112,11 @@ def muon_update(
     changes = [(value, new_value), (momentum, new_momentum)]
     if copy is not None:
         changes.append((copy, new_value))
-    _store(changes, norm)
+    _store_if_finite(changes, norm)
 
 
-def _store(changes: Iterable[tuple[Array, Array]], norm: Array | None) -> None:
-    """Write new values into arrays, unless ``norm`` is a number that is not finite."""
+def _store_if_finite(changes: Iterable[tuple[Array, Array]], norm: Array | None) -> None:
+    """Write new values into arrays, unless there is a ``norm`` that is not finite."""
     for array, new in changes:
         # chosen on the device, number by number, since the host does not know the norm
         xp = get_array_module(array)
