@@ -15,6 +15,7 @@ from typing import Any
 
 from minibert import __version__, interrupts
 from minibert.cli import (
+    distill,
     embed,
     evaluate,
     export,
@@ -35,6 +36,7 @@ from minibert.errors import UserError
 COMMANDS = (
     pretrain,
     finetune,
+    distill,
     fill_mask,
     predict,
     evaluate,

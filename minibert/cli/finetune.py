@@ -22,6 +22,11 @@ def add(commands: Any) -> None:
         "minibert finetune --task classify --train reviews.csv --model runs/books/final --name reviews",
         "minibert finetune --config runs/reviews/config.json --resume",
     )
+    add_finetuning_flags(parser)
+
+
+def add_finetuning_flags(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for every setting of a run and of its task."""
     options = [task.Options for task in TASKS.values()]
     add_setting_flags(parser, FinetuneSettings, *options, notes=_task_notes())
 

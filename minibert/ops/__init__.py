@@ -26,6 +26,7 @@ from minibert.ops import (
     optimise,
     pooling,
     similarity,
+    soft_targets,
     stable_softmax,
 )
 from minibert.ops.activations import ACTIVATIONS
@@ -80,6 +81,9 @@ softmax, softmax_backward = pair(stable_softmax.softmax, stable_softmax.softmax_
 first_token, first_token_backward = pair(pooling.first_token, pooling.first_token_backward)
 crf_nll, crf_nll_backward = pair(crf.crf_nll, crf.crf_nll_backward)
 span_loss, span_loss_backward = pair(answer_span_loss.span_loss, answer_span_loss.span_loss_backward)
+soft_cross_entropy, soft_cross_entropy_backward = pair(
+    soft_targets.soft_cross_entropy, soft_targets.soft_cross_entropy_backward
+)
 squared_error, squared_error_backward = pair(
     mean_squared_error.squared_error, mean_squared_error.squared_error_backward
 )
@@ -131,6 +135,7 @@ __all__ = [
     "linear_backward",
     "masked_lm_loss",
     "masked_lm_loss_backward",
+    "muon_update",
     "observed_attention",
     "observed_attention_backward",
     "packed_attention",
@@ -138,6 +143,8 @@ __all__ = [
     "reference_only",
     "register",
     "require_kernels",
+    "soft_cross_entropy",
+    "soft_cross_entropy_backward",
     "softmax",
     "softmax_backward",
     "span_loss",

@@ -17,6 +17,7 @@ from minibert.bert.outputs import BertOutput
 from minibert.devices import Device
 from minibert.dropout_bits import dropout_stream
 from minibert.gradcheck import Case, Draws, bearing, forget_gradients, model_case
+from minibert.heads.distillation import Distillation
 from minibert.heads.freezing import freeze
 from minibert.heads.sentence import SentenceEncoder, SentencePairs
 from minibert.heads.task_models import (
@@ -101,7 +102,27 @@ def task_cases(device: Device) -> list[Case]:
         cases.append(model_case(what, model, BATCH | targets, zeros, twin))
     for pooling, normalise, targets in [("mean", True, {}), ("max", False, {"labels": [0.5, -1.0, 0.2]})]:
         cases.append(_pairs_case(device, draw, pooling, normalise, targets))
+    for what, config, targets in (
+        ("Distillation", classification, {"labels": CLASSES}),
+        ("Distillation of a regression", regression, scores),
+    ):
+        cases.append(_distillation_case(what, config, device, draw, targets))
     return cases
+
+
+def _distillation_case(
+    what: str, config: BertConfig, device: Device, draw: Draws, targets: dict[str, Any]
+) -> Case:
+    """A classifier that learns from labels and from a teacher's scores, with other weights than a half."""
+
+    def make(dtype: str) -> Distillation:
+        student = BertForSequenceClassification(config, device=device, dtype=dtype)
+        return Distillation(student, temperature=1.7, weight=0.3)
+
+    trainee, twin = with_twin(make, draw)
+    teacher_logits = to_numpy(draw.normal(len(CLASSES), config.num_labels))
+    batch = BATCH | targets | {"teacher_logits": teacher_logits}
+    return model_case(what, trainee, batch, _zeros(trainee), twin)
 
 
 def _pairs_case(device: Device, draw: Draws, pooling: str, normalise: bool, targets: dict[str, Any]) -> Case:

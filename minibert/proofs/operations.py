@@ -174,6 +174,12 @@ def _head_cases(draw: Draws) -> list[Case]:
             {"predictions": x(4, 2)},
         ),
         function_case(
+            "soft_cross_entropy",
+            partial(ops.soft_cross_entropy, teacher_logits=x(5, 7), temperature=1.7, denominator=2.5),
+            ops.soft_cross_entropy_backward,
+            {"logits": x(5, 7)},
+        ),
+        function_case(
             "span_loss",
             lambda logits: ops.span_loss(logits, *spans),
             ops.span_loss_backward,

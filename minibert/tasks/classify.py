@@ -108,10 +108,10 @@ class TextTask(TableTask[BertForSequenceClassification, TableOptions, Feature, P
             examples, self.tokenizer, self.options.max_length, self.label_ids if training else None
         )
 
-    def _logits(
+    def logits(
         self, model: BertForSequenceClassification, examples: Sequence[TextExample], batch_size: int
     ) -> np.ndarray:
-        """(N, K), in the order of the examples."""
+        """The model's scores (N, K), in the order of the examples."""
         features = self.features(examples, training=False)
         logits = np.zeros((len(features), model.config.num_labels), model.dtype)
         for rows, output in self.outputs(model, features, batch_size):
@@ -151,7 +151,7 @@ class Classify(TextTask[ClassPrediction]):
 
         For labels that do not exclude each other, p = 1 / (1 + exp(−logits)), and all with p > 1/2 are given.
         """
-        logits = self._logits(model, examples, batch_size)  # (N, K)
+        logits = self.logits(model, examples, batch_size)  # (N, K)
         if model.config.problem_type == MULTI_LABEL:
             return [
                 LabelsPrediction(
@@ -203,7 +203,7 @@ class Regress(TextTask[float | list[float]]):
         self, model: BertForSequenceClassification, examples: Sequence[TextExample], batch_size: int = 32
     ) -> list[float | list[float]]:
         """The number for each example, or the list of all K if the model gives several."""
-        logits = self._logits(model, examples, batch_size)  # (N, K)
+        logits = self.logits(model, examples, batch_size)  # (N, K)
         return (logits if model.config.num_labels > 1 else logits[:, 0]).tolist()
 
     def scores(

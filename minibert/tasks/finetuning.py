@@ -5,7 +5,7 @@ import hashlib
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from minibert.devices import Device, resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
 from minibert.folders.model import PretrainedModel
-from minibert.heads import freeze, layerwise_lr
+from minibert.heads import BertForSequenceClassification, Distillation, freeze, layerwise_lr
 from minibert.heads.freezing import check_frozen_layers, encoder_of
 from minibert.heads.task_models import TaskModel
+from minibert.nn import Module
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
+from minibert.tasks.distillation import ask_teacher
 from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.tasks.model_card import write_model_card
@@ -70,6 +72,8 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
     run.prepare_machine()
     print(f"{settings.describe()}\n{options.describe()}\n", flush=True)
     data = read_data(settings, options)
+    if settings.teacher is not None:
+        data = _ask_teacher(settings, data, run.device)
     needs = f"{settings.batch_size} sequences of up to {options.max_length} tokens"
     if settings.resume:
         _begin(run)
@@ -98,7 +102,7 @@ def _find_start(run: Run, settings: FinetuneSettings) -> tuple[list[dict[str, An
     Raises UserError if the folder of the run does not allow what is asked for.
     """
     if not settings.resume:
-        run.check_new(settings.model)
+        run.check_new(settings.model, settings.teacher)
         return [], None
     run.check_resumes(read_settings(run.folder / "config.json"))
     results = _read_results(run.folder / "results.json")
@@ -185,6 +189,14 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
     return data
 
 
+def _ask_teacher(settings: FinetuneSettings, data: Data, device: Device) -> Data:
+    """The same data, whose features say also what the teacher thinks of each example."""
+    print(f"asking the teacher {settings.teacher}", flush=True)
+    assert settings.teacher is not None
+    features = ask_teacher(settings.teacher, data.task, data.train, data.features, device, settings.precision)
+    return replace(data, features=features)
+
+
 def _check_model(settings: FinetuneSettings, task: Task) -> None:
     """Raise UserError if the model to begin from is too small for these settings."""
     config = BertConfig.from_pretrained(settings.model)
@@ -235,7 +247,7 @@ class _Restart:
             trained_on=self.data.digest,
             save_model=functools.partial(task.save, self.model),
             own_state=lambda _: {"best": self.best},
-            trainee=task.trainee(self.model),
+            trainee=self._trainee(),
             batches=batches,
             evaluate=self._evaluate,
             seed=self.seed,
@@ -243,6 +255,14 @@ class _Restart:
             eval_every=eval_every,
             save_every=save_every,
         )
+
+    def _trainee(self) -> Module:
+        """What is trained: the model, or something around it."""
+        settings, model = self.settings, self.model
+        if settings.teacher is None:
+            return self.data.task.trainee(model)
+        assert isinstance(model, BertForSequenceClassification)  # of the tasks that can be taught
+        return Distillation(model, temperature=settings.temperature, weight=settings.teacher_weight)
 
     def run_to_the_end(self) -> dict[str, Any]:
         """Take the steps that are left; return the restart's results."""

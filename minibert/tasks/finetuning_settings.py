@@ -13,6 +13,8 @@ from minibert.tasks.registry import TASKS
 from minibert.tasks.task import TaskOptions
 from minibert.train import RunSettings
 
+TAUGHT = ("classify", "regress")  # the tasks that can be learned from a teacher
+
 
 @dataclass(frozen=True)
 class FinetuneSettings(RunSettings):
@@ -23,7 +25,7 @@ class FinetuneSettings(RunSettings):
     """
 
     command = "minibert finetune"
-    GROUPS = ("Run", "Data", "Task", "Model", "Optimiser", "Report", "Machine")
+    GROUPS = ("Run", "Data", "Task", "Model", "Teacher", "Optimiser", "Report", "Machine")
 
     name: str = with_default(RunSettings, "name", "tuned")
     restarts: int = setting(
@@ -67,6 +69,18 @@ class FinetuneSettings(RunSettings):
         1.0, "Model", "factor of the learning rate from each layer to the one below", least=1e-6, most=1
     )
 
+    teacher: str | None = setting(
+        None,
+        "Teacher",
+        "folder of a model fine-tuned for the same task, whose scores are learned, too (classify, regress)",
+    )
+    teacher_weight: float = setting(
+        0.5, "Teacher", "share of the teacher's scores in the loss; the labels have the rest", least=0, most=1
+    )
+    temperature: float = setting(
+        2.0, "Teacher", "divides both models' scores of classes, so that unlikely ones count", least=1e-3
+    )
+
     epochs: float = setting(3.0, "Optimiser", "passes over the training data", least=1e-6)
     learning_rate: float = with_default(RunSettings, "learning_rate", 5e-5)
     bias_correction: bool = with_default(RunSettings, "bias_correction", True)
@@ -85,6 +99,8 @@ class FinetuneSettings(RunSettings):
             if getattr(self, name) is None:
                 raise UserError(f"{name} is missing: give {what}")
         super().__post_init__()
+        if self.teacher is not None and self.task not in TAUGHT:
+            raise UserError(f"a teacher is for {' and '.join(TAUGHT)}, not for {self.task}; leave it out")
         scores = TASKS[self.task].score_names
         if self.metric is not None and self.metric not in scores:
             raise UserError(

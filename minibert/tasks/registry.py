@@ -24,31 +24,37 @@ TASKS: dict[str, type[Task]] = {
 def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel]:
     """The task and the model in a fine-tuned folder; options as for ``from_pretrained``: device, precision …
 
-    A folder of another program, without ``task.json``, is recognised by the architecture in its
-    configuration; its ``max_length`` is the number of its positions. Raises UserError for any other folder.
+    Raises UserError for a folder that `read_task` refuses.
     """
-    name, folder = folder, model_folder(folder)
-    check_folder(folder)
-    chosen: type[Task] | None
-    pairs = None
-    if (folder / TASK_FILE).is_file():
-        chosen, pairs, values = _read_task(folder / TASK_FILE)
-    else:
-        chosen = next((task for task in TASKS.values() if task.recognises(folder)), None)
-        values = {"max_length": BertConfig.from_pretrained(folder).max_position_embeddings}
-    if chosen is None:
-        raise UserError(
-            f"{name}: not a model fine-tuned for one of {', '.join(TASKS)}; make one with  "
-            f"minibert finetune --model {name}"
-        )
+    chosen, pairs, values = read_task(folder)
+    folder = model_folder(folder)
     tokenizer = BertTokenizer.from_pretrained(folder)
     task = chosen(tokenizer, chosen.Options.from_dict(values, str(folder / TASK_FILE)))
     task.pairs = pairs
     return task, task.open_model(folder, **options)
 
 
+def read_task(folder: str | Path) -> tuple[type[Task], bool | None, dict[str, Any]]:
+    """The class of a fine-tuned folder's task, whether it reads pairs (None if unknown), and its options.
+
+    A folder of another program, without ``task.json``, is recognised by the architecture in its
+    configuration; its ``max_length`` is the number of its positions. Raises UserError for any other folder.
+    """
+    name, folder = folder, model_folder(folder)
+    check_folder(folder)
+    if (folder / TASK_FILE).is_file():
+        return _read_task(folder / TASK_FILE)
+    chosen = next((task for task in TASKS.values() if task.recognises(folder)), None)
+    if chosen is None:
+        raise UserError(
+            f"{name}: not a model fine-tuned for one of {', '.join(TASKS)}; make one with  "
+            f"minibert finetune --model {name}"
+        )
+    return chosen, None, {"max_length": BertConfig.from_pretrained(folder).max_position_embeddings}
+
+
 def _read_task(path: Path) -> tuple[type[Task], bool | None, dict[str, Any]]:
-    """The class of a task, whether it reads pairs (None if the file does not say), and its options."""
+    """What a ``task.json`` says."""
     values = read_json(path, "task file")
     name = values.pop("task", None) if isinstance(values, dict) else None
     if name not in TASKS:

@@ -75,10 +75,10 @@ class Run:
 
     # -- Before the steps ----------------------------------------------------------------------------
 
-    def check_new(self, model: str | None) -> None:
+    def check_new(self, *models: str | None) -> None:
         """Raise UserError if a new run cannot write to the folder, or has nothing to start from.
 
-        ``model`` is the model that it starts from, which it must not replace.
+        ``models`` are those that it starts from and learns from, if any, which it must not replace.
         """
         run = self.folder
         if any(path.name != LOCK for path in run.iterdir()) and not self.settings.overwrite:
@@ -86,10 +86,14 @@ class Run:
                 f"{run} is not empty; resume the run in it (--resume), replace it (--overwrite), "
                 "or choose another --name"
             )
-        if model is not None and Path(model).resolve().is_relative_to(run.resolve()):
-            raise UserError(f"the model {model} is in {run}, which would be replaced; choose another --name")
+        needed = [model for model in models if model is not None]
+        for model in needed:
+            if Path(model).resolve().is_relative_to(run.resolve()):
+                raise UserError(
+                    f"the model {model} is in {run}, which would be replaced; choose another --name"
+                )
         check_writable(run / "config.json")
-        if model is not None:
+        for model in needed:
             open_weights(model_folder(model), "BertForPreTraining")
 
     def check_resumes(self, saved: Mapping[str, Any]) -> None:

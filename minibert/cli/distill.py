@@ -1,0 +1,36 @@
+"""``minibert distill``."""
+
+import argparse
+from typing import Any
+
+from minibert.cli.finetune import add_finetuning_flags
+from minibert.cli.parser import add_command
+from minibert.cli.setting_flags import given_settings
+from minibert.errors import UserError
+from minibert.tasks import finetune
+from minibert.tasks.registry import read_task
+
+
+def add(commands: Any) -> None:
+    """Add the command and its flags."""
+    parser = add_command(
+        commands,
+        "distill",
+        _run,
+        "fine-tune a small model to do what a larger one has been fine-tuned for",
+        "minibert distill --teacher runs/sst2/best --model mini --train train.tsv --dev dev.tsv --name small",
+        "minibert distill --teacher runs/sst2/best --train train.tsv --teacher-weight 0.9 --temperature 4",
+    )
+    add_finetuning_flags(parser)
+
+
+def _run(flags: argparse.Namespace) -> None:
+    """Fine-tune with the task and the data format of the teacher, unless the flags say otherwise."""
+    values = given_settings(flags)
+    if values.get("teacher") is None:
+        raise UserError("teacher is missing: give the folder of a fine-tuned model (--teacher)")
+    if values.get("recipe") is None and values.get("task") is None:
+        task, _, options = read_task(values["teacher"])
+        options.pop("max_length", None)  # the student may read less
+        values = {"task": task.name, "name": "distilled", **options, **values}
+    finetune(flags.config or "settings", **values)

@@ -1,0 +1,56 @@
+"""Distillation: a fine-tuned model, the teacher, says of every training example what it thinks."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.data.tasks import Feature
+from minibert.devices import Device
+from minibert.errors import UserError
+from minibert.heads import BertForSequenceClassification
+from minibert.tasks.classify import KINDS, TextTask
+from minibert.tasks.registry import open_task
+from minibert.tasks.task import Task
+
+BATCH_SIZE = 32  # texts that the teacher reads at a time
+
+
+def ask_teacher(
+    folder: str | Path,
+    task: Task,
+    examples: Sequence[Any],
+    features: Sequence[Feature],
+    device: Device,
+    precision: str,
+) -> list[Feature]:
+    """The features of the examples, each with the teacher's scores for it: ``teacher_logits`` (K,).
+
+    The teacher reads the examples with its own tokenizer, so it need not share the student's vocabulary. Its
+    labels may come in another order. Raises UserError if ``folder`` does not hold a model for the same task,
+    with the same labels.
+    """
+    teacher_task, teacher = open_task(folder, device=device, precision=precision)
+    if not isinstance(teacher_task, TextTask) or teacher_task.name != task.name or teacher_task.several:
+        raise UserError(
+            f"teacher {folder} was fine-tuned for {teacher_task.name}, but the student learns {task.name}; "
+            "give a teacher for the same task, with one label or number per text"
+        )
+    if sorted(teacher_task.labels) != sorted(task.labels):
+        raise UserError(
+            f"teacher {folder} knows the labels {', '.join(teacher_task.labels)}; the training data has "
+            f"{', '.join(task.labels)}"
+        )
+    if teacher_task.pairs not in (None, task.pairs):
+        reads, given = (KINDS[bool(pairs)] for pairs in (teacher_task.pairs, task.pairs))
+        raise UserError(f"teacher {folder} was trained on {reads}, but the training data are {given}")
+    assert isinstance(teacher, BertForSequenceClassification)  # of such a task
+    logits = teacher_task.logits(teacher, examples, BATCH_SIZE)  # (N, K)
+    if task.labels:
+        logits = logits[:, [teacher_task.labels.index(label) for label in task.labels]]
+    return [
+        replace(feature, inputs=feature.inputs | {"teacher_logits": row})
+        for feature, row in zip(features, logits.astype(np.float32), strict=True)
+    ]

@@ -1,0 +1,221 @@
+"""A student learns from a teacher, with another vocabulary and its labels in another order."""
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minibert.bert import BertConfig, BertModel
+from minibert.cli import main
+from minibert.data.tasks import Place, TextExample
+from minibert.errors import UserError
+from minibert.heads import Distillation
+from minibert.tasks import evaluate, finetune, finetuning, open_task
+from minibert.tasks.classify import Classify, Regress
+from minibert.tasks.distillation import ask_teacher
+from minibert.tasks.finetuning_settings import FinetuneSettings
+from minibert.tasks.tag import Tag
+from minibert.text import BertTokenizer
+from minibert.threads import get_threads, set_threads
+from minibert.train.metrics import read_metrics
+
+WORDS = "good fine bad poor film book it was really a the of and".split()
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENIZER, OTHER = BertTokenizer([*SPECIAL, *WORDS]), BertTokenizer([*SPECIAL, *reversed(WORDS), "more"])
+SIZES = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "initializer_range": 0.3}
+
+
+def encoder(folder, tokenizer, hidden):
+    config = BertConfig(vocab_size=len(tokenizer), hidden_size=hidden, max_position_embeddings=32, **SIZES)
+    BertModel(config, seed=1).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def films(name, count, seed=0, known=True):
+    """A table of texts with a good word or a bad one, which is the label (or, not ``known``, is not)."""
+    rng = np.random.default_rng(seed)
+    rows = ["text\tlabel"]
+    for _ in range(count):
+        kind = rng.integers(2)
+        words = [*rng.choice(WORDS[4:], rng.integers(2, 7)), WORDS[2 * kind + rng.integers(2)]]
+        label = kind if known else rng.integers(2)
+        rows.append(f"{' '.join(rng.permutation(words))}\t{('pos', 'neg')[label]}")
+    Path(name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return name
+
+
+def settings(**changes):
+    values = {"task": "classify", "device": "cpu", "threads": 1, "learning_rate": 0.01, "batch_size": 4}
+    values |= {"max_length": 32, "dev": films("dev.tsv", 40, seed=1)}
+    return values | changes
+
+
+@pytest.fixture(scope="module")
+def taught_folder(tmp_path_factory):
+    """A folder with a teacher that knows good films from bad ones, and an encoder for the student."""
+    threads = get_threads()
+    folder = tmp_path_factory.mktemp("distillation")
+    with contextlib.chdir(folder):
+        encoder("large", TOKENIZER, 16)
+        encoder("small", OTHER, 8)
+        teacher = settings(train=films("train.tsv", 160), model="large", name="teacher", epochs=6.0)
+        assert finetune(**teacher)["best"]["scores"]["accuracy"] > 0.95
+    yield folder
+    set_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def workplace(taught_folder, tmp_path, monkeypatch):
+    """A copy of that folder, which is where the test runs."""
+    shutil.copytree(taught_folder, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(finetuning, "plot_finetuning", lambda *_: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+TEACHER = "runs/teacher/best"
+
+
+def test_a_student_learns_from_its_teacher_what_the_labels_do_not_tell(capsys):
+    """The labels are drawn at random, the teacher's scores are right."""
+    train = films("noise.tsv", 60, seed=2, known=False)
+    student = settings(train=train, model="small", epochs=12.0)
+    alone = finetune(**student, name="alone")["best"]["scores"]["accuracy"]
+    taught = finetune(**student, name="taught", teacher=TEACHER, teacher_weight=0.95)
+    assert taught["best"]["scores"]["accuracy"] > max(0.9, alone)
+    assert f"asking the teacher {TEACHER}\n" in capsys.readouterr().out
+    reports = [r for r in read_metrics(Path("runs/taught/seed-0/metrics.jsonl")) if "loss" in r]
+    for report in reports:
+        assert report["loss"] == pytest.approx(
+            0.05 * report["hard_loss"] + 0.95 * report["soft_loss"], rel=1e-4
+        )
+    assert np.mean([r["soft_loss"] for r in reports[-10:]]) < 0.5 * np.mean(
+        [r["soft_loss"] for r in reports[:10]]
+    )
+    assert (
+        evaluate("runs/taught/best", "dev.tsv").scores == taught["best"]["scores"]
+    )  # a model like any other
+
+
+def test_a_run_with_a_teacher_goes_on_to_the_same_bits(monkeypatch):
+    student = settings(
+        train="train.tsv", model="small", teacher=TEACHER, epochs=2.0, save_every=10, eval_every=30
+    )
+    whole = finetune(**student, name="whole")
+    take = finetuning.Trainer.run
+
+    def stop(trainer, *_):
+        take(trainer, 20)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning.Trainer, "run", stop)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(**student, name="killed")
+    resumed = finetune(**student, name="killed", resume=True)
+    assert resumed["best"]["scores"] == whole["best"]["scores"]
+    models = [Path("runs", name, "best/model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert models[0] == models[1]
+    with pytest.raises(UserError, match="teacher"):
+        finetune(**student | {"teacher": None}, name="killed", resume=True)
+
+
+def test_the_teachers_scores_are_in_the_order_of_the_students_labels():
+    teacher_task, teacher = open_task(TEACHER)
+    examples = teacher_task.read("dev.tsv")
+    asked = []
+    for labels in (["neg", "pos"], ["pos", "neg"]):
+        task = Classify(OTHER, labels=labels)
+        task.pairs = False
+        features = task.features(examples, training=True)
+        asked.append(ask_teacher(TEACHER, task, examples, features, teacher.device, "float32"))
+    logits = teacher_task.logits(teacher, examples, 8)
+    for one, other, row in zip(*asked, logits, strict=True):
+        by_label = dict(zip(teacher_task.labels, row, strict=True))
+        assert one.inputs["teacher_logits"] == pytest.approx([by_label["neg"], by_label["pos"]], rel=1e-5)
+        np.testing.assert_array_equal(other.inputs["teacher_logits"], one.inputs["teacher_logits"][::-1])
+        assert one.inputs["input_ids"].tolist() == other.inputs["input_ids"].tolist()
+
+
+def test_numbers_can_be_taught():
+    rows = [row.split("\t") for row in Path("train.tsv").read_text().splitlines()[1:]]
+    scores = "\n".join(["text\tlabel", *(f"{text}\t{5.0 * (label == 'pos')}" for text, label in rows)])
+    Path("scores.tsv").write_text(scores + "\n")
+    numbers = settings(task="regress", train="scores.tsv", dev="scores.tsv", epochs=6.0)
+    finetune(**numbers, model="large", name="numbers")
+    taught = finetune(
+        **numbers, model="small", name="taught", teacher="runs/numbers/best", teacher_weight=1.0
+    )
+    assert taught["best"]["scores"]["pearson"] > 0.7
+
+
+# -- The command -------------------------------------------------------------------------------------
+
+
+def test_distill_takes_task_and_format_from_the_teacher(monkeypatch):
+    seen = []
+    monkeypatch.setattr("minibert.cli.distill.finetune", lambda source, **values: seen.append(values))
+    assert main(f"distill --teacher {TEACHER} --model small --train train.tsv --temperature 4".split()) == 0
+    assert main(f"distill --teacher {TEACHER} --recipe mrpc --train train.tsv --name mine".split()) == 0
+    own, recipe = seen
+    given = {"teacher": TEACHER, "model": "small", "train": "train.tsv", "temperature": 4.0}
+    assert given.items() <= own.items()
+    assert (own["task"], own["name"], "max_length" in own) == ("classify", "distilled", False)
+    assert recipe == {"teacher": TEACHER, "recipe": "mrpc", "train": "train.tsv", "name": "mine"}
+
+
+def test_distill_leaves_a_model(capsys):
+    line = f"distill --teacher {TEACHER} --model small --train train.tsv --dev dev.tsv --epochs 1 --threads 1"
+    assert main([*line.split(), "--device", "cpu"]) == 0
+    config = json.loads(Path("runs/distilled/config.json").read_text())
+    assert (config["teacher"], config["task"], config["max_length"]) == (TEACHER, "classify", 32)
+    assert evaluate("runs/distilled/best", "dev.tsv").examples == 40
+
+
+# -- Mistakes ----------------------------------------------------------------------------------------
+
+
+def test_a_teacher_of_something_else_is_refused(capsys):
+    texts = [TextExample("a film", None, "pos", Place(Path("x"), 1))]
+    _, teacher = open_task(TEACHER)
+
+    def ask(task):
+        task.pairs = False
+        ask_teacher(TEACHER, task, texts, [], teacher.device, "float32")
+
+    with pytest.raises(UserError, match="was fine-tuned for classify, but the student learns regress"):
+        ask(Regress(TOKENIZER))
+    with pytest.raises(UserError, match="knows the labels neg, pos; the training data has bad, good"):
+        ask(Classify(TOKENIZER, labels=["bad", "good"]))
+    pairs = Classify(TOKENIZER, labels=["neg", "pos"])
+    pairs.pairs = True
+    with pytest.raises(UserError, match="trained on single texts, but the training data are pairs of texts"):
+        ask_teacher(TEACHER, pairs, texts, [], teacher.device, "float32")
+    with pytest.raises(UserError, match="a teacher is for classify and regress, not for tag"):
+        FinetuneSettings(task="tag", train="x", teacher=TEACHER)
+    with pytest.raises(
+        UserError, match="the model runs/teacher/best is in runs/teacher, which would be replaced"
+    ):
+        finetune(
+            **settings(train="train.tsv", model="small", teacher=TEACHER, name="teacher", overwrite=True)
+        )
+    task = Tag(TOKENIZER, Tag.Options(max_length=32), labels=["O", "B-x"])
+    task.save(task.new_model("large", seed=1), "tagger")
+    with pytest.raises(UserError, match="a teacher is for classify and regress, not for tag"):
+        finetune(**settings(task="tag", train="train.tsv", teacher="tagger"))
+    assert main(["distill", "--train", "train.tsv"]) == 2
+    assert "teacher is missing: give the folder of a fine-tuned model" in capsys.readouterr().err
+    assert main(["distill", "--teacher", "small", "--train", "train.tsv"]) == 2
+    assert "small: not a model fine-tuned for one of classify" in capsys.readouterr().err
+
+
+def test_scores_that_do_not_fit_are_refused():
+    _, student = open_task(TEACHER)
+    batch = {"input_ids": [[2, 5, 3], [2, 6, 3]], "labels": [0, 1]}
+    with pytest.raises(UserError, match=r"teacher_logits has shape \(2, 3\); expected \(2, 2\)"):
+        Distillation(student).forward(**batch, teacher_logits=np.zeros((2, 3)))
