@@ -92,10 +92,10 @@ def plot(measured: Mapping[str, Any], path: Path) -> None:
                 evaluations = next(iter(found["runs"].values()))["evaluations"]
                 points = [((before + e["step"] * each) / 60, e["mlm_loss"]) for e in evaluations]
                 one.plot(*zip(*points, strict=True), linewidth=1.4, label=record["name"])
+                one.legend(frameon=False)
         target = np.mean([run["loss"] for run in rows[0][1]["runs"].values()])
         one.axhline(target, color="#888888", linestyle=":", linewidth=1)
         one.set_title(TITLES[track], fontsize=10)
         one.set_xlabel("minutes of training")
-        one.legend(frameon=False)
     axes[0][0].set_ylabel("masked-LM loss on held-out text, nats")
     save_figure(figure, path)

@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from minibert import ops
 from minibert.arrays import Array, map_arrays
-from minibert.errors import UserError
-from minibert.heads.inputs import NumberTargets, TaskInputs
+from minibert.heads.inputs import NumberTargets, TaskInputs, computed_earlier
 from minibert.heads.task_models import BertForSequenceClassification
 from minibert.nn import Context, Module
 from minibert.nn.outputs import plain_number
@@ -62,10 +59,8 @@ class Distillation(Module):
         """
         inputs = self.student.prepare(labels=labels, **batch)
         expected = (len(inputs.attention_mask), self.student.config.num_labels)
-        teacher_logits = np.asarray(teacher_logits, self.dtype)
-        if teacher_logits.shape != expected:
-            raise UserError(f"teacher_logits has shape {teacher_logits.shape}; expected {expected}")
-        return DistillationInputs(inputs, teacher_logits)
+        logits = computed_earlier("teacher_logits", teacher_logits, expected, self.dtype)
+        return DistillationInputs(inputs, logits)
 
     def forward(
         self, inputs: Any = None, *, context: Context | None = None, **batch: Any

@@ -98,12 +98,12 @@ def tag_targets(labels: Any, shape: tuple[int, int], num_tags: int, dtype: str) 
     return flat_targets(dtype, positions, tags, inside).divided_by(inside[:, 0].sum())
 
 
-def given_features(features: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Features that an encoder computed earlier. Raises UserError if they do not have this shape."""
-    features = np.asarray(to_numpy(features) if hasattr(features, "dtype") else features)
-    if features.shape != shape:
-        raise UserError(f"features has shape {features.shape}; expected {shape}")
-    return features.astype(dtype, copy=False)
+def computed_earlier(name: str, values: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """What a model computed earlier, such as features. Raises UserError if it does not have this shape."""
+    values = np.asarray(to_numpy(values) if hasattr(values, "dtype") else values)
+    if values.shape != shape:
+        raise UserError(f"{name} has shape {values.shape}; expected {shape}")
+    return values.astype(dtype, copy=False)
 
 
 def count_spans(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:

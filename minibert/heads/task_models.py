@@ -16,8 +16,8 @@ from minibert.heads.inputs import (
     SpanTargets,
     TaskInputs,
     check_no_empty_row,
+    computed_earlier,
     count_spans,
-    given_features,
     number_targets,
     span_targets,
     tag_targets,
@@ -146,7 +146,7 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
 
     def _given_features(self, features: Any, shape: tuple[int, int]) -> Array:
         """The same, computed earlier."""
-        return given_features(features, (*shape, self.config.head_size), self.dtype)
+        return computed_earlier("features", features, (*shape, self.config.head_size), self.dtype)
 
     def _read(self, outputs: TaskOutput) -> Array:
         """The features, or the last hidden state (B, S, H), as products read them."""
@@ -231,7 +231,7 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
         return ops.POOLING["mean"][0](states, attention_mask.astype(self.dtype))[0]
 
     def _given_features(self, features: Any, shape: tuple[int, int]) -> Array:
-        return given_features(features, (shape[0], self.config.head_size), self.dtype)
+        return computed_earlier("features", features, (shape[0], self.config.head_size), self.dtype)
 
     def _head_backward(self, cache: Cache, derivatives: Derivatives) -> tuple[str, Array]:
         """The derivatives of loss and logits → dpooled (B, H)."""
