@@ -191,8 +191,8 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
 
 def _ask_teacher(settings: FinetuneSettings, data: Data, device: Device) -> Data:
     """The same data, whose features say also what the teacher thinks of each example."""
-    print(f"asking the teacher {settings.teacher}", flush=True)
     assert settings.teacher is not None
+    print(f"asking the teacher {settings.teacher}", flush=True)
     features = ask_teacher(settings.teacher, data.task, data.train, data.features, device, settings.precision)
     return replace(data, features=features)
 

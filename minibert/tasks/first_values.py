@@ -3,7 +3,10 @@
 Both change only where learning begins; the model stays a BERT of the same form.
 """
 
+import itertools
+
 import numpy as np
+from scipy.linalg import block_diag
 
 from minibert.bert import BertForPreTraining
 from minibert.data import Documents, log_frequencies, word_vectors
@@ -19,8 +22,7 @@ def count_words(model: BertForPreTraining, documents: Documents, seed: int = 0) 
 
     - The word embeddings are `word_vectors` of the documents, at the size that random ones would have. The
       product of two of them is large if the words often occur together.
-    - The output's bias is the log of each word's frequency. So the model need not learn frequencies, which
-      takes hundreds of steps and pulls all hidden states in the same direction.
+    - The output's bias is the log of each word's frequency, so that the model need not learn frequencies.
     - The matrices of values, of attention's output and of the transform before the decoder are the identity
       plus their random values. So what attention gathers reaches the decoder as it is: a mean of the
       embeddings around the hidden word, whose product with the embedding of a candidate says how well the
@@ -66,21 +68,26 @@ def look_at_neighbours(model: BertForPreTraining) -> None:
     waves = config.initializer_range * sinusoids(config.max_position_embeddings, size, LONGEST_WAVE)
     positions = model.bert.embeddings.position_embeddings.weight
     positions.value[...] = model.device.asarray(waves, dtype=model.dtype)
-    number = 0
+    frequencies = LONGEST_WAVE ** (-2 * np.arange(pairs) / size)  # ω
+    offsets = itertools.cycle(OFFSETS)
     for layer in model.bert.encoder.layer:
         queries, keys = np.zeros((2, size, size))
-        for head in range(config.num_attention_heads):
-            first = head * (size // config.num_attention_heads)
-            offset = OFFSETS[number % len(OFFSETS)]
-            number += 1
-            for i in range(pairs):
-                angle = offset * LONGEST_WAVE ** (-2 * i / size)
-                turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-                rows, columns = slice(first + 2 * i, first + 2 * i + 2), slice(2 * i, 2 * i + 2)
-                queries[rows, columns], keys[rows, columns] = np.eye(2), turn
+        for head in np.split(np.arange(size), config.num_attention_heads):
+            rows, columns = head[: 2 * pairs, None], np.arange(2 * pairs)
+            queries[rows, columns] = np.eye(2 * pairs)
+            keys[rows, columns] = _turn(next(offsets) * frequencies)
         _add(layer.attention.self.query, queries)
         _add(layer.attention.self.key, keys)
     model.buffers.round_operand()
+
+
+def _turn(angles: np.ndarray) -> np.ndarray:
+    """The matrix that turns pairs of numbers, (sin a, cos a) into (sin (a + angle), cos (a + angle)).
+
+    angles (n,) → (2n, 2n)
+    """
+    cosines, sines = np.cos(angles), np.sin(angles)
+    return block_diag(*np.array([[cosines, sines], [-sines, cosines]]).transpose(2, 0, 1))
 
 
 def _add(linear: Linear, matrix: np.ndarray) -> None:
