@@ -1,6 +1,7 @@
 """Evaluation of pre-training on held-out text: on which batches, and how."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,20 @@ from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import BertTokenizer
 from minibert.train.metrics import as_float, count_targets
 
+HELD_OUT_MASKED = 0.15  # share of the tokens to predict
+
 
 def evaluation_batches(
     settings: PretrainSettings, tokenizer: BertTokenizer, prepared: PreparedCorpus
 ) -> list[dict[str, np.ndarray]]:
     """The micro-batches that every evaluation of the run uses: as many examples as ``eval_batches`` steps.
 
-    The examples in them are the same however the batch of a step is divided into micro-batches.
+    The examples in them are the same however the batch of a step is divided into micro-batches. Words are
+    hidden at BERT's rate, whatever the run's is, so that the losses of runs can be compared.
     """
     examples = settings.eval_batches * settings.accumulation * settings.batch_size
-    instances, batch_size = settings.instance_settings(), settings.batch_size
+    instances = replace(settings.instance_settings(), masked_lm_prob=HELD_OUT_MASKED)
+    batch_size = settings.batch_size
     batches = []
     seed = settings.split["seed"]
     for batch in held_out_batches(prepared.held_out, tokenizer, instances, batch_size, seed):

@@ -15,5 +15,6 @@ PRETRAINING_RECIPES: dict[str, dict[str, Any]] = {
         "whole_sentences": False,
         "masked_lm_prob": 0.3,
         "max_predictions": 1000,  # no limit
+        "steps": 2400,
     },
 }

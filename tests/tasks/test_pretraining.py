@@ -483,7 +483,7 @@ def test_steps_that_were_taken_keep_their_length(small, begun_with, resumed_with
 
 # -- The fast recipe ---------------------------------------------------------------------------------
 
-FAST = PRETRAINING_RECIPES["fast"]
+FAST = PRETRAINING_RECIPES["fast"] | {"steps": 6}
 
 
 def test_a_run_of_the_fast_recipe_goes_on_to_the_same_bits(small):
