@@ -359,8 +359,8 @@ r"""
 **Learned or computed?** The transformer that BERT descends from computed its positions: waves of different lengths, a sine
 and a cosine of each. Its authors also tried a learned table, and found nearly the same results. BERT took the table, at a price that you are about to see.
 Below, 96 rows are compared, each with each (the cosine of their angle). On the left waves; on the right the positions of a
-BERT that was trained on **sequences of 64 tokens**, the model of `make train`. Its numbers are from a log; `RERUN` makes them
-anew.
+BERT that was trained on **sequences of 64 tokens**, the model of `minibert pretrain`. Its numbers are from a log; `RERUN`
+makes them anew.
 """
 
 # %%
@@ -381,7 +381,7 @@ def changes(positions, types):
 
 # %% tags=["figure"]
 def measure():
-    """Train the model of `make train` in a folder that goes away again; yields the lines of the log."""
+    """Train the model of `minibert pretrain` in a folder that goes away again; yields the lines of the log."""
     import tempfile
 
     from minibert import BertForPreTraining
