@@ -16,6 +16,7 @@ from minibert.cli.parser import add_command
 from minibert.data.tasks import Faults
 from minibert.files import write_json
 from minibert.tasks import evaluate
+from minibert.tasks.evaluation import BATCH_SIZES
 from minibert.tasks.likelihood import SCORINGS
 
 
@@ -49,7 +50,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--json", metavar="FILE", help="also write the scores to FILE, as JSON")
     add_skip_flag(parser)
-    add_batch_flags(parser)
+    add_batch_flags(parser, None, f"{BATCH_SIZES['tasks']}; blimp: {BATCH_SIZES['blimp']}")
     add_layout_flags(parser)
 
 

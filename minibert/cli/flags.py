@@ -43,10 +43,16 @@ def add_skip_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip-bad", action="store_true", help="skip and count rows that cannot be read")
 
 
-def add_batch_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how much to compute at a time, and on what."""
+def add_batch_flags(
+    parser: argparse.ArgumentParser, default: int | None = 32, told: str = "%(default)s"
+) -> None:
+    """Add the flags that say how much to compute at a time, and on what; ``told`` explains the default."""
     parser.add_argument(
-        "--batch-size", type=int, default=32, metavar="N", help="sequences per batch (default: %(default)s)"
+        "--batch-size",
+        type=int,
+        default=default,
+        metavar="N",
+        help=f"sequences per batch (default: {told})",
     )
     add_machine_flags(parser)
 

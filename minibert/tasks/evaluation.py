@@ -15,6 +15,9 @@ from minibert.tasks.registry import open_task
 from minibert.text import BertTokenizer
 from minibert.train.metrics import without_nan
 
+# Sequences per batch where nothing else is said. Minimal pairs are short sentences.
+BATCH_SIZES = {"tasks": 32, "blimp": 128}
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -45,7 +48,7 @@ def evaluate(
     *,
     layout: Mapping[str, Any] | None = None,
     limit: int | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     scoring: str | None = None,
     faults: Faults | None = None,
     **options: Any,
@@ -54,9 +57,11 @@ def evaluate(
 
     ``layout`` says how the file is read, if its format is not that of the training data: {"recipe": "mrpc"} …
     ``options`` are those of ``from_pretrained``: device, precision … With ``limit``, only the first so many
-    examples are used. The recipe "blimp" is for models that predict masked words, as they do after
-    pre-training. Its score is the share of minimal pairs whose good sentence they find likelier, by a
-    ``scoring`` of `pseudo_log_likelihoods`; the limit is per paradigm.
+    examples are used. ``batch_size`` defaults to `BATCH_SIZES`.
+
+    The recipe "blimp" is for models that predict masked words, as they do after pre-training. Its score is
+    the share of minimal pairs whose good sentence they find likelier, by a ``scoring`` of
+    `pseudo_log_likelihoods`; the limit is per paradigm.
 
     Raises UserError for a folder without such a model, and for a file that its task cannot read or whose
     labels it does not know.
@@ -65,7 +70,10 @@ def evaluate(
         raise UserError(f"limit must be at least 1, got {limit}")
     faults = Faults() if faults is None else faults
     layout = layout or {}
-    if layout.get("recipe") == "blimp":
+    minimal_pairs = layout.get("recipe") == "blimp"
+    if batch_size is None:
+        batch_size = BATCH_SIZES["blimp" if minimal_pairs else "tasks"]
+    if minimal_pairs:
         pairs = _first_pairs(RECIPES["blimp"].read(path, faults=faults), limit)
         how = {"scoring": scoring or SCORINGS[0], "batch_size": batch_size}
         scores, details = _minimal_pair_scores(folder, pairs, how, options)
