@@ -162,7 +162,7 @@ def _needed_memory(settings: PretrainSettings, vocab_size: int) -> str:
 def _peak_bytes(settings: PretrainSettings, config: BertConfig, phase: Phase) -> int:
     """The memory that a step of this phase takes."""
     instances = phase.instances
-    sizes = (phase.batch_size, instances.max_seq_length, instances.max_predictions)
+    sizes = (phase.batch_size, instances.max_seq_length, instances.most_predictions)
     return step_cost(config, *sizes, settings.precision, settings.recompute).peak_bytes
 
 

@@ -20,7 +20,7 @@ from minibert.files import write_json
 from minibert.settings import read_settings
 from minibert.tasks import fill_mask, prepare, pretrain
 from minibert.tasks.held_out import evaluate
-from minibert.tasks.pretraining import _describe, evaluation_batches, masked_sentences
+from minibert.tasks.pretraining import _describe, _needed_memory, evaluation_batches, masked_sentences
 from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
 from minibert.tasks.pretraining_settings import SIZES, PretrainSettings
 from minibert.text import BertTokenizer
@@ -809,6 +809,14 @@ def test_out_of_memory_is_told_of_the_longer_sequences(small, monkeypatch):
         UserError, match=r"^not enough memory on cpu: 2 sequences of 32 tokens in float32 take"
     ):
         pretrain(small(**TWO_LENGTHS, **LONG))
+
+
+def test_the_memory_is_that_of_the_predictions_that_there_can_be():
+    """A limit that no sequence reaches takes none."""
+    settings = PretrainSettings(batch_size=512, masked_lm_prob=0.25).with_sizes()
+    settings = settings.replace(precision="float32")
+    needed = [_needed_memory(settings.replace(max_predictions=count), 8192) for count in (16, 1000)]
+    assert needed[0] == needed[1] != _needed_memory(settings.replace(max_predictions=8), 8192)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
