@@ -9,6 +9,9 @@ from minibert.data.prepared import Documents
 from minibert.data.randomness import generator
 
 CHUNK = 1 << 22  # tokens that are counted at a time, to bound the memory
+MOST = (
+    1 << 26
+)  # tokens that are counted at all, to bound the time; of a larger corpus, those of random documents
 SMOOTHING = 0.75  # the power that N(c) is taken to, so that rare tokens do not seem to be more than they are
 
 
@@ -32,7 +35,7 @@ def word_vectors(
     and Dagan 2015, who take N(c) to the power 0.75, as here, and |Λ| to that of ½.
     """
     rng = generator("word vectors", seed)
-    ppmi = _ppmi(_count_neighbours(documents, vocab_size, window))
+    ppmi = _ppmi(_count_neighbours(documents, vocab_size, window, rng))
     eigenvalues, eigenvectors = _largest_eigenvalues(ppmi, min(size, vocab_size), rng)
     rotation = np.linalg.qr(rng.standard_normal((size, size)))[0][: len(eigenvalues)]
     vectors = eigenvectors * np.sqrt(np.abs(eigenvalues)) @ rotation
@@ -40,10 +43,12 @@ def word_vectors(
     return np.where(lengths > 1e-9, vectors / np.maximum(lengths, 1e-9), rng.standard_normal(vectors.shape))
 
 
-def _count_neighbours(documents: Documents, vocab_size: int, window: int) -> sparse.csr_array:
+def _count_neighbours(
+    documents: Documents, vocab_size: int, window: int, rng: np.random.Generator
+) -> sparse.csr_array:
     """N(v, c) for all pairs of tokens, within documents: (V, V), symmetric."""
     total = sparse.csr_array((vocab_size, vocab_size))
-    for tokens in _chunks(documents):
+    for tokens in _chunks(documents, rng):
         for distance in range(1, window + 1):
             first, second = tokens[:-distance], tokens[distance:]
             inside = (first >= 0) & (second >= 0)  # a −1 stands between documents
@@ -71,10 +76,12 @@ def _largest_eigenvalues(
     return eigenvalues[largest], subspace @ vectors[:, largest]
 
 
-def _chunks(documents: Documents) -> Iterator[np.ndarray]:
-    """All tokens as int64, document after document with a −1 after each, in chunks of about ``CHUNK``."""
+def _chunks(documents: Documents, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """The tokens as int64, document after document with a −1 after each, in chunks of about ``CHUNK``."""
+    ranges = rng.permutation(documents.token_ranges())
+    before = np.cumsum(ranges[:, 1] - ranges[:, 0]) - (ranges[:, 1] - ranges[:, 0])
     chunk: list[np.ndarray] = []
-    for start, stop in documents.token_ranges():
+    for start, stop in ranges[before < MOST]:
         chunk += [np.asarray(documents.tokens[start:stop], dtype=np.int64), np.array([-1])]
         if sum(map(len, chunk)) >= CHUNK:
             yield np.concatenate(chunk)

@@ -21,7 +21,8 @@ def documents(*token_lists):
 def test_neighbours_by_hand(monkeypatch, chunk):
     """Pairs at distance 1 count 1, at distance 2 a half, in both directions, and never across documents."""
     monkeypatch.setattr(cooccurrence, "CHUNK", chunk)
-    counts = cooccurrence._count_neighbours(documents([0, 1, 2, 1], [3, 0]), 4, window=2).toarray()
+    texts, rng = documents([0, 1, 2, 1], [3, 0]), np.random.default_rng(0)
+    counts = cooccurrence._count_neighbours(texts, 4, 2, rng).toarray()
     expected = np.zeros((4, 4))
     for a, b, weight in [(0, 1, 1), (1, 2, 1), (2, 1, 1), (0, 2, 0.5), (1, 1, 0.5), (3, 0, 1)]:
         expected[a, b] += weight
@@ -29,10 +30,20 @@ def test_neighbours_by_hand(monkeypatch, chunk):
     np.testing.assert_allclose(counts, expected)
 
 
+def test_of_a_large_corpus_some_documents_are_counted(monkeypatch):
+    monkeypatch.setattr(cooccurrence, "MOST", 10)
+    texts = documents(*[[i, i + 20, i] for i in range(20)])
+    counts = cooccurrence._count_neighbours(texts, 40, 1, np.random.default_rng(0)).toarray()
+    counted = np.flatnonzero(counts[:20].sum(axis=1))
+    assert len(counted) == 4  # until there are ten tokens, the last document with them
+    assert counted.tolist() != [0, 1, 2, 3]
+    assert (counts[counted, counted + 20] == 2).all()
+
+
 def test_pointwise_mutual_information_by_the_formula():
     rng = np.random.default_rng(0)
     texts = documents(rng.integers(0, 6, 200), rng.integers(2, 9, 300))
-    counts = cooccurrence._count_neighbours(texts, 10, window=3)
+    counts = cooccurrence._count_neighbours(texts, 10, 3, rng)
     n = counts.toarray()
     of_word, smoothed = n.sum(1), n.sum(1) ** 0.75
     expected = np.zeros((10, 10))
