@@ -9,9 +9,7 @@ from minibert.data.prepared import Documents
 from minibert.data.randomness import generator
 
 CHUNK = 1 << 22  # tokens that are counted at a time, to bound the memory
-MOST = (
-    1 << 26
-)  # tokens that are counted at all, to bound the time; of a larger corpus, those of random documents
+MOST = 1 << 26  # tokens that are counted at all, to bound the time: those of random documents
 SMOOTHING = 0.75  # the power that N(c) is taken to, so that rare tokens do not seem to be more than they are
 
 
@@ -35,7 +33,8 @@ def word_vectors(
     and Dagan 2015, who take N(c) to the power 0.75, as here, and |Λ| to that of ½.
     """
     rng = generator("word vectors", seed)
-    ppmi = _ppmi(_count_neighbours(documents, vocab_size, window, rng))
+    counts = _count_neighbours(documents, vocab_size, window, generator("counted documents", seed))
+    ppmi = _ppmi(counts)
     eigenvalues, eigenvectors = _largest_eigenvalues(ppmi, min(size, vocab_size), rng)
     rotation = np.linalg.qr(rng.standard_normal((size, size)))[0][: len(eigenvalues)]
     vectors = eigenvectors * np.sqrt(np.abs(eigenvalues)) @ rotation
