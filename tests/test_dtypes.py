@@ -14,6 +14,7 @@ from minibert.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    Distillation,
     SentenceEncoder,
     SentencePairs,
 )
@@ -123,6 +124,18 @@ def test_learning_from_pairs_stays_in_its_dtype(dtype, pooling):
         pairs = SentencePairs(model)
         for labels in (None, [0.5, 1.0, 0.0]):
             pairs.backward(pairs.forward(BATCH, SECOND_TEXTS, labels)[1], np.float64(2.0))
+    assert {result.name for _, result in made if result.kind not in "iub"} == {dtype}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("classes", [3, 1], ids=["classes", "numbers"])
+def test_learning_from_a_teacher_stays_in_its_dtype(dtype, classes):
+    student = BertForSequenceClassification(CONFIG.replace(num_labels=classes), device=STRICT, dtype=dtype)
+    labels = CLASSES if classes > 1 else [0.5, -1.0, 2.0]
+    with strict.record() as made:
+        trainee = Distillation(student)
+        _, cache = trainee.forward(**BATCH, labels=labels, teacher_logits=np.ones((len(labels), classes)))
+        trainee.backward(cache, np.float64(2.0))
     assert {result.name for _, result in made if result.kind not in "iub"} == {dtype}
 
 

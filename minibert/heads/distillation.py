@@ -69,17 +69,18 @@ class Distillation(Module):
         if not isinstance(inputs, DistillationInputs):
             inputs = map_arrays(self.device.asarray, self.prepare(**batch))
         outputs, student_cache = self.student.forward(inputs.student, context=context or self.new_context())
-        soft_loss, soft_cache = self._imitate(outputs.logits, inputs)
-        loss = (1.0 - self.weight) * outputs.loss + self.weight * soft_loss
-        return DistillationOutput(loss, outputs.loss, soft_loss), Cache(self, student_cache, soft_cache)
-
-    def _imitate(self, logits: Array, inputs: DistillationInputs) -> tuple[Array, Any]:
         targets = inputs.student.targets
         assert isinstance(targets, Targets | NumberTargets)  # there are labels
-        denominator = targets.denominator
+        scores = outputs.logits, inputs.teacher_logits
         if self.student.config.is_regression:
-            return ops.squared_error(logits, inputs.teacher_logits, denominator)
-        return ops.soft_cross_entropy(logits, inputs.teacher_logits, self.temperature, denominator)
+            soft_backward = ops.squared_error_backward
+            soft_loss, soft_cache = ops.squared_error(*scores, targets.denominator)
+        else:
+            soft_backward = ops.soft_cross_entropy_backward
+            soft_loss, soft_cache = ops.soft_cross_entropy(*scores, self.temperature, targets.denominator)
+        loss = (1.0 - self.weight) * outputs.loss + self.weight * soft_loss
+        caches = student_cache, soft_cache, soft_backward
+        return DistillationOutput(loss, outputs.loss, soft_loss), Cache(self, *caches)
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The student's ``denominator`` for this batch by itself."""
@@ -91,8 +92,6 @@ class Distillation(Module):
         forward: the student's loss and the soft loss, which reads the student's logits, are added up; so the
         student's backward is given the derivatives of both.
         """
-        dloss = plain_number(dloss)
-        regression = self.student.config.is_regression
-        imitate_backward = ops.squared_error_backward if regression else ops.soft_cross_entropy_backward
-        dlogits = imitate_backward(self.weight * dloss, cache.pop(self))
+        soft_backward = cache.pop(self)
+        dlogits = soft_backward(self.weight * plain_number(dloss), cache.pop(self))
         self.student.backward(cache.pop(self), dloss=(1.0 - self.weight) * dloss, dlogits=dlogits)
