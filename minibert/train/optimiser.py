@@ -1,6 +1,7 @@
 """The optimisers: Adam as BERT has it, over the flat buffers, and Muon, which moves matrices as a whole."""
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,8 @@ from minibert import ops
 from minibert.arrays import Array, map_arrays, to_numpy
 from minibert.errors import UserError
 from minibert.nn import Linear, Module
-from minibert.nn.parameter import Segment
+from minibert.nn.parameter import Parameter, Segment
+from minibert.threads import run_all
 from minibert.train.loss_scale import LossScale
 
 
@@ -89,10 +91,12 @@ class AdamW:
         clip = self.clip_norm / (self.device.xp.maximum(norm, self.clip_norm) * scale)
         if self.loss_scale:
             self.loss_scale.update(norm)
-        for segment in segments:
-            if not segment.frozen:
-                self._update_segment(segment, rates, clip, norm)
+        self._update([segment for segment in segments if not segment.frozen], rates, clip, norm)
         return norm
+
+    def _update(self, segments: Sequence[Segment], rates: Rates, clip: Array, norm: Array) -> None:
+        for segment in segments:
+            self._update_segment(segment, rates, clip, norm)
 
     def _update_segment(self, segment: Segment, rates: Rates, clip: Array, norm: Array) -> None:
         buffers, here = self.buffers, slice(segment.start, segment.stop)
@@ -168,10 +172,22 @@ class Muon(AdamW):
             if isinstance(module, Linear):
                 module.weight.alone = True
 
-    def _update_segment(self, segment: Segment, rates: Rates, clip: Array, norm: Array) -> None:
-        matrix = segment.matrix
-        if matrix is None:
-            return super()._update_segment(segment, rates, clip, norm)
+    def _update(self, segments: Sequence[Segment], rates: Rates, clip: Array, norm: Array) -> None:
+        super()._update([segment for segment in segments if segment.matrix is None], rates, clip, norm)
+        matrices = [
+            functools.partial(self._update_matrix, segment.matrix, segment, rates, clip, norm)
+            for segment in segments
+            if segment.matrix is not None
+        ]
+        if self.device.name == "cpu":
+            run_all(matrices)  # no matrix waits for another, and their products are small
+        else:
+            for update in matrices:
+                update()
+
+    def _update_matrix(
+        self, matrix: Parameter, segment: Segment, rates: Rates, clip: Array, norm: Array
+    ) -> None:
         here = slice(segment.start, segment.start + matrix.size)
         ops.muon_update(
             matrix.value,

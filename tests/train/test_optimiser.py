@@ -5,6 +5,7 @@ from minibert.arrays import to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
 from minibert.ops.optimise import orthogonalise
+from minibert.threads import get_threads, set_threads
 from minibert.train import AdamW, Muon
 
 BETA1, BETA2, EPS, DECAY = 0.9, 0.999, 1e-6, 0.01
@@ -174,3 +175,17 @@ def test_a_step_of_muon_stays_in_single_precision(device, config):
     set_random_gradients(model, seed=0, scale=1.0)
     norm = optimiser.step(0.1, 0)
     assert {norm.dtype, optimiser.mean.dtype, model.buffers.value.dtype} == {np.dtype("float32")}
+
+
+def test_muon_gives_the_same_bits_on_any_number_of_threads(config):
+    before, values = get_threads(), []
+    try:
+        for threads in (1, 2):
+            set_threads(threads)
+            model = BertForPreTraining(config, dtype="float32", seed=1)
+            set_random_gradients(model, seed=0, scale=1.0)
+            Muon(model).step(0.1, 0)
+            values.append(model.buffers.value)
+    finally:
+        set_threads(before)
+    np.testing.assert_array_equal(*values)
