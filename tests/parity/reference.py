@@ -98,7 +98,19 @@ def original_schedule(optimiser: torch.optim.Optimizer, warmup: int, steps: int)
     )
 
 
-SCHEDULES = {"original": original_schedule, "triangle": transformers.get_linear_schedule_with_warmup}
+def trapezoid_schedule(optimiser: torch.optim.Optimizer, warmup: int, steps: int) -> Any:
+    """transformers' "warm-up, stable, decay", with the last two fifths of the steps to decay in."""
+    return transformers.get_wsd_schedule(
+        optimiser, warmup, round(0.4 * steps), num_training_steps=steps, decay_type="linear"
+    )
+
+
+SCHEDULES = {
+    "original": original_schedule,
+    "triangle": transformers.get_linear_schedule_with_warmup,
+    "trapezoid": trapezoid_schedule,
+    "cosine": transformers.get_cosine_schedule_with_warmup,
+}
 
 
 def train(
