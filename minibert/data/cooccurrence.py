@@ -47,13 +47,11 @@ def _count_neighbours(
 ) -> sparse.csr_array:
     """N(v, c) for all pairs of tokens, within documents: (V, V), symmetric."""
     total = sparse.csr_array((vocab_size, vocab_size))
-    for tokens in _chunks(documents, rng):
+    for tokens, document in _chunks(documents, rng):
         for distance in range(1, window + 1):
-            first, second = tokens[:-distance], tokens[distance:]
-            inside = (first >= 0) & (second >= 0)  # a −1 stands between documents
-            for gap in range(1, distance):
-                inside &= tokens[gap : gap - distance] >= 0
-            pairs, counts = np.unique(first[inside] * vocab_size + second[inside], return_counts=True)
+            together = document[:-distance] == document[distance:]
+            first, second = tokens[:-distance][together], tokens[distance:][together]
+            pairs, counts = np.unique(first * vocab_size + second, return_counts=True)
             found = counts / distance, (pairs // vocab_size, pairs % vocab_size)
             total = total + sparse.csr_array(found, shape=total.shape)
     return total + total.T
@@ -75,18 +73,15 @@ def _largest_eigenvalues(
     return eigenvalues[largest], subspace @ vectors[:, largest]
 
 
-def _chunks(documents: Documents, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """The tokens as int64, document after document with a −1 after each, in chunks of about ``CHUNK``."""
+def _chunks(documents: Documents, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Tokens as int64, and the number of the document of each: whole documents of about ``CHUNK`` tokens."""
     ranges = rng.permutation(documents.token_ranges())
-    before = np.cumsum(ranges[:, 1] - ranges[:, 0]) - (ranges[:, 1] - ranges[:, 0])
-    chunk: list[np.ndarray] = []
-    for start, stop in ranges[before < MOST]:
-        chunk += [np.asarray(documents.tokens[start:stop], dtype=np.int64), np.array([-1])]
-        if sum(map(len, chunk)) >= CHUNK:
-            yield np.concatenate(chunk)
-            chunk = []
-    if chunk:
-        yield np.concatenate(chunk)
+    lengths = ranges[:, 1] - ranges[:, 0]
+    before = np.cumsum(lengths) - lengths  # tokens before each document
+    chunk = before[before < MOST] // CHUNK  # of each document that is counted
+    for chosen in np.split(np.arange(len(chunk)), np.flatnonzero(np.diff(chunk)) + 1):
+        tokens = [documents.tokens[start:stop] for start, stop in ranges[chosen]]
+        yield np.concatenate(tokens).astype(np.int64), np.repeat(chosen, lengths[chosen])
 
 
 def _ppmi(counts: sparse.csr_array) -> sparse.csr_array:
