@@ -22,7 +22,7 @@ from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.settings import read_settings
 from minibert.tasks import pretrain
-from minibert.threads import get_threads
+from minibert.threads import get_threads, set_threads
 from minibert.train.metrics import read_metrics
 
 RECORDS_FILE = Path(__file__).with_name("records.toml")
@@ -41,6 +41,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("runs/speedrun"), help="texts and runs go here")
     options = parser.parse_args()
     try:
+        if options.threads is not None:
+            set_threads(options.threads)
         records = {f"{track}/{record['name']}": record for track, record in read_records()}
         for name in options.records:
             if name not in records:
@@ -53,7 +55,7 @@ def main() -> int:
                 time_steps(opened, chosen)
             else:
                 for name, seed in itertools.product(chosen, options.seeds):
-                    run(opened, name, chosen[name], seed, options.threads, options.folder)
+                    run(opened, name, chosen[name], seed, options.folder)
         write_page(read_records(), read_results(), RESULTS)
     except UserError as error:
         print(f"benchmarks.speedrun: error: {error}", file=sys.stderr)
@@ -85,17 +87,15 @@ def read_results() -> dict[str, Any]:
     return read_json(path, "file of results") if path.exists() else {}
 
 
-def run(
-    track: Track, name: str, settings: Mapping[str, Any], seed: int, threads: int | None, folder: Path
-) -> None:
+def run(track: Track, name: str, settings: Mapping[str, Any], seed: int, folder: Path) -> None:
     """Take one run of a record, and keep what it reached. One that was killed is resumed."""
     own = {"seed": seed, "name": f"{name.replace('/', '-')}-{seed}", "out": str(folder / "runs")}
-    report = {"threads": threads, "device": "cpu", "log_every": 10, "eval_every": 100, "keep_checkpoints": 1}
-    chosen = with_track(report | dict(settings) | own, track)
+    report = {"device": "cpu", "log_every": 10, "eval_every": 100, "keep_checkpoints": 1}
+    chosen = with_track(report | dict(settings) | own | {"threads": get_threads()}, track)
     chosen = chosen.replace(resume=any(chosen.folder.glob("checkpoint-*")))
     summary = pretrain(chosen, track.held_out)
     found = read_json(chosen.folder / "results.json", "file that a finished run leaves")
-    if found["tokens"] > track.passes * track.training_tokens:
+    if found["tokens"] > track.passes * found["training_text"]["tokens"]:
         raise UserError(f"{name} reads more than {track.passes} times the text of the track {track.name}")
     results = read_results()
     results.setdefault(name, {"runs": {}})["runs"][str(seed)] = {

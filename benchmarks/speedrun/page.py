@@ -86,13 +86,14 @@ def plot(measured: Mapping[str, Any], path: Path) -> None:
     """Loss against minutes of training, a line for each record that has been timed, of its first seed."""
     figure, axes = new_axes(5.5 * len(measured), 4, ncols=len(measured), squeeze=False)
     for one, (track, rows) in zip(axes[0], measured.items(), strict=True):
-        for record, found in rows:
-            if "time" in found:
-                before, each = found["time"]["start_seconds"], found["time"]["step_seconds"]
-                evaluations = next(iter(found["runs"].values()))["evaluations"]
-                points = [((before + e["step"] * each) / 60, e["mlm_loss"]) for e in evaluations]
-                one.plot(*zip(*points, strict=True), linewidth=1.4, label=record["name"])
-                one.legend(frameon=False)
+        timed = [(record, found) for record, found in rows if "time" in found]
+        for record, found in timed:
+            before, each = found["time"]["start_seconds"], found["time"]["step_seconds"]
+            evaluations = next(iter(found["runs"].values()))["evaluations"]
+            points = [((before + e["step"] * each) / 60, e["mlm_loss"]) for e in evaluations]
+            one.plot(*zip(*points, strict=True), linewidth=1.4, label=record["name"])
+        if timed:
+            one.legend(frameon=False)
         target = np.mean([run["loss"] for run in rows[0][1]["runs"].values()])
         one.axhline(target, color="#888888", linestyle=":", linewidth=1)
         one.set_title(TITLES[track], fontsize=10)

@@ -9,7 +9,6 @@ import numpy as np
 from benchmarks.speedrun.tracks import Track, with_track
 from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.data import BatchStream
-from minibert.tasks import prepare
 from minibert.tasks.pretraining import set_first_values
 from minibert.tasks.run import learning_rates, make_optimiser
 from minibert.train.step import TrainingStep
@@ -39,13 +38,13 @@ class _Taker:
 
     def __init__(self, track: Track, settings: Mapping[str, Any]):
         chosen = with_track(settings, track)
-        tokenizer, prepared = prepare(chosen)
+        tokenizer, documents = track.tokenizer, track.prepared.train
         Model = BertForPreTraining if chosen.nsp else BertForMaskedLM
         model = Model(chosen.model_config(len(tokenizer)), seed=0)
         start = time.perf_counter()
-        set_first_values(model, chosen, prepared.train)
+        set_first_values(model, chosen, documents)
         self.start_seconds = time.perf_counter() - start
-        self.stream = BatchStream(prepared.train, tokenizer, chosen.instance_settings(), chosen.batch_size)
+        self.stream = BatchStream(documents, tokenizer, chosen.instance_settings(), chosen.batch_size)
         self.training = TrainingStep(model, make_optimiser(chosen, model))
         self.rates, self.taken = learning_rates(chosen, chosen.steps), 0
 

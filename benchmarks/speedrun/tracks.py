@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import ROOT
-from minibert.data import InstanceSettings, PreparedCorpus, held_out_batches
+from minibert.data import PreparedCorpus
 from minibert.errors import UserError
 from minibert.files import atomic_folder
 from minibert.settings import read_settings
 from minibert.tasks import prepare
+from minibert.tasks.held_out import evaluation_batches
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import BertTokenizer
 
 SHARED = ROOT.parent / "shared" / "data"
 TRACKS_FILE = Path(__file__).with_name("tracks.toml")
-BATCH_SIZE, BATCHES = 32, 30  # of held-out sequences
 WORDS = 5_000_000  # of each half of the large corpus that are trained on; a twentieth more is held out
 
 
@@ -36,10 +36,10 @@ class Track:
 
     name: str
     settings: PretrainSettings
+    tokenizer: BertTokenizer
+    prepared: PreparedCorpus
     held_out: list[dict[str, np.ndarray]]
-    hashes: dict[str, str]
     passes: int
-    training_tokens: int
 
 
 def open_track(name: str, folder: Path) -> Track:
@@ -53,7 +53,7 @@ def open_track(name: str, folder: Path) -> Track:
         corpus=corpus, held_out_seed=about["held_out_seed"], prepared=str(folder / "prepared")
     )
     tokenizer, prepared = prepare(settings)
-    batches = _held_out(tokenizer, prepared, about["sequence_length"])
+    batches = _held_out(settings, tokenizer, prepared, about["sequence_length"])
     hashes = {
         "vocabulary": _digest(["\n".join(tokenizer.tokens).encode()]),
         "training_text": _digest(_pieces(prepared.train.tokens, prepared.train.token_ranges())),
@@ -65,20 +65,16 @@ def open_track(name: str, folder: Path) -> Track:
                 f"track {name}: the {what.replace('_', ' ')} has the SHA-256 {digest[:16]}…, not that of the "
                 f"records, {about[what][:16]}…; records can be compared only on the same text"
             )
-    tokens = int(prepared.train.lengths().sum())
-    return Track(name, settings, batches, hashes, about["passes"], tokens)
+    return Track(name, settings, tokenizer, prepared, batches, about["passes"])
 
 
-def _held_out(tokenizer: BertTokenizer, prepared: PreparedCorpus, length: int) -> list[dict[str, np.ndarray]]:
-    """Single full sequences, 15 % of whose tokens are hidden, as BERT hides them."""
-    instances = InstanceSettings(
-        max_seq_length=length,
-        max_predictions=length,
-        short_seq_prob=0.0,
-        next_sentence=False,
-        whole_sentences=False,
-    )
-    return list(held_out_batches(prepared.held_out, tokenizer, instances, BATCH_SIZE, 0, BATCHES))
+def _held_out(
+    settings: PretrainSettings, tokenizer: BertTokenizer, prepared: PreparedCorpus, length: int
+) -> list[dict[str, np.ndarray]]:
+    """Single full sequences, whatever a run reads, with the masks of seed 0."""
+    sizes = {"max_seq_length": length, "max_predictions": length}
+    single = settings.replace(nsp=False, whole_sentences=False, held_out_seed=0, **sizes)
+    return evaluation_batches(single, tokenizer, prepared)
 
 
 def _pieces(tokens: np.ndarray, ranges: np.ndarray) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ from minibert.errors import UserError
 from minibert.tasks import prepare
 from minibert.tasks.held_out import evaluation_batches
 from minibert.tasks.pretraining_settings import PretrainSettings
+from minibert.threads import get_threads, set_threads
 
 SMALL = {
     "hidden_size": 16,
@@ -66,29 +67,29 @@ def track(tmp_path):
     batches = evaluation_batches(
         settings.replace(nsp=False, max_seq_length=32, batch_size=4), tokenizer, prepared
     )
-    return tracks.Track("docs", settings, batches, {}, 3, int(prepared.train.lengths().sum()))
+    return tracks.Track("docs", settings, tokenizer, prepared, batches, 3)
 
 
 def test_a_run_keeps_what_it_reached_and_one_that_was_killed_goes_on(track, tmp_path, monkeypatch):
     monkeypatch.setattr(speedrun, "RESULTS", tmp_path)
     settings = SMALL | {"vocab_size": 60, "steps": 2, "save_every": 1, "eval_every": 1}
     for seed in (0, 1):
-        speedrun.run(track, "docs/a", settings, seed, 1, tmp_path)
+        speedrun.run(track, "docs/a", settings, seed, tmp_path)
     runs = speedrun.read_results()["docs/a"]["runs"]
     assert list(runs) == ["0", "1"] and runs["0"]["loss"] != runs["1"]["loss"]
     assert runs["0"]["steps"] == 2 and [e["step"] for e in runs["0"]["evaluations"]] == [0, 1, 2]
     before = runs["0"]["loss"]
-    speedrun.run(track, "docs/a", settings, 0, 1, tmp_path)  # it is there already, and is resumed at its end
+    speedrun.run(track, "docs/a", settings, 0, tmp_path)  # it is there already, and is resumed at its end
     assert speedrun.read_results()["docs/a"]["runs"]["0"]["loss"] == before
     with pytest.raises(UserError, match="reads more than 3 times the text"):
-        speedrun.run(track, "docs/b", settings | {"steps": 100}, 0, 1, tmp_path)
+        speedrun.run(track, "docs/b", settings | {"steps": 100}, 0, tmp_path)
 
 
 def test_the_page_and_the_picture(track, tmp_path, monkeypatch):
     monkeypatch.setattr(speedrun, "RESULTS", tmp_path)
     settings = SMALL | {"vocab_size": 60, "steps": 2}
     for name, more in (("docs/a", {}), ("docs/b", {"nsp": False, "word_initializer": "counts"})):
-        speedrun.run(track, name, settings | more, 0, 1, tmp_path)
+        speedrun.run(track, name, settings | more, 0, tmp_path)
     monkeypatch.setattr("benchmarks.speedrun.timing.ROUNDS", 1)
     speedrun.time_steps(track, {"docs/a": settings, "docs/b": settings | {"word_initializer": "counts"}})
     results = speedrun.read_results()
@@ -151,6 +152,23 @@ def test_another_text_is_no_track(tmp_path, monkeypatch, track):
         UserError, match=r"track docs: the vocabulary has the SHA-256 .*, not that of the records, 0123"
     ):
         tracks.open_track("docs", tmp_path)
+
+
+def test_the_threads_are_those_that_were_asked_for(track, tmp_path, monkeypatch):
+    """For a run, and for the timing of steps."""
+    seen, before = [], get_threads()
+    monkeypatch.setattr(speedrun, "open_track", lambda *_: track)
+    monkeypatch.setattr(speedrun, "write_page", lambda *_: None)
+    monkeypatch.setattr(speedrun, "run", lambda *_: seen.append(get_threads()))
+    monkeypatch.setattr(speedrun, "time_steps", lambda *_: seen.append(get_threads()))
+    try:
+        for more in (["--seeds", "0"], ["--time"]):
+            set_threads(2)
+            monkeypatch.setattr("sys.argv", ["speedrun", "docs/start", "--threads", "1", *more])
+            assert speedrun.main() == 0
+    finally:
+        set_threads(before)
+    assert seen == [1, 1]
 
 
 def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
