@@ -91,10 +91,10 @@ class AdamW:
         clip = self.clip_norm / (self.device.xp.maximum(norm, self.clip_norm) * scale)
         if self.loss_scale:
             self.loss_scale.update(norm)
-        self._update([segment for segment in segments if not segment.frozen], rates, clip, norm)
+        self._update_segments([segment for segment in segments if not segment.frozen], rates, clip, norm)
         return norm
 
-    def _update(self, segments: Sequence[Segment], rates: Rates, clip: Array, norm: Array) -> None:
+    def _update_segments(self, segments: Sequence[Segment], rates: Rates, clip: Array, norm: Array) -> None:
         for segment in segments:
             self._update_segment(segment, rates, clip, norm)
 
@@ -172,8 +172,10 @@ class Muon(AdamW):
             if isinstance(module, Linear):
                 module.weight.alone = True
 
-    def _update(self, segments: Sequence[Segment], rates: Rates, clip: Array, norm: Array) -> None:
-        super()._update([segment for segment in segments if segment.matrix is None], rates, clip, norm)
+    def _update_segments(self, segments: Sequence[Segment], rates: Rates, clip: Array, norm: Array) -> None:
+        super()._update_segments(
+            [segment for segment in segments if segment.matrix is None], rates, clip, norm
+        )
         matrices = [
             functools.partial(self._update_matrix, segment.matrix, segment, rates, clip, norm)
             for segment in segments
