@@ -51,7 +51,7 @@ class InstanceSettings:
             )
         if self.next_sentence and not self.whole_sentences:
             raise UserError(
-                "next-sentence prediction needs whole sentences; keep them whole, or give --no-nsp"
+                "next-sentence prediction needs whole sentences; give --whole-sentences or --no-nsp"
             )
         if self.max_predictions < 1 or self.dupe_factor < 1:
             raise UserError("max_predictions and dupe_factor must be at least 1")
