@@ -7,13 +7,14 @@ import numpy as np
 from tqdm import tqdm
 
 from minibert import ops
-from minibert.arrays import to_numpy
-from minibert.bert import BertForPreTraining
+from minibert.arrays import Array, map_arrays, to_numpy
+from minibert.bert import BertForPreTraining, BertModel
 from minibert.bert.heads import BertLMPredictionHead
 from minibert.data.tasks import Feature, MinimalPair, collate, ordered_batches
 from minibert.errors import UserError
 from minibert.folders.config import check_choice
 from minibert.ops.stable_softmax import log_sum_exp
+from minibert.precision import allow_tf32
 from minibert.tasks.metrics import minimal_pair_accuracy
 from minibert.text import BertTokenizer
 
@@ -109,11 +110,31 @@ def _masked_log_probabilities(
     input_ids, each = batch["input_ids"], np.arange(len(positions))
     hidden_words = input_ids[each, positions]
     input_ids[hidden] = mask_id
-    outputs, _ = model.forward(**batch, return_logits=False)
     asarray = model.device.asarray
-    flat = asarray(each * input_ids.shape[1] + positions)  # b·S + s
-    logits, _ = head.forward(outputs.last_hidden_state, flat)  # (B, V)
+    states = _states_at(model.bert, batch, asarray(each * input_ids.shape[1] + positions))  # b·S + s
+    logits, _ = head.forward(states[:, None], asarray(each))  # (B, V)
     return to_numpy(logits[asarray(each), asarray(hidden_words)] - log_sum_exp(logits, axis=-1))
+
+
+def _states_at(bert: BertModel, batch: dict[str, Any], rows: Array) -> Array:
+    """The last hidden states of some tokens, N flat positions b·S + s → (N, H).
+
+    In the last layer, all tokens are needed up to the attention. After that each token is by itself, and
+    only those asked for are computed.
+    """
+    allow_tf32(bert.precision.name == "tf32")
+    inputs = map_arrays(bert.device.asarray, bert.prepare(**batch))
+    bias = ops.attention_bias(inputs.attention_mask, bert.dtype, bert.config.is_decoder)
+    hidden, _ = bert.embeddings.forward(inputs.input_ids, inputs.token_type_ids)
+    *layers, last = bert.encoder.layer
+    for layer in layers:
+        hidden, _ = layer.forward(hidden, bias)
+    attended, _ = last.attention.self.forward(hidden, bias)  # (B, S, H)
+    attended, residual = (x.reshape(-1, x.shape[-1])[rows] for x in (attended, hidden))
+    attended, _ = last.attention.output.forward(attended, residual)
+    wide, _ = last.intermediate.forward(attended)  # (N, F)
+    states, _ = last.output.forward(wide, attended)
+    return states
 
 
 def blimp_scores(

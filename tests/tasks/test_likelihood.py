@@ -74,16 +74,14 @@ def test_the_two_scorings_by_hand(config, monkeypatch, scoring, halvings):
     """Of a model that finds every word half as likely for each mask that it sees: p = 2^−masks."""
     model = BertForMaskedLM(config, dtype="float64")
 
-    def forward(input_ids, forward=model.forward, **more):
-        outputs, cache = forward(input_ids, **more)
-        masks = (input_ids == TOKENIZER.mask_id).sum(axis=1)
-        outputs.last_hidden_state[...] = masks[:, None, None]
-        return outputs, cache
+    def count_masks(bert, batch, rows):
+        masks = (batch["input_ids"] == TOKENIZER.mask_id).sum(axis=1)
+        return masks[rows // batch["input_ids"].shape[1], None].astype(float)
 
     def log_probabilities(hidden, positions):
         return -np.log(2.0) * np.repeat(hidden[:, 0, :1], len(TOKENS), axis=1), None
 
-    monkeypatch.setattr(model, "forward", forward)
+    monkeypatch.setattr("minibert.tasks.likelihood._states_at", count_masks)
     monkeypatch.setattr(model.cls.predictions, "forward", log_probabilities)
     monkeypatch.setattr("minibert.tasks.likelihood.log_sum_exp", lambda logits, axis: 0.0)  # log 1
     scores = pseudo_log_likelihoods(model, TOKENIZER, ["c d efg a ab .", "g"], scoring=scoring)
@@ -94,11 +92,11 @@ def test_copies_of_the_longest_sentence_come_first_and_no_copy_is_wasted(config,
     """A batch that is too large for the memory shows itself at once."""
     model, shapes = BertForMaskedLM(config, seed=3), []
 
-    def forward(input_ids, forward=model.forward, **more):
+    def prepare(input_ids, prepare=model.bert.prepare, **more):
         shapes.append(input_ids.shape)
-        return forward(input_ids, **more)
+        return prepare(input_ids=input_ids, **more)
 
-    monkeypatch.setattr(model, "forward", forward)
+    monkeypatch.setattr(model.bert, "prepare", prepare)
     pseudo_log_likelihoods(model, TOKENIZER, ["a", "a b c d", "a b"], batch_size=3)
     assert shapes == [(3, 6), (3, 6), (1, 3)]  # four copies of six tokens, two of four, one of three
 
