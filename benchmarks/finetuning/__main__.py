@@ -17,7 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from string import Template
 
-from benchmarks.finetuning.page import MEASURED, write_page
+from benchmarks.finetuning.figures import MEASURED
+from benchmarks.finetuning.page import write_page
 from benchmarks.finetuning.runs import RUNS, Run, quick
 from benchmarks.measure import ROOT, ContenderError
 from benchmarks.results import describe_machine, versions
@@ -31,7 +32,7 @@ PROGRAMS = {"minibert": ["-m", "minibert"], "python": []}  # what a command begi
 def main() -> int:
     """Run the command line; return the exit code."""
     options = parse()
-    places = {"data": options.data, "pretrained": options.pretrained, "runs": options.runs}
+    places = {name: getattr(options, name) for name in ("data", "pretrained", "tiny", "runs")}
     try:
         plan = unfinished(RUNS if options.only is None else options.only, options.runs, options.quick)
         if any("$encoder" in command for run in plan for command in run.commands):
@@ -75,6 +76,12 @@ def parse() -> argparse.Namespace:
         default="mini",
         metavar="FOLDER",
         help="a model of minibert pretrain (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--tiny",
+        default="runs/tiny/final",
+        metavar="FOLDER",
+        help="a smaller one, for distillation (default: %(default)s)",
     )
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="default: runs/finetuning")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="default: benchmarks/results")

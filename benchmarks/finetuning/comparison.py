@@ -1,0 +1,136 @@
+"""Pretrained models side by side: what pre-training is worth, and what a teacher is."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.finetuning.figures import NAMES, Record, dev_scores, filled, points, score, spread
+from benchmarks.finetuning.runs import BUDGETS, DATA_SETS, RUNS, STARTS
+from benchmarks.parts.common import BLUE, GREY, new_axes, save_figure
+from benchmarks.results import paragraph, table
+from minibert.settings import read_settings
+
+TITLES = {"random": "random", "earlier": "the first mini", "pretrained": "mini"}
+AIMS = {"mrpc": 82, "stsb": 75, "blimp": 65}  # of mini, on dev data if it was fine-tuned
+COLOURS = dict(zip(STARTS, (GREY, "#8fb3d9", BLUE), strict=True))
+ANCHORS = Path(__file__).with_name("blimp_anchors.toml")
+
+
+def comparison(records: Mapping[str, Record]) -> str:
+    """What pre-training is worth, as a table and a picture."""
+    rows = []
+    for recipe in (*BUDGETS, "blimp"):
+        starts = [records.get(f"{recipe}-{start}", {}).get("figures") for start in STARTS]
+        if not any(starts):
+            continue
+        title, metric = compared(recipe)
+        dev = [
+            spread(dev_scores(figures["results"], metric)) if figures and recipe in BUDGETS else "–"
+            for figures in starts
+        ]
+        test = [points(score(figures["test"], metric)) if figures else "–" for figures in starts]
+        named = f"{title}: {RUNS[f'{recipe}-pretrained'].about}"
+        rows.append([named, NAMES.get(metric, metric), *dev, *test, str(AIMS.get(recipe, "–"))])
+    columns = [f"{title}, {part}" for part in ("dev", "test") for title in TITLES.values()]
+    picture = "![Scores on dev data, a dot a seed: random, the first mini, and mini](finetuning.png)"
+    return f"{table(['data', 'score', *columns, 'aim for mini'], rows)}\n\n{picture}" if rows else ""
+
+
+def compared(recipe: str) -> tuple[str, str]:
+    """The title and the score of a data set; BLiMP's pairs are judged without any fine-tuning."""
+    if recipe == "blimp":
+        return "BLiMP, nothing fine-tuned", "accuracy"
+    return DATA_SETS[recipe].title, DATA_SETS[recipe].metric
+
+
+# -- BLiMP -------------------------------------------------------------------------------------------
+
+
+def phenomena(records: Mapping[str, Record]) -> str:
+    """The share of pairs judged rightly by phenomenon, beside that of other models."""
+    starts = [name for name in STARTS if f"blimp-{name}" in records]
+    if not starts:
+        return ""
+    anchors = read_settings(ANCHORS)
+    names, rows = anchors.pop("names"), []
+    tests = [records[f"blimp-{name}"]["figures"]["test"] for name in starts]
+    shares = [_by_phenomenon(test["details"]) for test in tests]
+    for phenomenon, theirs in anchors.items():
+        if phenomenon == "overall":
+            ours, pairs = [score(test, "accuracy") for test in tests], tests[-1]["examples"]
+        else:
+            ours, pairs = [share[phenomenon][0] for share in shares], shares[-1][phenomenon][1]
+        row = [phenomenon.replace("_", " "), f"{pairs:,}", *map(points, ours)]
+        rows.append([*row, *(f"{value:.1f}" for value in theirs)])
+    told = paragraph("""
+        A model passes where it finds the good sentence likelier than the bad one. Guessing passes in 50 of
+        100. The pseudo-log-likelihood hides the rest of a word while one piece of it is scored
+        (`within_word_l2r`). The figures of the last four are those of Warstadt et al. 2020. These models read
+        from left to right, and have read more: 83 million words (LSTM), 103 million (Transformer-XL),
+        billions (5-gram, GPT-2). From ten million words the GPT-BERT baselines of BabyLM 2025 reach 69.1 to
+        71.3 overall as masked language models, and RoBERTa-base 69.5 (BabyLM 2023).""")
+    header = ["phenomenon", "pairs", *(TITLES[name] for name in starts), *names]
+    return f"{told}\n\n{table(header, rows)}"
+
+
+def _by_phenomenon(details: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[float, int]]:
+    """Share and number of pairs. Selection of arguments belongs to argument structure, as in the paper."""
+    groups: dict[str, list[Mapping[str, float]]] = {}
+    for name, share in details.items():
+        groups.setdefault("argument_structure" if name == "s-selection" else name, []).append(share)
+    counts = {name: int(sum(share["pairs"] for share in group)) for name, group in groups.items()}
+    return {
+        name: (sum(share["accuracy"] * share["pairs"] for share in group) / counts[name], counts[name])
+        for name, group in groups.items()
+    }
+
+
+# -- Distillation ------------------------------------------------------------------------------------
+
+
+def distillation(records: Mapping[str, Record]) -> str:
+    """The teacher, and each student by itself and taught."""
+    rows, metric = [], DATA_SETS["sst2"].metric
+    speeds = records.get("sst2-speed", {}).get("figures", {}).get("speed")
+    models = {"teacher": "sst2", "mini": "sst2-mini", "tiny": "sst2-tiny"}
+    for place, (title, name) in enumerate(models.items()):
+        alone, taught = records.get(name), records.get(f"{name}-taught")
+        if not alone or not (taught or place == 0):
+            continue
+        sizes = (
+            [
+                f"{speeds['parameters'][place] / 1e6:.1f} M",
+                f"{speeds['bytes'][place] / 1e6:.0f} MB",
+                f"{speeds['sentences_per_second'][place]:,.0f}",
+            ]
+            if speeds
+            else ["–"] * 3
+        )
+        both = [record["figures"] if record else None for record in (alone, taught)]
+        dev = [dev_scores(figures["results"], metric) if figures else [] for figures in both]
+        test = [points(score(figures["test"], metric)) if figures else "–" for figures in both]
+        gain = points(np.mean(dev[1]) - np.mean(dev[0])) if dev[1] else "–"
+        rows.append([title, *sizes, *(spread(scores) if scores else "–" for scores in dev), gain, *test])
+    header = ["model", "parameters", "size", "sentences/s", "dev", "dev, taught", "gain"]
+    return filled([*header, "test", "test, taught"], rows)
+
+
+# -- As a picture ------------------------------------------------------------------------------------
+
+
+def plot(records: Mapping[str, Record], path: Path) -> None:
+    """All starts side by side: a panel a data set, a dot a seed, a line at the mean."""
+    figure, axes = new_axes(12, 3.2, ncols=len(BUDGETS))
+    for one, recipe in zip(axes, BUDGETS, strict=True):
+        data = DATA_SETS[recipe]
+        one.set_title(f"{data.title}: {NAMES.get(data.metric, data.metric)}", fontsize=10)
+        one.set_xticks(range(len(STARTS)), [title.replace(" ", "\n", 1) for title in TITLES.values()])
+        one.set_xlim(-0.6, len(STARTS) - 0.4)
+        for place, start in enumerate(STARTS):
+            if record := records.get(f"{recipe}-{start}"):
+                scores = [100 * value for value in dev_scores(record["figures"]["results"], data.metric)]
+                one.plot([place] * len(scores), scores, "o", color=COLOURS[start], alpha=0.7)
+                one.hlines(np.mean(scores), place - 0.25, place + 0.25, color=COLOURS[start])
+    axes[0].set_ylabel("on dev data, points")
+    save_figure(figure, path)

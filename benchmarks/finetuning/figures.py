@@ -1,0 +1,67 @@
+"""What a fine-tuning run has left in its folder, and how its figures are told."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.results import table
+from minibert.files import read_json
+
+MEASURED = "measured.json"  # of a run that has ended: its commands, their seconds, the machine
+THEIRS = "transformers"  # what in_transformers.py leaves in the folder of a run
+
+# Of the files of a run; the others tell of folders on the machine.
+KEPT = (
+    "metric examples runs best mean deviation scores details queries passages database brute_force agreement "
+    "reranked seconds versions parameters bytes sentences_per_second"
+).split()
+
+Record = Mapping[str, Any]  # of a run: MEASURED, and under "figures" its other files by their names
+NAMES = {"f1": "F1", "matthews": "Matthews", "spearman": "Spearman", "exact_match": "exact match"}
+
+
+def read_run(folder: Path) -> Record:
+    """What a run has left."""
+    files = {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
+    record = files.pop(Path(MEASURED).stem)
+    files.pop("config", None)
+    figures = {
+        name: {key: value for key, value in file.items() if key in KEPT} for name, file in files.items()
+    }
+    return {**record, "figures": figures}
+
+
+def dev_scores(learned: Record, metric: str) -> list[float]:
+    """The score on the dev data of each seed, at its best checkpoint."""
+    return [score(run, metric) for run in learned["runs"]]
+
+
+def score(measured: Record, metric: str) -> float:
+    """One of the ``scores``; files have None for what is not a number, such as some correlations."""
+    found = measured["scores"][metric]
+    return math.nan if found is None else found
+
+
+def spread(values: Sequence[float]) -> str:
+    """The mean and, of several, the standard deviation of a sample and how many there are."""
+    if len(values) == 1:
+        return points(values[0])
+    return f"{points(np.mean(values))} ± {points(np.std(values, ddof=1))} ({len(values)} seeds)"
+
+
+def points(value: float) -> str:
+    """A score in points: 100 times the fraction or correlation."""
+    return f"{100 * value:.1f}"
+
+
+def minutes(record: Record) -> str:
+    """How long all commands of a run took, by the clock and of processor."""
+    return " / ".join(f"{sum(record[kind]) / 60:.1f}" for kind in ("seconds", "processor_seconds"))
+
+
+def filled(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table, or nothing if there are no rows."""
+    return table(header, rows) if rows else ""
