@@ -11,9 +11,12 @@ from minibert.data.prepared import Documents
 from minibert.data.randomness import generator, scalar_generator
 from minibert.errors import UserError
 
-# Instances are made for this many tokens of shuffled documents at a time, then shuffled among themselves:
-# about 10,000 instances of 128 tokens, 25 MB, a third of a second.
-BLOCK_TOKENS = 1 << 20
+# Instances are chosen in this many tokens of shuffled documents at a time, then shuffled among themselves:
+# about 130,000 of 128 tokens, 5 MB, three seconds. With smaller blocks, the novels of one block would be most of
+# what a model reads for hundreds of steps.
+BLOCK_TOKENS = 1 << 24
+# So many tokens are then written out as rows at a time: 16 MB.
+PART_TOKENS = 1 << 20
 
 Batch = dict[str, np.ndarray]
 
@@ -39,9 +42,9 @@ class BatchStream:
     attention_mask and labels (−100 where nothing is predicted), each (B, S) int32; and, with next-sentence
     prediction, next_sentence_label (B,) int32: 0 if segment B follows A, 1 if it is random.
 
-    Each pass over the documents shuffles them and goes through them in blocks of about a million
-    tokens, whose instances are shuffled in turn, so that memory stays bounded. A block is a pure
-    function of (seed, pass, block); with "fixed" masking, of the pass modulo ``dupe_factor``.
+    Each pass over the documents shuffles them and goes through them in blocks of about 16 million tokens,
+    whose instances are shuffled in turn, so that memory stays bounded. A block is a pure function of (seed,
+    pass, block); with "fixed" masking, of the pass modulo ``dupe_factor``.
 
     Raises UserError if there are too few documents.
     """
@@ -74,7 +77,8 @@ class BatchStream:
         self._plan = self._plan_pass()
         if self._block >= len(self._plan):
             raise UserError(f"the saved position {state} lies beyond these documents: the corpus has changed")
-        self._rows = self._make_block()
+        self._instances = self._choose_instances()
+        self._write_part()
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -82,14 +86,17 @@ class BatchStream:
     def __next__(self) -> Batch:
         pieces, missing = [], self.batch_size
         while missing:
-            piece = {name: rows[self._row : self._row + missing] for name, rows in self._rows.items()}
+            start = self._row - self._first_row
+            piece = {name: rows[start : start + missing] for name, rows in self._rows.items()}
             taken = len(piece["input_ids"])
             if taken:
                 pieces.append(piece)
                 self._row += taken
                 missing -= taken
             else:
-                self._next_block()
+                if self._row == len(self._instances):
+                    self._next_block()
+                self._write_part()
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
     def _next_block(self) -> None:
@@ -97,7 +104,7 @@ class BatchStream:
         if self._block == len(self._plan):
             self._pass, self._block = self._pass + 1, 0
             self._plan = self._plan_pass()
-        self._rows = self._make_block()
+        self._instances = self._choose_instances()
 
     @property
     def _pass_key(self) -> int:
@@ -106,11 +113,17 @@ class BatchStream:
     def _plan_pass(self) -> list[np.ndarray]:
         return _plan_pass(self.documents, generator("documents", self.seed, self._pass_key))
 
-    def _make_block(self) -> Batch:
+    def _choose_instances(self) -> np.ndarray:
         key = (self.seed, self._pass_key, self._block)
-        return _make_block(
-            self.documents, self._plan[self._block], self.tokenizer, self.settings, "training", key
-        )
+        return _choose_instances(self.documents, self._plan[self._block], self.settings, "training", key)
+
+    def _write_part(self) -> None:
+        """Write out the part of the block with the next row."""
+        rows = _rows_of_part(self.settings)
+        self._first_row = self._row - self._row % rows
+        part = self._instances[self._first_row : self._first_row + rows]
+        key = (self.seed, self._pass_key, self._block * BLOCK_TOKENS + self._first_row)
+        self._rows = _write_masked(part, self.documents, self.tokenizer, self.settings, "training", key)
 
 
 def held_out_batches(
@@ -128,14 +141,19 @@ def held_out_batches(
     """
     _check_documents(documents, settings, "evaluate on")
     plan = _plan_pass(documents, generator("held-out documents", seed))
+    size = max(1, _rows_of_part(settings) // batch_size) * batch_size
     made = 0
     for block, chosen in enumerate(plan):
-        rows = _make_block(documents, chosen, tokenizer, settings, "held-out", (seed, block))
-        for start in range(0, len(rows["input_ids"]), batch_size):
-            if made == limit:
-                return
-            yield {name: array[start : start + batch_size] for name, array in rows.items()}
-            made += 1
+        instances = _choose_instances(documents, chosen, settings, "held-out", (seed, block))
+        for first in range(0, len(instances), size):
+            key = (seed, block * BLOCK_TOKENS + first)
+            part = instances[first : first + size]
+            rows = _write_masked(part, documents, tokenizer, settings, "held-out", key)
+            for start in range(0, len(part), batch_size):
+                if made == limit:
+                    return
+                yield {name: array[start : start + batch_size] for name, array in rows.items()}
+                made += 1
 
 
 def write_instances(
@@ -174,17 +192,28 @@ def _plan_pass(documents: Documents, rng: np.random.Generator) -> list[np.ndarra
     return np.split(order, cuts)
 
 
-def _make_block(
+def _rows_of_part(settings: InstanceSettings) -> int:
+    return max(1, PART_TOKENS // settings.max_seq_length)
+
+
+def _choose_instances(
+    documents: Documents, chosen: np.ndarray, settings: InstanceSettings, purpose: str, key: tuple[int, ...]
+) -> np.ndarray:
+    """All instances of the chosen documents in random order, (n, 5)."""
+    instances = make_instances(documents, chosen, settings, scalar_generator(f"{purpose} pairs", *key))
+    generator(f"{purpose} order", *key).shuffle(instances)
+    return instances
+
+
+def _write_masked(
+    instances: np.ndarray,
     documents: Documents,
-    chosen: np.ndarray,
     tokenizer: Vocabulary,
     settings: InstanceSettings,
     purpose: str,
     key: tuple[int, ...],
 ) -> Batch:
-    """All instances of the chosen documents as masked rows, in random order."""
-    instances = make_instances(documents, chosen, settings, scalar_generator(f"{purpose} pairs", *key))
-    generator(f"{purpose} order", *key).shuffle(instances)
+    """Instances (n, 5) as masked rows."""
     rows = write_instances(instances, documents, tokenizer, settings)
 
     rng = generator(f"{purpose} masking", *key)
