@@ -40,6 +40,7 @@ def documents(make_documents):
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(batches, "BLOCK_TOKENS", 500)
+    monkeypatch.setattr(batches, "PART_TOKENS", 4 * 32)
 
 
 @pytest.mark.parametrize("whole_word_masking", [False, True])
@@ -135,6 +136,21 @@ def test_instances_are_shuffled_within_a_block(make_documents, numbered_vocabula
     rows = np.concatenate([unmasked(batch) for batch in take(stream, 4)])
     before, after = rows[:-1, 1], rows[1:, 1]
     assert 5 < (before > after).sum() < 26  # once or twice if they were in order
+
+
+def test_rows_are_shuffled_beyond_the_part_that_is_written_at_a_time(
+    make_documents, numbered_vocabulary, monkeypatch
+):
+    """A novel is longer than a part; parts that held only its own rows would come one after the other."""
+    documents = make_documents([[word] * 400 for word in (1, 2, 3, 4)])
+    whole = take(BatchStream(documents, numbered_vocabulary, SETTINGS, 8), 6)
+    monkeypatch.setattr(batches, "PART_TOKENS", 4 * 32)
+    parts = take(BatchStream(documents, numbered_vocabulary, SETTINGS, 8), 6)
+    assert [unmasked(batch).tolist() for batch in parts] == [unmasked(batch).tolist() for batch in whole]
+    for batch in parts:
+        assert len(np.unique(unmasked(batch)[:, 1])) >= 3
+    masked = {array.tobytes() for batch in parts for array in (batch["labels"][:4], batch["labels"][4:])}
+    assert len(masked) == 12, "each part draws its own masks"
 
 
 def test_dynamic_masking_is_drawn_anew_and_fixed_masking_repeats(documents, numbered_vocabulary):
