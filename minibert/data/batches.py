@@ -12,8 +12,8 @@ from minibert.data.randomness import generator, scalar_generator
 from minibert.errors import UserError
 
 # Instances are chosen in this many tokens of shuffled documents at a time, then shuffled among themselves:
-# about 130,000 of 128 tokens, 5 MB, three seconds. With smaller blocks, the novels of one block would be most of
-# what a model reads for hundreds of steps.
+# about 130,000 of 128 tokens, 5 MB, a second or two. In a smaller block, a few novels would be most of what a
+# model reads for hundreds of steps.
 BLOCK_TOKENS = 1 << 24
 # So many tokens are then written out as rows at a time: 16 MB.
 PART_TOKENS = 1 << 20

@@ -1,7 +1,7 @@
-"""A model that learns from labels and from the scores of a teacher."""
+"""A model that learns from labels and from a teacher: from its scores, and from its layers."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from minibert import ops
@@ -24,37 +24,71 @@ class DistillationInputs:
 
 @dataclass
 class DistillationOutput:
-    """The loss, and the two that it is made of: that of the labels, and that of the teacher's scores."""
+    """The loss, and those that it is made of: of the labels, of the teacher's scores, and of its layers."""
 
     loss: Array = None
     hard_loss: Array = None
     soft_loss: Array = None
+    hidden_loss: Array = None
+    attention_loss: Array = None
+
+
+@dataclass(frozen=True)
+class _Imitated:
+    """What is imitated layer by layer: an output of both models, its loss, and the two functions for that."""
+
+    output: str
+    loss: str
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+
+
+HIDDEN = _Imitated("hidden_states", "hidden_loss", ops.relation_loss, ops.relation_loss_backward)
+ATTENTION = _Imitated("attentions", "attention_loss", ops.attention_loss, ops.attention_loss_backward)
 
 
 class Distillation(Module):
-    """Trains a student on labels and on a teacher's scores; for a trainer it is a model like any other.
+    """Trains a student on labels and on a teacher; for a trainer it is a model like any other.
 
-        loss = (1 − w) · hard_loss + w · soft_loss
+        loss = (1 − w) · hard_loss + w · soft_loss + w_h · hidden_loss + w_a · attention_loss
 
     ``hard_loss`` is the student's own, ``soft_loss`` is ``ops.soft_cross_entropy`` of the student's scores
     and the teacher's at a ``temperature`` or, for a student that predicts numbers, the squared error between
     the two. ``weight`` is w. The teacher's scores, ``teacher_logits`` (B, K), come with the batch.
+
+    The other two losses compare layers: ``ops.relation_loss`` of hidden states with ``hidden_weight`` w_h,
+    ``ops.attention_loss`` with ``attention_weight`` w_a. Layer l of the student's L imitates layer l L′/L,
+    rounded, of the teacher's L′. The loss of a text is the mean over layers and over pairs of its tokens (or
+    over its tokens, for attention). For these the ``teacher`` itself is needed, which reads the student's
+    tokens; so both must have the same vocabulary.
     """
 
-    losses = ("loss", "hard_loss", "soft_loss")
-
     def __init__(
-        self, student: BertForSequenceClassification, *, temperature: float = 2.0, weight: float = 0.5
+        self,
+        student: BertForSequenceClassification,
+        *,
+        temperature: float = 2.0,
+        weight: float = 0.5,
+        teacher: BertForSequenceClassification | None = None,
+        hidden_weight: float = 0.0,
+        attention_weight: float = 0.0,
     ):
         super().__init__()
         self.student = student
         self.temperature, self.weight = temperature, weight
+        weights = {HIDDEN: hidden_weight, ATTENTION: attention_weight}
+        self.imitated = {imitated: weight for imitated, weight in weights.items() if weight}
+        self.losses = ("loss", "hard_loss", "soft_loss", *(imitated.loss for imitated in self.imitated))
+        if self.imitated:
+            assert teacher is not None, "layers are imitated, so the teacher is needed"
+            teacher.eval()
+            self._ask = teacher.forward  # not the teacher itself: it is no part of what learns
         self._placement, self.training = student.placement, student.training
 
     def prepare(self, *, teacher_logits: Any, labels: Any, **batch: Any) -> DistillationInputs:
         """Check a batch of the student, with labels, and the teacher's scores. Everything is on the host.
 
-        Both losses are sums divided by the student's denominator. Raises UserError for what does not fit the
+        All losses are sums divided by the student's denominator. Raises UserError for what does not fit the
         student.
         """
         inputs = self.student.prepare(labels=labels, **batch)
@@ -68,7 +102,13 @@ class Distillation(Module):
         """A batch as ``prepare`` takes it, or a prepared one that is on the device → losses, cache."""
         if not isinstance(inputs, DistillationInputs):
             inputs = map_arrays(self.device.asarray, self.prepare(**batch))
-        outputs, student_cache = self.student.forward(inputs.student, context=context or self.new_context())
+        hidden, attention = HIDDEN in self.imitated, ATTENTION in self.imitated
+        outputs, student_cache = self.student.forward(
+            inputs.student,
+            context=context or self.new_context(),
+            return_hidden_states=hidden,
+            return_attentions=attention,
+        )
         targets = inputs.student.targets
         assert isinstance(targets, Targets | NumberTargets)  # there are labels
         scores = outputs.logits, inputs.teacher_logits
@@ -79,8 +119,41 @@ class Distillation(Module):
             soft_backward = ops.soft_cross_entropy_backward
             soft_loss, soft_cache = ops.soft_cross_entropy(*scores, self.temperature, targets.denominator)
         loss = (1.0 - self.weight) * outputs.loss + self.weight * soft_loss
-        caches = student_cache, soft_cache, soft_backward
-        return DistillationOutput(loss, outputs.loss, soft_loss), Cache(self, *caches)
+        losses = DistillationOutput(loss, outputs.loss, soft_loss)
+        layer_caches = []
+        if self.imitated:
+            read = replace(inputs.student, targets=None)
+            teacher, _ = self._ask(read, return_hidden_states=hidden, return_attentions=attention)
+            mask = inputs.student.attention_mask.astype(self.dtype)  # (B, S)
+            layer_caches = self._imitate(vars(outputs), vars(teacher), mask, targets.denominator, losses)
+        return losses, Cache(self, student_cache, soft_cache, soft_backward, layer_caches)
+
+    def _imitate(
+        self,
+        student: Mapping[str, Sequence[Array]],
+        teacher: Mapping[str, Sequence[Array]],
+        mask: Array,
+        denominator: Array,
+        losses: DistillationOutput,
+    ) -> list[list[Any]]:
+        """Add what the layers lose. Returns for each kind of value the caches of all layers."""
+        layers, caches = self.student.config.num_hidden_layers, []
+        share = mask / mask.sum(axis=1, keepdims=True)  # of a token in its text, (B, S); 0 for padding
+        queries = share[:, :, None] / (denominator * layers)
+        weights = {HIDDEN: queries * share[:, None, :], ATTENTION: queries}
+        for imitated, weight in self.imitated.items():
+            mine, others = student[imitated.output][-layers:], teacher[imitated.output]
+            depth = len(others) - (imitated is HIDDEN)  # hidden state 0 is that of the embeddings
+            chosen = [others[round((layer + 1) * depth / layers) - 1 - depth] for layer in range(layers)]
+            pairs = [
+                imitated.forward(one.astype(self.dtype), other.astype(self.dtype), weights[imitated])
+                for one, other in zip(mine, chosen, strict=True)
+            ]
+            loss = sum(loss for loss, _ in pairs)
+            setattr(losses, imitated.loss, loss)
+            losses.loss = losses.loss + weight * loss
+            caches.append([cache for _, cache in pairs])
+        return caches
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The student's ``denominator`` for this batch by itself."""
@@ -89,9 +162,16 @@ class Distillation(Module):
     def backward(self, cache: Cache, dloss: Array | float = 1.0) -> None:
         """Add the gradient of ``dloss · loss`` to that of every parameter. The cache is used up.
 
-        forward: the student's loss and the soft loss, which reads the student's logits, are added up; so the
-        student's backward is given the derivatives of both.
+        forward: the student's loss, the soft loss, which reads the student's logits, and the losses of the
+        layers are added up; so the student's backward is given the derivatives of all of them.
         """
+        dloss, derivatives = plain_number(dloss), {}
+        for (imitated, weight), caches in zip(self.imitated.items(), cache.pop(self), strict=True):
+            dlayers = [imitated.backward(weight * dloss, layer_cache) for layer_cache in caches]
+            embeddings = [None] if imitated is HIDDEN else []
+            derivatives[f"d{imitated.output}"] = embeddings + dlayers
         soft_backward = cache.pop(self)
-        dlogits = soft_backward(self.weight * plain_number(dloss), cache.pop(self))
-        self.student.backward(cache.pop(self), dloss=(1.0 - self.weight) * dloss, dlogits=dlogits)
+        dlogits = soft_backward(self.weight * dloss, cache.pop(self))
+        self.student.backward(
+            cache.pop(self), dloss=(1.0 - self.weight) * dloss, dlogits=dlogits, **derivatives
+        )

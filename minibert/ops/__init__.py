@@ -19,6 +19,7 @@ from minibert.ops import (
     cross_entropy_loss,
     embedding_lookup,
     inverted_dropout,
+    layer_imitation,
     layer_normalisation,
     linear_map,
     mean_squared_error,
@@ -84,6 +85,12 @@ span_loss, span_loss_backward = pair(answer_span_loss.span_loss, answer_span_los
 soft_cross_entropy, soft_cross_entropy_backward = pair(
     soft_targets.soft_cross_entropy, soft_targets.soft_cross_entropy_backward
 )
+relation_loss, relation_loss_backward = pair(
+    layer_imitation.relation_loss, layer_imitation.relation_loss_backward
+)
+attention_loss, attention_loss_backward = pair(
+    layer_imitation.attention_loss, layer_imitation.attention_loss_backward
+)
 squared_error, squared_error_backward = pair(
     mean_squared_error.squared_error, mean_squared_error.squared_error_backward
 )
@@ -104,6 +111,8 @@ __all__ = [
     "Cache",
     "adamw_update",
     "attention_bias",
+    "attention_loss",
+    "attention_loss_backward",
     "cosine_loss",
     "cosine_loss_backward",
     "cosine_similarity",
@@ -142,6 +151,8 @@ __all__ = [
     "packed_attention_backward",
     "reference_only",
     "register",
+    "relation_loss",
+    "relation_loss_backward",
     "require_kernels",
     "soft_cross_entropy",
     "soft_cross_entropy_backward",

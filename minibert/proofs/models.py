@@ -102,22 +102,41 @@ def task_cases(device: Device) -> list[Case]:
         cases.append(model_case(what, model, BATCH | targets, zeros, twin))
     for pooling, normalise, targets in [("mean", True, {}), ("max", False, {"labels": [0.5, -1.0, 0.2]})]:
         cases.append(_pairs_case(device, draw, pooling, normalise, targets))
-    for what, config, targets in (
-        ("Distillation", classification, {"labels": CLASSES}),
-        ("Distillation of a regression", regression, scores),
+    for what, config, targets, layers in (
+        ("Distillation", classification, {"labels": CLASSES}, {}),
+        ("Distillation of a regression", regression, scores, {}),
+        (
+            "  and of layers",
+            classification,
+            {"labels": CLASSES},
+            {"hidden_weight": 2.0, "attention_weight": 50.0},
+        ),
     ):
-        cases.append(_distillation_case(what, config, device, draw, targets))
+        cases.append(_distillation_case(what, config, device, draw, targets, layers))
     return cases
 
 
 def _distillation_case(
-    what: str, config: BertConfig, device: Device, draw: Draws, targets: dict[str, Any]
+    what: str,
+    config: BertConfig,
+    device: Device,
+    draw: Draws,
+    targets: dict[str, Any],
+    layers: dict[str, float],
 ) -> Case:
-    """A classifier that learns from labels and from a teacher's scores, with other weights than a half."""
+    """A classifier that learns from labels and from a teacher's scores, with other weights than a half.
+
+    With the weights of ``layers`` it also imitates a teacher of another shape.
+    """
+    shape = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 3}
+    larger = BertConfig.from_dict(config.to_dict() | shape)
 
     def make(dtype: str) -> Distillation:
         student = BertForSequenceClassification(config, device=device, dtype=dtype)
-        return Distillation(student, temperature=1.7, weight=0.3)
+        teacher = (
+            BertForSequenceClassification(larger, device=device, dtype=dtype, seed=5) if layers else None
+        )
+        return Distillation(student, temperature=1.7, weight=0.3, teacher=teacher, **layers)
 
     trainee, twin = with_twin(make, draw)
     teacher_logits = to_numpy(draw.normal(len(CLASSES), config.num_labels))

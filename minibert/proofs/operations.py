@@ -130,6 +130,7 @@ def _head_cases(draw: Draws) -> list[Case]:
     mask = asarray(MASK, dtype="float64")
     pairs = {"x": x(4, 6), "y": x(4, 6)}
     similarities, numbers = x(4), x(4, 2)
+    relations = x(3, 4, 4) * mask[:, :, None]
     spans = asarray([[1, 0, 3], [2, 0, 3]]), asarray([[0.5, 0.0, 0.5], [0.25, 0.25, 0.5]])
     # Sentences of four words, three, one and none.
     words = asarray([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], dtype="float64")
@@ -178,6 +179,18 @@ def _head_cases(draw: Draws) -> list[Case]:
             partial(ops.soft_cross_entropy, teacher_logits=x(5, 7), temperature=1.7, denominator=2.5),
             ops.soft_cross_entropy_backward,
             {"logits": x(5, 7)},
+        ),
+        function_case(
+            "relation_loss",
+            partial(ops.relation_loss, teacher_hidden=x(3, 4, 5), weights=relations),
+            ops.relation_loss_backward,
+            {"hidden": x(3, 4, 6)},
+        ),
+        function_case(
+            "attention_loss",
+            partial(ops.attention_loss, teacher_probabilities=x(3, 3, 4, 4), weights=relations),
+            ops.attention_loss_backward,
+            {"probabilities": x(3, 2, 4, 4)},
         ),
         function_case(
             "span_loss",
