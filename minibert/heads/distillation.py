@@ -120,7 +120,7 @@ class Distillation(Module):
             soft_loss, soft_cache = ops.soft_cross_entropy(*scores, self.temperature, targets.denominator)
         loss = (1.0 - self.weight) * outputs.loss + self.weight * soft_loss
         losses = DistillationOutput(loss, outputs.loss, soft_loss)
-        layer_caches = []
+        layer_caches: dict[_Imitated, list[Any]] = {}
         if self.imitated:
             read = replace(inputs.student, targets=None)
             teacher, _ = self._ask(read, return_hidden_states=hidden, return_attentions=attention)
@@ -135,9 +135,9 @@ class Distillation(Module):
         mask: Array,
         denominator: Array,
         losses: DistillationOutput,
-    ) -> list[list[Any]]:
+    ) -> dict[_Imitated, list[Any]]:
         """Add what the layers lose. Returns for each kind of value the caches of all layers."""
-        layers, caches = self.student.config.num_hidden_layers, []
+        layers, caches = self.student.config.num_hidden_layers, {}
         share = mask / mask.sum(axis=1, keepdims=True)  # of a token in its text, (B, S); 0 for padding
         queries = share[:, :, None] / (denominator * layers)
         weights = {HIDDEN: queries * share[:, None, :], ATTENTION: queries}
@@ -152,7 +152,7 @@ class Distillation(Module):
             loss = sum(loss for loss, _ in pairs)
             setattr(losses, imitated.loss, loss)
             losses.loss = losses.loss + weight * loss
-            caches.append([cache for _, cache in pairs])
+            caches[imitated] = [cache for _, cache in pairs]
         return caches
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,8 +166,9 @@ class Distillation(Module):
         layers are added up; so the student's backward is given the derivatives of all of them.
         """
         dloss, derivatives = plain_number(dloss), {}
-        for (imitated, weight), caches in zip(self.imitated.items(), cache.pop(self), strict=True):
-            dlayers = [imitated.backward(weight * dloss, layer_cache) for layer_cache in caches]
+        for imitated, caches in cache.pop(self).items():
+            dlayer_loss = self.imitated[imitated] * dloss
+            dlayers = [imitated.backward(dlayer_loss, layer_cache) for layer_cache in caches]
             embeddings = [None] if imitated is HIDDEN else []
             derivatives[f"d{imitated.output}"] = embeddings + dlayers
         soft_backward = cache.pop(self)

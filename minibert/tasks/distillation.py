@@ -54,3 +54,25 @@ def ask_teacher(
         replace(feature, inputs=feature.inputs | {"teacher_logits": row})
         for feature, row in zip(features, logits.astype(np.float32), strict=True)
     ]
+
+
+def open_layers(
+    folder: str | Path, task: Task, device: Device, precision: str
+) -> BertForSequenceClassification:
+    """The teacher whose layers a student imitates; `ask_teacher` has found it to be one for the same task.
+
+    Raises UserError if it cannot read the student's tokens.
+    """
+    teacher_task, teacher = open_task(folder, device=device, precision=precision)
+    assert isinstance(teacher, BertForSequenceClassification)
+    if teacher_task.tokenizer.tokens != task.tokenizer.tokens:
+        raise UserError(
+            f"teacher {folder} has another vocabulary than the student, so the layers of both cannot be "
+            "compared; leave out hidden_weight and attention_weight"
+        )
+    if teacher.config.max_position_embeddings < task.options.max_length:
+        raise UserError(
+            f"teacher {folder} reads {teacher.config.max_position_embeddings} tokens at most, but the "
+            f"student {task.options.max_length}; lower max_length (--max-length)"
+        )
+    return teacher

@@ -22,7 +22,7 @@ from minibert.heads.task_models import TaskModel
 from minibert.nn import Module
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
-from minibert.tasks.distillation import ask_teacher
+from minibert.tasks.distillation import ask_teacher, open_layers
 from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.tasks.model_card import write_model_card
@@ -247,7 +247,7 @@ class _Restart:
             trained_on=self.data.digest,
             save_model=functools.partial(task.save, self.model),
             own_state=lambda _: {"best": self.best},
-            trainee=self._trainee(),
+            trainee=self._trainee(run.device),
             batches=batches,
             evaluate=self._evaluate,
             seed=self.seed,
@@ -256,13 +256,17 @@ class _Restart:
             save_every=save_every,
         )
 
-    def _trainee(self) -> Module:
+    def _trainee(self, device: Device) -> Module:
         """What is trained: the model, or something around it."""
         settings, model = self.settings, self.model
         if settings.teacher is None:
             return self.data.task.trainee(model)
         assert isinstance(model, BertForSequenceClassification)  # of the tasks that can be taught
-        return Distillation(model, temperature=settings.temperature, weight=settings.teacher_weight)
+        imitated, teacher = {n: getattr(settings, n) for n in ("hidden_weight", "attention_weight")}, None
+        if any(imitated.values()):
+            teacher = open_layers(settings.teacher, self.data.task, device, settings.precision)
+        scores = {"temperature": settings.temperature, "weight": settings.teacher_weight}
+        return Distillation(model, teacher=teacher, **scores, **imitated)
 
     def run_to_the_end(self) -> dict[str, Any]:
         """Take the steps that are left; return the restart's results."""

@@ -81,6 +81,13 @@ class FinetuneSettings(RunSettings):
         2.0, "Teacher", "divides both models' scores of classes, so that unlikely ones count", least=1e-3
     )
 
+    hidden_weight: float = setting(
+        0.0, "Teacher", "weight of a loss that compares how both models' layers relate the tokens", least=0
+    )
+    attention_weight: float = setting(
+        0.0, "Teacher", "weight of a loss that compares what both models' layers attend to", least=0
+    )
+
     epochs: float = setting(3.0, "Optimiser", "passes over the training data", least=1e-6)
     learning_rate: float = with_default(RunSettings, "learning_rate", 5e-5)
     bias_correction: bool = with_default(RunSettings, "bias_correction", True)
@@ -101,6 +108,9 @@ class FinetuneSettings(RunSettings):
         super().__post_init__()
         if self.teacher is not None and self.task not in TAUGHT:
             raise UserError(f"a teacher is for {' and '.join(TAUGHT)}, not for {self.task}; leave it out")
+        for name in ("hidden_weight", "attention_weight"):
+            if getattr(self, name) and self.teacher is None:
+                raise UserError(f"{name} compares with a teacher; give one (--teacher), or leave it out")
         scores = TASKS[self.task].score_names
         if self.metric is not None and self.metric not in scores:
             raise UserError(

@@ -177,6 +177,21 @@ def test_distill_leaves_a_model(capsys):
     assert evaluate("runs/distilled/best", "dev.tsv").examples == 40
 
 
+def test_layers_are_imitated(monkeypatch):
+    """A student of another size comes closer to what the teacher does inside than by its scores alone."""
+    encoder("same-words", TOKENIZER, 8)
+    student = settings(train="train.tsv", model="same-words", teacher=TEACHER, epochs=4.0)
+    finetune(**student, name="both", hidden_weight=1.0, attention_weight=10.0)
+    reports = [r for r in read_metrics(Path("runs/both/seed-0/metrics.jsonl")) if "loss" in r]
+    for report in reports:
+        parts = 0.5 * report["hard_loss"] + 0.5 * report["soft_loss"]
+        parts += report["hidden_loss"] + 10.0 * report["attention_loss"]
+        assert report["loss"] == pytest.approx(parts, rel=1e-4)
+    for name in ("hidden_loss", "attention_loss"):
+        first, last = (np.mean([r[name] for r in some]) for some in (reports[:10], reports[-10:]))
+        assert last < 0.7 * first
+
+
 # -- Mistakes ----------------------------------------------------------------------------------------
 
 
@@ -196,6 +211,10 @@ def test_a_teacher_of_something_else_is_refused(capsys):
     pairs.pairs = True
     with pytest.raises(UserError, match="trained on single texts, but the training data are pairs of texts"):
         ask_teacher(TEACHER, pairs, texts, [], teacher.device, "float32")
+    with pytest.raises(UserError, match="has another vocabulary than the student"):
+        finetune(**settings(train="train.tsv", model="small", teacher=TEACHER, hidden_weight=1.0))
+    with pytest.raises(UserError, match="attention_weight compares with a teacher; give one"):
+        FinetuneSettings(task="classify", train="x", attention_weight=1.0)
     with pytest.raises(UserError, match="a teacher is for classify and regress, not for tag"):
         FinetuneSettings(task="tag", train="x", teacher=TEACHER)
     with pytest.raises(
