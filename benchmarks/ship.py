@@ -1,8 +1,8 @@
 """``python -m benchmarks.ship RUN``: makes a model of ``minibert/assets`` of a finished pre-training run.
 
 The model in float16, its vocabulary, its learning curve, and its model card. Every measured number in that
-comes from the run's own files or from the model; the rest is told in ``benchmarks/NAME.toml``, NAME being the
-run's, and in which run it began.
+comes from the model, from the run's own files, or from ``blimp.json``, which ``minibert evaluate`` leaves in
+its folder. The rest is told in ``benchmarks/NAME.toml``, NAME being the run's, and in which run it began.
 """
 
 import argparse
@@ -11,17 +11,20 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from benchmarks.finetuning.figures import by_phenomenon, points
 from benchmarks.pretraining import course, describe, milestones, read_run
+from benchmarks.results import table
 from minibert.assets import ASSETS
 from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
-from minibert.files import atomic_folder
+from minibert.files import atomic_folder, read_json
 from minibert.settings import read_settings
 from minibert.tasks import export, fill_mask
 from minibert.tasks.pretrained_card import write_pretrained_card
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import BertTokenizer
 
+BLIMP = "blimp.json"  # in the folder of the run
 LARGEST = 12_000_000  # bytes of the whole folder
 PLACES = {"out": "runs", "prepared": "prepared", "device": "auto", "threads": None, "processes": None}
 
@@ -44,8 +47,8 @@ def main() -> int:
 def ship(run: Path, assets: Path) -> Path:
     """Write the folder, and return it.
 
-    Raises UserError if the run is not finished, was trained on other text than its card tells of, or has left
-    too large a model.
+    Raises UserError if the run is not finished, was trained on other text than its card tells of, was not
+    evaluated on minimal pairs, or has left too large a model.
     """
     record = read_run(run)
     settings = PretrainSettings.from_dict(record["settings"] | PLACES)
@@ -70,6 +73,7 @@ def ship(run: Path, assets: Path) -> Path:
             sections=before
             | {
                 "Course": "\n\n".join([curve, course(record), milestones(record)]),
+                "Minimal pairs": minimal_pairs(run),
                 "Examples": "\n".join(examples(folder, about["sentences"])),
                 "Licence and attribution": about["licence_text"].strip(),
             },
@@ -81,6 +85,21 @@ def ship(run: Path, assets: Path) -> Path:
                 f"{run}: its model takes {size:,} bytes, more than {LARGEST:,}; take a smaller one"
             )
     return assets / settings.name
+
+
+def minimal_pairs(run: Path) -> str:
+    """How often the model finds the English one of two sentences likelier, by phenomenon."""
+    evaluate = f"minibert evaluate --model {run}/final --recipe blimp --data BLiMP.zip --json {run / BLIMP}"
+    measured = read_json(run / BLIMP, f"file of scores; make it with  {evaluate}")
+    shares = {"all": (measured["scores"]["accuracy"], measured["examples"])}
+    shares |= by_phenomenon(measured["details"])
+    rows = [[name.replace("_", " "), f"{n:,}", points(share)] for name, (share, n) in shares.items()]
+    told = (
+        "Of each pair of [BLiMP](https://github.com/alexwarstadt/blimp) one sentence is English, the other "
+        "is nearly the same, but wrong. The model should find the first one likelier (`within_word_l2r`). "
+        "Guessing would be right in 50 of 100."
+    )
+    return f"{told}\n\n{table(['phenomenon', 'pairs', 'right, in 100'], rows)}"
 
 
 def examples(folder: Path, sentences: Iterable[str]) -> Iterator[str]:

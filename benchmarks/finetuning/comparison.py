@@ -5,7 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.finetuning.figures import NAMES, Record, dev_scores, filled, points, score, spread
+from benchmarks.finetuning.figures import (
+    NAMES,
+    Record,
+    by_phenomenon,
+    dev_scores,
+    filled,
+    points,
+    score,
+    spread,
+)
 from benchmarks.finetuning.runs import BUDGETS, DATA_SETS, RUNS, STARTS
 from benchmarks.parts.common import BLUE, GREY, new_axes, save_figure
 from benchmarks.results import paragraph, table
@@ -55,7 +64,7 @@ def phenomena(records: Mapping[str, Record]) -> str:
     anchors = read_settings(ANCHORS)
     names, rows = anchors.pop("names"), []
     tests = [records[f"blimp-{name}"]["figures"]["test"] for name in starts]
-    shares = [_by_phenomenon(test["details"]) for test in tests]
+    shares = [by_phenomenon(test["details"]) for test in tests]
     for phenomenon, theirs in anchors.items():
         if phenomenon == "overall":
             ours, pairs = [score(test, "accuracy") for test in tests], tests[-1]["examples"]
@@ -72,18 +81,6 @@ def phenomena(records: Mapping[str, Record]) -> str:
         71.3 overall as masked language models, and RoBERTa-base 69.5 (BabyLM 2023).""")
     header = ["phenomenon", "pairs", *(TITLES[name] for name in starts), *names]
     return f"{told}\n\n{table(header, rows)}"
-
-
-def _by_phenomenon(details: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[float, int]]:
-    """Share and number of pairs. Selection of arguments belongs to argument structure, as in the paper."""
-    groups: dict[str, list[Mapping[str, float]]] = {}
-    for name, share in details.items():
-        groups.setdefault("argument_structure" if name == "s-selection" else name, []).append(share)
-    counts = {name: int(sum(share["pairs"] for share in group)) for name, group in groups.items()}
-    return {
-        name: (sum(share["accuracy"] * share["pairs"] for share in group) / counts[name], counts[name])
-        for name, group in groups.items()
-    }
 
 
 # -- Distillation ------------------------------------------------------------------------------------

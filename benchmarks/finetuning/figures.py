@@ -65,3 +65,18 @@ def minutes(record: Record) -> str:
 def filled(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table, or nothing if there are no rows."""
     return table(header, rows) if rows else ""
+
+
+def by_phenomenon(details: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[float, int]]:
+    """Of each phenomenon of BLiMP the share of pairs judged rightly, and how many pairs there are.
+
+    Selection of arguments belongs to argument structure, as in the paper.
+    """
+    groups: dict[str, list[Mapping[str, float]]] = {}
+    for name, share in details.items():
+        groups.setdefault("argument_structure" if name == "s-selection" else name, []).append(share)
+    counts = {name: int(sum(share["pairs"] for share in group)) for name, group in groups.items()}
+    return {
+        name: (sum(share["accuracy"] * share["pairs"] for share in group) / counts[name], counts[name])
+        for name, group in groups.items()
+    }

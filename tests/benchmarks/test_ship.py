@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import ship
 from minibert.bert import BertForPreTraining
+from minibert.files import write_json
 from minibert.tasks import pretrain
 from minibert.tasks.pretraining_settings import PretrainSettings
 
@@ -38,6 +39,9 @@ def folder(tmp_path_factory):
             corpus=tuple(str(folder / text) for text in corpus),
         )
         pretrain(settings)
+    scores = {"details": {"binding": {"accuracy": 0.25, "pairs": 40}}, "scores": {"accuracy": 0.625}}
+    for out in ("runs", "other"):
+        write_json(folder / out / "mini" / "blimp.json", {"examples": 80, **scores})
     return folder
 
 
@@ -63,7 +67,15 @@ def test_a_run_becomes_a_model_with_a_card(folder, tmp_path, monkeypatch, capsys
     assert "--corpus wikipedia_en novels" in card and str(folder) not in card, "places of one machine"
     assert card.index("## Before this run") < card.index("## Course")
     assert card.count("- the capital of france is [MASK] . *") == 1
+    assert "| all | 80 | 62.5 |\n| binding | 40 | 25.0 |\n" in card
     assert card.startswith("---\nlicense: cc-by-sa-3.0\n")
+
+
+def test_a_run_that_was_not_evaluated_is_refused(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(ship, "BLIMP", "other.json")
+    assert run(monkeypatch, folder / "runs" / "mini", "--assets", tmp_path) == 2
+    assert "other.json: no such file of scores; make it with  minibert evaluate" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_card_is_not_given_to_another_text(folder, tmp_path, monkeypatch, capsys):
