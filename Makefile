@@ -52,7 +52,7 @@ parity: $(PARITY)/ready  ## compare with transformers on models drawn afresh, an
 bench: $(BENCH)/ready  ## measure against PyTorch, ONNX Runtime and others, into benchmarks/results
 	$(BENCH)/bin/python -m benchmarks all $(ARGS)
 
-finetuning: $(BENCH)/ready  ## fine-tune on the data in ../shared/data (two hours), into benchmarks/results
+finetuning: $(BENCH)/ready  ## fine-tune on the data in ../shared/data (three hours), into benchmarks/results
 	$(BENCH)/bin/python -m benchmarks.finetuning $(ARGS)
 
 clean:  ## remove .venv, .venv-parity, .venv-bench and all caches; runs/ and prepared/ stay
