@@ -95,11 +95,12 @@ def minimal_pairs(run: Path) -> str:
     shares |= by_phenomenon(measured["details"])
     rows = [[name.replace("_", " "), f"{n:,}", points(share)] for name, (share, n) in shares.items()]
     told = (
-        "Of each pair of [BLiMP](https://github.com/alexwarstadt/blimp) one sentence is English, the other "
-        "is nearly the same, but wrong. The model should find the first one likelier (`within_word_l2r`). "
+        "Of each pair of [BLiMP](https://github.com/alexwarstadt/blimp) one sentence is grammatical, the "
+        "other differs in one detail and is not. The model should find the first one likelier "
+        "(`within_word_l2r`). "
         "Guessing would be right in 50 of 100."
     )
-    return f"{told}\n\n{table(['phenomenon', 'pairs', 'right, in 100'], rows)}"
+    return f"{told}\n\n{table(['phenomenon', 'pairs', 'correct, of 100'], rows)}"
 
 
 def examples(folder: Path, sentences: Iterable[str]) -> Iterator[str]:

@@ -128,12 +128,13 @@ def test_learning_from_pairs_stays_in_its_dtype(dtype, pooling):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layers", [{}, {"hidden_weight": 2.0, "attention_weight": 3.0}], ids=["", "layers"])
 @pytest.mark.parametrize("classes", [3, 1], ids=["classes", "numbers"])
-def test_learning_from_a_teacher_stays_in_its_dtype(dtype, classes):
+def test_learning_from_a_teacher_stays_in_its_dtype(dtype, classes, layers):
     student = BertForSequenceClassification(CONFIG.replace(num_labels=classes), device=STRICT, dtype=dtype)
     labels = CLASSES if classes > 1 else [0.5, -1.0, 2.0]
     with strict.record() as made:
-        trainee = Distillation(student)
+        trainee = Distillation(student, teacher=student, **layers)
         _, cache = trainee.forward(**BATCH, labels=labels, teacher_logits=np.ones((len(labels), classes)))
         trainee.backward(cache, np.float64(2.0))
     assert {result.name for _, result in made if result.kind not in "iub"} == {dtype}

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,35 @@ THEIRS = "transformers"  # what in_transformers.py leaves in the folder of a run
 # Of the files of a run; the others tell of folders on the machine.
 KEPT = (
     "metric examples runs best mean deviation scores details queries passages database brute_force agreement "
-    "reranked seconds versions parameters bytes sentences_per_second"
+    "reranked seconds versions speeds"
 ).split()
 
 Record = Mapping[str, Any]  # of a run: MEASURED, and under "figures" its other files by their names
 NAMES = {"f1": "F1", "matthews": "Matthews", "spearman": "Spearman", "exact_match": "exact match"}
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a score is to reach, in points."""
+
+    least: float
+    on: str = "test"
+
+
+AIMS = {
+    ("sst2", "accuracy"): Aim(90, on="dev"),
+    ("mrpc", "f1"): Aim(86),
+    ("stsb-untouched", "spearman"): Aim(82.0),
+    ("stsb-cosine", "spearman"): Aim(86),
+    ("stsb-regression", "spearman"): Aim(86),
+    ("wnut17", "f1"): Aim(38),
+    ("wnut17-crf", "f1"): Aim(38),
+    ("squad", "f1"): Aim(65),
+    ("mrpc-pretrained", "f1"): Aim(82, on="dev"),
+    ("stsb-pretrained", "spearman"): Aim(75, on="dev"),
+    ("blimp-pretrained", "accuracy"): Aim(65),
+    ("sst2-mini", "accuracy"): Aim(85, on="dev"),
+}
 
 
 def read_run(folder: Path) -> Record:
@@ -62,13 +87,25 @@ def minutes(record: Record) -> str:
     return " / ".join(f"{sum(record[kind]) / 60:.1f}" for kind in ("seconds", "processor_seconds"))
 
 
+def describe_aim(name: str, metric: str, figures: Record) -> str:
+    """What was aimed at, and whether it was reached."""
+    aim = AIMS.get((name, metric))
+    if aim is None:
+        return "–"
+    if aim.on == "test":
+        value = score(figures["test"], metric)
+    else:
+        value = np.mean(dev_scores(figures["results"], metric))
+    return f"{aim.least:g} on {aim.on}: {'reached' if round(100 * value, 1) >= aim.least else 'missed'}"
+
+
 def filled(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table, or nothing if there are no rows."""
     return table(header, rows) if rows else ""
 
 
 def by_phenomenon(details: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[float, int]]:
-    """Of each phenomenon of BLiMP the share of pairs judged rightly, and how many pairs there are.
+    """Of each phenomenon of BLiMP the share of pairs judged correctly, and how many pairs there are.
 
     Selection of arguments belongs to argument structure, as in the paper.
     """

@@ -1,10 +1,7 @@
 """The page of what fine-tuning reached, ``finetuning.md``: made from the files that the runs have left."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from benchmarks.finetuning.comparison import comparison, distillation, phenomena, plot
 from benchmarks.finetuning.figures import (
@@ -12,6 +9,7 @@ from benchmarks.finetuning.figures import (
     NAMES,
     THEIRS,
     Record,
+    describe_aim,
     dev_scores,
     filled,
     minutes,
@@ -46,24 +44,6 @@ def write_page(runs: Path, folder: Path) -> Path:
 # -- As text -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Aim:
-    """What a score is to reach, in points."""
-
-    least: float
-    on: str = "test"
-
-
-AIMS = {
-    ("sst2", "accuracy"): Aim(90, on="dev"),
-    ("mrpc", "f1"): Aim(86),
-    ("stsb-untouched", "spearman"): Aim(82.0),
-    ("stsb-cosine", "spearman"): Aim(86),
-    ("stsb-regression", "spearman"): Aim(86),
-    ("wnut17", "f1"): Aim(38),
-    ("wnut17-crf", "f1"): Aim(38),
-    ("squad", "f1"): Aim(65),
-}
 TUNED = "sst2 cola mrpc rte stsb-untouched stsb-cosine stsb-regression wnut17 wnut17-crf squad".split()
 METRICS = {"squad": ("f1", "exact_match"), "mrpc": ("f1", "accuracy")}  # others: that of the data set
 SEARCHES = {"search-untouched": "as it is", "search-tuned": "fine-tuned", "search-reranked": "fine-tuned"}
@@ -123,18 +103,6 @@ def tuned_table(records: Mapping[str, Record]) -> str:
             rows.append(row)
     header = ["data", "examples: train / dev / test", "score", "dev", "test", "aim", "minutes"]
     return filled(header, rows)
-
-
-def describe_aim(name: str, metric: str, figures: Record) -> str:
-    """What was aimed at, and whether it was reached."""
-    aim = AIMS.get((name, metric))
-    if aim is None:
-        return "–"
-    if aim.on == "test":
-        value = score(figures["test"], metric)
-    else:
-        value = np.mean(dev_scores(figures["results"], metric))
-    return f"{aim.least:g} on {aim.on}: {'reached' if round(100 * value, 1) >= aim.least else 'missed'}"
 
 
 def search_tables(records: Mapping[str, Record]) -> str:
@@ -202,7 +170,8 @@ def commands(records: Mapping[str, Record]) -> str:
             f"{command}   # {seconds:,.0f} s"
             for command, seconds in zip(record["commands"], record["seconds"], strict=True)
         ]
-        parts += [f"**{name}**: {RUNS[name].about}", "```sh\n" + "\n".join(lines) + "\n```"]
+        was = f" (run as {record['ran_as']}, when that was `mini`)" if "ran_as" in record else ""
+        parts += [f"**{name}**: {RUNS[name].about}{was}", "```sh\n" + "\n".join(lines) + "\n```"]
         origins.setdefault(origin(record), []).append(f"{name} {record['when']}")
     return "\n\n".join(
         [*parts, *(f"<sub>Measured: {'; '.join(whens)}; {what}.</sub>" for what, whens in origins.items())]

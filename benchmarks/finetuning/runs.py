@@ -238,7 +238,7 @@ def _students() -> list[Run]:
         "$runs/sst2/best $runs/sst2-mini/best $runs/sst2-tiny/best"
     )
     needs = ("sst2", "sst2-mini", "sst2-tiny")
-    return [*runs, Run("sst2-speed", "sentences a second, in turn", (command,), 0.5, needs)]
+    return [*runs, Run("sst2-speed", "sentences per second, in turn", (command,), 0.5, needs)]
 
 
 ALL = PREPARATIONS + FROM_THE_ENCODER + SEARCHES + STRATEGIES + COMPARISONS + _students()
@@ -252,6 +252,7 @@ QUICK = {
     "minibert evaluate": "--limit 8",
     "minibert search evaluate": "--limit 8",
     "minibert search pairs": "--limit 8",
+    "python -m benchmarks.finetuning.speed": "--limit 8",
 }
 
 

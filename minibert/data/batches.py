@@ -15,7 +15,7 @@ from minibert.errors import UserError
 # about 130,000 of 128 tokens, 5 MB, a second or two. In a smaller block, a few novels would be most of what a
 # model reads for hundreds of steps.
 BLOCK_TOKENS = 1 << 24
-# So many tokens are then written out as rows at a time: 16 MB.
+# Rows are then written for this many tokens at a time: 16 MB.
 PART_TOKENS = 1 << 20
 
 Batch = dict[str, np.ndarray]
@@ -75,9 +75,10 @@ class BatchStream:
         """
         self._pass, self._block, self._row = state["pass"], state["block"], state["row"]
         self._plan = self._plan_pass()
-        if self._block >= len(self._plan):
+        if self._block < len(self._plan):
+            self._instances = self._choose_instances()
+        if self._block >= len(self._plan) or self._row > len(self._instances):
             raise UserError(f"the saved position {state} lies beyond these documents: the corpus has changed")
-        self._instances = self._choose_instances()
         self._write_part()
 
     def __iter__(self) -> Iterator[Batch]:
@@ -136,12 +137,12 @@ def held_out_batches(
 ) -> Iterator[Batch]:
     """At most ``limit`` batches of instances, always the same ones; each document is used at most once.
 
-    They are like those of ``BatchStream``, except that the last one may be smaller.
+    They are like those of ``BatchStream``, except that the last one of a million tokens may be smaller.
     Raises UserError if there are too few documents.
     """
     _check_documents(documents, settings, "evaluate on")
     plan = _plan_pass(documents, generator("held-out documents", seed))
-    size = max(1, _rows_of_part(settings) // batch_size) * batch_size
+    size = _rows_of_part(settings)
     made = 0
     for block, chosen in enumerate(plan):
         instances = _choose_instances(documents, chosen, settings, "held-out", (seed, block))

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, map_arrays
+from minibert.arrays import Array, get_array_module, map_arrays
+from minibert.errors import UserError
 from minibert.heads.inputs import NumberTargets, TaskInputs, computed_earlier
 from minibert.heads.task_models import BertForSequenceClassification
 from minibert.nn import Context, Module
@@ -24,7 +25,7 @@ class DistillationInputs:
 
 @dataclass
 class DistillationOutput:
-    """The loss, and those that it is made of: of the labels, of the teacher's scores, and of its layers."""
+    """The loss and its parts: from the labels, from the teacher's scores and from its layers."""
 
     loss: Array = None
     hard_loss: Array = None
@@ -35,7 +36,7 @@ class DistillationOutput:
 
 @dataclass(frozen=True)
 class _Imitated:
-    """What is imitated layer by layer: an output of both models, its loss, and the two functions for that."""
+    """A kind of value that is imitated in every layer: its output, its loss, forward and backward of that."""
 
     output: str
     loss: str
@@ -57,10 +58,13 @@ class Distillation(Module):
     the two. ``weight`` is w. The teacher's scores, ``teacher_logits`` (B, K), come with the batch.
 
     The other two losses compare layers: ``ops.relation_loss`` of hidden states with ``hidden_weight`` w_h,
-    ``ops.attention_loss`` with ``attention_weight`` w_a. Layer l of the student's L imitates layer l L′/L,
-    rounded, of the teacher's L′. The loss of a text is the mean over layers and over pairs of its tokens (or
-    over its tokens, for attention). For these the ``teacher`` itself is needed, which reads the student's
-    tokens; so both must have the same vocabulary.
+    ``ops.attention_loss`` with ``attention_weight`` w_a. Layer l of the student's L imitates layer ⌈l L′/L⌉
+    of the teacher's L′. The loss of a text is the mean over layers and over pairs of its tokens (for
+    attention: over its tokens); the losses of all texts are added up and divided by the student's
+    denominator. Here the ``teacher`` itself is needed, which reads the student's tokens. So both must have
+    the same vocabulary.
+
+    Raises UserError if the teacher is missing, or too small to read what the student reads.
     """
 
     def __init__(
@@ -80,10 +84,22 @@ class Distillation(Module):
         self.imitated = {imitated: weight for imitated, weight in weights.items() if weight}
         self.losses = ("loss", "hard_loss", "soft_loss", *(imitated.loss for imitated in self.imitated))
         if self.imitated:
-            assert teacher is not None, "layers are imitated, so the teacher is needed"
-            teacher.eval()
-            self._ask = teacher.forward  # not the teacher itself: it is no part of what learns
+            self._set_teacher(teacher)
         self._placement, self.training = student.placement, student.training
+
+    def _set_teacher(self, teacher: BertForSequenceClassification | None) -> None:
+        if teacher is None:
+            raise UserError("layers are imitated (hidden_weight, attention_weight), so give the teacher, too")
+        for size in ("vocab_size", "type_vocab_size", "max_position_embeddings"):
+            its, needed = getattr(teacher.config, size), getattr(self.student.config, size)
+            if its < needed:
+                raise UserError(
+                    f"the teacher's {size} is {its}, the student's {needed}; give a teacher that can read "
+                    "all that the student reads"
+                )
+        teacher.eval()
+        self._depth = teacher.config.num_hidden_layers
+        self._ask = teacher.forward  # not the teacher itself: it is no part of what learns
 
     def prepare(self, *, teacher_logits: Any, labels: Any, **batch: Any) -> DistillationInputs:
         """Check a batch of the student, with labels, and the teacher's scores. Everything is on the host.
@@ -123,7 +139,7 @@ class Distillation(Module):
         layer_caches: dict[_Imitated, list[Any]] = {}
         if self.imitated:
             read = replace(inputs.student, targets=None)
-            teacher, _ = self._ask(read, return_hidden_states=hidden, return_attentions=attention)
+            teacher = self._ask(read, return_hidden_states=hidden, return_attentions=attention)[0]
             mask = inputs.student.attention_mask.astype(self.dtype)  # (B, S)
             layer_caches = self._imitate(vars(outputs), vars(teacher), mask, targets.denominator, losses)
         return losses, Cache(self, student_cache, soft_cache, soft_backward, layer_caches)
@@ -136,18 +152,18 @@ class Distillation(Module):
         denominator: Array,
         losses: DistillationOutput,
     ) -> dict[_Imitated, list[Any]]:
-        """Add what the layers lose. Returns for each kind of value the caches of all layers."""
+        """Add the layer losses to ``losses``. Returns the caches of all layers, by kind."""
         layers, caches = self.student.config.num_hidden_layers, {}
-        share = mask / mask.sum(axis=1, keepdims=True)  # of a token in its text, (B, S); 0 for padding
+        xp = get_array_module(mask)
+        share = mask / xp.maximum(mask.sum(axis=1, keepdims=True), 1)  # of a token in its text, (B, S)
         queries = share[:, :, None] / (denominator * layers)
         weights = {HIDDEN: queries * share[:, None, :], ATTENTION: queries}
         for imitated, weight in self.imitated.items():
-            mine, others = student[imitated.output][-layers:], teacher[imitated.output]
-            depth = len(others) - (imitated is HIDDEN)  # hidden state 0 is that of the embeddings
-            chosen = [others[round((layer + 1) * depth / layers) - 1 - depth] for layer in range(layers)]
+            mine, its = student[imitated.output][-layers:], teacher[imitated.output][-self._depth :]
+            chosen = [its[((layer + 1) * self._depth - 1) // layers] for layer in range(layers)]
             pairs = [
-                imitated.forward(one.astype(self.dtype), other.astype(self.dtype), weights[imitated])
-                for one, other in zip(mine, chosen, strict=True)
+                imitated.forward(*(x.astype(self.dtype, copy=False) for x in both), weights[imitated])
+                for both in zip(mine, chosen, strict=True)
             ]
             loss = sum(loss for loss, _ in pairs)
             setattr(losses, imitated.loss, loss)

@@ -45,8 +45,8 @@ def attention_loss(probabilities: Array, teacher_probabilities: Array, weights: 
     probabilities p (B, A, S, S), teacher_probabilities (B, A′, S, S), weights (B, S, S) or of a shape that is
     broadcast to it, 0 for padding → loss, a 0-d array. The teacher has no derivative.
 
-    Related: Jiao et al. 2020, "TinyBERT", which compares the scores of each head, of which both models have
-    equally many.
+    Related: Jiao et al. 2020, "TinyBERT", which compares the scores of each head, and so needs the same
+    number of heads in both models.
     """
     difference = probabilities.mean(axis=1) - teacher_probabilities.mean(axis=1)  # (B, S, S)
     return (weights * difference * difference).sum(), (weights, difference, probabilities.shape[1])

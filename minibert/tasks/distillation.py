@@ -1,4 +1,4 @@
-"""Distillation: a fine-tuned model, the teacher, says of every training example what it thinks."""
+"""Distillation: a fine-tuned model, the teacher, says what it thinks of every training example."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,12 +25,14 @@ def ask_teacher(
     features: Sequence[Feature],
     device: Device,
     precision: str,
-) -> list[Feature]:
-    """The features of the examples, each with the teacher's scores for it: ``teacher_logits`` (K,).
+    *,
+    same_vocabulary: bool = False,
+) -> tuple[list[Feature], BertForSequenceClassification]:
+    """The features of the examples, each with the teacher's scores, ``teacher_logits`` (K,); and the teacher.
 
-    The teacher reads the examples with its own tokenizer, so it need not share the student's vocabulary. Its
-    labels may come in another order. Raises UserError if ``folder`` does not hold a model for the same task,
-    with the same labels.
+    The teacher reads the examples with its own tokenizer, so it need not share the student's vocabulary
+    unless ``same_vocabulary`` says so. Its labels may come in another order. Raises UserError if ``folder``
+    does not hold a model for the same task, with the same labels.
     """
     teacher_task, teacher = open_task(folder, device=device, precision=precision)
     if not isinstance(teacher_task, TextTask) or teacher_task.name != task.name or teacher_task.several:
@@ -46,33 +48,17 @@ def ask_teacher(
     if teacher_task.pairs not in (None, task.pairs):
         reads, given = (KINDS[bool(pairs)] for pairs in (teacher_task.pairs, task.pairs))
         raise UserError(f"teacher {folder} was trained on {reads}, but the training data are {given}")
+    if same_vocabulary and teacher_task.tokenizer.tokens != task.tokenizer.tokens:
+        raise UserError(
+            f"teacher {folder} has another vocabulary than the student, so their layers cannot be compared; "
+            "leave out --hidden-weight and --attention-weight, or give a teacher with the same vocabulary"
+        )
     assert isinstance(teacher, BertForSequenceClassification)  # of such a task
     logits = teacher_task.logits(teacher, examples, BATCH_SIZE)  # (N, K)
     if task.labels:
         logits = logits[:, [teacher_task.labels.index(label) for label in task.labels]]
-    return [
+    told = [
         replace(feature, inputs=feature.inputs | {"teacher_logits": row})
         for feature, row in zip(features, logits.astype(np.float32), strict=True)
     ]
-
-
-def open_layers(
-    folder: str | Path, task: Task, device: Device, precision: str
-) -> BertForSequenceClassification:
-    """The teacher whose layers a student imitates; `ask_teacher` has found it to be one for the same task.
-
-    Raises UserError if it cannot read the student's tokens.
-    """
-    teacher_task, teacher = open_task(folder, device=device, precision=precision)
-    assert isinstance(teacher, BertForSequenceClassification)
-    if teacher_task.tokenizer.tokens != task.tokenizer.tokens:
-        raise UserError(
-            f"teacher {folder} has another vocabulary than the student, so the layers of both cannot be "
-            "compared; leave out hidden_weight and attention_weight"
-        )
-    if teacher.config.max_position_embeddings < task.options.max_length:
-        raise UserError(
-            f"teacher {folder} reads {teacher.config.max_position_embeddings} tokens at most, but the "
-            f"student {task.options.max_length}; lower max_length (--max-length)"
-        )
-    return teacher
+    return told, teacher

@@ -22,7 +22,7 @@ from minibert.heads.task_models import TaskModel
 from minibert.nn import Module
 from minibert.plots import plot_finetuning
 from minibert.settings import read_settings
-from minibert.tasks.distillation import ask_teacher, open_layers
+from minibert.tasks.distillation import ask_teacher
 from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.tasks.model_card import write_model_card
@@ -151,6 +151,7 @@ class Data:
     features: Sequence[Feature]  # the examples of ``train`` written out
     digest: str  # of the examples
     skipped: int  # examples left out
+    teacher: BertForSequenceClassification | None = None  # whose layers are imitated
 
     def describe(self) -> str:
         """One line."""
@@ -190,11 +191,19 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
 
 
 def _ask_teacher(settings: FinetuneSettings, data: Data, device: Device) -> Data:
-    """The same data, whose features say also what the teacher thinks of each example."""
+    """The same data, whose features say also what the teacher thinks of each example; and the teacher."""
     assert settings.teacher is not None
     print(f"asking the teacher {settings.teacher}", flush=True)
-    features = ask_teacher(settings.teacher, data.task, data.train, data.features, device, settings.precision)
-    return replace(data, features=features)
+    features, teacher = ask_teacher(
+        settings.teacher,
+        data.task,
+        data.train,
+        data.features,
+        device,
+        settings.precision,
+        same_vocabulary=settings.imitates_layers,
+    )
+    return replace(data, features=features, teacher=teacher if settings.imitates_layers else None)
 
 
 def _check_model(settings: FinetuneSettings, task: Task) -> None:
@@ -247,7 +256,7 @@ class _Restart:
             trained_on=self.data.digest,
             save_model=functools.partial(task.save, self.model),
             own_state=lambda _: {"best": self.best},
-            trainee=self._trainee(run.device),
+            trainee=self._trainee(),
             batches=batches,
             evaluate=self._evaluate,
             seed=self.seed,
@@ -256,17 +265,20 @@ class _Restart:
             save_every=save_every,
         )
 
-    def _trainee(self, device: Device) -> Module:
+    def _trainee(self) -> Module:
         """What is trained: the model, or something around it."""
         settings, model = self.settings, self.model
         if settings.teacher is None:
             return self.data.task.trainee(model)
         assert isinstance(model, BertForSequenceClassification)  # of the tasks that can be taught
-        imitated, teacher = {n: getattr(settings, n) for n in ("hidden_weight", "attention_weight")}, None
-        if any(imitated.values()):
-            teacher = open_layers(settings.teacher, self.data.task, device, settings.precision)
-        scores = {"temperature": settings.temperature, "weight": settings.teacher_weight}
-        return Distillation(model, teacher=teacher, **scores, **imitated)
+        return Distillation(
+            model,
+            temperature=settings.temperature,
+            weight=settings.teacher_weight,
+            teacher=self.data.teacher,
+            hidden_weight=settings.hidden_weight,
+            attention_weight=settings.attention_weight,
+        )
 
     def run_to_the_end(self) -> dict[str, Any]:
         """Take the steps that are left; return the restart's results."""

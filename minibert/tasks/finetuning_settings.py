@@ -108,9 +108,16 @@ class FinetuneSettings(RunSettings):
         super().__post_init__()
         if self.teacher is not None and self.task not in TAUGHT:
             raise UserError(f"a teacher is for {' and '.join(TAUGHT)}, not for {self.task}; leave it out")
-        for name in ("hidden_weight", "attention_weight"):
-            if getattr(self, name) and self.teacher is None:
-                raise UserError(f"{name} compares with a teacher; give one (--teacher), or leave it out")
+        if self.imitates_layers and self.teacher is None:
+            raise UserError(
+                "hidden_weight and attention_weight compare with a teacher; give one (--teacher), or leave "
+                "them out"
+            )
+        if self.imitates_layers and (self.features or self.freeze == "all"):
+            raise UserError(
+                "hidden_weight and attention_weight teach the encoder, which does not learn here; leave them "
+                "out, or leave out features and freeze"
+            )
         scores = TASKS[self.task].score_names
         if self.metric is not None and self.metric not in scores:
             raise UserError(
@@ -124,6 +131,11 @@ class FinetuneSettings(RunSettings):
             )
         if self.features and (self.freeze or self.layerwise_lr != 1.0):
             raise UserError("with features no layer of the encoder learns; leave out freeze and layerwise_lr")
+
+    @property
+    def imitates_layers(self) -> bool:
+        """Whether the student learns from the teacher's layers, too."""
+        return self.hidden_weight > 0 or self.attention_weight > 0
 
     @property
     def seeds(self) -> range:

@@ -133,7 +133,7 @@ def test_the_teachers_scores_are_in_the_order_of_the_students_labels():
         task = Classify(OTHER, labels=labels)
         task.pairs = False
         features = task.features(examples, training=True)
-        asked.append(ask_teacher(TEACHER, task, examples, features, teacher.device, "float32"))
+        asked.append(ask_teacher(TEACHER, task, examples, features, teacher.device, "float32")[0])
     logits = teacher_task.logits(teacher, examples, 8)
     for one, other, row in zip(*asked, logits, strict=True):
         by_label = dict(zip(teacher_task.labels, row, strict=True))
@@ -177,8 +177,8 @@ def test_distill_leaves_a_model(capsys):
     assert evaluate("runs/distilled/best", "dev.tsv").examples == 40
 
 
-def test_layers_are_imitated(monkeypatch):
-    """A student of another size comes closer to what the teacher does inside than by its scores alone."""
+def test_layers_are_imitated():
+    """A student of another size comes closer to what happens in the teacher's layers."""
     encoder("same-words", TOKENIZER, 8)
     student = settings(train="train.tsv", model="same-words", teacher=TEACHER, epochs=4.0)
     finetune(**student, name="both", hidden_weight=1.0, attention_weight=10.0)
@@ -213,8 +213,11 @@ def test_a_teacher_of_something_else_is_refused(capsys):
         ask_teacher(TEACHER, pairs, texts, [], teacher.device, "float32")
     with pytest.raises(UserError, match="has another vocabulary than the student"):
         finetune(**settings(train="train.tsv", model="small", teacher=TEACHER, hidden_weight=1.0))
-    with pytest.raises(UserError, match="attention_weight compares with a teacher; give one"):
+    with pytest.raises(UserError, match="attention_weight compare with a teacher; give one"):
         FinetuneSettings(task="classify", train="x", attention_weight=1.0)
+    for frozen in ({"freeze": "all"}, {"features": (-1,)}):
+        with pytest.raises(UserError, match="teach the encoder, which does not learn here"):
+            FinetuneSettings(task="classify", train="x", teacher=TEACHER, hidden_weight=1.0, **frozen)
     with pytest.raises(UserError, match="a teacher is for classify and regress, not for tag"):
         FinetuneSettings(task="tag", train="x", teacher=TEACHER)
     with pytest.raises(
