@@ -46,26 +46,36 @@ def write_page(
 
 def _section(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
     first = _seconds(rows[0][1])
-    cells, whys, machines = [], [], set()
-    for record, found in rows:
-        runs, seconds = list(found["runs"].values()), _seconds(found)
-        cells.append(
-            [
-                record["name"] + (" (failed)" if record.get("failed") else ""),
-                _spread([run["loss"] for run in runs], 3),
-                f"{runs[0]['steps']:,}",
-                f"{np.mean([run['tokens'] for run in runs]) / 1e6:.1f}",
-                f"{found['time']['step_seconds'] * 1e3:.0f}" if seconds else "–",
-                format_seconds(seconds) if seconds else "–",
-                f"{first / seconds:.2f}" if first and seconds else "–",
-                str(len(runs)),
-            ]
-        )
-        whys.append(f"- **{record['name']}**: {record['why']}")
+    cells, machines = [], set()
+    records = [(record, found) for record, found in rows if not record.get("failed")]
+    for record, found in records:
+        seconds = _seconds(found)
+        times = ["–"] * 3
         if seconds:
+            step = f"{found['time']['step_seconds'] * 1e3:.0f}"
+            times = [step, format_seconds(seconds), f"{first / seconds:.2f}" if first else "–"]
             machine = found["time"]["machine"]
             machines.add(f"{machine['processor']}, {machine['threads']} threads")
-    return [table(COLUMNS, cells), "\n".join(whys), f"<sub>Timed on: {'; '.join(sorted(machines))}.</sub>"]
+        loss, steps, tokens, seeds = _reached(found)
+        cells.append([record["name"], loss, steps, tokens, *times, seeds])
+    parts = [table(COLUMNS, cells), _whys(records), f"<sub>Timed on: {'; '.join(sorted(machines))}.</sub>"]
+    tried = [(record, found) for record, found in rows if record.get("failed")]
+    if tried:
+        told = "Tried beside the last record above, whose other settings they share, and no better:"
+        others = [[record["name"], *_reached(found)] for record, found in tried]
+        parts += [told, table([*COLUMNS[:4], COLUMNS[-1]], others), _whys(tried)]
+    return parts
+
+
+def _reached(found: Mapping[str, Any]) -> list[str]:
+    """Loss, steps, million tokens and seeds of the runs."""
+    runs = list(found["runs"].values())
+    tokens = f"{np.mean([run['tokens'] for run in runs]) / 1e6:.1f}"
+    return [_spread([run["loss"] for run in runs], 3), f"{runs[0]['steps']:,}", tokens, str(len(runs))]
+
+
+def _whys(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
+    return "\n".join(f"- **{record['name']}**: {record['why']}" for record, _ in rows)
 
 
 def _seconds(found: Mapping[str, Any]) -> float | None:

@@ -105,6 +105,10 @@ def test_the_page_and_the_picture(track, tmp_path, monkeypatch):
         ("b", "2", "10000", "0:30", "4.00", "1"),
     ]
     assert "- **b**: b, of course." in page and "**c**" not in page  # which has not been run
+    results["docs/c"] = {"runs": {"0": results["docs/a"]["runs"]["0"] | {"loss": 9.5}}}
+    write_page([*records[:2], ("docs", records[2][1] | {"failed": True})], results, tmp_path)
+    records_above, tried = (tmp_path / "speedrun.md").read_text().split("no better:")
+    assert "| c | 9.500 | 2 | 0.0 | 1 |\n\n- **c**: c, of course." in tried and "**c**" not in records_above
     assert (tmp_path / "speedrun.png").stat().st_size > 1000
 
 
