@@ -124,8 +124,11 @@ def _size(records: Mapping[str, Record], name: str) -> list[str]:
 
 def plot(records: Mapping[str, Record], path: Path) -> None:
     """All starts side by side: a panel a data set, a dot a seed, a line at the mean."""
-    figure, axes = new_axes(12, 3.2, ncols=len(BUDGETS))
-    for one, recipe in zip(axes, BUDGETS, strict=True):
+    shown = [recipe for recipe in BUDGETS if any(f"{recipe}-{start}" in records for start in STARTS)]
+    if not shown:
+        return
+    figure, ((*axes,),) = new_axes(2.6 * len(shown), 3.2, ncols=len(shown), squeeze=False)
+    for one, recipe in zip(axes, shown, strict=True):
         data = DATA_SETS[recipe]
         one.set_title(f"{data.title}: {NAMES.get(data.metric, data.metric)}", fontsize=10)
         one.set_xticks(range(len(STARTS)), [title.replace(" ", "\n", 1) for title in TITLES.values()])

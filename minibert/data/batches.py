@@ -137,7 +137,7 @@ def held_out_batches(
 ) -> Iterator[Batch]:
     """At most ``limit`` batches of instances, always the same ones; each document is used at most once.
 
-    They are like those of ``BatchStream``, except that the last one of a million tokens may be smaller.
+    They are like those of ``BatchStream``, except that the last one of each part may be smaller.
     Raises UserError if there are too few documents.
     """
     _check_documents(documents, settings, "evaluate on")

@@ -126,8 +126,7 @@ def test_the_picture_has_a_dot_for_every_seed(tmp_path, monkeypatch):
     page.write_page(tmp_path, tmp_path / "results")
     (axes,) = [axes for axes in drawn[0].axes if axes.get_title() == "MRPC: F1"]
     assert [list(line.get_ydata()) for line in axes.lines] == [[40, 50, 45], [60, 70]]
-    titles = [axes.get_title().split(":")[0] for axes in drawn[0].axes]
-    assert titles == ["SST-2", "CoLA", "MRPC", "STS-B", "WNUT-17"]
+    assert len(drawn[0].axes) == 1, "no panel without runs"
 
 
 def test_minimal_pairs_by_phenomenon(tmp_path):
