@@ -77,9 +77,8 @@ def phenomena(records: Mapping[str, Record]) -> str:
         100. The pseudo-log-likelihood hides the rest of a word while one piece of it is scored
         (`within_word_l2r`). The figures of the last four come with the data (Warstadt et al. 2020).
         These models read from left to right, and have read more: 83 million words (LSTM), 103 million
-        (Transformer-XL),
-        billions (5-gram, GPT-2). From ten million words the GPT-BERT baselines of BabyLM 2025 reach 69.1 to
-        71.3 overall as masked language models, and RoBERTa-base 69.5 (BabyLM 2023).""")
+        (Transformer-XL), billions (5-gram, GPT-2). From ten million words the GPT-BERT baselines of BabyLM
+        2025 reach 69.1 to 71.3 overall as masked language models, and RoBERTa-base 69.5 (BabyLM 2023).""")
     header = ["phenomenon", "pairs", *(TITLES[name] for name in starts), *names]
     return f"{told}\n\n{table(header, rows)}"
 

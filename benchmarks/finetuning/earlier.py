@@ -11,7 +11,7 @@ from benchmarks.measure import ROOT
 from minibert.errors import UserError
 from minibert.files import atomic_folder
 
-COMMIT = "8d38a53"  # the last one with that model
+COMMIT = "8d38a53"  # which brought that model
 FOLDER = "minibert/assets/mini"
 
 
