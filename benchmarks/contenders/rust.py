@@ -7,7 +7,7 @@ from tokenizers.trainers import WordPieceTrainer
 from benchmarks import texts
 from benchmarks.worker import Contender
 from minibert.text import BertTokenizer
-from minibert.text.tokenizer import SPECIAL_TOKENS
+from minibert.text.bert_tokenizer import SPECIAL_TOKENS
 
 
 def tokenizer(vocabulary: str, text: str, pieces: int) -> Contender:

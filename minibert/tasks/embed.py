@@ -18,7 +18,7 @@ from minibert.errors import UserError
 from minibert.files import atomic_file, read_json
 from minibert.heads import SentenceEncoder
 from minibert.text import BertTokenizer
-from minibert.text.tokenizer import CONFIG_KEYS
+from minibert.text.bert_tokenizer import CONFIG_KEYS
 
 # Where the sentence-transformers library finds the length that texts are cut to: {"max_seq_length": tokens}.
 LENGTH_FILE = "sentence_bert_config.json"

@@ -1,5 +1,6 @@
 """Text to token ids and back: normalising, WordPiece, learning a vocabulary."""
 
-from minibert.text.tokenizer import BertTokenizer
+from minibert.text.bert_tokenizer import BertTokenizer
+from minibert.text.tokenizer import PretrainedTokenizer
 
-__all__ = ["BertTokenizer"]
+__all__ = ["BertTokenizer", "PretrainedTokenizer"]

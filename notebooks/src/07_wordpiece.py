@@ -614,5 +614,5 @@ the pieces; with a few examples it stays noise.
 r"""
 **Next:** [08 · Attention](08_attention.ipynb), where the tokens look at each other. The code of this notebook:
 [normalise.py](../minibert/text/normalise.py), [wordpiece.py](../minibert/text/wordpiece.py),
-[learn.py](../minibert/text/learn.py), [tokenizer.py](../minibert/text/tokenizer.py).
+[learn.py](../minibert/text/learn.py), [bert_tokenizer.py](../minibert/text/bert_tokenizer.py), [tokenizer.py](../minibert/text/tokenizer.py).
 """

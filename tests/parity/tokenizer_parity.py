@@ -23,8 +23,8 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 
 from minibert.text import BertTokenizer, unicode_tables
+from minibert.text.bert_tokenizer import SPECIAL_TOKENS
 from minibert.text.normalise import code_points
-from minibert.text.tokenizer import SPECIAL_TOKENS
 
 
 def reference_tokenizer(ours: BertTokenizer) -> Tokenizer:

@@ -1,0 +1,353 @@
+"""BertTokenizer: text to token ids and back, with the names and the behaviour of Hugging Face's."""
+
+import re
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from minibert.assets import model_folder, model_names
+from minibert.errors import UserError
+from minibert.files import read_json, read_text, write_json, write_text
+from minibert.text.learn import count_words, learn_vocabulary
+from minibert.text.normalise import CHUNK, Memo, Normaliser, chunks
+from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
+from minibert.text.wordpiece import CONTINUATION, WordPiece
+
+SPECIAL_TOKENS = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+
+# Our options and their names in tokenizer_config.json; the last three are our own, ignored by other programs.
+CONFIG_KEYS = {
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "split_cjk": "tokenize_chinese_chars",
+    "model_max_length": "model_max_length",
+    "max_characters_per_word": "max_characters_per_word",
+    "protect_special_tokens": "protect_special_tokens",
+    "original_characters": "original_characters",
+}
+
+# Written without a space before them when decoding.
+_GLUED = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
+
+
+class BertTokenizer(PretrainedTokenizer):
+    """WordPiece tokenizer of BERT.
+
+    Args:
+        vocab: the tokens; a token's id is its index. Must hold [PAD], [UNK], [CLS], [SEP], [MASK].
+        lowercase, strip_accents, split_cjk, original_characters: see `Normaliser`.
+        max_characters_per_word: a longer word is [UNK]. 100 in transformers, 200 in google-bert.
+        protect_special_tokens: whether "[MASK]" in a text is the token [MASK] (transformers), or
+            a bracket, a word, a bracket (google-bert).
+        model_max_length: the max_length of ``truncation=True`` and ``padding="max_length"`` if none is given.
+
+    The defaults give the ids of current transformers. The original's behaviour is
+    ``BertTokenizer(vocab, **BertTokenizer.ORIGINAL)``.
+
+    The ids of each chunk of text between two spaces are cached, so that most text costs one dictionary
+    look-up per chunk. The cached chunks have at most `CACHED_CHARACTERS` characters in total. A tokenizer
+    can be pickled (for worker processes), without its cache.
+    """
+
+    special_tokens = SPECIAL_TOKENS
+    ORIGINAL: ClassVar[dict[str, Any]] = dict(
+        max_characters_per_word=200, protect_special_tokens=False, original_characters=True
+    )
+    CACHED_CHARACTERS = 2**21
+
+    def __init__(
+        self,
+        vocab: Sequence[str],
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_cjk: bool = True,
+        max_characters_per_word: int = 100,
+        protect_special_tokens: bool = True,
+        original_characters: bool = False,
+        model_max_length: int | None = None,
+    ) -> None:
+        self._set_tokens(vocab)
+        self.lowercase = lowercase
+        self.strip_accents = strip_accents
+        self.split_cjk = split_cjk
+        self.max_characters_per_word = max_characters_per_word
+        self.protect_special_tokens = protect_special_tokens
+        self.original_characters = original_characters
+        self.model_max_length = model_max_length
+        self.continues_word = np.array([token.startswith(CONTINUATION) for token in self.tokens])  # (V,)
+
+        self._normaliser = Normaliser(
+            lowercase=lowercase,
+            strip_accents=strip_accents,
+            split_cjk=split_cjk,
+            original_characters=original_characters,
+        )
+        self._wordpiece = WordPiece(self.vocab, self.unk_id, max_characters_per_word)
+        protected = "|".join(map(re.escape, SPECIAL_TOKENS.values()))
+        self._special = re.compile(protected if protect_special_tokens else "(?!)")  # (?!) never matches
+        self._chunk_ids = Memo(self._compute_chunk_ids, self.CACHED_CHARACTERS, _chunk_size)
+        # Spans, pairs of numbers, take several times as much memory as ids.
+        self._chunk_spans = Memo(self._compute_chunk_spans, self.CACHED_CHARACTERS // 4, _chunk_size)
+
+    # ---------------------------------------------------------------- making, reading, writing
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocab_size: int = 8192,
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_cjk: bool = True,
+        max_characters_per_word: int = 100,
+        alphabet_limit: int = 1000,
+        min_frequency: int = 2,
+        max_words: int = 500_000,
+        progress: bool = False,
+    ) -> "BertTokenizer":
+        """Learn a vocabulary from a stream of texts; see `learn_vocabulary` and `count_words`.
+
+        The same texts in the same order always give the same vocabulary. It has fewer than ``vocab_size``
+        tokens if the texts do not yield more. Nothing is learned from a word of more than
+        ``max_characters_per_word`` characters, which is [UNK] anyway. ``progress`` shows two bars on stderr.
+        """
+        refuse_single_text(texts)
+        if vocab_size < len(SPECIAL_TOKENS):
+            raise UserError(
+                f"vocab_size {vocab_size} does not even hold the {len(SPECIAL_TOKENS)} special tokens; "
+                "ask for a few thousand tokens"
+            )
+        counts = count_words(
+            texts,
+            Normaliser(lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk),
+            max_characters_per_word=max_characters_per_word,
+            max_words=max_words,
+            progress=progress,
+        )
+        tokens = learn_vocabulary(
+            counts,
+            vocab_size,
+            SPECIAL_TOKENS.values(),
+            alphabet_limit=alphabet_limit,
+            min_frequency=min_frequency,
+            progress=progress,
+        )
+        return cls(
+            tokens,
+            lowercase=lowercase,
+            strip_accents=strip_accents,
+            split_cjk=split_cjk,
+            max_characters_per_word=max_characters_per_word,
+        )
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **options: Any) -> "BertTokenizer":
+        """Read a tokenizer from a folder in Hugging Face's layout, or from a bare vocabulary file.
+
+        A folder has ``vocab.txt`` (or else the vocabulary in ``tokenizer.json``, which is all that recent
+        versions of transformers write) and the options in ``tokenizer_config.json``. ``folder`` may also be
+        the name of a model that comes with the package, "mini". ``options`` override what the files say.
+        Raises UserError, naming the file, if one is missing, damaged, not UTF-8, or not for BERT.
+        """
+        folder = model_folder(folder)
+        if folder.is_file():
+            return cls._from_tokens(_read_vocab(folder), folder, options)
+        if not folder.exists():
+            raise UserError(
+                f"{folder}: no such folder or vocabulary file, nor a model that comes with minibert "
+                f"({', '.join(model_names())}); tokenizers are read from the disk only, so download it first"
+            )
+        vocab_file, json_file = folder / "vocab.txt", folder / "tokenizer.json"
+        if not vocab_file.exists() and json_file.exists():
+            tokens, found = _read_tokenizer_json(json_file)
+            vocab_file = json_file
+        else:
+            tokens, found = _read_vocab(vocab_file), {}
+        config_file = folder / "tokenizer_config.json"
+        if config_file.exists():
+            found |= _read_config(config_file)
+        return cls._from_tokens(tokens, vocab_file, found | options)
+
+    @classmethod
+    def _from_tokens(cls, tokens: list[str], file: Path, options: dict[str, Any]) -> "BertTokenizer":
+        try:
+            return cls(tokens, **options)
+        except UserError as error:
+            raise UserError(f"{file}: {error}") from None
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write ``vocab.txt``, ``tokenizer_config.json`` and ``special_tokens_map.json`` into a folder."""
+        folder = Path(folder)
+        config = {"tokenizer_class": "BertTokenizer"}
+        config |= {key: getattr(self, name) for name, key in CONFIG_KEYS.items()}
+        if self.model_max_length is None:
+            del config["model_max_length"]
+        write_text(folder / "vocab.txt", "".join(token + "\n" for token in self.tokens))
+        write_json(folder / "tokenizer_config.json", config | SPECIAL_TOKENS)
+        write_json(folder / "special_tokens_map.json", SPECIAL_TOKENS)
+
+    # ---------------------------------------------------------------- text to ids
+
+    def token_ids(self, text: str) -> list[int]:
+        """The token ids of a text, without [CLS] and [SEP]. Raises UserError for lone surrogates."""
+        if not isinstance(text, str):
+            raise UserError(f"a text must be a str, not {type(text).__name__}")
+        return list(chain.from_iterable(map(self._chunk_ids.__getitem__, chunks(text))))
+
+    def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """`token_ids`, and where in ``text`` each token is: text[start:stop], as (start, stop).
+
+        What was dropped inside a token (say, a soft hyphen) lies within its span; what was dropped at its end
+        (an accent that is a character of its own) lies after it. These are the offsets of transformers.
+        """
+        ids, spans = self.token_ids(text), []
+        for chunk in CHUNK.finditer(text):
+            begin = chunk.start()
+            spans += [(begin + start, begin + stop) for start, stop in self._chunk_spans[chunk[0]]]
+        return ids, spans
+
+    def _compute_chunk_ids(self, chunk: str) -> tuple[int, ...]:
+        """Ids of a piece of text without whitespace."""
+        ids: list[int] = []
+        start = 0
+        for match in self._special.finditer(chunk):
+            ids += self._words_ids(chunk[start : match.start()])
+            ids.append(self.vocab[match[0]])
+            start = match.end()
+        ids += self._words_ids(chunk[start:])
+        return tuple(ids)
+
+    def _compute_chunk_spans(self, chunk: str) -> tuple[tuple[int, int], ...]:
+        """Where in a piece of text without whitespace its tokens are."""
+        spans: list[tuple[int, int]] = []
+        start = 0
+        for match in self._special.finditer(chunk):
+            spans += self._words_spans(chunk, start, match.start())
+            spans.append(match.span())
+            start = match.end()
+        spans += self._words_spans(chunk, start, len(chunk))
+        return tuple(spans)
+
+    def _words_spans(self, chunk: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        for word, sources in self._normaliser.words_with_sources(chunk[start:stop]):
+            begin = 0
+            for length in self._piece_lengths(word):
+                yield start + sources[begin], start + sources[begin + length - 1] + 1
+                begin += length
+
+    def _piece_lengths(self, word: str) -> list[int]:
+        """How many characters of the word each of its tokens stands for."""
+        ids = self._wordpiece.ids(word)
+        if ids == (self.unk_id,):
+            return [len(word)]
+        first, *later = (self.tokens[i] for i in ids)
+        return [len(first), *(len(token) - len(CONTINUATION) for token in later)]
+
+    def _words_ids(self, text: str) -> Iterable[int]:
+        return chain.from_iterable(map(self._wordpiece.ids, self._normaliser.words(text)))
+
+    # ---------------------------------------------------------------- ids to text
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of token ids: subwords are joined, and words separated by spaces (none before . , ! ?).
+
+        What the tokenizer removed (spaces, capitals, accents) does not come back. But the decoded text gives
+        the same ids again, including [UNK], if special tokens are protected. (Marks of some scripts that are
+        not stripped with the accents may change places among themselves.)
+        Raises UserError for ids outside the vocabulary.
+        """
+        parts: list[str] = []
+        for i in self._known(ids, skip_special_tokens):
+            token = self.tokens[i]
+            if parts and token.startswith(CONTINUATION):
+                token = token.removeprefix(CONTINUATION)
+            elif parts and not token.startswith(_GLUED):
+                token = " " + token
+            parts.append(token)
+        return "".join(parts)
+
+
+def _chunk_size(chunk: str) -> int:
+    """How many of the `BertTokenizer.CACHED_CHARACTERS` a chunk takes: its length, but at least 8."""
+    return max(len(chunk), 8)
+
+
+def _read_vocab(path: Path) -> list[str]:
+    """One token per line. Only a line feed ends a line, since other separators may be part of tokens."""
+    lines = read_text(path, "vocabulary file").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
+    """Tokens and options of a ``tokenizer.json``, the one file of Hugging Face's tokenizers."""
+    content = read_json(path, "tokenizer file")
+    try:
+        model, normaliser = content["model"], content["normalizer"]
+        if model["type"] != "WordPiece" or normaliser["type"] != "BertNormalizer":
+            raise UserError(
+                f"{path}: expected a WordPiece model with a BertNormalizer, as BERT has; use another folder"
+            )
+        tokens = sorted(model["vocab"], key=model["vocab"].get)
+        if [model["vocab"][token] for token in tokens] != list(range(len(tokens))):
+            raise UserError(f"{path}: the token ids must be 0, 1, 2, … without gaps")
+        _check_added_tokens(path, [entry["content"] for entry in content["added_tokens"]])
+        return tokens, {
+            "lowercase": _option(path, normaliser, "lowercase"),
+            "strip_accents": _option(path, normaliser, "strip_accents"),
+            "split_cjk": _option(path, normaliser, "handle_chinese_chars"),
+            "max_characters_per_word": _option(path, model, "max_input_chars_per_word"),
+        }
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(
+            f"{path}: not a tokenizer.json of Hugging Face's tokenizers; restore or remake it"
+        ) from None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Our options from a ``tokenizer_config.json``."""
+    config = read_json(path, "tokenizer configuration")
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: expected a JSON object; restore or remake it")
+    for name, token in SPECIAL_TOKENS.items():
+        found = config.get(name, token)
+        if isinstance(found, dict):  # older versions of transformers wrote {"content": "[CLS]", …}
+            found = found.get("content")
+        if found != token:
+            raise UserError(f"{path}: {name} is {found!r}, but BERT's is {token!r}; use a BERT tokenizer")
+    added = config.get("added_tokens_decoder") or {}
+    if not isinstance(added, dict) or not all(isinstance(entry, dict) for entry in added.values()):
+        raise UserError(f"{path}: added_tokens_decoder should be an object of objects; restore or remake it")
+    _check_added_tokens(path, [entry.get("content") for entry in added.values()])
+    if isinstance(length := config.get("model_max_length"), int | float) and length > 1e9:
+        del config["model_max_length"]  # transformers writes 1e30 for "no limit"
+    return {name: _option(path, config, key) for name, key in CONFIG_KEYS.items() if key in config}
+
+
+def _option(path: Path, values: Mapping[str, Any], key: str) -> Any:
+    """The value of an option in a file. Raises UserError if it has the wrong type ("False" is a text)."""
+    value = values[key]
+    if value is None and key in ("strip_accents", "model_max_length"):
+        return None
+    counts = key in ("model_max_length", "max_characters_per_word", "max_input_chars_per_word")
+    if not (type(value) is int and value >= 1 if counts else isinstance(value, bool)):
+        expected = "a whole number, at least 1" if counts else "true or false"
+        raise UserError(f"{path}: {key} is {reprlib.repr(value)}; expected {expected}")
+    return value
+
+
+def _check_added_tokens(path: Path, added: list[Any]) -> None:
+    extra = [str(token) for token in added if token not in SPECIAL_TOKENS.values()]
+    if extra:
+        raise UserError(f"{path}: added tokens outside the vocabulary are not supported: {' '.join(extra)}")
