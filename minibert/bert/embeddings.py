@@ -18,12 +18,13 @@ class BertEmbeddings(Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.word_embeddings = Embedding(config.vocab_size, config.hidden_size)
+        size = config.embedding_size
+        self.word_embeddings = Embedding(config.vocab_size, size)
         self.position_embeddings = Embedding(
-            config.max_position_embeddings, config.hidden_size, config.position_initializer
+            config.max_position_embeddings, size, config.position_initializer
         )
-        self.token_type_embeddings = Embedding(config.type_vocab_size, config.hidden_size)
-        self.LayerNorm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.token_type_embeddings = Embedding(config.type_vocab_size, size)
+        self.LayerNorm = LayerNorm(size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(

@@ -13,12 +13,12 @@ class BertPredictionHeadTransform(Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.LayerNorm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dense = Linear(config.hidden_size, config.embedding_size)
+        self.LayerNorm = LayerNorm(config.embedding_size, config.layer_norm_eps)
         self.activation = config.hidden_act
 
     def forward(self, hidden: Array) -> tuple[Array, Cache]:
-        """hidden (N, H) → y (N, H)."""
+        """hidden (N, H) → y (N, E), in the size of the word vectors: E = H in BERT."""
         dense = self.dense
         active, dense_cache = ops.linear_activation(
             hidden, dense.weight.operand, dense.bias.value, self.activation
@@ -27,7 +27,7 @@ class BertPredictionHeadTransform(Module):
         return y, Cache(self, dense_cache, norm_cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
-        """dout (N, H) → dhidden (N, H)."""
+        """dout (N, E) → dhidden (N, H)."""
         dactive = self.LayerNorm.backward(dout, cache.pop(self))
         dhidden, dweight, dbias = ops.linear_activation_backward(dactive, cache.pop(self))
         self.dense.weight.add_grad(dweight)
@@ -51,7 +51,7 @@ class BertLMPredictionHead(Module):
 
     def forward(self, hidden: Array, positions: Array) -> tuple[Array, Cache]:
         """Scores of every word: hidden (B, S, H), N flat positions b·S + s → logits (N, V)."""
-        transformed, rows_cache = self._transform_rows(hidden, positions)  # (N, H)
+        transformed, rows_cache = self._transform_rows(hidden, positions)  # (N, E)
         logits, decoder_cache = ops.linear(transformed, self._decoder_weight.operand, self.bias.value)
         return logits.astype(self.bias.value.dtype, copy=False), Cache(self, rows_cache, decoder_cache)
 
@@ -66,7 +66,7 @@ class BertLMPredictionHead(Module):
 
         loss = Σ weight · (−log p(label)) / denominator over the N positions of ``targets``.
         """
-        transformed, rows_cache = self._transform_rows(hidden, targets.positions)  # (N, H)
+        transformed, rows_cache = self._transform_rows(hidden, targets.positions)  # (N, E)
         loss, loss_cache = ops.masked_lm_loss(
             transformed,
             self._decoder_weight.operand,
@@ -83,14 +83,14 @@ class BertLMPredictionHead(Module):
         return self._rows_backward(dtransformed, dweight, dbias, cache.pop(self))
 
     def _transform_rows(self, hidden: Array, positions: Array) -> tuple[Array, Cache]:
-        """hidden (B, S, H), positions (N,) → the transformed rows of these positions (N, H)."""
+        """hidden (B, S, H), positions (N,) → the transformed rows of these positions (N, E)."""
         rows = hidden.reshape(-1, hidden.shape[-1])  # (B·S, H)
         gathered, gather_cache = ops.embedding(rows, positions)  # (N, H): a look-up like any other
         transformed, transform_cache = self.transform.forward(gathered)
         return transformed, Cache(self, hidden.shape, gather_cache, transform_cache)
 
     def _rows_backward(self, dtransformed: Array, dweight: Array, dbias: Array, cache: Cache) -> Array:
-        """Add the decoder's gradients; dtransformed (N, H) → dhidden (B, S, H)."""
+        """Add the decoder's gradients; dtransformed (N, E) → dhidden (B, S, H)."""
         self._decoder_weight.add_grad(dweight)
         self.bias.add_grad(dbias)
         dgathered = self.transform.backward(dtransformed, cache.pop(self))

@@ -72,19 +72,19 @@ def _sequence_shape(
     """The shape (B, S) of a batch. Raises UserError for any other, and for a sequence that is too long."""
     if len(shape) != 2 or 0 in shape:
         raise UserError(f"{name} has shape {whole}; expected (batch, sequence length), neither of them 0")
-    if shape[1] > config.max_position_embeddings:
+    if shape[1] > config.longest_sequence:
         raise UserError(
             f"the sequence is {shape[1]} tokens long but the model has only "
-            f"{config.max_position_embeddings} positions; shorten the input or use a model with more"
+            f"{config.longest_sequence} positions; shorten the input or use a model with more"
         )
     return shape
 
 
 def _embeddings(array: Any, config: BertConfig, dtype: str) -> np.ndarray:
     array = np.asarray(to_numpy(array) if hasattr(array, "dtype") else array)
-    if array.ndim != 3 or array.shape[2] != config.hidden_size:
+    if array.ndim != 3 or array.shape[2] != config.embedding_size:
         raise UserError(
-            f"inputs_embeds has shape {array.shape}; expected (batch, sequence length, {config.hidden_size})"
+            f"inputs_embeds has shape {array.shape}; expected (batch, sequence length, {config.embedding_size})"
         )
     return array.astype(dtype, copy=False)
 

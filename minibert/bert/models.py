@@ -28,12 +28,19 @@ class BertPretrainedModel(PretrainedModel):
     config_class = BertConfig
     prepared = EncoderInputs
 
+    def make_encoder(self, config: BertConfig, add_pooling_layer: bool) -> "BertModel":
+        """The encoder inside a larger model."""
+        return BertModel(config, device=None, add_pooling_layer=add_pooling_layer)
+
 
 class BertModel(BertPretrainedModel):
     """The encoder: embeddings, L layers, and the pooler unless ``add_pooling_layer`` is False.
 
     With ``device=None`` it has no memory yet: it is part of a larger model, which will allocate it.
     """
+
+    embeddings_class = BertEmbeddings
+    encoder_class = BertEncoder
 
     def __init__(
         self,
@@ -46,8 +53,8 @@ class BertModel(BertPretrainedModel):
         add_pooling_layer: bool = True,
     ):
         super().__init__(config)
-        self.embeddings = BertEmbeddings(config)
-        self.encoder = BertEncoder(config)
+        self.embeddings = self.embeddings_class(config)
+        self.encoder = self.encoder_class(config)
         self.pooler = BertPooler(config) if add_pooling_layer else None
         self._become_root(device, dtype, precision, seed)
 
@@ -135,7 +142,7 @@ class BertForPreTraining(BertPretrainedModel):
         seed: int = 0,
     ):
         super().__init__(config)
-        self.bert = BertModel(config, device=None, add_pooling_layer=self.next_sentence)
+        self.bert = self.make_encoder(config, self.next_sentence)
         word_weight = self.bert.embeddings.word_embeddings.weight
         self.cls = BertPreTrainingHeads(config, word_weight, self.masked_lm, self.next_sentence)
         self._become_root(device, dtype, precision, seed)

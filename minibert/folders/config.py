@@ -19,6 +19,7 @@ class Sizes:
 
     hidden_size: int
     num_hidden_layers: int
+    max_position_embeddings: int
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -38,6 +39,7 @@ class PretrainedConfig(Sizes):
     """
 
     model_type: ClassVar[str] = "bert"
+    names_in_file: ClassVar[dict[str, str]] = {}  # fields that ``config.json`` calls otherwise
 
     num_labels: int = 2
     id2label: dict[int, str] | None = None
@@ -75,6 +77,16 @@ class PretrainedConfig(Sizes):
     def head_size(self) -> int:
         """How many numbers a head reads per token."""
         return self.hidden_size * len(self.feature_layers or [-1])
+
+    @property
+    def embedding_size(self) -> int:
+        """E, the size of a word's vector: H in BERT, less in some of its descendants."""
+        return self.hidden_size
+
+    @property
+    def longest_sequence(self) -> int:
+        """The most tokens that the model can read at once."""
+        return self.max_position_embeddings
 
     @property
     def is_regression(self) -> bool:
@@ -139,16 +151,17 @@ class PretrainedConfig(Sizes):
             )
         if values.get("position_embedding_type", "absolute") != "absolute":
             raise UserError(f"{path}: only absolute position embeddings are supported")
-        known = {field.name for field in dataclasses.fields(cls)}
+        known = {cls.names_in_file.get(field.name, field.name): field.name for field in dataclasses.fields(cls)}
         try:
-            config = cls(**{name: value for name, value in values.items() if name in known})
+            config = cls(**{known[name]: value for name, value in values.items() if name in known})
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
         return config.replace(**settings) if settings else config
 
     def save_pretrained(self, folder: str | Path, **more: Any) -> None:
         """Write ``folder/config.json`` as transformers reads and sorts it, with the entries of ``more``."""
-        values = {"model_type": self.model_type, **more, **self.to_dict()}
+        fields = {self.names_in_file.get(name, name): value for name, value in self.to_dict().items()}
+        values = {"model_type": self.model_type, **more, **fields}
         write_json(Path(folder) / "config.json", dict(sorted(values.items())))
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from minibert.assets import model_folder
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.folders.config import PretrainedConfig
+from minibert.folders.names import Names, name_in_file
 from minibert.folders.shards import replacing_weights
 from minibert.folders.tensors import (
     check_complete,
@@ -38,6 +39,7 @@ class PretrainedModel(Module):
     config_class: type[PretrainedConfig]
     prepared: type = object  # what ``prepare`` returns
     architecture = ""  # its class in transformers, where that has another name
+    tensor_names: Names = ()  # where files call tensors otherwise than BERT's
     begins_with_new_head = False  # whether it usually starts from a folder of another class, to be fine-tuned
 
     def __init__(self, config: Any, *, device: str | Device | None = "cpu"):
@@ -124,9 +126,10 @@ class PretrainedModel(Module):
         """
         folder = model_folder(folder)
         stored = open_weights(folder, cls.architecture or cls.__name__)
-        stored = without_heads(stored) if new_head else stored
         model = cls._skeleton(folder, settings)
-        match = match_tensors(model, stored, folder)
+        renamed = model.tensor_names
+        stored = without_heads(stored, renamed) if new_head else stored
+        match = match_tensors(model, stored, folder, renamed)
         if complete:
             check_complete(match, folder, model)
         try:
@@ -136,7 +139,7 @@ class PretrainedModel(Module):
             raise UserError(f"{folder}: not enough memory for {count:,} parameters in {dtype}") from None
         load_tensors(model, match.sources)
         model._initialise(seed, only=match.missing)
-        report(match, folder, cls.__name__, cls.begins_with_new_head)
+        report(match, folder, cls.__name__, cls.begins_with_new_head, renamed)
         model.eval()
         return model
 
@@ -158,7 +161,10 @@ class PretrainedModel(Module):
         Raises UserError if a number is too large for the type, or a tensor is too large for a file.
         """
         dtype = dtype or self.dtype
-        tensors = {name: np.ascontiguousarray(to_numpy(p.value)) for name, p in self.named_parameters()}
+        tensors = {
+            name_in_file(name, self.tensor_names): np.ascontiguousarray(to_numpy(parameter.value))
+            for name, parameter in self.named_parameters()
+        }
         with replacing_weights(Path(folder), tensors, dtype, max_shard_size):
             architecture = self.architecture or type(self).__name__
             self.config.save_pretrained(folder, architectures=[architecture], dtype=dtype)

@@ -10,6 +10,7 @@ import numpy as np
 
 from minibert.errors import UserError
 from minibert.files import read_json
+from minibert.folders.names import Names, name_in_model
 from minibert.folders.weights import STORAGE, StoredTensor, list_names
 from minibert.nn import Module, Parameter
 
@@ -35,15 +36,18 @@ class Match:
     unexpected: list[str]  # tensors without a parameter, as the file names them
 
 
-def match_tensors(model: Module, stored: dict[str, StoredTensor], folder: Path) -> Match:
+def match_tensors(
+    model: Module, stored: dict[str, StoredTensor], folder: Path, renamed: Names = ()
+) -> Match:
     """Find the tensor of every parameter. The model need not have any memory yet.
 
+    ``renamed`` are names that differ in the files and in the model (``names.py``).
     Names may start with ``bert.`` or not, and LayerNorm's γ and β may be called ``gamma`` and ``beta``.
     Raises UserError, naming the tensors, if a tensor of the encoder or part of a head is missing, if one has
     the wrong shape or is not of a floating-point type, if two are the same parameter, or if the decoder of
     masked words is not tied to the word embeddings.
     """
-    tensors = _by_common_name(stored, folder)
+    tensors = _by_common_name(stored, folder, renamed)
     has_own_decoder = "cls.predictions.decoder.weight" in tensors
     parameters = {_common_name(name): (name, parameter) for name, parameter in model.named_parameters()}
     for second, first in TIED.items():
@@ -67,25 +71,29 @@ def match_tensors(model: Module, stored: dict[str, StoredTensor], folder: Path) 
     )
 
 
-def without_heads(stored: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
+def without_heads(stored: dict[str, StoredTensor], renamed: Names = ()) -> dict[str, StoredTensor]:
     """Only the tensors of the encoder and its pooler."""
     heads = tuple(head for head in HEADS if head != "pooler.")
-    return {name: tensor for name, tensor in stored.items() if not _common_name(name).startswith(heads)}
+    return {
+        name: tensor for name, tensor in stored.items() if not _common_name(name, renamed).startswith(heads)
+    }
 
 
-def _common_name(name: str) -> str:
-    """The name that a tensor has in all layouts: no ``bert.``, no ``gamma`` or ``beta``."""
-    name = name.removeprefix("bert.")
+def _common_name(name: str, renamed: Names = ()) -> str:
+    """The name that a tensor has in all layouts: BERT's, no ``bert.``, no ``gamma`` or ``beta``."""
+    name = name_in_model(name, renamed).removeprefix("bert.")
     for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
         if name.endswith(old):
             name = name.removesuffix(old) + new
     return name
 
 
-def _by_common_name(stored: dict[str, StoredTensor], folder: Path) -> dict[str, StoredTensor]:
+def _by_common_name(
+    stored: dict[str, StoredTensor], folder: Path, renamed: Names = ()
+) -> dict[str, StoredTensor]:
     tensors: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
-        other = tensors.setdefault(_common_name(name), tensor)
+        other = tensors.setdefault(_common_name(name, renamed), tensor)
         if other is not tensor:
             names = list_names([name, other.name])
             raise UserError(f"{folder}: the tensors {names} are for the same parameter; remove one of them")
@@ -178,7 +186,9 @@ def check_complete(match: Match, folder: Path, model: Module) -> None:
         )
 
 
-def report(match: Match, folder: Path, model_name: str, begins_with_new_head: bool) -> None:
+def report(
+    match: Match, folder: Path, model_name: str, begins_with_new_head: bool, renamed: Names = ()
+) -> None:
     """Report, in one line each, parameters that were missing and tensors that are not used.
 
     Each line is a warning. But a model for fine-tuning is expected to begin with a new head and to ignore
@@ -189,7 +199,7 @@ def report(match: Match, folder: Path, model_name: str, begins_with_new_head: bo
         if missing:
             print(f"{folder}: {model_name} begins with a new {_heads_among(missing)}", file=sys.stderr)
         missing = []
-        unexpected = [name for name in unexpected if not _common_name(name).startswith(HEADS)]
+        unexpected = [name for name in unexpected if not _common_name(name, renamed).startswith(HEADS)]
     for names, what in (
         (missing, f"has no tensors for these parameters of {model_name}, which are newly initialised"),
         (unexpected, f"has tensors that {model_name} does not use"),

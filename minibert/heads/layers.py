@@ -61,3 +61,48 @@ class LinearChainCRF(Module):
     def best_tags(self, emissions: Array, mask: Array) -> Array:
         """The most probable tag sequence: emissions (B, S, K), mask (B, S) → tags (B, S)."""
         return ops.viterbi(emissions, *self._scores(), mask)
+
+
+class FirstTokenClassifier(Module):
+    """A score for each of the K labels: y = W₂ d(f(W₁ d(h) + b₁)) + b₂, with dropout d and h the first token.
+
+    RoBERTa, ELECTRA and DistilBERT have no pooler, and learn this in fine-tuning. With
+    ``config.feature_layers`` there is no first layer, as the features are all that W₂ reads.
+    """
+
+    def __init__(self, config: BertConfig, activation: str, dropout: float | None, *, drops_input: bool = True):
+        super().__init__()
+        size = config.hidden_size
+        self.dense = None if config.feature_layers else Linear(size, size)
+        self.out_proj = Linear(config.head_size, config.num_labels)
+        self.activation = activation
+        self.dropout = Dropout(config.hidden_dropout_prob if dropout is None else dropout)
+        self.drops_input = drops_input
+
+    def forward(self, x: Array, context: Context | None = None) -> tuple[Array, Cache]:
+        """Hidden states (B, S, H), or features (B, head size) → y (B, K)."""
+        context = context or self.new_context()
+        first_cache = input_cache = dense_cache = None
+        if self.dense:
+            x, first_cache = ops.first_token(x)  # (B, H)
+            if self.drops_input:
+                x, input_cache = self.dropout.forward(x, context)
+            x, dense_cache = ops.linear_activation(
+                x, self.dense.weight.operand, self.dense.bias.value, self.activation
+            )
+        dropped, dropout_cache = self.dropout.forward(x, context)
+        y, projection_cache = self.out_proj.forward(dropped)
+        return y, Cache(self, first_cache, input_cache, dense_cache, dropout_cache, projection_cache)
+
+    def backward(self, dout: Array, cache: Cache) -> Array:
+        """dout (B, K) → dx, as x: (B, S, H), or (B, head size)."""
+        dx = self.dropout.backward(self.out_proj.backward(dout, cache.pop(self)), cache.pop(self))
+        dense_cache, input_cache, first_cache = (cache.pop(self) for _ in range(3))
+        if self.dense is None:
+            return dx
+        dx, dweight, dbias = ops.linear_activation_backward(dx, dense_cache)
+        self.dense.weight.add_grad(dweight)
+        self.dense.bias.add_grad(dbias)
+        if input_cache is not None:
+            dx = self.dropout.backward(dx, input_cache)
+        return ops.first_token_backward(dx, first_cache)

@@ -120,7 +120,7 @@ class SentenceEncoder(BertModel):
         own = _read_modules(folder) | {
             name: settings.pop(name) for name in ("pooling", "normalise") if name in settings
         }
-        return cls(BertConfig.from_pretrained(folder, **settings), device=None, **own)
+        return cls(cls.config_class.from_pretrained(folder, **settings), device=None, **own)
 
     def save_pretrained(
         self, folder: str | Path, dtype: str | None = None, max_shard_size: int | str | None = None

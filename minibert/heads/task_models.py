@@ -67,7 +67,7 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
     ):
         super().__init__(config)
         layers = config.feature_layers
-        self.bert = BertModel(config, device=None, add_pooling_layer=self.add_pooling_layer and not layers)
+        self.bert = self.make_encoder(config, self.add_pooling_layer and not layers)
         self._add_head(config)
         if layers:
             freeze(self)
@@ -181,6 +181,7 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
 
     output = ClassifierOutput
     add_pooling_layer = True
+    reads = "pooler_output"  # the encoder's output that the head reads
 
     def _add_head(self, config: BertConfig) -> None:
         self.classifier = Classifier(config)
@@ -214,8 +215,8 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
     def _head(
         self, outputs: ClassifierOutput, targets: Targets | NumberTargets | None, context: Context
     ) -> Cache:
-        pooled = self._read(outputs) if self.config.feature_layers else outputs.pooler_output
-        logits, classifier_cache = self.classifier.forward(pooled, context)
+        read = self._read(outputs) if self.config.feature_layers else getattr(outputs, self.reads)
+        logits, classifier_cache = self.classifier.forward(read, context)
         outputs.logits = logits.astype(self.dtype, copy=False)  # (B, K)
         loss_cache = None
         if isinstance(targets, NumberTargets):
@@ -234,7 +235,7 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
         return computed_earlier("features", features, (shape[0], self.config.head_size), self.dtype)
 
     def _head_backward(self, cache: Cache, derivatives: Derivatives) -> tuple[str, Array]:
-        """The derivatives of loss and logits → dpooled (B, H)."""
+        """The derivatives of loss and logits → that of what the head reads: dpooled (B, H)."""
         loss, logits = derivatives["loss"], derivatives["logits"]
         loss_cache = cache.pop(self)
         if loss is not None:
@@ -242,7 +243,7 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
                 ops.squared_error_backward if self.config.is_regression else ops.cross_entropy_backward
             )
             logits = total(logits, loss_backward(loss, loss_cache))
-        return "pooler_output", self.classifier.backward(logits, cache.pop(self))
+        return self.reads, self.classifier.backward(logits, cache.pop(self))
 
 
 class BertForTokenClassification(TaskModel[ClassifierOutput]):

@@ -1,0 +1,58 @@
+"""The input of RoBERTa and DistilBERT: positions that are looked up, and perhaps no token types."""
+
+from minibert import ops
+from minibert.arrays import Array, get_array_module
+from minibert.bert.embeddings import BertEmbeddings
+from minibert.nn import Context
+from minibert.ops import Cache
+
+
+class LookedUpEmbeddings(BertEmbeddings):
+    """dropout(LayerNorm(word + position + token type)), the last only if there are token types.
+
+    BertEmbeddings adds row s of the position table to token s. Here ``position_ids`` says which row.
+    """
+
+    def position_ids(self, input_ids: Array | None, like: Array) -> Array:
+        """The row of the position table for each token: (B, S). ``like`` is any array of this shape."""
+        return get_array_module(like).zeros_like(like) + get_array_module(like).arange(like.shape[1])
+
+    def forward(
+        self,
+        input_ids: Array,
+        token_type_ids: Array,
+        context: Context | None = None,
+        inputs_embeds: Array | None = None,
+    ) -> tuple[Array, Cache]:
+        """input_ids, token_type_ids (B, S), or inputs_embeds (B, S, H) → hidden (B, S, H)."""
+        context = context or self.new_context()
+        word_cache = type_cache = None
+        if inputs_embeds is None:
+            total, word_cache = ops.embedding(self.word_embeddings.weight.operand, input_ids)
+        else:
+            total = inputs_embeds
+        rows = self.position_ids(input_ids, token_type_ids)
+        positions, position_cache = ops.embedding(self.position_embeddings.weight.operand, rows)
+        total = total + positions  # (B, S, H)
+        if self.token_type_embeddings:
+            types, type_cache = ops.embedding(self.token_type_embeddings.weight.operand, token_type_ids)
+            total = total + types
+        normalised, norm_cache = self.LayerNorm.forward(total)
+        hidden, dropout_cache = self.dropout.forward(normalised, context)
+        return hidden, Cache(self, word_cache, position_cache, type_cache, norm_cache, dropout_cache)
+
+    def backward(self, dout: Array, cache: Cache) -> Array | None:
+        """dout (B, S, H) → dinputs_embeds (B, S, H), or None if there were none.
+
+        forward: rows of the tables were added, so each table gets the same derivative, at its own rows.
+        """
+        dnormalised = self.dropout.backward(dout, cache.pop(self))
+        dtotal = self.LayerNorm.backward(dnormalised, cache.pop(self))  # (B, S, H)
+        type_cache, position_cache, word_cache = (cache.pop(self) for _ in range(3))
+        if self.token_type_embeddings:
+            self.token_type_embeddings.weight.add_grad(ops.embedding_backward(dtotal, type_cache))
+        self.position_embeddings.weight.add_grad(ops.embedding_backward(dtotal, position_cache))
+        if word_cache is None:
+            return dtotal
+        self.word_embeddings.weight.add_grad(ops.embedding_backward(dtotal, word_cache))
+        return None
