@@ -81,11 +81,9 @@ def _sequence_shape(
 
 
 def _embeddings(array: Any, config: BertConfig, dtype: str) -> np.ndarray:
-    array = np.asarray(to_numpy(array) if hasattr(array, "dtype") else array)
-    if array.ndim != 3 or array.shape[2] != config.embedding_size:
-        raise UserError(
-            f"inputs_embeds has shape {array.shape}; expected (batch, sequence length, {config.embedding_size})"
-        )
+    array, size = np.asarray(to_numpy(array) if hasattr(array, "dtype") else array), config.embedding_size
+    if array.ndim != 3 or array.shape[2] != size:
+        raise UserError(f"inputs_embeds has shape {array.shape}; expected (batch, sequence length, {size})")
     return array.astype(dtype, copy=False)
 
 

@@ -25,7 +25,7 @@ class BertPretrainedModel(PretrainedModel):
 
     config: BertConfig
     bert: "BertModel"  # the encoder inside, unless the model is one itself
-    config_class = BertConfig
+    config_class: type[BertConfig] = BertConfig
     prepared = EncoderInputs
 
     def make_encoder(self, config: BertConfig, add_pooling_layer: bool) -> "BertModel":
@@ -39,8 +39,8 @@ class BertModel(BertPretrainedModel):
     With ``device=None`` it has no memory yet: it is part of a larger model, which will allocate it.
     """
 
-    embeddings_class = BertEmbeddings
-    encoder_class = BertEncoder
+    embeddings_class: type[BertEmbeddings] = BertEmbeddings
+    encoder_class: type[BertEncoder] = BertEncoder
 
     def __init__(
         self,

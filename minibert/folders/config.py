@@ -151,7 +151,8 @@ class PretrainedConfig(Sizes):
             )
         if values.get("position_embedding_type", "absolute") != "absolute":
             raise UserError(f"{path}: only absolute position embeddings are supported")
-        known = {cls.names_in_file.get(field.name, field.name): field.name for field in dataclasses.fields(cls)}
+        fields = [field.name for field in dataclasses.fields(cls)]
+        known = {cls.names_in_file.get(name, name): name for name in fields}
         try:
             config = cls(**{known[name]: value for name, value in values.items() if name in known})
         except UserError as error:

@@ -36,9 +36,7 @@ class Match:
     unexpected: list[str]  # tensors without a parameter, as the file names them
 
 
-def match_tensors(
-    model: Module, stored: dict[str, StoredTensor], folder: Path, renamed: Names = ()
-) -> Match:
+def match_tensors(model: Module, stored: dict[str, StoredTensor], folder: Path, renamed: Names = ()) -> Match:
     """Find the tensor of every parameter. The model need not have any memory yet.
 
     ``renamed`` are names that differ in the files and in the model (``names.py``).

@@ -70,7 +70,9 @@ class FirstTokenClassifier(Module):
     ``config.feature_layers`` there is no first layer, as the features are all that W₂ reads.
     """
 
-    def __init__(self, config: BertConfig, activation: str, dropout: float | None, *, drops_input: bool = True):
+    def __init__(
+        self, config: BertConfig, activation: str, dropout: float | None, *, drops_input: bool = True
+    ):
         super().__init__()
         size = config.hidden_size
         self.dense = None if config.feature_layers else Linear(size, size)

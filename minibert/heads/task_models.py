@@ -7,7 +7,7 @@ from minibert import ops
 from minibert.arrays import Array, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.inputs import encoder_inputs
-from minibert.bert.models import BertModel, BertPretrainedModel
+from minibert.bert.models import BertPretrainedModel
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.heads.freezing import freeze, side_by_side
@@ -25,7 +25,7 @@ from minibert.heads.inputs import (
     words_back,
     words_first,
 )
-from minibert.heads.layers import Classifier, LinearChainCRF
+from minibert.heads.layers import Classifier, FirstTokenClassifier, LinearChainCRF
 from minibert.heads.outputs import ClassifierOutput, QuestionAnsweringOutput, TaskOutput
 from minibert.nn import Context, Linear
 from minibert.nn.outputs import Derivatives, OutputKinds, total
@@ -184,7 +184,7 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
     reads = "pooler_output"  # the encoder's output that the head reads
 
     def _add_head(self, config: BertConfig) -> None:
-        self.classifier = Classifier(config)
+        self.classifier: Classifier | FirstTokenClassifier = Classifier(config)
 
     def prepare(self, **batch: Any) -> TaskInputs:
         """Check a batch, and find its targets; with ``feature_layers`` no text may be empty."""

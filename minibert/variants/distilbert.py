@@ -4,9 +4,10 @@
     segments      None: the token types of a pair are not read.
     pooler        None: a classifier reads the first token through a ReLU layer of its own.
 
-It learns from its teacher's distribution over masked words (softened by a temperature), from the masked words
-themselves, and from the cosine between its hidden states and the teacher's: see ``minibert.heads.Distillation``.
-In transformers, the question-answering head drops out a tenth of its input in training; here it does not.
+It learns from its teacher's distribution over masked words (softened by a temperature), from the masked
+words themselves, and from the cosine between its hidden states and the teacher's.
+
+In transformers, the head that answers questions also drops out a tenth of its input in training.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 from minibert.bert.config import BertConfig
 from minibert.bert.models import BertForMaskedLM, BertModel, BertPretrainedModel
 from minibert.folders.config import check_number
+from minibert.folders.names import Names
 from minibert.heads.layers import FirstTokenClassifier
 from minibert.heads.sentence import SentenceEncoder
 from minibert.heads.task_models import (
@@ -25,7 +27,7 @@ from minibert.heads.task_models import (
 from minibert.variants.embeddings import LookedUpEmbeddings
 
 # What Hugging Face calls the same parameters.
-NAMES = (
+NAMES: Names = (
     ("distilbert.", "bert."),
     ("transformer.", "encoder."),  # in the folder of an encoder by itself
     (".transformer.", ".encoder."),
@@ -48,8 +50,8 @@ NAMES = (
 class DistilBertConfig(BertConfig):
     """The configuration of a DistilBERT; the defaults are distilbert-base-uncased. See ``BertConfig``.
 
-    ``seq_classif_dropout`` is the dropout before the scores of a classifier of texts. ``type_vocab_size`` says
-    only which token types a batch may have; they are not read.
+    ``seq_classif_dropout`` is the dropout before the scores of a classifier of texts. ``type_vocab_size``
+    only says which token types a batch may have; they are not read.
     """
 
     model_type: ClassVar[str] = "distilbert"
@@ -74,12 +76,15 @@ class DistilBertConfig(BertConfig):
 class DistilBertEmbeddings(LookedUpEmbeddings):
     """Word + position."""
 
-    def __init__(self, config: DistilBertConfig):
+    token_types = False
+
+    def __init__(self, config: BertConfig):
         super().__init__(config)
-        self.token_type_embeddings = None
+        del self.token_type_embeddings
 
 
 class _DistilBert(BertPretrainedModel):
+    config: DistilBertConfig
     config_class = DistilBertConfig
     tensor_names = NAMES
 
@@ -92,7 +97,7 @@ class DistilBertModel(_DistilBert, BertModel):
 
     embeddings_class = DistilBertEmbeddings
 
-    def __init__(self, config: DistilBertConfig, **options: Any):
+    def __init__(self, config: BertConfig, **options: Any):
         super().__init__(config, **options | {"add_pooling_layer": False})
 
 
@@ -107,8 +112,9 @@ class DistilBertForSequenceClassification(_DistilBert, BertForSequenceClassifica
     add_pooling_layer = False
     reads = "last_hidden_state"
 
-    def _add_head(self, config: DistilBertConfig) -> None:
-        self.classifier = FirstTokenClassifier(config, "relu", config.seq_classif_dropout, drops_input=False)
+    def _add_head(self, config: BertConfig) -> None:
+        dropout = self.config.seq_classif_dropout
+        self.classifier = FirstTokenClassifier(config, "relu", dropout, drops_input=False)
 
 
 class DistilBertForTokenClassification(_DistilBert, BertForTokenClassification):

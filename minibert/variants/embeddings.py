@@ -1,9 +1,10 @@
-"""The input of RoBERTa and DistilBERT: positions that are looked up, and perhaps no token types."""
+"""What the input of BERT's descendants does otherwise: positions looked up, token types left out, E < H."""
 
 from minibert import ops
 from minibert.arrays import Array, get_array_module
+from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
-from minibert.nn import Context
+from minibert.nn import Context, Linear
 from minibert.ops import Cache
 
 
@@ -12,6 +13,8 @@ class LookedUpEmbeddings(BertEmbeddings):
 
     BertEmbeddings adds row s of the position table to token s. Here ``position_ids`` says which row.
     """
+
+    token_types = True
 
     def position_ids(self, input_ids: Array | None, like: Array) -> Array:
         """The row of the position table for each token: (B, S). ``like`` is any array of this shape."""
@@ -34,7 +37,7 @@ class LookedUpEmbeddings(BertEmbeddings):
         rows = self.position_ids(input_ids, token_type_ids)
         positions, position_cache = ops.embedding(self.position_embeddings.weight.operand, rows)
         total = total + positions  # (B, S, H)
-        if self.token_type_embeddings:
+        if self.token_types:
             types, type_cache = ops.embedding(self.token_type_embeddings.weight.operand, token_type_ids)
             total = total + types
         normalised, norm_cache = self.LayerNorm.forward(total)
@@ -49,10 +52,45 @@ class LookedUpEmbeddings(BertEmbeddings):
         dnormalised = self.dropout.backward(dout, cache.pop(self))
         dtotal = self.LayerNorm.backward(dnormalised, cache.pop(self))  # (B, S, H)
         type_cache, position_cache, word_cache = (cache.pop(self) for _ in range(3))
-        if self.token_type_embeddings:
+        if self.token_types:
             self.token_type_embeddings.weight.add_grad(ops.embedding_backward(dtotal, type_cache))
         self.position_embeddings.weight.add_grad(ops.embedding_backward(dtotal, position_cache))
         if word_cache is None:
             return dtotal
         self.word_embeddings.weight.add_grad(ops.embedding_backward(dtotal, word_cache))
         return None
+
+
+class ProjectedEmbeddings(BertEmbeddings):
+    """BERT's embeddings in the size E, and a linear map to the hidden size H of the layers.
+
+    What a word is by itself (its row) needs fewer numbers than what it is in its context, so E < H saves most
+    of the V · H numbers of a table (Lan et al., 2020, section 3.1). ELECTRA leaves the map out where E = H.
+    """
+
+    def __init__(self, config: BertConfig, always: bool):
+        super().__init__(config)
+        mapped = always or config.embedding_size != config.hidden_size
+        self.project = Linear(config.embedding_size, config.hidden_size) if mapped else None
+
+    def forward(
+        self,
+        input_ids: Array,
+        token_type_ids: Array,
+        context: Context | None = None,
+        inputs_embeds: Array | None = None,
+    ) -> tuple[Array, Cache]:
+        """input_ids, token_type_ids (B, S), or inputs_embeds (B, S, E) → hidden (B, S, H)."""
+        context = context or self.new_context()
+        hidden, cache = super().forward(input_ids, token_type_ids, context, inputs_embeds)  # (B, S, E)
+        project_cache = None
+        if self.project:
+            hidden, project_cache = self.project.forward(hidden)  # (B, S, H)
+        return hidden, Cache(self, cache, project_cache)
+
+    def backward(self, dout: Array, cache: Cache) -> Array | None:
+        """dout (B, S, H) → dinputs_embeds (B, S, E), or None if there were none."""
+        project_cache = cache.pop(self)
+        if self.project:
+            dout = self.project.backward(dout, project_cache)
+        return super().backward(dout, cache.pop(self))

@@ -1,16 +1,15 @@
 """RoBERTa: BERT, trained longer and better (Liu et al., 2019). The model changes in three small ways.
 
-    positions     Token 1 of a text has position padding id + 1, the next one the position after it, and
-                  padding has the position of the padding id. So the table has two rows more than a text tokens
-                  (fairseq's heritage, as the padding id is 1).
-    segments      There is one token type, so the two texts of a pair are told apart only by the </s></s> between
-                  them.
-    heads         Nothing predicts the next sentence. A classifier reads the first token itself, through a layer
-                  of its own that is learned in fine-tuning, since no pooler has been trained.
+    positions     The first token of a text has position padding id + 1, and the others follow; padding has
+                  the position of the padding id. The padding id is 1, so the table has two rows that no token
+                  of a text uses.
+    segments      There is one token type: the texts of a pair are told apart by the </s></s> between them.
+    heads         Nothing predicts the next sentence. No pooler has been trained, so a classifier reads the
+                  first token through a layer of its own, which is new in fine-tuning.
 
-What makes it better is the training: masks drawn anew at every visit (``--masking dynamic``), no next-sentence
-prediction (``--no-nsp``), sequences that are always full (``--no-whole-sentences``), larger batches, ten times
-more text, and a vocabulary of bytes, in which nothing is unknown (``minibert.text``).
+What makes it better is the training: masks drawn anew at every visit (``--masking dynamic``), no prediction of
+the next sentence (``--no-nsp``), full sequences (``--no-whole-sentences``), larger batches, ten times as much
+text, and a vocabulary of bytes, in which nothing is unknown (``minibert.text``).
 """
 
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from minibert.arrays import Array, get_array_module
 from minibert.bert.config import BertConfig
 from minibert.bert.models import BertForMaskedLM, BertModel, BertPretrainedModel
 from minibert.errors import UserError
+from minibert.folders.names import Names
 from minibert.heads.layers import FirstTokenClassifier
 from minibert.heads.sentence import SentenceEncoder
 from minibert.heads.task_models import (
@@ -30,7 +30,7 @@ from minibert.heads.task_models import (
 from minibert.variants.embeddings import LookedUpEmbeddings
 
 # What Hugging Face calls the same parameters.
-NAMES = (
+NAMES: Names = (
     ("roberta.", "bert."),
     ("lm_head.dense.", "cls.predictions.transform.dense."),
     ("lm_head.layer_norm.", "cls.predictions.transform.LayerNorm."),
