@@ -7,9 +7,9 @@
     heads         Nothing predicts the next sentence. No pooler has been trained, so a classifier reads the
                   first token through a layer of its own, which is new in fine-tuning.
 
-What makes it better is the training: masks drawn anew at every visit (``--masking dynamic``), no prediction of
-the next sentence (``--no-nsp``), full sequences (``--no-whole-sentences``), larger batches, ten times as much
-text, and a vocabulary of bytes, in which nothing is unknown (``minibert.text``).
+What makes it better is the training: masks drawn anew at every visit (``--masking dynamic``), no prediction
+of the next sentence (``--no-nsp``), full sequences (``--no-whole-sentences``), larger batches, ten times as
+much text, and a vocabulary of bytes, in which nothing is unknown (``minibert.text``).
 """
 
 from dataclasses import dataclass
