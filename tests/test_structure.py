@@ -13,7 +13,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports only rooms before it.
 ROOMS = "interrupts errors files assets settings arrays devices precision threads dropout_bits replay".split()
-ROOMS += "ops kernels gradcheck nn folders bert heads proofs text data train plots tasks".split()
+ROOMS += "ops kernels gradcheck nn folders bert heads variants proofs text data train plots tasks".split()
 ROOMS += "course cli __main__".split()
 # Rooms that stand on less than all that is before them.
 ONLY = {

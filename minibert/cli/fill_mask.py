@@ -8,7 +8,8 @@ from minibert.bert import BertForMaskedLM
 from minibert.cli.flags import DEFAULT_MODEL, add_machine_flags, chosen_device
 from minibert.cli.parser import add_command
 from minibert.tasks import fill_mask
-from minibert.text import BertTokenizer
+from minibert.text import open_tokenizer
+from minibert.variants import open_model
 
 
 def add(commands: Any) -> None:
@@ -35,9 +36,9 @@ def add(commands: Any) -> None:
 
 
 def _run(flags: argparse.Namespace) -> None:
-    tokenizer = BertTokenizer.from_pretrained(flags.model)
+    tokenizer = open_tokenizer(flags.model)
     warnings.filterwarnings("ignore", ".* does not use")  # an unused pooler is nothing to warn about
-    model = BertForMaskedLM.from_pretrained(flags.model, device=chosen_device(flags))
+    model = open_model(BertForMaskedLM, flags.model, device=chosen_device(flags))
     print(f"model: {flags.model}" + ", which comes with minibert" * (flags.model == DEFAULT_MODEL))
     for guesses in fill_mask(model, tokenizer, flags.text, top_k=flags.top_k):
         print("[MASK]")

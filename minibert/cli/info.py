@@ -7,6 +7,7 @@ from minibert.bert import PRESETS, BertConfig
 from minibert.cli.parser import add_command
 from minibert.precision import PRECISIONS
 from minibert.tasks.info import describe_parameters, describe_step
+from minibert.variants import open_config
 
 
 def add(commands: Any) -> None:
@@ -43,7 +44,7 @@ def add(commands: Any) -> None:
 
 def _run(flags: argparse.Namespace) -> None:
     preset = flags.preset or "base"
-    config = BertConfig.from_pretrained(flags.folder) if flags.folder else BertConfig.preset(preset)
+    config = open_config(flags.folder) if flags.folder else BertConfig.preset(preset)
     sizes = flags.batch_size, flags.max_seq_length, flags.max_predictions
     step = describe_step(config, *sizes, flags.precision, flags.recompute)
     print(flags.folder or preset, describe_parameters(config), step, sep="\n\n")

@@ -13,7 +13,7 @@ from minibert.data import open_corpus
 from minibert.errors import UserError
 from minibert.files import check_writable
 from minibert.tasks.pretraining_settings import PretrainSettings
-from minibert.text import BertTokenizer
+from minibert.text import BertTokenizer, open_tokenizer
 
 
 def add(commands: Any) -> None:
@@ -77,12 +77,12 @@ def _train(flags: argparse.Namespace) -> None:
 def _encode(flags: argparse.Namespace) -> None:
     if len(flags.text) > 2:
         raise UserError(f"expected a text or a pair of texts, got {len(flags.text)}; quote texts with spaces")
-    tokenizer = BertTokenizer.from_pretrained(flags.tokenizer)
+    tokenizer = open_tokenizer(flags.tokenizer)
     ids = tokenizer(*flags.text)["input_ids"]
     print(" ".join(tokenizer.tokens[i] for i in ids))
     print(" ".join(map(str, ids)))
 
 
 def _decode(flags: argparse.Namespace) -> None:
-    tokenizer = BertTokenizer.from_pretrained(flags.tokenizer)
+    tokenizer = open_tokenizer(flags.tokenizer)
     print(tokenizer.decode(flags.ids, skip_special_tokens=flags.skip_special_tokens))

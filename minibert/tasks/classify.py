@@ -10,7 +10,6 @@ from scipy.special import expit
 
 from minibert import ops
 from minibert.arrays import to_numpy
-from minibert.bert import BertConfig
 from minibert.data.tasks import (
     Faults,
     Feature,
@@ -25,6 +24,7 @@ from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification
 from minibert.tasks import metrics
 from minibert.tasks.task import PredictionT, TableOptions, TableTask
+from minibert.variants import open_config
 
 MULTI_LABEL = "multi_label_classification"  # as in the model's configuration
 
@@ -197,7 +197,7 @@ class Regress(TextTask[float | list[float]]):
     @classmethod
     def recognises(cls, folder: Path) -> bool:
         """Whether a folder holds a sequence classifier whose configuration says that it is a regression."""
-        return super().recognises(folder) and BertConfig.from_pretrained(folder).is_regression
+        return super().recognises(folder) and open_config(folder).is_regression
 
     def predict(
         self, model: BertForSequenceClassification, examples: Sequence[TextExample], batch_size: int = 32

@@ -17,8 +17,9 @@ from minibert.data.tasks import TextExample, ordered_batches, single_features
 from minibert.errors import UserError
 from minibert.files import atomic_file, read_json
 from minibert.heads import SentenceEncoder
-from minibert.text import BertTokenizer
+from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.text.bert_tokenizer import CONFIG_KEYS
+from minibert.variants import open_model
 
 # Where the sentence-transformers library finds the length that texts are cut to: {"max_seq_length": tokens}.
 LENGTH_FILE = "sentence_bert_config.json"
@@ -33,7 +34,7 @@ class TextEncoder:
     """
 
     model: SentenceEncoder
-    tokenizer: BertTokenizer
+    tokenizer: PretrainedTokenizer
     max_length: int
     folder: str = ""
 
@@ -49,9 +50,9 @@ class TextEncoder:
         Raises UserError if the folder's parts do not fit together, and for a max_length that does not fit.
         """
         folder = model_folder(folder)
-        tokenizer = BertTokenizer.from_pretrained(folder)
-        model = SentenceEncoder.from_pretrained(folder, **options)
-        positions = model.config.max_position_embeddings
+        tokenizer = open_tokenizer(folder)
+        model = open_model(SentenceEncoder, folder, **options)
+        positions = model.config.longest_sequence
         tokenizer.check_size(model.config.vocab_size)
         limit = min(positions, tokenizer.model_max_length or positions)
         length = (_stated_length(folder) or limit) if max_length is None else max_length

@@ -12,8 +12,9 @@ from minibert.data.tasks import RECIPES, Faults, MinimalPair
 from minibert.errors import UserError
 from minibert.tasks.likelihood import SCORINGS, blimp_scores
 from minibert.tasks.registry import open_task
-from minibert.text import BertTokenizer
+from minibert.text import open_tokenizer
 from minibert.train.metrics import without_nan
+from minibert.variants import open_model
 
 # Sequences per batch where nothing else is said. Minimal pairs are short sentences.
 BATCH_SIZES = {"tasks": 32, "blimp": 128}
@@ -100,10 +101,10 @@ def _minimal_pair_scores(
     folder: str | Path, pairs: Sequence[MinimalPair], how: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """Accuracy over all pairs, and that of each phenomenon with the number of its pairs."""
-    tokenizer = BertTokenizer.from_pretrained(folder)
+    tokenizer = open_tokenizer(folder)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* does not use")  # an unused pooler is nothing to warn about
-        model = BertForMaskedLM.from_pretrained(folder, complete=True, **options)
+        model = open_model(BertForMaskedLM, folder, complete=True, **options)
     shares = blimp_scores(model, tokenizer, pairs, progress=True, **how)
     overall, counts = shares.pop("overall"), Counter(pair.phenomenon for pair in pairs)
     return {"accuracy": overall}, {

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from minibert.assets import model_folder
-from minibert.bert import BertConfig
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
 from minibert.folders.shards import replacing_weights
@@ -14,6 +13,7 @@ from minibert.folders.tensors import CONSTANTS, check_type, encoder_tensors
 from minibert.folders.weights import DTYPES, INDEX_NAME, open_weights
 from minibert.heads.sentence import POOLING_FOLDER
 from minibert.tasks.task import TASK_FILE
+from minibert.variants import open_config
 
 COMPANIONS = (".txt", ".json", ".md", ".png")  # vocabulary, tokenizer, task, model card and its pictures
 NOT_COMPANIONS = ("config.json", INDEX_NAME, "state.json")  # two are made again, the last is a checkpoint's
@@ -43,7 +43,7 @@ def export(
     folder, output = model_folder(folder), Path(output)
     stored = open_weights(folder, "BertForPreTraining")
     resized = {} if positions is None else {"max_position_embeddings": positions}
-    BertConfig.from_pretrained(folder, **resized)  # raises for what is no BERT
+    open_config(folder, **resized)  # raises for what is no BERT
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         raise UserError(f"{output} exists already; choose another --output")
     config = read_json(folder / "config.json") | resized

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from minibert.bert import BertConfig
 from minibert.data.randomness import generator
 from minibert.data.tasks import Faults, Feature
 from minibert.devices import Device, resolve_device
@@ -29,10 +28,11 @@ from minibert.tasks.model_card import write_model_card
 from minibert.tasks.registry import TASKS
 from minibert.tasks.run import Run, newest_checkpoint
 from minibert.tasks.task import Task, TaskOptions
-from minibert.text import BertTokenizer
+from minibert.text import open_tokenizer
 from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
 from minibert.train.metrics import peak_memory, read_metrics, without_nan
+from minibert.variants import open_config
 
 BEST = "best"  # the folder of the model with the best score on the dev data
 
@@ -58,7 +58,7 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
     """
     settings, options = split_settings(values, source)
     if "max_length" not in values:  # then it is no more than the model can read
-        positions = BertConfig.from_pretrained(settings.model).max_position_embeddings
+        positions = open_config(settings.model).longest_sequence
         options = options.replace(max_length=min(options.max_length, positions))
     device = resolve_device(settings.device)
     settings = settings.with_precision_for(device)
@@ -167,7 +167,7 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
     Prints how many bad examples were left out. Raises UserError for files that cannot be used.
     """
     faults = Faults(settings.skip_bad)
-    task = TASKS[settings.task](BertTokenizer.from_pretrained(settings.model), options)
+    task = TASKS[settings.task](open_tokenizer(settings.model), options)
     _check_model(settings, task)
     train = task.read(settings.train, faults=faults)
     task.learn_labels(train)
@@ -208,7 +208,7 @@ def _ask_teacher(settings: FinetuneSettings, data: Data, device: Device) -> Data
 
 def _check_model(settings: FinetuneSettings, task: Task) -> None:
     """Raise UserError if the model to begin from is too small for these settings."""
-    config = BertConfig.from_pretrained(settings.model)
+    config = open_config(settings.model)
     task.check_model(config)
     if settings.features:
         config.check_layers(settings.features)

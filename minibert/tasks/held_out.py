@@ -11,14 +11,14 @@ from minibert.bert import BertForPreTraining
 from minibert.data import PreparedCorpus, held_out_batches
 from minibert.nn.targets import IGNORED
 from minibert.tasks.pretraining_settings import PretrainSettings
-from minibert.text import BertTokenizer
+from minibert.text import PretrainedTokenizer
 from minibert.train.metrics import as_float, count_targets
 
 HELD_OUT_MASKED = 0.15  # share of the tokens to predict
 
 
 def evaluation_batches(
-    settings: PretrainSettings, tokenizer: BertTokenizer, prepared: PreparedCorpus
+    settings: PretrainSettings, tokenizer: PretrainedTokenizer, prepared: PreparedCorpus
 ) -> list[dict[str, np.ndarray]]:
     """The micro-batches that every evaluation of the run uses: as many examples as ``eval_batches`` steps.
 

@@ -122,9 +122,9 @@ def step_cost(
     """
     if min(batch_size, length, predictions) < 1:
         raise UserError(f"expected sizes of at least 1, got {batch_size}, {length} and {predictions}")
-    if length > config.max_position_embeddings:
+    if length > config.longest_sequence:
         raise UserError(
-            f"sequences of {length} tokens, but the model has only {config.max_position_embeddings} positions"
+            f"sequences of {length} tokens, but the model has only {config.longest_sequence} positions"
         )
     tokens, predicted = batch_size * length, batch_size * predictions
     model = BertForPreTraining(config, device=None)  # takes no memory

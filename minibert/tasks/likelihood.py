@@ -16,7 +16,7 @@ from minibert.folders.config import check_choice
 from minibert.ops.stable_softmax import log_sum_exp
 from minibert.precision import allow_tf32
 from minibert.tasks.metrics import minimal_pair_accuracy
-from minibert.text import BertTokenizer
+from minibert.text import PretrainedTokenizer
 
 # -- Masked words ------------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ SCORINGS = ("within_word_l2r", "original")
 
 def pseudo_log_likelihoods(
     model: BertForPreTraining,
-    tokenizer: BertTokenizer,
+    tokenizer: PretrainedTokenizer,
     sentences: Sequence[str],
     *,
     scoring: str = SCORINGS[0],
@@ -88,7 +88,7 @@ def _copies(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _hidden(
-    input_ids: np.ndarray, positions: np.ndarray, tokenizer: BertTokenizer, scoring: str
+    input_ids: np.ndarray, positions: np.ndarray, tokenizer: PretrainedTokenizer, scoring: str
 ) -> np.ndarray:
     """Which tokens of each row are hidden while the one at its position is scored: (B, S), (B,) → (B, S)."""
     columns, position = np.arange(input_ids.shape[1]), positions[:, None]
@@ -139,7 +139,7 @@ def _states_at(bert: BertModel, batch: dict[str, Any], rows: Array) -> Array:
 
 def blimp_scores(
     model: BertForPreTraining,
-    tokenizer: BertTokenizer,
+    tokenizer: PretrainedTokenizer,
     pairs: Sequence[MinimalPair],
     **options: Any,
 ) -> dict[str, float]:
@@ -158,7 +158,7 @@ def blimp_scores(
 
 
 def next_sentence_probability(
-    model: BertForPreTraining, tokenizer: BertTokenizer, first: str, second: str
+    model: BertForPreTraining, tokenizer: PretrainedTokenizer, first: str, second: str
 ) -> float:
     """How probable it is that the second text follows the first; see `next_sentence_probabilities`."""
     return float(next_sentence_probabilities(model, tokenizer, [first], [second])[0])
@@ -166,7 +166,7 @@ def next_sentence_probability(
 
 def next_sentence_probabilities(
     model: BertForPreTraining,
-    tokenizer: BertTokenizer,
+    tokenizer: PretrainedTokenizer,
     first: Sequence[str],
     second: Sequence[str],
     *,
@@ -184,7 +184,7 @@ def next_sentence_probabilities(
         )
     tokenizer.check_size(model.config.vocab_size)
     model.eval()
-    longest = model.config.max_position_embeddings
+    longest = model.config.longest_sequence
     encoded = tokenizer(first, second, max_length=longest, truncation=True)
     features = [
         Feature({"input_ids": np.array(ids), "token_type_ids": np.array(types)}, index)

@@ -6,11 +6,11 @@ from minibert import ops
 from minibert.arrays import to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
-from minibert.text import BertTokenizer
+from minibert.text import PretrainedTokenizer
 
 
 def fill_mask(
-    model: BertForPreTraining, tokenizer: BertTokenizer, text: str, top_k: int = 5
+    model: BertForPreTraining, tokenizer: PretrainedTokenizer, text: str, top_k: int = 5
 ) -> list[list[tuple[str, float]]]:
     """The ``top_k`` likeliest tokens for each [MASK] in ``text``, with their probabilities, best first.
 

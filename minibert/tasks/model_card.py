@@ -7,11 +7,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from minibert.bert import BertConfig
 from minibert.errors import UserError
 from minibert.files import read_json, write_text
 from minibert.folders.weights import open_weights
-from minibert.text import BertTokenizer
+from minibert.text import open_tokenizer
+from minibert.variants import open_config
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _kind(folder: Path, pairs: bool) -> Kind:
 
 def _sizes(folder: Path) -> dict[str, str]:
     """What the folder itself says about the model."""
-    config, tokenizer = BertConfig.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
+    config, tokenizer = open_config(folder), open_tokenizer(folder)
     tensors = open_weights(folder, "BertModel")
     sizes = {
         "layers": f"{config.num_hidden_layers}",
@@ -151,7 +151,7 @@ def _sizes(folder: Path) -> dict[str, str]:
         "attention heads": f"{config.num_attention_heads}",
         "parameters": f"{sum(prod(tensor.shape) for tensor in tensors.values()):,}",
         "vocabulary": f"{len(tokenizer):,} tokens, {'lower-cased' if tokenizer.lowercase else 'cased'}",
-        "longest input": f"{config.max_position_embeddings} tokens",
+        "longest input": f"{config.longest_sequence} tokens",
     }
     if config.id2label:
         sizes["labels"] = ", ".join(config.labels)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from minibert.bert import BertConfig
 from minibert.tasks.model_card import write_model_card
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.train.progress import format_seconds
+from minibert.variants import open_config
 
 
 def write_pretrained_card(
@@ -36,7 +36,7 @@ def write_pretrained_card(
         "read": f"{results['tokens']:,} tokens in {format_seconds(results['seconds'])} of training",
         "machine": f"{environment['processor']} ({environment['device']})",
     }
-    recipe["dropout"] = BertConfig.from_pretrained(folder).hidden_dropout_prob
+    recipe["dropout"] = open_config(folder).hidden_dropout_prob
     recipe |= {name: getattr(settings, name) for name in RECIPE}
     typed = settings.replace(resume=False, overwrite=False)
     scores = {told: [results[name]] for name, told in SCORES.items() if name in results}

@@ -35,15 +35,16 @@ from minibert.tasks.masked_words import fill_mask
 from minibert.tasks.pretrained_card import write_pretrained_card
 from minibert.tasks.pretraining_settings import Phase, PretrainSettings
 from minibert.tasks.run import Run, newest_checkpoint
-from minibert.text import BertTokenizer
+from minibert.text import BertTokenizer, PretrainedTokenizer, open_tokenizer
 from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
 from minibert.train.metrics import peak_memory, read_metrics
+from minibert.variants import open_model
 
 EXAMPLES = 5  # masked sentences shown at the end
 
 
-def prepare(settings: PretrainSettings) -> tuple[BertTokenizer, PreparedCorpus]:
+def prepare(settings: PretrainSettings) -> tuple[PretrainedTokenizer, PreparedCorpus]:
     """The vocabulary and the tokenised corpus of a run, from ``settings.prepared`` if they are there already.
 
     The vocabulary is learned only from the documents to train on. The two folders are named after hashes of
@@ -67,7 +68,7 @@ def prepare(settings: PretrainSettings) -> tuple[BertTokenizer, PreparedCorpus]:
     return tokenizer, prepared
 
 
-def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool) -> BertTokenizer:
+def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool) -> PretrainedTokenizer:
     if settings.tokenizer is not None:
         folder, origin = Path(settings.tokenizer), "read from"
     else:
@@ -78,12 +79,12 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
             origin = "written to"
             check_writable(folder)
             sentences = training_sentences(corpus, **settings.split)
-            tokenizer = BertTokenizer.train(
+            tokenizer: PretrainedTokenizer = BertTokenizer.train(
                 sentences, settings.vocabulary_size, lowercase=settings.lowercase, progress=show_progress
             )
             with atomic_folder(folder) as unfinished:
                 tokenizer.save_pretrained(unfinished)
-    tokenizer = BertTokenizer.from_pretrained(folder)
+    tokenizer = open_tokenizer(folder)
     if settings.model is not None:
         tokenizer.check_size(settings.vocabulary_size)
     print(f"vocabulary: {len(tokenizer):,} tokens; {origin} {folder}", flush=True)
@@ -193,13 +194,13 @@ def _make_model(
     Model = BertForPreTraining if settings.nsp else BertForMaskedLM
     options: dict[str, Any] = {"device": device, "precision": settings.precision, "seed": settings.seed}
     if checkpoint is not None:
-        model = Model.from_pretrained(checkpoint.folder, **options)
+        model = open_model(Model, checkpoint.folder, **options)
     elif settings.model is not None:
         if settings.dropout is not None:
             options |= dict.fromkeys(
                 ("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout
             )
-        model = Model.from_pretrained(settings.model, **options)
+        model = open_model(Model, settings.model, **options)
     else:
         model = Model(settings.model_config(vocab_size), **options)
     model.bert.encoder.recompute = settings.recompute
@@ -226,7 +227,7 @@ def _make_trainer(
     run: Run,
     settings: PretrainSettings,
     model: BertForPreTraining,
-    tokenizer: BertTokenizer,
+    tokenizer: PretrainedTokenizer,
     prepared: PreparedCorpus,
     held_out: Sequence[Mapping[str, Any]],
     checkpoint: Checkpoint | None,
@@ -256,14 +257,14 @@ def _make_trainer(
 
 
 def _stream(
-    settings: PretrainSettings, phase: Phase, tokenizer: BertTokenizer, prepared: PreparedCorpus
+    settings: PretrainSettings, phase: Phase, tokenizer: PretrainedTokenizer, prepared: PreparedCorpus
 ) -> BatchStream:
     """The training data of a phase, from its beginning."""
     return BatchStream(prepared.train, tokenizer, phase.instances, phase.batch_size, settings.seed)
 
 
 def _run_phases(
-    settings: PretrainSettings, trainer: Trainer, tokenizer: BertTokenizer, prepared: PreparedCorpus
+    settings: PretrainSettings, trainer: Trainer, tokenizer: PretrainedTokenizer, prepared: PreparedCorpus
 ) -> None:
     """Take all steps that are left. Every phase ends with an evaluation and a checkpoint."""
     for phase in settings.phases():
@@ -275,7 +276,7 @@ def _run_phases(
             trainer.run(phase.stop)
 
 
-def _save_pretrained(model: BertForPreTraining, tokenizer: BertTokenizer, folder: Path) -> None:
+def _save_pretrained(model: BertForPreTraining, tokenizer: PretrainedTokenizer, folder: Path) -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -287,7 +288,7 @@ def _finish(
     run: Run,
     settings: PretrainSettings,
     trainer: Trainer,
-    tokenizer: BertTokenizer,
+    tokenizer: PretrainedTokenizer,
     prepared: PreparedCorpus,
     plateau: tuple[float, float],
 ) -> dict[str, Any]:
@@ -326,7 +327,7 @@ def _sizes(documents: Documents) -> dict[str, int]:
 
 
 def _print_examples(
-    model: BertForPreTraining, tokenizer: BertTokenizer, documents: Documents, seed: int
+    model: BertForPreTraining, tokenizer: PretrainedTokenizer, documents: Documents, seed: int
 ) -> None:
     print("\nheld-out sentences with a word masked, and the guesses")
     for text, answer in itertools.islice(masked_sentences(documents, tokenizer, seed), EXAMPLES):
@@ -335,7 +336,9 @@ def _print_examples(
         print(f"  {text}\n    was: {answer}   guesses: {told}")
 
 
-def masked_sentences(documents: Documents, tokenizer: BertTokenizer, seed: int) -> Iterator[tuple[str, str]]:
+def masked_sentences(
+    documents: Documents, tokenizer: PretrainedTokenizer, seed: int
+) -> Iterator[tuple[str, str]]:
     """Random sentences of 6 to 24 tokens with one random word masked: (text, the word).
 
     Only words of at least three letters that are one token are masked, since a guess is one token. The

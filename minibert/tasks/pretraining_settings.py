@@ -11,6 +11,7 @@ from minibert.errors import UserError
 from minibert.ops import ACTIVATIONS
 from minibert.settings import setting, with_default
 from minibert.train import RunSettings
+from minibert.variants import open_config
 
 # What a new model has where nothing else is given. These are not defaults, because a model to start from has
 # its own, and any setting that is given must then agree with it.
@@ -216,7 +217,7 @@ class PretrainSettings(RunSettings):
         for name in INITIALIZERS:
             if getattr(self, name) != "normal":
                 raise UserError(f"{name} is for a new model, but {self.model} has learned; leave it out")
-        config = BertConfig.from_pretrained(self.model)
+        config = open_config(self.model)
         values = {"tokenizer": self.model, "vocab_size": config.vocab_size}
         values |= {name: getattr(config, name) for name in SIZES}
         sizes = (config.num_hidden_layers, config.hidden_size)
@@ -250,10 +251,10 @@ class PretrainSettings(RunSettings):
             **{name: size for name, size in sizes.items() if size is not None},
         )
         for name in ("max_seq_length", "long_seq_length"):
-            if (getattr(self, name) or 0) > config.max_position_embeddings:
+            if (getattr(self, name) or 0) > config.longest_sequence:
                 raise UserError(
                     f"{name} is {getattr(self, name)}, but the model has only "
-                    f"{config.max_position_embeddings} positions; lower {name}, or raise "
+                    f"{config.longest_sequence} positions; lower {name}, or raise "
                     "max_position_embeddings (--positions)"
                 )
         return config

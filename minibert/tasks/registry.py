@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from minibert.assets import model_folder
-from minibert.bert import BertConfig
 from minibert.errors import UserError
 from minibert.files import read_json
 from minibert.folders.model import PretrainedModel
@@ -14,7 +13,8 @@ from minibert.tasks.question_answering import AnswerQuestions
 from minibert.tasks.similarity import Similarity
 from minibert.tasks.tag import Tag
 from minibert.tasks.task import TASK_FILE, Task
-from minibert.text import BertTokenizer
+from minibert.text import open_tokenizer
+from minibert.variants import open_config
 
 TASKS: dict[str, type[Task]] = {
     task.name: task for task in (Classify, Regress, Tag, AnswerQuestions, Similarity)
@@ -28,7 +28,7 @@ def open_task(folder: str | Path, **options: Any) -> tuple[Task, PretrainedModel
     """
     chosen, pairs, values = read_task(folder)
     folder = model_folder(folder)
-    tokenizer = BertTokenizer.from_pretrained(folder)
+    tokenizer = open_tokenizer(folder)
     task = chosen(tokenizer, chosen.Options.from_dict(values, str(folder / TASK_FILE)))
     task.pairs = pairs
     return task, task.open_model(folder, **options)
@@ -50,7 +50,7 @@ def read_task(folder: str | Path) -> tuple[type[Task], bool | None, dict[str, An
             f"{name}: not a model fine-tuned for one of {', '.join(TASKS)}; make one with  "
             f"minibert finetune --model {name}"
         )
-    return chosen, None, {"max_length": BertConfig.from_pretrained(folder).max_position_embeddings}
+    return chosen, None, {"max_length": open_config(folder).longest_sequence}
 
 
 def _read_task(path: Path) -> tuple[type[Task], bool | None, dict[str, Any]]:

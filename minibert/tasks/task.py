@@ -31,7 +31,8 @@ from minibert.heads.outputs import TaskOutput
 from minibert.heads.task_models import TaskModel
 from minibert.nn import Module
 from minibert.settings import Settings, setting
-from minibert.text import BertTokenizer
+from minibert.text import PretrainedTokenizer
+from minibert.variants import family, open_config, open_model
 
 READ = ("input_ids", "token_type_ids", "attention_mask", "features")  # of a batch, in order to predict
 TASK_FILE = "task.json"  # beside a fine-tuned model: the name of its task, and its options
@@ -80,7 +81,9 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
     has_labels: ClassVar[bool] = False
     own_ending: ClassVar[str | None] = None  # the suffix of files in the task's `own_format`
 
-    def __init__(self, tokenizer: BertTokenizer, options: OptionsT | None = None, labels: Sequence[str] = ()):
+    def __init__(
+        self, tokenizer: PretrainedTokenizer, options: OptionsT | None = None, labels: Sequence[str] = ()
+    ):
         self.tokenizer = tokenizer
         self.options = self.Options() if options is None else options
         self.labels = list(labels)
@@ -165,19 +168,19 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
         If the folder has a head for this very task, with the same labels, it is kept and goes on learning.
         """
         options = {"feature_layers": None, **self._model_settings(), **options}
-        config = BertConfig.from_pretrained(folder)
+        config = open_config(folder)
         self.check_model(config)
         goes_on = (
             self.recognises(model_folder(folder))
             and config.feature_layers == options["feature_layers"]
             and (not self.has_labels or config.labels == self.labels)
         )
-        return self.Model.from_pretrained(folder, new_head=not goes_on, **options)
+        return open_model(self.Model, folder, new_head=not goes_on, **options)
 
     def open_model(self, folder: str | Path, **options: Any) -> ModelT:
         """A model that has been fine-tuned for this task, whose labels become the task's."""
-        self.check_model(BertConfig.from_pretrained(folder))
-        model = self.Model.from_pretrained(folder, complete=True, **options)
+        self.check_model(open_config(folder))
+        model = open_model(self.Model, folder, complete=True, **options)
         if self.has_labels:
             self.labels = model.config.labels
         return model
@@ -189,10 +192,10 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
     def check_model(self, config: BertConfig) -> None:
         """Raise UserError if a model cannot read what this task will give it."""
         self.tokenizer.check_size(config.vocab_size)
-        if self.options.max_length > config.max_position_embeddings:
+        if self.options.max_length > config.longest_sequence:
             raise UserError(
                 f"max_length is {self.options.max_length}, but the model has only "
-                f"{config.max_position_embeddings} positions; give a smaller one"
+                f"{config.longest_sequence} positions; give a smaller one"
             )
 
     def save(self, model: ModelT, folder: str | Path) -> None:
@@ -206,7 +209,8 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
     def recognises(cls, folder: Path) -> bool:
         """Whether a folder without ``task.json`` holds a model of this task."""
         config = read_json(folder / "config.json", "model configuration")
-        return cls.Model.__name__ in (config.get("architectures") or [])
+        model = family(folder).models.get(cls.Model)
+        return model is not None and model.__name__ in (config.get("architectures") or [])
 
     # -- Predictions ----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -153,7 +153,7 @@ class BertTokenizer(PretrainedTokenizer):
         )
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, **options: Any) -> "BertTokenizer":
+    def from_pretrained(cls, folder: str | Path, **options: Any) -> Self:
         """Read a tokenizer from a folder in Hugging Face's layout, or from a bare vocabulary file.
 
         A folder has ``vocab.txt`` (or else the vocabulary in ``tokenizer.json``, which is all that recent
@@ -181,7 +181,7 @@ class BertTokenizer(PretrainedTokenizer):
         return cls._from_tokens(tokens, vocab_file, found | options)
 
     @classmethod
-    def _from_tokens(cls, tokens: list[str], file: Path, options: dict[str, Any]) -> "BertTokenizer":
+    def _from_tokens(cls, tokens: list[str], file: Path, options: dict[str, Any]) -> Self:
         try:
             return cls(tokens, **options)
         except UserError as error:

@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, TypedDict
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
 
@@ -23,11 +24,12 @@ class PretrainedTokenizer:
     """Text to token ids and back. A subclass splits texts and joins tokens; the rest is here.
 
     ``tokens`` are all tokens, each at the index that is its id. ``continues_word`` (V,) tells which of them
-    go on with the word of the token before.
+    go on with the word of the token before. With ``lowercase`` capitals are lost.
     """
 
     special_tokens: ClassVar[dict[str, str]]  # the five that a model needs, by Hugging Face's names
     model_max_length: int | None = None
+    lowercase: bool = False
     tokens: list[str]
     vocab: dict[str, int]
     continues_word: np.ndarray
@@ -71,6 +73,15 @@ class PretrainedTokenizer:
     def tokenize(self, text: str) -> list[str]:
         """The tokens of a text, without [CLS] and [SEP]."""
         return [self.tokens[i] for i in self.token_ids(text)]
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **options: Any) -> Self:
+        """Read a tokenizer from a folder in Hugging Face's layout; ``options`` override what it says."""
+        raise NotImplementedError
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the files that ``from_pretrained`` and transformers read into a folder."""
+        raise NotImplementedError
 
     def token_ids(self, text: str) -> list[int]:
         """The token ids of a text, without special tokens. Raises UserError for lone surrogates."""

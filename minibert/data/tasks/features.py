@@ -10,7 +10,7 @@ from minibert.data.masking import IGNORED
 from minibert.data.tasks.conll import TaggedSentence
 from minibert.data.tasks.tables import TextExample
 from minibert.errors import UserError
-from minibert.text import BertTokenizer
+from minibert.text import PretrainedTokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class TaggedFeature(Feature):
 
 def text_features(
     examples: Sequence[TextExample],
-    tokenizer: BertTokenizer,
+    tokenizer: PretrainedTokenizer,
     max_length: int,
     label_ids: Mapping[str, int] | None = None,
 ) -> list[Feature]:
@@ -68,13 +68,13 @@ def text_features(
     return features
 
 
-def single_features(texts: Sequence[str], tokenizer: BertTokenizer, max_length: int) -> list[Feature]:
+def single_features(texts: Sequence[str], tokenizer: PretrainedTokenizer, max_length: int) -> list[Feature]:
     """[CLS] text [SEP], one row per text, cut to ``max_length`` tokens."""
     return [Feature(_row(tokenizer, text, None, max_length), index) for index, text in enumerate(texts)]
 
 
 def pair_features(
-    examples: Sequence[TextExample], tokenizer: BertTokenizer, max_length: int
+    examples: Sequence[TextExample], tokenizer: PretrainedTokenizer, max_length: int
 ) -> list[PairFeature]:
     """Two rows per example, ``first`` and ``second``, each [CLS] text [SEP], cut to ``max_length`` tokens.
 
@@ -88,14 +88,14 @@ def pair_features(
     return features
 
 
-def _row(tokenizer: BertTokenizer, text: str, text_pair: str | None, max_length: int) -> dict[str, Any]:
+def _row(tokenizer: PretrainedTokenizer, text: str, text_pair: str | None, max_length: int) -> dict[str, Any]:
     encoded = tokenizer(text, text_pair, max_length=max_length, truncation=True)
     return {name: np.array(encoded[name], np.int32) for name in ("input_ids", "token_type_ids")}
 
 
 def tagged_features(
     sentences: Sequence[TaggedSentence],
-    tokenizer: BertTokenizer,
+    tokenizer: PretrainedTokenizer,
     max_length: int,
     label_ids: Mapping[str, int] | None = None,
 ) -> list[TaggedFeature]:

@@ -10,7 +10,7 @@ import numpy as np
 from minibert.data.tasks.features import Feature
 from minibert.data.tasks.squad import Question
 from minibert.errors import UserError
-from minibert.text import BertTokenizer
+from minibert.text import PretrainedTokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class QuestionWindow(Feature):
 
 def question_windows(
     questions: Sequence[Question],
-    tokenizer: BertTokenizer,
+    tokenizer: PretrainedTokenizer,
     *,
     max_length: int = 384,
     stride: int = 128,
@@ -53,6 +53,7 @@ def question_windows(
     """
     if stride < 1:
         raise UserError(f"the stride of windows must be at least 1, got {stride}")
+    special = len(tokenizer.with_special_tokens([], [])[0])
     passage_tokens = lru_cache(maxsize=16)(lambda passage: _tokens_with_spans(tokenizer, passage))
     windows = []
     for index, question in enumerate(questions):
@@ -65,28 +66,29 @@ def question_windows(
             continue
         asked = tokenizer.token_ids(question.text)[:max_question]
         ids, spans = passage_tokens(question.passage)
-        room = max_length - len(asked) - 3
+        room = max_length - len(asked) - special
         if room < 1:
             raise UserError(f"max_length {max_length} leaves no room for a passage; give more")
-        head = [tokenizer.cls_id, *asked, tokenizer.sep_id]
         first, last = _answer_tokens(*answers[0], spans) if answers else (-1, -1)
         places = _window_places(len(ids), room, stride)
         for (start, stop), best in zip(places, _max_context(len(ids), places), strict=True):
+            row, types = tokenizer.with_special_tokens(asked, list(ids[start:stop]))
             inputs: dict[str, Any] = {
-                "input_ids": np.array([*head, *ids[start:stop], tokenizer.sep_id], np.int32),
-                "token_type_ids": np.repeat(np.array([0, 1], np.int32), [len(head), stop - start + 1]),
+                "input_ids": np.array(row, np.int32),
+                "token_type_ids": np.array(types, np.int32),
             }
+            head = len(row) - 1 - (stop - start)  # tokens before the passage; after it comes [SEP]
             if training:
-                inside, shift = start <= first <= last < stop, len(head) - start
+                inside, shift = start <= first <= last < stop, head - start
                 inputs["start_positions"] = first + shift if inside else 0
                 inputs["end_positions"] = last + shift if inside else 0
-            around = (len(head), 1)  # tokens before and after those of the passage
+            around = (head, 1)  # tokens before and after those of the passage
             window_spans = np.pad(spans[start:stop], (around, (0, 0)), constant_values=-1)
             windows.append(QuestionWindow(inputs, index, window_spans, np.pad(best, around)))
     return windows
 
 
-def _tokens_with_spans(tokenizer: BertTokenizer, passage: str) -> tuple[np.ndarray, np.ndarray]:
+def _tokens_with_spans(tokenizer: PretrainedTokenizer, passage: str) -> tuple[np.ndarray, np.ndarray]:
     """Ids (T,) and spans (T, 2) of a passage."""
     ids, spans = tokenizer.token_ids_with_spans(passage)
     return np.array(ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)

@@ -1,0 +1,52 @@
+"""From a folder to the tokenizer in it."""
+
+from pathlib import Path
+from typing import Any
+
+from minibert.assets import model_folder
+from minibert.errors import UserError
+from minibert.files import read_json
+from minibert.text.bert_tokenizer import BertTokenizer
+from minibert.text.tokenizer import PretrainedTokenizer
+
+# By the names that transformers gives in ``tokenizer_class``, without a "Fast" at their end, and by the
+# ``model_type`` of a folder whose tokenizer does not say.
+TOKENIZERS: dict[str, type[PretrainedTokenizer]] = {
+    "BertTokenizer": BertTokenizer,
+    "DistilBertTokenizer": BertTokenizer,
+    "ElectraTokenizer": BertTokenizer,
+}
+MODEL_TYPES: dict[str, type[PretrainedTokenizer]] = {
+    "bert": BertTokenizer,
+    "distilbert": BertTokenizer,
+    "electra": BertTokenizer,
+}
+
+
+def open_tokenizer(folder: str | Path, **options: Any) -> PretrainedTokenizer:
+    """The tokenizer in a pretrained folder of any family, or BERT's of a bare vocabulary file.
+
+    Its class is the one that ``tokenizer_config.json`` names, or else that of the ``model_type`` in
+    ``config.json``, or else BERT's. ``options`` override what the files say. Raises UserError for a class or
+    type that is not known, and as the class's ``from_pretrained`` does.
+    """
+    return _tokenizer_class(model_folder(folder)).from_pretrained(folder, **options)
+
+
+def _tokenizer_class(folder: Path) -> type[PretrainedTokenizer]:
+    for file, key, known in (
+        (folder / "tokenizer_config.json", "tokenizer_class", TOKENIZERS),
+        (folder / "config.json", "model_type", MODEL_TYPES),
+    ):
+        values = read_json(file, "configuration") if file.is_file() else None
+        name = values.get(key) if isinstance(values, dict) else None
+        if isinstance(name, str) and not _says_nothing(name):
+            if name.removesuffix("Fast") not in known:
+                raise UserError(f"{file}: {key} is {name!r}; expected one of {', '.join(known)}")
+            return known[name.removesuffix("Fast")]
+    return BertTokenizer
+
+
+def _says_nothing(name: str) -> bool:
+    """Whether a ``tokenizer_class`` names no kind of tokenizer: transformers' class for all."""
+    return name in ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
