@@ -46,17 +46,12 @@ class Module:
     # -- The tree -------------------------------------------------------------------------------
 
     def children(self) -> Iterator[tuple[str, "Module"]]:
-        """The modules directly inside this one, by name; those in a list are numbered.
-
-        A module that is in a list several times, to be used several times, has its first number.
-        """
+        """The modules directly inside this one, by name; those in a list are numbered."""
         for name, attribute in vars(self).items():
             if isinstance(attribute, Module):
                 yield name, attribute
             elif isinstance(attribute, list):
-                yield from (
-                    (f"{name}.{i}", child) for i, child in enumerate(attribute) if child not in attribute[:i]
-                )
+                yield from ((f"{name}.{i}", child) for i, child in enumerate(attribute))
 
     def modules(self) -> Iterator["Module"]:
         """This module and all inside it."""

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minibert.bert import BertConfig, BertForPreTraining
+from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 from minibert.errors import UserError
+from minibert.folders.names import name_in_file
 from minibert.nn import Linear, Module
 from minibert.ops import ACTIVATIONS
 from minibert.precision import choose_precision
+from minibert.variants import FAMILIES
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -33,13 +35,22 @@ class Matrix:
 
 
 def parameter_table(config: BertConfig) -> list[Matrix]:
-    """Every parameter of a pre-training model, once, as the model itself names them.
+    """Every parameter of a pre-training model, once, under the name that it has in files.
 
-    The parts are "embeddings", "layer 0" … "layer L−1", "pooler" and "heads". All but the heads make
-    up the encoder (``BertModel``). The decoder's matrix is the word embeddings again, and is not listed.
+    The parts are "embeddings", "layer 0" … "layer L−1", "pooler" and "heads", as far as there are such. All
+    but the heads make up the encoder. The decoder's matrix is the word embeddings again, and is not listed.
     """
-    model = BertForPreTraining(config, device=None)  # takes no memory
-    return [Matrix(name, parameter.shape, _part(name)) for name, parameter in model.named_parameters()]
+    model = pretraining_model(config)
+    return [
+        Matrix(name_in_file(name, model.tensor_names), parameter.shape, _part(name))
+        for name, parameter in model.named_parameters()
+    ]
+
+
+def pretraining_model(config: BertConfig) -> BertForPreTraining:
+    """The family's model with all heads of its pre-training, without memory."""
+    models = FAMILIES[config.model_type].models
+    return models.get(BertForPreTraining, models[BertForMaskedLM])(config, device=None)  # type: ignore
 
 
 def _part(name: str) -> str:
@@ -127,9 +138,10 @@ def step_cost(
             f"sequences of {length} tokens, but the model has only {config.longest_sequence} positions"
         )
     tokens, predicted = batch_size * length, batch_size * predictions
-    model = BertForPreTraining(config, device=None)  # takes no memory
+    model = pretraining_model(config)
     words, head = model.bert.embeddings.word_embeddings.weight.size, model.cls.predictions
-    in_encoder = tokens * _weights(model.bert.encoder) + batch_size * _weights(model.bert.pooler)
+    in_encoder = tokens * (_weights(model.bert.embeddings) + _weights(model.bert.encoder))
+    in_encoder += batch_size * _weights(model.bert.pooler)
     in_attention = config.num_hidden_layers * 2 * tokens * length * config.hidden_size  # q kᵀ and p v
     in_heads = predicted * (_weights(head) + words) + batch_size * _weights(model.cls.seq_relationship)
 
@@ -179,14 +191,16 @@ def _activations(
     log-probabilities and the weight of each label.
     """
     tokens, predicted = batch_size * length, batch_size * predictions
-    hidden, (held, wide) = config.hidden_size, _arrays_kept(config.hidden_act)
+    hidden, words, (held, wide) = config.hidden_size, config.embedding_size, _arrays_kept(config.hidden_act)
     norm = 2 * hidden  # a row of it: normalised input, and the output, which is the next operation's input
     maps = 1 + (config.attention_probs_dropout_prob > 0)
 
     layer = tokens * (3 * hidden + hidden + 2 * norm + wide * config.intermediate_size)  # qkv, context, …
     layer += maps * batch_size * config.num_attention_heads * length**2
-    heads = batch_size * hidden + predicted * (hidden + held * hidden + norm + config.vocab_size)  # pooled, …
-    return (tokens * norm, tokens), (layer, 2 * tokens), (heads, 2 * predicted + 3 * batch_size)
+    heads = batch_size * hidden + predicted * (
+        hidden + held * words + 2 * words + config.vocab_size
+    )  # pooled, …
+    return (tokens * 2 * words, tokens), (layer, 2 * tokens), (heads, 2 * predicted + 3 * batch_size)
 
 
 def _working_bytes(
@@ -199,7 +213,7 @@ def _working_bytes(
     the gradient of the matrix.
     """
     hidden, wide = config.hidden_size, config.intermediate_size
-    head = config.vocab_size * hidden * number + 2 * predicted * hidden * operand
+    head = config.vocab_size * config.embedding_size * number + 2 * predicted * hidden * operand
     layer = tokens * (wide + 3 * hidden) * operand + wide * hidden * number
     return head, layer
 
@@ -209,10 +223,15 @@ def _working_bytes(
 
 def describe_parameters(config: BertConfig) -> str:
     """The parameters, matrix by matrix, with running totals, as text; the first layer stands for all."""
+    models = FAMILIES[config.model_type].models
+    encoder, whole = models[BertModel].__name__, type(pretraining_model(config)).__name__
+    words = name_in_file("bert.embeddings.word_embeddings.weight", models[BertModel].tensor_names)
     lines = [f"{'name':<58}{'shape':>14}{'numbers':>14}{'running total':>16}"]
     total = in_layers = 0
     for part, group in itertools.groupby(parameter_table(config), key=lambda matrix: matrix.part):
         matrices = list(group)
+        if part == "heads":
+            lines += [_row(f"= the encoder ({encoder})", "", total, total), ""]
         start, count = total, sum(matrix.count for matrix in matrices)
         total += count
         in_layers += count * part.startswith("layer ")
@@ -223,10 +242,8 @@ def describe_parameters(config: BertConfig) -> str:
             lines.append(_row(f"= {part}", "", count, total))
         if part == f"layer {config.num_hidden_layers - 1}":
             lines.append(_row(f"= layers: {config.num_hidden_layers} like layer 0", "", in_layers, total))
-        if part == "pooler":
-            lines += [_row("= the encoder (BertModel)", "", total, total), ""]
-    lines.append(_row("= the pre-training model (BertForPreTraining)", "", total, total))
-    lines.append("The decoder of masked words is bert.embeddings.word_embeddings.weight again, counted once.")
+    lines.append(_row(f"= the pre-training model ({whole})", "", total, total))
+    lines.append(f"The decoder of masked words is {words} again, counted once.")
     return "\n".join(lines)
 
 

@@ -11,14 +11,25 @@ import numpy as np
 GOLDEN = Path(__file__).parent / "golden"
 LARGE = 20_000  # elements; of a larger result the golden file keeps combinations only
 
-TASK_MODELS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering")
+TASKS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+TASK_MODELS = tuple(f"Bert{kind}" for kind in TASKS)
+WITH_POOLER = ("Bert", "Roberta", "Albert")  # the families whose encoder has one
 ZERO = " (zero)"  # ends the name of a gradient that is zero but for rounding
 OUTPUT_DERIVATIVES = ("dlast_hidden_state", "dpooler_output")  # what a BertModel's backward begins with
+VARIANTS = [
+    f"{family}{kind}"
+    for family in ("Roberta", "DistilBert", "Albert", "Electra")
+    for kind in ("Model", "ForPreTraining", "ForMaskedLM", *TASKS)
+    if kind != "ForPreTraining" or family in ("Albert", "Electra")
+]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model and a batch (B, S). The class has the same name in both libraries, and so has every setting."""
+    """A model and a batch (B, S). The class has the same name in both libraries, and so has every setting.
+
+    (But some settings of DistilBERT: see `reference_settings`.)
+    """
 
     model: str
     seed: int
@@ -26,6 +37,47 @@ class Case:
     length: int
     padding: str = "right"  # or "holes": masked tokens anywhere
     config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def family(self) -> str:
+        """How the class's name begins: "Bert", "Roberta", …"""
+        return self.model.removesuffix("Model").partition("For")[0]
+
+    @property
+    def kind(self) -> str:
+        """How it ends: "Model", "ForMaskedLM", …"""
+        return self.model.removeprefix(self.family)
+
+
+DISTILBERT = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
+
+
+def of_family(model: str, sizes: Mapping[str, Any], embedding_size: int) -> dict[str, Any]:
+    """BERT's settings as the family of a model has them; E where that may differ from H."""
+    sizes = dict(sizes)
+    if model.startswith(("Albert", "Electra")):
+        sizes["embedding_size"] = embedding_size
+    if model.startswith("Roberta"):
+        sizes = {"type_vocab_size": 2, "layer_norm_eps": 1e-12} | sizes  # where the defaults differ
+        sizes |= {"pad_token_id": 1, "max_position_embeddings": sizes["max_position_embeddings"] + 2}
+    if model.startswith("DistilBert"):
+        for fixed in ("layer_norm_eps", "is_decoder", "type_vocab_size"):
+            sizes.pop(fixed, None)
+    return sizes
+
+
+def reference_settings(case: Case) -> dict[str, Any]:
+    """The case's settings under the names that transformers has for them."""
+    names = DISTILBERT if case.family == "DistilBert" else {}
+    return {names.get(name, name): value for name, value in case.config.items()}
 
 
 class Draws:
@@ -55,7 +107,8 @@ def draw_weights(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, 
         if len(shape) == 2:
             value = draws.uniform(*shape) * math.sqrt(3 / shape[1])
         else:
-            value = 0.5 * draws.uniform(*shape) + name.endswith("LayerNorm.weight")
+            is_scale = "norm" in name.lower() and name.endswith("weight")
+            value = 0.5 * draws.uniform(*shape) + is_scale
         weights[name] = value.astype(np.float32)
     return weights
 
@@ -63,9 +116,9 @@ def draw_weights(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, 
 def draw_batch(case: Case) -> dict[str, np.ndarray]:
     """Arguments of our forward and, for a BertModel, the derivatives that its backward begins with.
 
-    The first sequence is whole, the others are padded. Only padding has id 0: transformers' look-up
-    drops the gradient of that id. (With scores for all tokens padding has a gradient, so there it has id 1.)
-    A batch has twelve different ids at most, so that they recur.
+    The first sequence is whole, the others are padded. Only padding has its id (0, in RoBERTa 1):
+    transformers' look-up drops the gradient of that id. (With scores for all tokens padding has a gradient,
+    so there it has another id.) A batch has twelve different ids at most, so that they recur.
     """
     draws = Draws(case.seed + 1)
     shape = batch_size, length = case.batch_size, case.length
@@ -76,26 +129,30 @@ def draw_batch(case: Case) -> dict[str, np.ndarray]:
     else:
         mask = draws.integers(0, 3, *shape) > 0
     mask[0], mask[:, 0] = True, True
-    some_ids = draws.integers(1, vocab_size, 12)
+    pad = case.config.get("pad_token_id", 0)
+    some_ids = draws.integers(1 + pad, vocab_size, 12)
     starts = draws.integers(1, length + 1, batch_size)  # of the second sentence
-    padding_id = int(case.model == "BertForQuestionAnswering")
+    padding_id = pad if case.kind != "ForQuestionAnswering" else 1 - pad
     batch = {
         "input_ids": np.where(mask, some_ids[draws.integers(0, 12, *shape)], padding_id),
         "token_type_ids": np.where(mask & (np.arange(length) >= starts[:, None]), types - 1, 0),
         "attention_mask": mask.astype(np.int64),
     }
-    if case.model in ("BertForPreTraining", "BertForMaskedLM"):
+    if case.model == "ElectraForPreTraining":
+        return batch | {"labels": draws.integers(0, 2, *shape)}
+    if case.kind in ("ForPreTraining", "ForMaskedLM"):
         labelled = mask & (draws.integers(0, 4, *shape) == 0)
         labelled[0, -1] = True
         batch["labels"] = np.where(labelled, draws.integers(0, vocab_size, *shape), -100)
-    if case.model in ("BertForPreTraining", "BertForNextSentencePrediction"):
+    if case.kind in ("ForPreTraining", "ForNextSentencePrediction"):
         batch["next_sentence_label"] = draws.integers(0, 2, batch_size)
-    if case.model in TASK_MODELS:
+    if case.kind in TASKS:
         batch |= _task_labels(case, mask, draws)
-    if case.model == "BertModel":
+    if case.kind == "Model":
         hidden_size = case.config["hidden_size"]
         batch["dlast_hidden_state"] = draws.uniform(*shape, hidden_size) * mask[..., None]
-        batch["dpooler_output"] = draws.uniform(batch_size, hidden_size)
+        if case.family in WITH_POOLER:
+            batch["dpooler_output"] = draws.uniform(batch_size, hidden_size)
     return batch
 
 
@@ -103,11 +160,11 @@ def _task_labels(case: Case, mask: np.ndarray, draws: Draws) -> dict[str, np.nda
     """What fine-tuning gives: classes or numbers, tags of some tokens, spans, some of them out of reach."""
     batch_size, length = mask.shape
     num_labels = case.config.get("num_labels", 2)
-    if case.model == "BertForQuestionAnswering":
+    if case.kind == "ForQuestionAnswering":
         spans = draws.integers(0, length + 1, 2, batch_size)  # the length itself is outside
         spans[:, 0] = length - 1
         return {"start_positions": spans[0], "end_positions": spans[1]}
-    if case.model == "BertForTokenClassification":
+    if case.kind == "ForTokenClassification":
         labelled = mask & (draws.integers(0, 2, *mask.shape) == 0)
         labelled[0, -1] = True
         return {"labels": np.where(labelled, draws.integers(0, num_labels, *mask.shape), -100)}
@@ -125,9 +182,11 @@ def named_gradients(model: Any, gradients: Mapping[str, Any]) -> dict[str, Any]:
     ``_is_zero`` can know by name: what the head's bias and the last layer's add to all scores is not seen.
     """
     zeros = ()
-    if type(model).__name__ == "BertForQuestionAnswering":
-        last = model.config.num_hidden_layers - 1
-        zeros = ("qa_outputs.bias", f"encoder.layer.{last}.output.LayerNorm.bias")
+    if type(model).__name__.endswith("ForQuestionAnswering"):
+        count = model.config.num_hidden_layers
+        last = f"layer.{count - 1}."
+        zeros = ("qa_outputs.bias", f"{last}output.LayerNorm.bias", f"{last}output_layer_norm.bias")
+        zeros += ("full_layer_layer_norm.bias",) * (count == 1)  # ALBERT's one layer, used once
     return {
         f"gradient {name}" + ZERO * name.endswith(zeros): gradient for name, gradient in gradients.items()
     }
@@ -147,7 +206,7 @@ def kind(name: str) -> str:
 
 def _is_zero(name: str) -> bool:
     """The gradient of a key bias adds the same to all scores of a query, which softmax does not see."""
-    return name.startswith("gradient") and name.endswith(("key.bias", ZERO))
+    return name.startswith("gradient") and name.endswith(("key.bias", "k_lin.bias", ZERO))
 
 
 def difference(name: str, ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -184,6 +243,23 @@ def _sizes(vocab: int, layers: int, hidden: int, heads: int, feed_forward: int, 
 
 
 GOLDEN_CASES = {
+    "roberta": Case(
+        "RobertaForMaskedLM",
+        120,
+        3,
+        13,
+        config=_sizes(61, 2, 16, 4, 28, pad_token_id=1, type_vocab_size=1, layer_norm_eps=1e-5),
+    ),
+    "distilbert": Case(
+        "DistilBertForSequenceClassification", 130, 4, 9, config=_sizes(37, 2, 12, 3, 20, num_labels=3)
+    ),
+    "albert": Case("AlbertForPreTraining", 140, 3, 11, config=_sizes(53, 3, 12, 2, 18, embedding_size=8)),
+    "electra_generator": Case(
+        "ElectraForMaskedLM", 150, 3, 10, config=_sizes(47, 2, 12, 3, 16, embedding_size=8)
+    ),
+    "electra_discriminator": Case(
+        "ElectraForPreTraining", 160, 3, 12, config=_sizes(43, 2, 12, 2, 16, embedding_size=8)
+    ),
     "pretraining": Case("BertForPreTraining", 10, 3, 13, config=_sizes(61, 2, 16, 4, 28)),
     "pretraining_tanh_gelu": Case(
         "BertForPreTraining", 20, 2, 19, config=_sizes(53, 3, 12, 2, 18, hidden_act="gelu_new")

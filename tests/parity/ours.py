@@ -7,20 +7,40 @@ import numpy as np
 from parity.cases import OUTPUT_DERIVATIVES, Case, draw_weights, named_gradients, numbered
 
 import minibert
+from minibert.folders.names import name_in_file
+from minibert.variants import albert, distilbert, electra, roberta
 
+FAMILIES = {
+    "Bert": minibert,
+    "Roberta": roberta,
+    "DistilBert": distilbert,
+    "Albert": albert,
+    "Electra": electra,
+}
 OUTPUTS = ("loss", "mlm_loss", "nsp_loss", "prediction_logits", "seq_relationship_logits", "pooler_output")
 OUTPUTS += ("logits", "start_logits", "end_logits")
 
 
+def our_class(case: Case) -> Any:
+    """The class of the case's model."""
+    return getattr(FAMILIES[case.family], case.model)
+
+
 def our_model(case: Case, dtype: str) -> Any:
     """The case's model of ours, dropout off, with the case's weights."""
-    model = getattr(minibert, case.model)(minibert.BertConfig(**case.config), dtype=dtype)
-    parameters = dict(model.named_parameters())
+    kind = our_class(case)
+    model = kind(kind.config_class(**case.config), dtype=dtype)
+    parameters = dict(in_files(model))
     weights = draw_weights({name: parameter.shape for name, parameter in parameters.items()}, case.seed)
     for name, parameter in parameters.items():
         parameter.value[...] = weights[name]
     model.eval()
     return model
+
+
+def in_files(model: Any) -> list[tuple[str, Any]]:
+    """The parameters of a model under the names that transformers has for them."""
+    return [(name_in_file(name, model.tensor_names), p) for name, p in model.named_parameters()]
 
 
 def our_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -34,4 +54,4 @@ def our_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, np.nda
     if not isinstance(model, minibert.BertModel):
         results.pop("pooler_output", None)  # transformers keeps it to itself
     results |= numbered("hidden_states", outputs.hidden_states) | numbered("attentions", outputs.attentions)
-    return results | named_gradients(model, {name: p.grad for name, p in model.named_parameters()})
+    return results | named_gradients(model, {name: p.grad for name, p in in_files(model)})

@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from parity.cases import OUTPUT_DERIVATIVES, TASK_MODELS, Case, draw_weights, named_gradients, numbered
+from parity.cases import (
+    OUTPUT_DERIVATIVES,
+    TASKS,
+    Case,
+    draw_weights,
+    named_gradients,
+    numbered,
+    reference_settings,
+)
 from torch.nn import functional
 
 torch.set_num_threads(1)  # the models are small: threads would wait for each other most of the time
@@ -14,7 +22,8 @@ torch.set_num_threads(1)  # the models are small: threads would wait for each ot
 
 def reference_model(case: Case, dtype: str) -> Any:
     """The case's model of transformers, dropout off, with the case's weights."""
-    config = transformers.BertConfig(**case.config, attn_implementation="eager")  # it keeps attention maps
+    config_class = getattr(transformers, f"{case.family}Config")
+    config = config_class(**reference_settings(case), attn_implementation="eager")  # it keeps attention maps
     model = getattr(transformers, case.model)(config).to(getattr(torch, dtype)).eval()
     parameters = dict(model.named_parameters())
     weights = draw_weights({name: tuple(p.shape) for name, p in parameters.items()}, case.seed)
@@ -28,12 +37,20 @@ def reference_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, 
     """All that transformers computes from a batch, under the names of ``ours.our_results``."""
     outputs = forward(model, batch, output_hidden_states=True, output_attentions=True)
     model.zero_grad()
-    if isinstance(model, transformers.BertModel):
-        results = {"pooler_output": outputs.pooler_output}
-        derivatives = [torch.from_numpy(batch[name]).to(model.dtype) for name in OUTPUT_DERIVATIVES]
-        torch.autograd.backward([outputs.last_hidden_state, outputs.pooler_output], derivatives)
+    if type(model).__name__.endswith("Model"):
+        given = {name[1:]: torch.from_numpy(batch[name]) for name in OUTPUT_DERIVATIVES if name in batch}
+        results = {name: getattr(outputs, name) for name in given}
+        torch.autograd.backward(list(results.values()), [given[name].to(model.dtype) for name in results])
+        del results["last_hidden_state"]  # it is among the hidden states
+    elif isinstance(model, transformers.ElectraForPreTraining):
+        # The loss itself is one of float32 labels, whatever the model's type.
+        real = torch.from_numpy(batch["attention_mask"]) > 0
+        labels = torch.from_numpy(batch["labels"])[real].to(model.dtype)
+        loss = functional.binary_cross_entropy_with_logits(outputs.logits[real], labels)
+        results = {"logits": outputs.logits, "loss": loss}
+        loss.backward()
     else:
-        if type(model).__name__ in TASK_MODELS:
+        if type(model).__name__.endswith(TASKS):
             own = {name: getattr(outputs, name, None) for name in ("logits", "start_logits", "end_logits")}
             results = {name: logits for name, logits in own.items() if logits is not None}
         else:
@@ -52,6 +69,10 @@ def forward(model: Any, batch: Mapping[str, np.ndarray], **options: Any) -> Any:
         inputs["labels"] = inputs["labels"].to(model.dtype)  # those of a regression
     if isinstance(model, transformers.BertForNextSentencePrediction):
         inputs["labels"] = inputs.pop("next_sentence_label")
+    if isinstance(model, transformers.AlbertForPreTraining) and "next_sentence_label" in inputs:
+        inputs["sentence_order_label"] = inputs.pop("next_sentence_label")
+    if isinstance(model, transformers.DistilBertPreTrainedModel):
+        del inputs["token_type_ids"]
     return model(**inputs, **options)
 
 
@@ -65,7 +86,9 @@ def _losses_and_logits(outputs: Any, batch: Mapping[str, np.ndarray]) -> dict[st
         results["prediction_logits"] = logits
         results["mlm_loss"] = functional.cross_entropy(logits, labels[labels != -100])
     if "next_sentence_label" in batch:
-        logits = outputs.seq_relationship_logits if only is None else only  # (B, 2)
+        pair_logits = getattr(outputs, "sop_logits", None)  # of ALBERT
+        pair_logits = outputs.seq_relationship_logits if only is None and pair_logits is None else pair_logits
+        logits = pair_logits if only is None else only  # (B, 2)
         results["seq_relationship_logits"] = logits
         results["nsp_loss"] = functional.cross_entropy(logits, torch.from_numpy(batch["next_sentence_label"]))
     return results

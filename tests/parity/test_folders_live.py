@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from parity.cases import TASK_MODELS, Case, Draws, draw_batch
-from parity.ours import our_model, our_results
+from parity.cases import TASK_MODELS, VARIANTS, Case, Draws, draw_batch, of_family
+from parity.ours import our_class, our_model, our_results
 
 import minibert
 from minibert.errors import UserError
@@ -65,9 +65,9 @@ def open_here(name: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ALL_CLASSES)
+@pytest.mark.parametrize("name", [*ALL_CLASSES, *VARIANTS])
 def test_a_folder_of_ours_opens_in_transformers(case, parity, tmp_path, name, dtype):
-    case = replace(case, model=name)
+    case = replace(case, model=name, config=of_family(name, case.config, embedding_size=6))
     ours = our_model(case, dtype)
     ours.save_pretrained(tmp_path)
     theirs, info = getattr(transformers, name).from_pretrained(
@@ -240,6 +240,19 @@ def test_a_folder_of_transformers_opens_here(case, parity, tmp_path, name, layou
     ours = open_here(name, tmp_path)
     batch = draw_batch(case)
     expected = reference_results(theirs.float(), batch)  # its weights are those of the file, rounded or not
+    parity.compare("folder of theirs", outputs(our_results(ours, batch)), outputs(expected), BOUND)
+
+
+@pytest.mark.parametrize("layout", ["one file", "float16 shards"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_folder_of_a_descendant_opens_here(case, parity, tmp_path, name, layout):
+    case = replace(case, model=name, config=of_family(name, case.config, embedding_size=6))
+    theirs = reference_model(case, "float32")
+    LAYOUTS[layout](theirs, tmp_path)
+    with warnings.catch_warnings(action="error"):
+        ours = our_class(case).from_pretrained(tmp_path, complete=True)
+    batch = draw_batch(case)
+    expected = reference_results(theirs.float(), batch)
     parity.compare("folder of theirs", outputs(our_results(ours, batch)), outputs(expected), BOUND)
 
 

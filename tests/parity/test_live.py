@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from parity.cases import TASK_MODELS, Case, difference, draw_batch
+from parity.cases import TASK_MODELS, VARIANTS, Case, difference, draw_batch, of_family
 from parity.ours import our_model, our_results
 
 from minibert.train.optimiser import AdamW
@@ -43,11 +43,12 @@ def random_case(rng: random.Random, model: str, **config) -> Case:
         "attention_probs_dropout_prob": 0.0,
         "is_decoder": causal,
     }
-    if model == "BertForTokenClassification":
+    if model.endswith("ForTokenClassification"):
         sizes["num_labels"] = rng.randint(2, 5)
-    elif model == "BertForSequenceClassification":
+    elif model.endswith("ForSequenceClassification"):
         sizes["num_labels"] = rng.randint(1, 5)  # one is a regression; others, too, if asked for
         sizes["problem_type"] = rng.choice([None, None, "regression"])
+    sizes = of_family(model, sizes, embedding_size=rng.choice([sizes["hidden_size"], rng.randint(4, 24)]))
     padding = "right" if causal else rng.choice(["right", "holes"])
     return Case(model, rng.getrandbits(31), rng.randint(1, 5), length, padding, sizes | config)
 
@@ -60,7 +61,7 @@ def draw(parity, *what, **config) -> Case:
 
 
 @pytest.mark.parametrize("number", range(6))
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, *VARIANTS])
 def test_forward_and_backward_in_float64(model, number, parity):
     case = draw(parity, model, number)
     batch = draw_batch(case)

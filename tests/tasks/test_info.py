@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from minibert.bert import BertConfig, BertForPreTraining
+from minibert.bert import BertConfig, BertForPreTraining, BertModel
 from minibert.bert.encoder import BertEncoder
 from minibert.ops import ACTIVATIONS, Cache, reference_only
 from minibert.tasks.info import parameter_table, step_cost
@@ -112,7 +112,7 @@ def test_shared_layers_cost_products_each_time_and_memory_once(monkeypatch):
             self.layer = [self.layer[0]] * config.num_hidden_layers
 
     usual = step_cost(SMALL, B, S, P)
-    monkeypatch.setattr("minibert.bert.models.BertEncoder", SharedEncoder)
+    monkeypatch.setattr(BertModel, "encoder_class", SharedEncoder)
     shared = step_cost(SMALL, B, S, P)
     layer = sum(m.count for m in parameter_table(SMALL) if m.part == "layer 0")
     assert shared.forward_flops == usual.forward_flops
