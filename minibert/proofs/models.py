@@ -61,7 +61,7 @@ def model_cases(device: Device) -> list[Case]:
     for what, model_class, config, targets in models_and_batches:
         model, twin = with_twin(partial(model_class, config, device=device), draw)
         unused = () if "next_sentence_label" in targets else PAIR_PARTS
-        cases.append(model_case(what, model, BATCH | targets, _zeros(model, unused), twin))
+        cases.append(model_case(what, model, BATCH | targets, zeros(model, unused), twin))
     return cases
 
 
@@ -98,8 +98,8 @@ def task_cases(device: Device) -> list[Case]:
         model, twin = with_twin(partial(model_class, config, device=device), draw)
         if what in frozen:
             freeze(model, frozen[what])
-        zeros = _zeros(model, SPAN_ZEROS if model_class is spans else ())
-        cases.append(model_case(what, model, BATCH | targets, zeros, twin))
+        unmoved = zeros(model, SPAN_ZEROS if model_class is spans else ())
+        cases.append(model_case(what, model, BATCH | targets, unmoved, twin))
     for pooling, normalise, targets in [("mean", True, {}), ("max", False, {"labels": [0.5, -1.0, 0.2]})]:
         cases.append(_pairs_case(device, draw, pooling, normalise, targets))
     for what, config, targets, layers in (
@@ -141,7 +141,7 @@ def _distillation_case(
     trainee, twin = with_twin(make, draw)
     teacher_logits = to_numpy(draw.normal(len(CLASSES), config.num_labels))
     batch = BATCH | targets | {"teacher_logits": teacher_logits}
-    return model_case(what, trainee, batch, _zeros(trainee), twin)
+    return model_case(what, trainee, batch, zeros(trainee), twin)
 
 
 def _pairs_case(device: Device, draw: Draws, pooling: str, normalise: bool, targets: dict[str, Any]) -> Case:
@@ -155,7 +155,7 @@ def _pairs_case(device: Device, draw: Draws, pooling: str, normalise: bool, targ
     pairs, twin = with_twin(make, draw)
     what = f"SentenceEncoder, {pooling}, {'cosine' if targets else 'softmax'}"
     batch = {"first": BATCH, "second": SECOND_TEXTS, **targets}
-    return model_case(what, pairs, batch, _zeros(pairs), twin)
+    return model_case(what, pairs, batch, zeros(pairs), twin)
 
 
 def _outputs_case(
@@ -194,7 +194,7 @@ def _outputs_case(
         model.backward(cache, **derivatives)
         return {name: parameter.grad for name, parameter in parameters.items()}
 
-    return Case(what, values, forward, backward, _zeros(model, unused))
+    return Case(what, values, forward, backward, zeros(model, unused))
 
 
 LISTS = ("hidden_states", "attentions")
@@ -248,17 +248,17 @@ def output_cases(device: Device) -> list[Case]:
         ("  all outputs", spans, [*inside, "loss", "start_logits", "end_logits"], (), SPANS),
         ("SentenceEncoder, all outputs", sentences, [*inside, "embeddings"], (), {}),
     ]
-    cases = [_embeddings_case(device, draw), _observed_case(device, draw)]
+    cases = [embeddings_case(BertForMaskedLM, CONFIG, device, draw), _observed_case(device, draw)]
     for what, make, names, unused, batch in asked:
         cases.append(_outputs_case(what, make, draw, names, unused, **batch))
     return cases
 
 
-def _embeddings_case(device: Device, draw: Draws) -> Case:
+def embeddings_case(kind: type[BertForMaskedLM], config: BertConfig, device: Device, draw: Draws) -> Case:
     """Vectors in place of the words: the derivative with respect to the model's input."""
-    model, twin = with_twin(partial(BertForMaskedLM, CONFIG, device=device), draw)
+    model, twin = with_twin(partial(kind, config, device=device), draw)
     parameters = dict(model.named_parameters())
-    vectors = draw.normal(3, 6, CONFIG.hidden_size)
+    vectors = draw.normal(3, 6, config.embedding_size)
     rest = {name: array for name, array in BATCH.items() if name != "input_ids"} | {"labels": LABELS}
     values = {"inputs_embeds": vectors} | {name: parameter.value for name, parameter in parameters.items()}
 
@@ -273,7 +273,7 @@ def _embeddings_case(device: Device, draw: Draws) -> Case:
         dvectors = model.backward(cache, douts[0])
         return {"inputs_embeds": dvectors} | {name: p.grad for name, p in parameters.items()}
 
-    return Case("BertForMaskedLM, inputs_embeds", values, forward, backward, _zeros(model))
+    return Case(f"{kind.__name__}, inputs_embeds", values, forward, backward, zeros(model))
 
 
 class _Bends(Observer):
@@ -335,11 +335,11 @@ def _observed_case(device: Device, draw: Draws) -> Case:
         return {name: parameter.grad for name, parameter in parameters.items()}
 
     # a query's scores are bent, so that the key's bias matters
-    zeros = [name for name in parameters if "layer.0.intermediate." in name]
-    return Case("BertForMaskedLM, observed", values, lambda v: [forward(v)[0].loss], backward, zeros)
+    unmoved = [name for name in parameters if "layer.0.intermediate." in name]
+    return Case("BertForMaskedLM, observed", values, lambda v: [forward(v)[0].loss], backward, unmoved)
 
 
-def _zeros(module: Module, also: Sequence[str] = ()) -> list[str]:
+def zeros(module: Module, also: Sequence[str] = ()) -> list[str]:
     """The parameters whose derivative is zero: each key's bias, and those with one of ``also`` in the name.
 
     A key's bias adds the same number to all scores of a query, which the softmax cancels.

@@ -1,0 +1,79 @@
+"""Gradient checks of BERT's descendants: what each does otherwise, within whole models."""
+
+from functools import partial
+
+from minibert.devices import Device
+from minibert.gradcheck import Case, Draws, model_case
+from minibert.proofs.models import Trained, embeddings_case, zeros
+from minibert.proofs.small_bert import (
+    BATCH,
+    CLASSES,
+    CONFIG,
+    LABELS,
+    NEXT_SENTENCE_LABEL,
+    SPAN_ZEROS,
+    SPANS,
+    TAGS,
+    with_twin,
+)
+from minibert.variants.albert import AlbertConfig, AlbertForPreTraining, AlbertForTokenClassification
+from minibert.variants.distilbert import (
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    DistilBertForSequenceClassification,
+)
+from minibert.variants.electra import (
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    ElectraForSequenceClassification,
+)
+from minibert.variants.roberta import (
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaForQuestionAnswering,
+    RobertaForSequenceClassification,
+)
+
+REPLACED = [[0, 0, 1, 0, 0, 1], [-100, 1, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0]]  # that at padding must not count
+
+
+def variant_cases(device: Device) -> list[Case]:
+    """Models of every family as they are trained: dropout on, padding, E ≠ H, frozen layers."""
+    draw = Draws(device, 17)
+    sizes = CONFIG.to_dict()
+    roberta = RobertaConfig.from_dict(sizes | {"max_position_embeddings": 8})  # padding takes one
+    distilbert = DistilBertConfig.from_dict(sizes)
+    albert, electra = (
+        kind.from_dict(sizes | {"embedding_size": 6}) for kind in (AlbertConfig, ElectraConfig)
+    )
+    classes, masked = {"labels": CLASSES}, {"labels": LABELS}
+    pairs = {"next_sentence_label": NEXT_SENTENCE_LABEL}
+    three = {"num_labels": 3}
+    trained: list[Trained] = [
+        ("RobertaForMaskedLM", RobertaForMaskedLM, roberta, masked),
+        ("  classes", RobertaForSequenceClassification, roberta.replace(**three), classes),
+        ("  answers", RobertaForQuestionAnswering, roberta, SPANS),
+        ("DistilBertForMaskedLM", DistilBertForMaskedLM, distilbert, masked),
+        ("  classes", DistilBertForSequenceClassification, distilbert.replace(**three), classes),
+        (
+            "  classes from two layers",
+            DistilBertForSequenceClassification,
+            distilbert.replace(**three, feature_layers=[-2, -1]),
+            classes,
+        ),
+        ("AlbertForPreTraining", AlbertForPreTraining, albert, masked | pairs),
+        ("  tags", AlbertForTokenClassification, albert.replace(**three), {"labels": TAGS}),
+        ("ElectraForMaskedLM", ElectraForMaskedLM, electra, masked),
+        ("ElectraForPreTraining", ElectraForPreTraining, electra, {"labels": REPLACED}),
+        ("  E = H", ElectraForPreTraining, electra.replace(embedding_size=8), {"labels": REPLACED}),
+        ("  classes", ElectraForSequenceClassification, electra.replace(**three), classes),
+    ]
+    cases = []
+    for what, model_class, config, targets in trained:
+        model, twin = with_twin(partial(model_class, config, device=device), draw)
+        unused = SPAN_ZEROS if model_class is RobertaForQuestionAnswering else ()
+        cases.append(model_case(what, model, BATCH | targets, zeros(model, unused), twin))
+    for kind, config in ((RobertaForMaskedLM, roberta), (ElectraForMaskedLM, electra)):
+        cases.append(embeddings_case(kind, config, device, draw))
+    return cases
