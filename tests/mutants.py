@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 
 PACKAGE = Path(__file__).resolve().parents[1] / "minibert"
-ROOMS = ("ops", "nn", "folders", "bert", "heads")
+ROOMS = ("ops", "nn", "folders", "bert", "heads", "variants")
 # What runs in a backward without being called so: how gradients reach the parameters.
 ALSO = {"add_grad", "settle_grad"}
 

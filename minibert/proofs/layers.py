@@ -18,7 +18,7 @@ from minibert.bert.encoder import (
 from minibert.bert.heads import BertLMPredictionHead, BertPredictionHeadTransform, NextSentenceHead
 from minibert.devices import Device
 from minibert.gradcheck import Case, Draws, module_case
-from minibert.heads.layers import Classifier, LinearChainCRF
+from minibert.heads.layers import Classifier, FirstTokenClassifier, LinearChainCRF
 from minibert.nn import Module
 from minibert.nn.layers import Embedding, LayerNorm, Linear
 from minibert.proofs.small_bert import BATCH, CONFIG, with_twin
@@ -38,7 +38,7 @@ def layer_cases(device: Device) -> list[Case]:
 def module_cases(device: Device) -> list[Case]:
     """Every module of BERT with dropout on, each used twice. B = 3, S = 6, H = 8, A = 2, F = 10, V = 13."""
     draw = Draws(device, 4)
-    config = CONFIG
+    config, features = CONFIG, CONFIG.replace(feature_layers=[0, 1])
     ids, types, mask = (device.asarray(array) for array in BATCH.values())
     bias = ops.attention_bias(mask, "float64")
     causal_bias = ops.attention_bias(mask, "float64", causal=True)
@@ -73,6 +73,8 @@ def module_cases(device: Device) -> list[Case]:
         case(
             "LinearChainCRF", lambda: LinearChainCRF(2), {"emissions": (3, 6, 2)}, [types, weighted_mask, 2.5]
         ),
+        case("FirstTokenClassifier", lambda: FirstTokenClassifier(config, "gelu", 0.2), {"x": (3, 6, 8)}),
+        case("  of features", lambda: FirstTokenClassifier(features, "gelu", 0.2), {"x": (3, 16)}),
     ]
 
 

@@ -158,7 +158,7 @@ def _pairs_case(device: Device, draw: Draws, pooling: str, normalise: bool, targ
     return model_case(what, pairs, batch, zeros(pairs), twin)
 
 
-def _outputs_case(
+def outputs_case(
     what: str,
     make: Make,
     draw: Draws,
@@ -250,7 +250,7 @@ def output_cases(device: Device) -> list[Case]:
     ]
     cases = [embeddings_case(BertForMaskedLM, CONFIG, device, draw), _observed_case(device, draw)]
     for what, make, names, unused, batch in asked:
-        cases.append(_outputs_case(what, make, draw, names, unused, **batch))
+        cases.append(outputs_case(what, make, draw, names, unused, **batch))
     return cases
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from minibert.devices import Device
 from minibert.gradcheck import Case, Draws, model_case
-from minibert.proofs.models import Trained, embeddings_case, zeros
+from minibert.proofs.models import Trained, embeddings_case, outputs_case, zeros
 from minibert.proofs.small_bert import (
     BATCH,
     CLASSES,
@@ -76,4 +76,10 @@ def variant_cases(device: Device) -> list[Case]:
         cases.append(model_case(what, model, BATCH | targets, zeros(model, unused), twin))
     for kind, config in ((RobertaForMaskedLM, roberta), (ElectraForMaskedLM, electra)):
         cases.append(embeddings_case(kind, config, device, draw))
+    discriminator, inside = partial(ElectraForPreTraining, electra, device=device), "last_hidden_state"
+    for what, names, batch in (
+        ("ElectraForPreTraining, log odds", ["logits"], {"labels": REPLACED}),
+        ("  all outputs", [inside, "loss", "logits"], {"labels": REPLACED}),
+    ):
+        cases.append(outputs_case(what, discriminator, draw, names, (), **batch))
     return cases
