@@ -10,7 +10,7 @@ import numpy as np
 
 from minibert.errors import UserError
 from minibert.files import read_json
-from minibert.folders.names import Names, name_in_model
+from minibert.folders.names import Names, name_in_file, name_in_model
 from minibert.folders.weights import STORAGE, StoredTensor, list_names
 from minibert.nn import Module, Parameter
 
@@ -52,7 +52,8 @@ def match_tensors(model: Module, stored: dict[str, StoredTensor], folder: Path, 
         if second in tensors and first not in tensors:
             tensors[first] = tensors.pop(second)
     missing = parameters.keys() - tensors.keys()
-    _check_missing({key: name for key, (name, _) in parameters.items()}, missing, folder)
+    in_files = {key: name_in_file(name, renamed) for key, (name, _) in parameters.items()}
+    _check_missing(in_files, missing, folder)
     for key, (_, parameter) in parameters.items():
         if key in tensors:
             _check_tensor(tensors[key], parameter)
@@ -99,7 +100,7 @@ def _by_common_name(
 
 
 def _check_missing(names: dict[str, str], missing: Iterable[str], folder: Path) -> None:
-    """Raise UserError unless the missing ones are whole heads. ``names``: all common names → names."""
+    """Raise UserError unless the missing ones are whole heads. ``names``: common names → those in files."""
     fatal = set(missing)
     for head in HEADS:
         whole = {key for key in names if key.startswith(head)}
@@ -192,10 +193,10 @@ def report(
     Each line is a warning. But a model for fine-tuning is expected to begin with a new head and to ignore
     other heads. For such a model, a line on stderr names the new heads, and unused heads are not reported.
     """
-    missing, unexpected = match.missing, match.unexpected
+    missing, unexpected = [name_in_file(name, renamed) for name in match.missing], match.unexpected
     if begins_with_new_head:
         if missing:
-            print(f"{folder}: {model_name} begins with a new {_heads_among(missing)}", file=sys.stderr)
+            print(f"{folder}: {model_name} begins with a new {_heads_among(match.missing)}", file=sys.stderr)
         missing = []
         unexpected = [name for name in unexpected if not _common_name(name, renamed).startswith(HEADS)]
     for names, what in (

@@ -1,0 +1,120 @@
+"""What BERT's descendants have in common: their folders, and which class opens one."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from minibert.arrays import to_numpy
+from minibert.bert import BertForMaskedLM, BertForNextSentencePrediction, BertModel
+from minibert.errors import UserError
+from minibert.folders.names import name_in_file, name_in_model
+from minibert.heads import BertForSequenceClassification, SentenceEncoder
+from minibert.variants import FAMILIES, family, model_class, open_config, open_model
+
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 16,
+    "max_position_embeddings": 16,
+    "initializer_range": 0.3,
+}
+CLASSES = [(name, kind) for name, members in FAMILIES.items() for kind in members.models]
+BATCH = {
+    "input_ids": [[2, 9, 30, 9, 3], [2, 7, 3, 0, 0]],
+    "attention_mask": [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]],
+}
+
+
+def build(name, kind, **settings):
+    members = FAMILIES[name]
+    model = members.models[kind](members.config.from_dict(SIZES | settings), seed=3)
+    model.eval()
+    return model
+
+
+def named(cases):
+    return [f"{name}-{kind.__name__}" for name, kind in cases]
+
+
+@pytest.mark.parametrize(("name", "kind"), CLASSES, ids=named(CLASSES))
+def test_every_parameter_has_a_name_of_its_own_in_files(name, kind):
+    model = build(name, kind)
+    names = [parameter_name for parameter_name, _ in model.named_parameters()]
+    in_files = [name_in_file(parameter_name, model.tensor_names) for parameter_name in names]
+    assert len(set(in_files)) == len(names)
+    assert [name_in_model(file_name, model.tensor_names) for file_name in in_files] == names
+
+
+@pytest.mark.parametrize(("name", "kind"), CLASSES, ids=named(CLASSES))
+def test_a_folder_is_opened_by_the_class_of_its_family(name, kind, tmp_path, recwarn):
+    model = build(name, kind)
+    model.save_pretrained(tmp_path)
+    again = open_model(kind, tmp_path, complete=True)
+    assert type(again) is type(model) and again.config == model.config
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == name
+    for (_, one), (_, other) in zip(model.named_parameters(), again.named_parameters(), strict=True):
+        np.testing.assert_array_equal(to_numpy(one.value), to_numpy(other.value))
+    ours, theirs = (to_numpy(m.forward(**BATCH)[0].last_hidden_state) for m in (model, again))
+    np.testing.assert_array_equal(ours, theirs)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_features_of_a_frozen_encoder_are_classified_and_saved(name, tmp_path):
+    model = build(name, BertForSequenceClassification, feature_layers=[-1, 1], num_labels=3)
+    logits = to_numpy(model.forward(**BATCH)[0].logits)
+    assert logits.shape == (2, 3)
+    model.save_pretrained(tmp_path)
+    again = open_model(BertForSequenceClassification, tmp_path, complete=True)
+    np.testing.assert_array_equal(to_numpy(again.forward(**BATCH)[0].logits), logits)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_encoder_goes_on_in_a_classifier(name, tmp_path, capsys):
+    encoder = build(name, BertModel)
+    encoder.save_pretrained(tmp_path)
+    model = open_model(BertForSequenceClassification, tmp_path)
+    assert "begins with a new" in capsys.readouterr().err
+    same = to_numpy(model.bert.encoder.layer[1].output.dense.weight.value)
+    np.testing.assert_array_equal(same, to_numpy(encoder.encoder.layer[1].output.dense.weight.value))
+
+
+def test_a_missing_tensor_is_called_as_files_call_it(tmp_path):
+    build("distilbert", BertForMaskedLM).save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["distilbert.transformer.layer.1.ffn.lin2.bias"]
+    save_file(tensors, path)
+    with pytest.raises(UserError, match=r"missing: 'distilbert\.transformer\.layer\.1\.ffn\.lin2\.bias'; is"):
+        open_model(BertForMaskedLM, tmp_path)
+
+
+def test_a_new_head_is_called_as_files_call_it(tmp_path):
+    build("roberta", BertModel).save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="newly initialised: 'lm_head.bias'"):
+        open_model(BertForMaskedLM, tmp_path)
+
+
+def test_what_a_family_does_not_have_is_told(tmp_path):
+    build("roberta", BertForMaskedLM).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="'roberta' cannot be opened as BertForNextSentencePrediction; there"):
+        open_model(BertForNextSentencePrediction, tmp_path)
+    with pytest.raises(UserError, match="not the configuration of a BERT"):
+        BertForMaskedLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("values", [{"model_type": "gpt2"}, {"model_type": 3}, ["roberta"]])
+def test_an_unknown_type_is_refused(values, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match="expected one of bert, roberta, distilbert, albert, electra"):
+        family(tmp_path)
+
+
+def test_a_folder_that_does_not_say_is_a_bert(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SIZES))
+    assert model_class(SentenceEncoder, tmp_path) is SentenceEncoder
+    assert open_config(tmp_path).hidden_size == 12
