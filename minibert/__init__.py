@@ -23,7 +23,8 @@ from minibert.heads import (
     layerwise_lr,
     unfreeze,
 )
-from minibert.text import BertTokenizer
+from minibert.text import BertTokenizer, open_tokenizer
+from minibert.variants import open_config, open_model
 
 __version__ = "0.1.0"
 
@@ -55,5 +56,8 @@ __all__ = [
     "extract_features",
     "freeze",
     "layerwise_lr",
+    "open_config",
+    "open_model",
+    "open_tokenizer",
     "unfreeze",
 ]

@@ -149,12 +149,12 @@ def _check_tied(folder: Path) -> None:
         )
 
 
-def encoder_tensors(stored: dict[str, StoredTensor], folder: Path) -> dict[str, StoredTensor]:
+def encoder_tensors(
+    stored: dict[str, StoredTensor], folder: Path, renamed: Names = ()
+) -> dict[str, StoredTensor]:
     """The tensors of embeddings, layers and pooler, under the names that they have in a BertModel."""
-    parts = ("embeddings.", "encoder.", "pooler.")
-    return {
-        name: tensor for name, tensor in _by_common_name(stored, folder).items() if name.startswith(parts)
-    }
+    parts, named = ("embeddings.", "encoder.", "pooler."), _by_common_name(stored, folder, renamed)
+    return {name: tensor for name, tensor in named.items() if name.startswith(parts)}
 
 
 def load_tensors(model: Module, sources: dict[str, StoredTensor]) -> None:

@@ -6,14 +6,16 @@ from pathlib import Path
 import numpy as np
 
 from minibert.assets import model_folder
+from minibert.bert import BertModel
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
+from minibert.folders.names import name_in_file
 from minibert.folders.shards import replacing_weights
 from minibert.folders.tensors import CONSTANTS, check_type, encoder_tensors
 from minibert.folders.weights import DTYPES, INDEX_NAME, open_weights
 from minibert.heads.sentence import POOLING_FOLDER
 from minibert.tasks.task import TASK_FILE
-from minibert.variants import open_config
+from minibert.variants import family, open_config
 
 COMPANIONS = (".txt", ".json", ".md", ".png")  # vocabulary, tokenizer, task, model card and its pictures
 NOT_COMPANIONS = ("config.json", INDEX_NAME, "state.json")  # two are made again, the last is a checkpoint's
@@ -43,14 +45,19 @@ def export(
     folder, output = model_folder(folder), Path(output)
     stored = open_weights(folder, "BertForPreTraining")
     resized = {} if positions is None else {"max_position_embeddings": positions}
-    open_config(folder, **resized)  # raises for what is no BERT
+    members, old = family(folder), open_config(folder)
+    if positions is not None and old.longest_sequence != old.max_position_embeddings:
+        raise UserError(f"{folder}: the positions of a {members.config.model_type} cannot be changed")
+    open_config(folder, **resized)  # raises for an impossible number
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         raise UserError(f"{output} exists already; choose another --output")
     config = read_json(folder / "config.json") | resized
     left_out: tuple[str, ...] = NOT_COMPANIONS
     if encoder_only:
-        stored = encoder_tensors(stored, folder)
-        config["architectures"] = ["BertModel"]
+        encoder = members.models[BertModel]
+        named = encoder_tensors(stored, folder, encoder.tensor_names).items()
+        stored = {name_in_file(name, encoder.tensor_names): tensor for name, tensor in named}
+        config["architectures"] = [encoder.__name__]
         left_out += (TASK_FILE,)
     stored = {name: tensor for name, tensor in stored.items() if name.removeprefix("bert.") not in CONSTANTS}
     for tensor in stored.values():

@@ -7,11 +7,18 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from minibert.bert import BertForMaskedLM, BertForPreTraining, BertModel
 from minibert.errors import UserError
 from minibert.files import read_json, write_text
+from minibert.folders.model import PretrainedModel
 from minibert.folders.weights import open_weights
+from minibert.heads import (
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
 from minibert.text import open_tokenizer
-from minibert.variants import open_config
+from minibert.variants import family, open_config
 
 
 @dataclass(frozen=True)
@@ -40,9 +47,9 @@ _MASKED = Kind(
     "fill-mask",
     "guesses hidden words, and can be fine-tuned for other tasks",
     'minibert fill-mask --model FOLDER "a [MASK] text"',
-    "from minibert import BertForMaskedLM, BertTokenizer\n"
+    "from minibert import BertForMaskedLM, open_model, open_tokenizer\n"
     "from minibert.tasks import fill_mask\n\n"
-    'model, tokenizer = BertForMaskedLM.from_pretrained("FOLDER"), BertTokenizer.from_pretrained("FOLDER")\n'
+    'model, tokenizer = open_model(BertForMaskedLM, "FOLDER"), open_tokenizer("FOLDER")\n'
     'fill_mask(model, tokenizer, "a [MASK] text")',
 )
 _SENTENCES = Kind(
@@ -57,17 +64,17 @@ _PAIRS = _predictor(
     "text-classification", "gives a label or a number to a pair of texts", "a text", "another text"
 )
 
-KINDS = {  # by the class that config.json names
-    "BertForSequenceClassification": _predictor(
+KINDS: dict[type[PretrainedModel], Kind] = {  # by BERT's class for the same
+    BertForSequenceClassification: _predictor(
         "text-classification", "gives a label or a number to a text", "a text"
     ),
-    "BertForTokenClassification": _predictor("token-classification", "tags the words of a text", "a text"),
-    "BertForQuestionAnswering": _predictor(
+    BertForTokenClassification: _predictor("token-classification", "tags the words of a text", "a text"),
+    BertForQuestionAnswering: _predictor(
         "question-answering", "finds the answer to a question in a passage", "a question", "a passage"
     ),
-    "BertForPreTraining": _MASKED,
-    "BertForMaskedLM": _MASKED,
-    "BertModel": _SENTENCES,
+    BertForPreTraining: _MASKED,
+    BertForMaskedLM: _MASKED,
+    BertModel: _SENTENCES,
 }
 
 LIMITS = (
@@ -114,7 +121,7 @@ def write_model_card(
     folder = Path(folder)
     sizes, kind = _sizes(folder), _kind(folder, pairs)
     parts = [
-        f"---\n{_metadata(kind, licence)}\n---",
+        f"---\n{_metadata(kind, family(folder).config.model_type, licence)}\n---",
         f"# {name}",
         f"A BERT that {kind.about}, made with minibert.",
         _table(("size", ""), sizes.items()),
@@ -128,17 +135,20 @@ def write_model_card(
     write_text(folder / "README.md", "\n\n".join(filter(None, parts)) + "\n")
 
 
-def _metadata(kind: Kind, licence: str | None) -> str:
-    lines = [f"pipeline_tag: {kind.pipeline}", "tags:", "- bert"]
+def _metadata(kind: Kind, model_type: str, licence: str | None) -> str:
+    lines = [f"pipeline_tag: {kind.pipeline}", "tags:", f"- {model_type}"]
     return "\n".join([f"license: {licence}", *lines] if licence else lines)
 
 
 def _kind(folder: Path, pairs: bool) -> Kind:
     path = folder / "config.json"
     named = read_json(path, "model configuration").get("architectures") or [None]
-    if named[0] not in KINDS:
-        raise UserError(f"{path}: a model of class {named[0]}; there are cards for {', '.join(KINDS)}")
-    return _PAIRS if pairs and named[0] == "BertForSequenceClassification" else KINDS[named[0]]
+    models = family(folder).models
+    classes = {models[kind].__name__: kind for kind in KINDS if kind in models}
+    if named[0] not in classes:
+        raise UserError(f"{path}: a model of class {named[0]}; there are cards for {', '.join(classes)}")
+    kind = classes[named[0]]
+    return _PAIRS if pairs and kind is BertForSequenceClassification else KINDS[kind]
 
 
 def _sizes(folder: Path) -> dict[str, str]:

@@ -1,0 +1,94 @@
+"""The commands with models of every family: each opens the folder by what ``config.json`` says."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+from minibert.bert import BertForMaskedLM, BertModel
+from minibert.cli import main
+from minibert.text import BertTokenizer
+from minibert.variants import FAMILIES
+
+TEXTS = [
+    "ann sings a fine song in rome .",
+    "lee is in a bad film .",
+    "a fine film , ann .",
+    "lee sings a bad song .",
+]
+WORDPIECE = BertTokenizer(
+    "[PAD] [UNK] [CLS] [SEP] [MASK] ann lee sings is in rome a fine bad film song . ,".split()
+)
+TOKENIZERS = {"bert": WORDPIECE, "distilbert": WORDPIECE, "electra": WORDPIECE}
+
+
+@pytest.fixture(params=TOKENIZERS)
+def workplace(request, tmp_path, monkeypatch):
+    """The current directory: an encoder and a model for masked words of a family, both random, and a file."""
+    monkeypatch.chdir(tmp_path)
+    members, tokenizer = FAMILIES[request.param], TOKENIZERS[request.param]
+    config = members.config(
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=40,
+        initializer_range=0.5,
+        pad_token_id=tokenizer.pad_id,
+    )
+    for name, kind in (("encoder", BertModel), ("words", BertForMaskedLM)):
+        members.models[kind](config, seed=1).save_pretrained(name)
+        tokenizer.save_pretrained(name)
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    rows = [f"{text}\t{int('fine' in text)}" for text in TEXTS * 4]
+    (tmp_path / "labelled.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    pairs = [f"{one}\t{other}\t{int(one == other)}" for one in TEXTS for other in TEXTS]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["text\ttext_pair\tlabel", *pairs]) + "\n")
+    tagged = "\n\n".join("\n".join(f"{word}\tO" for word in text.split()) for text in TEXTS)
+    (tmp_path / "tagged.conll").write_text(tagged.replace("ann\tO", "ann\tB-person") + "\n")
+    return request.param, tokenizer
+
+
+def run(line):
+    assert main([*shlex.split(line), "--device", "cpu"]) == 0
+
+
+def test_masked_words_and_vectors(workplace, capsys):
+    _, tokenizer = workplace
+    mask = tokenizer.special_tokens["mask_token"]
+    run(f'fill-mask --model words "ann sings a {mask} song ." --top-k 3')
+    assert len(capsys.readouterr().out.strip().splitlines()) >= 3
+    run("embed --model encoder --input texts.txt --output vectors.npy")
+    vectors = np.load("vectors.npy")
+    assert vectors.shape == (4, 8) and np.abs(vectors[0] - vectors[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "text"),
+    [
+        ("classify", "labelled.tsv", '"a fine song"'),
+        ("classify", "pairs.tsv", '"a fine film" --pair "a bad film"'),
+        ("tag", "tagged.conll", '"ann sings in rome"'),
+    ],
+)
+def test_fine_tuning_and_prediction(workplace, capsys, task, file, text):
+    sizes = "--epochs 1 --batch-size 8 --max-length 20 --restarts 1"
+    run(f"finetune --task {task} --model encoder --train {file} --dev {file} --name mine {sizes}")
+    capsys.readouterr()
+    run(f"predict --model runs/mine/best {text}")
+    assert "prediction" in json.loads(capsys.readouterr().out)
+    run(f"evaluate --model runs/mine/best --data {file}")
+    assert "examples" in capsys.readouterr().out
+
+
+def test_what_it_is(workplace, capsys):
+    name, _ = workplace
+    assert main(["info", "encoder", "--max-seq-length", "16"]) == 0
+    assert FAMILIES[name].models[BertModel].__name__ in capsys.readouterr().out
+    assert main(["export", "words", "--output", "half", "--dtype", "float16"]) == 0
+    capsys.readouterr()
+    run('fill-mask --model half "ann sings a ' + workplace[1].special_tokens["mask_token"] + ' ."')
+    assert main(["export", "words", "--output", "bare", "--encoder-only"]) == 0
+    run("embed --model bare --input texts.txt --output bare.npy")
