@@ -1,6 +1,7 @@
-"""Text to token ids and back: normalising, WordPiece, learning a vocabulary."""
+"""Text to token ids and back: normalising, WordPiece, byte-level BPE, learning a vocabulary."""
 
 from minibert.text.bert_tokenizer import BertTokenizer
+from minibert.text.roberta_tokenizer import RobertaTokenizer
 from minibert.text.tokenizer import PretrainedTokenizer
 
-__all__ = ["BertTokenizer", "PretrainedTokenizer"]
+__all__ = ["BertTokenizer", "PretrainedTokenizer", "RobertaTokenizer"]
