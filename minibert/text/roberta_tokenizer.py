@@ -166,8 +166,10 @@ class RobertaTokenizer(PretrainedTokenizer):
         """
         folder = Path(folder)
         if not folder.is_dir():
+            problem = "this is a file" if folder.exists() else "no such folder"
             raise UserError(
-                f"{folder}: no such folder; tokenizers are read from the disk only, so download it first"
+                f"{folder}: {problem}; give a folder on the disk with vocab.json and merges.txt, or "
+                "tokenizer.json"
             )
         vocab_file, merges_file = folder / "vocab.json", folder / "merges.txt"
         if not vocab_file.exists() and (folder / "tokenizer.json").exists():
