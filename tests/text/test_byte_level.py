@@ -130,7 +130,13 @@ def merge_slowly(vocab: dict[str, int], merges: list[tuple[str, str]], word: str
         parts[i : i + 2] = ["".join(parts[i : i + 2])]
 
 
-def test_the_first_merge_comes_first_and_the_leftmost_pair():
+@pytest.fixture(params=[0, 100], ids=["long", "short"])
+def long(request, monkeypatch) -> None:
+    """Both ways to merge."""
+    monkeypatch.setattr(BytePairs, "LONG", request.param)
+
+
+def test_the_first_merge_comes_first_and_the_leftmost_pair(long):
     vocab = VOCAB | {"ab": 256, "bc": 257, "aa": 258}
     ids = BytePairs(vocab, [("b", "c"), ("a", "b"), ("a", "a")]).ids
     assert ids("abc") == (vocab["a"], 257)
@@ -141,7 +147,7 @@ def test_the_first_merge_comes_first_and_the_leftmost_pair():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_merges_are_those_of_the_literal_rule(seed):
+def test_merges_are_those_of_the_literal_rule(long, seed):
     """Also for merges that nobody has learned, which may use tokens before they are made."""
     rng = random.Random(seed)
     merges: list[tuple[str, str]] = []
