@@ -107,9 +107,10 @@ class BytePairs:
     The best pair is the one that comes first in ``merges``; among equal ones, the leftmost. This is repeated
     until no pair can be merged.
 
-    Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units". Of a pre-token
-    of n bytes the best pair is searched for n times, which is fastest where n is small. In longer ones a heap
-    holds the pairs, so that a text without spaces takes n log n steps.
+    In a pre-token of n bytes the best pair is searched for up to n times, which is fastest for a few bytes.
+    In long ones a heap holds the pairs, so that a text without spaces takes n log n steps.
+
+    Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units".
     """
 
     LONG = 100  # bytes
