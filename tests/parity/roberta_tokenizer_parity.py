@@ -1,8 +1,8 @@
 """Compare minibert's RobertaTokenizer with Hugging Face's, as tokenizer_parity.py does it for BERT's.
 
-    pip install tokenizers==0.23.3
-    PYTHONPATH=tests python tests/parity/roberta_tokenizer_parity.py --folder FOLDER --strings 1000000 --seed 0
-    PYTHONPATH=tests python tests/parity/roberta_tokenizer_parity.py --folder FOLDER --prefix-space --files FILE …
+    pip install tokenizers==0.23.3 && export PYTHONPATH=tests
+    python tests/parity/roberta_tokenizer_parity.py --folder FOLDER --strings 1000000 --seed 0
+    python tests/parity/roberta_tokenizer_parity.py --folder FOLDER [--prefix-space] --files FILE …
 
 FOLDER is that of a tokenizer, with vocab.json and merges.txt. Of every text its ids, the places of its tokens
 and the decoded text are compared. A difference is printed; the exit status tells whether there was one.
