@@ -58,6 +58,11 @@ def token_bytes(token: str) -> bytes:
         return token.encode("utf-8")
 
 
+def with_prefix_space(text: str) -> str:
+    """The text with a space before it, unless it is empty or begins with one."""
+    return " " + text if text and text[0] != " " else text
+
+
 def blocks(text: str) -> list[str]:
     """Cut a text at its white space: "a  b," → "a", " ", " b,". `pre_tokens` cuts within these blocks only.
 

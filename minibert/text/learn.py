@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from tqdm import tqdm
 
 from minibert.errors import UserError
-from minibert.text.byte_level import BYTE_CHARACTERS, blocks, bytes_to_characters, pre_tokens
+from minibert.text.byte_level import (
+    BYTE_CHARACTERS,
+    blocks,
+    bytes_to_characters,
+    pre_tokens,
+    with_prefix_space,
+)
 from minibert.text.normalise import Normaliser, chunks
 from minibert.text.wordpiece import CONTINUATION
 
@@ -57,7 +63,7 @@ def count_pre_tokens(
     """
 
     def cut(text: str) -> list[str]:
-        return blocks(" " + text if add_prefix_space and text and text[0] != " " else text)
+        return blocks(with_prefix_space(text) if add_prefix_space else text)
 
     def words(block: str) -> Iterable[str]:
         return map(bytes_to_characters, pre_tokens(block))
@@ -164,6 +170,7 @@ def _refuse_no_words(word_counts: Mapping[str, int]) -> None:
 
 
 def _merge_up_to(vocab_size: int, merges: "_Merges", min_frequency: int, progress: bool) -> None:
+    """Merge the most frequent pair until there are enough tokens or all pairs are too rare."""
     tokens = merges.tokens
     with tqdm(
         total=vocab_size, initial=len(tokens), desc="merging", unit=" tokens", disable=not progress

@@ -19,6 +19,7 @@ from minibert.text.byte_level import (
     blocks,
     pre_tokens,
     token_bytes,
+    with_prefix_space,
 )
 from minibert.text.learn import count_pre_tokens, learn_merges
 from minibert.text.normalise import Memo, chunk_size
@@ -58,8 +59,7 @@ class RobertaTokenizer(PretrainedTokenizer):
     """Byte-level BPE tokenizer of RoBERTa.
 
     Args:
-        vocab: the tokens; a token's id is its index. Must hold <s>, <pad>, </s>, <unk>,
-            <mask> and the 256 bytes.
+        vocab: the tokens; a token's id is its index. Must hold <s>, <pad>, </s>, <unk>, <mask> and all bytes.
         merges: the pairs of tokens that are merged, in the order in which they were learned.
         add_prefix_space: whether a text (and what follows a special token in it) is read as if there were
             a space before it, so that its first word is like any other.
@@ -127,9 +127,9 @@ class RobertaTokenizer(PretrainedTokenizer):
         """Learn a vocabulary from a stream of texts; see `learn_merges` and `count_pre_tokens`.
 
         The ids are RoBERTa's: <s>, <pad>, </s>, <unk> are 0 to 3, and <mask> is the last. The same texts
-        always give the same vocabulary, that of Hugging Face's trainer. It has fewer than ``vocab_size``
-        tokens if the texts do not yield more.
-        ``progress`` shows two bars on stderr.
+        always give the same vocabulary, that of Hugging Face's trainer as long as no word is skipped or
+        forgotten. It has fewer than ``vocab_size`` tokens if the texts do not yield more. ``progress`` shows two
+        bars on stderr.
         """
         refuse_single_text(texts)
         smallest = len(SPECIAL_TOKENS) + len(BYTE_CHARACTERS)
@@ -223,7 +223,7 @@ class RobertaTokenizer(PretrainedTokenizer):
         ids: list[int] = []
         for start, stop, special in self._sections(text):
             if special is None:
-                section = self._with_prefix_space(text[start:stop])
+                section = self._prepared(text[start:stop])
                 ids += chain.from_iterable(map(self._block_ids.__getitem__, blocks(section)))
             else:
                 ids.append(self.vocab[special])
@@ -240,7 +240,7 @@ class RobertaTokenizer(PretrainedTokenizer):
         ids, spans = self.token_ids(text), []
         for start, stop, special in self._sections(text):
             if special is None:
-                section = self._with_prefix_space(text[start:stop])
+                section = self._prepared(text[start:stop])
                 begin = stop - len(section)  # before it if a space was added; that has the next one's span
                 for block in blocks(section):
                     spans += [
@@ -266,8 +266,8 @@ class RobertaTokenizer(PretrainedTokenizer):
         if start < len(text):
             yield start, len(text), None
 
-    def _with_prefix_space(self, section: str) -> str:
-        return " " + section if self.add_prefix_space and section[0] != " " else section
+    def _prepared(self, section: str) -> str:
+        return with_prefix_space(section) if self.add_prefix_space else section
 
     def _compute_block_ids(self, block: str) -> tuple[int, ...]:
         """Ids of a word, or what stands for one, with the space before it."""
@@ -348,8 +348,8 @@ def _read_vocab(path: Path) -> list[str]:
 
 
 def _read_merges(path: Path) -> list[tuple[str, str]]:
-    """One merge per line. Only a line feed ends a line, since other separators may be part of tokens."""
-    lines = [line.removesuffix("\r") for line in read_text(path, "file of merges").split("\n")]
+    """One merge per line of a ``merges.txt``, and perhaps a line with a version."""
+    lines = read_text(path, "file of merges").split("\n")
     if lines[-1] == "":
         del lines[-1]
     merges = []
