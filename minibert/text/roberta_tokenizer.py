@@ -128,8 +128,8 @@ class RobertaTokenizer(PretrainedTokenizer):
 
         The ids are RoBERTa's: <s>, <pad>, </s>, <unk> are 0 to 3, and <mask> is the last. The same texts
         always give the same vocabulary, that of Hugging Face's trainer as long as no word is skipped or
-        forgotten. It has fewer than ``vocab_size`` tokens if the texts do not yield more. ``progress`` shows two
-        bars on stderr.
+        forgotten. It has fewer than ``vocab_size`` tokens if the texts do not yield more. ``progress`` shows
+        two bars on stderr.
         """
         refuse_single_text(texts)
         smallest = len(SPECIAL_TOKENS) + len(BYTE_CHARACTERS)
