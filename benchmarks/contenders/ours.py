@@ -9,6 +9,7 @@ from benchmarks import inputs, operations, products, texts
 from benchmarks.worker import Contender
 from minibert import BertConfig, BertForPreTraining, BertModel, BertTokenizer, ops
 from minibert.devices import describe_processor
+from minibert.text import RobertaTokenizer
 from minibert.train import AdamW
 from minibert.train.metrics import as_float, peak_memory
 from minibert.train.step import TrainingStep
@@ -98,10 +99,11 @@ def inference(folder: str, batch_size: int, length: int) -> Contender:
     return {"encode": encode, "save": lambda path: np.save(path, encode())}
 
 
-def tokenizer(vocabulary: str, text: str, pieces: int) -> Contender:
+def tokenizer(kind: str, vocabulary: str, text: str, pieces: int) -> Contender:
     """``encode`` one piece of a text after the other; afterwards ``digest`` of the ids of all."""
     pieces_of_text = texts.text_pieces(text, pieces)
-    tokenizer = BertTokenizer.from_pretrained(vocabulary)
+    kinds = {"BertTokenizer": BertTokenizer, "RobertaTokenizer": RobertaTokenizer}
+    tokenizer = kinds[kind].from_pretrained(vocabulary)
 
     def digest() -> str:
         return texts.digest(ids for piece in pieces_of_text for ids in tokenizer.token_ids_batch(piece))

@@ -1,19 +1,22 @@
 """Hugging Face's ``tokenizers``, written in Rust. Its threads are set by the environment."""
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
-from tokenizers.models import WordPiece
+from tokenizers.models import BPE, WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
 from benchmarks import texts
 from benchmarks.worker import Contender
-from minibert.text import BertTokenizer
+from minibert.text import BertTokenizer, RobertaTokenizer
 from minibert.text.bert_tokenizer import SPECIAL_TOKENS
 
 
-def tokenizer(vocabulary: str, text: str, pieces: int) -> Contender:
+def tokenizer(kind: str, vocabulary: str, text: str, pieces: int) -> Contender:
     """``encode`` one piece of a text after the other; afterwards ``digest`` of the ids of all."""
     pieces_of_text = texts.text_pieces(text, pieces)
-    tokenizer = _bert(WordPiece(BertTokenizer.from_pretrained(vocabulary).vocab, unk_token="[UNK]"))
+    if kind == "RobertaTokenizer":
+        tokenizer = _roberta(RobertaTokenizer.from_pretrained(vocabulary))
+    else:
+        tokenizer = _bert(WordPiece(BertTokenizer.from_pretrained(vocabulary).vocab, unk_token="[UNK]"))
 
     def encode(piece: list[str]) -> list[list[int]]:
         return [one.ids for one in tokenizer.encode_batch_fast(piece, add_special_tokens=False)]
@@ -51,4 +54,12 @@ def _bert(model: WordPiece) -> Tokenizer:
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
+    return tokenizer
+
+
+def _roberta(ours: RobertaTokenizer) -> Tokenizer:
+    """A tokenizer with the vocabulary of ours."""
+    tokenizer = Tokenizer(BPE(ours.vocab, ours.merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(list(ours.special_tokens.values()))
     return tokenizer

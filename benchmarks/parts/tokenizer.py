@@ -10,9 +10,14 @@ from benchmarks.measure import ContenderError, Race, paired_ratio, spread, take_
 from benchmarks.parts.common import OURS, RUST, add_text, find_text, missing_lines
 from benchmarks.results import paragraph, ratio, table
 from benchmarks.texts import documents, text_pieces
-from minibert import BertTokenizer, UserError
+from minibert import UserError
+from minibert.text import BertTokenizer, RobertaTokenizer
 
 VOCAB_SIZE = 8192
+KINDS: dict[str, tuple[str, type[BertTokenizer] | type[RobertaTokenizer]]] = {  # by case
+    "tokenizer": ("WordPiece", BertTokenizer),
+    "byte-level BPE": ("byte-level BPE", RobertaTokenizer),
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """One case. Every round has a piece of the text of its own, so that nobody can remember it."""
+    """A case per kind. Every round has a piece of the text of its own, so that nobody can remember it."""
     text = find_text(options)
     if text is None:
         return
@@ -29,20 +34,25 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
     characters = [sum(map(len, piece)) for piece in text_pieces(str(text), pieces)]
     if 0 in characters:
         raise UserError(f"{text}: not {pieces} documents, one a round; give a longer text or fewer --rounds")
-    with tempfile.TemporaryDirectory(prefix="minibert-benchmarks-") as folder, Race(threads=1) as race:
-        BertTokenizer.train(documents(str(text))[:500], VOCAB_SIZE).save_pretrained(folder)
-        for name, module in ((OURS, "ours"), (RUST, "rust")):
-            race.enter(name, f"{module}:tokenizer", vocabulary=folder, text=str(text), pieces=pieces)
-        seconds = take_turns(race.turns("encode"), rounds=options.rounds, seconds=0.0)
-        if len(set(race.ask("digest").values())) > 1:
-            raise ContenderError(f"{text}: the token ids are not the same")
-    record = {"text": text.name, "characters": characters[: options.rounds], "seconds": seconds}
-    yield "tokenizer", record | {"missing": race.missing}
+    for case, (_, kind) in KINDS.items():
+        with tempfile.TemporaryDirectory(prefix="minibert-benchmarks-") as folder, Race(threads=1) as race:
+            kind.train(documents(str(text))[:500], VOCAB_SIZE).save_pretrained(folder)
+            task = {"kind": kind.__name__, "vocabulary": folder, "text": str(text), "pieces": pieces}
+            for name, module in ((OURS, "ours"), (RUST, "rust")):
+                race.enter(name, f"{module}:tokenizer", **task)
+            seconds = take_turns(race.turns("encode"), rounds=options.rounds, seconds=0.0)
+            if len(set(race.ask("digest").values())) > 1:
+                raise ContenderError(f"{text}: the token ids are not the same")
+        record = {"text": text.name, "characters": characters[: options.rounds], "seconds": seconds}
+        yield case, record | {"missing": race.missing}
 
 
 def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
-    """A table."""
-    (record,) = cases.values()
+    """A table per kind."""
+    return "\n\n".join(f"### {KINDS[case][0]}\n\n{_section(record)}" for case, record in cases.items())
+
+
+def _section(record: Mapping[str, Any]) -> str:
     seconds, characters = record["seconds"], record["characters"]
     rows = []
     for name, times in seconds.items():
@@ -64,8 +74,12 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
 
 def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     """Against Rust."""
-    (record,) = cases.values()
-    seconds = record["seconds"]
-    if RUST not in seconds:
-        return []
-    return [("tokenizing, one thread: Rust / ours", "1.5", ratio(paired_ratio(seconds[RUST], seconds[OURS])))]
+    return [
+        (
+            f"tokenizing ({KINDS[case][0]}), one thread: Rust / ours",
+            "1.5",
+            ratio(paired_ratio(record["seconds"][RUST], record["seconds"][OURS])),
+        )
+        for case, record in cases.items()
+        if RUST in record["seconds"]
+    ]

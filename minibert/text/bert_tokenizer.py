@@ -1,8 +1,7 @@
 """BertTokenizer: text to token ids and back, with the names and the behaviour of Hugging Face's."""
 
 import re
-import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -13,8 +12,15 @@ from minibert.assets import model_folder, model_names
 from minibert.errors import UserError
 from minibert.files import read_json, read_text, write_json, write_text
 from minibert.text.learn import count_words, learn_vocabulary
-from minibert.text.normalise import CHUNK, Memo, Normaliser, chunks
+from minibert.text.normalise import CHUNK, Memo, Normaliser, chunk_size, chunks
 from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
+from minibert.text.tokenizer_files import (
+    check_added_tokens,
+    read_config,
+    read_option,
+    read_options,
+    tokens_by_id,
+)
 from minibert.text.wordpiece import CONTINUATION, WordPiece
 
 SPECIAL_TOKENS = {
@@ -96,9 +102,9 @@ class BertTokenizer(PretrainedTokenizer):
         self._wordpiece = WordPiece(self.vocab, self.unk_id, max_characters_per_word)
         protected = "|".join(map(re.escape, SPECIAL_TOKENS.values()))
         self._special = re.compile(protected if protect_special_tokens else "(?!)")  # (?!) never matches
-        self._chunk_ids = Memo(self._compute_chunk_ids, self.CACHED_CHARACTERS, _chunk_size)
+        self._chunk_ids = Memo(self._compute_chunk_ids, self.CACHED_CHARACTERS, chunk_size)
         # Spans, pairs of numbers, take several times as much memory as ids.
-        self._chunk_spans = Memo(self._compute_chunk_spans, self.CACHED_CHARACTERS // 4, _chunk_size)
+        self._chunk_spans = Memo(self._compute_chunk_spans, self.CACHED_CHARACTERS // 4, chunk_size)
 
     # ---------------------------------------------------------------- making, reading, writing
 
@@ -177,7 +183,8 @@ class BertTokenizer(PretrainedTokenizer):
             tokens, found = _read_vocab(vocab_file), {}
         config_file = folder / "tokenizer_config.json"
         if config_file.exists():
-            found |= _read_config(config_file)
+            config = read_config(config_file, SPECIAL_TOKENS, "BERT")
+            found |= read_options(config_file, config, CONFIG_KEYS)
         return cls._from_tokens(tokens, vocab_file, found | options)
 
     @classmethod
@@ -279,11 +286,6 @@ class BertTokenizer(PretrainedTokenizer):
         return "".join(parts)
 
 
-def _chunk_size(chunk: str) -> int:
-    """How many of the `BertTokenizer.CACHED_CHARACTERS` a chunk takes: its length, but at least 8."""
-    return max(len(chunk), 8)
-
-
 def _read_vocab(path: Path) -> list[str]:
     """One token per line. Only a line feed ends a line, since other separators may be part of tokens."""
     lines = read_text(path, "vocabulary file").split("\n")
@@ -299,55 +301,16 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
             raise UserError(
                 f"{path}: expected a WordPiece model with a BertNormalizer, as BERT has; use another folder"
             )
-        tokens = sorted(model["vocab"], key=model["vocab"].get)
-        if [model["vocab"][token] for token in tokens] != list(range(len(tokens))):
-            raise UserError(f"{path}: the token ids must be 0, 1, 2, … without gaps")
-        _check_added_tokens(path, [entry["content"] for entry in content["added_tokens"]])
+        tokens = tokens_by_id(path, model["vocab"])
+        added = [entry["content"] for entry in content["added_tokens"]]
+        check_added_tokens(path, added, SPECIAL_TOKENS.values())
         return tokens, {
-            "lowercase": _option(path, normaliser, "lowercase"),
-            "strip_accents": _option(path, normaliser, "strip_accents"),
-            "split_cjk": _option(path, normaliser, "handle_chinese_chars"),
-            "max_characters_per_word": _option(path, model, "max_input_chars_per_word"),
+            "lowercase": read_option(path, normaliser, "lowercase"),
+            "strip_accents": read_option(path, normaliser, "strip_accents"),
+            "split_cjk": read_option(path, normaliser, "handle_chinese_chars"),
+            "max_characters_per_word": read_option(path, model, "max_input_chars_per_word"),
         }
     except (KeyError, TypeError, AttributeError):
         raise UserError(
             f"{path}: not a tokenizer.json of Hugging Face's tokenizers; restore or remake it"
         ) from None
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    """Our options from a ``tokenizer_config.json``."""
-    config = read_json(path, "tokenizer configuration")
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: expected a JSON object; restore or remake it")
-    for name, token in SPECIAL_TOKENS.items():
-        found = config.get(name, token)
-        if isinstance(found, dict):  # older versions of transformers wrote {"content": "[CLS]", …}
-            found = found.get("content")
-        if found != token:
-            raise UserError(f"{path}: {name} is {found!r}, but BERT's is {token!r}; use a BERT tokenizer")
-    added = config.get("added_tokens_decoder") or {}
-    if not isinstance(added, dict) or not all(isinstance(entry, dict) for entry in added.values()):
-        raise UserError(f"{path}: added_tokens_decoder should be an object of objects; restore or remake it")
-    _check_added_tokens(path, [entry.get("content") for entry in added.values()])
-    if isinstance(length := config.get("model_max_length"), int | float) and length > 1e9:
-        del config["model_max_length"]  # transformers writes 1e30 for "no limit"
-    return {name: _option(path, config, key) for name, key in CONFIG_KEYS.items() if key in config}
-
-
-def _option(path: Path, values: Mapping[str, Any], key: str) -> Any:
-    """The value of an option in a file. Raises UserError if it has the wrong type ("False" is a text)."""
-    value = values[key]
-    if value is None and key in ("strip_accents", "model_max_length"):
-        return None
-    counts = key in ("model_max_length", "max_characters_per_word", "max_input_chars_per_word")
-    if not (type(value) is int and value >= 1 if counts else isinstance(value, bool)):
-        expected = "a whole number, at least 1" if counts else "true or false"
-        raise UserError(f"{path}: {key} is {reprlib.repr(value)}; expected {expected}")
-    return value
-
-
-def _check_added_tokens(path: Path, added: list[Any]) -> None:
-    extra = [str(token) for token in added if token not in SPECIAL_TOKENS.values()]
-    if extra:
-        raise UserError(f"{path}: added tokens outside the vocabulary are not supported: {' '.join(extra)}")

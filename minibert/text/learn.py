@@ -1,17 +1,24 @@
-"""Learning a WordPiece vocabulary: again and again, the most frequent pair of neighbours becomes a token.
+"""Learning a vocabulary: again and again, the most frequent pair of neighbours becomes a token.
 
 Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units" (the merges),
-in the form of the WordPieceTrainer of Hugging Face's tokenizers, which is how BERT vocabularies are made
-today; the program behind the original vocabularies was never published.
+in the form of the trainers of Hugging Face's tokenizers: the WordPieceTrainer, which is how BERT vocabularies
+are made today (the program behind the original vocabularies was never published), and the BpeTrainer.
 """
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from tqdm import tqdm
 
 from minibert.errors import UserError
+from minibert.text.byte_level import (
+    BYTE_CHARACTERS,
+    blocks,
+    bytes_to_characters,
+    pre_tokens,
+    with_prefix_space,
+)
 from minibert.text.normalise import Normaliser, chunks
 from minibert.text.wordpiece import CONTINUATION
 
@@ -38,27 +45,64 @@ def count_words(
     It never holds more than ``max_words`` different words for long. Beyond that, words seen only once so far
     are forgotten, the next time those seen at most twice, and so on.
     """
+    return _count(texts, chunks, normaliser.words, max_characters_per_word, max_words, progress)
+
+
+def count_pre_tokens(
+    texts: Iterable[str],
+    *,
+    add_prefix_space: bool = False,
+    max_bytes_per_word: int = 1000,
+    max_words: int = 500_000,
+    progress: bool = False,
+) -> Counter[str]:
+    """Count the pre-tokens of a stream of texts, each spelled in `BYTE_CHARACTERS`, in bounded memory.
+
+    Those of more than ``max_bytes_per_word`` bytes are skipped, so that a text without spaces does not take
+    hours; otherwise see `count_words`. ``add_prefix_space`` counts the first word of a text like the others.
+    """
+
+    def cut(text: str) -> list[str]:
+        return blocks(with_prefix_space(text) if add_prefix_space else text)
+
+    def words(block: str) -> Iterable[str]:
+        return map(bytes_to_characters, pre_tokens(block))
+
+    return _count(texts, cut, words, max_bytes_per_word, max_words, progress)
+
+
+def _count(
+    texts: Iterable[str],
+    cut: Callable[[str], Iterable[str]],
+    words_of: Callable[[str], Iterable[str]],
+    longest: int,
+    max_words: int,
+    progress: bool,
+) -> Counter[str]:
+    """Count the words of the chunks that each text is cut into."""
     words: Counter[str] = Counter()
-    raw: Counter[str] = Counter()  # of chunks, so that each different one is normalised only once
+    raw: Counter[str] = Counter()  # of chunks, so that each different one is split only once
     characters = 0  # in ``raw``, at most
     rarest = 0
     for text in tqdm(texts, desc="counting words", unit=" texts", disable=not progress):
-        raw.update(chunks(text))
+        raw.update(cut(text))
         characters += len(text)
         if len(raw) > max_words or characters > MAX_RAW_CHARACTERS:
-            _add_words(words, raw, normaliser, max_characters_per_word)
+            _add_words(words, raw, words_of, longest)
             characters = 0
             while len(words) > max_words:
                 rarest += 1
                 words = Counter({word: count for word, count in words.items() if count > rarest})
-    _add_words(words, raw, normaliser, max_characters_per_word)
+    _add_words(words, raw, words_of, longest)
     return words
 
 
-def _add_words(words: Counter[str], raw: Counter[str], normaliser: Normaliser, longest: int) -> None:
+def _add_words(
+    words: Counter[str], raw: Counter[str], words_of: Callable[[str], Iterable[str]], longest: int
+) -> None:
     """Move the counts of chunks over to their words of at most ``longest`` characters."""
     for chunk, count in raw.items():
-        for word in normaliser.words(chunk):
+        for word in words_of(chunk):
             if len(word) <= longest:
                 words[word] += count
     raw.clear()
@@ -82,8 +126,7 @@ def learn_vocabulary(
 
     Raises UserError if there are no words, or if special tokens and alphabet alone exceed ``vocab_size``.
     """
-    if not word_counts:
-        raise UserError("the texts contain no words to learn a vocabulary from; give a corpus with text")
+    _refuse_no_words(word_counts)
     alphabet = _alphabet(word_counts, alphabet_limit)
     words = {word: count for word, count in word_counts.items() if alphabet.issuperset(word)}
     continuing = {char for word in words for char in word[1:]}
@@ -93,16 +136,50 @@ def learn_vocabulary(
             f"vocab_size {vocab_size} is too small: the special tokens and the alphabet alone take "
             f"{len(tokens)}; ask for more tokens or set a lower alphabet_limit"
         )
+    _merge_up_to(vocab_size, _Merges(words, tokens, CONTINUATION), min_frequency, progress)
+    return tokens
+
+
+def learn_merges(
+    word_counts: Mapping[str, int],
+    vocab_size: int,
+    special_tokens: Iterable[str],
+    *,
+    min_frequency: int = 2,
+    progress: bool = False,
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Learn up to ``vocab_size`` tokens for byte-level BPE, and the merges that lead to them, in their order.
+
+    The tokens are the special tokens, the 256 bytes, then the results of the merges. ``word_counts`` are
+    those of `count_pre_tokens`. Each merge takes the most frequent pair of neighbours; ties go to the pair
+    whose left, then right token is the older one. Merging ends early when no pair occurs ``min_frequency``
+    times any more.
+
+    Raises UserError if there are no words.
+    """
+    _refuse_no_words(word_counts)
+    tokens = [*special_tokens, *sorted(BYTE_CHARACTERS)]
+    merges = _Merges(word_counts, tokens, "")
+    _merge_up_to(vocab_size, merges, min_frequency, progress)
+    return tokens, merges.made
+
+
+def _refuse_no_words(word_counts: Mapping[str, int]) -> None:
+    if not word_counts:
+        raise UserError("the texts contain no words to learn a vocabulary from; give a corpus with text")
+
+
+def _merge_up_to(vocab_size: int, merges: "_Merges", min_frequency: int, progress: bool) -> None:
+    """Merge the most frequent pair until there are enough tokens or all pairs are too rare."""
+    tokens = merges.tokens
     with tqdm(
         total=vocab_size, initial=len(tokens), desc="merging", unit=" tokens", disable=not progress
     ) as bar:
-        merges = _Merges(words, tokens)
         while len(tokens) < vocab_size:
             pair, count = merges.most_frequent()
             if count < max(min_frequency, 1):
                 break
             bar.update(merges.merge(pair))
-    return tokens
 
 
 def _alphabet(word_counts: Mapping[str, int], limit: int) -> set[str]:
@@ -119,16 +196,20 @@ class _Merges:
 
     The counts are updated with each merge: only words with the merged pair are visited, and in them only the
     pairs that the merge touches. ``heap`` may hold outdated counts; they are corrected when they come up.
+
+    Tokens that continue a word begin with ``prefix``: "##" in WordPiece, nothing in BPE.
     """
 
-    def __init__(self, word_counts: Mapping[str, int], tokens: list[str]) -> None:
+    def __init__(self, word_counts: Mapping[str, int], tokens: list[str], prefix: str) -> None:
         self.tokens = tokens  # shared with the caller, grows with every merge
+        self.prefix = prefix
+        self.made: list[tuple[str, str]] = []  # the merges so far
         self.symbols = {token: chr(FIRST_SYMBOL + i) for i, token in enumerate(tokens)}
         first = {ord(token): symbol for token, symbol in self.symbols.items() if len(token) == 1}
         later = {
-            ord(token[2]): symbol
+            ord(token[-1]): symbol
             for token, symbol in self.symbols.items()
-            if len(token) == 3 and token.startswith(CONTINUATION)
+            if len(token) == len(prefix) + 1 and token.startswith(prefix)
         }
         self.words = [word[0].translate(first) + word[1:].translate(later) for word in word_counts]
         self.word_counts = list(word_counts.values())
@@ -144,7 +225,7 @@ class _Merges:
     def most_frequent(self) -> tuple[str, int]:
         """The next pair to merge and its count; an empty pair when there is none."""
         while self.heap:
-            negative_count, _, _, pair = self.heap[0]
+            negative_count, _, pair = self.heap[0]
             count = self.counts.get(pair, 0)
             if count == -negative_count:
                 return pair, count
@@ -160,7 +241,8 @@ class _Merges:
         ("ab", "##c") and ("a", "##bc") both make the token "abc"; it exists once.
         """
         left, right = map(self._token, pair)
-        token = left + right.removeprefix(CONTINUATION)
+        self.made.append((left, right))
+        token = left + right.removeprefix(self.prefix)
         added = token not in self.symbols
         if added:
             self.symbols[token] = chr(FIRST_SYMBOL + len(self.tokens))
@@ -194,10 +276,11 @@ class _Merges:
     def _token(self, symbol: str) -> str:
         return self.tokens[ord(symbol) - FIRST_SYMBOL]
 
-    def _entry(self, pair: str) -> tuple[int, str, str, str]:
-        """The heap's sort key: the highest count first, then by the texts of the two tokens."""
-        left, right = map(self._token, pair)
-        return -self.counts[pair], left, right, pair
+    def _entry(self, pair: str) -> tuple[int, tuple[str, ...], str]:
+        """The heap's sort key: the highest count first, then by the texts of the two tokens (in WordPiece),
+        or by their numbers (in BPE), which is the order of their symbols."""
+        texts = tuple(map(self._token, pair)) if self.prefix else ()
+        return -self.counts[pair], texts, pair
 
 
 def _pairs(word: str) -> list[str]:

@@ -69,6 +69,11 @@ class Memo(dict):
         return Memo, (self.compute, self.limit, self.size_of)  # a copy or a worker process fills its own
 
 
+def chunk_size(chunk: str) -> int:
+    """How much of a tokenizer's memory (a `Memo`) a chunk of text takes: its length, but at least 8."""
+    return max(len(chunk), 8)
+
+
 def code_points(text: str) -> tuple[range, ...]:
     """The ranges that a text such as ``"2028-2029 3000"`` (hexadecimal) describes."""
     bounds = (run.split("-") for run in text.split())
@@ -78,6 +83,15 @@ def code_points(text: str) -> tuple[range, ...]:
 def within(code: int, ranges: tuple[range, ...]) -> bool:
     """Whether one of the ranges holds ``code``."""
     return any(code in run for run in ranges)
+
+
+def refuse_surrogate(code: int) -> None:
+    """Raise UserError for one half of a UTF-16 pair, which is not a character."""
+    if 0xD800 <= code < 0xE000:
+        raise UserError(
+            f"the text contains the lone surrogate U+{code:04X}, which is not a character; "
+            "decode it properly (UTF-8 or UTF-16) first"
+        )
 
 
 class CharacterRules:
@@ -100,6 +114,10 @@ class CharacterRules:
         self.punctuation = exceptions(unicode_tables.PUNCTUATION)
         self.not_punctuation = exceptions(unicode_tables.NOT_PUNCTUATION)
         self.not_lowered = exceptions(unicode_tables.NOT_LOWERED)
+        self.letters = exceptions(unicode_tables.LETTERS)
+        self.not_letters = exceptions(unicode_tables.NOT_LETTERS)
+        self.numbers = exceptions(unicode_tables.NUMBERS)
+        self.not_numbers = exceptions(unicode_tables.NOT_NUMBERS)
         pairs = [] if original else [pair.split("-") for pair in unicode_tables.LOWERED.split()]
         self.lowered = {int(capital, 16): chr(int(small, 16)) for capital, small in pairs}
         unknown = "".join(f"{chr(r[0])}-{chr(r[-1])}" for r in exceptions(unicode_tables.NOT_DECOMPOSED))
@@ -126,6 +144,14 @@ class CharacterRules:
         if code < 128:
             return chr(code) in ASCII_PUNCTUATION
         return within(code, self.punctuation) or _in_category(code, ("P",), but_not=self.not_punctuation)
+
+    def is_letter(self, code: int) -> bool:
+        """A letter of any script, with or without case."""
+        return within(code, self.letters) or _in_category(code, ("L",), but_not=self.not_letters)
+
+    def is_number(self, code: int) -> bool:
+        """A digit, a Roman numeral, a fraction."""
+        return within(code, self.numbers) or _in_category(code, ("N",), but_not=self.not_numbers)
 
     def lower(self, code: int) -> str:
         """The lower case, which may have several characters: that of "İ" has two."""
@@ -201,11 +227,7 @@ class Normaliser:
 
 
 def _clean(code: int, rules: CharacterRules, split_cjk: bool) -> str:
-    if 0xD800 <= code < 0xE000:
-        raise UserError(
-            f"the text contains the lone surrogate U+{code:04X}, which is not a character; "
-            "decode it properly (UTF-8 or UTF-16) first"
-        )
+    refuse_surrogate(code)
     if rules.is_space(code):
         return " "
     if rules.is_dropped(code):

@@ -7,6 +7,7 @@ from minibert.assets import model_folder
 from minibert.errors import UserError
 from minibert.files import read_json
 from minibert.text.bert_tokenizer import BertTokenizer
+from minibert.text.roberta_tokenizer import RobertaTokenizer
 from minibert.text.tokenizer import PretrainedTokenizer
 
 # By the names that transformers gives in ``tokenizer_class``, without a "Fast" at their end, and by the
@@ -15,11 +16,13 @@ TOKENIZERS: dict[str, type[PretrainedTokenizer]] = {
     "BertTokenizer": BertTokenizer,
     "DistilBertTokenizer": BertTokenizer,
     "ElectraTokenizer": BertTokenizer,
+    "RobertaTokenizer": RobertaTokenizer,
 }
 MODEL_TYPES: dict[str, type[PretrainedTokenizer]] = {
     "bert": BertTokenizer,
     "distilbert": BertTokenizer,
     "electra": BertTokenizer,
+    "roberta": RobertaTokenizer,
 }
 
 

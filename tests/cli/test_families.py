@@ -8,7 +8,7 @@ import pytest
 
 from minibert.bert import BertForMaskedLM, BertModel
 from minibert.cli import main
-from minibert.text import BertTokenizer
+from minibert.text import BertTokenizer, RobertaTokenizer
 from minibert.variants import FAMILIES
 
 TEXTS = [
@@ -20,7 +20,8 @@ TEXTS = [
 WORDPIECE = BertTokenizer(
     "[PAD] [UNK] [CLS] [SEP] [MASK] ann lee sings is in rome a fine bad film song . ,".split()
 )
-TOKENIZERS = {"bert": WORDPIECE, "distilbert": WORDPIECE, "electra": WORDPIECE}
+BYTES = RobertaTokenizer.train(TEXTS * 2, 280)
+TOKENIZERS = {"bert": WORDPIECE, "distilbert": WORDPIECE, "electra": WORDPIECE, "roberta": BYTES}
 
 
 @pytest.fixture(params=TOKENIZERS)

@@ -1,8 +1,8 @@
-"""Make minibert/text/unicode_tables.py: where Hugging Face's BERT tokenizer departs from Python's Unicode.
+"""Make minibert/text/unicode_tables.py: where Hugging Face's tokenizers depart from Python's Unicode.
 
-The fast tokenizer's Rust code carries Unicode tables of several ages, frozen when its libraries were
+The fast tokenizers' Rust code carries Unicode tables of several ages, frozen when its libraries were
 built, whereas each Python brings the tables of its own year. For every code point this script compares
-what the tokenizer does with what the rules in minibert/text/normalise.py say under the oldest Unicode
+what the tokenizers do with what the rules in minibert/text/normalise.py say under the oldest Unicode
 that we support (that of the running Python 3.11) and under the newest (that of `unicodedata2`), and
 writes down the code points where either disagrees. So the tokens do not depend on the Python.
 
@@ -12,6 +12,7 @@ writes down the code points where either disagrees. So the tokens do not depend 
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import tokenizers
@@ -61,6 +62,12 @@ def decomposed(normalise: Callable[[str], str], char: str) -> tuple[str, ...]:
 
 def is_punctuation(char: str) -> bool:
     return len(pre_tokenizers.BertPreTokenizer().pre_tokenize_str(f"a{char}b")) == 3
+
+
+def stays_with(neighbour: str, char: str) -> bool:
+    """Whether the byte-level pre-tokenizer keeps a character together with such neighbours."""
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return len(byte_level.pre_tokenize_str(neighbour + char + neighbour)) == 1
 
 
 def unknown_to_nfd() -> str:
@@ -116,6 +123,10 @@ def main() -> None:
     )
     tables["PUNCTUATION"] = ("Split off though not of category P* (everywhere).", punctuation)
     tables["NOT_PUNCTUATION"] = ("Category P* (somewhere), yet not split off.", not_punctuation)
+    for name, category, example in (("LETTERS", "L", "a"), ("NUMBERS", "N", "0")):
+        young, too_young = disagreements(partial(stays_with, example), by_category(category))
+        tables[name] = (f"Category {category}* to the byte-level tokenizer (not everywhere).", young)
+        tables[f"NOT_{name}"] = (f"Category {category}* (somewhere), not to the byte-level one.", too_young)
     lowered, not_lowered = lower_case()
     tables["LOWERED"] = ("Capitals too young for Python 3.11, as pairs capital-small.", lowered)
     tables["NOT_LOWERED"] = ("Capitals too young for the tokenizer.", not_lowered)
@@ -125,7 +136,7 @@ def main() -> None:
     )
 
     lines = [
-        '"""Where Hugging Face\'s BERT tokenizer departs from the running Python\'s Unicode data.',
+        '"""Where Hugging Face\'s tokenizers depart from the running Python\'s Unicode data.',
         "",
         f"Made by tests/parity/make_unicode_tables.py from tokenizers {tokenizers.__version__} and Unicode "
         f"{unicodedata.unidata_version} to {unicodedata2.unidata_version}; do not edit.",

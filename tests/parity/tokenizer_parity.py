@@ -16,13 +16,15 @@ import gzip
 import random
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 
-from minibert.text import BertTokenizer, unicode_tables
+from minibert.errors import UserError
+from minibert.text import BertTokenizer, PretrainedTokenizer, unicode_tables
 from minibert.text.bert_tokenizer import SPECIAL_TOKENS
 from minibert.text.normalise import code_points
 
@@ -90,9 +92,9 @@ def character_vocabulary() -> list[str]:
     return [*SPECIAL_TOKENS.values(), *chars, *("##" + char for char in chars)]
 
 
-def random_text(rng: random.Random, vocabulary: list[str]) -> str:
+def random_text(rng: random.Random, vocabulary: list[str], pools: list[list[str]] = POOLS) -> str:
     """A string that mixes a few of the pools with pieces of the vocabulary, at times in very long words."""
-    pools = rng.sample(POOLS, rng.randint(1, 4))
+    pools = rng.sample(pools, rng.randint(1, 4))
     length = rng.choice((3, 10, 30)) if rng.random() < 0.97 else rng.randint(90, 220)
     parts = [
         rng.choice(vocabulary).removeprefix("##") if rng.random() < 0.2 else rng.choice(rng.choice(pools))
@@ -101,9 +103,11 @@ def random_text(rng: random.Random, vocabulary: list[str]) -> str:
     return (" " if rng.random() < 0.2 else "").join(parts)
 
 
-def random_texts(count: int, seed: int, vocabulary: list[str]) -> Iterator[str]:
+def random_texts(
+    count: int, seed: int, vocabulary: list[str], pools: list[list[str]] = POOLS
+) -> Iterator[str]:
     rng = random.Random(seed)
-    return (random_text(rng, vocabulary) for _ in range(count))
+    return (random_text(rng, vocabulary, pools) for _ in range(count))
 
 
 def difference(ours: BertTokenizer, theirs: Tokenizer, text: str) -> str | None:
@@ -122,19 +126,98 @@ def difference(ours: BertTokenizer, theirs: Tokenizer, text: str) -> str | None:
     return None
 
 
+def difference_with_spans(ours: PretrainedTokenizer, theirs: Tokenizer, text: str) -> str | None:
+    """The same of any kind of tokenizer: its ids, where in the text the tokens are, the decoded text."""
+    ids, spans = ours.token_ids_with_spans(text)
+    expected = theirs.encode(text, add_special_tokens=False)
+    if ids != expected.ids:
+        return _report(text, "tokens", ours.tokenize(text), expected.tokens)
+    if spans != expected.offsets:
+        return _report(text, "spans", spans, expected.offsets)
+    decoded, expected_text = ours.decode(ids), theirs.decode(ids, skip_special_tokens=False)
+    return None if decoded == expected_text else _report(text, "decoded", decoded, expected_text)
+
+
 def _report(text: str, what: str, ours: object, theirs: object) -> str:
     return f"{text!a}: {what}\n  ours   {ours!a}\n  theirs {theirs!a}"
 
 
-def compare(ours: BertTokenizer, theirs: Tokenizer, texts: Iterable[str]) -> tuple[int, list[str]]:
+def compare(
+    ours: Any,
+    theirs: Tokenizer,
+    texts: Iterable[str],
+    difference: Callable[[Any, Tokenizer, str], str | None] = difference,
+) -> tuple[int, list[str]]:
     """How many texts there were, and the differences."""
     found = [difference(ours, theirs, text) for text in texts]
     return len(found), [report for report in found if report]
 
 
+def random_call(
+    rng: random.Random, vocabulary: list[str], pools: list[list[str]] = POOLS
+) -> tuple[tuple, dict]:
+    """Arguments for a tokenizer: one text or some, perhaps in pairs; any padding, truncation and length."""
+
+    def text() -> str:
+        whole = random_text(rng, vocabulary, pools)
+        return whole[: rng.choice((0, 2, 10, 30, 200))]
+
+    texts = [[text() for _ in range(rng.randint(1, 4))]]
+    if rng.random() < 0.6:
+        texts.append([text() for _ in texts[0]])
+    if rng.random() < 0.3:
+        texts = [batch[0] for batch in texts]
+    return tuple(texts), dict(
+        padding=rng.choice([False, True, "longest", "max_length"]),
+        truncation=rng.choice([None, False, True, "longest_first", "only_first", "only_second"]),
+        max_length=rng.choice([None, 0, 1, 2, 3, 4, 5, 8, 13, 30, 64]),
+    )
+
+
+def compare_calls(
+    ours: PretrainedTokenizer, theirs: Any, calls: Iterable[tuple[tuple, dict]]
+) -> tuple[int, int, list]:
+    """Calls that both answered, calls that both refused, and the calls where the answers differ.
+
+    Whatever is asked for, we give what transformers gives, or refuse. Refused is what transformers refuses,
+    and where it silently does something else: with a max_length below the special tokens it does not
+    truncate; with just their number, "only_first" and "only_second" empty both texts; padding="max_length"
+    without a max_length does not pad.
+    """
+    given, refused, differing = 0, 0, []
+    for texts, options in calls:
+        try:
+            expected = dict(theirs(*texts, return_token_type_ids=True, **options))
+        except Exception:  # the Rust library raises no narrower class
+            expected = None
+        try:
+            result = ours(*texts, **options)
+        except UserError:
+            specials, length = len(ours.with_special_tokens(*[[]] * len(texts))[0]), options["max_length"]
+            one_sided = options["truncation"] in ("only_first", "only_second")
+            silent = length is None or length < specials or (length == specials and one_sided)
+            assert expected is None or silent, (texts, options)
+            refused += expected is None
+            continue
+        assert expected is not None, (texts, options)
+        given += 1
+        if result != expected:
+            differing.append((texts, options))
+    return given, refused, differing
+
+
 def lines(path: str) -> Iterator[str]:
     with (gzip.open if path.endswith(".gz") else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
         yield from file
+
+
+def add_texts(parser: argparse.ArgumentParser) -> None:
+    """The flags for what is compared."""
+    parser.add_argument("--strings", type=int, default=0, help="how many random strings")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--files", nargs="*", default=[], help="text files, .gz or not, compared line by line"
+    )
 
 
 def main() -> int:
@@ -143,25 +226,30 @@ def main() -> int:
         "--vocab", type=Path, help="a vocab.txt (default: single characters, which hides nothing in [UNK])"
     )
     parser.add_argument("--cased", action="store_true")
-    parser.add_argument("--strings", type=int, default=0, help="how many random strings")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--files", nargs="*", default=[], help="text files, .gz or not, compared line by line"
-    )
+    add_texts(parser)
     args = parser.parse_args()
     if args.vocab:
         ours = BertTokenizer.from_pretrained(args.vocab, lowercase=not args.cased)
     else:
         ours = BertTokenizer(character_vocabulary(), lowercase=not args.cased)
-    theirs = reference_tokenizer(ours)
+    strings = random_texts(args.strings, args.seed, ours.tokens)
+    return report(args, strings, lambda texts: compare(ours, reference_tokenizer(ours), texts))
+
+
+def report(
+    args: argparse.Namespace,
+    strings: Iterator[str],
+    compare: Callable[[Iterable[str]], tuple[int, list[str]]],
+) -> int:
+    """Compare the files and strings that were asked for, print what differs, and give the exit status."""
     sources = {path: lines(path) for path in args.files}
     if args.strings:
-        sources[f"{args.strings} random strings"] = random_texts(args.strings, args.seed, ours.tokens)
+        sources[f"{args.strings} random strings"] = strings
     if not sources:
-        parser.error("nothing to compare: give --strings or --files")
+        sys.exit("nothing to compare: give --strings or --files")
     total = 0
     for name, texts in sources.items():
-        compared, found = compare(ours, theirs, texts)
+        compared, found = compare(texts)
         print("\n".join([*found[:10], f"{name}: {compared:,} texts, {len(found)} differences"]), flush=True)
         total += len(found)
     return int(total > 0)

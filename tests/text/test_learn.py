@@ -6,7 +6,8 @@ import pytest
 
 from minibert.errors import UserError
 from minibert.text import BertTokenizer
-from minibert.text.learn import count_words, learn_vocabulary
+from minibert.text.byte_level import BYTE_CHARACTERS
+from minibert.text.learn import count_pre_tokens, count_words, learn_merges, learn_vocabulary
 from minibert.text.normalise import Normaliser
 
 
@@ -126,3 +127,57 @@ def test_no_words_is_an_error():
 def test_too_small_a_vocabulary_is_an_error():
     with pytest.raises(UserError, match=r"vocab_size 5 is too small.* take 6"):
         learn_vocabulary({"abc": 3}, 5, ["[UNK]"])
+
+
+# ---------------------------------------------------------------- byte-level BPE
+
+
+def learn_merges_slowly(words: dict[str, int], vocab_size: int, min_frequency: int) -> list[tuple[str, str]]:
+    """The rule of `learn_merges` taken literally: count all pairs anew before each merge."""
+    spelled = {word: [*word] for word in words}
+    tokens, merges = sorted(BYTE_CHARACTERS), []
+    while len(tokens) < vocab_size:
+        pairs: Counter[tuple[str, str]] = Counter()
+        for word, pieces in spelled.items():
+            for pair in pairwise(pieces):
+                pairs[pair] += words[word]
+        ages = {pair: [tokens.index(part) for part in pair] for pair in pairs}
+        pair = min(pairs, key=lambda pair: (-pairs[pair], ages[pair]), default=None)
+        if pair is None or pairs[pair] < min_frequency:
+            break
+        merges.append(pair)
+        tokens.append("".join(pair))
+        for pieces in spelled.values():
+            i = 0
+            while i < len(pieces) - 1:
+                if (pieces[i], pieces[i + 1]) == pair:
+                    pieces[i : i + 2] = ["".join(pair)]
+                i += 1
+    return merges
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_byte_level_merges_are_those_of_the_literal_rule(seed):
+    rng = random.Random(seed)
+    alphabet = (
+        "ab" if seed % 2 else "zyxwv"
+    )  # ties go by age, not by the alphabet: a "yz" is younger than "z"
+    words = {"".join(rng.choices(alphabet, k=rng.randint(1, 9))): rng.randint(1, 6) for _ in range(60)}
+    size, least = 256 + rng.randint(5, 90), rng.randint(1, 4)
+    tokens, merges = learn_merges(words, size, [], min_frequency=least)
+    assert merges == learn_merges_slowly(words, size, least)
+    assert tokens == [*sorted(BYTE_CHARACTERS), *map("".join, merges)]
+
+
+def test_byte_level_merges_by_hand():
+    tokens, merges = learn_merges({"Ġhug": 10, "Ġpug": 5, "pun": 12, "bun": 4}, 262, ["<s>", "<pad>"])
+    assert tokens[:3] == ["<s>", "<pad>", "!"]
+    # 17 and 12 times; then three pairs occur 10 times, of which "h" begins the oldest, and then "Ġ".
+    assert merges == [("p", "u"), ("pu", "n"), ("h", "u"), ("Ġ", "hu")]
+    assert tokens[258:] == ["pu", "pun", "hu", "Ġhu"]
+
+
+def test_counts_pre_tokens_as_bytes():
+    assert count_pre_tokens(["né don't  né", "né"]) == {"nÃ©": 2, "Ġdon": 1, "'t": 1, "Ġ": 1, "ĠnÃ©": 1}
+    assert count_pre_tokens(["né né"], add_prefix_space=True) == {"ĠnÃ©": 2}
+    assert count_pre_tokens(["", "a" * 1001, "é" * 500]) == {"Ã©" * 500: 1}

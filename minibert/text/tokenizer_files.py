@@ -1,0 +1,67 @@
+"""What the tokenizers' files in Hugging Face's layout have in common: options and tokens, checked."""
+
+import reprlib
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from minibert.errors import UserError
+from minibert.files import read_json
+
+_COUNTS = ("model_max_length", "max_characters_per_word", "max_input_chars_per_word")
+_MAY_BE_NULL = ("strip_accents", "model_max_length")
+
+
+def read_config(path: Path, special_tokens: Mapping[str, str], kind: str) -> dict[str, Any]:
+    """A ``tokenizer_config.json``, for `read_options`.
+
+    Raises UserError for a damaged file, for special tokens other than ``special_tokens``, which are those of
+    this ``kind`` of model ("BERT"), and for added tokens.
+    """
+    config = read_json(path, "tokenizer configuration")
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: expected a JSON object; restore or remake it")
+    for name, token in special_tokens.items():
+        found = config.get(name, token)
+        if isinstance(found, dict):  # older versions of transformers wrote {"content": "[CLS]", …}
+            found = found.get("content")
+        if found != token:
+            raise UserError(f"{path}: {name} is {found!r}, but {kind}'s is {token!r}; use a {kind} tokenizer")
+    added = config.get("added_tokens_decoder") or {}
+    if not isinstance(added, dict) or not all(isinstance(entry, dict) for entry in added.values()):
+        raise UserError(f"{path}: added_tokens_decoder should be an object of objects; restore or remake it")
+    check_added_tokens(path, [entry.get("content") for entry in added.values()], special_tokens.values())
+    if isinstance(length := config.get("model_max_length"), int | float) and length > 1e9:
+        del config["model_max_length"]  # transformers writes 1e30 for "no limit"
+    return config
+
+
+def read_options(path: Path, config: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+    """A tokenizer's options in a file, if they are there; ``keys`` are their names in it."""
+    return {name: read_option(path, config, key) for name, key in keys.items() if key in config}
+
+
+def read_option(path: Path, values: Mapping[str, Any], key: str) -> Any:
+    """The value of an option in a file. Raises UserError if it has the wrong type ("False" is a text)."""
+    value = values[key]
+    if value is None and key in _MAY_BE_NULL:
+        return None
+    if not (type(value) is int and value >= 1 if key in _COUNTS else isinstance(value, bool)):
+        expected = "a whole number, at least 1" if key in _COUNTS else "true or false"
+        raise UserError(f"{path}: {key} is {reprlib.repr(value)}; expected {expected}")
+    return value
+
+
+def check_added_tokens(path: Path, added: Iterable[Any], special_tokens: Collection[str]) -> None:
+    """Raise UserError for tokens that somebody has added beside the special ones."""
+    extra = [str(token) for token in added if token not in special_tokens]
+    if extra:
+        raise UserError(f"{path}: added tokens outside the vocabulary are not supported: {' '.join(extra)}")
+
+
+def tokens_by_id(path: Path, vocab: Mapping[str, int]) -> list[str]:
+    """The tokens of a vocabulary in the order of their ids. Raises UserError unless these are 0, 1, 2, …"""
+    tokens = sorted(vocab, key=vocab.__getitem__)
+    if [vocab[token] for token in tokens] != list(range(len(tokens))):
+        raise UserError(f"{path}: the token ids must be 0, 1, 2, … without gaps")
+    return tokens
