@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
         'minibert fill-mask "the capital of france is [MASK] ."',
         'minibert fill-mask --model runs/books/final --top-k 3 "it was a [MASK] and [MASK] night ."',
     )
-    parser.add_argument("text", help="a text with one or more [MASK]")
+    parser.add_argument("text", help="a text with one or more [MASK] (of a RoBERTa: <mask>)")
     parser.add_argument(
         "--model",
         default=DEFAULT_MODEL,
@@ -41,6 +41,6 @@ def _run(flags: argparse.Namespace) -> None:
     model = open_model(BertForMaskedLM, flags.model, device=chosen_device(flags))
     print(f"model: {flags.model}" + ", which comes with minibert" * (flags.model == DEFAULT_MODEL))
     for guesses in fill_mask(model, tokenizer, flags.text, top_k=flags.top_k):
-        print("[MASK]")
+        print(tokenizer.special_tokens["mask_token"])
         for token, probability in guesses:
             print(f"  {probability:7.2%}  {token}")

@@ -18,8 +18,8 @@ def fill_mask(
     guessed without knowing the other guesses, as in training. The probabilities are the softmax over all V
     rows of the model; a row beyond the vocabulary, which has no token, is never a guess.
 
-    Raises UserError if the model has no such head, if there is no [MASK], if the text is longer than the
-    model's positions, or if the vocabulary has more tokens than the model.
+    Raises UserError if the model has no such head, if there is no [MASK] (RoBERTa: <mask>), if the text is
+    longer than the model's positions, or if the vocabulary has more tokens than the model.
     """
     if model.cls.predictions is None:
         raise UserError(f"{type(model).__name__} has no head for masked words; use BertForMaskedLM")
@@ -29,13 +29,14 @@ def fill_mask(
     ids = np.array(tokenizer(text)["input_ids"])  # (S,)
     masks = np.flatnonzero(ids == tokenizer.mask_id)  # (N,)
     if not len(masks):
-        raise UserError(f"no [MASK] in {text!r}; write [MASK] in place of a word")
+        mask = tokenizer.special_tokens["mask_token"]
+        raise UserError(f"no {mask} in {text!r}; write {mask} in place of a word")
     model.eval()
     outputs, _ = model.forward(ids[None])
     logits = outputs.prediction_logits[0, model.device.asarray(masks)]  # (N, V)
     probabilities = to_numpy(ops.softmax(logits)[0])[:, : len(tokenizer)]
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]  # (N, top_k)
     return [
-        [(tokenizer.tokens[token], float(row[token])) for token in tokens]
+        [(tokenizer.token_text(token), float(row[token])) for token in tokens]
         for row, tokens in zip(probabilities, best, strict=True)
     ]

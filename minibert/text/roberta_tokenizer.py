@@ -229,6 +229,14 @@ class RobertaTokenizer(PretrainedTokenizer):
                 ids.append(self.vocab[special])
         return ids
 
+    def word_token_ids(self, word: str) -> list[int]:
+        """`token_ids` of a word with the space before it, which is part of its first token."""
+        return self.token_ids(with_prefix_space(word))
+
+    def token_text(self, token_id: int) -> str:
+        """A token as people read it, the space before it included."""
+        return self.decode([token_id])
+
     def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`token_ids`, and where in ``text`` each token is: text[start:stop], as (start, stop).
 

@@ -87,6 +87,14 @@ class PretrainedTokenizer:
         """The token ids of a text, without special tokens. Raises UserError for lone surrogates."""
         raise NotImplementedError
 
+    def word_token_ids(self, word: str) -> list[int]:
+        """`token_ids` of a word that stands in a sentence, with spaces around it."""
+        return self.token_ids(word)
+
+    def token_text(self, token_id: int) -> str:
+        """A token as people read it."""
+        return self.tokens[token_id]
+
     def token_ids_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`token_ids` of many texts."""
         refuse_single_text(texts)

@@ -52,6 +52,16 @@ def test_tokens_and_ids(tokenizer):
     assert tokenizer.tokenize("") == []
 
 
+def test_a_word_of_a_sentence_has_a_space_before_it(tokenizer):
+    assert [tokenizer.tokens[i] for i in tokenizer.word_token_ids("lower")] == ["Ġlower"]
+    assert tokenizer.word_token_ids(" lower") == tokenizer.word_token_ids("lower")
+
+
+def test_a_token_as_people_read_it(tokenizer):
+    assert tokenizer.token_text(VOCAB.index("Ã©")) == "é"
+    assert tokenizer.token_text(VOCAB.index("Ġlower")) == " lower"
+
+
 def test_attributes(tokenizer):
     assert len(tokenizer) == tokenizer.vocab_size == len(VOCAB) == 270
     assert tokenizer.tokens == VOCAB

@@ -110,7 +110,7 @@ def tagged_features(
         raise UserError(f"max_length {max_length} leaves no room for words; give at least 3")
     features = []
     for index, sentence in enumerate(sentences):
-        pieces = [(tokenizer.token_ids(word) or [tokenizer.unk_id])[:room] for word in sentence.words]
+        pieces = [(tokenizer.word_token_ids(word) or [tokenizer.unk_id])[:room] for word in sentence.words]
         for start, stop in _runs([len(word) for word in pieces], room):
             ids = [tokenizer.cls_id, *(i for word in pieces[start:stop] for i in word), tokenizer.sep_id]
             positions = 1 + np.cumsum([0, *(len(word) for word in pieces[start : stop - 1])])
