@@ -1,6 +1,7 @@
-"""AlbertTokenizer: text to the pieces of ALBERT's vocabulary, with the names and the behaviour of Hugging Face's."""
+"""AlbertTokenizer: text to the pieces of ALBERT's vocabulary, with the behaviour of Hugging Face's."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from minibert.errors import UserError
 from minibert.text.unigram_files import AddedToken
@@ -21,16 +22,16 @@ class AlbertTokenizer(UnigramTokenizer):
     The defaults give the ids of current transformers (5.23). The original, SentencePiece with a few lines of
     Python around it, was different in three places:
 
-    - A piece that ends in a digit and a comma ("▁2,") was split once more, so that the comma became a token of
-      its own. Transformers 5 does not do this. Tokenizer files written by earlier versions have 100 taken off
-      the scores of such pieces, which has nearly the same effect; scores are used as they are in the file.
+    - A piece that ends in a digit and a comma ("▁2,") was split once more, so that the comma became a token
+      of its own. Transformers 5 does not do this. Tokenizer files written by earlier versions have 100 taken
+      off the scores of such pieces, to nearly the same effect; scores are used as they are in the file.
     - The rules of normalisation were applied differently; see `CharacterMap`.
-    - Special tokens, and the eight that ALBERT's SentencePiece model declares as users' own ( ) " - . – £ €, are
-      found in the text first, and a word of its own, with a ▁, begins after each. So "f(x)" is ▁f ( ▁x ),
-      but only if the tokenizer was read from a ``spiece.model``.
+    - ALBERT's ``spiece.model`` declares eight pieces as the user's own: ( ) " - . – £ €. They were pieces
+      among others. Now, if the tokenizer is read from that file, they are added tokens: they are found in the
+      text first, and a new word begins after each. So "f(x)" was ▁f ( x ) and is ▁f ( ▁x ).
     """
 
-    special_tokens = {
+    special_tokens: ClassVar = {
         "bos_token": "[CLS]",
         "eos_token": "[SEP]",
         "unk_token": "<unk>",
@@ -40,7 +41,7 @@ class AlbertTokenizer(UnigramTokenizer):
         "mask_token": "[MASK]",
     }
     added = tuple(map(AddedToken, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")))
-    config_keys = {"lowercase": "do_lower_case", "keep_accents": "keep_accents"}
+    config_keys: ClassVar = {"lowercase": "do_lower_case", "keep_accents": "keep_accents"}
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
-"""The compiled rules of normalisation that SentencePiece keeps with its models: which characters become what."""
+"""SentencePiece's compiled rules of normalisation: which characters become what."""
 
 import re
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 
@@ -54,7 +53,9 @@ class CharacterMap:
         units = np.frombuffer(data[4 : 4 + size - size % 4], dtype="<u4")
         self._texts = data[4 + size :]
         if not _is_sound(units, size, self._texts):
-            raise UserError("damaged rules of normalisation (precompiled_charsmap); restore or remake the file")
+            raise UserError(
+                "damaged rules of normalisation (precompiled_charsmap); restore or remake the file"
+            )
         self._units: list[int] = units.tolist()
         self._single = Memo(self._replace_code, limit=65_536)  # for str.translate: code point → text
         self.keeps_ascii = all(self.shortest(chr(code)) is None for code in range(0x20, 0x7F))
@@ -82,7 +83,7 @@ class CharacterMap:
                     yield i, self._single[ord(char)]
 
     def shortest(self, text: str) -> str | None:
-        """What the shortest rule that the beginning of ``text`` fits makes of it; None if there is no rule."""
+        """What the shortest rule that fits the beginning of ``text`` makes of it; None if there is none."""
         units = self._units
         at = _offset(units[0])
         for byte in text.encode():

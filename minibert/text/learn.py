@@ -8,11 +8,12 @@ today; the program behind the original vocabularies was never published.
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from tqdm import tqdm
 
 from minibert.errors import UserError
-from minibert.text.normalise import Normaliser, chunks
+from minibert.text.normalise import chunks
 from minibert.text.wordpiece import CONTINUATION
 
 # During merging, words are strings of symbols: token number i is the character chr(FIRST_SYMBOL + i). So
@@ -22,9 +23,16 @@ FIRST_SYMBOL = 0xE000
 MAX_RAW_CHARACTERS = 2**24  # of text whose chunks are held at a time
 
 
+class SplitsWords(Protocol):
+    """A normaliser, such as `Normaliser` or `MetaspaceNormaliser`."""
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text, normalised, in order."""
+
+
 def count_words(
     texts: Iterable[str],
-    normaliser: Normaliser,
+    normaliser: SplitsWords,
     *,
     max_characters_per_word: int = 100,
     max_words: int = 500_000,
@@ -55,7 +63,7 @@ def count_words(
     return words
 
 
-def _add_words(words: Counter[str], raw: Counter[str], normaliser: Normaliser, longest: int) -> None:
+def _add_words(words: Counter[str], raw: Counter[str], normaliser: SplitsWords, longest: int) -> None:
     """Move the counts of chunks over to their words of at most ``longest`` characters."""
     for chunk, count in raw.items():
         for word in normaliser.words(chunk):
@@ -84,7 +92,7 @@ def learn_vocabulary(
     """
     if not word_counts:
         raise UserError("the texts contain no words to learn a vocabulary from; give a corpus with text")
-    alphabet = _alphabet(word_counts, alphabet_limit)
+    alphabet = frequent_characters(word_counts, alphabet_limit)
     words = {word: count for word, count in word_counts.items() if alphabet.issuperset(word)}
     continuing = {char for word in words for char in word[1:]}
     tokens = [*special_tokens, *sorted(alphabet), *(CONTINUATION + char for char in sorted(continuing))]
@@ -105,7 +113,7 @@ def learn_vocabulary(
     return tokens
 
 
-def _alphabet(word_counts: Mapping[str, int], limit: int) -> set[str]:
+def frequent_characters(word_counts: Mapping[str, int], limit: int) -> set[str]:
     """The most frequent characters; ties go to the one that comes first in Unicode order."""
     counts: Counter[str] = Counter()
     for word, count in word_counts.items():

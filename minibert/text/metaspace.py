@@ -40,14 +40,16 @@ class MetaspaceNormaliser:
         self._as_it_is = character_map is None or character_map.keeps_ascii
 
         # Only what stays whitespace separates chunks: nmt_nfkc drops \x0b, so that "a\x0bb" is one word.
-        separators = "".join(char for char in WHITESPACE if (text := self.normalise(char)) and not text.strip())
+        separators = "".join(
+            char for char in WHITESPACE if (text := self.normalise(char)) and not text.strip()
+        )
         if " " not in separators:
             raise UserError("rules of normalisation that replace the space are not supported")
         # A mark is in one cluster with the space before it, which therefore goes with its chunk.
         self.chunk = re.compile(f"(?:[{separators}](?=[{EXTENDS}]))?[^{separators}]+")
 
     def chunks(self, text: str) -> list[str]:
-        """Split at whitespace, before anything else: the words of a text are those of its chunks, in order."""
+        """Split at whitespace, before anything else: a text's words are those of its chunks, in order."""
         return text.split() if text.isascii() and text.isprintable() else self.chunk.findall(text)
 
     def words(self, text: str) -> list[str]:
@@ -58,8 +60,8 @@ class MetaspaceNormaliser:
     def words_with_sources(self, text: str) -> list[tuple[str, list[int]]]:
         """The words of ``text`` and, for each of their characters, the index in ``text`` it comes from.
 
-        The ▁ that is put before a word has the source of the word's first character, a double quote that of the
-        second of its two characters, and a replaced cluster that of its first: so it is in transformers.
+        The ▁ that is put before a word has the source of the word's first character, a double quote that of
+        the second of its two characters, and a replaced cluster that of its first: as in transformers.
         """
         normal, sources = self._trace(text)
         found = []
@@ -95,7 +97,9 @@ class MetaspaceNormaliser:
         sources += range(begin, len(text))
         text = _QUOTES.sub('"', text)
         if not self.keep_accents:  # NFKD may change the order of marks, but these are dropped
-            sources = [i for i, c in zip(sources, text, strict=True) for _ in self._rules.decompose(c, "NFKD")]
+            sources = [
+                i for i, c in zip(sources, text, strict=True) for _ in self._rules.decompose(c, "NFKD")
+            ]
             text = self._rules.decompose(text, "NFKD")
         finished = [self._finish[ord(char)] for char in text]
         sources = [i for i, chars in zip(sources, finished, strict=True) for _ in chars]

@@ -140,7 +140,7 @@ class CharacterRules:
         return chr(code) if within(code, self.not_lowered) else self.lowered.get(code) or chr(code).lower()
 
     def decompose(self, text: str, form: Literal["NFD", "NFKD"]) -> str:
-        """NFD or NFKD, but characters that the frozen tables do not know stay as they are, and where they are."""
+        """NFD or NFKD; but characters unknown to the frozen tables stay as they are, and where they are."""
         parts = self.not_decomposed[form].split(text)  # every second part is such a character
         return "".join(part if i % 2 else unicodedata.normalize(form, part) for i, part in enumerate(parts))
 

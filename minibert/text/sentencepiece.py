@@ -94,7 +94,7 @@ def _piece(data: bytes) -> tuple[str, float, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """Number and value of each field of a message. Numbers of four bytes are floats; those of eight, bytes."""
+    """Number and value of each field of a message. Four bytes are a float; eight stay bytes."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)

@@ -129,9 +129,11 @@ EXTENDS = (
 )
 
 # In a cluster with the character after.
-PREPENDED = "600-605 6DD 70F 890-891 8E2 D4E 110BD 110CD 111C2-111C3 113D1 1193F 11941 11A84-11A89 11D46 11F02"
+PREPENDED = (
+    "600-605 6DD 70F 890-891 8E2 D4E 110BD 110CD 111C2-111C3 113D1 1193F 11941 11A84-11A89 11D46 11F02"
+)
 
-# In no cluster with marks after it (of up to three bytes; of longer ones it makes no difference).
+# In no cluster with marks after it (of up to three bytes; longer ones make no difference).
 CONTROLS = (
     "0-1F 7F-9F AD 61C 180E 200B 200E-200F 2028-202E 2060-206F FEFF FFF0-FFFB 13430-1343F 1BCA0-1BCA3 "
     "1D173-1D17A E0000-E001F E0080-E00FF E01F0-E0FFF"

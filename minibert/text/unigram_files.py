@@ -1,4 +1,4 @@
-"""Reading and writing the folders of unigram tokenizers: tokenizer.json, spiece.model, tokenizer_config.json."""
+"""Reading and writing the folders of unigram tokenizers: tokenizer.json, spiece.model and options."""
 
 import base64
 import math
@@ -92,7 +92,9 @@ def _added_token(path: Path, entry: Any) -> AddedToken:
         raise UserError(f"{path}: an added token must be a text or an object with its content; restore it")
     for flag in ("rstrip", "single_word"):
         if entry.get(flag) not in (None, False):
-            raise UserError(f"{path}: the added token {entry['content']!r} has {flag}, which is not supported")
+            raise UserError(
+                f"{path}: the added token {entry['content']!r} has {flag}, which is not supported"
+            )
     return AddedToken(entry["content"], entry.get("special") is not False, entry.get("lstrip") is True)
 
 
@@ -112,16 +114,19 @@ def read_config(
         if isinstance(found, dict):
             found = found.get("content")
         if found != token:
-            raise UserError(f"{path}: {name} is {found!r}, but here it must be {token!r}; use another tokenizer")
+            raise UserError(
+                f"{path}: {name} is {found!r}, but here it must be {token!r}; use another tokenizer"
+            )
     options: dict[str, Any] = {
         name: _checked(path, config, key, bool, "true or false")
         for name, key in keys.items()
         if key in config
     }
-    length = config.get("model_max_length")
+    length: Any = config.get("model_max_length")
     if length is not None and not (isinstance(length, int | float) and length > 1e9):  # 1e30 is "no limit"
-        _checked(path, config, "model_max_length", int, "a whole number, at least 1")
-        options["model_max_length"] = length
+        options["model_max_length"] = _checked(
+            path, config, "model_max_length", int, "a whole number, at least 1"
+        )
     listed = config.get("added_tokens_decoder") or {}
     extra = config.get("extra_special_tokens", config.get("additional_special_tokens"))
     if not isinstance(listed, dict) or not isinstance(extra, list | None):
@@ -132,7 +137,7 @@ def read_config(
 
 def _checked(path: Path, values: Mapping[str, Any], key: str, kind: type, expected: str) -> Any:
     value = values[key]
-    if type(value) is not kind or (kind is int and value < 1):
+    if type(value) is not kind or (type(value) is int and value < 1):
         raise UserError(f"{path}: {key} is {reprlib.repr(value)}; expected {expected}")
     return value
 

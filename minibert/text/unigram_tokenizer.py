@@ -1,7 +1,7 @@
 """What the tokenizers of ALBERT and XLNet have in common: text to pieces of a unigram model, and back."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -10,9 +10,11 @@ import numpy as np
 
 from minibert.errors import UserError
 from minibert.text.charsmap import CharacterMap
+from minibert.text.learn import count_words
+from minibert.text.learn_unigram import learn_unigram
 from minibert.text.metaspace import SPACE, WHITESPACE, MetaspaceNormaliser
 from minibert.text.normalise import Memo
-from minibert.text.tokenizer import PretrainedTokenizer
+from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
 from minibert.text.unigram import Unigram
 from minibert.text.unigram_files import AddedToken, read_config, read_vocabulary, write_folder
 
@@ -23,8 +25,8 @@ class UnigramTokenizer(PretrainedTokenizer):
     The ids of each chunk of text between two spaces are cached, so that most text costs one dictionary
     look-up per chunk. No piece ever crosses the borders of a chunk: each word is segmented by itself, and
     words end at whitespace (see `MetaspaceNormaliser`). SentencePiece, which segments whole sentences, finds
-    the same, because its pieces hold a ▁ at their beginning only: whatever the segmentation, a piece begins at
-    each ▁, so that the score of a sentence is the sum of the scores of its words.
+    the same, because its pieces hold a ▁ at their beginning only: whatever the segmentation, a piece begins
+    at each ▁, so that the score of a sentence is the sum of the scores of its words.
     """
 
     added: ClassVar[tuple[AddedToken, ...]]  # those of a tokenizer that is given none
@@ -79,20 +81,57 @@ class UnigramTokenizer(PretrainedTokenizer):
         if spaced:
             raise UserError(f"added tokens with spaces in them are not supported: {spaced[0]!r}")
         tokens = [
-            AddedToken(content, by_content[content].special or content in named, by_content[content].strips_left)
-            for content in kept
+            AddedToken(content, token.special or content in named, token.strips_left)
+            for content, token in by_content.items()
+            if content in kept
         ]
         return tuple(sorted(tokens, key=lambda token: self.vocab[token.content]))
 
-    # ---------------------------------------------------------------- reading, writing
+    # ---------------------------------------------------------------- making, reading, writing
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocab_size: int = 8192,
+        *,
+        max_characters_per_word: int = 100,
+        alphabet_limit: int = 1000,
+        max_words: int = 500_000,
+        progress: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Learn a vocabulary from a stream of texts; see `learn_unigram` and `count_words`.
+
+        The same texts in the same order always give the same vocabulary. It has fewer than ``vocab_size``
+        tokens if the texts do not yield more. Nothing is learned from a word of more than
+        ``max_characters_per_word`` characters. ``progress`` shows two bars on stderr. ``options`` are those
+        of the tokenizer.
+        """
+        refuse_single_text(texts)
+        special = [token.content for token in cls.added]
+        if vocab_size < len(special):
+            raise UserError(
+                f"vocab_size {vocab_size} does not even hold the {len(special)} special tokens; "
+                "ask for a few thousand tokens"
+            )
+        counts = count_words(
+            texts,
+            cls([(token, 0.0) for token in special], **options)._normaliser,
+            max_characters_per_word=max_characters_per_word,
+            max_words=max_words,
+            progress=progress,
+        )
+        pieces = learn_unigram(counts, vocab_size, special, alphabet_limit=alphabet_limit, progress=progress)
+        return cls(pieces, **options)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> Self:
         """Read a tokenizer from a folder in Hugging Face's layout, or from one of its vocabulary files.
 
         A folder has ``tokenizer.json`` or else ``spiece.model``, and the options in
-        ``tokenizer_config.json``. As current transformers does, of the normaliser in ``tokenizer.json`` only the
-        compiled rules are read; the rest is the class's own. ``options`` override what the files say.
+        ``tokenizer_config.json``. Of the normaliser in ``tokenizer.json`` only the compiled rules are read;
+        the rest is the class's own, as in current transformers. ``options`` override what the files say.
         Raises UserError, naming the file, if one is missing, damaged, or not for this class.
         """
         folder = Path(folder)
@@ -109,7 +148,7 @@ class UnigramTokenizer(PretrainedTokenizer):
         )
 
     @classmethod
-    def _from_file(cls, file: Path, config: Path | None, options: Mapping[str, Any]) -> Self:
+    def _from_file(cls, file: Path, config: Path | None, options: dict[str, Any]) -> Self:
         vocabulary = read_vocabulary(file)
         found, extra = read_config(config, cls.special_tokens, cls.config_keys) if config else ({}, None)
         if extra is None:

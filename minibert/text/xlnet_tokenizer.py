@@ -1,6 +1,7 @@
-"""XLNetTokenizer: text to the pieces of XLNet's vocabulary, with the names and the behaviour of Hugging Face's."""
+"""XLNetTokenizer: text to the pieces of XLNet's vocabulary, with the behaviour of Hugging Face's."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from minibert.text.unigram_files import AddedToken
 from minibert.text.unigram_tokenizer import UnigramTokenizer
@@ -27,7 +28,7 @@ class XLNetTokenizer(UnigramTokenizer):
     `AlbertTokenizer`.
     """
 
-    special_tokens = {
+    special_tokens: ClassVar = {
         "bos_token": "<s>",
         "eos_token": "</s>",
         "unk_token": "<unk>",
@@ -41,7 +42,7 @@ class XLNetTokenizer(UnigramTokenizer):
         AddedToken("<mask>", strips_left=True),
         *map(AddedToken, ("<eod>", "<eop>")),
     )
-    config_keys = {"lowercase": "do_lower_case"}
+    config_keys: ClassVar = {"lowercase": "do_lower_case"}
     padding_side = "left"
 
     def __init__(

@@ -66,7 +66,7 @@ def is_punctuation(char: str) -> bool:
 
 
 def unknown_to(form: str) -> str:
-    """Characters whose decomposition (NFD or NFKD) or combining class is younger than the tokenizer's table."""
+    """Characters whose decomposition, NFD or NFKD, or combining class is younger than the tokenizer's."""
     rust = getattr(normalizers, form)().normalize_str
     pythons = [lambda text, u=u: u.normalize(form, text) for u in UNICODES]
     unknown = [
@@ -97,7 +97,8 @@ def clusters() -> dict[str, tuple[str, str]]:
     replaced unless something before them belongs to their cluster; two accents, if nothing before does.
     """
     extends, accent, accents = (
-        normalizers.Precompiled(compiled({key: "Z"})).normalize_str for key in ("a", "e\u0301", "\u0340\u0301")
+        normalizers.Precompiled(compiled({key: "Z"})).normalize_str
+        for key in ("a", "e\u0301", "\u0340\u0301")
     )
     return {
         "EXTENDS": (
@@ -109,7 +110,7 @@ def clusters() -> dict[str, tuple[str, str]]:
             ranges(char for char in CHARACTERS if accent(f"{char}e\u0301") == f"{char}e\u0301"),
         ),
         "CONTROLS": (
-            "In no cluster with marks after it (of up to three bytes; of longer ones it makes no difference).",
+            "In no cluster with marks after it (of up to three bytes; longer ones make no difference).",
             ranges(char for char in CHARACTERS if accents(f"{char}\u0340\u0301") == f"{char}Z"),
         ),
     }
@@ -177,7 +178,7 @@ def main() -> None:
 def assignment(name: str, text: str) -> list[str]:
     """Lines of Python that give ``name`` the value ``text``."""
     lines = textwrap.wrap(text, width=100)
-    if len(lines) == 1:
+    if len(lines) == 1 and len(name) + len(text) < 105:
         return [f'{name} = "{text}"']
     return [f"{name} = (", *(f'    "{line} "' for line in lines[:-1]), f'    "{lines[-1]}"', ")"]
 
