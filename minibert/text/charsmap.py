@@ -50,7 +50,8 @@ class CharacterMap:
     def __init__(self, data: bytes) -> None:
         self.data = data
         size = int.from_bytes(data[:4], "little")
-        units = np.frombuffer(data[4 : 4 + size - size % 4], dtype="<u4")
+        trie = data[4 : 4 + size]
+        units = np.frombuffer(trie[: len(trie) // 4 * 4], dtype="<u4")
         self._texts = data[4 + size :]
         if not _is_sound(units, size, self._texts):
             raise UserError(
