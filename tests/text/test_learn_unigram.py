@@ -1,6 +1,6 @@
 import math
 import random
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def segmentations(word, pieces):
     for cuts in range(len(word)):
         for places in combinations(range(1, len(word)), cuts):
             ends = [0, *places, len(word)]
-            parts = tuple(word[a:b] for a, b in zip(ends, ends[1:], strict=False))
+            parts = tuple(word[a:b] for a, b in pairwise(ends))
             if all(part in pieces for part in parts):
                 yield parts
 
@@ -154,5 +154,5 @@ def test_words_of_one_character_are_enough():
 def test_refusals():
     with pytest.raises(UserError, match="no words"):
         learn_unigram({}, 100, [])
-    with pytest.raises(UserError, match="vocab_size 11 is too small: .* take 12"):
+    with pytest.raises(UserError, match=r"vocab_size 11 is too small: .* take 12"):
         learn_unigram(COUNTS, 11, ["<unk>", "<s>"])
