@@ -1,8 +1,17 @@
-"""Text to token ids and back: normalising, WordPiece, byte-level BPE, learning a vocabulary."""
+"""Text to token ids and back: normalising, WordPiece, byte-level BPE, unigram, learning vocabularies."""
 
+from minibert.text.albert_tokenizer import AlbertTokenizer
 from minibert.text.bert_tokenizer import BertTokenizer
 from minibert.text.opening import open_tokenizer
 from minibert.text.roberta_tokenizer import RobertaTokenizer
 from minibert.text.tokenizer import PretrainedTokenizer
+from minibert.text.xlnet_tokenizer import XLNetTokenizer
 
-__all__ = ["BertTokenizer", "PretrainedTokenizer", "RobertaTokenizer", "open_tokenizer"]
+__all__ = [
+    "AlbertTokenizer",
+    "BertTokenizer",
+    "PretrainedTokenizer",
+    "RobertaTokenizer",
+    "XLNetTokenizer",
+    "open_tokenizer",
+]

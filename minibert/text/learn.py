@@ -8,6 +8,7 @@ are made today (the program behind the original vocabularies was never published
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from tqdm import tqdm
 
@@ -19,7 +20,7 @@ from minibert.text.byte_level import (
     pre_tokens,
     with_prefix_space,
 )
-from minibert.text.normalise import Normaliser, chunks
+from minibert.text.normalise import chunks
 from minibert.text.wordpiece import CONTINUATION
 
 # During merging, words are strings of symbols: token number i is the character chr(FIRST_SYMBOL + i). So
@@ -29,9 +30,16 @@ FIRST_SYMBOL = 0xE000
 MAX_RAW_CHARACTERS = 2**24  # of text whose chunks are held at a time
 
 
+class SplitsWords(Protocol):
+    """A normaliser, such as `Normaliser` or `MetaspaceNormaliser`."""
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text, normalised, in order."""
+
+
 def count_words(
     texts: Iterable[str],
-    normaliser: Normaliser,
+    normaliser: SplitsWords,
     *,
     max_characters_per_word: int = 100,
     max_words: int = 500_000,
@@ -127,7 +135,7 @@ def learn_vocabulary(
     Raises UserError if there are no words, or if special tokens and alphabet alone exceed ``vocab_size``.
     """
     _refuse_no_words(word_counts)
-    alphabet = _alphabet(word_counts, alphabet_limit)
+    alphabet = frequent_characters(word_counts, alphabet_limit)
     words = {word: count for word, count in word_counts.items() if alphabet.issuperset(word)}
     continuing = {char for word in words for char in word[1:]}
     tokens = [*special_tokens, *sorted(alphabet), *(CONTINUATION + char for char in sorted(continuing))]
@@ -182,7 +190,7 @@ def _merge_up_to(vocab_size: int, merges: "_Merges", min_frequency: int, progres
             bar.update(merges.merge(pair))
 
 
-def _alphabet(word_counts: Mapping[str, int], limit: int) -> set[str]:
+def frequent_characters(word_counts: Mapping[str, int], limit: int) -> set[str]:
     """The most frequent characters; ties go to the one that comes first in Unicode order."""
     counts: Counter[str] = Counter()
     for word, count in word_counts.items():

@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from minibert.errors import UserError
 from minibert.text import unicode_tables
@@ -113,6 +113,8 @@ class CharacterRules:
         self.not_marks = exceptions(unicode_tables.NOT_MARKS)
         self.punctuation = exceptions(unicode_tables.PUNCTUATION)
         self.not_punctuation = exceptions(unicode_tables.NOT_PUNCTUATION)
+        self.combining = exceptions(unicode_tables.COMBINING)
+        self.not_combining = exceptions(unicode_tables.NOT_COMBINING)
         self.not_lowered = exceptions(unicode_tables.NOT_LOWERED)
         self.letters = exceptions(unicode_tables.LETTERS)
         self.not_letters = exceptions(unicode_tables.NOT_LETTERS)
@@ -120,8 +122,10 @@ class CharacterRules:
         self.not_numbers = exceptions(unicode_tables.NOT_NUMBERS)
         pairs = [] if original else [pair.split("-") for pair in unicode_tables.LOWERED.split()]
         self.lowered = {int(capital, 16): chr(int(small, 16)) for capital, small in pairs}
-        unknown = "".join(f"{chr(r[0])}-{chr(r[-1])}" for r in exceptions(unicode_tables.NOT_DECOMPOSED))
-        self.not_decomposed = re.compile(f"([{unknown}])" if unknown else "((?!))")  # (?!) never matches
+        self.not_decomposed = {
+            "NFD": _any_of(exceptions(unicode_tables.NOT_DECOMPOSED)),
+            "NFKD": _any_of(exceptions(unicode_tables.NOT_DECOMPOSED_COMPATIBLY)),
+        }
 
     def is_space(self, code: int) -> bool:
         """Whitespace, which separates words."""
@@ -138,6 +142,10 @@ class CharacterRules:
     def is_mark(self, code: int) -> bool:
         """A combining mark without width, such as an accent."""
         return within(code, self.marks) or _in_category(code, ("Mn",), but_not=self.not_marks)
+
+    def is_combining(self, code: int) -> bool:
+        """Any combining mark, also one that takes room or encloses."""
+        return within(code, self.combining) or _in_category(code, ("M",), but_not=self.not_combining)
 
     def is_punctuation(self, code: int) -> bool:
         """Punctuation, including the symbols of ASCII."""
@@ -156,6 +164,17 @@ class CharacterRules:
     def lower(self, code: int) -> str:
         """The lower case, which may have several characters: that of "İ" has two."""
         return chr(code) if within(code, self.not_lowered) else self.lowered.get(code) or chr(code).lower()
+
+    def decompose(self, text: str, form: Literal["NFD", "NFKD"]) -> str:
+        """NFD or NFKD; but characters unknown to the frozen tables stay as they are, and where they are."""
+        parts = self.not_decomposed[form].split(text)  # every second part is such a character
+        return "".join(part if i % 2 else unicodedata.normalize(form, part) for i, part in enumerate(parts))
+
+
+def _any_of(ranges: tuple[range, ...]) -> re.Pattern:
+    """One character of these ranges, as a group."""
+    characters = "".join(f"{chr(r[0])}-{chr(r[-1])}" for r in ranges)
+    return re.compile(f"([{characters}])" if characters else "((?!))")  # (?!) never matches
 
 
 def _in_category(code: int, categories: tuple[str, ...], but_not: tuple[range, ...] = ()) -> bool:
@@ -189,7 +208,7 @@ class Normaliser:
         self.lower_whole_words = lowercase and original_characters
         rules = CharacterRules(original_characters)
         lower_characters = lowercase and not original_characters
-        self._not_decomposed = rules.not_decomposed
+        self._rules = rules
         clean = partial(_clean, rules=rules, split_cjk=split_cjk)
         finish = partial(_finish, rules=rules, strip=self.strip_accents, lowercase=lower_characters)
         self._clean = Memo(clean, limit=65_536)  # for str.translate: code point → text
@@ -217,13 +236,8 @@ class Normaliser:
         if self.lower_whole_words:
             text = text.lower()
         if self.strip_accents and not text.isascii():
-            text = self._decompose(text)
+            text = self._rules.decompose(text, "NFD")
         return text.translate(self._finish)
-
-    def _decompose(self, text: str) -> str:
-        """NFD, but characters that the frozen tables do not know stay as they are, and where they are."""
-        parts = self._not_decomposed.split(text)  # every second part is such a character
-        return "".join(part if i % 2 else unicodedata.normalize("NFD", part) for i, part in enumerate(parts))
 
 
 def _clean(code: int, rules: CharacterRules, split_cjk: bool) -> str:

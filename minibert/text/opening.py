@@ -6,6 +6,7 @@ from typing import Any
 from minibert.assets import model_folder
 from minibert.errors import UserError
 from minibert.files import read_json
+from minibert.text.albert_tokenizer import AlbertTokenizer
 from minibert.text.bert_tokenizer import BertTokenizer
 from minibert.text.roberta_tokenizer import RobertaTokenizer
 from minibert.text.tokenizer import PretrainedTokenizer
@@ -17,12 +18,14 @@ TOKENIZERS: dict[str, type[PretrainedTokenizer]] = {
     "DistilBertTokenizer": BertTokenizer,
     "ElectraTokenizer": BertTokenizer,
     "RobertaTokenizer": RobertaTokenizer,
+    "AlbertTokenizer": AlbertTokenizer,
 }
 MODEL_TYPES: dict[str, type[PretrainedTokenizer]] = {
     "bert": BertTokenizer,
     "distilbert": BertTokenizer,
     "electra": BertTokenizer,
     "roberta": RobertaTokenizer,
+    "albert": AlbertTokenizer,
 }
 
 

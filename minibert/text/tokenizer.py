@@ -25,9 +25,13 @@ class PretrainedTokenizer:
 
     ``tokens`` are all tokens, each at the index that is its id. ``continues_word`` (V,) tells which of them
     go on with the word of the token before. With ``lowercase`` capitals are lost.
+
+    Rows are padded on their ``padding_side``, "right" or "left", with the token type ``pad_token_type_id``.
     """
 
-    special_tokens: ClassVar[dict[str, str]]  # the five that a model needs, by Hugging Face's names
+    special_tokens: ClassVar[dict[str, str]]  # the five that a model needs or more, by Hugging Face's names
+    padding_side: ClassVar[str] = "right"
+    pad_token_type_id: int = 0
     model_max_length: int | None = None
     lowercase: bool = False
     tokens: list[str]
@@ -107,7 +111,10 @@ class PretrainedTokenizer:
     def with_special_tokens(
         self, first: list[int], second: list[int] | None = None
     ) -> tuple[list[int], list[int]]:
-        """The ids of one or two texts → input_ids and token_type_ids of [CLS] first [SEP] (second [SEP])."""
+        """The ids of one or two texts → input_ids and token_type_ids of [CLS] first [SEP] (second [SEP]).
+
+        The token types are 0 up to the first [SEP], 1 after it.
+        """
         ids = [self.cls_id, *first, self.sep_id]
         kinds = [0] * len(ids)
         if second is not None:
@@ -123,7 +130,7 @@ class PretrainedTokenizer:
         padding: bool | str = False,
         truncation: bool | str | None = None,
     ) -> Encoding:
-        """Model inputs: [CLS] text [SEP], or [CLS] text [SEP] text_pair [SEP].
+        """Model inputs: one or two texts in their special tokens, see `with_special_tokens`.
 
         Args:
             text, text_pair: one text each, or lists of texts of equal length.
@@ -133,7 +140,7 @@ class PretrainedTokenizer:
                 first), ``"only_first"``, ``"only_second"``, or ``False``. ``None`` truncates if a max_length
                 is given without padding, as transformers does.
 
-        Returns ``input_ids``, ``token_type_ids`` (0 up to the first [SEP], 1 after it) and
+        Returns ``input_ids``, ``token_type_ids`` (0 up to the end of text, 1 after it) and
         ``attention_mask`` (0 on padding): lists of ints for one text, lists of lists (B, S) for several.
 
         Raises UserError where a text would not fit: for a max_length that does not even hold the special
@@ -158,12 +165,16 @@ class PretrainedTokenizer:
         lengths = [len(ids) for ids in input_ids]
         width = _width(lengths, padding, max_length)
         encoded = (
-            [ids + [self.pad_id] * (width - len(ids)) for ids in input_ids],
-            [kinds + [0] * (width - len(kinds)) for kinds in token_type_ids],
-            [[1] * length + [0] * (width - length) for length in lengths],
+            [self._padded(ids, self.pad_id, width) for ids in input_ids],
+            [self._padded(kinds, self.pad_token_type_id, width) for kinds in token_type_ids],
+            [self._padded([1] * length, 0, width) for length in lengths],
         )
         ids, kinds, mask = (rows[0] for rows in encoded) if isinstance(text, str) else encoded
         return {"input_ids": ids, "token_type_ids": kinds, "attention_mask": mask}
+
+    def _padded(self, row: list[int], value: int, width: int) -> list[int]:
+        padding = [value] * (width - len(row))
+        return padding + row if self.padding_side == "left" else row + padding
 
     def _room(self, max_length: int, texts: int) -> int:
         """How many tokens of texts fit beside the special ones. Raises UserError if not even these do."""
@@ -184,11 +195,15 @@ class PretrainedTokenizer:
         for i in known:
             if not 0 <= i < len(self.tokens):
                 raise UserError(f"token id {i} is outside the vocabulary of {len(self.tokens)} tokens")
-        special = {self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id}
+        special = self._special_ids()
         return [i for i in known if i not in special] if skip_special_tokens else known
 
+    def _special_ids(self) -> set[int]:
+        """The tokens that ``skip_special_tokens`` skips."""
+        return {self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id}
+
     def _check_vocabulary(self) -> None:
-        missing = [token for token in self.special_tokens.values() if token not in self.vocab]
+        missing = [token for token in dict.fromkeys(self.special_tokens.values()) if token not in self.vocab]
         if missing:
             raise UserError(
                 f"the vocabulary of {len(self)} tokens lacks {' '.join(missing)}; "

@@ -8,7 +8,7 @@ import pytest
 
 from minibert.bert import BertForMaskedLM, BertModel
 from minibert.cli import main
-from minibert.text import BertTokenizer, RobertaTokenizer
+from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer
 from minibert.variants import FAMILIES
 
 TEXTS = [
@@ -20,8 +20,13 @@ TEXTS = [
 WORDPIECE = BertTokenizer(
     "[PAD] [UNK] [CLS] [SEP] [MASK] ann lee sings is in rome a fine bad film song . ,".split()
 )
-BYTES = RobertaTokenizer.train(TEXTS * 2, 280)
-TOKENIZERS = {"bert": WORDPIECE, "distilbert": WORDPIECE, "electra": WORDPIECE, "roberta": BYTES}
+TOKENIZERS = {
+    "bert": WORDPIECE,
+    "distilbert": WORDPIECE,
+    "electra": WORDPIECE,
+    "roberta": RobertaTokenizer.train(TEXTS * 2, 280),
+    "albert": AlbertTokenizer.train(TEXTS * 2, 60),
+}
 
 
 @pytest.fixture(params=TOKENIZERS)

@@ -6,7 +6,8 @@ what the tokenizers do with what the rules in minibert/text/normalise.py say und
 that we support (that of the running Python 3.11) and under the newest (that of `unicodedata2`), and
 writes down the code points where either disagrees. So the tokens do not depend on the Python.
 
-    pip install tokenizers==0.23.3 unicodedata2==18.0.0 && python3.11 tests/parity/make_unicode_tables.py
+    pip install tokenizers==0.23.3 unicodedata2==18.0.0
+    PYTHONPATH=tests python3.11 tests/parity/make_unicode_tables.py
 """
 
 import textwrap
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import tokenizers
 import unicodedata2
+from charsmaps import compiled
 from tokenizers import normalizers, pre_tokenizers
 
 OUTPUT = Path(__file__).resolve().parents[2] / "minibert" / "text" / "unicode_tables.py"
@@ -70,10 +72,10 @@ def stays_with(neighbour: str, char: str) -> bool:
     return len(byte_level.pre_tokenize_str(neighbour + char + neighbour)) == 1
 
 
-def unknown_to_nfd() -> str:
-    """Characters whose decomposition or combining class is younger than the tokenizer's table."""
-    rust = normalizers.NFD().normalize_str
-    pythons = [lambda text, u=u: u.normalize("NFD", text) for u in UNICODES]
+def unknown_to(form: str) -> str:
+    """Characters whose decomposition, NFD or NFKD, or combining class is younger than the tokenizer's."""
+    rust = getattr(normalizers, form)().normalize_str
+    pythons = [lambda text, u=u: u.normalize(form, text) for u in UNICODES]
     unknown = [
         c for c in CHARACTERS if any(decomposed(rust, c) != decomposed(python, c) for python in pythons)
     ]
@@ -93,6 +95,32 @@ def lower_case() -> tuple[str, str]:
         and unicodedata2.category(char) in ("Lu", "Lt")
     ]
     return " ".join(f"{ord(char):X}-{ord(lower(char)):X}" for char in lowered), ranges(young)
+
+
+def clusters() -> dict[str, tuple[str, str]]:
+    """What makes characters stand together in a grapheme cluster, of which compiled rules see the whole.
+
+    Each map has one rule only: that of a whole cluster replaces what follows "a"; "e" and its accent are
+    replaced unless something before them belongs to their cluster; two accents, if nothing before does.
+    """
+    extends, accent, accents = (
+        normalizers.Precompiled(compiled({key: "Z"})).normalize_str
+        for key in ("a", "e\u0301", "\u0340\u0301")
+    )
+    return {
+        "EXTENDS": (
+            "In a cluster with the character before: marks, joiners.",
+            ranges(char for char in CHARACTERS if extends(f"a{char}") == "Z"),
+        ),
+        "PREPENDED": (
+            "In a cluster with the character after.",
+            ranges(char for char in CHARACTERS if accent(f"{char}e\u0301") == f"{char}e\u0301"),
+        ),
+        "CONTROLS": (
+            "In no cluster with marks after it (of up to three bytes; longer ones make no difference).",
+            ranges(char for char in CHARACTERS if accents(f"{char}\u0340\u0301") == f"{char}Z"),
+        ),
+    }
 
 
 def main() -> None:
@@ -132,15 +160,24 @@ def main() -> None:
     tables["NOT_LOWERED"] = ("Capitals too young for the tokenizer.", not_lowered)
     tables["NOT_DECOMPOSED"] = (
         "Decomposition or combining class unknown to the tokenizer: left alone by NFD.",
-        unknown_to_nfd(),
+        unknown_to("NFD"),
     )
+    tables["NOT_DECOMPOSED_COMPATIBLY"] = (
+        "The same of NFKD.",
+        unknown_to("NFKD"),
+    )
+    strip_all = normalizers.StripAccents().normalize_str
+    combining, not_combining = disagreements(lambda char: strip_all(char) == "", by_category("M"))
+    tables["COMBINING"] = ("Stripped by StripAccents though not of category M* (everywhere).", combining)
+    tables["NOT_COMBINING"] = ("Category M* (somewhere), yet not stripped by it.", not_combining)
+    tables |= clusters()
 
     lines = [
         '"""Where Hugging Face\'s tokenizers depart from the running Python\'s Unicode data.',
         "",
         f"Made by tests/parity/make_unicode_tables.py from tokenizers {tokenizers.__version__} and Unicode "
         f"{unicodedata.unidata_version} to {unicodedata2.unidata_version}; do not edit.",
-        'Code points in hexadecimal, "first-last" for a run. See minibert/text/normalise.py for their use.',
+        'Code points in hexadecimal, "first-last" for a run. See normalise.py and charsmap.py for their use.',
         '"""',
     ]
     for name, (comment, text) in tables.items():
@@ -152,7 +189,7 @@ def main() -> None:
 def assignment(name: str, text: str) -> list[str]:
     """Lines of Python that give ``name`` the value ``text``."""
     lines = textwrap.wrap(text, width=100)
-    if len(lines) == 1:
+    if len(lines) == 1 and len(name) + len(text) < 105:
         return [f'{name} = "{text}"']
     return [f"{name} = (", *(f'    "{line} "' for line in lines[:-1]), f'    "{lines[-1]}"', ")"]
 

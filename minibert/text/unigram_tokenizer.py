@@ -1,0 +1,252 @@
+"""What the tokenizers of ALBERT and XLNet have in common: text to pieces of a unigram model, and back."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from minibert.errors import UserError
+from minibert.text.charsmap import CharacterMap
+from minibert.text.learn import count_words
+from minibert.text.learn_unigram import learn_unigram
+from minibert.text.metaspace import SPACE, WHITESPACE, MetaspaceNormaliser
+from minibert.text.normalise import Memo
+from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
+from minibert.text.unigram import Unigram
+from minibert.text.unigram_files import AddedToken, read_config, read_vocabulary, write_folder
+
+
+class UnigramTokenizer(PretrainedTokenizer):
+    """A tokenizer of unigram pieces; see `AlbertTokenizer` and `XLNetTokenizer`.
+
+    The ids of each chunk of text between two spaces are cached, so that most text costs one dictionary
+    look-up per chunk. No piece ever crosses the borders of a chunk: each word is segmented by itself, and
+    words end at whitespace (see `MetaspaceNormaliser`). SentencePiece, which segments whole sentences, finds
+    the same, because its pieces hold a ▁ at their beginning only: whatever the segmentation, a piece begins
+    at each ▁, so that the score of a sentence is the sum of the scores of its words.
+    """
+
+    added: ClassVar[tuple[AddedToken, ...]]  # those of a tokenizer that is given none
+    config_keys: ClassVar[dict[str, str]]  # our options and their names in tokenizer_config.json
+    CACHED_CHARACTERS = 2**21
+
+    def __init__(
+        self,
+        pieces: Sequence[tuple[str, float]],
+        *,
+        lowercase: bool,
+        keep_accents: bool,
+        charsmap: bytes | None,
+        added_tokens: Sequence[AddedToken] | None,
+        model_max_length: int | None,
+    ) -> None:
+        self._set_tokens([piece for piece, _ in pieces])
+        self.scores = [float(score) for _, score in pieces]
+        self.lowercase = lowercase
+        self.keep_accents = keep_accents
+        self.charsmap = charsmap
+        self.added_tokens = self._with_named(self.added if added_tokens is None else added_tokens)
+        self.model_max_length = model_max_length
+        skipped = {token.content for token in self.added_tokens if token.special}
+        self.continues_word = np.array(
+            [not token.startswith(SPACE) and token not in skipped for token in self.tokens]
+        )  # (V,)
+
+        self._normaliser = MetaspaceNormaliser(
+            lowercase=lowercase,
+            keep_accents=keep_accents,
+            character_map=None if charsmap is None else CharacterMap(charsmap),
+        )
+        self._unigram = Unigram(list(zip(self.tokens, self.scores, strict=True)), self.unk_id)
+        self._added = _pattern(self.added_tokens)
+        self._stripping = {token.content for token in self.added_tokens if token.strips_left}
+        self._chunk_ids = Memo(self._compute_chunk_ids, self.CACHED_CHARACTERS, _chunk_size)
+        # Spans, pairs of numbers, take several times as much memory as ids.
+        self._chunk_spans = Memo(self._compute_chunk_spans, self.CACHED_CHARACTERS // 4, _chunk_size)
+
+    def _with_named(self, added: Sequence[AddedToken]) -> tuple[AddedToken, ...]:
+        """The added tokens, and those that have a name if they are not among them. In the order of ids."""
+        by_content = {token.content: token for token in (*self.added, *added)}
+        named = set(self.special_tokens.values())
+        kept = {token.content for token in added} | named
+        missing = [content for content in kept if content not in self.vocab]
+        if missing:
+            raise UserError(
+                f"added tokens outside the vocabulary are not supported: {' '.join(sorted(missing))}"
+            )
+        spaced = [content for content in kept if any(char in WHITESPACE for char in content)]
+        if spaced:
+            raise UserError(f"added tokens with spaces in them are not supported: {spaced[0]!r}")
+        tokens = [
+            AddedToken(content, token.special or content in named, token.strips_left)
+            for content, token in by_content.items()
+            if content in kept
+        ]
+        return tuple(sorted(tokens, key=lambda token: self.vocab[token.content]))
+
+    # ---------------------------------------------------------------- making, reading, writing
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocab_size: int = 8192,
+        *,
+        max_characters_per_word: int = 100,
+        alphabet_limit: int = 1000,
+        max_words: int = 500_000,
+        progress: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Learn a vocabulary from a stream of texts; see `learn_unigram` and `count_words`.
+
+        The same texts in the same order always give the same vocabulary. It has fewer than ``vocab_size``
+        tokens if the texts do not yield more. Nothing is learned from a word of more than
+        ``max_characters_per_word`` characters. ``progress`` shows two bars on stderr. ``options`` are those
+        of the tokenizer.
+        """
+        refuse_single_text(texts)
+        special = [token.content for token in cls.added]
+        if vocab_size < len(special):
+            raise UserError(
+                f"vocab_size {vocab_size} does not even hold the {len(special)} special tokens; "
+                "ask for a few thousand tokens"
+            )
+        counts = count_words(
+            texts,
+            cls([(token, 0.0) for token in special], **options)._normaliser,
+            max_characters_per_word=max_characters_per_word,
+            max_words=max_words,
+            progress=progress,
+        )
+        pieces = learn_unigram(counts, vocab_size, special, alphabet_limit=alphabet_limit, progress=progress)
+        return cls(pieces, **options)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **options: Any) -> Self:
+        """Read a tokenizer from a folder in Hugging Face's layout, or from one of its vocabulary files.
+
+        A folder has ``tokenizer.json`` or else ``spiece.model``, and the options in
+        ``tokenizer_config.json``. Of the normaliser in ``tokenizer.json`` only the compiled rules are read;
+        the rest is the class's own, as in current transformers. ``options`` override what the files say.
+        Raises UserError, naming the file, if one is missing, damaged, or not for this class.
+        """
+        folder = Path(folder)
+        if folder.is_file():
+            return cls._from_file(folder, None, options)
+        if not folder.exists():
+            raise UserError(
+                f"{folder}: no such folder or vocabulary file; tokenizers are read from the disk only, so "
+                "download it first"
+            )
+        file, config = folder / "tokenizer.json", folder / "tokenizer_config.json"
+        return cls._from_file(
+            file if file.exists() else folder / "spiece.model", config if config.exists() else None, options
+        )
+
+    @classmethod
+    def _from_file(cls, file: Path, config: Path | None, options: dict[str, Any]) -> Self:
+        vocabulary = read_vocabulary(file)
+        found, extra = read_config(config, cls.special_tokens, cls.config_keys) if config else ({}, None)
+        if extra is None:
+            extra = [] if file.suffix != ".json" else list(cls.added)
+        added = {token.content: token for token in (*extra, *vocabulary.added_tokens)}
+        found |= {"charsmap": vocabulary.charsmap, "added_tokens": list(added.values())}
+        try:
+            return cls(vocabulary.pieces, **found | options)
+        except UserError as error:
+            raise UserError(f"{file}: {error}") from None
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write ``tokenizer.json`` and ``tokenizer_config.json`` into a folder, for transformers too."""
+        write_folder(self, Path(folder))
+
+    # ---------------------------------------------------------------- text to ids
+
+    def token_ids(self, text: str) -> list[int]:
+        """The token ids of a text, without special tokens. Raises UserError for lone surrogates."""
+        if not isinstance(text, str):
+            raise UserError(f"a text must be a str, not {type(text).__name__}")
+        return list(chain.from_iterable(map(self._chunk_ids.__getitem__, self._normaliser.chunks(text))))
+
+    def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """`token_ids`, and where in ``text`` each token is: text[start:stop], as (start, stop).
+
+        A ▁ that is a token of its own has the span of the character after it. These are the offsets of
+        transformers (but for a text that begins with characters that the rules of normalisation drop:
+        there, transformers' are too small).
+        """
+        ids, spans = self.token_ids(text), []
+        for match in self._normaliser.chunk.finditer(text):
+            begin = match.start()
+            found = [(begin + start, begin + stop) for start, stop in self._chunk_spans[match[0]]]
+            first = self._added.match(match[0]) if self._stripping else None
+            if first and first[0].lstrip(WHITESPACE) in self._stripping:
+                found[0] = (len(text[:begin].rstrip(WHITESPACE)), found[0][1])
+            spans += found
+        return ids, spans
+
+    def _parts(self, chunk: str) -> Iterator[tuple[int, int, int | None]]:
+        """Begin and end of the added tokens in a chunk, with their ids, and of the texts between them."""
+        start = 0
+        for match in self._added.finditer(chunk):
+            yield start, match.start(), None
+            yield *match.span(), self.vocab[match[0].lstrip(WHITESPACE)]
+            start = match.end()
+        yield start, len(chunk), None
+
+    def _compute_chunk_ids(self, chunk: str) -> tuple[int, ...]:
+        """Ids of a piece of text without whitespace."""
+        ids: list[int] = []
+        for start, stop, added in self._parts(chunk):
+            if added is not None:
+                ids.append(added)
+                continue
+            for word in self._normaliser.words(chunk[start:stop]):
+                ids += [i for i, _ in self._unigram.segment(word)]
+        return tuple(ids)
+
+    def _compute_chunk_spans(self, chunk: str) -> tuple[tuple[int, int], ...]:
+        """Where in a piece of text without whitespace its tokens are."""
+        spans: list[tuple[int, int]] = []
+        for start, stop, added in self._parts(chunk):
+            if added is not None:
+                spans.append((start, stop))
+                continue
+            for word, sources in self._normaliser.words_with_sources(chunk[start:stop]):
+                begin = 0
+                for _, length in self._unigram.segment(word):
+                    spans.append((start + sources[begin], start + sources[begin + length - 1] + 1))
+                    begin += length
+        return tuple(spans)
+
+    # ---------------------------------------------------------------- ids to text
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of token ids: the pieces one after the other, each ▁ as a space, none at the beginning.
+
+        What the tokenizer changed (capitals, accents, several spaces) does not come back.
+        Raises UserError for ids outside the vocabulary.
+        """
+        tokens = [self.tokens[i] for i in self._known(ids, skip_special_tokens)]
+        return "".join(tokens[:1]).replace(SPACE, "") + "".join(tokens[1:]).replace(SPACE, " ")
+
+    def _special_ids(self) -> set[int]:
+        return {self.vocab[token.content] for token in self.added_tokens if token.special}
+
+
+def _pattern(tokens: Iterable[AddedToken]) -> re.Pattern:
+    """Finds the first of these tokens, and of those that begin at one place the longest."""
+    alternatives = [
+        (f"[{WHITESPACE}]*" if token.strips_left else "") + re.escape(token.content)
+        for token in sorted(tokens, key=lambda token: -len(token.content))
+    ]
+    return re.compile("|".join(alternatives) or "(?!)")  # (?!) never matches
+
+
+def _chunk_size(chunk: str) -> int:
+    """How many of the `UnigramTokenizer.CACHED_CHARACTERS` a chunk takes: its length, but at least 8."""
+    return max(len(chunk), 8)
