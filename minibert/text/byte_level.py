@@ -14,13 +14,8 @@ from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from minibert.text.normalise import CharacterRules, Memo, refuse_surrogate
+from minibert.text.normalise import WHITE_SPACE, CharacterRules, Memo, refuse_surrogate
 
-# White space as Unicode has it; Python's \s also has the separators \x1c-\x1f.
-WHITE_SPACE = (
-    "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-    "\u2028\u2029\u202f\u205f\u3000"
-)
 _BLOCK = re.compile(r" ?[\S\x1c-\x1f]+|[^\S\x1c-\x1f]+(?![\S\x1c-\x1f])|[^\S\x1c-\x1f]+")
 
 # GPT-2's pattern, for texts in which every character is ASCII: see `pre_tokens`.

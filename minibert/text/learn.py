@@ -134,7 +134,7 @@ def learn_vocabulary(
 
     Raises UserError if there are no words, or if special tokens and alphabet alone exceed ``vocab_size``.
     """
-    _refuse_no_words(word_counts)
+    refuse_no_words(word_counts)
     alphabet = frequent_characters(word_counts, alphabet_limit)
     words = {word: count for word, count in word_counts.items() if alphabet.issuperset(word)}
     continuing = {char for word in words for char in word[1:]}
@@ -165,14 +165,15 @@ def learn_merges(
 
     Raises UserError if there are no words.
     """
-    _refuse_no_words(word_counts)
+    refuse_no_words(word_counts)
     tokens = [*special_tokens, *sorted(BYTE_CHARACTERS)]
     merges = _Merges(word_counts, tokens, "")
     _merge_up_to(vocab_size, merges, min_frequency, progress)
     return tokens, merges.made
 
 
-def _refuse_no_words(word_counts: Mapping[str, int]) -> None:
+def refuse_no_words(word_counts: Mapping[str, int]) -> None:
+    """Raise UserError if nothing was counted."""
     if not word_counts:
         raise UserError("the texts contain no words to learn a vocabulary from; give a corpus with text")
 

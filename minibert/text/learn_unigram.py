@@ -13,7 +13,7 @@ from scipy.special import digamma
 from tqdm import tqdm
 
 from minibert.errors import UserError
-from minibert.text.learn import frequent_characters
+from minibert.text.learn import frequent_characters, refuse_no_words
 
 LONGEST_PIECE = 16  # characters, with the ▁
 SEEDS_PER_PIECE = 20  # candidates, for each piece that is asked for
@@ -44,8 +44,7 @@ def learn_unigram(
 
     Raises UserError if there are no words, or if special tokens and alphabet alone exceed ``vocab_size``.
     """
-    if not word_counts:
-        raise UserError("the texts contain no words to learn a vocabulary from; give a corpus with text")
+    refuse_no_words(word_counts)
     alphabet = frequent_characters(word_counts, alphabet_limit)
     room = vocab_size - len(special_tokens)
     if len(alphabet) > room:

@@ -5,14 +5,11 @@ from functools import partial
 
 from minibert.errors import UserError
 from minibert.text.charsmap import EXTENDS, CharacterMap
-from minibert.text.normalise import CharacterRules, Memo, refuse_surrogate
+from minibert.text.normalise import WHITE_SPACE, CharacterRules, Memo, refuse_surrogate
 
 SPACE = "▁"  # U+2581, begins a piece that begins a word
 
-# Whitespace in Rust. Python's own also has \x1c to \x1f.
-WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
-WHITESPACE += "\u2028\u2029\u202f\u205f\u3000"
-_WORD = re.compile(f"[^{WHITESPACE}]+")
+_WORD = re.compile(f"[^{WHITE_SPACE}]+")
 _QUOTES = re.compile("``|''")
 _BEFORE_SPACE = re.compile(f"(?={SPACE})")
 
@@ -41,7 +38,7 @@ class MetaspaceNormaliser:
 
         # Only what stays whitespace separates chunks: nmt_nfkc drops \x0b, so that "a\x0bb" is one word.
         separators = "".join(
-            char for char in WHITESPACE if (text := self.normalise(char)) and not text.strip()
+            char for char in WHITE_SPACE if (text := self.normalise(char)) and not text.strip()
         )
         if " " not in separators:
             raise UserError("rules of normalisation that replace the space are not supported")

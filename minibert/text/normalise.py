@@ -23,6 +23,12 @@ ORIGINAL_CJK = CJK.replace("2B920", "2B820")  # transformers has 2B920, due to a
 # Wider than the category P, which lacks $ + < = > ^ ` | ~
 ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
+# White space as Unicode has it; Python's \s also has the separators \x1c-\x1f.
+WHITE_SPACE = (
+    "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+
 # Python treats \x0b, \x0c, \x1c-\x1f and \x85 as whitespace; BERT drops them as control characters.
 CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
 _WORD = re.compile(r"\S+")

@@ -14,7 +14,6 @@ from minibert.files import read_json, read_text, write_json, write_text
 from minibert.text.byte_level import (
     BYTE_CHARACTERS,
     SPACE,
-    WHITE_SPACE,
     BytePairs,
     blocks,
     pre_tokens,
@@ -22,7 +21,7 @@ from minibert.text.byte_level import (
     with_prefix_space,
 )
 from minibert.text.learn import count_pre_tokens, learn_merges
-from minibert.text.normalise import Memo, chunk_size
+from minibert.text.normalise import WHITE_SPACE, Memo, chunk_size
 from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
 from minibert.text.tokenizer_files import (
     check_added_tokens,

@@ -12,8 +12,8 @@ from minibert.errors import UserError
 from minibert.text.charsmap import CharacterMap
 from minibert.text.learn import count_words
 from minibert.text.learn_unigram import learn_unigram
-from minibert.text.metaspace import SPACE, WHITESPACE, MetaspaceNormaliser
-from minibert.text.normalise import Memo
+from minibert.text.metaspace import SPACE, MetaspaceNormaliser
+from minibert.text.normalise import WHITE_SPACE, Memo, chunk_size
 from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
 from minibert.text.unigram import Unigram
 from minibert.text.unigram_files import AddedToken, read_config, read_vocabulary, write_folder
@@ -63,9 +63,9 @@ class UnigramTokenizer(PretrainedTokenizer):
         self._unigram = Unigram(list(zip(self.tokens, self.scores, strict=True)), self.unk_id)
         self._added = _pattern(self.added_tokens)
         self._stripping = {token.content for token in self.added_tokens if token.strips_left}
-        self._chunk_ids = Memo(self._compute_chunk_ids, self.CACHED_CHARACTERS, _chunk_size)
+        self._chunk_ids = Memo(self._compute_chunk_ids, self.CACHED_CHARACTERS, chunk_size)
         # Spans, pairs of numbers, take several times as much memory as ids.
-        self._chunk_spans = Memo(self._compute_chunk_spans, self.CACHED_CHARACTERS // 4, _chunk_size)
+        self._chunk_spans = Memo(self._compute_chunk_spans, self.CACHED_CHARACTERS // 4, chunk_size)
 
     def _with_named(self, added: Sequence[AddedToken]) -> tuple[AddedToken, ...]:
         """The added tokens, and those that have a name if they are not among them. In the order of ids."""
@@ -77,7 +77,7 @@ class UnigramTokenizer(PretrainedTokenizer):
             raise UserError(
                 f"added tokens outside the vocabulary are not supported: {' '.join(sorted(missing))}"
             )
-        spaced = [content for content in kept if any(char in WHITESPACE for char in content)]
+        spaced = [content for content in kept if any(char in WHITE_SPACE for char in content)]
         if spaced:
             raise UserError(f"added tokens with spaces in them are not supported: {spaced[0]!r}")
         tokens = [
@@ -184,8 +184,8 @@ class UnigramTokenizer(PretrainedTokenizer):
             begin = match.start()
             found = [(begin + start, begin + stop) for start, stop in self._chunk_spans[match[0]]]
             first = self._added.match(match[0]) if self._stripping else None
-            if first and first[0].lstrip(WHITESPACE) in self._stripping:
-                found[0] = (len(text[:begin].rstrip(WHITESPACE)), found[0][1])
+            if first and first[0].lstrip(WHITE_SPACE) in self._stripping:
+                found[0] = (len(text[:begin].rstrip(WHITE_SPACE)), found[0][1])
             spans += found
         return ids, spans
 
@@ -194,7 +194,7 @@ class UnigramTokenizer(PretrainedTokenizer):
         start = 0
         for match in self._added.finditer(chunk):
             yield start, match.start(), None
-            yield *match.span(), self.vocab[match[0].lstrip(WHITESPACE)]
+            yield *match.span(), self.vocab[match[0].lstrip(WHITE_SPACE)]
             start = match.end()
         yield start, len(chunk), None
 
@@ -241,12 +241,7 @@ class UnigramTokenizer(PretrainedTokenizer):
 def _pattern(tokens: Iterable[AddedToken]) -> re.Pattern:
     """Finds the first of these tokens, and of those that begin at one place the longest."""
     alternatives = [
-        (f"[{WHITESPACE}]*" if token.strips_left else "") + re.escape(token.content)
+        (f"[{WHITE_SPACE}]*" if token.strips_left else "") + re.escape(token.content)
         for token in sorted(tokens, key=lambda token: -len(token.content))
     ]
     return re.compile("|".join(alternatives) or "(?!)")  # (?!) never matches
-
-
-def _chunk_size(chunk: str) -> int:
-    """How many of the `UnigramTokenizer.CACHED_CHARACTERS` a chunk takes: its length, but at least 8."""
-    return max(len(chunk), 8)

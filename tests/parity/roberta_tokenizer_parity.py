@@ -24,7 +24,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processo
 from tokenizers.models import BPE
 
 from minibert.text import RobertaTokenizer
-from minibert.text.byte_level import WHITE_SPACE, token_bytes
+from minibert.text.byte_level import token_bytes
+from minibert.text.normalise import WHITE_SPACE
 from minibert.text.roberta_tokenizer import MASK, SPECIAL_TOKENS
 
 ROBERTA_POOLS = [

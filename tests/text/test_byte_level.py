@@ -10,13 +10,13 @@ from minibert.errors import UserError
 from minibert.text.byte_level import (
     BYTE_CHARACTERS,
     CHARACTER_BYTES,
-    WHITE_SPACE,
     BytePairs,
     blocks,
     bytes_to_characters,
     pre_tokens,
     token_bytes,
 )
+from minibert.text.normalise import WHITE_SPACE
 
 VOCAB = {char: i for i, char in enumerate(BYTE_CHARACTERS)}
 
