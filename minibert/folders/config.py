@@ -84,6 +84,11 @@ class PretrainedConfig(Sizes):
         return self.hidden_size
 
     @property
+    def different_layers(self) -> int:
+        """How many layers have weights of their own: all of them, except in ALBERT."""
+        return self.num_hidden_layers
+
+    @property
     def longest_sequence(self) -> int:
         """The most tokens that the model can read at once."""
         return self.max_position_embeddings

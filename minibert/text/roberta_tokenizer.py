@@ -79,6 +79,7 @@ class RobertaTokenizer(PretrainedTokenizer):
     """
 
     special_tokens = SPECIAL_TOKENS
+    config_keys = CONFIG_KEYS
     CACHED_CHARACTERS: ClassVar[int] = 2**21
 
     def __init__(
@@ -227,6 +228,10 @@ class RobertaTokenizer(PretrainedTokenizer):
             else:
                 ids.append(self.vocab[special])
         return ids
+
+    def rules(self) -> list[Any]:
+        """The merges, and whether <mask> takes the white space before it."""
+        return [self.merges, self.mask_strips_space]
 
     def word_token_ids(self, word: str) -> list[int]:
         """`token_ids` of a word with the space before it, which is part of its first token."""

@@ -30,6 +30,7 @@ class PretrainedTokenizer:
     """
 
     special_tokens: ClassVar[dict[str, str]]  # the five that a model needs or more, by Hugging Face's names
+    config_keys: ClassVar[dict[str, str]]  # our options and their names in tokenizer_config.json
     padding_side: ClassVar[str] = "right"
     pad_token_type_id: int = 0
     model_max_length: int | None = None
@@ -90,6 +91,10 @@ class PretrainedTokenizer:
     def token_ids(self, text: str) -> list[int]:
         """The token ids of a text, without special tokens. Raises UserError for lone surrogates."""
         raise NotImplementedError
+
+    def rules(self) -> list[Any]:
+        """What besides tokens and options decides which ids a text has, as JSON can hold it."""
+        return []
 
     def word_token_ids(self, word: str) -> list[int]:
         """`token_ids` of a word that stands in a sentence, with spaces around it."""

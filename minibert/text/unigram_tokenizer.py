@@ -30,7 +30,6 @@ class UnigramTokenizer(PretrainedTokenizer):
     """
 
     added: ClassVar[tuple[AddedToken, ...]]  # those of a tokenizer that is given none
-    config_keys: ClassVar[dict[str, str]]  # our options and their names in tokenizer_config.json
     CACHED_CHARACTERS = 2**21
 
     def __init__(
@@ -171,6 +170,15 @@ class UnigramTokenizer(PretrainedTokenizer):
         if not isinstance(text, str):
             raise UserError(f"a text must be a str, not {type(text).__name__}")
         return list(chain.from_iterable(map(self._chunk_ids.__getitem__, self._normaliser.chunks(text))))
+
+    def rules(self) -> list[Any]:
+        """The scores, the compiled rules of normalisation, and the added tokens."""
+        charsmap = None if self.charsmap is None else self.charsmap.hex()
+        return [self.scores, charsmap, [[t.content, t.special, t.strips_left] for t in self.added_tokens]]
+
+    def token_text(self, token_id: int) -> str:
+        """A token as people read it, the space before it included."""
+        return self.tokens[token_id].replace(SPACE, " ")
 
     def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`token_ids`, and where in ``text`` each token is: text[start:stop], as (start, stop).
