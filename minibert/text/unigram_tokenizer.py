@@ -11,7 +11,6 @@ import numpy as np
 from minibert.errors import UserError
 from minibert.text.charsmap import CharacterMap
 from minibert.text.learn import count_words
-from minibert.text.learn_unigram import learn_unigram
 from minibert.text.metaspace import SPACE, MetaspaceNormaliser
 from minibert.text.normalise import WHITE_SPACE, Memo, chunk_size
 from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
@@ -107,6 +106,9 @@ class UnigramTokenizer(PretrainedTokenizer):
         ``max_characters_per_word`` characters. ``progress`` shows two bars on stderr. ``options`` are those
         of the tokenizer.
         """
+        # Here, since SciPy brings BLAS threads of its own, which nothing else in this room needs.
+        from minibert.text.learn_unigram import learn_unigram
+
         refuse_single_text(texts)
         special = [token.content for token in cls.added]
         if vocab_size < len(special):
