@@ -129,7 +129,7 @@ def test_more_pre_training(workplace, capsys):
 
 def test_what_it_is(workplace, capsys):
     name, _ = workplace
-    assert main(["info", "encoder", "--max-seq-length", "16"]) == 0
+    assert main(["info", "encoder"]) == 0  # which reads less than the usual 128 tokens
     assert FAMILIES[name].models[BertModel].__name__ in capsys.readouterr().out
     assert main(["export", "words", "--output", "half", "--dtype", "float16"]) == 0
     capsys.readouterr()
