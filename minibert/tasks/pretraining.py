@@ -196,11 +196,7 @@ def _make_model(
     if checkpoint is not None:
         model = open_model(Model, checkpoint.folder, **options)
     elif settings.model is not None:
-        if settings.dropout is not None:
-            options |= dict.fromkeys(
-                ("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout
-            )
-        model = open_model(Model, settings.model, **options)
+        model = open_model(Model, settings.model, **options, **settings.changed_dropout)
     else:
         model = Model(settings.model_config(vocab_size), **options)
     model.bert.encoder.recompute = settings.recompute

@@ -245,7 +245,10 @@ class PretrainSettings(RunSettings):
 
         Raises UserError if the sizes do not fit together, or the sequences do not fit the model's positions.
         """
-        config = self._new_config(vocab_size) if self.model is None else open_config(self.model)
+        if self.model is None:
+            config = self._new_config(vocab_size)
+        else:
+            config = open_config(self.model, **self.changed_dropout)
         for name in ("max_seq_length", "long_seq_length"):
             if (getattr(self, name) or 0) > config.longest_sequence:
                 raise UserError(
@@ -254,6 +257,12 @@ class PretrainSettings(RunSettings):
                     "max_position_embeddings (--positions)"
                 )
         return config
+
+    @property
+    def changed_dropout(self) -> dict[str, float]:
+        """What ``dropout`` changes in the configuration of ``model``."""
+        names = () if self.dropout is None else ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        return dict.fromkeys(names, self.dropout or 0.0)
 
     def _new_config(self, vocab_size: int) -> BertConfig:
         sizes = {name: getattr(self, name) for name in SIZES}
