@@ -1,4 +1,4 @@
-"""Which tokenizer a folder holds."""
+"""Which tokenizer a folder holds, and what all tokenizers have in common."""
 
 import json
 
@@ -63,6 +63,26 @@ def test_an_unknown_one_is_refused(file, values, message, tmp_path):
     (tmp_path / file).write_text(json.dumps(values))
     with pytest.raises(UserError, match=message):
         open_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=lambda tokenizer: type(tokenizer).__name__)
+@pytest.mark.parametrize("text", ["low \ud83d", "\udc00er"])
+def test_surrogates_are_refused_every_time(tokenizer, text):
+    for _ in range(2):
+        with pytest.raises(UserError, match="surrogate"):
+            tokenizer.token_ids(text)
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=lambda tokenizer: type(tokenizer).__name__)
+def test_what_is_no_text_is_refused(tokenizer):
+    with pytest.raises(UserError, match="must be a str, not int"):
+        tokenizer.token_ids(3)
+    with pytest.raises(UserError, match="must be a str, not int"):
+        tokenizer.token_ids_batch([3])
+    with pytest.raises(UserError, match="several texts"):
+        tokenizer.token_ids_batch("low")
+    with pytest.raises(UserError, match="several texts"):
+        type(tokenizer).train("low")
 
 
 def test_what_decides_ids_besides_tokens_and_options():

@@ -117,22 +117,6 @@ def test_batch_equals_one_by_one_even_when_the_memory_overflows(monkeypatch):
     assert len(small._pre_token_ids) <= 3
 
 
-@pytest.mark.parametrize("text", ["low \ud83d", "\udc00er"])
-def test_surrogates_are_refused_every_time(tokenizer, text):
-    for _ in range(2):
-        with pytest.raises(UserError, match="surrogate"):
-            tokenizer.token_ids(text)
-
-
-def test_what_is_no_text_is_refused(tokenizer):
-    with pytest.raises(UserError, match="must be a str, not int"):
-        tokenizer.token_ids_batch([3])
-    with pytest.raises(UserError, match="several texts"):
-        tokenizer.token_ids_batch("low")
-    with pytest.raises(UserError, match="several texts"):
-        RobertaTokenizer.train("low")
-
-
 def test_pickles_and_works_in_a_spawned_process(tokenizer):
     expected = tokenizer.token_ids("lower, low <mask>")
     assert pickle.loads(pickle.dumps(tokenizer)).token_ids("lower, low <mask>") == expected
