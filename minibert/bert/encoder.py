@@ -20,8 +20,10 @@ INSIDE_ATTENTION = ("q", "k", "v", "scores", "probabilities", "context")  # what
 class BertSelfAttention(Module):
     """softmax(Q Kᵀ/√D + bias) V for A heads, where Q, K and V are linear maps of the same hidden states.
 
-    The three weights are adjacent in memory: one product with ``qkv_weight`` (3H, H) gives Q, K and V.
+    The three weights are adjacent in memory: ``project`` is one product with ``qkv_weight`` (3H, H).
     """
+
+    project, project_backward = staticmethod(ops.linear), staticmethod(ops.linear_backward)
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -36,21 +38,21 @@ class BertSelfAttention(Module):
     def forward(self, hidden: Array, bias: Array, context: Context | None = None) -> tuple[Array, Cache]:
         """hidden (B, S, H), bias (B, 1, 1 or S, S) → y (B, S, H)."""
         context = context or self.new_context()
-        qkv, projection_cache = ops.linear(hidden, self.qkv_weight.operand, self.qkv_bias.value)  # (B, S, 3H)
+        qkv, qkv_cache = self.project(hidden, self.qkv_weight.operand, self.qkv_bias.value)  # (B, S, 3H)
         probability, key = self.dropout.probability, context.dropout_key(self.dropout.probability)
         if context.wants(*INSIDE_ATTENTION):
             y, attention_cache = ops.observed_attention(
                 qkv, bias, self.num_heads, probability, key, context.observe
             )
-            return y, Cache(self, projection_cache, ops.observed_attention_backward, attention_cache)
+            return y, Cache(self, qkv_cache, ops.observed_attention_backward, attention_cache)
         y, attention_cache = ops.packed_attention(qkv, bias, self.num_heads, probability, key)
-        return y, Cache(self, projection_cache, ops.packed_attention_backward, attention_cache)
+        return y, Cache(self, qkv_cache, ops.packed_attention_backward, attention_cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, S, H) → dhidden (B, S, H)."""
         attention_cache, attention_backward = cache.pop(self), cache.pop(self)
         dqkv = attention_backward(dout, attention_cache)
-        dhidden, dweight, dbias = ops.linear_backward(dqkv, cache.pop(self))
+        dhidden, dweight, dbias = self.project_backward(dqkv, cache.pop(self))
         self.qkv_weight.add_grad(dweight)
         self.qkv_bias.add_grad(dbias)
         return dhidden

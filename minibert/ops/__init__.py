@@ -26,6 +26,7 @@ from minibert.ops import (
     observed,
     optimise,
     pooling,
+    rotary,
     similarity,
     soft_targets,
     stable_softmax,
@@ -68,6 +69,9 @@ packed_attention, packed_attention_backward = replaceable_pair(
 )
 observed_attention, observed_attention_backward = replaceable_pair(
     observed.observed_attention, observed.observed_attention_backward
+)
+rotary_embedding, rotary_embedding_backward = replaceable_pair(
+    rotary.rotary_embedding, rotary.rotary_embedding_backward
 )
 masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
     composites.masked_lm_loss, composites.masked_lm_loss_backward
@@ -154,6 +158,8 @@ __all__ = [
     "relation_loss",
     "relation_loss_backward",
     "require_kernels",
+    "rotary_embedding",
+    "rotary_embedding_backward",
     "soft_cross_entropy",
     "soft_cross_entropy_backward",
     "softmax",

@@ -342,8 +342,10 @@ def _observed_case(device: Device, draw: Draws) -> Case:
 def zeros(module: Module, also: Sequence[str] = ()) -> list[str]:
     """The parameters whose derivative is zero: each key's bias, and those with one of ``also`` in the name.
 
-    A key's bias adds the same number to all scores of a query, which the softmax cancels.
+    A key's bias adds the same number to all scores of a query, which the softmax cancels. It does not if keys
+    are turned by their positions.
     """
-    parts = ("self.key.bias", *also)
+    turned = any(getattr(part, "rotary", False) for part in module.modules())
+    parts = tuple(also) if turned else ("self.key.bias", *also)
     learning = (name for name, parameter in module.named_parameters() if not parameter.frozen)
     return [name for name in learning if any(part in name for part in parts)]

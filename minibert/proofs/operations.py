@@ -121,6 +121,12 @@ def _composite_cases(draw: Draws) -> list[Case]:
             ops.masked_lm_loss_backward,
             {"hidden": x(5, 6), "weight": draw.matrix(7, 6), "bias": x(7)},
         ),
+        function_case(
+            "rotary_embedding",
+            partial(ops.rotary_embedding, num_heads=2, theta=50.0),
+            ops.rotary_embedding_backward,
+            {"qkv": x(3, 4, 36)},
+        ),
     ]
 
 

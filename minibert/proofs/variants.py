@@ -4,6 +4,7 @@ from functools import partial
 
 from minibert.devices import Device
 from minibert.gradcheck import Case, Draws, model_case
+from minibert.heads import BertForQuestionAnswering
 from minibert.proofs.models import Trained, embeddings_case, outputs_case, zeros
 from minibert.proofs.small_bert import (
     BATCH,
@@ -28,6 +29,13 @@ from minibert.variants.electra import (
     ElectraForPreTraining,
     ElectraForSequenceClassification,
 )
+from minibert.variants.modern import (
+    ModernConfig,
+    ModernForMaskedLM,
+    ModernForPreTraining,
+    ModernForQuestionAnswering,
+    ModernModel,
+)
 from minibert.variants.roberta import (
     RobertaConfig,
     RobertaForMaskedLM,
@@ -47,6 +55,7 @@ def variant_cases(device: Device) -> list[Case]:
     albert, electra = (
         kind.from_dict(sizes | {"embedding_size": 6}) for kind in (AlbertConfig, ElectraConfig)
     )
+    modern = ModernConfig.from_dict(sizes)
     classes, masked = {"labels": CLASSES}, {"labels": LABELS}
     pairs = {"next_sentence_label": NEXT_SENTENCE_LABEL}
     three = {"num_labels": 3}
@@ -68,13 +77,19 @@ def variant_cases(device: Device) -> list[Case]:
         ("ElectraForPreTraining", ElectraForPreTraining, electra, {"labels": REPLACED}),
         ("  E = H", ElectraForPreTraining, electra.replace(embedding_size=8), {"labels": REPLACED}),
         ("  classes", ElectraForSequenceClassification, electra.replace(**three), classes),
+        ("ModernForPreTraining", ModernForPreTraining, modern, masked | pairs),
+        ("  post-LN", ModernForPreTraining, modern.replace(normalisation="post"), masked | pairs),
+        ("  learned positions", ModernForPreTraining, modern.replace(positions="learned"), masked | pairs),
+        ("  left to right", ModernForMaskedLM, modern.replace(is_decoder=True), masked),
+        ("  answers", ModernForQuestionAnswering, modern, SPANS),
     ]
     cases = []
     for what, model_class, config, targets in trained:
         model, twin = with_twin(partial(model_class, config, device=device), draw)
-        unused = SPAN_ZEROS if model_class is RobertaForQuestionAnswering else ()
+        unused = SPAN_ZEROS if issubclass(model_class, BertForQuestionAnswering) else ()
         cases.append(model_case(what, model, BATCH | targets, zeros(model, unused), twin))
-    for kind, config in ((RobertaForMaskedLM, roberta), (ElectraForMaskedLM, electra)):
+    inputs_embeds = (RobertaForMaskedLM, roberta), (ElectraForMaskedLM, electra), (ModernForMaskedLM, modern)
+    for kind, config in inputs_embeds:
         cases.append(embeddings_case(kind, config, device, draw))
     discriminator, inside = partial(ElectraForPreTraining, electra, device=device), "last_hidden_state"
     for what, names, batch in (
@@ -82,4 +97,7 @@ def variant_cases(device: Device) -> list[Case]:
         ("  all outputs", [inside, "loss", "logits"], {"labels": REPLACED}),
     ):
         cases.append(outputs_case(what, discriminator, draw, names, (), **batch))
+    encoder = partial(ModernModel, modern, device=device)
+    names = [f"hidden_states[{i}]" for i in range(3)] + [f"attentions[{i}]" for i in range(2)]
+    cases.append(outputs_case("ModernModel, all outputs", encoder, draw, [*names, "pooler_output"], ()))
     return cases

@@ -24,6 +24,7 @@ MODEL_TYPES: dict[str, type[PretrainedTokenizer]] = {
     "bert": BertTokenizer,
     "distilbert": BertTokenizer,
     "electra": BertTokenizer,
+    "minibert-modern": BertTokenizer,
     "roberta": RobertaTokenizer,
     "albert": AlbertTokenizer,
 }

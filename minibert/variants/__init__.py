@@ -25,7 +25,7 @@ from minibert.heads import (
     BertForTokenClassification,
     SentenceEncoder,
 )
-from minibert.variants import albert, distilbert, electra, roberta
+from minibert.variants import albert, distilbert, electra, modern, roberta
 
 Kind = type[PretrainedModel]
 ModelT = TypeVar("ModelT", bound=PretrainedModel)
@@ -98,6 +98,18 @@ FAMILIES = {
             BertForTokenClassification: electra.ElectraForTokenClassification,
             BertForQuestionAnswering: electra.ElectraForQuestionAnswering,
             SentenceEncoder: electra.ElectraSentenceEncoder,
+        },
+    ),
+    "minibert-modern": Family(
+        modern.ModernConfig,
+        {
+            BertModel: modern.ModernModel,
+            BertForPreTraining: modern.ModernForPreTraining,
+            BertForMaskedLM: modern.ModernForMaskedLM,
+            BertForSequenceClassification: modern.ModernForSequenceClassification,
+            BertForTokenClassification: modern.ModernForTokenClassification,
+            BertForQuestionAnswering: modern.ModernForQuestionAnswering,
+            SentenceEncoder: modern.ModernSentenceEncoder,
         },
     ),
 }

@@ -9,11 +9,12 @@ from minibert.ops import Cache
 
 
 class LookedUpEmbeddings(BertEmbeddings):
-    """dropout(LayerNorm(word + position + token type)), the last only if there are token types.
+    """dropout(LayerNorm(word + position + token type)), the last two only where there are such tables.
 
     BertEmbeddings adds row s of the position table to token s. Here ``position_ids`` says which row.
     """
 
+    positions = True
     token_types = True
 
     def position_ids(self, input_ids: Array | None, like: Array) -> Array:
@@ -29,14 +30,15 @@ class LookedUpEmbeddings(BertEmbeddings):
     ) -> tuple[Array, Cache]:
         """input_ids, token_type_ids (B, S), or inputs_embeds (B, S, H) → hidden (B, S, H)."""
         context = context or self.new_context()
-        word_cache = type_cache = None
+        word_cache = position_cache = type_cache = None
         if inputs_embeds is None:
             total, word_cache = ops.embedding(self.word_embeddings.weight.operand, input_ids)
         else:
             total = inputs_embeds
-        rows = self.position_ids(input_ids, token_type_ids)
-        positions, position_cache = ops.embedding(self.position_embeddings.weight.operand, rows)
-        total = total + positions  # (B, S, H)
+        if self.positions:
+            rows = self.position_ids(input_ids, token_type_ids)
+            positions, position_cache = ops.embedding(self.position_embeddings.weight.operand, rows)
+            total = total + positions  # (B, S, H)
         if self.token_types:
             types, type_cache = ops.embedding(self.token_type_embeddings.weight.operand, token_type_ids)
             total = total + types
@@ -54,7 +56,8 @@ class LookedUpEmbeddings(BertEmbeddings):
         type_cache, position_cache, word_cache = (cache.pop(self) for _ in range(3))
         if self.token_types:
             self.token_type_embeddings.weight.add_grad(ops.embedding_backward(dtotal, type_cache))
-        self.position_embeddings.weight.add_grad(ops.embedding_backward(dtotal, position_cache))
+        if self.positions:
+            self.position_embeddings.weight.add_grad(ops.embedding_backward(dtotal, position_cache))
         if word_cache is None:
             return dtotal
         self.word_embeddings.weight.add_grad(ops.embedding_backward(dtotal, word_cache))

@@ -27,6 +27,7 @@ TOKENIZERS = {
     "bert": WORDPIECE,
     "distilbert": WORDPIECE,
     "electra": WORDPIECE,
+    "minibert-modern": WORDPIECE,
     "roberta": RobertaTokenizer.train(TEXTS * 2, 280),
     "albert": AlbertTokenizer.train(TEXTS * 2, 60),
 }

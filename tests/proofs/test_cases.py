@@ -69,7 +69,7 @@ def test_nothing_of_the_descendants_is_let_off_but_what_a_softmax_takes_out(grad
 
 def test_with_all_outputs_every_parameter_counts(gradient_cases):
     everything = [case for case in gradient_cases if case.what.endswith("all outputs")]
-    assert len(everything) == 7
+    assert len(everything) == 8
     assert all("key.bias" in name for case in everything for name in case.zeros)
 
 
