@@ -29,6 +29,7 @@ from minibert.proofs.small_bert import (
     TAGS,
 )
 from minibert.train.optimiser import AdamW
+from minibert.variants.modern import ModernConfig, ModernForPreTraining
 
 STRICT = Device("strict", strict.xp)
 
@@ -76,6 +77,32 @@ def test_in_16_bits_only_activations_and_operands_are(dtype, hidden_act):
     for array in (output.loss, output.mlm_loss, output.nsp_loss, output.prediction_logits):
         assert array.dtype == "float32"
     assert output.seq_relationship_logits.dtype == "float32"
+
+
+OPTIONS = pytest.mark.parametrize(
+    "options", [{}, {"normalisation": "post"}, {"positions": "learned"}], ids=["both", "rotary", "pre-LN"]
+)
+
+
+@OPTIONS
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_pre_ln_and_rotary_positions_stay_in_their_dtype(dtype, options):
+    model = ModernForPreTraining(ModernConfig(**CONFIG.to_dict(), **options), device=STRICT, dtype=dtype)
+    with strict.record() as made:
+        training_step(model)
+    assert {result.name for _, result in made if result.kind not in "iub"} == {dtype}
+
+
+@OPTIONS
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_pre_ln_and_rotary_positions_in_16_bits_add_nothing_up_in_them(dtype, options):
+    model = ModernForPreTraining(ModernConfig(**CONFIG.to_dict(), **options), device=STRICT, precision=dtype)
+    with strict.record() as made:
+        training_step(model)
+    floats = {(function, result.name) for function, result in made if result.kind not in "iub"}
+    assert {result for _, result in floats} == {"float32", dtype}
+    assert {function for function, result in floats if result == dtype} <= HALF_COMES_FROM
+    assert model.forward(**BATCH)[0].last_hidden_state.dtype.name == dtype
 
 
 TASKS = pytest.mark.parametrize(

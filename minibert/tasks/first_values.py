@@ -10,6 +10,7 @@ from scipy.linalg import block_diag
 
 from minibert.bert import BertForPreTraining
 from minibert.data import Documents, log_frequencies, word_vectors
+from minibert.errors import UserError
 from minibert.nn import Linear
 from minibert.nn.initialise import sinusoids
 
@@ -62,8 +63,15 @@ def look_at_neighbours(model: BertForPreTraining) -> None:
 
     Without this, a head has to find its place among all positions by learning. Its query and its key then
     learn from each other, and both begin as noise.
+
+    Raises UserError for a model without position embeddings.
     """
     config = model.config
+    if not hasattr(model.bert.embeddings, "position_embeddings"):
+        raise UserError(
+            f"a {config.model_type} with rotary positions has no position embeddings that heads could look "
+            "for; leave attention_initializer out"
+        )
     size, pairs = config.hidden_size, config.hidden_size // config.num_attention_heads // 2
     waves = config.initializer_range * sinusoids(config.max_position_embeddings, size, LONGEST_WAVE)
     positions = model.bert.embeddings.position_embeddings.weight

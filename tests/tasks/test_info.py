@@ -9,6 +9,7 @@ from minibert.bert import BertConfig, BertForPreTraining, BertModel
 from minibert.bert.encoder import BertEncoder
 from minibert.ops import ACTIVATIONS, Cache, reference_only
 from minibert.tasks.info import parameter_table, step_cost
+from minibert.variants.modern import ModernConfig, ModernForPreTraining
 
 SMALL = BertConfig(
     vocab_size=50,
@@ -37,10 +38,10 @@ def test_the_table_lists_the_parameters_of_the_model():
     assert {matrix.name: matrix.shape for matrix in parameter_table(SMALL)} == expected
 
 
-def training_forward(config: BertConfig) -> tuple[BertForPreTraining, list]:
+def training_forward(config: BertConfig, kind=BertForPreTraining) -> tuple[BertForPreTraining, list]:
     """A model and the cache of one forward, with P labels in every sequence."""
     rng = np.random.default_rng(0)
-    model = BertForPreTraining(config)
+    model = kind(config)
     labels = np.full((B, S), -100)
     labels[:, 1 : 1 + P] = rng.integers(config.vocab_size, size=(B, P))
     ids = rng.integers(config.vocab_size, size=(B, S))
@@ -82,6 +83,16 @@ def test_the_activations_are_those_that_the_caches_hold(activation, dropout):
     )
     model, cache = training_forward(config)
     assert held_bytes(cache, model.buffers.value) == step_cost(config, B, S, P).activation_bytes
+
+
+@pytest.mark.parametrize("normalisation", ["pre", "post"])
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_what_pre_ln_and_rotary_positions_hold_besides(normalisation, positions):
+    config = ModernConfig(**SMALL.to_dict(), normalisation=normalisation, positions=positions)
+    model, cache = training_forward(config, ModernForPreTraining)
+    more = B * S * (12 + 1) * (normalisation == "pre")
+    more += 3 * S * 6 * (positions == "rotary")  # L layers, D = 6
+    assert held_bytes(cache, model.buffers.value) == step_cost(config, B, S, P).activation_bytes + 4 * more
 
 
 def test_a_new_activation_is_counted_without_being_told_of(monkeypatch):
