@@ -86,11 +86,18 @@ def _bare(function: ast.FunctionDef) -> ast.FunctionDef:
 
 
 def compiled(backward: Backward, tree: ast.FunctionDef) -> CodeType:
-    """The code object of ``tree``, which can stand in for that of ``backward``."""
-    module = ast.Module([tree], type_ignores=[])
+    """The code object of ``tree``, which can stand in for that of ``backward``.
+
+    It is compiled inside another function, from which a method that calls ``super()`` gets its class.
+    """
+    inner = copy.copy(tree)
+    if backward.function.__closure__:  # such a method; it must name the class even where its call is left out
+        inner.body = [*tree.body, ast.Expr(ast.Name("__class__", ast.Load()))]
+    outer = ast.parse("def outer(__class__): pass")
+    outer.body[0].body = [inner, ast.Return(ast.Name(tree.name, ast.Load()))]
     namespace = dict(backward.function.__globals__)
-    exec(compile(module, f"mutant of {backward}", "exec"), namespace)
-    return namespace[tree.name].__code__
+    exec(compile(ast.fix_missing_locations(outer), f"mutant of {backward}", "exec"), namespace)
+    return namespace["outer"](None).__code__
 
 
 @contextmanager

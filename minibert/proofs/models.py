@@ -247,6 +247,7 @@ def output_cases(device: Device) -> list[Case]:
         ("  ends", spans, ["end_logits"], (), {}),
         ("  all outputs", spans, [*inside, "loss", "start_logits", "end_logits"], (), SPANS),
         ("SentenceEncoder, all outputs", sentences, [*inside, "embeddings"], (), {}),
+        ("  no embeddings", sentences, inside[5:], (), {}),
     ]
     cases = [embeddings_case(BertForMaskedLM, CONFIG, device, draw), _observed_case(device, draw)]
     for what, make, names, unused, batch in asked:
