@@ -59,8 +59,8 @@ def mask_tokens(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Replace the chosen tokens: 80 % by [MASK], 10 % left as they are, 10 % by any token at random.
 
-    ``shares`` are these percentages. Returns the new input_ids and the labels, both (n, S): the labels are the original tokens at the chosen
-    positions, and −100 elsewhere.
+    ``shares`` are these percentages. Returns the new input_ids and the labels, both (n, S): the labels are
+    the original tokens at the chosen positions, and −100 elsewhere.
     """
     labels = np.where(chosen, input_ids, np.int32(IGNORED))
     places = np.flatnonzero(chosen)
