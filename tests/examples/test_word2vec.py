@@ -1,9 +1,7 @@
 """Word2Vec: its gradient is proven, it draws pairs and negatives as the paper says, and it learns."""
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -197,10 +195,11 @@ def test_the_loss_falls_from_that_of_a_guess(toy, learned):
     assert [round(10 * progress) for progress, _ in told] == list(range(1, 11))
 
 
-def test_the_same_seed_gives_the_same_vectors(toy, learned):
-    assert np.array_equal(train(read_text([toy]), SMALL).vectors, learned.vectors)
-    other = train(read_text([toy]), SMALL.replace(seed=1))
-    assert not np.allclose(other.vectors, learned.vectors)
+def test_the_same_seed_gives_the_same_vectors(toy):
+    first, again, other = (
+        train(read_text([toy]), SMALL.replace(passes=2, seed=seed)).vectors for seed in (0, 0, 1)
+    )
+    assert np.array_equal(first, again) and not np.allclose(first, other)
 
 
 def test_a_diverging_run_says_so(toy):
@@ -248,15 +247,3 @@ def test_mistakes_are_one_line(toy, arguments, message, capsys, monkeypatch, tmp
     error = capsys.readouterr().err
     assert message in error and error.startswith("word2vec: error: ") and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_it_is_numpy_and_short():
-    source = Path(word2vec.__file__).read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= 350
-    imported = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            imported.add(node.module.split(".")[0])
-    assert imported - sys.stdlib_module_names == {"numpy", "scipy", "minibert"}
