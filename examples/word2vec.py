@@ -254,8 +254,10 @@ def train(
 ) -> WordVectors:
     """Learn vectors by stochastic gradient descent; ``tell`` is given the progress and the loss per pair.
 
-    A step adds up the gradients of its pairs instead of averaging them: it stands for B steps of one pair
-    each, so the learning rate means what it means in the original program, whatever B is.
+    A step adds up the gradients of its pairs instead of averaging them. It stands for B steps of one pair
+    each, so the learning rate means what it means in the original program, while B is small enough that few
+    pairs of a batch share a word.
+
     Raises UserError if no word has a neighbour.
     """
     rng = generator("word2vec", settings.seed)

@@ -338,7 +338,7 @@ def told(value: float | None, digits: int) -> str:
 
 def plot(cases: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """Correlations as bars, a group a set, a panel a model."""
-    figure, axes = new_axes(11, 0.6 + 3.2 * len(cases), nrows=len(cases), squeeze=False)
+    figure, axes = new_axes(11, 0.6 + 3.2 * len(cases), nrows=len(cases), sharey=True, squeeze=False)
     width = 0.8 / len(COLOURS)
     for one, (name, record) in zip(axes[:, 0], cases.items(), strict=True):
         sets = {title: found for title, found in record["pairs"].items() if found["shared"] >= FEWEST}
