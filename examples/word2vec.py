@@ -1,6 +1,6 @@
 """Word2Vec in one file: a vector for each word, learned from the words around it, by hand.
 
-    python examples/word2vec.py                   # reads the docstrings of Python and its packages
+    python examples/word2vec.py     # reads the docstrings of Python and its packages, in a minute or two
     python examples/word2vec.py novels/ --near love sea --out vectors.npz
 
 A word is known by the company it keeps. Skip-gram goes through a text and asks of each word which words stand
