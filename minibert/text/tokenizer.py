@@ -36,7 +36,8 @@ class PretrainedTokenizer:
     padding_side: ClassVar[str] = "right"
     pad_token_type_id: int = 0
     model_max_length: int | None = None
-    lowercase: bool = False
+    train: ClassVar[Callable[..., Any]]  # a class method that learns a vocabulary from texts
+    lowercase: bool = False  # of a class: what its models usually do
     tokens: list[str]
     vocab: dict[str, int]
     continues_word: np.ndarray
