@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from minibert import __version__
+from minibert.assets import model_folder
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
+from minibert.bert.encoder import BertEncoder
 from minibert.data import (
     BatchStream,
     Corpus,
@@ -39,6 +41,9 @@ from minibert.text import MODEL_TYPES, PretrainedTokenizer, learn_tokenizer, ope
 from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
 from minibert.train.metrics import peak_memory, read_metrics
+from minibert.variants import open_model
+from minibert.variants.distilbert_training import MaskedWordDistillation, take_layers
+from minibert.variants.electra_training import GENERATOR, ElectraGeneratorAndDiscriminator, generator_config
 
 EXAMPLES = 5  # masked sentences shown at the end
 
@@ -141,17 +146,22 @@ def _pretrain(
 
     with run.training(functools.partial(_needed_memory, settings, len(tokenizer))):
         model = _make_model(settings, run.device, tokenizer, checkpoint)
-        trainer = _make_trainer(run, settings, model, tokenizer, prepared, held_out, checkpoint)
+        teacher = _open_teacher(settings, run.device)
+        trainee = _learner(model, teacher)
+        trainer = _make_trainer(run, settings, model, trainee, tokenizer, prepared, held_out, checkpoint)
         if checkpoint is None:
             began = time.perf_counter()
             set_first_values(model, settings, prepared.train)
+            if teacher and settings.model is None:
+                taken = take_layers(model, teacher)
+                print(f"of the teacher's numbers the student has taken {taken:,}", flush=True)
             trainer.seconds = time.perf_counter() - began
         run.begin(
             [*list_checkpoints(run.folder), run.folder / "final"],
             ["config.json", "metrics.jsonl", "results.json", "loss.png"],
         )
         _run_phases(settings, trainer, tokenizer, prepared)
-    return _finish(run, settings, trainer, tokenizer, prepared, plateau)
+    return _finish(run, settings, trainer, model, tokenizer, prepared, plateau)
 
 
 def _needed_memory(settings: PretrainSettings, vocab_size: int) -> str:
@@ -181,7 +191,7 @@ def _find_start(run: Run, settings: PretrainSettings) -> Checkpoint | None:
     Raises UserError if the folder of the run does not allow what is asked for.
     """
     if not settings.resume:
-        run.check_new(settings.model)
+        run.check_new(settings.model, settings.teacher)
         return None
     newest = newest_checkpoint(run.folder)
     if newest is None:
@@ -197,18 +207,21 @@ def _make_model(
     device: Device,
     tokenizer: PretrainedTokenizer,
     checkpoint: Checkpoint | None,
-) -> BertForPreTraining:
+) -> Any:
     """The model of the checkpoint, or that of a folder, or a new one."""
-    kind = BertForPreTraining if settings.nsp else BertForMaskedLM
-    Model: Any = settings.family.models[kind]
     options: dict[str, Any] = {"device": device, "precision": settings.precision, "seed": settings.seed}
     if checkpoint is not None:
-        model = Model.from_pretrained(checkpoint.folder, **options)
+        model = _model_class(settings, checkpoint.folder).from_pretrained(checkpoint.folder, **options)
     elif settings.model is not None:
+        Model = _model_class(settings, settings.model)
         model = Model.from_pretrained(settings.model, **options | settings.changed_dropout)
     else:
-        model = Model(settings.model_config(len(tokenizer), tokenizer.pad_id), **options)
-    model.bert.encoder.recompute = settings.recompute
+        config = settings.model_config(len(tokenizer), tokenizer.pad_id)
+        generators = [generator_config(config, settings.generator_share)] if settings.family.together else []
+        model = _model_class(settings)(config, *generators, **options)
+    for module in model.modules():
+        if isinstance(module, BertEncoder):
+            module.recompute = settings.recompute
     config = model.config
     parameters = sum(parameter.size for parameter in model.buffers.parameters)
     print(
@@ -220,18 +233,47 @@ def _make_model(
     return model
 
 
-def set_first_values(model: BertForPreTraining, settings: PretrainSettings, documents: Documents) -> None:
+def _model_class(settings: PretrainSettings, folder: str | Path | None = None) -> Any:
+    """The class of a new model, or of that in a folder.
+
+    Of an ELECTRA that was not pre-trained here there may be the generator alone, which predicts masked words.
+    """
+    family = settings.family
+    if family.together and (folder is None or (model_folder(folder) / GENERATOR).is_dir()):
+        return family.together
+    return family.models[BertForPreTraining if settings.nsp else BertForMaskedLM]
+
+
+def _open_teacher(settings: PretrainSettings, device: Device) -> BertForMaskedLM | None:
+    if settings.teacher is None:
+        return None
+    options: dict[str, Any] = {"device": device, "precision": settings.precision}
+    return open_model(BertForMaskedLM, settings.teacher, **options)
+
+
+def _learner(model: Any, teacher: BertForMaskedLM | None) -> Any:
+    """What a trainer trains: the model, or the model with its teacher."""
+    if teacher is None:
+        return model
+    same = model.config.hidden_size == teacher.config.hidden_size
+    return MaskedWordDistillation(model, teacher, cosine_weight=1.0 if same else 0.0)
+
+
+def set_first_values(model: Any, settings: PretrainSettings, documents: Documents) -> None:
     """Change a new model's random values as the settings say."""
-    if settings.word_initializer == "counts":
-        count_words(model, documents, settings.seed)
-    if settings.attention_initializer == "neighbours":
-        look_at_neighbours(model)
+    together = isinstance(model, ElectraGeneratorAndDiscriminator)
+    for part in (model.discriminator, model.generator) if together else (model,):
+        if settings.word_initializer == "counts":
+            count_words(part, documents, settings.seed)
+        if settings.attention_initializer == "neighbours":
+            look_at_neighbours(part)
 
 
 def _make_trainer(
     run: Run,
     settings: PretrainSettings,
-    model: BertForPreTraining,
+    model: Any,
+    trainee: Any,
     tokenizer: PretrainedTokenizer,
     prepared: PreparedCorpus,
     held_out: Sequence[Mapping[str, Any]],
@@ -244,6 +286,7 @@ def _make_trainer(
     trainer = run.make_trainer(
         model,
         settings.steps,
+        trainee=trainee,
         folder=run.folder,
         trained_on=prepared.folder.name,
         save_model=functools.partial(_save_pretrained, model, tokenizer),
@@ -281,9 +324,11 @@ def _run_phases(
             trainer.run(phase.stop)
 
 
-def _save_pretrained(model: BertForPreTraining, tokenizer: PretrainedTokenizer, folder: Path) -> None:
+def _save_pretrained(model: Any, tokenizer: PretrainedTokenizer, folder: Path) -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if (folder / GENERATOR).is_dir():
+        tokenizer.save_pretrained(folder / GENERATOR)
 
 
 # -- After -------------------------------------------------------------------------------------------
@@ -293,6 +338,7 @@ def _finish(
     run: Run,
     settings: PretrainSettings,
     trainer: Trainer,
+    model: Any,
     tokenizer: PretrainedTokenizer,
     prepared: PreparedCorpus,
     plateau: tuple[float, float],
@@ -315,14 +361,16 @@ def _finish(
         "tokens": trainer.tokens,
         "training_text": _sizes(prepared.train),
         "held_out_text": _sizes(prepared.held_out),
-        "parameters": sum(parameter.size for parameter in trainer.model.buffers.parameters),
+        "parameters": sum(parameter.size for parameter in model.buffers.parameters),
         "environment": describe_environment(run.device) | last_checkpoint["environment"],
     }
     with atomic_folder(run.folder / "final") as unfinished:
-        _save_pretrained(trainer.model, tokenizer, unfinished)
-        write_pretrained_card(unfinished, settings, results)
+        _save_pretrained(model, tokenizer, unfinished)
+        if settings.objective == "masked":  # there is no card for the others
+            write_pretrained_card(unfinished, settings, results)
     if settings.objective == "masked":
-        _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
+        words = getattr(model, "generator", model)  # the model that predicts words
+        _print_examples(words, tokenizer, prepared.held_out, settings.seed)
     run.finish(results, _describe(summary, settings), trainer.seconds, trainer.tokens)
     print(f"written to {run.folder}: final/ (the model), metrics.jsonl, results.json, loss.png")
     return summary
@@ -382,4 +430,9 @@ def _describe(summary: dict[str, Any], settings: PretrainSettings) -> list[str]:
     if "held_out_nsp_accuracy" in summary:
         learned = "in order or swapped" if settings.family.sentence_order else "NSP"
         lines.append(f"held-out sentence pairs ({learned})  accuracy {summary['held_out_nsp_accuracy']:.2%}")
+    if "held_out_rtd_accuracy" in summary:
+        lines.append(
+            f"held-out replaced words  loss {summary['held_out_rtd_loss']:.3f} nats  "
+            f"accuracy {summary['held_out_rtd_accuracy']:.2%}"
+        )
     return lines
