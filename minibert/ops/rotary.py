@@ -22,7 +22,7 @@ def rotary_embedding(qkv: Array, num_heads: int, theta: float = 10000.0) -> tupl
     depends on the distance between them, and not on where they are. Fast angles tell near positions apart,
     slow ones far positions.
 
-    qkv (B, S, 3H): queries, keys and values side by side, of ``num_heads`` heads of an even size D → y alike.
+    qkv (B, S, 3H): queries, keys and values side by side, ``num_heads`` heads of even size D → y (B, S, 3H).
     """
     xp = get_array_module(qkv)
     length, half = qkv.shape[1], qkv.shape[2] // (6 * num_heads)  # D/2
