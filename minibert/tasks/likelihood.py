@@ -60,7 +60,7 @@ def pseudo_log_likelihoods(
         raise UserError(f"{type(model).__name__} has no head for masked words; use BertForMaskedLM")
     model.eval()
     features = [
-        Feature({"input_ids": np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)}, index)
+        Feature(_with_words(tokenizer, ids), index)
         for index, ids in enumerate(tokenizer.token_ids_batch(sentences))
     ]
     sentence, position = _copies(np.array([len(feature) - 2 for feature in features], int))
@@ -69,7 +69,7 @@ def pseudo_log_likelihoods(
         for start in range(0, len(sentence), batch_size):
             rows = slice(start, start + batch_size)
             batch = collate([features[index] for index in sentence[rows]], tokenizer.pad_id)
-            hidden = _hidden(batch["input_ids"], position[rows], tokenizer, scoring)
+            hidden = _hidden(batch.pop("words"), position[rows], scoring)
             log_p = _masked_log_probabilities(model, head, batch, position[rows], hidden, tokenizer.mask_id)
             np.add.at(sums, sentence[rows], log_p)
             bar.update(len(log_p))
@@ -87,15 +87,21 @@ def _copies(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(order, counts), 1 + np.arange(len(first_copy)) - first_copy
 
 
-def _hidden(
-    input_ids: np.ndarray, positions: np.ndarray, tokenizer: PretrainedTokenizer, scoring: str
-) -> np.ndarray:
+def _with_words(tokenizer: PretrainedTokenizer, ids: list[int]) -> dict[str, np.ndarray]:
+    """[CLS] ids [SEP], and the number of the word that each token belongs to; [CLS], like padding, has 0."""
+    words = tokenizer.word_numbers(ids)
+    return {
+        "input_ids": np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32),
+        "words": np.array([0, *words, words.max(initial=0) + 1], np.int32),
+    }
+
+
+def _hidden(words: np.ndarray, positions: np.ndarray, scoring: str) -> np.ndarray:
     """Which tokens of each row are hidden while the one at its position is scored: (B, S), (B,) → (B, S)."""
-    columns, position = np.arange(input_ids.shape[1]), positions[:, None]
+    columns, position = np.arange(words.shape[1]), positions[:, None]
     if scoring == "original":
         return columns == position
-    word = np.cumsum(~tokenizer.continues_word[input_ids], axis=1)  # the number of the word, (B, S)
-    return (word == np.take_along_axis(word, position, axis=1)) & (columns >= position)
+    return (words == np.take_along_axis(words, position, axis=1)) & (columns >= position)
 
 
 def _masked_log_probabilities(
