@@ -158,7 +158,7 @@ def _pairs_case(device: Device, draw: Draws, pooling: str, normalise: bool, targ
     return model_case(what, pairs, batch, _zeros(pairs), twin)
 
 
-def _outputs_case(
+def outputs_case(
     what: str,
     make: Make,
     draw: Draws,
@@ -250,7 +250,7 @@ def output_cases(device: Device) -> list[Case]:
     ]
     cases = [_embeddings_case(device, draw), _observed_case(device, draw)]
     for what, make, names, unused, batch in asked:
-        cases.append(_outputs_case(what, make, draw, names, unused, **batch))
+        cases.append(outputs_case(what, make, draw, names, unused, **batch))
     return cases
 
 
@@ -276,7 +276,7 @@ def _embeddings_case(device: Device, draw: Draws) -> Case:
     return Case("BertForMaskedLM, inputs_embeds", values, forward, backward, _zeros(model))
 
 
-class _Bends(Observer):
+class Bends(Observer):
     """Bends every value a little, y = x + c x² with a c for each name, and goes back through that.
 
     One value is replaced by a constant.
@@ -324,8 +324,8 @@ def _observed_case(device: Device, draw: Draws) -> Case:
     def forward(variables: dict[str, Array]) -> tuple[Any, Any]:
         used = bearing(variables, model, twin)
         stream = used.device.asarray(dropout_stream(seed=6, step=7))
-        context = Context(training=True, stream=stream, observer=_Bends(0.01))
-        context = context.with_observer(_Bends(-0.02, constant="bert.encoder.layer.0.intermediate"))
+        context = Context(training=True, stream=stream, observer=Bends(0.01))
+        context = context.with_observer(Bends(-0.02, constant="bert.encoder.layer.0.intermediate"))
         context = context.with_observer(_Turns()).with_observer(Observer())
         return used.forward(**batch, context=context)
 
