@@ -34,7 +34,7 @@ def product_backward(dout: Array, cache: Cache) -> tuple[Array, Array]:
     """
     x, weight = cache
     rows = x.reshape(-1, x.shape[-1])  # (R, K)
-    return dout @ weight.T, rows.T @ dout.reshape(-1, dout.shape[-1])
+    return dout @ weight.T, rows.T @ dout.reshape(len(rows), -1)
 
 
 def relative_shift(x: Array, first: Array, length: int) -> tuple[Array, Cache]:
@@ -45,7 +45,7 @@ def relative_shift(x: Array, first: Array, length: int) -> tuple[Array, Cache]:
     """
     xp = get_array_module(x)
     columns = first[:, None, :, None] + xp.arange(length)  # (B, 1, T, length)
-    return xp.take_along_axis(x, columns, axis=-1), (first, x.shape[-1])
+    return xp.take_along_axis(x, columns, -1), (first, x.shape[-1])
 
 
 def relative_shift_backward(dout: Array, cache: Cache) -> Array:
@@ -56,10 +56,9 @@ def relative_shift_backward(dout: Array, cache: Cache) -> Array:
     """
     first, columns = cache
     xp = get_array_module(dout)
-    length = dout.shape[-1]
     places = xp.arange(columns) - first[:, None, :, None]  # (B, 1, T, C)
-    taken = (places >= 0) & (places < length)
-    return xp.take_along_axis(dout, xp.clip(places, 0, length - 1), axis=-1) * taken
+    nearest = places.clip(0, dout.shape[-1] - 1)
+    return xp.take_along_axis(dout, nearest, -1) * (places == nearest)
 
 
 def relative_attention(
@@ -88,7 +87,8 @@ def relative_attention(
     query's distances begin in r, elsewhere (B, 1, T, S) is 1 for keys of another segment, else 0, and bias is
     (B, 1, T, S). → y (B, T, H). ``observe`` sees the steps that ``ops.observed_attention`` shows.
     """
-    num_heads = content_bias.shape[0]
+    num_heads, size = content_bias.shape
+    scale = 1.0 / math.sqrt(size)
     q, q_observed = observe("q", split_heads(q, num_heads))  # (B, A, T, D)
     k, k_observed = observe("k", split_heads(k, num_heads))  # (B, A, S, D)
     v, v_observed = observe("v", split_heads(v, num_heads))  # (B, A, S, D)
@@ -98,7 +98,7 @@ def relative_attention(
     distances = (q + position_bias[:, None]) @ r.mT  # (B, A, T, 2S − 1)
     shifted, shift_cache = relative_shift(distances, first, k.shape[2])
     scores = scores + shifted + elsewhere * ((q + segment_bias[:, None]) @ contrast)
-    scores = scores * (1.0 / math.sqrt(q.shape[-1])) + bias
+    scores = scores * scale + bias
     scores, scores_observed = observe("scores", scores)
     p, softmax_cache = softmax(scores)
     p, p_observed = observe("probabilities", p)
@@ -106,7 +106,7 @@ def relative_attention(
     y, y_observed = observe("context", merge_heads(dropped @ v))  # (B, T, H)
     observed = q_observed, k_observed, v_observed, scores_observed, p_observed, y_observed
     operands = q, k, v, r, content_bias, position_bias, segment_bias, contrast, elsewhere
-    return y, (operands, shift_cache, softmax_cache, dropped, dropout_cache, observed)
+    return y, (operands, num_heads, scale, shift_cache, softmax_cache, dropped, dropout_cache, observed)
 
 
 def relative_attention_backward(dout: Array, cache: Cache) -> tuple[Array, ...]:
@@ -121,12 +121,11 @@ def relative_attention_backward(dout: Array, cache: Cache) -> tuple[Array, ...]:
 
     q is in all three, so dq is the sum. u, w and t were broadcast over texts and queries, r over texts.
     """
-    operands, shift_cache, softmax_cache, dropped, dropout_cache, observed = cache
+    operands, num_heads, scale, shift_cache, softmax_cache, dropped, dropout_cache, observed = cache
     q, k, v, r, content_bias, position_bias, segment_bias, contrast, elsewhere = operands
     q_observed, k_observed, v_observed, scores_observed, p_observed, y_observed = observed
     xp = get_array_module(dout)
-    scale = 1.0 / math.sqrt(q.shape[-1])
-    dy = split_heads(observed_backward(dout, y_observed), q.shape[1])  # (B, A, T, D)
+    dy = split_heads(observed_backward(dout, y_observed), num_heads)  # (B, A, T, D)
     dp = observed_backward(dropout_backward(dy @ v.mT, dropout_cache), p_observed)  # (B, A, T, S)
     dscores = observed_backward(softmax_backward(dp, softmax_cache), scores_observed) * scale
     dv = observed_backward(dropped.mT @ dy, v_observed)
@@ -137,8 +136,9 @@ def relative_attention_backward(dout: Array, cache: Cache) -> tuple[Array, ...]:
     dr = (ddistances.mT @ (q + position_bias[:, None])).sum(axis=0)  # (A, 2S − 1, D)
     delsewhere = (dscores * elsewhere).sum(axis=-1, keepdims=True)  # (B, A, T, 1)
     from_segment = delsewhere @ contrast.mT  # (B, A, T, D)
-    dcontrast = (delsewhere * (q + segment_bias[:, None])).sum(axis=(0, 2))  # (A, D)
+    dcontrast = (delsewhere * (q + segment_bias[:, None])).sum(axis=2).sum(axis=0)  # (A, D)
     dq = observed_backward(from_content + from_position + from_segment, q_observed)
-    dbiases = [part.sum(axis=(0, 2)) for part in (from_content, from_position, from_segment)]  # (A, D) each
+    terms = from_content, from_position, from_segment
+    dbiases = [term.sum(axis=2).sum(axis=0) for term in terms]  # (A, D) each
     inputs = merge_heads(dq), merge_heads(dk), merge_heads(dv), merge_heads(dr[None])[0]
     return *inputs, *dbiases, xp.stack([-dcontrast, dcontrast])

@@ -6,9 +6,11 @@ from minibert import ops
 from minibert.devices import Device
 from minibert.dropout_bits import dropout_key
 from minibert.gradcheck import MASK, Case, Draws, function_case
+from minibert.nn import Context
 from minibert.ops.attention import attention, attention_backward
 from minibert.ops.relative_positions import relative_shift, relative_shift_backward
 from minibert.ops.stable_softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
+from minibert.proofs.models import Bends
 
 PROBABILITY = 0.3  # of dropout in the cases
 _KEY = dropout_key(seed=1, step=2, micro_batch=0, replica=0, site=3)
@@ -224,18 +226,21 @@ def _relative_cases(draw: Draws) -> list[Case]:
             relative_shift_backward,
             {"x": x(3, 2, 5, 7)},
         ),
-        function_case(
-            "relative_attention",
-            partial(
-                ops.relative_attention,
-                first=first,
-                elsewhere=elsewhere,
-                bias=ops.attention_bias(asarray(MASK), "float64"),
-                probability=PROBABILITY,
-                key=_KEY,
-                observe=lambda name, value: (value, None),
-            ),
-            ops.relative_attention_backward,
-            inputs | {"segments": x(2, 2, 3)},
+        *(
+            function_case(
+                name,
+                partial(
+                    ops.relative_attention,
+                    first=first,
+                    elsewhere=elsewhere,
+                    bias=ops.attention_bias(asarray(MASK), "float64"),
+                    probability=PROBABILITY,
+                    key=_KEY,
+                    observe=Context(observer=observer).observe,
+                ),
+                ops.relative_attention_backward,
+                inputs | {"segments": x(2, 2, 3)},
+            )
+            for name, observer in (("relative_attention", None), ("  observed", Bends(-0.01)))
         ),
     ]

@@ -72,11 +72,9 @@ def factorisation_orders(
     if (nothing := np.flatnonzero(chosen.any(axis=1) & ~(real & ~chosen).any(axis=1))).size:
         raise UserError(f"all tokens of text {nothing[0]} are to be predicted; leave one to predict from")
     counts = chosen.sum(axis=1)  # (B,)
-    width = int(counts.max(initial=0)) if targets is None else targets
+    width = max(1, counts.max(initial=0)) if targets is None else targets
     if counts.max(initial=0) > width:
-        raise UserError(
-            f"text {counts.argmax()} has {counts.max()} tokens to predict; expected at most {width}"
-        )
+        raise UserError(f"a text has {counts.max()} tokens to predict; expected at most {width}")
     place = np.where(chosen, _places(np.where(chosen, rng.random(ids.shape), 2.0)), -1)  # (B, S)
     perm_mask = chosen[:, None] & (place[:, :, None] <= place[:, None])  # j is not before i
     rows = np.cumsum(chosen, axis=1) - 1  # (B, S): which target a token is, from left to right

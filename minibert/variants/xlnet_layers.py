@@ -90,11 +90,12 @@ class XLNetEmbeddings(BertEmbeddings):
         words, word_cache = inputs_embeds, None
         if words is None:
             words, word_cache = ops.embedding(self.word_embeddings.weight.operand, input_ids)
+        length = words.shape[1]
         if targets:
             xp, shape = get_array_module(words), (len(words), targets, words.shape[2])
             words = xp.concatenate([words, xp.broadcast_to(self.mask_emb.operand, shape)], axis=1)
         hidden, dropout_cache = self.dropout.forward(words, context)
-        return hidden, Cache(self, targets, word_cache, dropout_cache)
+        return hidden, Cache(self, length, word_cache, dropout_cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array | None:
         """dout (B, S + P, H) → dinputs_embeds (B, S, H), or None if there were none.
@@ -102,10 +103,9 @@ class XLNetEmbeddings(BertEmbeddings):
         forward: all queries began as the same vector, so its derivative is the sum of theirs.
         """
         dhidden = self.dropout.backward(dout, cache.pop(self))
-        word_cache, targets = cache.pop(self), cache.pop(self)
-        length = dout.shape[1] - targets
-        if targets:
-            self.mask_emb.add_grad(dhidden[:, length:].sum(axis=(0, 1), keepdims=True))
+        word_cache, length = cache.pop(self), cache.pop(self)
+        dqueries = dhidden[:, length:].sum(axis=1, keepdims=True)  # (B, 1, H)
+        self.mask_emb.add_grad(dqueries.sum(axis=0, keepdims=True))
         if word_cache is None:
             return dhidden[:, :length]
         self.word_embeddings.weight.add_grad(ops.embedding_backward(dhidden[:, :length], word_cache))
@@ -152,7 +152,8 @@ class XLNetSelfAttention(Module):
     ) -> tuple[Array, Cache]:
         """hidden (B, T, H) → y (B, T, H)."""
         context = context or self.new_context()
-        content = hidden[:, : near.bias.shape[-1]]  # (B, S, H)
+        length = near.bias.shape[-1]
+        content = hidden[:, :length]  # (B, S, H)
         q, q_cache = self.query.forward(hidden)
         k, k_cache = self.key.forward(content)
         v, v_cache = self.value.forward(content)
@@ -173,7 +174,7 @@ class XLNetSelfAttention(Module):
             context.dropout_key(self.dropout.probability),
             context.observe,
         )
-        return y, Cache(self, q_cache, k_cache, v_cache, r_cache, cache)
+        return y, Cache(self, length, q_cache, k_cache, v_cache, r_cache, cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, T, H) → dhidden (B, T, H).
@@ -190,7 +191,7 @@ class XLNetSelfAttention(Module):
         dcontent = self.value.backward(dv, cache.pop(self))
         dcontent += self.key.backward(dk, cache.pop(self))
         dhidden = self.query.backward(dq, cache.pop(self))
-        dhidden[:, : dcontent.shape[1]] += dcontent
+        dhidden[:, : cache.pop(self)] += dcontent
         return dhidden
 
 
