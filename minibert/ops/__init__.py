@@ -26,12 +26,13 @@ from minibert.ops import (
     observed,
     optimise,
     pooling,
+    relative_positions,
     similarity,
     soft_targets,
     stable_softmax,
 )
 from minibert.ops.activations import ACTIVATIONS
-from minibert.ops.attention import attention_bias, split_heads
+from minibert.ops.attention import MASKED, attention_bias, split_heads
 from minibert.ops.cache import Cache
 from minibert.ops.crf import viterbi
 from minibert.ops.table import (
@@ -68,6 +69,10 @@ packed_attention, packed_attention_backward = replaceable_pair(
 )
 observed_attention, observed_attention_backward = replaceable_pair(
     observed.observed_attention, observed.observed_attention_backward
+)
+product, product_backward = replaceable_pair(relative_positions.product, relative_positions.product_backward)
+relative_attention, relative_attention_backward = replaceable_pair(
+    relative_positions.relative_attention, relative_positions.relative_attention_backward, activations=4
 )
 masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
     composites.masked_lm_loss, composites.masked_lm_loss_backward
@@ -106,6 +111,7 @@ POOLING = {name: pair(*functions) for name, functions in pooling.POOLING.items()
 
 __all__ = [
     "ACTIVATIONS",
+    "MASKED",
     "POOLING",
     "TABLE",
     "Cache",
@@ -149,10 +155,14 @@ __all__ = [
     "observed_attention_backward",
     "packed_attention",
     "packed_attention_backward",
+    "product",
+    "product_backward",
     "reference_only",
     "register",
     "relation_loss",
     "relation_loss_backward",
+    "relative_attention",
+    "relative_attention_backward",
     "require_kernels",
     "soft_cross_entropy",
     "soft_cross_entropy_backward",
