@@ -15,7 +15,7 @@ class BertPredictionHeadTransform(Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.embedding_size)
         self.LayerNorm = LayerNorm(config.embedding_size, config.layer_norm_eps)
-        self.activation = config.hidden_act
+        self.activation = config.head_act
 
     def forward(self, hidden: Array) -> tuple[Array, Cache]:
         """hidden (N, H) → y (N, E), in the size of the word vectors: E = H in BERT."""

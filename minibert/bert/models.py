@@ -41,6 +41,7 @@ class BertModel(BertPretrainedModel):
 
     embeddings_class: type[BertEmbeddings] = BertEmbeddings
     encoder_class: type[BertEncoder] = BertEncoder
+    has_pooler = True  # whether there can be one
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class BertModel(BertPretrainedModel):
         super().__init__(config)
         self.embeddings = self.embeddings_class(config)
         self.encoder = self.encoder_class(config)
-        self.pooler = BertPooler(config) if add_pooling_layer else None
+        self.pooler = BertPooler(config) if add_pooling_layer and self.has_pooler else None
         self._become_root(device, dtype, precision, seed)
 
     def prepare(self, **batch: Any) -> EncoderInputs:

@@ -28,10 +28,15 @@ def add(commands: Any) -> None:
     source.add_argument("--preset", metavar="NAME", help=f"{', '.join(PRESETS)} (default: base)")
     for flag, default, what in (
         ("--batch-size", 32, "sequences per step"),
-        ("--max-seq-length", 128, "tokens per sequence"),
         ("--max-predictions", 20, "tokens to predict per sequence"),
     ):
         parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{what} (default: {default})")
+    parser.add_argument(
+        "--max-seq-length",
+        type=int,
+        metavar="N",
+        help="tokens per sequence (default: 128, or as many as the model can read)",
+    )
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="float32", help="precision (default: %(default)s)"
     )
@@ -45,6 +50,7 @@ def add(commands: Any) -> None:
 def _run(flags: argparse.Namespace) -> None:
     preset = flags.preset or "base"
     config = open_config(flags.folder) if flags.folder else BertConfig.preset(preset)
-    sizes = flags.batch_size, flags.max_seq_length, flags.max_predictions
+    length = min(128, config.longest_sequence) if flags.max_seq_length is None else flags.max_seq_length
+    sizes = flags.batch_size, length, flags.max_predictions
     step = describe_step(config, *sizes, flags.precision, flags.recompute)
     print(flags.folder or preset, describe_parameters(config), step, sep="\n\n")

@@ -18,6 +18,7 @@ class Sizes:
     """Fields that every configuration has, each with a default of its own."""
 
     hidden_size: int
+    hidden_act: str
     num_hidden_layers: int
     max_position_embeddings: int
 
@@ -82,6 +83,16 @@ class PretrainedConfig(Sizes):
     def embedding_size(self) -> int:
         """E, the size of a word's vector: H in BERT, less in some of its descendants."""
         return self.hidden_size
+
+    @property
+    def head_act(self) -> str:
+        """The activation of the masked-word head."""
+        return self.hidden_act
+
+    @property
+    def different_layers(self) -> int:
+        """How many layers have weights of their own: all of them, except in ALBERT."""
+        return self.num_hidden_layers
 
     @property
     def longest_sequence(self) -> int:

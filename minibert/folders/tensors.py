@@ -15,7 +15,10 @@ from minibert.folders.weights import STORAGE, StoredTensor, list_names
 from minibert.nn import Module, Parameter
 
 # What may be missing from a file, each part as a whole; the model then initialises it.
-HEADS = ("pooler.", "cls.predictions.", "cls.seq_relationship.", "classifier.", "crf.", "qa_outputs.")
+HEADS: tuple[str, ...] = (
+    *("pooler.", "cls.predictions.", "cls.seq_relationship.", "classifier.", "crf.", "qa_outputs."),
+    *("pre_classifier.", "discriminator_predictions."),  # of DistilBERT and ELECTRA
+)
 
 # Second names of tensors that some files hold twice, or only under this name.
 TIED = {
@@ -68,6 +71,11 @@ def match_tensors(model: Module, stored: dict[str, StoredTensor], folder: Path, 
         [name for key, (name, _) in parameters.items() if key in missing],
         [tensor.name for key, tensor in tensors.items() if key not in parameters and key not in CONSTANTS],
     )
+
+
+def without_constants(stored: dict[str, StoredTensor], renamed: Names = ()) -> dict[str, StoredTensor]:
+    """The tensors without `CONSTANTS`."""
+    return {name: tensor for name, tensor in stored.items() if _common_name(name, renamed) not in CONSTANTS}
 
 
 def without_heads(stored: dict[str, StoredTensor], renamed: Names = ()) -> dict[str, StoredTensor]:
@@ -180,7 +188,7 @@ def check_complete(match: Match, folder: Path, model: Module) -> None:
     """Raise UserError if a part of the model is missing from the files."""
     if match.missing:
         raise UserError(
-            f"{folder} has no {_heads_among(match.missing)}, which a {type(model).__name__} needs; "
+            f"{folder} has no {_heads_among(match.missing)}, which {type(model).__name__} needs; "
             "train it first"
         )
 

@@ -37,6 +37,8 @@ def check_frozen_layers(config: BertConfig, layers: int) -> None:
     count = config.num_hidden_layers
     if not 0 <= layers <= count:
         raise UserError(f"cannot freeze {layers} layers: the encoder has {count}; give 0 to {count}")
+    if config.different_layers == 1 and 0 < layers < count:
+        raise UserError(f"cannot freeze {layers} layers: all {count} are the same one; give 0 or {count}")
 
 
 def unfreeze(model: BertPretrainedModel) -> None:
@@ -55,7 +57,7 @@ def layerwise_lr(model: BertPretrainedModel, decay: float) -> None:
         raise UserError(f"decay must be above 0 and at most 1, got {decay}")
     _set(model, "lr_scale", 1.0)
     encoder = encoder_of(model)
-    upwards = [encoder.embeddings, *encoder.encoder.layer]
+    upwards = [encoder.embeddings, *dict.fromkeys(encoder.encoder.layer)]  # ALBERT's one layer only once
     for depth, part in enumerate(reversed(upwards), start=1):
         _set(part, "lr_scale", decay**depth)
 

@@ -18,7 +18,6 @@ from minibert.errors import UserError
 from minibert.files import atomic_file, read_json
 from minibert.heads import SentenceEncoder
 from minibert.text import PretrainedTokenizer, open_tokenizer
-from minibert.text.bert_tokenizer import CONFIG_KEYS
 from minibert.variants import open_model
 
 # Where the sentence-transformers library finds the length that texts are cut to: {"max_seq_length": tokens}.
@@ -93,8 +92,9 @@ class TextEncoder:
         for name, parameter in sorted(self.model.named_parameters()):
             digest.update(name.encode())
             digest.update(np.ascontiguousarray(to_numpy(parameter.value), "<f4").data)
-        options = [getattr(self.tokenizer, name) for name in CONFIG_KEYS if name != "model_max_length"]
-        told = [self.model.pooling, self.max_length, self.tokenizer.tokens, options]
+        tokenizer = self.tokenizer
+        options = [getattr(tokenizer, name) for name in tokenizer.config_keys if name != "model_max_length"]
+        told = [self.model.pooling, self.max_length, tokenizer.tokens, options, *tokenizer.rules()]
         digest.update(json.dumps(told).encode())
         return digest.hexdigest()
 

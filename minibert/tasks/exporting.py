@@ -11,13 +11,14 @@ from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
 from minibert.folders.names import name_in_file
 from minibert.folders.shards import replacing_weights
-from minibert.folders.tensors import CONSTANTS, check_type, encoder_tensors
+from minibert.folders.tensors import check_type, encoder_tensors, without_constants
 from minibert.folders.weights import DTYPES, INDEX_NAME, open_weights
 from minibert.heads.sentence import POOLING_FOLDER
 from minibert.tasks.task import TASK_FILE
 from minibert.variants import family, open_config
 
-COMPANIONS = (".txt", ".json", ".md", ".png")  # vocabulary, tokenizer, task, model card and its pictures
+# Vocabulary, tokenizer, task, model card and its pictures.
+COMPANIONS = (".txt", ".json", ".model", ".md", ".png")
 NOT_COMPANIONS = ("config.json", INDEX_NAME, "state.json")  # two are made again, the last is a checkpoint's
 
 POSITION_TABLE = "embeddings.position_embeddings.weight"
@@ -53,13 +54,13 @@ def export(
         raise UserError(f"{output} exists already; choose another --output")
     config = read_json(folder / "config.json") | resized
     left_out: tuple[str, ...] = NOT_COMPANIONS
+    encoder = members.models[BertModel]
+    stored = without_constants(stored, encoder.tensor_names)
     if encoder_only:
-        encoder = members.models[BertModel]
         named = encoder_tensors(stored, folder, encoder.tensor_names).items()
         stored = {name_in_file(name, encoder.tensor_names): tensor for name, tensor in named}
         config["architectures"] = [encoder.__name__]
         left_out += (TASK_FILE,)
-    stored = {name: tensor for name, tensor in stored.items() if name.removeprefix("bert.") not in CONSTANTS}
     for tensor in stored.values():
         check_type(tensor)
     types = {tensor.dtype for tensor in stored.values()}

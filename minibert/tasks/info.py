@@ -240,7 +240,9 @@ def describe_parameters(config: BertConfig) -> str:
                 start += matrix.count
                 lines.append(_row(matrix.name, " × ".join(map(str, matrix.shape)), matrix.count, start))
             lines.append(_row(f"= {part}", "", count, total))
-        if part == f"layer {config.num_hidden_layers - 1}":
+        if part == "layer 0" and config.different_layers < config.num_hidden_layers:
+            lines.append(_row(f"= layers: layer 0, {config.num_hidden_layers} times", "", count, total))
+        elif part == f"layer {config.num_hidden_layers - 1}":
             lines.append(_row(f"= layers: {config.num_hidden_layers} like layer 0", "", in_layers, total))
     lines.append(_row(f"= the pre-training model ({whole})", "", total, total))
     lines.append(f"The decoder of masked words is {words} again, counted once.")

@@ -17,7 +17,7 @@ from minibert.heads import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
-from minibert.text import open_tokenizer
+from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.variants import family, open_config
 
 
@@ -129,10 +129,19 @@ def write_model_card(
         *_section("Training", _code("sh", command), _table(("setting", "value"), recipe.items())),
         *_section("Results", *_results(scores or {}, scored_on, best)),
         *(part for title, text in (sections or {}).items() for part in _section(title, text)),
-        *_section("Use", "FOLDER is this folder.", _code("sh", kind.command), _code("python", kind.python)),
+        *_section("Use", "FOLDER is this folder.", *_use(kind, open_tokenizer(folder))),
         *_section("Limits", "\n".join(f"- {limit}" for limit in (*LIMITS, *limits))),
     ]
     write_text(folder / "README.md", "\n\n".join(filter(None, parts)) + "\n")
+
+
+def _use(kind: Kind, tokenizer: PretrainedTokenizer) -> list[str]:
+    """The command and the code, with the mask as this tokenizer writes it."""
+    mask = tokenizer.special_tokens["mask_token"]
+    return [
+        _code("sh", kind.command.replace("[MASK]", mask)),
+        _code("python", kind.python.replace("[MASK]", mask)),
+    ]
 
 
 def _metadata(kind: Kind, model_type: str, licence: str | None) -> str:

@@ -55,7 +55,7 @@ def prepare(settings: PretrainSettings) -> tuple[PretrainedTokenizer, PreparedCo
     corpus = open_corpus(settings.corpus, settings.layout)
     print(corpus.describe(), flush=True)
     tokenizer = _vocabulary(settings, corpus, show_progress)
-    key = _hash(corpus.fingerprint(), tokenizer.tokens, tokenizer.lowercase)
+    key = _hash(corpus.fingerprint(), tokenizer.tokens, tokenizer.lowercase, *tokenizer.rules())
     prepared = prepare_corpus(
         corpus,
         tokenizer,
@@ -196,11 +196,7 @@ def _make_model(
     if checkpoint is not None:
         model = open_model(Model, checkpoint.folder, **options)
     elif settings.model is not None:
-        if settings.dropout is not None:
-            options |= dict.fromkeys(
-                ("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout
-            )
-        model = open_model(Model, settings.model, **options)
+        model = open_model(Model, settings.model, **options, **settings.changed_dropout)
     else:
         model = Model(settings.model_config(vocab_size), **options)
     model.bert.encoder.recompute = settings.recompute
@@ -346,7 +342,9 @@ def masked_sentences(
     """
     rng = np.random.default_rng([seed, 0x6D61736B])  # a stream of its own
     unusable = {tokenizer.unk_id, tokenizer.mask_id}
-    is_word = np.array([token.isalpha() and len(token) >= 3 for token in tokenizer.tokens])  # (V,)
+    texts = [tokenizer.token_text(i).strip() for i in range(len(tokenizer))]
+    is_word = np.array([text.isalpha() and len(text) >= 3 for text in texts])  # (V,)
+    is_word &= ~tokenizer.continues_word
     for _ in range(1000):
         bounds = documents.sentence_bounds(int(rng.integers(len(documents))))
         sentence = int(rng.integers(len(bounds) - 1))
@@ -355,7 +353,7 @@ def masked_sentences(
         candidates = np.flatnonzero(is_word[ids] & ~continued)
         if 6 <= len(ids) <= 24 and len(candidates) and unusable.isdisjoint(ids.tolist()):
             place = int(rng.choice(candidates))
-            answer = tokenizer.tokens[ids[place]]
+            answer = texts[ids[place]]
             ids[place] = tokenizer.mask_id
             yield tokenizer.decode(ids), answer
 

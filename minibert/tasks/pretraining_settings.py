@@ -218,6 +218,11 @@ class PretrainSettings(RunSettings):
             if getattr(self, name) != "normal":
                 raise UserError(f"{name} is for a new model, but {self.model} has learned; leave it out")
         config = open_config(self.model)
+        if self.nsp and config.model_type != "bert":
+            raise UserError(
+                f"{self.model} is of type {config.model_type!r}, which does not predict the next sentence; "
+                "set nsp to false (--no-nsp)"
+            )
         values = {"tokenizer": self.model, "vocab_size": config.vocab_size}
         values |= {name: getattr(config, name) for name in SIZES}
         sizes = (config.num_hidden_layers, config.hidden_size)
@@ -236,20 +241,14 @@ class PretrainSettings(RunSettings):
         return self.vocab_size or USUAL_VOCAB_SIZE
 
     def model_config(self, vocab_size: int) -> BertConfig:
-        """The preset with the sizes that were changed, for a vocabulary of this size.
+        """That of ``model``, or the preset with the sizes that were changed, for a vocabulary of this size.
 
         Raises UserError if the sizes do not fit together, or the sequences do not fit the model's positions.
         """
-        sizes = {name: getattr(self, name) for name in SIZES}
-        config = BertConfig.preset(
-            self.preset or USUAL_PRESET,
-            vocab_size=vocab_size,
-            hidden_dropout_prob=self.dropout or 0.0,
-            attention_probs_dropout_prob=self.dropout or 0.0,
-            initializer_range=self.initializer_range,
-            position_initializer=self.position_initializer,
-            **{name: size for name, size in sizes.items() if size is not None},
-        )
+        if self.model is None:
+            config = self._new_config(vocab_size)
+        else:
+            config = open_config(self.model, **self.changed_dropout)
         for name in ("max_seq_length", "long_seq_length"):
             if (getattr(self, name) or 0) > config.longest_sequence:
                 raise UserError(
@@ -258,6 +257,24 @@ class PretrainSettings(RunSettings):
                     "max_position_embeddings (--positions)"
                 )
         return config
+
+    @property
+    def changed_dropout(self) -> dict[str, float]:
+        """What ``dropout`` changes in the configuration of ``model``."""
+        names = () if self.dropout is None else ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        return dict.fromkeys(names, self.dropout or 0.0)
+
+    def _new_config(self, vocab_size: int) -> BertConfig:
+        sizes = {name: getattr(self, name) for name in SIZES}
+        return BertConfig.preset(
+            self.preset or USUAL_PRESET,
+            vocab_size=vocab_size,
+            hidden_dropout_prob=self.dropout or 0.0,
+            attention_probs_dropout_prob=self.dropout or 0.0,
+            initializer_range=self.initializer_range,
+            position_initializer=self.position_initializer,
+            **{name: size for name, size in sizes.items() if size is not None},
+        )
 
     @property
     def split(self) -> dict[str, Any]:

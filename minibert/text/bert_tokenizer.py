@@ -12,10 +12,11 @@ from minibert.assets import model_folder, model_names
 from minibert.errors import UserError
 from minibert.files import read_json, read_text, write_json, write_text
 from minibert.text.learn import count_words, learn_vocabulary
-from minibert.text.normalise import CHUNK, Memo, Normaliser, chunk_size, chunks
+from minibert.text.normalise import CHUNK, Normaliser, chunks
 from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
 from minibert.text.tokenizer_files import (
     check_added_tokens,
+    listed_tokens,
     read_config,
     read_option,
     read_options,
@@ -66,10 +67,10 @@ class BertTokenizer(PretrainedTokenizer):
     """
 
     special_tokens = SPECIAL_TOKENS
+    config_keys = CONFIG_KEYS
     ORIGINAL: ClassVar[dict[str, Any]] = dict(
         max_characters_per_word=200, protect_special_tokens=False, original_characters=True
     )
-    CACHED_CHARACTERS = 2**21
 
     def __init__(
         self,
@@ -102,9 +103,7 @@ class BertTokenizer(PretrainedTokenizer):
         self._wordpiece = WordPiece(self.vocab, self.unk_id, max_characters_per_word)
         protected = "|".join(map(re.escape, SPECIAL_TOKENS.values()))
         self._special = re.compile(protected if protect_special_tokens else "(?!)")  # (?!) never matches
-        self._chunk_ids = Memo(self._compute_chunk_ids, self.CACHED_CHARACTERS, chunk_size)
-        # Spans, pairs of numbers, take several times as much memory as ids.
-        self._chunk_spans = Memo(self._compute_chunk_spans, self.CACHED_CHARACTERS // 4, chunk_size)
+        self._chunk_ids, self._chunk_spans = self._memos(self._compute_chunk_ids, self._compute_chunk_spans)
 
     # ---------------------------------------------------------------- making, reading, writing
 
@@ -184,6 +183,7 @@ class BertTokenizer(PretrainedTokenizer):
         config_file = folder / "tokenizer_config.json"
         if config_file.exists():
             config = read_config(config_file, SPECIAL_TOKENS, "BERT")
+            listed_tokens(config_file, config, SPECIAL_TOKENS.values())
             found |= read_options(config_file, config, CONFIG_KEYS)
         return cls._from_tokens(tokens, vocab_file, found | options)
 

@@ -33,8 +33,9 @@ def open_tokenizer(folder: str | Path, **options: Any) -> PretrainedTokenizer:
     """The tokenizer in a pretrained folder of any family, or BERT's of a bare vocabulary file.
 
     Its class is the one that ``tokenizer_config.json`` names, or else that of the ``model_type`` in
-    ``config.json``, or else BERT's. ``options`` override what the files say. Raises UserError for a class or
-    type that is not known, and as the class's ``from_pretrained`` does.
+    ``config.json``, or else RoBERTa's if there is a ``vocab.json``, or else BERT's. ``options`` override what
+    the files say. Raises UserError for a class or type that is not known, and as the class's
+    ``from_pretrained`` does.
     """
     return _tokenizer_class(model_folder(folder)).from_pretrained(folder, **options)
 
@@ -50,7 +51,7 @@ def _tokenizer_class(folder: Path) -> type[PretrainedTokenizer]:
             if name.removesuffix("Fast") not in known:
                 raise UserError(f"{file}: {key} is {name!r}; expected one of {', '.join(known)}")
             return known[name.removesuffix("Fast")]
-    return BertTokenizer
+    return RobertaTokenizer if (folder / "vocab.json").is_file() else BertTokenizer
 
 
 def _says_nothing(name: str) -> bool:

@@ -5,7 +5,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from minibert.text.normalise import WHITE_SPACE, Memo, chunk_size
 from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
 from minibert.text.tokenizer_files import (
     check_added_tokens,
+    listed_tokens,
     read_config,
     read_option,
     read_options,
@@ -79,7 +80,7 @@ class RobertaTokenizer(PretrainedTokenizer):
     """
 
     special_tokens = SPECIAL_TOKENS
-    CACHED_CHARACTERS: ClassVar[int] = 2**21
+    config_keys = CONFIG_KEYS
 
     def __init__(
         self,
@@ -105,9 +106,7 @@ class RobertaTokenizer(PretrainedTokenizer):
         pairs = BytePairs(self.vocab, self.merges)
         self._special = re.compile("|".join(map(re.escape, special)))
         self._pre_token_ids = Memo(pairs.ids, self.CACHED_CHARACTERS, chunk_size)
-        self._block_ids = Memo(self._compute_block_ids, self.CACHED_CHARACTERS, chunk_size)
-        # Spans, pairs of numbers, take several times as much memory as ids.
-        self._block_spans = Memo(self._compute_block_spans, self.CACHED_CHARACTERS // 4, chunk_size)
+        self._block_ids, self._block_spans = self._memos(self._compute_block_ids, self._compute_block_spans)
 
     # ---------------------------------------------------------------- making, reading, writing
 
@@ -180,8 +179,8 @@ class RobertaTokenizer(PretrainedTokenizer):
         if config_file.exists():
             config = read_config(config_file, FILE_TOKENS, "RoBERTa")
             found |= read_options(config_file, config, CONFIG_KEYS)
-            added = config.get("added_tokens_decoder") or {}
-            found |= _mask_option(config_file, [*added.values(), config.get("mask_token")])
+            listed = listed_tokens(config_file, config, FILE_TOKENS.values())
+            found |= _mask_option(config_file, [*listed, config.get("mask_token")])
         try:
             return cls(tokens, merges, **(found | options))
         except UserError as error:
@@ -227,6 +226,10 @@ class RobertaTokenizer(PretrainedTokenizer):
             else:
                 ids.append(self.vocab[special])
         return ids
+
+    def rules(self) -> list[Any]:
+        """The merges, and whether <mask> takes the white space before it."""
+        return [self.merges, self.mask_strips_space]
 
     def word_token_ids(self, word: str) -> list[int]:
         """`token_ids` of a word with the space before it, which is part of its first token."""

@@ -1,13 +1,14 @@
 """What all tokenizers have in common: the special tokens around texts, pairs, truncation, padding."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
 
 from minibert.errors import UserError
+from minibert.text.normalise import Memo, chunk_size
 
 MOST_PADDING = 128  # rows that a model may have beyond its vocabulary without looking suspicious
 
@@ -30,6 +31,8 @@ class PretrainedTokenizer:
     """
 
     special_tokens: ClassVar[dict[str, str]]  # the five that a model needs or more, by Hugging Face's names
+    config_keys: ClassVar[dict[str, str]]  # our options and their names in tokenizer_config.json
+    CACHED_CHARACTERS: ClassVar[int] = 2**21  # of pieces of text whose ids are remembered
     padding_side: ClassVar[str] = "right"
     pad_token_type_id: int = 0
     model_max_length: int | None = None
@@ -47,6 +50,14 @@ class PretrainedTokenizer:
             self.vocab[self.special_tokens[name]]
             for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
         )
+
+    def _memos(self, ids_of: Callable[[str], Any], spans_of: Callable[[str], Any]) -> tuple[Memo, Memo]:
+        """The ids of pieces of text, and their spans, computed once and remembered.
+
+        Spans, pairs of numbers, take several times as much memory as ids, so fewer are held.
+        """
+        most = self.CACHED_CHARACTERS
+        return Memo(ids_of, most, chunk_size), Memo(spans_of, most // 4, chunk_size)
 
     @property
     def vocab_size(self) -> int:
@@ -90,6 +101,10 @@ class PretrainedTokenizer:
     def token_ids(self, text: str) -> list[int]:
         """The token ids of a text, without special tokens. Raises UserError for lone surrogates."""
         raise NotImplementedError
+
+    def rules(self) -> list[Any]:
+        """What besides tokens and options decides which ids a text has, as JSON can hold it."""
+        return []
 
     def word_token_ids(self, word: str) -> list[int]:
         """`token_ids` of a word that stands in a sentence, with spaces around it."""

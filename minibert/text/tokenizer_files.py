@@ -12,11 +12,11 @@ _COUNTS = ("model_max_length", "max_characters_per_word", "max_input_chars_per_w
 _MAY_BE_NULL = ("strip_accents", "model_max_length")
 
 
-def read_config(path: Path, special_tokens: Mapping[str, str], kind: str) -> dict[str, Any]:
+def read_config(path: Path, special_tokens: Mapping[str, str], kind: str | None = None) -> dict[str, Any]:
     """A ``tokenizer_config.json``, for `read_options`.
 
-    Raises UserError for a damaged file, for special tokens other than ``special_tokens``, which are those of
-    this ``kind`` of model ("BERT"), and for added tokens.
+    Raises UserError for a damaged file, and for special tokens other than ``special_tokens``, which are those
+    of this ``kind`` of model ("BERT").
     """
     config = read_json(path, "tokenizer configuration")
     if not isinstance(config, dict):
@@ -26,11 +26,10 @@ def read_config(path: Path, special_tokens: Mapping[str, str], kind: str) -> dic
         if isinstance(found, dict):  # older versions of transformers wrote {"content": "[CLS]", …}
             found = found.get("content")
         if found != token:
-            raise UserError(f"{path}: {name} is {found!r}, but {kind}'s is {token!r}; use a {kind} tokenizer")
-    added = config.get("added_tokens_decoder") or {}
-    if not isinstance(added, dict) or not all(isinstance(entry, dict) for entry in added.values()):
-        raise UserError(f"{path}: added_tokens_decoder should be an object of objects; restore or remake it")
-    check_added_tokens(path, [entry.get("content") for entry in added.values()], special_tokens.values())
+            right = (
+                f"{kind}'s is {token!r}; use a {kind}" if kind else f"here it must be {token!r}; use another"
+            )
+            raise UserError(f"{path}: {name} is {found!r}, but {right} tokenizer")
     if isinstance(length := config.get("model_max_length"), int | float) and length > 1e9:
         del config["model_max_length"]  # transformers writes 1e30 for "no limit"
     return config
@@ -50,6 +49,17 @@ def read_option(path: Path, values: Mapping[str, Any], key: str) -> Any:
         expected = "a whole number, at least 1" if key in _COUNTS else "true or false"
         raise UserError(f"{path}: {key} is {reprlib.repr(value)}; expected {expected}")
     return value
+
+
+def listed_tokens(
+    path: Path, config: Mapping[str, Any], special_tokens: Collection[str]
+) -> list[Mapping[str, Any]]:
+    """The entries for tokens in a ``tokenizer_config.json``. Raises UserError if one is not special."""
+    added = config.get("added_tokens_decoder") or {}
+    if not isinstance(added, dict) or not all(isinstance(entry, dict) for entry in added.values()):
+        raise UserError(f"{path}: added_tokens_decoder should be an object of objects; restore or remake it")
+    check_added_tokens(path, [entry.get("content") for entry in added.values()], special_tokens)
+    return list(added.values())
 
 
 def check_added_tokens(path: Path, added: Iterable[Any], special_tokens: Collection[str]) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import math
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.text.metaspace import SPACE
 from minibert.text.sentencepiece import CONTROL, USER_DEFINED, read_sentencepiece
+from minibert.text.tokenizer_files import read_config, read_options
 
 if TYPE_CHECKING:
     from minibert.text.unigram_tokenizer import UnigramTokenizer
@@ -98,48 +98,22 @@ def _added_token(path: Path, entry: Any) -> AddedToken:
     return AddedToken(entry["content"], entry.get("special") is not False, entry.get("lstrip") is True)
 
 
-def read_config(
+def read_unigram_config(
     path: Path, special_tokens: Mapping[str, str], keys: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[AddedToken] | None]:
     """Options of a tokenizer, and its added tokens if there are any, from a ``tokenizer_config.json``.
 
-    ``keys`` are the names there of options that are true or false.
+    ``keys`` are the names of the options there, but for model_max_length.
     Raises UserError, naming the file, if it is damaged or its special tokens are others than these.
     """
-    config = read_json(path, "tokenizer configuration")
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: expected a JSON object; restore or remake it")
-    for name, token in special_tokens.items():
-        found = config.get(name, token)
-        if isinstance(found, dict):
-            found = found.get("content")
-        if found != token:
-            raise UserError(
-                f"{path}: {name} is {found!r}, but here it must be {token!r}; use another tokenizer"
-            )
-    options: dict[str, Any] = {
-        name: _checked(path, config, key, bool, "true or false")
-        for name, key in keys.items()
-        if key in config
-    }
-    length: Any = config.get("model_max_length")
-    if length is not None and not (isinstance(length, int | float) and length > 1e9):  # 1e30 is "no limit"
-        options["model_max_length"] = _checked(
-            path, config, "model_max_length", int, "a whole number, at least 1"
-        )
+    config = read_config(path, special_tokens)
+    options = read_options(path, config, {**keys, "model_max_length": "model_max_length"})
     listed = config.get("added_tokens_decoder") or {}
     extra = config.get("extra_special_tokens", config.get("additional_special_tokens"))
     if not isinstance(listed, dict) or not isinstance(extra, list | None):
         raise UserError(f"{path}: added tokens should be an object and a list; restore or remake it")
     added = [_added_token(path, entry) for entry in (*listed.values(), *(extra or ()))]
     return options, added if listed or extra is not None else None
-
-
-def _checked(path: Path, values: Mapping[str, Any], key: str, kind: type, expected: str) -> Any:
-    value = values[key]
-    if type(value) is not kind or (type(value) is int and value < 1):
-        raise UserError(f"{path}: {key} is {reprlib.repr(value)}; expected {expected}")
-    return value
 
 
 # ---------------------------------------------------------------- writing

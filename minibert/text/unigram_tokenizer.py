@@ -11,12 +11,11 @@ import numpy as np
 from minibert.errors import UserError
 from minibert.text.charsmap import CharacterMap
 from minibert.text.learn import count_words
-from minibert.text.learn_unigram import learn_unigram
 from minibert.text.metaspace import SPACE, MetaspaceNormaliser
-from minibert.text.normalise import WHITE_SPACE, Memo, chunk_size
+from minibert.text.normalise import WHITE_SPACE
 from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
 from minibert.text.unigram import Unigram
-from minibert.text.unigram_files import AddedToken, read_config, read_vocabulary, write_folder
+from minibert.text.unigram_files import AddedToken, read_unigram_config, read_vocabulary, write_folder
 
 
 class UnigramTokenizer(PretrainedTokenizer):
@@ -30,8 +29,6 @@ class UnigramTokenizer(PretrainedTokenizer):
     """
 
     added: ClassVar[tuple[AddedToken, ...]]  # those of a tokenizer that is given none
-    config_keys: ClassVar[dict[str, str]]  # our options and their names in tokenizer_config.json
-    CACHED_CHARACTERS = 2**21
 
     def __init__(
         self,
@@ -63,9 +60,7 @@ class UnigramTokenizer(PretrainedTokenizer):
         self._unigram = Unigram(list(zip(self.tokens, self.scores, strict=True)), self.unk_id)
         self._added = _pattern(self.added_tokens)
         self._stripping = {token.content for token in self.added_tokens if token.strips_left}
-        self._chunk_ids = Memo(self._compute_chunk_ids, self.CACHED_CHARACTERS, chunk_size)
-        # Spans, pairs of numbers, take several times as much memory as ids.
-        self._chunk_spans = Memo(self._compute_chunk_spans, self.CACHED_CHARACTERS // 4, chunk_size)
+        self._chunk_ids, self._chunk_spans = self._memos(self._compute_chunk_ids, self._compute_chunk_spans)
 
     def _with_named(self, added: Sequence[AddedToken]) -> tuple[AddedToken, ...]:
         """The added tokens, and those that have a name if they are not among them. In the order of ids."""
@@ -108,6 +103,9 @@ class UnigramTokenizer(PretrainedTokenizer):
         ``max_characters_per_word`` characters. ``progress`` shows two bars on stderr. ``options`` are those
         of the tokenizer.
         """
+        # Here, since SciPy brings BLAS threads of its own, which nothing else in this room needs.
+        from minibert.text.learn_unigram import learn_unigram
+
         refuse_single_text(texts)
         special = [token.content for token in cls.added]
         if vocab_size < len(special):
@@ -150,7 +148,9 @@ class UnigramTokenizer(PretrainedTokenizer):
     @classmethod
     def _from_file(cls, file: Path, config: Path | None, options: dict[str, Any]) -> Self:
         vocabulary = read_vocabulary(file)
-        found, extra = read_config(config, cls.special_tokens, cls.config_keys) if config else ({}, None)
+        found, extra = (
+            read_unigram_config(config, cls.special_tokens, cls.config_keys) if config else ({}, None)
+        )
         if extra is None:
             extra = [] if file.suffix != ".json" else list(cls.added)
         added = {token.content: token for token in (*extra, *vocabulary.added_tokens)}
@@ -171,6 +171,15 @@ class UnigramTokenizer(PretrainedTokenizer):
         if not isinstance(text, str):
             raise UserError(f"a text must be a str, not {type(text).__name__}")
         return list(chain.from_iterable(map(self._chunk_ids.__getitem__, self._normaliser.chunks(text))))
+
+    def rules(self) -> list[Any]:
+        """The scores, the compiled rules of normalisation, and the added tokens."""
+        charsmap = None if self.charsmap is None else self.charsmap.hex()
+        return [self.scores, charsmap, [[t.content, t.special, t.strips_left] for t in self.added_tokens]]
+
+    def token_text(self, token_id: int) -> str:
+        """A token as people read it, the space before it included."""
+        return self.tokens[token_id].replace(SPACE, " ")
 
     def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`token_ids`, and where in ``text`` each token is: text[start:stop], as (start, stop).

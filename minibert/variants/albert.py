@@ -80,6 +80,11 @@ class AlbertConfig(BertConfig):
                     f"{name} is {getattr(self, name)!r}; only ALBERTs with one shared layer are read"
                 )
 
+    @property
+    def different_layers(self) -> int:
+        """One: the layers are all the same."""
+        return 1
+
 
 class AlbertEmbeddings(ProjectedEmbeddings):
     """Word + position + token type in the size E, mapped to H."""

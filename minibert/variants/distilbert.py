@@ -11,7 +11,7 @@ In transformers, the head that answers questions also drops out a tenth of its i
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from minibert.bert.config import BertConfig
 from minibert.bert.models import BertForMaskedLM, BertModel, BertPretrainedModel
@@ -89,16 +89,14 @@ class _DistilBert(BertPretrainedModel):
     tensor_names = NAMES
 
     def make_encoder(self, config: BertConfig, add_pooling_layer: bool) -> BertModel:
-        return DistilBertModel(config, device=None)
+        return DistilBertModel(config, device=None, add_pooling_layer=add_pooling_layer)
 
 
 class DistilBertModel(_DistilBert, BertModel):
     """The encoder; it has no pooler."""
 
     embeddings_class = DistilBertEmbeddings
-
-    def __init__(self, config: BertConfig, **options: Any):
-        super().__init__(config, **options | {"add_pooling_layer": False})
+    has_pooler = False
 
 
 class DistilBertForMaskedLM(_DistilBert, BertForMaskedLM):

@@ -72,6 +72,11 @@ class ElectraConfig(BertConfig):
         super().__post_init__()
         check_size("embedding_size", self.embedding_size, LARGEST["hidden_size"])
 
+    @property
+    def head_act(self) -> str:
+        """GELU, whatever the layers have."""
+        return "gelu"
+
 
 class ElectraEmbeddings(ProjectedEmbeddings):
     """Word + position + token type in the size E, mapped to H if that differs."""
@@ -85,25 +90,18 @@ class _Electra(BertPretrainedModel):
     tensor_names = NAMES
 
     def make_encoder(self, config: BertConfig, add_pooling_layer: bool) -> BertModel:
-        return ElectraModel(config, device=None)
+        return ElectraModel(config, device=None, add_pooling_layer=add_pooling_layer)
 
 
 class ElectraModel(_Electra, BertModel):
     """The encoder of a generator or a discriminator; it has no pooler."""
 
     embeddings_class = ElectraEmbeddings
-
-    def __init__(self, config: BertConfig, **options: Any):
-        super().__init__(config, **options | {"add_pooling_layer": False})
+    has_pooler = False
 
 
 class ElectraForMaskedLM(_Electra, BertForMaskedLM):
-    """The generator: the encoder with the head that predicts masked words. Its activation is always GELU."""
-
-    def __init__(self, config: ElectraConfig, **options: Any):
-        super().__init__(config, **options)
-        assert self.cls.predictions  # it is what this class is for
-        self.cls.predictions.transform.activation = "gelu"
+    """The generator: the encoder with the head that predicts masked words."""
 
 
 class DiscriminatorHead(Module):

@@ -13,7 +13,7 @@ much text, and a vocabulary of bytes, in which nothing is unknown (``minibert.te
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from minibert.arrays import Array, get_array_module
 from minibert.bert.config import BertConfig
@@ -62,6 +62,11 @@ class RobertaConfig(BertConfig):
             )
 
     @property
+    def head_act(self) -> str:
+        """GELU, whatever the layers have."""
+        return "gelu"
+
+    @property
     def longest_sequence(self) -> int:
         """The most tokens that the model can read: the first position is that of the padding id + 1."""
         return self.max_position_embeddings - self.pad_token_id - 1
@@ -99,12 +104,7 @@ class RobertaModel(_Roberta, BertModel):
 
 
 class RobertaForMaskedLM(_Roberta, BertForMaskedLM):
-    """RoBERTa with the head that predicts masked words, whose activation is always GELU."""
-
-    def __init__(self, config: RobertaConfig, **options: Any):
-        super().__init__(config, **options)
-        assert self.cls.predictions  # it is what this class is for
-        self.cls.predictions.transform.activation = "gelu"
+    """RoBERTa with the head that predicts masked words."""
 
 
 class RobertaForSequenceClassification(_Roberta, BertForSequenceClassification):

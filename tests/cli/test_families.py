@@ -1,7 +1,9 @@
 """The commands with models of every family: each opens the folder by what ``config.json`` says."""
 
+import itertools
 import json
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ TEXTS = [
     "a fine film , ann .",
     "lee sings a bad song .",
 ]
+QUESTION = {"id": "1", "question": "who sings ?", "answers": [{"text": "ann", "answer_start": 0}]}
 WORDPIECE = BertTokenizer(
     "[PAD] [UNK] [CLS] [SEP] [MASK] ann lee sings is in rome a fine bad film song . ,".split()
 )
@@ -89,9 +92,44 @@ def test_fine_tuning_and_prediction(workplace, capsys, task, file, text):
     assert "examples" in capsys.readouterr().out
 
 
+def test_answers_in_passages(workplace, capsys):
+    data = [{"title": "films", "paragraphs": [{"context": text, "qas": [QUESTION]}]} for text in TEXTS[:1]]
+    Path("squad.json").write_text(json.dumps({"version": "1.1", "data": data}))
+    sizes = "--epochs 1 --batch-size 4 --max-length 30 --max-question 8 --stride 8"
+    run(f"finetune --task qa --model encoder --train squad.json --dev squad.json --name mine {sizes}")
+    capsys.readouterr()
+    run(f'predict --model runs/mine/best "who sings ?" --pair "{TEXTS[0]}"')
+    assert json.loads(capsys.readouterr().out)["prediction"] in TEXTS[0]
+
+
+def test_an_index_of_passages(workplace, capsys):
+    run("search index --model encoder --index ix --passages texts.txt")
+    capsys.readouterr()
+    run('search query --index ix "ann sings"')
+    assert "sings" in capsys.readouterr().out
+
+
+def test_more_pre_training(workplace, capsys):
+    name, tokenizer = workplace
+    documents = ["\n".join(order) for order in itertools.permutations(TEXTS)]
+    Path("corpus.txt").write_text("\n\n".join(documents) + "\n")
+    flags = "--corpus corpus.txt --held-out 0.3 --max-seq-length 16 --batch-size 2 --steps 2 --eval-batches 1"
+    if name != "bert":
+        assert main(shlex.split(f"pretrain --model words {flags} --name on --device cpu")) == 2
+        assert "which does not predict the next sentence" in capsys.readouterr().err
+    run(f"pretrain --model words --no-nsp {flags} --name on")
+    out = capsys.readouterr().out
+    assert "held-out masked words" in out and "was: " in out
+    assert "Ġ" not in out and "▁" not in out  # tokens are shown as people read them
+    mask = tokenizer.special_tokens["mask_token"]
+    run(f'fill-mask --model runs/on/final "ann sings a {mask} ."')
+    card = Path("runs/on/final/README.md").read_text()
+    assert f"a {mask} text" in card and ("[MASK]" in card) == (mask == "[MASK]")
+
+
 def test_what_it_is(workplace, capsys):
     name, _ = workplace
-    assert main(["info", "encoder", "--max-seq-length", "16"]) == 0
+    assert main(["info", "encoder"]) == 0  # which reads less than the usual 128 tokens
     assert FAMILIES[name].models[BertModel].__name__ in capsys.readouterr().out
     assert main(["export", "words", "--output", "half", "--dtype", "float16"]) == 0
     capsys.readouterr()

@@ -6,13 +6,15 @@ from minibert.devices import Device, resolve_device
 from minibert.gradcheck import CENTRAL_DIFFERENCES, COMPLEX_STEP, Case, check, check_adjoint
 from minibert.proofs import all_cases
 from minibert.proofs.models import output_cases
+from minibert.proofs.variants import variant_cases
 
 NAMES = [case.what.strip() for case in all_cases(resolve_device("cpu"))]
 # The complex step is the sharper proof and the quicker one. Central differences, which would also notice an
 # operation that is not analytic, are made of every operation, every layer and one model; by
 # `minibert gradcheck` of all.
 WITH_CENTRAL = NAMES.index("BertForPreTraining") + 1
-LOSSES = len(NAMES) - len(output_cases(resolve_device("cpu")))
+DESCENDANTS = len(variant_cases(resolve_device("cpu")))
+LOSSES = len(NAMES) - len(output_cases(resolve_device("cpu"))) - DESCENDANTS
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +59,17 @@ def test_nothing_is_let_off_as_zero_but_what_a_softmax_takes_out_and_an_unused_h
     assert len(others) == len(spans) + len(unused)
 
 
+def test_nothing_of_the_descendants_is_let_off_but_what_a_softmax_takes_out(gradient_cases):
+    zeros = {(case.what.strip(), name) for case in gradient_cases[-DESCENDANTS:] for name in case.zeros}
+    assert {(what, name) for what, name in zeros if not name.endswith("key.bias")} == {
+        ("answers", "qa_outputs.bias"),
+        ("answers", "bert.encoder.layer.1.output.LayerNorm.bias"),
+    }
+
+
 def test_with_all_outputs_every_parameter_counts(gradient_cases):
     everything = [case for case in gradient_cases if case.what.endswith("all outputs")]
-    assert len(everything) == 6
+    assert len(everything) == 7
     assert all("key.bias" in name for case in everything for name in case.zeros)
 
 

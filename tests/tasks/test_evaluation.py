@@ -173,5 +173,5 @@ def test_minimal_pairs_are_compared_by_the_scoring_that_was_asked_for(tmp_path, 
 
 def test_minimal_pairs_need_a_head_for_masked_words(tuned, tmp_path):
     (tmp_path / "a.jsonl").write_text(PAIR)
-    with pytest.raises(UserError, match=r"has no cls\.predictions, which a BertForMaskedLM needs"):
+    with pytest.raises(UserError, match=r"has no cls\.predictions, which BertForMaskedLM needs"):
         evaluate(tuned(Regress), tmp_path / "a.jsonl", layout={"recipe": "blimp"})

@@ -110,7 +110,7 @@ def test_files_are_read_as_in_training_or_as_is_said(tuned, tmp_path):
 def test_a_model_without_its_head_is_refused(tuned):
     folder = tuned(Tag, ["B-x", "O"])
     BertModel(BertConfig(vocab_size=len(TOKENIZER), **SIZES)).save_pretrained(folder)
-    with pytest.raises(UserError, match="tuned has no classifier, which a BertForTokenClassification needs"):
+    with pytest.raises(UserError, match="tuned has no classifier, which BertForTokenClassification needs"):
         open_task(folder)
 
 

@@ -113,18 +113,6 @@ def test_pickles_small_and_works_in_a_spawned_process():
             assert pool.apply(tokenizer.token_ids, ("lower",)) == [6, 7]
 
 
-@pytest.mark.parametrize("text", ["low \ud83d", "\udc00er"])
-def test_surrogates_are_refused_every_time(tokenizer, text):
-    for _ in range(2):
-        with pytest.raises(UserError, match="surrogate"):
-            tokenizer.token_ids(text)
-
-
-def test_what_is_no_text_is_refused(tokenizer):
-    with pytest.raises(UserError, match="must be a str, not int"):
-        tokenizer.token_ids(3)
-
-
 # ---------------------------------------------------------------- where tokens stand
 
 

@@ -122,22 +122,6 @@ def test_memory_is_bounded_in_text_without_spaces(monkeypatch):
     assert "low," * 1000 not in tokenizer._chunk_ids.keys() | tokenizer._chunk_spans.keys()
 
 
-@pytest.mark.parametrize("text", ["low \ud83d", "\udc00er"])
-def test_surrogates_are_refused_every_time(tokenizer, text):
-    for _ in range(2):
-        with pytest.raises(UserError, match="surrogate"):
-            tokenizer.token_ids(text)
-
-
-def test_what_is_no_text_is_refused(tokenizer):
-    with pytest.raises(UserError, match="must be a str, not int"):
-        tokenizer.token_ids_batch([3])
-    with pytest.raises(UserError, match="several texts"):
-        tokenizer.token_ids_batch("low")
-    with pytest.raises(UserError, match="several texts"):
-        BertTokenizer.train("low")
-
-
 def test_pickles_small_and_works_in_a_spawned_process(tokenizer):
     tokenizer.token_ids("running " * 3)
     copy = pickle.loads(pickle.dumps(tokenizer))

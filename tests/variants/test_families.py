@@ -8,6 +8,7 @@ import pytest
 from minibert.arrays import to_numpy
 from minibert.bert import BertConfig, BertModel
 from minibert.errors import UserError
+from minibert.heads import freeze, layerwise_lr
 from minibert.variants.albert import AlbertConfig, AlbertForMaskedLM, AlbertModel
 from minibert.variants.distilbert import DistilBertConfig, DistilBertModel
 from minibert.variants.electra import (
@@ -134,6 +135,20 @@ def test_albert_has_one_layer_however_many_it_uses():
     assert [name for name, _ in one.named_parameters()] == [name for name, _ in twelve.named_parameters()]
     words = twelve.bert.embeddings.word_embeddings.weight
     assert words.shape == (40, 6)
+
+
+def test_the_shared_layer_of_albert_learns_as_one():
+    model = AlbertForMaskedLM(AlbertConfig(**SIZES, embedding_size=6))
+    layerwise_lr(model, 0.5)
+    scales = {name: parameter.lr_scale for name, parameter in model.named_parameters()}
+    assert scales["bert.encoder.layer.0.output.dense.weight"] == 0.5
+    assert scales["bert.embeddings.word_embeddings.weight"] == 0.25 and scales["cls.predictions.bias"] == 1.0
+    freeze(model, 0)
+    assert model.bert.embeddings.frozen and not model.bert.encoder.frozen
+    freeze(model, 3)
+    assert model.bert.encoder.frozen
+    with pytest.raises(UserError, match="cannot freeze 1 layers: all 3 are the same one; give 0 or 3"):
+        freeze(model, 1)
 
 
 @pytest.mark.parametrize("name", ["num_hidden_groups", "inner_group_num"])

@@ -10,8 +10,10 @@ from minibert.arrays import to_numpy
 from minibert.bert import BertForMaskedLM, BertForNextSentencePrediction, BertModel
 from minibert.errors import UserError
 from minibert.folders.names import name_in_file, name_in_model
-from minibert.heads import BertForSequenceClassification, SentenceEncoder
+from minibert.heads import BertForSequenceClassification, BertForTokenClassification, SentenceEncoder
+from minibert.tasks.exporting import export
 from minibert.variants import FAMILIES, family, model_class, open_config, open_model
+from minibert.variants.electra import ElectraConfig, ElectraForPreTraining
 
 SIZES = {
     "vocab_size": 40,
@@ -97,6 +99,36 @@ def test_a_new_head_is_called_as_files_call_it(tmp_path):
     build("roberta", BertModel).save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="newly initialised: 'lm_head.bias'"):
         open_model(BertForMaskedLM, tmp_path)
+
+
+def test_other_heads_are_nothing_to_warn_of_in_fine_tuning(tmp_path, recwarn, capsys):
+    config = ElectraConfig.from_dict(SIZES)
+    ElectraForPreTraining(config).save_pretrained(tmp_path / "electra")
+    build("distilbert", BertForSequenceClassification).save_pretrained(tmp_path / "distilbert")
+    open_model(BertForSequenceClassification, tmp_path / "electra")
+    open_model(BertForTokenClassification, tmp_path / "distilbert", new_head=True)
+    assert not recwarn.list and capsys.readouterr().err.count("begins with a new classifier") == 2
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_export_leaves_out_what_is_no_parameter_and_keeps_the_vocabulary(name, tmp_path):
+    model = build(name, BertForMaskedLM)
+    model.save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    prefix = name_in_file("bert.embeddings.", model.tensor_names)
+    save_file(load_file(path) | {f"{prefix}position_ids": np.arange(16)[None]}, path)
+    (tmp_path / "model" / "spiece.model").write_bytes(b"pieces")
+    export(tmp_path / "model", tmp_path / "copy", dtype="float16")
+    assert not any("position_ids" in tensor for tensor in load_file(tmp_path / "copy" / "model.safetensors"))
+    assert (tmp_path / "copy" / "spiece.model").read_bytes() == b"pieces"
+    open_model(BertForMaskedLM, tmp_path / "copy", complete=True)
+
+
+def test_the_positions_of_a_roberta_cannot_be_changed(tmp_path):
+    build("roberta", BertForMaskedLM).save_pretrained(tmp_path / "model")
+    with pytest.raises(UserError, match="the positions of a roberta cannot be changed"):
+        export(tmp_path / "model", tmp_path / "longer", positions=64)
+    assert not (tmp_path / "longer").exists()
 
 
 def test_what_a_family_does_not_have_is_told(tmp_path):

@@ -1,0 +1,101 @@
+"""Which tokenizer a folder holds, and what all tokenizers have in common."""
+
+import json
+
+import pytest
+
+from minibert.errors import UserError
+from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer, open_tokenizer
+
+TEXTS = ["a fine film", "another fine film", "a film"] * 2
+TOKENIZERS = [
+    BertTokenizer.train(TEXTS, 60),
+    RobertaTokenizer.train(TEXTS, 270),
+    AlbertTokenizer.train(TEXTS, 40),
+]
+
+
+@pytest.fixture(params=TOKENIZERS, ids=lambda tokenizer: type(tokenizer).__name__)
+def saved(request, tmp_path):
+    request.param.save_pretrained(tmp_path)
+    return request.param, tmp_path
+
+
+def test_the_class_that_the_folder_names(saved):
+    tokenizer, folder = saved
+    again = open_tokenizer(folder)
+    assert type(again) is type(tokenizer) and again.token_ids("a fine film") == tokenizer.token_ids(
+        "a fine film"
+    )
+
+
+def test_the_type_of_the_model_where_the_folder_names_none(saved):
+    tokenizer, folder = saved
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(config | {"tokenizer_class": "TokenizersBackend"})
+    )
+    kind = type(tokenizer).__name__.removesuffix("Tokenizer").lower()
+    (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+    assert type(open_tokenizer(folder)) is type(tokenizer)
+
+
+def test_the_files_where_nothing_else_says(tmp_path):
+    RobertaTokenizer.train(TEXTS, 270).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert type(open_tokenizer(tmp_path)) is RobertaTokenizer
+    BertTokenizer.train(TEXTS, 60).save_pretrained(tmp_path / "bert")
+    assert type(open_tokenizer(tmp_path / "bert" / "vocab.txt")) is BertTokenizer
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        (
+            "tokenizer_config.json",
+            {"tokenizer_class": "GPT2TokenizerFast"},
+            "tokenizer_class is 'GPT2TokenizerFast'",
+        ),
+        ("config.json", {"model_type": "gpt2"}, "model_type is 'gpt2'; expected one of bert"),
+    ],
+)
+def test_an_unknown_one_is_refused(file, values, message, tmp_path):
+    (tmp_path / file).write_text(json.dumps(values))
+    with pytest.raises(UserError, match=message):
+        open_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=lambda tokenizer: type(tokenizer).__name__)
+@pytest.mark.parametrize("text", ["low \ud83d", "\udc00er"])
+def test_surrogates_are_refused_every_time(tokenizer, text):
+    for _ in range(2):
+        with pytest.raises(UserError, match="surrogate"):
+            tokenizer.token_ids(text)
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=lambda tokenizer: type(tokenizer).__name__)
+def test_what_is_no_text_is_refused(tokenizer):
+    with pytest.raises(UserError, match="must be a str, not int"):
+        tokenizer.token_ids(3)
+    with pytest.raises(UserError, match="must be a str, not int"):
+        tokenizer.token_ids_batch([3])
+    with pytest.raises(UserError, match="several texts"):
+        tokenizer.token_ids_batch("low")
+    with pytest.raises(UserError, match="several texts"):
+        type(tokenizer).train("low")
+
+
+def test_what_decides_ids_besides_tokens_and_options():
+    bert, roberta, albert = TOKENIZERS
+    assert bert.rules() == []
+    fewer = RobertaTokenizer(roberta.tokens, roberta.merges[:-1])
+    assert fewer.rules() != roberta.rules()
+    pieces = [(token, score / 2) for token, score in zip(albert.tokens, albert.scores, strict=True)]
+    assert AlbertTokenizer(pieces).rules() != albert.rules()
+    assert json.loads(json.dumps([roberta.rules(), albert.rules()]))
+
+
+def test_tokens_as_people_read_them():
+    for tokenizer in TOKENIZERS:
+        texts = [tokenizer.token_text(i).strip() for i in tokenizer.token_ids("a film")]
+        assert "".join(text.removeprefix("##") for text in texts) == "afilm"
