@@ -74,6 +74,12 @@ def _module_cases(device: Device) -> list[Case]:
         case("XLNetLayer", lambda: xlnet_layers.XLNetLayer(CONFIG), hidden, [near]),
         case("XLNetEncoder", lambda: xlnet_layers.XLNetEncoder(CONFIG), hidden, [near]),
         case("LastTokenClassifier", lambda: xlnet.LastTokenClassifier(CONFIG), {"x": (3, 6, 8)}),
+        case(
+            "  padded on the right",
+            lambda: xlnet.LastTokenClassifier(CONFIG),
+            {"x": (3, 6, 8)},
+            [None, inputs.attention_mask[:, ::-1]],
+        ),
     ]
 
 

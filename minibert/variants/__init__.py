@@ -25,7 +25,7 @@ from minibert.heads import (
     BertForTokenClassification,
     SentenceEncoder,
 )
-from minibert.variants import albert, distilbert, electra, roberta
+from minibert.variants import albert, distilbert, electra, roberta, xlnet
 
 Kind = type[PretrainedModel]
 ModelT = TypeVar("ModelT", bound=PretrainedModel)
@@ -98,6 +98,17 @@ FAMILIES = {
             BertForTokenClassification: electra.ElectraForTokenClassification,
             BertForQuestionAnswering: electra.ElectraForQuestionAnswering,
             SentenceEncoder: electra.ElectraSentenceEncoder,
+        },
+    ),
+    "xlnet": Family(
+        xlnet.XLNetConfig,
+        {
+            BertModel: xlnet.XLNetModel,
+            BertForMaskedLM: xlnet.XLNetLMHeadModel,
+            BertForSequenceClassification: xlnet.XLNetForSequenceClassification,
+            BertForTokenClassification: xlnet.XLNetForTokenClassification,
+            BertForQuestionAnswering: xlnet.XLNetForQuestionAnsweringSimple,
+            SentenceEncoder: xlnet.XLNetSentenceEncoder,
         },
     ),
 }

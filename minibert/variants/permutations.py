@@ -86,6 +86,16 @@ def factorisation_orders(
     return Orders(perm_mask.astype(np.int8), mapping, labels)
 
 
+def hidden_tokens(hidden: np.ndarray, positions: np.ndarray) -> dict[str, np.ndarray]:
+    """The arguments of ``forward`` with which the tokens at ``positions`` (B, P) are predicted.
+
+    hidden (B, S), booleans: the tokens that nobody sees. → perm_mask (B, S, S), target_mapping (B, P, S).
+    """
+    perm_mask = np.repeat(hidden[:, None].astype(np.int8), hidden.shape[1], axis=1)
+    mapping = positions[:, :, None] == np.arange(hidden.shape[1])
+    return {"perm_mask": perm_mask, "target_mapping": mapping.astype(np.int8)}
+
+
 def _places(numbers: np.ndarray) -> np.ndarray:
     """The place of each number among those of its row, 0 for the smallest: (B, S)."""
     return numbers.argsort(axis=1, kind="stable").argsort(axis=1)

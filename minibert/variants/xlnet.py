@@ -12,23 +12,20 @@
                   between. A classifier reads the last token, <cls>.
 
 Not supported: memories, with which Transformer-XL reads a long text in parts (a model that was trained with
-them reads every text as its first part; ``mem_len`` is ignored), and what no released XLNet uses (``ONLY``).
+them reads every text as its first part; ``mem_len`` is ignored), and what no released XLNet uses (``ONLY`` in
+``xlnet_config.py``).
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
-
-import numpy as np
+from dataclasses import replace
+from typing import Any
 
 from minibert.arrays import Array
-from minibert.bert.config import LARGEST, BertConfig
+from minibert.bert.config import BertConfig
 from minibert.bert.heads import BertLMPredictionHead
 from minibert.bert.inputs import EncoderInputs, masked_lm_targets
 from minibert.bert.models import BertForMaskedLM, BertModel, BertPretrainedModel
 from minibert.devices import Device
 from minibert.errors import UserError
-from minibert.folders.names import Names
-from minibert.heads.inputs import TaskInputs
 from minibert.heads.layers import FirstTokenClassifier
 from minibert.heads.sentence import SentenceEncoder
 from minibert.heads.task_models import (
@@ -40,98 +37,8 @@ from minibert.nn import Context, Dropout, Module
 from minibert.nn.targets import as_integers
 from minibert.ops import Cache
 from minibert.variants.permutations import PermutedInputs, permuted_inputs
+from minibert.variants.xlnet_config import NAMES, XLNetConfig
 from minibert.variants.xlnet_layers import XLNetEmbeddings, XLNetEncoder, distance_waves, surroundings
-
-# What Hugging Face calls the same parameters. In attention, the longer names come first.
-NAMES: Names = (
-    (".rel_attn.layer_norm.", ".attention.output.LayerNorm."),
-    (".rel_attn.seg_embed", ".attention.self.seg_embed"),
-    (".rel_attn.r_", ".attention.self.r_"),
-    (".rel_attn.r", ".attention.self.distance.weight"),
-    (".rel_attn.q", ".attention.self.query.weight"),
-    (".rel_attn.k", ".attention.self.key.weight"),
-    (".rel_attn.v", ".attention.self.value.weight"),
-    (".rel_attn.o", ".attention.output.dense.weight"),
-    (".ff.layer_1.", ".intermediate.dense."),
-    (".ff.layer_2.", ".output.dense."),
-    (".ff.layer_norm.", ".output.LayerNorm."),
-    ("transformer.layer.", "bert.encoder.layer."),
-    ("transformer.word_embedding.", "bert.embeddings.word_embeddings."),
-    ("transformer.mask_emb", "bert.embeddings.mask_emb"),
-    ("layer.", "encoder.layer."),  # in the folder of an encoder by itself
-    ("word_embedding.", "embeddings.word_embeddings."),
-    ("mask_emb", "embeddings.mask_emb"),
-    ("lm_loss.weight", "cls.predictions.decoder.weight"),
-    ("lm_loss.bias", "cls.predictions.bias"),
-    ("sequence_summary.summary.", "classifier.dense."),
-    ("logits_proj.", "classifier.out_proj."),
-)
-
-# Settings of which one value is supported: that of all released models.
-ONLY = {
-    "attn_type": "bi",  # not left to right
-    "bi_data": False,  # no batch of which one half is read backwards
-    "clamp_len": -1,  # no distance from which on all are alike
-    "same_length": False,
-    "untie_r": True,  # each layer has biases of its own
-    "summary_type": "last",
-    "summary_use_proj": True,
-    "summary_activation": "tanh",
-    "is_decoder": False,
-}
-
-
-@dataclass
-class XLNetConfig(BertConfig):
-    """The configuration of an XLNet; the defaults are xlnet-base-cased. See ``BertConfig``.
-
-    XLNet has no table of positions. ``max_position_embeddings`` is only the longest sequence that a batch may
-    have, by default the 512 that the released models were trained on; ``from_pretrained`` takes any other
-    number. (In ``config.json`` it is "longest_sequence", as transformers refuses the usual name.) Token types
-    may be any numbers below ``type_vocab_size``. There is one dropout for everything:
-    ``attention_probs_dropout_prob`` is always ``hidden_dropout_prob``.
-
-    Raises UserError as ``BertConfig`` does, for an odd hidden size, and for other values than those of
-    ``ONLY``.
-    """
-
-    model_type: ClassVar[str] = "xlnet"
-    names_in_file: ClassVar[dict[str, str]] = {
-        "hidden_size": "d_model",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "intermediate_size": "d_inner",
-        "hidden_act": "ff_activation",
-        "hidden_dropout_prob": "dropout",
-        "classifier_dropout": "summary_last_dropout",
-        "max_position_embeddings": "longest_sequence",
-    }
-
-    vocab_size: int = 32000
-    type_vocab_size: int = LARGEST["type_vocab_size"]
-    pad_token_id: int | None = 5
-    initializer: str = "normal"
-    classifier_dropout: float | None = 0.1
-    attn_type: str = "bi"
-    bi_data: bool = False
-    clamp_len: int = -1
-    same_length: bool = False
-    untie_r: bool = True
-    summary_type: str = "last"
-    summary_use_proj: bool = True
-    summary_activation: str = "tanh"
-
-    def __post_init__(self) -> None:
-        self.attention_probs_dropout_prob = self.hidden_dropout_prob
-        if self.classifier_dropout is None:  # which transformers does not read
-            self.classifier_dropout = self.hidden_dropout_prob
-        super().__post_init__()
-        if self.hidden_size % 2:
-            raise UserError(f"hidden_size is {self.hidden_size}; an XLNet needs an even one (sines, cosines)")
-        for name, only in ONLY.items():
-            value = getattr(self, name)
-            if value != only:
-                raise UserError(f"{name} is {value!r}; only XLNets with {only!r} are supported")
 
 
 class _XLNet(BertPretrainedModel):
@@ -152,9 +59,7 @@ class XLNetModel(_XLNet, BertModel):
 
     embeddings_class = XLNetEmbeddings
     encoder_class = XLNetEncoder
-
-    def __init__(self, config: BertConfig, **options: Any):
-        super().__init__(config, **options | {"add_pooling_layer": False})
+    has_pooler = False
 
     def prepare(self, **batch: Any) -> EncoderInputs:
         """Check a batch: see ``permuted_inputs``."""
@@ -226,37 +131,26 @@ class XLNetLMHeadModel(_XLNet, BertForMaskedLM):
 
 
 class LastTokenClassifier(FirstTokenClassifier):
-    """y = W₂ d(tanh(W₁ h + b₁)) + b₂ with dropout d and h the last token."""
+    """y = W₂ d(tanh(W₁ h + b₁)) + b₂ with dropout d and h the last token, wherever the padding is."""
+
+    pooling = "lasttoken"
 
     def __init__(self, config: BertConfig):
         super().__init__(config, "tanh", config.classifier_dropout, drops_input=False)
 
-    def forward(self, x: Array, context: Context | None = None) -> tuple[Array, Cache]:
-        """Hidden states (B, S, H), or features (B, head size) → y (B, K)."""
-        return super().forward(x[:, ::-1] if self.dense else x, context)
-
-    def backward(self, dout: Array, cache: Cache) -> Array:
-        """dout (B, K) → dx, as x."""
-        dx = super().backward(dout, cache)
-        return dx[:, ::-1] if self.dense else dx
-
 
 class XLNetForSequenceClassification(_XLNet, BertForSequenceClassification):
-    """A label or a number for a text, or for a pair of texts, from the last token: pad on the left."""
+    """A label or a number for a text, or for a pair of texts, from its last token, <cls>.
+
+    transformers reads the last token of the row, so that it is right for padding on the left alone. Here,
+    padding may be on either side.
+    """
 
     add_pooling_layer = False
     reads = "last_hidden_state"
 
     def _add_head(self, config: BertConfig) -> None:
         self.classifier = LastTokenClassifier(config)
-
-    def prepare(self, **batch: Any) -> TaskInputs:
-        """Check a batch, and find its targets. Raises UserError if a text ends with padding."""
-        inputs = super().prepare(**batch)
-        ends = np.flatnonzero(inputs.attention_mask[:, -1] == 0)
-        if len(ends) and not self.config.feature_layers:
-            raise UserError(f"text {ends[0]} ends with padding, but its last token is read; pad on the left")
-        return inputs
 
 
 class XLNetForTokenClassification(_XLNet, BertForTokenClassification):
@@ -272,6 +166,11 @@ class XLNetForQuestionAnsweringSimple(_XLNet, BertForQuestionAnswering):
 
 
 class XLNetSentenceEncoder(SentenceEncoder, XLNetModel):
-    """A vector for each text."""
+    """A vector for each text. Raises UserError for the pooling "cls", which is a text's first token."""
 
     architecture = "XLNetModel"
+
+    def __init__(self, config: BertConfig, *, pooling: str = "mean", **options: Any):
+        if pooling == "cls":
+            raise UserError("pooling 'cls' reads the first token; XLNet's <cls> is the last: use 'lasttoken'")
+        super().__init__(config, pooling=pooling, **options)

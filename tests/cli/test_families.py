@@ -10,7 +10,7 @@ import pytest
 
 from minibert.bert import BertForMaskedLM, BertModel
 from minibert.cli import main
-from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer
+from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer, XLNetTokenizer
 from minibert.variants import FAMILIES
 
 TEXTS = [
@@ -29,6 +29,7 @@ TOKENIZERS = {
     "electra": WORDPIECE,
     "roberta": RobertaTokenizer.train(TEXTS * 2, 280),
     "albert": AlbertTokenizer.train(TEXTS * 2, 60),
+    "xlnet": XLNetTokenizer.train(TEXTS * 2, 60),
 }
 
 

@@ -10,13 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from parity.cases import ZERO, draw_weights, numbered
+from parity.two_streams import our_streams, their_streams
 
 from minibert.folders.names import name_in_file
+from minibert.tasks import fill_mask
+from minibert.text import XLNetTokenizer
 from minibert.variants import xlnet
 from minibert.variants.permutations import factorisation_orders, last_of_an_order
 
-torch = pytest.importorskip("torch", reason="compares with torch")
-transformers = pytest.importorskip("transformers", reason="compares with transformers")
+pytest.importorskip("torch", reason="compares with torch")
+pytest.importorskip("transformers", reason="compares with transformers")
+import torch
+import transformers
+from parity.reference import compute_distances_in_float64, forward
 
 MODELS = ["XLNetModel", "XLNetLMHeadModel", "XLNetForSequenceClassification", "XLNetForTokenClassification"]
 MODELS += ["XLNetForQuestionAnsweringSimple"]
@@ -68,7 +74,7 @@ def permuted(rng: np.random.Generator, batch: dict[str, np.ndarray], kind: str) 
         return batch | factorisation_orders(ids, mask, predicted, rng)._asdict()
     perm_mask = (rng.random((size, length, length)) < 0.5).astype(np.float32)
     sees = ((mask[:, None] == 1) & (perm_mask == 0)).any(axis=2)
-    mapping = np.zeros((size, length, length), np.float32)
+    mapping = np.zeros((size, 6, length), np.float32)
     for b, places in enumerate(sees):
         for row, token in enumerate(rng.permutation(np.flatnonzero(places))[:5]):
             mapping[b, row + b % 2, token] = 1
@@ -107,13 +113,11 @@ def draw(
     else:
         batch = permuted(numbers, batch, streams)
     theirs = getattr(transformers, model)(config).to(getattr(torch, dtype)).eval()
-    shapes = {name: tuple(p.shape) for name, p in theirs.named_parameters()}
-    renamed = {name.replace("layer_norm", "LayerNorm"): shape for name, shape in shapes.items()}
-    weights = draw_weights(renamed, rng.getrandbits(31))
+    shapes = {name: tuple(parameter.shape) for name, parameter in theirs.named_parameters()}
+    weights = draw_weights(shapes, rng.getrandbits(31))
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
-            value = torch.from_numpy(weights[name.replace("layer_norm", "LayerNorm")])
-            parameter.copy_(value * (2.0 / config.d_model**0.5 if value.ndim == 3 else 1.0))
+            parameter.copy_(torch.from_numpy(weights[name]))
     theirs.save_pretrained(tmp_path / "theirs")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -121,37 +125,14 @@ def draw(
     if model == "XLNetModel":
         batch.pop("labels")
     if dtype == "float64":
-        _positions_in_float64(theirs)
+        compute_distances_in_float64(theirs)
     return ours, theirs, batch
-
-
-def _positions_in_float64(model: Any) -> None:
-    """transformers computes the waves in float32, whatever the model's dtype, and rounds them so."""
-    encoder = getattr(model, "transformer", model)
-    original = encoder.relative_positional_encoding
-
-    def exact(*args: Any, **kwargs: Any) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch.Tensor, "float", torch.Tensor.double)
-            return original(*args, **kwargs)
-
-    encoder.relative_positional_encoding = exact
-
-
-def their_inputs(model: Any, batch: dict[str, np.ndarray]) -> dict[str, Any]:
-    inputs = {name: torch.from_numpy(array) for name, array in batch.items()}
-    for name in ("perm_mask", "target_mapping", "attention_mask"):
-        if name in inputs:
-            inputs[name] = inputs[name].to(model.dtype)
-    if "labels" in inputs and inputs["labels"].is_floating_point():
-        inputs["labels"] = inputs["labels"].to(model.dtype)
-    return inputs
 
 
 def run_both(ours: Any, theirs: Any, batch: dict[str, np.ndarray]) -> tuple[dict, dict]:
     """All outputs and gradients of both sides, by name."""
     out, cache = ours.forward(**batch, return_hidden_states=True, return_attentions=True)
-    ref = theirs(**their_inputs(theirs, batch), output_hidden_states=True, output_attentions=True)
+    ref = forward(theirs, batch, output_hidden_states=True, output_attentions=True)
     ours.zero_grad()
     theirs.zero_grad()
     mapping = batch.get("target_mapping")
@@ -185,26 +166,12 @@ def _results(out: Any, ref: Any, batch: dict[str, np.ndarray]) -> tuple[dict, di
         if name == "last_hidden_state" and real is not None:
             mine[name], their[name] = mine[name][real], theirs[real]
     if mapping is None:
-        their |= _numpy(numbered("hidden_states", ref.hidden_states) | numbered("attentions", ref.attentions))
+        their |= numbered("hidden_states", ref.hidden_states) | numbered("attentions", ref.attentions)
         mine |= numbered("hidden_states", out.hidden_states) | numbered("attentions", out.attentions)
-        return mine, their
-    length = mapping.shape[2]
-    their |= _numpy(numbered("hidden_states", ref.hidden_states[::2]))
-    their |= {n: a[real] for n, a in _numpy(numbered("query_states", ref.hidden_states[1::2])).items()}
-    mine |= numbered("hidden_states", [h[:, :length] for h in out.hidden_states])
-    mine |= numbered("query_states", [h[:, length:][real] for h in out.hidden_states])
-    texts, rows = np.nonzero(real)
-    tokens = mapping.argmax(axis=2)[texts, rows]
-    for layer, (content, query) in enumerate(ref.attentions):
-        their |= _numpy({f"attentions {layer}": content})
-        their[f"query_attentions {layer}"] = query.detach().numpy()[texts, :, tokens]
-        mine[f"attentions {layer}"] = out.attentions[layer][:, :, :length]
-        mine[f"query_attentions {layer}"] = out.attentions[layer][:, :, length:][texts, :, rows]
-    return mine, their
-
-
-def _numpy(tensors: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+    else:
+        their |= their_streams(ref.hidden_states, ref.attentions, batch)
+        mine |= our_streams(out.hidden_states, out.attentions, batch)
+    return mine, {name: torch.as_tensor(array).detach().numpy() for name, array in their.items()}
 
 
 def _add_gradients(mine: dict, their: dict, ours: Any, theirs: Any) -> None:
@@ -238,8 +205,34 @@ def test_two_streams_in_float64(model, streams, number, parity, tmp_path):
 def test_outputs_in_float32_where_their_positions_are_untouched(streams, parity, tmp_path):
     ours, theirs, batch = draw(parity, tmp_path, "XLNetLMHeadModel", streams, 0, "float32")
     out, _ = ours.forward(**batch, return_hidden_states=True, return_attentions=True)
-    ref = theirs(**their_inputs(theirs, batch), output_hidden_states=True, output_attentions=True)
+    ref = forward(theirs, batch, output_hidden_states=True, output_attentions=True)
     parity.compare("live, XLNet, float32", *_results(out, ref, batch), 1e-5)
+
+
+def test_guesses_for_masks(parity, tmp_path):
+    """Against transformers' model and tokenizer, with the arguments that its documentation gives them."""
+    ours, theirs, _ = draw(parity, tmp_path, "XLNetLMHeadModel", "one", "masks", "float64")
+    words = [f"w{i}" for i in range(200)]
+    tokenizer = XLNetTokenizer.train([" ".join(words)] * 2, ours.config.vocab_size)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    rng = random.Random(parity.seed)
+    text = " ".join(rng.choice([*words, "<mask>"]) for _ in range(12)) + " <mask>"
+    guesses = fill_mask(ours, tokenizer, text, top_k=len(tokenizer))
+    encoded = transformers.AutoTokenizer.from_pretrained(tmp_path / "tokenizer")(
+        text, return_tensors="np", return_token_type_ids=True
+    )
+    masks = np.flatnonzero(encoded["input_ids"][0] == tokenizer.mask_id)
+    length = encoded["input_ids"].shape[1]
+    perm_mask, mapping = np.zeros((1, length, length)), np.zeros((1, len(masks), length))
+    perm_mask[:, :, masks] = 1.0
+    mapping[0, np.arange(len(masks)), masks] = 1.0
+    batch = {**encoded, "perm_mask": perm_mask, "target_mapping": mapping}
+    p = forward(theirs, batch).logits.softmax(-1).detach().numpy()[0, :, : len(tokenizer)]
+    their_guesses = {f"probabilities {i}": row for i, row in enumerate(-np.sort(-p, axis=1))}
+    ours_sorted = {f"probabilities {i}": np.array([n for _, n in row]) for i, row in enumerate(guesses)}
+    parity.compare("live, XLNet, masks, float64", ours_sorted, their_guesses, 1e-10)
+    for row, theirs_row in zip(guesses, p, strict=True):
+        assert row[0][0] == tokenizer.token_text(int(theirs_row.argmax()))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -252,9 +245,8 @@ def test_a_folder_of_ours_is_read_by_transformers(model, parity, tmp_path):
     assert type(back.config) is type(theirs.config)
     for name in ("d_model", "n_layer", "n_head", "d_inner", "ff_activation", "layer_norm_eps", "dropout"):
         assert getattr(back.config, name) == getattr(theirs.config, name)
-    _positions_in_float64(back)
-    inputs = their_inputs(back, batch)
+    compute_distances_in_float64(back)
     for one, other in zip(back.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(one, other)
     with torch.no_grad():
-        assert torch.equal(back(**inputs)[0], theirs(**inputs)[0])
+        assert torch.equal(forward(back, batch)[0], forward(theirs, batch)[0])

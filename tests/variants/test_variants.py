@@ -142,7 +142,7 @@ def test_what_a_family_does_not_have_is_told(tmp_path):
 @pytest.mark.parametrize("values", [{"model_type": "gpt2"}, {"model_type": 3}, ["roberta"]])
 def test_an_unknown_type_is_refused(values, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(values))
-    with pytest.raises(UserError, match="expected one of bert, roberta, distilbert, albert, electra"):
+    with pytest.raises(UserError, match="expected one of bert, roberta, distilbert, albert, electra, xlnet"):
         family(tmp_path)
 
 

@@ -161,6 +161,27 @@ def test_padding_on_either_side_equals_no_padding(side):
         np.testing.assert_allclose(together[row][mask[row] == 1], alone[0], rtol=1e-12, atol=1e-13)
 
 
+def test_a_classifier_reads_the_last_token_wherever_the_padding_is(device):
+    """Left, right, or some of each: the same scores and gradients, those of the vectors included."""
+    config = CONFIG.replace(num_labels=3)
+    model = ready(xlnet.XLNetForSequenceClassification(config, device=device, dtype="float64"))
+    vectors = np.random.default_rng(2).normal(size=(2, 4, 8))
+    found = []
+    for starts in ((3, 3), (0, 0), (1, 2)):
+        embeds, mask = np.zeros((2, 7, 8)), np.zeros((2, 7), int)
+        for row, (start, text) in enumerate(zip(starts, vectors, strict=True)):
+            embeds[row, start : start + 4], mask[row, start : start + 4] = text, 1
+        outputs, cache = model.forward(inputs_embeds=embeds, attention_mask=mask, labels=[2, 0])
+        model.zero_grad()
+        dembeds = to_numpy(model.backward(cache))
+        assert not dembeds[mask == 0].any()
+        gradients = [to_numpy(parameter.grad).ravel() for _, parameter in model.named_parameters()]
+        found.append([to_numpy(outputs.logits), dembeds[mask == 1], np.concatenate(gradients)])
+    for other in found[1:]:
+        for one, same in zip(found[0], other, strict=True):
+            np.testing.assert_allclose(same, one, rtol=1e-9, atol=1e-12)
+
+
 def test_which_segment_it_is_makes_no_difference_but_another_one_does():
     model = encoder()
     types = np.array(BATCH["token_type_ids"])
@@ -207,7 +228,8 @@ def test_nothing_is_left_of_a_cache():
 
 def test_it_learns_to_predict_in_any_order():
     """Texts that count upwards: neighbours on either side tell a word."""
-    model = xlnet.XLNetLMHeadModel(CONFIG.replace(hidden_size=16, hidden_dropout_prob=0.0), seed=4)
+    settings = {"hidden_size": 16, "hidden_dropout_prob": 0.0, "initializer_range": 0.2}
+    model = xlnet.XLNetLMHeadModel(CONFIG.replace(**settings), seed=4)
     optimiser, rng = AdamW(model, weight_decay=0.0), np.random.default_rng(6)
     mask, losses = np.ones((16, 8), int), []
     for step in range(150):
@@ -218,7 +240,7 @@ def test_it_learns_to_predict_in_any_order():
         model.backward(cache)
         optimiser.step(0.01, step)
         losses.append(float(outputs.loss))
-    assert np.mean(losses[:5]) > 2.4 and np.mean(losses[-20:]) < 1.0, losses[-1]
+    assert np.mean(losses[:5]) > 2.4 and np.mean(losses[-20:]) < 0.5, losses[-1]
 
 
 def test_only_the_head_learns_from_features():
@@ -268,12 +290,6 @@ def test_a_batch_that_does_not_fit_is_refused_in_a_line(change, message):
     with pytest.raises(UserError, match=message) as error:
         model.prepare(**BATCH | change)
     assert "\n" not in str(error.value)
-
-
-def test_a_classifier_wants_padding_on_the_left():
-    model = xlnet.XLNetForSequenceClassification(CONFIG)
-    with pytest.raises(UserError, match=r"text 1 ends with padding, .* pad on the left"):
-        model.forward(input_ids=[[1, 2], [3, 0]], attention_mask=[[1, 1], [1, 0]])
 
 
 def test_a_sequence_beyond_the_chosen_limit_is_refused():
