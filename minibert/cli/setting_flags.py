@@ -50,6 +50,7 @@ def flag_options(f: Field, annotation: Any) -> dict[str, Any]:
         help += f": {', '.join(f.metadata['choices'])}"
     if f.default not in (None, ()):
         default = {True: "yes", False: "no"}[f.default] if isinstance(f.default, bool) else f.default
+        default = " ".join(map(str, default)) if isinstance(default, tuple) else default
         help += f" (default: {default})"
     # X of X, X | None and tuple[X, ...]
     (kind,) = set(typing.get_args(annotation) or [annotation]) - {NoneType, ...}

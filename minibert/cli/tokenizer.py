@@ -13,7 +13,7 @@ from minibert.data import open_corpus
 from minibert.errors import UserError
 from minibert.files import check_writable
 from minibert.tasks.pretraining_settings import PretrainSettings
-from minibert.text import BertTokenizer, open_tokenizer
+from minibert.text import learn_tokenizer, open_tokenizer
 
 
 def add(commands: Any) -> None:
@@ -24,10 +24,11 @@ def add(commands: Any) -> None:
         actions,
         "train",
         _train,
-        "learn a WordPiece vocabulary from a whole corpus",
+        "learn a vocabulary from a whole corpus",
         "minibert tokenizer train --corpus books/*.txt --vocab-size 8192 --output vocabulary",
     )
-    add_setting_flags(train, PretrainSettings, names=("corpus", "layout", "vocab_size", "lowercase"))
+    names = "corpus layout variant vocab_size lowercase"
+    add_setting_flags(train, PretrainSettings, names=names.split())
     train.add_argument("--output", required=True, metavar="FOLDER", help="folder for the vocabulary")
     train.usage = f"{train.prog} --output FOLDER [--config FILE] [flags]"
 
@@ -60,15 +61,20 @@ def add(commands: Any) -> None:
 
 def _train(flags: argparse.Namespace) -> None:
     output = Path(flags.output)
-    if (output / "vocab.txt").exists():
-        raise UserError(f"{output / 'vocab.txt'}: there is a vocabulary already; choose another --output")
+    for name in ("vocab.txt", "vocab.json", "tokenizer.json"):
+        if (output / name).exists():
+            raise UserError(f"{output / name}: there is a vocabulary already; choose another --output")
     check_writable(output / "vocab.txt")
     settings = pretrain_settings(flags).with_sizes()
     corpus = open_corpus(settings.corpus, settings.layout)
     print(corpus.describe())
     sentences = itertools.chain.from_iterable(corpus)
-    tokenizer = BertTokenizer.train(
-        sentences, settings.vocabulary_size, lowercase=settings.lowercase, progress=sys.stderr.isatty()
+    tokenizer = learn_tokenizer(
+        settings.variant,
+        sentences,
+        settings.vocabulary_size,
+        lowercase=settings.lowercase,
+        progress=sys.stderr.isatty(),
     )
     tokenizer.save_pretrained(output)
     print(f"{len(tokenizer):,} tokens written to {output}")

@@ -3,12 +3,13 @@
 from minibert.data.batches import BatchStream, held_out_batches
 from minibert.data.cooccurrence import word_vectors
 from minibert.data.corpora import LAYOUTS, Corpus, open_corpus
-from minibert.data.instances import InstanceSettings
+from minibert.data.instances import OBJECTIVES, InstanceSettings
 from minibert.data.plateau import log_frequencies, unigram_plateau
 from minibert.data.prepared import Documents, PreparedCorpus, prepare_corpus, training_sentences
 
 __all__ = [
     "LAYOUTS",
+    "OBJECTIVES",
     "BatchStream",
     "Corpus",
     "Documents",

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from minibert.data.instances import InstanceSettings, make_instances
-from minibert.data.masking import choose_positions, mask_tokens
+from minibert.data.masking import choose_positions, mask_tokens, next_tokens
 from minibert.data.prepared import Documents
 from minibert.data.randomness import generator, scalar_generator
 from minibert.errors import UserError
@@ -40,7 +40,7 @@ class BatchStream:
 
     ``next(stream)`` gives host arrays, all of B = ``batch_size`` rows: input_ids, token_type_ids,
     attention_mask and labels (−100 where nothing is predicted), each (B, S) int32; and, with next-sentence
-    prediction, next_sentence_label (B,) int32: 0 if segment B follows A, 1 if it is random.
+    prediction, next_sentence_label (B,) int32: 0 if segment B follows A, else 1.
 
     Each pass over the documents shuffles them and goes through them in blocks of about 16 million tokens,
     whose instances are shuffled in turn, so that memory stays bounded. A block is a pure function of (seed,
@@ -124,7 +124,7 @@ class BatchStream:
         self._first_row = self._row - self._row % rows
         part = self._instances[self._first_row : self._first_row + rows]
         key = (self.seed, self._pass_key, self._block * BLOCK_TOKENS + self._first_row)
-        self._rows = _write_masked(part, self.documents, self.tokenizer, self.settings, "training", key)
+        self._rows = _write_rows(part, self.documents, self.tokenizer, self.settings, "training", key)
 
 
 def held_out_batches(
@@ -149,7 +149,7 @@ def held_out_batches(
         for first in range(0, len(instances), size):
             key = (seed, block * BLOCK_TOKENS + first)
             part = instances[first : first + size]
-            rows = _write_masked(part, documents, tokenizer, settings, "held-out", key)
+            rows = _write_rows(part, documents, tokenizer, settings, "held-out", key)
             for start in range(0, len(part), batch_size):
                 if made == limit:
                     return
@@ -164,7 +164,7 @@ def write_instances(
 
     Returns input_ids, token_type_ids, attention_mask, each (n, S) int32, and next_sentence_label (n,).
     """
-    a_start, a_stop, b_start, b_stop, is_random = instances.T[:, :, None]  # each (n, 1)
+    a_start, a_stop, b_start, b_stop, label = instances.T[:, :, None]  # each (n, 1)
     a_sep = 1 + a_stop - a_start  # the position of the first [SEP], (n, 1)
     last_sep = a_sep + (1 + b_stop - b_start if settings.next_sentence else 0)
     position = np.arange(settings.max_seq_length)  # (S,)
@@ -181,7 +181,7 @@ def write_instances(
         "attention_mask": attended.astype(np.int32),
     }
     if settings.next_sentence:
-        rows["next_sentence_label"] = is_random[:, 0].astype(np.int32)
+        rows["next_sentence_label"] = label[:, 0].astype(np.int32)
     return rows
 
 
@@ -206,7 +206,7 @@ def _choose_instances(
     return instances
 
 
-def _write_masked(
+def _write_rows(
     instances: np.ndarray,
     documents: Documents,
     tokenizer: Vocabulary,
@@ -214,8 +214,10 @@ def _write_masked(
     purpose: str,
     key: tuple[int, ...],
 ) -> Batch:
-    """Instances (n, 5) as masked rows."""
+    """Instances (n, 5) as rows with labels: masked, or unmasked for a left-to-right model."""
     rows = write_instances(instances, documents, tokenizer, settings)
+    if settings.objective == "left-to-right":
+        return rows | {"labels": next_tokens(rows["input_ids"], rows["attention_mask"])}
 
     rng = generator(f"{purpose} masking", *key)
     input_ids, attended = rows["input_ids"], rows["attention_mask"].astype(bool)
@@ -225,7 +227,7 @@ def _write_masked(
         candidates, attended.sum(1), word_starts, settings.masked_lm_prob, settings.max_predictions, rng
     )
     rows["input_ids"], rows["labels"] = mask_tokens(
-        input_ids, positions, tokenizer.mask_id, tokenizer.vocab_size, rng
+        input_ids, positions, tokenizer.mask_id, tokenizer.vocab_size, rng, settings.mask_shares
     )
     return rows
 

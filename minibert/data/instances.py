@@ -1,8 +1,8 @@
 """Pre-training instances: pairs of segments, as in the original's create_pretraining_data.py.
 
 A segment is a run of consecutive tokens, even after truncation, which shortens it only at its ends. So
-an instance is five integers: (a_start, a_stop, b_start, b_stop, is_random), the first four of them indices
-into the token array.
+an instance is five integers: (a_start, a_stop, b_start, b_stop, label), the first four of them indices into
+the token array. The label of a pair is 0 if B follows A, and 1 if B is random (or A and B are swapped).
 """
 
 from collections.abc import Iterator
@@ -15,30 +15,38 @@ from minibert.data.prepared import Documents
 from minibert.errors import UserError
 
 MASKING = ("dynamic", "fixed")
+OBJECTIVES = ("masked", "left-to-right")
 
 
 @dataclass(frozen=True)
 class InstanceSettings:
     """How instances are made. The defaults are the original's, except for dynamic masking.
 
+    objective: what is predicted: "masked" tokens or, "left-to-right", the token after each.
     max_seq_length: tokens per instance, with [CLS] and [SEP]s; every batch is padded to it (S).
     max_predictions: masked positions per instance, at most (P).
-    masked_lm_prob: share of the tokens that are masked.
+    masked_lm_prob: share of the tokens that are predicted.
+    mask_shares: percent of these that become [MASK], stay as they are, and become any token.
     short_seq_prob: share of the documents, in each pass, whose instances aim at a random shorter length.
     whole_word_masking: mask all subwords of a word or none.
     next_sentence: pairs [CLS] A [SEP] B [SEP]; otherwise one segment, [CLS] A [SEP].
+    sentence_order: in half of the pairs A and B are swapped (Lan et al. 2020, ALBERT), where otherwise B is
+        random.
     whole_sentences: segments begin and end with sentences; otherwise, which is only for single segments,
         documents are cut anywhere, so that sequences are full.
     masking: "dynamic" draws new pairs and masks in every pass over the documents (usual since RoBERTa);
         "fixed" repeats them after ``dupe_factor`` passes (the original).
     """
 
+    objective: str = "masked"
     max_seq_length: int = 128
     max_predictions: int = 20
     masked_lm_prob: float = 0.15
+    mask_shares: tuple[int, ...] = (80, 10, 10)
     short_seq_prob: float = 0.1
     whole_word_masking: bool = False
     next_sentence: bool = True
+    sentence_order: bool = False
     whole_sentences: bool = True
     masking: str = "dynamic"
     dupe_factor: int = 10
@@ -57,12 +65,23 @@ class InstanceSettings:
             raise UserError("max_predictions and dupe_factor must be at least 1")
         if not 0 < self.masked_lm_prob <= 1 or not 0 <= self.short_seq_prob <= 1:
             raise UserError("masked_lm_prob must lie in (0, 1], short_seq_prob in [0, 1]")
-        if self.masking not in MASKING:
-            raise UserError(f"unknown masking {self.masking!r}; expected one of {', '.join(MASKING)}")
+        if len(self.mask_shares) != 3 or min(self.mask_shares) < 0 or sum(self.mask_shares) != 100:
+            raise UserError(
+                f"mask_shares is {' '.join(map(str, self.mask_shares))}; expected three percentages that add "
+                "up to 100: of [MASK], unchanged and random tokens"
+            )
+        for name, value, known in (
+            ("masking", self.masking, MASKING),
+            ("objective", self.objective, OBJECTIVES),
+        ):
+            if value not in known:
+                raise UserError(f"unknown {name} {value!r}; expected one of {', '.join(known)}")
 
     @property
     def most_predictions(self) -> int:
-        """Masked positions in an instance, at most: as many as one of full length has."""
+        """Predicted positions in an instance, at most: as many as one of full length has."""
+        if self.objective == "left-to-right":
+            return self.max_seq_length - 1
         return min(self.max_predictions, max(1, round(self.masked_lm_prob * self.max_seq_length)))
 
     @property
@@ -82,7 +101,9 @@ def make_instances(
     """The instances of the ``chosen`` documents (indices), in the documents' order: (n, 5) int64.
 
     Source: create_instances_from_document in google-research/bert. As there, the target length is drawn once
-    per document. Without next-sentence prediction, a segment is a run of whole sentences of one document, so
+    per document. With ``sentence_order``, pairs are those of create_pretraining_data.py in
+    google-research/albert: a chunk of one sentence has no second text, so it still gets a random one, with
+    the label of swapped texts. Without pairs, a segment is a run of whole sentences of one document, so
     no instance crosses documents ("DOC-SENTENCES" in Liu et al. 2019, RoBERTa). Without whole sentences, a
     document is cut every ``max_num_tokens`` tokens. The first cut is at random, so that each pass over the
     corpus has other sequences.
@@ -105,15 +126,18 @@ def _pairs_of_document(
         last = _chunk_end(bounds, first, target)
         a_end = first + (rng.randint(1, last - first - 1) if last - first >= 2 else 1)
         a_start, a_stop = bounds[first], bounds[a_end]
-        is_random = last - first == 1 or rng.random() < 0.5
-        if is_random:
+        alone = last - first == 1
+        is_other = alone or rng.random() < 0.5
+        if is_other and (alone or not settings.sentence_order):
             b_start, b_stop = _random_segment(documents, index, target - (a_stop - a_start), rng)
             first = a_end  # the sentences that B would have taken are put back
         else:
             b_start, b_stop = bounds[a_end], bounds[last]
             first = last
+            if is_other:
+                a_start, a_stop, b_start, b_stop = b_start, b_stop, a_start, a_stop
         a, b = _truncate_pair(a_start, a_stop, b_start, b_stop, settings.max_num_tokens, rng)
-        yield *a, *b, int(is_random)
+        yield *a, *b, int(is_other)
 
 
 def _segments_of_document(

@@ -1,4 +1,6 @@
-"""Masked positions for the masked language model, for many instances at once."""
+"""What is predicted: masked tokens, or the next token; for many instances at once."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -48,12 +50,17 @@ def choose_positions(
 
 
 def mask_tokens(
-    input_ids: np.ndarray, chosen: np.ndarray, mask_id: int, vocab_size: int, rng: np.random.Generator
+    input_ids: np.ndarray,
+    chosen: np.ndarray,
+    mask_id: int,
+    vocab_size: int,
+    rng: np.random.Generator,
+    shares: Sequence[int] = (80, 10, 10),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Replace the chosen tokens: 80 % by [MASK], 10 % left as they are, 10 % by any token at random.
 
-    Returns the new input_ids and the labels, both (n, S): the labels are the original tokens at the chosen
-    positions, and −100 elsewhere.
+    ``shares`` are these percentages. Returns the new input_ids and the labels, both (n, S): the labels are
+    the original tokens at the chosen positions, and −100 elsewhere.
     """
     labels = np.where(chosen, input_ids, np.int32(IGNORED))
     places = np.flatnonzero(chosen)
@@ -61,5 +68,17 @@ def mask_tokens(
     anything = rng.integers(vocab_size, size=len(places), dtype=input_ids.dtype)
     masked = input_ids.copy()
     kept = masked.ravel()[places]
-    masked.ravel()[places] = np.where(fate < 0.8, mask_id, np.where(fate < 0.9, kept, anything))
+    hidden, unchanged = shares[0] / 100, (shares[0] + shares[1]) / 100
+    masked.ravel()[places] = np.where(fate < hidden, mask_id, np.where(fate < unchanged, kept, anything))
     return masked, labels
+
+
+def next_tokens(input_ids: np.ndarray, attention_mask: np.ndarray) -> np.ndarray:
+    """The labels of a left-to-right model: at each token the one after it, −100 at the last and at padding.
+
+    Both arguments and the result are (n, S).
+    """
+    labels = np.full_like(input_ids, IGNORED)
+    followed = attention_mask[:, 1:] > 0
+    labels[:, :-1][followed] = input_ids[:, 1:][followed]
+    return labels

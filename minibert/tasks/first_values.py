@@ -9,6 +9,7 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from minibert.bert import BertForPreTraining
+from minibert.bert.encoder import BertLayer
 from minibert.data import Documents, log_frequencies, word_vectors
 from minibert.nn import Linear
 from minibert.nn.initialise import sinusoids
@@ -28,25 +29,36 @@ def count_words(model: BertForPreTraining, documents: Documents, seed: int = 0) 
       embeddings around the hidden word, whose product with the embedding of a candidate says how well the
       candidate fits.
 
+    With word vectors of E < H numbers, the map to H is the identity for the first E, and the transform takes
+    them back.
+
     Related: word2vec's CBOW, which the model resembles at first; Trockman and Kolter 2023, "Mimetic
     Initialization of Self-Attention Layers" (identities in value and output).
     """
     config = model.config
-    vectors = word_vectors(documents, config.vocab_size, config.hidden_size, seed=seed)
+    vectors = word_vectors(documents, config.vocab_size, config.embedding_size, seed=seed)
     words = model.bert.embeddings.word_embeddings.weight
     words.value[...] = model.device.asarray(config.initializer_range * vectors, dtype=model.dtype)
     predictions = model.cls.predictions
     assert predictions is not None  # what begins here predicts words
     frequencies = log_frequencies(documents.token_counts(config.vocab_size))
     predictions.bias.value[...] = model.device.asarray(frequencies, dtype=model.dtype)
-    for linear in (predictions.transform.dense, *_values_and_outputs(model)):
-        _add(linear, np.eye(config.hidden_size))
+    for linear in (predictions.transform.dense, *_maps_of_words(model)):
+        rows, columns = linear.weight.shape
+        _add(linear, np.eye(rows, columns))
     model.buffers.round_operand()
 
 
-def _values_and_outputs(model: BertForPreTraining) -> list[Linear]:
-    layers = [layer.attention for layer in model.bert.encoder.layer]
-    return [linear for layer in layers for linear in (layer.self.value, layer.output.dense)]
+def _maps_of_words(model: BertForPreTraining) -> list[Linear]:
+    """The linear maps between the word vectors and the hidden states that attention has gathered."""
+    project = getattr(model.bert.embeddings, "project", None)
+    attentions = [layer.attention for layer in _different_layers(model)]
+    maps = [linear for attention in attentions for linear in (attention.self.value, attention.output.dense)]
+    return maps if project is None else [project, *maps]
+
+
+def _different_layers(model: BertForPreTraining) -> list[BertLayer]:
+    return list(dict.fromkeys(model.bert.encoder.layer))  # ALBERT's are all the same one
 
 
 def look_at_neighbours(model: BertForPreTraining) -> None:
@@ -54,7 +66,7 @@ def look_at_neighbours(model: BertForPreTraining) -> None:
 
     Position p becomes a point on D/2 circles, on which it moves with the angular frequencies ω:
 
-        (sin ω p, cos ω p)   for ω = 100^(−2i/H), i = 0, 1, …, D/2 − 1
+        (sin ω p, cos ω p)   for ω = 100^(−2i/E), i = 0, 1, …, D/2 − 1
 
     A query reads these numbers from the position embedding, and a key reads them turned by the angle ω o. So
     their product is Σ cos ω (p − p′ − o), which is largest for the position p′ = p − o. Random values are
@@ -64,13 +76,14 @@ def look_at_neighbours(model: BertForPreTraining) -> None:
     learn from each other, and both begin as noise.
     """
     config = model.config
-    size, pairs = config.hidden_size, config.hidden_size // config.num_attention_heads // 2
-    waves = config.initializer_range * sinusoids(config.max_position_embeddings, size, LONGEST_WAVE)
+    size, width = config.hidden_size, config.embedding_size
+    pairs = min(size // config.num_attention_heads, width) // 2
+    waves = config.initializer_range * sinusoids(config.max_position_embeddings, width, LONGEST_WAVE)
     positions = model.bert.embeddings.position_embeddings.weight
     positions.value[...] = model.device.asarray(waves, dtype=model.dtype)
-    frequencies = LONGEST_WAVE ** (-2 * np.arange(pairs) / size)  # ω
+    frequencies = LONGEST_WAVE ** (-2 * np.arange(pairs) / width)  # ω
     offsets = itertools.cycle(OFFSETS)
-    for layer in model.bert.encoder.layer:
+    for layer in _different_layers(model):
         queries, keys = np.zeros((2, size, size))
         for head in np.split(np.arange(size), config.num_attention_heads):
             rows, columns = head[: 2 * pairs, None], np.arange(2 * pairs)

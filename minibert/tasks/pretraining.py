@@ -35,11 +35,10 @@ from minibert.tasks.masked_words import fill_mask
 from minibert.tasks.pretrained_card import write_pretrained_card
 from minibert.tasks.pretraining_settings import Phase, PretrainSettings
 from minibert.tasks.run import Run, newest_checkpoint
-from minibert.text import BertTokenizer, PretrainedTokenizer, open_tokenizer
+from minibert.text import MODEL_TYPES, PretrainedTokenizer, learn_tokenizer, open_tokenizer
 from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
 from minibert.train.metrics import peak_memory, read_metrics
-from minibert.variants import open_model
 
 EXAMPLES = 5  # masked sentences shown at the end
 
@@ -73,14 +72,20 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
         folder, origin = Path(settings.tokenizer), "read from"
     else:
         made_from = corpus.fingerprint(), settings.split, settings.vocab_size, settings.lowercase
-        key = _hash(*made_from, __version__)  # another version may learn differently
+        kind = MODEL_TYPES[settings.variant].__name__
+        others = [] if kind == "BertTokenizer" else [kind]
+        key = _hash(*made_from, __version__, *others)  # another version may learn differently
         folder, origin = Path(settings.prepared) / f"vocabulary-{key}", "reused from"
         if not folder.is_dir():
             origin = "written to"
             check_writable(folder)
             sentences = training_sentences(corpus, **settings.split)
-            tokenizer: PretrainedTokenizer = BertTokenizer.train(
-                sentences, settings.vocabulary_size, lowercase=settings.lowercase, progress=show_progress
+            tokenizer = learn_tokenizer(
+                settings.variant,
+                sentences,
+                settings.vocabulary_size,
+                lowercase=settings.lowercase,
+                progress=show_progress,
             )
             with atomic_folder(folder) as unfinished:
                 tokenizer.save_pretrained(unfinished)
@@ -135,7 +140,7 @@ def _pretrain(
     print(f"guessing by frequency: loss {plateau[0]:.3f} nats, accuracy {plateau[1]:.2%}", flush=True)
 
     with run.training(functools.partial(_needed_memory, settings, len(tokenizer))):
-        model = _make_model(settings, run.device, len(tokenizer), checkpoint)
+        model = _make_model(settings, run.device, tokenizer, checkpoint)
         trainer = _make_trainer(run, settings, model, tokenizer, prepared, held_out, checkpoint)
         if checkpoint is None:
             began = time.perf_counter()
@@ -188,17 +193,21 @@ def _find_start(run: Run, settings: PretrainSettings) -> Checkpoint | None:
 
 
 def _make_model(
-    settings: PretrainSettings, device: Device, vocab_size: int, checkpoint: Checkpoint | None
+    settings: PretrainSettings,
+    device: Device,
+    tokenizer: PretrainedTokenizer,
+    checkpoint: Checkpoint | None,
 ) -> BertForPreTraining:
     """The model of the checkpoint, or that of a folder, or a new one."""
-    Model = BertForPreTraining if settings.nsp else BertForMaskedLM
+    kind = BertForPreTraining if settings.nsp else BertForMaskedLM
+    Model: Any = settings.family.models[kind]
     options: dict[str, Any] = {"device": device, "precision": settings.precision, "seed": settings.seed}
     if checkpoint is not None:
-        model = open_model(Model, checkpoint.folder, **options)
+        model = Model.from_pretrained(checkpoint.folder, **options)
     elif settings.model is not None:
-        model = open_model(Model, settings.model, **options, **settings.changed_dropout)
+        model = Model.from_pretrained(settings.model, **options | settings.changed_dropout)
     else:
-        model = Model(settings.model_config(vocab_size), **options)
+        model = Model(settings.model_config(len(tokenizer), tokenizer.pad_id), **options)
     model.bert.encoder.recompute = settings.recompute
     config = model.config
     parameters = sum(parameter.size for parameter in model.buffers.parameters)
@@ -312,8 +321,9 @@ def _finish(
     with atomic_folder(run.folder / "final") as unfinished:
         _save_pretrained(trainer.model, tokenizer, unfinished)
         write_pretrained_card(unfinished, settings, results)
-    _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
-    run.finish(results, _describe(summary), trainer.seconds, trainer.tokens)
+    if settings.objective == "masked":
+        _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
+    run.finish(results, _describe(summary, settings), trainer.seconds, trainer.tokens)
     print(f"written to {run.folder}: final/ (the model), metrics.jsonl, results.json, loss.png")
     return summary
 
@@ -358,16 +368,18 @@ def masked_sentences(
             yield tokenizer.decode(ids), answer
 
 
-def _describe(summary: dict[str, Any]) -> list[str]:
+def _describe(summary: dict[str, Any], settings: PretrainSettings) -> list[str]:
     """How well a run did, next to guessing by frequency."""
+    predicted = "masked words" if settings.objective == "masked" else "next words"
     loss, accuracy = summary["held_out_mlm_loss"], summary["held_out_mlm_accuracy"]
     plateau_loss, plateau_accuracy = summary["plateau_loss"], summary["plateau_accuracy"]
     below = f"{abs(plateau_loss - loss):.3f} nats {'below' if loss <= plateau_loss else 'above'}"
     times = f", {accuracy / plateau_accuracy:.2f} times the accuracy" if plateau_accuracy else ""
     lines = [
         f"guessing by frequency  loss {plateau_loss:.3f} nats  accuracy {plateau_accuracy:.2%}",
-        f"held-out masked words  loss {loss:.3f} nats  accuracy {accuracy:.2%}   {below}{times}",
+        f"held-out {predicted}  loss {loss:.3f} nats  accuracy {accuracy:.2%}   {below}{times}",
     ]
     if "held_out_nsp_accuracy" in summary:
-        lines.append(f"held-out sentence pairs (NSP)  accuracy {summary['held_out_nsp_accuracy']:.2%}")
+        learned = "in order or swapped" if settings.family.sentence_order else "NSP"
+        lines.append(f"held-out sentence pairs ({learned})  accuracy {summary['held_out_nsp_accuracy']:.2%}")
     return lines

@@ -5,13 +5,14 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from minibert.bert import POSITION_INITIALIZERS, PRESETS, BertConfig
-from minibert.data import LAYOUTS, InstanceSettings
+from minibert.bert import POSITION_INITIALIZERS, PRESETS, BertConfig, BertForPreTraining
+from minibert.data import LAYOUTS, OBJECTIVES, InstanceSettings
 from minibert.errors import UserError
 from minibert.ops import ACTIVATIONS
 from minibert.settings import setting, with_default
+from minibert.text import chosen_lowercase
 from minibert.train import RunSettings
-from minibert.variants import open_config
+from minibert.variants import FAMILIES, Family, open_config
 
 # What a new model has where nothing else is given. These are not defaults, because a model to start from has
 # its own, and any setting that is given must then agree with it.
@@ -82,12 +83,22 @@ class PretrainSettings(RunSettings):
     vocab_size: int | None = setting(
         None, "Corpus", f"tokens in the vocabulary to learn (default: {USUAL_VOCAB_SIZE})", least=6
     )
-    lowercase: bool = setting(True, "Corpus", "lower-case and strip accents, for a learned vocabulary")
+    lowercase: bool | None = setting(
+        None,
+        "Corpus",
+        "lower-case and strip accents, for a learned vocabulary (default: as is usual for VARIANT)",
+    )
 
     model: str | None = setting(
         None,
         "Model",
         "folder of a model to start from, with its sizes, vocabulary and weights (default: a new model)",
+    )
+    variant: str = setting(
+        "bert",
+        "Model",
+        "BERT or the descendant to pre-train, each with its own tokenizer (with MODEL: what that is)",
+        choices=tuple(FAMILIES),
     )
     preset: str | None = setting(
         None, "Model", f"size of the model (default: {USUAL_PRESET}, or as MODEL)", choices=tuple(PRESETS)
@@ -106,6 +117,13 @@ class PretrainSettings(RunSettings):
         "Model",
         "feed-forward size, if not the preset's (or 4 x hidden size)",
         flag="intermediate",
+        least=1,
+    )
+    embedding_size: int | None = setting(
+        None,
+        "Model",
+        "size of a word's vector, in ALBERT and ELECTRA (default: half the hidden size)",
+        flag="embedding",
         least=1,
     )
     max_position_embeddings: int | None = setting(
@@ -148,11 +166,22 @@ class PretrainSettings(RunSettings):
         choices=POSITION_INITIALIZERS,
     )
 
+    objective: str = setting(
+        "masked",
+        "Instances",
+        "what is predicted: masked tokens from all others, or left-to-right each next token",
+        choices=OBJECTIVES,
+    )
     max_seq_length: int = setting(64, "Instances", "tokens per training sequence, at most", least=8)
     short_seq_prob: float = setting(
         0.1, "Instances", "share of sequences made shorter on purpose", least=0, most=1
     )
     masked_lm_prob: float = setting(0.15, "Instances", "share of the tokens to predict", least=0.001, most=1)
+    mask_shares: tuple[int, ...] = setting(
+        (80, 10, 10),
+        "Instances",
+        "percent of the tokens to predict that become [MASK], stay as they are, and become any token",
+    )
     max_predictions: int = setting(20, "Instances", "tokens to predict per sequence, at most", least=1)
     whole_word_masking: bool = setting(False, "Instances", "mask all subwords of a word or none")
     masking: str = setting(
@@ -162,7 +191,12 @@ class PretrainSettings(RunSettings):
         choices=("dynamic", "fixed"),
     )
     dupe_factor: int = setting(10, "Instances", "passes after which fixed masks and pairs repeat", least=1)
-    nsp: bool = setting(True, "Instances", "also learn whether the second sentence follows the first (NSP)")
+    nsp: bool | None = setting(
+        None,
+        "Instances",
+        "also learn whether the second text of a pair follows the first (NSP) or, in ALBERT, whether the two "
+        "are swapped (default: yes in BERT and ALBERT, if tokens are masked)",
+    )
     whole_sentences: bool = setting(
         True, "Instances", "end sequences with sentences; else, without NSP, anywhere, so that all are full"
     )
@@ -213,18 +247,32 @@ class PretrainSettings(RunSettings):
         """
         if self.model is None:
             unsaid = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
-            return self.replace(**unsaid)
+            if "embedding_size" not in self._config_fields() and self.embedding_size is not None:
+                raise UserError(
+                    f"embedding_size is for ALBERT and ELECTRA; in a {self.variant} it is the hidden size: "
+                    "leave it out"
+                )
+            return self.replace(**unsaid, **self._decided(self.variant))
         for name in INITIALIZERS:
             if getattr(self, name) != "normal":
                 raise UserError(f"{name} is for a new model, but {self.model} has learned; leave it out")
         config = open_config(self.model)
-        if self.nsp and config.model_type != "bert":
+        if self.variant not in ("bert", config.model_type):
             raise UserError(
-                f"{self.model} is of type {config.model_type!r}, which does not predict the next sentence; "
-                "set nsp to false (--no-nsp)"
+                f"variant is {self.variant!r}, but {self.model} is of type {config.model_type!r}; "
+                "leave it out"
             )
-        values = {"tokenizer": self.model, "vocab_size": config.vocab_size}
+        if config.is_decoder != (self.objective == "left-to-right"):
+            fitting = "left-to-right" if config.is_decoder else "masked"
+            raise UserError(
+                f"objective is {self.objective!r}, but the model in {self.model} has learned with "
+                f"{fitting!r}; give --objective {fitting}"
+            )
+        values: dict[str, Any] = {"tokenizer": self.model, "vocab_size": config.vocab_size}
         values |= {name: getattr(config, name) for name in SIZES}
+        if "embedding_size" in {f.name for f in fields(config)}:
+            values["embedding_size"] = config.embedding_size
+        values["max_position_embeddings"] = config.longest_sequence
         sizes = (config.num_hidden_layers, config.hidden_size)
         has_preset = self.preset is not None and PRESETS[self.preset] == sizes
         for name, fitting in {**values, "preset": self.preset if has_preset else None}.items():
@@ -233,20 +281,41 @@ class PretrainSettings(RunSettings):
                 raise UserError(
                     f"{name} is {given!r}, but the model in {self.model} has its own; leave it out"
                 )
-        return self.replace(**values)
+        return self.replace(**values, **self._decided(config.model_type))
+
+    def _decided(self, variant: str) -> dict[str, Any]:
+        """What the variant decides unless it is given."""
+        lowercase = chosen_lowercase(variant, self.lowercase)
+        return {"variant": variant, "lowercase": lowercase, "nsp": self._learns_pairs(variant)}
+
+    def _learns_pairs(self, variant: str) -> bool:
+        """Whether pairs of texts are learned, too. Raises UserError if they cannot be."""
+        possible = BertForPreTraining in FAMILIES[variant].models and self.objective == "masked"
+        if self.nsp and not possible:
+            what = f"a {variant}" if self.objective == "masked" else "a left-to-right model"
+            raise UserError(f"{what} learns nothing about pairs of texts; set nsp to false (--no-nsp)")
+        return possible if self.nsp is None else self.nsp
+
+    @property
+    def family(self) -> Family:
+        """The configuration and the models of the ``variant``."""
+        return FAMILIES[self.variant]
+
+    def _config_fields(self) -> set[str]:
+        return {f.name for f in fields(self.family.config)}
 
     @property
     def vocabulary_size(self) -> int:
         """Tokens in the vocabulary to learn or, after `with_sizes` for a model, in that of the model."""
         return self.vocab_size or USUAL_VOCAB_SIZE
 
-    def model_config(self, vocab_size: int) -> BertConfig:
+    def model_config(self, vocab_size: int, pad_token_id: int = 0) -> BertConfig:
         """That of ``model``, or the preset with the sizes that were changed, for a vocabulary of this size.
 
         Raises UserError if the sizes do not fit together, or the sequences do not fit the model's positions.
         """
         if self.model is None:
-            config = self._new_config(vocab_size)
+            config = self._new_config(vocab_size, pad_token_id)
         else:
             config = open_config(self.model, **self.changed_dropout)
         for name in ("max_seq_length", "long_seq_length"):
@@ -264,17 +333,25 @@ class PretrainSettings(RunSettings):
         names = () if self.dropout is None else ("hidden_dropout_prob", "attention_probs_dropout_prob")
         return dict.fromkeys(names, self.dropout or 0.0)
 
-    def _new_config(self, vocab_size: int) -> BertConfig:
-        sizes = {name: getattr(self, name) for name in SIZES}
-        return BertConfig.preset(
+    def _new_config(self, vocab_size: int, pad_token_id: int) -> BertConfig:
+        sizes = {name: getattr(self, name) for name in (*SIZES, "embedding_size")}
+        config = self.family.config.preset(
             self.preset or USUAL_PRESET,
             vocab_size=vocab_size,
+            pad_token_id=pad_token_id,
+            is_decoder=self.objective == "left-to-right",
             hidden_dropout_prob=self.dropout or 0.0,
             attention_probs_dropout_prob=self.dropout or 0.0,
             initializer_range=self.initializer_range,
             position_initializer=self.position_initializer,
             **{name: size for name, size in sizes.items() if size is not None},
         )
+        if self.embedding_size is None and "embedding_size" in self._config_fields():
+            config = config.replace(embedding_size=max(1, config.hidden_size // 2))
+        if self.max_position_embeddings is not None:  # tokens, besides what a family needs for padding
+            needed = 2 * self.max_position_embeddings - config.longest_sequence
+            config = config.replace(max_position_embeddings=needed)
+        return config
 
     @property
     def split(self) -> dict[str, Any]:
@@ -285,12 +362,15 @@ class PretrainSettings(RunSettings):
     def instance_settings(self) -> InstanceSettings:
         """How the corpus is cut and masked, except in the long sequences."""
         return InstanceSettings(
+            objective=self.objective,
             max_seq_length=self.max_seq_length,
             max_predictions=self.max_predictions,
             masked_lm_prob=self.masked_lm_prob,
+            mask_shares=self.mask_shares,
             short_seq_prob=self.short_seq_prob,
             whole_word_masking=self.whole_word_masking,
-            next_sentence=self.nsp,
+            next_sentence=self._learns_pairs(self.variant),
+            sentence_order=self.family.sentence_order,
             whole_sentences=self.whole_sentences,
             masking=self.masking,
             dupe_factor=self.dupe_factor,

@@ -41,6 +41,7 @@ class AlbertTokenizer(UnigramTokenizer):
         "mask_token": "[MASK]",
     }
     added = tuple(map(AddedToken, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")))
+    lowercase = True
     config_keys: ClassVar = {"lowercase": "do_lower_case", "keep_accents": "keep_accents"}
 
     def __init__(

@@ -68,6 +68,7 @@ class BertTokenizer(PretrainedTokenizer):
 
     special_tokens = SPECIAL_TOKENS
     config_keys = CONFIG_KEYS
+    lowercase = True
     ORIGINAL: ClassVar[dict[str, Any]] = dict(
         max_characters_per_word=200, protect_special_tokens=False, original_characters=True
     )

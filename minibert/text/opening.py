@@ -1,5 +1,6 @@
-"""From a folder to the tokenizer in it."""
+"""The tokenizer in a folder, or a new one, for a model of any family."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,35 @@ MODEL_TYPES: dict[str, type[PretrainedTokenizer]] = {
     "albert": AlbertTokenizer,
     "xlnet": XLNetTokenizer,
 }
+
+
+def learn_tokenizer(
+    model_type: str,
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    lowercase: bool | None = None,
+    progress: bool = False,
+) -> PretrainedTokenizer:
+    """A tokenizer as models of this type have it, with a vocabulary learned from a stream of texts.
+
+    ``lowercase`` None does as the type's paper did. Raises UserError as `chosen_lowercase` does, and for
+    texts from which nothing can be learned.
+    """
+    kind, lowercase = MODEL_TYPES[model_type], chosen_lowercase(model_type, lowercase)
+    options = {"lowercase": lowercase} if "lowercase" in kind.config_keys else {}
+    return kind.train(texts, vocab_size, progress=progress, **options)
+
+
+def chosen_lowercase(model_type: str, lowercase: bool | None) -> bool:
+    """Whether a tokenizer for models of this type lower-cases: as given or, for None, as in the type's paper.
+
+    Raises UserError if it cannot.
+    """
+    kind = MODEL_TYPES[model_type]
+    if lowercase and "lowercase" not in kind.config_keys:
+        raise UserError(f"a {model_type} has a tokenizer that keeps capitals; set lowercase to false")
+    return kind.lowercase if lowercase is None else lowercase
 
 
 def open_tokenizer(folder: str | Path, **options: Any) -> PretrainedTokenizer:

@@ -36,7 +36,8 @@ class PretrainedTokenizer:
     CACHED_CHARACTERS: ClassVar[int] = 2**21  # of pieces of text whose ids are remembered
     padding_side: ClassVar[str] = "right"
     model_max_length: int | None = None
-    lowercase: bool = False
+    train: ClassVar[Callable[..., Any]]  # a class method that learns a vocabulary from texts
+    lowercase: bool = False  # of a class: what its models usually do
     tokens: list[str]
     vocab: dict[str, int]
     continues_word: np.ndarray

@@ -32,10 +32,15 @@ ModelT = TypeVar("ModelT", bound=PretrainedModel)
 
 
 class Family(NamedTuple):
-    """The configuration of a kind of models, and its classes, each by BERT's class for the same purpose."""
+    """The configuration of a kind of models, and its classes, each by BERT's class for the same purpose.
+
+    With ``sentence_order``, pairs of texts teach it whether they were swapped, not whether they belong
+    together.
+    """
 
     config: type[BertConfig]
     models: dict[Kind, Kind]
+    sentence_order: bool = False
 
 
 FAMILIES = {
@@ -88,6 +93,7 @@ FAMILIES = {
             BertForQuestionAnswering: albert.AlbertForQuestionAnswering,
             SentenceEncoder: albert.AlbertSentenceEncoder,
         },
+        sentence_order=True,
     ),
     "electra": Family(
         electra.ElectraConfig,

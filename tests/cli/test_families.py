@@ -10,8 +10,8 @@ import pytest
 
 from minibert.bert import BertForMaskedLM, BertModel
 from minibert.cli import main
-from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer, XLNetTokenizer
-from minibert.variants import FAMILIES
+from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer, XLNetTokenizer, open_tokenizer
+from minibert.variants import FAMILIES, open_config
 
 TEXTS = [
     "ann sings a fine song in rome .",
@@ -59,6 +59,14 @@ def workplace(request, tmp_path, monkeypatch):
     tagged = "\n\n".join("\n".join(f"{word}\tO" for word in text.split()) for text in TEXTS)
     (tmp_path / "tagged.conll").write_text(tagged.replace("ann\tO", "ann\tB-person") + "\n")
     return request.param, tokenizer
+
+
+@pytest.fixture
+def masked_words(workplace):
+    """The workplace, for what learns from masked words."""
+    if workplace[0] == "xlnet":
+        pytest.skip("XLNet learns from orders of words, which the command does not draw yet")
+    return workplace
 
 
 def run(line):
@@ -110,14 +118,14 @@ def test_an_index_of_passages(workplace, capsys):
     assert "sings" in capsys.readouterr().out
 
 
-def test_more_pre_training(workplace, capsys):
-    name, tokenizer = workplace
+def test_more_pre_training(masked_words, capsys):
+    name, tokenizer = masked_words
     documents = ["\n".join(order) for order in itertools.permutations(TEXTS)]
     Path("corpus.txt").write_text("\n\n".join(documents) + "\n")
     flags = "--corpus corpus.txt --held-out 0.3 --max-seq-length 16 --batch-size 2 --steps 2 --eval-batches 1"
-    if name != "bert":
-        assert main(shlex.split(f"pretrain --model words {flags} --name on --device cpu")) == 2
-        assert "which does not predict the next sentence" in capsys.readouterr().err
+    if name not in ("bert", "albert"):
+        assert main(shlex.split(f"pretrain --model words --nsp {flags} --name on --device cpu")) == 2
+        assert f"a {name} learns nothing about pairs of texts" in capsys.readouterr().err
     run(f"pretrain --model words --no-nsp {flags} --name on")
     out = capsys.readouterr().out
     assert "held-out masked words" in out and "was: " in out
@@ -126,6 +134,30 @@ def test_more_pre_training(workplace, capsys):
     run(f'fill-mask --model runs/on/final "ann sings a {mask} ."')
     card = Path("runs/on/final/README.md").read_text()
     assert f"a {mask} text" in card and ("[MASK]" in card) == (mask == "[MASK]")
+
+
+def test_pre_training_from_nothing(masked_words, capsys):
+    """Each family with its own kind of vocabulary, recipe and head for pairs, and what then opens it."""
+    name, tokenizer = masked_words
+    documents = ["\n".join(order) for order in itertools.permutations(TEXTS)]
+    Path("corpus.txt").write_text("\n\n".join(documents) + "\n")
+    flags = (
+        f"--variant {name} --corpus corpus.txt --held-out 0.3 --max-seq-length 16 --batch-size 2 "
+        "--eval-batches 1 --layers 2 --hidden 8 --heads 2 --positions 20 --vocab-size 280"
+    )
+    run(f"pretrain {flags} --name new --steps 2")
+    out = capsys.readouterr().out
+    pairs = {"bert": "sentence pairs (NSP)", "albert": "sentence pairs (in order or swapped)"}
+    assert ("sentence pairs" in out) == (name in pairs) and pairs.get(name, "") in out
+    config = json.loads(Path("runs/new/final/config.json").read_text())
+    assert config["model_type"] == name and config["pad_token_id"] == tokenizer.pad_id
+    assert config.get("embedding_size") == (4 if name in ("albert", "electra") else None)
+    assert open_config("runs/new/final").longest_sequence == 20
+    assert type(open_tokenizer("runs/new/final")) is type(tokenizer)
+    mask = tokenizer.special_tokens["mask_token"]
+    run(f'fill-mask --model runs/new/final "ann sings a {mask} ."')
+    run(f"pretrain {flags} --name new --steps 2 --resume")
+    run(f"pretrain {flags} --name quick --recipe fast --steps 2")
 
 
 def test_what_it_is(workplace, capsys):

@@ -83,6 +83,23 @@ def test_rows_are_laid_out_as_bert_reads_them(
         assert 1 <= (labels != -100).sum() <= max(1, round(0.15 * length))
 
 
+def test_a_left_to_right_model_predicts_every_next_token(documents, numbered_vocabulary):
+    settings = InstanceSettings(max_seq_length=32, next_sentence=False, objective="left-to-right")
+    assert settings.most_predictions == 31
+    batch = next(BatchStream(documents, numbered_vocabulary, settings, 16))
+    for ids, mask, labels in zip(batch["input_ids"], batch["attention_mask"], batch["labels"], strict=True):
+        length = mask.sum()
+        assert ids[0] == 2 and ids[length - 1] == 3 and (ids[:length] != 4).all()
+        assert labels[: length - 1].tolist() == ids[1:length].tolist()
+        assert (labels[length - 1 :] == -100).all()
+
+
+def test_masks_have_the_shares_of_the_settings(documents, numbered_vocabulary):
+    settings = InstanceSettings(max_seq_length=32, masked_lm_prob=0.5, mask_shares=(0, 100, 0))
+    batch = next(BatchStream(documents, numbered_vocabulary, settings, 16))
+    assert (batch["input_ids"] == unmasked(batch)).all() and (batch["labels"] != -100).sum() > 50
+
+
 def test_whole_words_are_masked_whole(documents, numbered_vocabulary):
     settings = InstanceSettings(max_seq_length=32, whole_word_masking=True)
     for batch in take(BatchStream(documents, numbered_vocabulary, settings, 32), 20):

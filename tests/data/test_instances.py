@@ -1,5 +1,6 @@
 """Sentence pairs, as the original makes them."""
 
+import itertools
 from random import Random
 from types import SimpleNamespace
 
@@ -99,6 +100,29 @@ def test_a_single_sentence_always_gets_a_random_b(make_documents):
     documents = make_documents([[30]] * 50)
     instances = make_instances(documents, np.arange(50), settings(), Random(0))
     assert (instances[:, 4] == 1).all() and len(instances) == 50
+
+
+def test_swapped_pairs_are_one_stretch_of_text_in_the_wrong_order(make_documents):
+    """With sentence order, A and B are always neighbours, unless a chunk has but one sentence."""
+    documents = make_documents(random_lengths(400))
+    instances = make_instances(documents, np.arange(400), settings(sentence_order=True), Random(5))
+    starts = documents.token_ranges()[:, 0]
+    a_document, b_document = np.searchsorted(starts, instances[:, [0, 2]].T, side="right") - 1
+    same = instances[a_document == b_document]
+    a_start, a_stop, b_start, b_stop, swapped = same.T
+    assert (instances[a_document != b_document, 4] == 1).all()  # one sentence, and a random text
+    assert len(same) > 500 and (a_stop > a_start).all() and (b_stop > b_start).all()
+    assert (b_start >= a_stop)[swapped == 0].all() and (a_start >= b_stop)[swapped == 1].all()
+    assert_close(int(swapped.sum()), len(same), 0.5)
+
+
+def test_nothing_is_put_back_when_the_order_is_learned(make_documents):
+    documents = make_documents([[1] * 500])
+    instances = make_instances(documents, np.array([0]), settings(sentence_order=True), Random(0))
+    bounds = [(min(a, c), max(b, d)) for a, b, c, d, _ in instances.tolist()]
+    assert bounds[0][0] == 0 and bounds[-1][1] == 500
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(bounds))
+    assert 0 < instances[:, 4].sum() < len(instances)
 
 
 def test_targets_are_short_with_the_given_probability_and_uniform():
@@ -203,6 +227,10 @@ def test_without_next_sentence_prediction_long_sentences_are_cut(make_documents)
         ({"max_seq_length": 3, "next_sentence": False}, "at least 4"),
         ({"masking": "static"}, "unknown masking 'static'; expected one of dynamic, fixed"),
         ({"masked_lm_prob": 0.0}, "masked_lm_prob"),
+        ({"objective": "left"}, "unknown objective 'left'; expected one of masked, left-to-right"),
+        ({"mask_shares": (80, 20)}, "mask_shares is 80 20; expected three percentages"),
+        ({"mask_shares": (80, 10, 20)}, "add up to 100"),
+        ({"mask_shares": (120, -10, -10)}, "add up to 100"),
         ({"short_seq_prob": 1.1}, "short_seq_prob"),
         ({"max_predictions": 0}, "max_predictions"),
         ({"dupe_factor": 0}, "dupe_factor"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minibert.data.masking import choose_positions, mask_tokens
+from minibert.data.masking import choose_positions, mask_tokens, next_tokens
 
 
 def make_rows(n: int, seq_length: int, lengths: np.ndarray) -> np.ndarray:
@@ -68,6 +68,31 @@ def test_a_word_too_long_is_passed_over():
         rng = np.random.default_rng(seed)
         chosen = choose_positions(candidates, np.array([7]), starts, 0.15, 20, rng)
         assert chosen.tolist() == [[False, False, False, False, False, True, False]]
+
+
+@pytest.mark.parametrize(
+    "shares, expected",
+    [((100, 0, 0), {4}), ((0, 100, 0), {7}), ((0, 0, 100), {8, 9}), ((50, 50, 0), {4, 7})],
+)
+def test_other_shares(shares, expected):
+    """Tokens 0 to 7 are 7, and the vocabulary is drawn from 8 and 9 only."""
+    input_ids = np.full((10, 50), 7, dtype=np.int32)
+    everywhere = np.ones_like(input_ids, dtype=bool)
+
+    class OnlyHigh(np.random.Generator):
+        def integers(self, high, size, dtype):
+            return super().integers(8, high, size=size, dtype=dtype)
+
+    rng = OnlyHigh(np.random.PCG64(0))
+    masked, labels = mask_tokens(input_ids, everywhere, 4, 10, rng, shares)
+    assert set(masked.ravel().tolist()) == expected and (labels == 7).all()
+
+
+def test_next_tokens_are_the_labels_of_a_left_to_right_model():
+    input_ids = np.array([[2, 7, 8, 3, 0, 0], [2, 5, 6, 7, 8, 3]], dtype=np.int32)
+    labels = next_tokens(input_ids, (input_ids > 0).astype(np.int32))
+    assert labels.tolist() == [[7, 8, 3, -100, -100, -100], [5, 6, 7, 8, 3, -100]]
+    assert labels.dtype == np.int32
 
 
 @pytest.mark.parametrize("dtype", [np.int32])

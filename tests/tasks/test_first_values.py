@@ -8,6 +8,7 @@ from minibert.bert import BertConfig, BertForPreTraining
 from minibert.data import log_frequencies, unigram_plateau, word_vectors
 from minibert.data.prepared import Documents
 from minibert.tasks.first_values import OFFSETS, count_words, look_at_neighbours
+from minibert.variants.albert import AlbertConfig, AlbertForMaskedLM
 
 V, H = 60, 32
 
@@ -65,6 +66,24 @@ def test_it_guesses_by_the_words_around_before_it_has_learned_anything(config, t
         change(model)
         losses.append(float(model.forward(rows, labels=labels)[0].mlm_loss))
     assert losses[1] < plateau - 0.3 < plateau < losses[0]
+
+
+@pytest.mark.parametrize("size", [8, H, 48])
+def test_word_vectors_of_another_size_are_carried_through_the_layers(config, texts, size):
+    """ALBERT's one layer is changed once, and the maps to H and back are parts of the identity."""
+    sizes = config.to_dict() | {"embedding_size": size, "num_hidden_layers": 3}
+    config = AlbertConfig.from_dict(sizes | {"initializer_range": 1e-9})
+    model = AlbertForMaskedLM(config, dtype="float64")
+    count_words(model, texts)
+    look_at_neighbours(model)
+    embeddings, transform = model.bert.embeddings, model.cls.predictions.transform.dense
+    np.testing.assert_allclose(embeddings.project.weight.value, np.eye(H, size), atol=1e-7)
+    np.testing.assert_allclose(transform.weight.value, np.eye(size, H), atol=1e-7)
+    attention = model.bert.encoder.layer[0].attention
+    np.testing.assert_allclose(attention.self.value.weight.value, np.eye(H), atol=1e-7)
+    assert embeddings.word_embeddings.weight.value.shape == (V, size)
+    queries, keys = attention.self.query.weight.value, attention.self.key.weight.value
+    assert np.linalg.matrix_rank(queries, tol=1e-3) == min(H // 2, size) and abs(keys).max() <= 1 + 1e-6
 
 
 def test_heads_that_look_at_neighbours(device, config):

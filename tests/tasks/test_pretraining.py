@@ -189,10 +189,10 @@ def test_masked_sentences_hide_one_whole_word(small):
 
 def test_accuracies_are_not_compared_with_none():
     summary = {"plateau_loss": 4.0, "held_out_mlm_loss": 3.0, "held_out_mlm_accuracy": 0.1}
-    assert _describe(summary | {"plateau_accuracy": 0.05})[1].endswith(
+    assert _describe(summary | {"plateau_accuracy": 0.05}, PretrainSettings())[1].endswith(
         "1.000 nats below, 2.00 times the accuracy"
     )
-    assert _describe(summary | {"plateau_accuracy": 0.0})[1].endswith("1.000 nats below")
+    assert _describe(summary | {"plateau_accuracy": 0.0}, PretrainSettings())[1].endswith("1.000 nats below")
 
 
 def test_how_a_step_is_divided_does_not_change_what_it_is_measured_on(small, tmp_path, monkeypatch):
