@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from minibert.arrays import to_numpy
+from minibert.arrays import map_arrays, to_numpy
 from minibert.dropout_bits import dropout_stream
 from minibert.errors import UserError
 from minibert.nn import Context
@@ -224,6 +224,28 @@ def test_nothing_is_left_of_a_cache():
     _, cache = model.forward(**BATCH, **ORDERS)
     model.backward(cache)
     assert "spent" in repr(cache)
+
+
+def test_micro_batches_add_up(device):
+    """As a trainer gives them: prepared, with the denominators of the whole batch, and rows to spare."""
+    model = xlnet.XLNetLMHeadModel(CONFIG, device=device, dtype="float64", seed=3)
+    whole = {name: np.array(array) for name, array in (BATCH | ORDERS).items()}
+    assert model.losses[0] == "loss" and model.count_targets(whole) == {"mlm_denominator": 5}
+    losses, gradients = [], []
+    for rows in ([slice(0, 3)], [slice(0, 1), slice(1, 3)]):
+        model.zero_grad()
+        losses.append(0.0)
+        for part in rows:
+            batch = {name: array[part] for name, array in whole.items()}
+            prepared = model.prepare(**batch, **model.count_targets(whole), predictions=9)
+            inputs = map_arrays(device.asarray, prepared)
+            outputs, cache = model.forward(inputs, context=Context())
+            assert outputs.prediction_logits is None
+            model.backward(cache, 2.0)
+            losses[-1] += float(outputs.loss)
+        gradients.append(to_numpy(model.buffers.grad).copy())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+    np.testing.assert_allclose(*gradients, rtol=1e-9, atol=1e-14)
 
 
 def test_it_learns_to_predict_in_any_order():
