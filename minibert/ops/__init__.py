@@ -35,6 +35,7 @@ from minibert.ops.activations import ACTIVATIONS
 from minibert.ops.attention import MASKED, attention_bias, split_heads
 from minibert.ops.cache import Cache
 from minibert.ops.crf import viterbi
+from minibert.ops.sampling import sample_classes
 from minibert.ops.table import (
     TABLE,
     kernels_required,
@@ -164,6 +165,7 @@ __all__ = [
     "relative_attention",
     "relative_attention_backward",
     "require_kernels",
+    "sample_classes",
     "soft_cross_entropy",
     "soft_cross_entropy_backward",
     "softmax",

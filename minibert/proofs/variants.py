@@ -28,6 +28,7 @@ from minibert.variants.electra import (
     ElectraForPreTraining,
     ElectraForSequenceClassification,
 )
+from minibert.variants.electra_training import ElectraGeneratorAndDiscriminator, generator_config
 from minibert.variants.roberta import (
     RobertaConfig,
     RobertaForMaskedLM,
@@ -70,6 +71,9 @@ def variant_cases(device: Device) -> list[Case]:
         ("  classes", ElectraForSequenceClassification, electra.replace(**three), classes),
     ]
     cases = []
+    both = partial(ElectraGeneratorAndDiscriminator, electra, generator_config(electra, 0.5))
+    model, twin = with_twin(partial(both, replaced_weight=2.0, device=device), draw)
+    cases.append(model_case("ElectraGeneratorAndDiscriminator", model, BATCH | masked, zeros(model), twin))
     for what, model_class, config, targets in trained:
         model, twin = with_twin(partial(model_class, config, device=device), draw)
         unused = SPAN_ZEROS if model_class is RobertaForQuestionAnswering else ()

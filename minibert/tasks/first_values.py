@@ -10,6 +10,7 @@ from scipy.linalg import block_diag
 
 from minibert.bert import BertForPreTraining
 from minibert.bert.encoder import BertLayer
+from minibert.bert.models import BertPretrainedModel
 from minibert.data import Documents, log_frequencies, word_vectors
 from minibert.nn import Linear
 from minibert.nn.initialise import sinusoids
@@ -18,7 +19,7 @@ OFFSETS = (1, -1, 2, -2)  # how far to the left (right) of its own position a he
 LONGEST_WAVE = 100.0  # of the slowest wave in the positions, over 2π
 
 
-def count_words(model: BertForPreTraining, documents: Documents, seed: int = 0) -> None:
+def count_words(model: BertPretrainedModel, documents: Documents, seed: int = 0) -> None:
     """Set the parameters such that a new model guesses a hidden word by the words around it.
 
     - The word embeddings are `word_vectors` of the documents, at the size that random ones would have. The
@@ -39,29 +40,32 @@ def count_words(model: BertForPreTraining, documents: Documents, seed: int = 0) 
     vectors = word_vectors(documents, config.vocab_size, config.embedding_size, seed=seed)
     words = model.bert.embeddings.word_embeddings.weight
     words.value[...] = model.device.asarray(config.initializer_range * vectors, dtype=model.dtype)
-    predictions = model.cls.predictions
-    assert predictions is not None  # what begins here predicts words
-    frequencies = log_frequencies(documents.token_counts(config.vocab_size))
-    predictions.bias.value[...] = model.device.asarray(frequencies, dtype=model.dtype)
-    for linear in (predictions.transform.dense, *_maps_of_words(model)):
+    if isinstance(model, BertForPreTraining) and model.cls.predictions:
+        predictions = model.cls.predictions
+        frequencies = log_frequencies(documents.token_counts(config.vocab_size))
+        predictions.bias.value[...] = model.device.asarray(frequencies, dtype=model.dtype)
+    for linear in _maps_of_words(model):
         rows, columns = linear.weight.shape
         _add(linear, np.eye(rows, columns))
     model.buffers.round_operand()
 
 
-def _maps_of_words(model: BertForPreTraining) -> list[Linear]:
-    """The linear maps between the word vectors and the hidden states that attention has gathered."""
-    project = getattr(model.bert.embeddings, "project", None)
+def _maps_of_words(model: BertPretrainedModel) -> list[Linear]:
+    """The linear maps on the way of a word vector through attention to the decoder."""
     attentions = [layer.attention for layer in _different_layers(model)]
     maps = [linear for attention in attentions for linear in (attention.self.value, attention.output.dense)]
-    return maps if project is None else [project, *maps]
+    if project := getattr(model.bert.embeddings, "project", None):
+        maps.append(project)
+    if isinstance(model, BertForPreTraining) and model.cls.predictions:
+        maps.append(model.cls.predictions.transform.dense)
+    return maps
 
 
-def _different_layers(model: BertForPreTraining) -> list[BertLayer]:
+def _different_layers(model: BertPretrainedModel) -> list[BertLayer]:
     return list(dict.fromkeys(model.bert.encoder.layer))  # ALBERT's are all the same one
 
 
-def look_at_neighbours(model: BertForPreTraining) -> None:
+def look_at_neighbours(model: BertPretrainedModel) -> None:
     """Set the parameters such that each head of a new model looks at one neighbour: `OFFSETS`, in turn.
 
     Position p becomes a point on D/2 circles, on which it moves with the angular frequencies ω:

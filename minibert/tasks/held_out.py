@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from minibert.arrays import Array, to_numpy
-from minibert.bert import BertForPreTraining
 from minibert.data import PreparedCorpus, held_out_batches
 from minibert.nn.targets import IGNORED
 from minibert.tasks.pretraining_settings import PretrainSettings
@@ -38,7 +37,7 @@ def evaluation_batches(
     return batches
 
 
-def evaluate(model: BertForPreTraining, batches: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def evaluate(model: Any, batches: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Losses (nats) and accuracies in pre-training, dropout off, over all predictions in these batches.
 
     Every prediction counts the same, whichever batch it is in: the sums are divided once, by the
@@ -46,8 +45,7 @@ def evaluate(model: BertForPreTraining, batches: Sequence[Mapping[str, Any]]) ->
     """
     model.eval()
     counts = count_targets(model, batches)
-    losses = {"mlm": 0.0, "nsp": 0.0}
-    right = {"mlm": 0, "nsp": 0}
+    losses, right = dict.fromkeys(("mlm", "nsp", "rtd"), 0.0), dict.fromkeys(("mlm", "nsp", "rtd"), 0)
     for batch in batches:
         outputs, _ = model.forward(**batch, **counts)
         if "labels" in batch:
@@ -57,6 +55,10 @@ def evaluate(model: BertForPreTraining, batches: Sequence[Mapping[str, Any]]) ->
         if "next_sentence_label" in batch:
             losses["nsp"] += as_float(outputs.nsp_loss)
             right["nsp"] += _count_right(outputs.seq_relationship_logits, batch["next_sentence_label"])
+        if "rtd_denominator" in counts:  # ELECTRA's discriminator
+            losses["rtd"] += as_float(outputs.rtd_loss)
+            judged = to_numpy((outputs.rtd_logits > 0) == outputs.replaced)
+            right["rtd"] += int(judged[batch["attention_mask"] > 0].sum())
     results: dict[str, float] = {}
     for argument, count in counts.items():
         head = argument.removesuffix("_denominator")

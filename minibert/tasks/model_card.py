@@ -19,6 +19,7 @@ from minibert.heads import (
 )
 from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.variants import family, open_config
+from minibert.variants.electra import ElectraForPreTraining
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,16 @@ _MASKED = Kind(
     'model, tokenizer = open_model(BertForMaskedLM, "FOLDER"), open_tokenizer("FOLDER")\n'
     'fill_mask(model, tokenizer, "a [MASK] text")',
 )
+_DISCRIMINATOR = Kind(
+    "feature-extraction",
+    "tells which words of a text were replaced, and is to be fine-tuned (the generator is in `generator`)",
+    "minibert finetune --task classify --model FOLDER --train train.tsv --dev dev.tsv --name mine",
+    "from minibert import open_model, open_tokenizer\n"
+    "from minibert.variants.electra import ElectraForPreTraining\n\n"
+    'model, tokenizer = open_model(ElectraForPreTraining, "FOLDER"), open_tokenizer("FOLDER")\n'
+    'outputs, _ = model.forward(**tokenizer(["a text"]))\n'
+    "outputs.logits > 0  # which tokens it takes for replaced",
+)
 _SENTENCES = Kind(
     "sentence-similarity",
     "turns a text into a vector that is close to those of texts that mean the same",
@@ -75,6 +86,7 @@ KINDS: dict[type[PretrainedModel], Kind] = {  # by BERT's class for the same
     BertForPreTraining: _MASKED,
     BertForMaskedLM: _MASKED,
     BertModel: _SENTENCES,
+    ElectraForPreTraining: _DISCRIMINATOR,
 }
 
 LIMITS = (

@@ -59,4 +59,6 @@ SCORES = {
     "held_out_mlm_accuracy": "masked words, accuracy",
     "plateau_accuracy": "the same, always naming the commonest",
     "held_out_nsp_accuracy": "sentence pairs (NSP), accuracy",
+    "held_out_rtd_loss": "replaced words, loss in nats",
+    "held_out_rtd_accuracy": "replaced words, accuracy",
 }

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from minibert import __version__
+from minibert.assets import model_folder
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
+from minibert.bert.encoder import BertEncoder
 from minibert.data import (
     BatchStream,
     Corpus,
@@ -39,6 +41,7 @@ from minibert.text import MODEL_TYPES, PretrainedTokenizer, learn_tokenizer, ope
 from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
 from minibert.train.metrics import peak_memory, read_metrics
+from minibert.variants.electra_training import GENERATOR, ElectraGeneratorAndDiscriminator, generator_config
 
 EXAMPLES = 5  # masked sentences shown at the end
 
@@ -197,18 +200,21 @@ def _make_model(
     device: Device,
     tokenizer: PretrainedTokenizer,
     checkpoint: Checkpoint | None,
-) -> BertForPreTraining:
+) -> Any:
     """The model of the checkpoint, or that of a folder, or a new one."""
-    kind = BertForPreTraining if settings.nsp else BertForMaskedLM
-    Model: Any = settings.family.models[kind]
     options: dict[str, Any] = {"device": device, "precision": settings.precision, "seed": settings.seed}
     if checkpoint is not None:
-        model = Model.from_pretrained(checkpoint.folder, **options)
+        model = _model_class(settings, checkpoint.folder).from_pretrained(checkpoint.folder, **options)
     elif settings.model is not None:
+        Model = _model_class(settings, settings.model)
         model = Model.from_pretrained(settings.model, **options | settings.changed_dropout)
     else:
-        model = Model(settings.model_config(len(tokenizer), tokenizer.pad_id), **options)
-    model.bert.encoder.recompute = settings.recompute
+        config = settings.model_config(len(tokenizer), tokenizer.pad_id)
+        generators = [generator_config(config, settings.generator_share)] if settings.family.together else []
+        model = _model_class(settings)(config, *generators, **options)
+    for module in model.modules():
+        if isinstance(module, BertEncoder):
+            module.recompute = settings.recompute
     config = model.config
     parameters = sum(parameter.size for parameter in model.buffers.parameters)
     print(
@@ -220,18 +226,31 @@ def _make_model(
     return model
 
 
-def set_first_values(model: BertForPreTraining, settings: PretrainSettings, documents: Documents) -> None:
+def _model_class(settings: PretrainSettings, folder: str | Path | None = None) -> Any:
+    """The class of a new model, or of that in a folder.
+
+    Of an ELECTRA that was not pre-trained here there may be the generator alone, which predicts masked words.
+    """
+    family = settings.family
+    if family.together and (folder is None or (model_folder(folder) / GENERATOR).is_dir()):
+        return family.together
+    return family.models[BertForPreTraining if settings.nsp else BertForMaskedLM]
+
+
+def set_first_values(model: Any, settings: PretrainSettings, documents: Documents) -> None:
     """Change a new model's random values as the settings say."""
-    if settings.word_initializer == "counts":
-        count_words(model, documents, settings.seed)
-    if settings.attention_initializer == "neighbours":
-        look_at_neighbours(model)
+    together = isinstance(model, ElectraGeneratorAndDiscriminator)
+    for part in (model.discriminator, model.generator) if together else (model,):
+        if settings.word_initializer == "counts":
+            count_words(part, documents, settings.seed)
+        if settings.attention_initializer == "neighbours":
+            look_at_neighbours(part)
 
 
 def _make_trainer(
     run: Run,
     settings: PretrainSettings,
-    model: BertForPreTraining,
+    model: Any,
     tokenizer: PretrainedTokenizer,
     prepared: PreparedCorpus,
     held_out: Sequence[Mapping[str, Any]],
@@ -281,9 +300,11 @@ def _run_phases(
             trainer.run(phase.stop)
 
 
-def _save_pretrained(model: BertForPreTraining, tokenizer: PretrainedTokenizer, folder: Path) -> None:
+def _save_pretrained(model: Any, tokenizer: PretrainedTokenizer, folder: Path) -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if (folder / GENERATOR).is_dir():
+        tokenizer.save_pretrained(folder / GENERATOR)
 
 
 # -- After -------------------------------------------------------------------------------------------
@@ -320,9 +341,11 @@ def _finish(
     }
     with atomic_folder(run.folder / "final") as unfinished:
         _save_pretrained(trainer.model, tokenizer, unfinished)
-        write_pretrained_card(unfinished, settings, results)
+        if settings.objective == "masked":  # there is no card for the others
+            write_pretrained_card(unfinished, settings, results)
     if settings.objective == "masked":
-        _print_examples(trainer.model, tokenizer, prepared.held_out, settings.seed)
+        words = getattr(trainer.model, "generator", trainer.model)  # the model that predicts words
+        _print_examples(words, tokenizer, prepared.held_out, settings.seed)
     run.finish(results, _describe(summary, settings), trainer.seconds, trainer.tokens)
     print(f"written to {run.folder}: final/ (the model), metrics.jsonl, results.json, loss.png")
     return summary
@@ -382,4 +405,9 @@ def _describe(summary: dict[str, Any], settings: PretrainSettings) -> list[str]:
     if "held_out_nsp_accuracy" in summary:
         learned = "in order or swapped" if settings.family.sentence_order else "NSP"
         lines.append(f"held-out sentence pairs ({learned})  accuracy {summary['held_out_nsp_accuracy']:.2%}")
+    if "held_out_rtd_accuracy" in summary:
+        lines.append(
+            f"held-out replaced words  loss {summary['held_out_rtd_loss']:.3f} nats  "
+            f"accuracy {summary['held_out_rtd_accuracy']:.2%}"
+        )
     return lines

@@ -126,6 +126,13 @@ class PretrainSettings(RunSettings):
         flag="embedding",
         least=1,
     )
+    generator_share: float = setting(
+        0.25,
+        "Model",
+        "in ELECTRA, the generator's share of the discriminator's heads, and so of its sizes",
+        least=0.001,
+        most=1,
+    )
     max_position_embeddings: int | None = setting(
         None, "Model", "longest sequence the model can read, if not the preset's", flag="positions", least=4
     )
@@ -290,6 +297,8 @@ class PretrainSettings(RunSettings):
 
     def _learns_pairs(self, variant: str) -> bool:
         """Whether pairs of texts are learned, too. Raises UserError if they cannot be."""
+        if self.objective != "masked" and FAMILIES[variant].together:
+            raise UserError(f"a {variant} is taught by masked tokens; leave objective out")
         possible = BertForPreTraining in FAMILIES[variant].models and self.objective == "masked"
         if self.nsp and not possible:
             what = f"a {variant}" if self.objective == "masked" else "a left-to-right model"

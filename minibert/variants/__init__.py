@@ -26,6 +26,7 @@ from minibert.heads import (
     SentenceEncoder,
 )
 from minibert.variants import albert, distilbert, electra, roberta, xlnet
+from minibert.variants.electra_training import ElectraGeneratorAndDiscriminator
 
 Kind = type[PretrainedModel]
 ModelT = TypeVar("ModelT", bound=PretrainedModel)
@@ -35,12 +36,13 @@ class Family(NamedTuple):
     """The configuration of a kind of models, and its classes, each by BERT's class for the same purpose.
 
     With ``sentence_order``, pairs of texts teach it whether they were swapped, not whether they belong
-    together.
+    together. ``together`` are two models that are pre-trained as one.
     """
 
     config: type[BertConfig]
     models: dict[Kind, Kind]
     sentence_order: bool = False
+    together: type[ElectraGeneratorAndDiscriminator] | None = None
 
 
 FAMILIES = {
@@ -104,7 +106,9 @@ FAMILIES = {
             BertForTokenClassification: electra.ElectraForTokenClassification,
             BertForQuestionAnswering: electra.ElectraForQuestionAnswering,
             SentenceEncoder: electra.ElectraSentenceEncoder,
+            electra.ElectraForPreTraining: electra.ElectraForPreTraining,
         },
+        together=ElectraGeneratorAndDiscriminator,
     ),
     "xlnet": Family(
         xlnet.XLNetConfig,

@@ -155,7 +155,11 @@ def test_pre_training_from_nothing(masked_words, capsys):
     assert open_config("runs/new/final").longest_sequence == 20
     assert type(open_tokenizer("runs/new/final")) is type(tokenizer)
     mask = tokenizer.special_tokens["mask_token"]
-    run(f'fill-mask --model runs/new/final "ann sings a {mask} ."')
+    words = "runs/new/final/generator" if name == "electra" else "runs/new/final"
+    run(f'fill-mask --model {words} "ann sings a {mask} ."')
+    assert ("held-out replaced words" in out) == (name == "electra")
+    run("embed --model runs/new/final --input texts.txt --output vectors.npy")
+    assert np.load("vectors.npy").shape == (4, 8)
     run(f"pretrain {flags} --name new --steps 2 --resume")
     run(f"pretrain {flags} --name quick --recipe fast --steps 2")
 
