@@ -51,10 +51,10 @@ def parse(parts: dict[str, ModuleType], arguments: Sequence[str] | None) -> argp
     """The flags. Those of all parts go with ``all``."""
     common = Parser(add_help=False)
     common.add_argument("--quick", action="store_true", help="see that it works: tiny and inaccurate")
-    common.add_argument("--rounds", type=_positive, help="rounds of turns (default: 11; 3 with --quick)")
+    common.add_argument("--rounds", type=positive, help="rounds of turns (default: 11; 3 with --quick)")
     common.add_argument("--seconds", type=_seconds, help="length of a turn (default: 1; 0.1 with --quick)")
     common.add_argument(
-        "--threads", type=_positive, default=usable_cores(), help="of each contender (default: cores)"
+        "--threads", type=positive, default=usable_cores(), help="of each contender (default: cores)"
     )
     common.add_argument(
         "--openblas-core",
@@ -81,7 +81,8 @@ def parse(parts: dict[str, ModuleType], arguments: Sequence[str] | None) -> argp
     return options
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """What a flag for a number of at least 1 gives."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text}")

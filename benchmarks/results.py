@@ -1,4 +1,4 @@
-"""The file of all that was measured, ``cpu.json`` or ``gpu.json``, and the report made of it, ``….md``."""
+"""The file of all that was measured, such as ``cpu.json``, and the report made of it, ``….md``."""
 
 import os
 import platform
@@ -21,11 +21,12 @@ class Results:
     """What was measured so far, in ``folder``: part → case → its record.
 
     Every case is written, atomically, as soon as it has been measured, and replaces only the earlier
-    record of the same case.
+    record of the same case. ``machine`` ("cpu", "gpu") is the name of the file, for other programs than
+    ``python -m benchmarks`` ("ablations") their own.
     """
 
-    def __init__(self, folder: Path, machine: str = "cpu"):
-        self.folder, self.machine = folder, machine
+    def __init__(self, folder: Path, machine: str = "cpu", program: str = "benchmarks"):
+        self.folder, self.machine, self.program = folder, machine, program
         self.path = folder / f"{machine}.json"
         self.parts: dict[str, dict[str, dict[str, Any]]] = (
             read_json(self.path, "file of results") if self.path.exists() else {}
@@ -35,7 +36,7 @@ class Results:
         """Add a record, and with it when, where and by which command it came about."""
         origin = {
             "when": datetime.now().astimezone().isoformat(timespec="seconds"),
-            "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+            "command": shlex.join(["python", "-m", self.program, *sys.argv[1:]]),
             "threads": threads,
             "machine": describe_machine(),
             "versions": versions(),

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from minibert.bert.models import BertForMaskedLM
 from minibert.devices import Device
 from minibert.gradcheck import Case, Draws, model_case
 from minibert.proofs.models import Trained, embeddings_case, outputs_case, zeros
@@ -22,6 +23,7 @@ from minibert.variants.distilbert import (
     DistilBertForMaskedLM,
     DistilBertForSequenceClassification,
 )
+from minibert.variants.distilbert_training import MaskedWordDistillation
 from minibert.variants.electra import (
     ElectraConfig,
     ElectraForMaskedLM,
@@ -72,8 +74,9 @@ def variant_cases(device: Device) -> list[Case]:
     ]
     cases = []
     both = partial(ElectraGeneratorAndDiscriminator, electra, generator_config(electra, 0.5))
-    model, twin = with_twin(partial(both, replaced_weight=2.0, device=device), draw)
-    cases.append(model_case("ElectraGeneratorAndDiscriminator", model, BATCH | masked, zeros(model), twin))
+    pair, pair_twin = with_twin(partial(both, replaced_weight=2.0, device=device), draw)
+    cases.append(model_case("ElectraGeneratorAndDiscriminator", pair, BATCH | masked, zeros(pair), pair_twin))
+    cases += [_distillation_case(distilbert, device, draw, weight) for weight in (1.0, 0.0)]
     for what, model_class, config, targets in trained:
         model, twin = with_twin(partial(model_class, config, device=device), draw)
         unused = SPAN_ZEROS if model_class is RobertaForQuestionAnswering else ()
@@ -87,3 +90,23 @@ def variant_cases(device: Device) -> list[Case]:
     ):
         cases.append(outputs_case(what, discriminator, draw, names, (), **batch))
     return cases
+
+
+def _distillation_case(config: DistilBertConfig, device: Device, draw: Draws, cosine_weight: float) -> Case:
+    """A student and its teacher, whose hidden size is another where there is no cosine."""
+    other = CONFIG if cosine_weight else CONFIG.replace(hidden_size=12, num_attention_heads=3)
+    teacher, teacher_twin = with_twin(partial(BertForMaskedLM, other, device=device), draw)
+    for (_, value), (_, complex_value) in zip(
+        teacher.named_parameters(), teacher_twin.named_parameters(), strict=True
+    ):
+        complex_value.value[...] = value.value
+    student, twin = (
+        MaskedWordDistillation(model, its, cosine_weight=cosine_weight)
+        for model, its in zip(
+            with_twin(partial(DistilBertForMaskedLM, config, device=device), draw),
+            (teacher, teacher_twin),
+            strict=True,
+        )
+    )
+    what = "MaskedWordDistillation" if cosine_weight else "  without the cosine"
+    return model_case(what, student, BATCH | {"labels": LABELS}, zeros(student), twin)

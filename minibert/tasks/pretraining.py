@@ -41,6 +41,8 @@ from minibert.text import MODEL_TYPES, PretrainedTokenizer, learn_tokenizer, ope
 from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
 from minibert.train.metrics import peak_memory, read_metrics
+from minibert.variants import open_model
+from minibert.variants.distilbert_training import MaskedWordDistillation, take_layers
 from minibert.variants.electra_training import GENERATOR, ElectraGeneratorAndDiscriminator, generator_config
 
 EXAMPLES = 5  # masked sentences shown at the end
@@ -144,17 +146,22 @@ def _pretrain(
 
     with run.training(functools.partial(_needed_memory, settings, len(tokenizer))):
         model = _make_model(settings, run.device, tokenizer, checkpoint)
-        trainer = _make_trainer(run, settings, model, tokenizer, prepared, held_out, checkpoint)
+        teacher = _open_teacher(settings, run.device)
+        trainee = _learner(model, teacher)
+        trainer = _make_trainer(run, settings, model, trainee, tokenizer, prepared, held_out, checkpoint)
         if checkpoint is None:
             began = time.perf_counter()
             set_first_values(model, settings, prepared.train)
+            if teacher and settings.model is None:
+                taken = take_layers(model, teacher)
+                print(f"of the teacher's numbers the student has taken {taken:,}", flush=True)
             trainer.seconds = time.perf_counter() - began
         run.begin(
             [*list_checkpoints(run.folder), run.folder / "final"],
             ["config.json", "metrics.jsonl", "results.json", "loss.png"],
         )
         _run_phases(settings, trainer, tokenizer, prepared)
-    return _finish(run, settings, trainer, tokenizer, prepared, plateau)
+    return _finish(run, settings, trainer, model, tokenizer, prepared, plateau)
 
 
 def _needed_memory(settings: PretrainSettings, vocab_size: int) -> str:
@@ -184,7 +191,7 @@ def _find_start(run: Run, settings: PretrainSettings) -> Checkpoint | None:
     Raises UserError if the folder of the run does not allow what is asked for.
     """
     if not settings.resume:
-        run.check_new(settings.model)
+        run.check_new(settings.model, settings.teacher)
         return None
     newest = newest_checkpoint(run.folder)
     if newest is None:
@@ -237,6 +244,21 @@ def _model_class(settings: PretrainSettings, folder: str | Path | None = None) -
     return family.models[BertForPreTraining if settings.nsp else BertForMaskedLM]
 
 
+def _open_teacher(settings: PretrainSettings, device: Device) -> BertForMaskedLM | None:
+    if settings.teacher is None:
+        return None
+    options: dict[str, Any] = {"device": device, "precision": settings.precision}
+    return open_model(BertForMaskedLM, settings.teacher, **options)
+
+
+def _learner(model: Any, teacher: BertForMaskedLM | None) -> Any:
+    """What a trainer trains: the model, or the model with its teacher."""
+    if teacher is None:
+        return model
+    same = model.config.hidden_size == teacher.config.hidden_size
+    return MaskedWordDistillation(model, teacher, cosine_weight=1.0 if same else 0.0)
+
+
 def set_first_values(model: Any, settings: PretrainSettings, documents: Documents) -> None:
     """Change a new model's random values as the settings say."""
     together = isinstance(model, ElectraGeneratorAndDiscriminator)
@@ -251,6 +273,7 @@ def _make_trainer(
     run: Run,
     settings: PretrainSettings,
     model: Any,
+    trainee: Any,
     tokenizer: PretrainedTokenizer,
     prepared: PreparedCorpus,
     held_out: Sequence[Mapping[str, Any]],
@@ -263,6 +286,7 @@ def _make_trainer(
     trainer = run.make_trainer(
         model,
         settings.steps,
+        trainee=trainee,
         folder=run.folder,
         trained_on=prepared.folder.name,
         save_model=functools.partial(_save_pretrained, model, tokenizer),
@@ -314,6 +338,7 @@ def _finish(
     run: Run,
     settings: PretrainSettings,
     trainer: Trainer,
+    model: Any,
     tokenizer: PretrainedTokenizer,
     prepared: PreparedCorpus,
     plateau: tuple[float, float],
@@ -336,15 +361,15 @@ def _finish(
         "tokens": trainer.tokens,
         "training_text": _sizes(prepared.train),
         "held_out_text": _sizes(prepared.held_out),
-        "parameters": sum(parameter.size for parameter in trainer.model.buffers.parameters),
+        "parameters": sum(parameter.size for parameter in model.buffers.parameters),
         "environment": describe_environment(run.device) | last_checkpoint["environment"],
     }
     with atomic_folder(run.folder / "final") as unfinished:
-        _save_pretrained(trainer.model, tokenizer, unfinished)
+        _save_pretrained(model, tokenizer, unfinished)
         if settings.objective == "masked":  # there is no card for the others
             write_pretrained_card(unfinished, settings, results)
     if settings.objective == "masked":
-        words = getattr(trainer.model, "generator", trainer.model)  # the model that predicts words
+        words = getattr(model, "generator", model)  # the model that predicts words
         _print_examples(words, tokenizer, prepared.held_out, settings.seed)
     run.finish(results, _describe(summary, settings), trainer.seconds, trainer.tokens)
     print(f"written to {run.folder}: final/ (the model), metrics.jsonl, results.json, loss.png")

@@ -100,6 +100,12 @@ class PretrainSettings(RunSettings):
         "BERT or the descendant to pre-train, each with its own tokenizer (with MODEL: what that is)",
         choices=tuple(FAMILIES),
     )
+    teacher: str | None = setting(
+        None,
+        "Model",
+        "folder of a model to learn from, too, as DistilBERT does; a new model has its vocabulary and, "
+        "without PRESET, its sizes and every second layer",
+    )
     preset: str | None = setting(
         None, "Model", f"size of the model (default: {USUAL_PRESET}, or as MODEL)", choices=tuple(PRESETS)
     )
@@ -252,14 +258,14 @@ class PretrainSettings(RunSettings):
 
         Raises UserError if there is no such model, or a setting contradicts it.
         """
+        if self.teacher is not None and (self.objective != "masked" or self.family.together):
+            raise UserError(
+                "a teacher teaches masked words; leave it out, or give another variant or objective"
+            )
+        if self.model is None and self.teacher is not None:
+            return self.replace(**self._sizes_of_teacher(self.teacher))._new_sizes()
         if self.model is None:
-            unsaid = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
-            if "embedding_size" not in self._config_fields() and self.embedding_size is not None:
-                raise UserError(
-                    f"embedding_size is for ALBERT and ELECTRA; in a {self.variant} it is the hidden size: "
-                    "leave it out"
-                )
-            return self.replace(**unsaid, **self._decided(self.variant))
+            return self._new_sizes()
         for name in INITIALIZERS:
             if getattr(self, name) != "normal":
                 raise UserError(f"{name} is for a new model, but {self.model} has learned; leave it out")
@@ -290,6 +296,37 @@ class PretrainSettings(RunSettings):
                 )
         return self.replace(**values, **self._decided(config.model_type))
 
+    def _new_sizes(self) -> Self:
+        """The settings of a new model, with the usual ones where nothing is given."""
+        unsaid = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
+        if "embedding_size" not in self._config_fields() and self.embedding_size is not None:
+            raise UserError(
+                f"embedding_size is for ALBERT and ELECTRA; in a {self.variant} it is the hidden size: "
+                "leave it out"
+            )
+        return self.replace(**unsaid, **self._decided(self.variant))
+
+    def _sizes_of_teacher(self, teacher: str) -> dict[str, Any]:
+        """What a new model has from its teacher where nothing else is given.
+
+        Raises UserError if a vocabulary is given that is not the teacher's.
+        """
+        config = open_config(teacher)
+        values: dict[str, Any] = {"tokenizer": teacher, "vocab_size": config.vocab_size}
+        for name, its in values.items():
+            if getattr(self, name) not in (None, its):
+                raise UserError(
+                    f"{name} is {getattr(self, name)!r}, but a student has its teacher's; leave it out"
+                )
+        if self.preset is None:
+            sizes = {name: getattr(config, name) for name in SIZES}
+            sizes["num_hidden_layers"] = max(1, config.num_hidden_layers // 2)
+            sizes["max_position_embeddings"] = config.longest_sequence
+            if "embedding_size" in self._config_fields():
+                sizes["embedding_size"] = config.embedding_size
+            values |= {name: size for name, size in sizes.items() if getattr(self, name) is None}
+        return values
+
     def _decided(self, variant: str) -> dict[str, Any]:
         """What the variant decides unless it is given."""
         lowercase = chosen_lowercase(variant, self.lowercase)
@@ -299,10 +336,15 @@ class PretrainSettings(RunSettings):
         """Whether pairs of texts are learned, too. Raises UserError if they cannot be."""
         if self.objective != "masked" and FAMILIES[variant].together:
             raise UserError(f"a {variant} is taught by masked tokens; leave objective out")
-        possible = BertForPreTraining in FAMILIES[variant].models and self.objective == "masked"
+        hindrances = {
+            "left-to-right prediction": self.objective == "left-to-right",
+            "learning from a teacher": self.teacher is not None,
+            f"a model of type {variant!r}": BertForPreTraining not in FAMILIES[variant].models,
+        }
+        possible = not any(hindrances.values())
         if self.nsp and not possible:
-            what = f"a {variant}" if self.objective == "masked" else "a left-to-right model"
-            raise UserError(f"{what} learns nothing about pairs of texts; set nsp to false (--no-nsp)")
+            what = next(name for name, hinders in hindrances.items() if hinders)
+            raise UserError(f"{what} has no part about pairs of texts; set nsp to false (--no-nsp)")
         return possible if self.nsp is None else self.nsp
 
     @property

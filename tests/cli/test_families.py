@@ -125,7 +125,7 @@ def test_more_pre_training(masked_words, capsys):
     flags = "--corpus corpus.txt --held-out 0.3 --max-seq-length 16 --batch-size 2 --steps 2 --eval-batches 1"
     if name not in ("bert", "albert"):
         assert main(shlex.split(f"pretrain --model words --nsp {flags} --name on --device cpu")) == 2
-        assert f"a {name} learns nothing about pairs of texts" in capsys.readouterr().err
+        assert f"{name!r} has no part about pairs of texts" in capsys.readouterr().err
     run(f"pretrain --model words --no-nsp {flags} --name on")
     out = capsys.readouterr().out
     assert "held-out masked words" in out and "was: " in out
@@ -162,6 +162,36 @@ def test_pre_training_from_nothing(masked_words, capsys):
     assert np.load("vectors.npy").shape == (4, 8)
     run(f"pretrain {flags} --name new --steps 2 --resume")
     run(f"pretrain {flags} --name quick --recipe fast --steps 2")
+
+
+def test_a_student_of_masked_words(workplace, capsys):
+    """Half of the teacher's layers, its vocabulary, and both losses in the metrics."""
+    name, tokenizer = workplace
+    documents = ["\n".join(order) for order in itertools.permutations(TEXTS)]
+    Path("corpus.txt").write_text("\n\n".join(documents) + "\n")
+    flags = (
+        "--corpus corpus.txt --held-out 0.3 --max-seq-length 16 --batch-size 2 --eval-batches 1 "
+        f"--variant {name} --teacher words"
+    )
+    if name == "electra":
+        assert main(shlex.split(f"pretrain {flags} --steps 2 --device cpu")) == 2
+        assert "a teacher teaches masked words" in capsys.readouterr().err
+        return
+    run(f"pretrain {flags} --name student --steps 2")
+    assert "of the teacher's numbers the student has taken" in capsys.readouterr().out
+    first = json.loads(Path("runs/student/metrics.jsonl").read_text().splitlines()[1])
+    assert first["loss"] == pytest.approx(
+        5 * first["soft_loss"] + 2 * first["mlm_loss"] + first["cosine_loss"], rel=1e-5
+    )
+    student, teacher = open_config("runs/student/final"), open_config("words")
+    assert student.num_hidden_layers == 1 and student.hidden_size == teacher.hidden_size
+    assert student.longest_sequence == teacher.longest_sequence
+    assert open_tokenizer("runs/student/final").tokens == tokenizer.tokens
+    run(f"pretrain {flags} --name student --steps 2 --resume")
+    assert main(shlex.split(f"pretrain {flags} --nsp --steps 2 --device cpu")) == 2
+    assert "learning from a teacher has no part about pairs" in capsys.readouterr().err
+    assert main(shlex.split(f"pretrain {flags} --vocab-size 99 --steps 2 --device cpu")) == 2
+    assert "vocab_size is 99, but a student has its teacher's" in capsys.readouterr().err
 
 
 def test_what_it_is(workplace, capsys):

@@ -1,0 +1,70 @@
+"""``python -m benchmarks.ablations PART …``: measure one part, and write the page anew. See ``--help``."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks.__main__ import RESULTS, positive
+from benchmarks.results import Results, describe_origins, paragraph, usable_cores
+from minibert.cli.parser import Parser
+from minibert.errors import UserError
+from minibert.threads import set_threads
+
+PARTS = ["word_vectors"]
+PROGRAM = "benchmarks.ablations"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; return the exit code."""
+    parts = {name: importlib.import_module(f"{PROGRAM}.{name}") for name in PARTS}
+    try:
+        options = parse(parts, arguments)
+        set_threads(options.threads)
+        results = Results(options.results, "ablations", PROGRAM)
+        if options.part != "report":
+            for case, record in parts[options.part].measure(options):
+                results.save(options.part, case, record, options.threads)
+        print(f"written: {write_page(parts, results)}")
+    except UserError as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: interrupted; cases that have ended are kept", file=sys.stderr)
+        return 130
+    return 0
+
+
+def parse(parts: Mapping[str, ModuleType], arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The flags of one part."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--quick", action="store_true", help="see that it works: no figure means anything")
+    common.add_argument("--threads", type=positive, default=usable_cores(), help="default: the cores")
+    common.add_argument(
+        "--results", type=Path, metavar="FOLDER", help="where to write (default: benchmarks/results)"
+    )
+    parser = Parser(prog=f"python -m {PROGRAM}", description="What a decision is worth.")
+    commands = parser.add_subparsers(dest="part", required=True, metavar="PART")
+    for name, part in parts.items():
+        about = (part.__doc__ or "").strip()
+        part.add_options(commands.add_parser(name, parents=[common], help=about, description=about))
+    commands.add_parser("report", parents=[common], help="write the page anew from what was measured")
+    options = parser.parse_args(arguments)
+    options.results = options.results or (RESULTS / "quick" if options.quick else RESULTS)
+    return options
+
+
+def write_page(parts: Mapping[str, ModuleType], results: Results) -> Path:
+    """The page of everything that was ever measured."""
+    sections = [paragraph(f"Written by `python -m {PROGRAM}`; all figures are in `{results.path.name}`.")]
+    for name, part in parts.items():
+        if cases := results.parts.get(name):
+            title = f"## {(part.__doc__ or '').strip().removesuffix('.')}"
+            sections += [title, part.section(cases, results.folder), describe_origins(cases)]
+    return results.write_report("Ablations", sections)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""A student that learns from masked words and from a teacher's predictions of them."""
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from minibert.bert import BertConfig, BertForMaskedLM
+from minibert.errors import UserError
+from minibert.train.metrics import count_targets
+from minibert.train.step import accumulate_gradients
+from minibert.variants.distilbert import DistilBertConfig, DistilBertForMaskedLM
+from minibert.variants.distilbert_training import MaskedWordDistillation, take_layers
+
+SIZES = dict(
+    vocab_size=30,
+    hidden_size=8,
+    num_attention_heads=2,
+    intermediate_size=12,
+    max_position_embeddings=10,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    initializer_range=0.5,
+)
+
+
+def make_student(**options):
+    return DistilBertForMaskedLM(
+        DistilBertConfig(num_hidden_layers=2, **SIZES | options), dtype="float64", seed=1
+    )
+
+
+def make_teacher(**options):
+    return BertForMaskedLM(BertConfig(num_hidden_layers=4, **SIZES | options), dtype="float64", seed=2)
+
+
+def make_batch(rows=6, seed=0):
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(5, 30, (rows, 10))
+    mask = (np.arange(10) < rng.integers(6, 11, (rows, 1))).astype(np.int32)
+    chosen = (rng.random(ids.shape) < 0.4) & (mask > 0)
+    chosen[:, 1] = True
+    return {
+        "input_ids": np.where(chosen, 4, ids * mask),
+        "attention_mask": mask,
+        "labels": np.where(chosen, ids, -100),
+    }
+
+
+def test_the_losses_are_their_definitions():
+    student, teacher, batch = make_student(), make_teacher(), make_batch()
+    outputs, _ = MaskedWordDistillation(
+        student, teacher, temperature=3.0, soft_weight=0.5, mlm_weight=0.25, cosine_weight=2.0
+    ).forward(**batch)
+    mine, its = (model.forward(**batch)[0] for model in (student, teacher))
+    soft = cosine = 0.0
+    for z, u in zip(mine.prediction_logits, its.prediction_logits, strict=True):
+        log_p, log_q = log_softmax(z / 3), log_softmax(u / 3)
+        soft += 9 * (np.exp(log_q) * (log_q - log_p)).sum() / len(mine.prediction_logits)
+    for row, column in zip(*np.nonzero(batch["attention_mask"]), strict=True):
+        x, y = mine.last_hidden_state[row, column], its.last_hidden_state[row, column]
+        cosine += (1 - x @ y / np.sqrt((x @ x) * (y @ y))) / batch["attention_mask"].sum()
+    assert outputs.mlm_loss == pytest.approx(mine.mlm_loss, rel=1e-12)
+    assert outputs.soft_loss == pytest.approx(soft, rel=1e-12)
+    assert outputs.cosine_loss == pytest.approx(cosine, rel=1e-12)
+    expected = 0.5 * soft + 0.25 * mine.mlm_loss + 2 * cosine
+    assert outputs.loss == pytest.approx(expected, rel=1e-12)
+
+
+def gradients(model, batches, **more):
+    counts = count_targets(model, batches)
+    prepared = [model.prepare(**batch, **counts, **more) for batch in batches]
+    losses = accumulate_gradients(model, prepared, [np.zeros(5, dtype=np.uint32)] * len(batches))
+    return losses, {name: p.grad.copy() for name, p in model.student.named_parameters()}
+
+
+def test_micro_batches_and_rows_that_fill_up_a_shape_change_nothing():
+    model, batch = MaskedWordDistillation(make_student(), make_teacher()), make_batch()
+    losses, whole = gradients(model, [batch])
+    parts = [{name: x[rows] for name, x in batch.items()} for rows in (slice(2), slice(2, None))]
+    for batches, more in ((parts, {}), ([batch], {"predictions": 40})):
+        again, found = gradients(model, batches, **more)
+        assert again["loss"] == pytest.approx(losses["loss"], rel=1e-12)
+        for name, grad in whole.items():
+            assert np.linalg.norm(found[name] - grad) <= 1e-12 * (1 + np.linalg.norm(grad)), name
+
+
+def test_the_teacher_is_no_part_of_what_learns():
+    teacher = make_teacher()
+    before = {name: p.value.copy() for name, p in teacher.named_parameters()}
+    model = MaskedWordDistillation(make_student(), teacher)
+    gradients(model, [make_batch()])
+    assert not any("teacher" in name for name, _ in model.named_parameters())
+    for name, parameter in teacher.named_parameters():
+        assert (parameter.value == before[name]).all() and not parameter.grad.any()
+
+
+def test_a_student_begins_with_every_second_layer():
+    student, teacher = make_student(), make_teacher()
+    taken = take_layers(student, teacher)
+    values = dict(teacher.named_parameters())
+    assert taken == sum(p.size for _, p in student.named_parameters())
+    for name, parameter in student.named_parameters():
+        its = name.replace("layer.1.", "layer.2.")
+        assert (parameter.value == values[its].value).all(), name
+
+
+def test_a_student_of_another_size_takes_what_fits():
+    student = make_student(hidden_size=4)
+    assert (
+        take_layers(student, make_teacher()) == 30 + 2 * 12
+    )  # the bias of the words, those of the wide layers
+    model = MaskedWordDistillation(student, make_teacher(), cosine_weight=0.0)
+    losses, _ = gradients(model, [make_batch()])
+    assert losses["cosine_loss"] == 0 and losses["soft_loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocab_size": 31}, "teacher's vocab_size is 31, the student's 30"),
+        ({"max_position_embeddings": 9}, "teacher's longest_sequence is 9, the student's 10"),
+        ({"hidden_size": 12}, "teacher's hidden size is 12, the student's 8; a cosine needs the same"),
+    ],
+)
+def test_a_teacher_that_does_not_fit(options, message):
+    with pytest.raises(UserError, match=message):
+        MaskedWordDistillation(make_student(), make_teacher(**options))
