@@ -5,7 +5,7 @@
     pooler        None: a classifier reads the first token through a ReLU layer of its own.
 
 It learns from its teacher's distribution over masked words (softened by a temperature), from the masked
-words themselves, and from the cosine between its hidden states and the teacher's.
+words themselves, and from the cosine between its hidden states and the teacher's: distilbert_training.py.
 
 In transformers, the head that answers questions also drops out a tenth of its input in training.
 """

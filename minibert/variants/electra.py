@@ -9,7 +9,7 @@ where masked words teach 15 % of them; it is the model that is fine-tuned, and t
 No derivative goes from the discriminator through the sampled words to the generator: sampling has none. The
 two share one table of word vectors (and of positions and token types), of size E.
 
-This file has the two models. The step that samples and trains both is not here.
+This file has the two models, and electra_training.py trains both in one step.
 
     embeddings    E numbers a word, mapped to H where E ≠ H (``ProjectedEmbeddings``).
     pooler        None: a classifier reads the first token through a GELU layer of its own.
