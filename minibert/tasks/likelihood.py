@@ -63,24 +63,18 @@ def pseudo_log_likelihoods(
         raise UserError(f"{type(model).__name__} has no head for masked words; use BertForMaskedLM")
     model.eval()
     tokens, first = tokenizer.token_ids_batch(sentences), tokenizer.special_counts(1)[0]
-    features = [Feature(_row(tokenizer, ids), index) for index, ids in enumerate(tokens)]
+    features = [Feature(_with_words(tokenizer, ids), index) for index, ids in enumerate(tokens)]
     sentence, position = _copies(np.array([len(ids) for ids in tokens], int), first)
     sums = np.zeros(len(features))
     with tqdm(total=len(sentence), desc="masked words", unit="", disable=None if progress else True) as bar:
         for start in range(0, len(sentence), batch_size):
             rows = slice(start, start + batch_size)
             batch = collate([features[index] for index in sentence[rows]], tokenizer.pad_id)
-            hidden = _hidden(batch["input_ids"], position[rows], tokenizer, scoring)
+            hidden = _hidden(batch.pop("words"), position[rows], scoring)
             log_p = _masked_log_probabilities(model, head, batch, position[rows], hidden, tokenizer.mask_id)
             np.add.at(sums, sentence[rows], log_p)
             bar.update(len(log_p))
     return sums
-
-
-def _row(tokenizer: PretrainedTokenizer, ids: list[int]) -> dict[str, np.ndarray]:
-    """The tokens of a sentence as a row of a batch."""
-    row, types = tokenizer.with_special_tokens(ids)
-    return {"input_ids": np.array(row, np.int32), "token_type_ids": np.array(types, np.int32)}
 
 
 def _copies(tokens: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
@@ -95,15 +89,27 @@ def _copies(tokens: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(order, counts), first + np.arange(len(first_copy)) - first_copy
 
 
-def _hidden(
-    input_ids: np.ndarray, positions: np.ndarray, tokenizer: PretrainedTokenizer, scoring: str
-) -> np.ndarray:
+def _with_words(tokenizer: PretrainedTokenizer, ids: list[int]) -> dict[str, np.ndarray]:
+    """A sentence in its special tokens, and the number of the word that each token belongs to.
+
+    Special tokens before the sentence, like padding, have 0; those after it are a word of their own.
+    """
+    row, types = tokenizer.with_special_tokens(ids)
+    words, (before, after) = tokenizer.word_numbers(ids), tokenizer.special_counts(1)
+    numbers = [0] * before, words, [words.max(initial=0) + 1] * after
+    return {
+        "input_ids": np.array(row, np.int32),
+        "token_type_ids": np.array(types, np.int32),
+        "words": np.concatenate(numbers).astype(np.int32),
+    }
+
+
+def _hidden(words: np.ndarray, positions: np.ndarray, scoring: str) -> np.ndarray:
     """Which tokens of each row are hidden while the one at its position is scored: (B, S), (B,) → (B, S)."""
-    columns, position = np.arange(input_ids.shape[1]), positions[:, None]
+    columns, position = np.arange(words.shape[1]), positions[:, None]
     if scoring == "original":
         return columns == position
-    word = np.cumsum(~tokenizer.continues_word[input_ids], axis=1)  # the number of the word, (B, S)
-    return (word == np.take_along_axis(word, position, axis=1)) & (columns >= position)
+    return (words == np.take_along_axis(words, position, axis=1)) & (columns >= position)
 
 
 def _masked_log_probabilities(

@@ -235,6 +235,18 @@ class RobertaTokenizer(PretrainedTokenizer):
         """`token_ids` of a word with the space before it, which is part of its first token."""
         return self.token_ids(with_prefix_space(word))
 
+    def word_numbers(self, ids: Sequence[int]) -> np.ndarray:
+        """The number of the pre-token, from 1, that each token of a text belongs to; "." is one of its own.
+
+        Special tokens count as the characters that they are written with.
+        """
+        sizes = [len(token_bytes(self.tokens[i])) for i in ids]  # in bytes
+        words = [
+            len(word.encode("utf-8")) for block in blocks(self.decode(ids)) for word in pre_tokens(block)
+        ]
+        last_bytes = np.cumsum(sizes) - 1
+        return np.searchsorted(np.cumsum(words), last_bytes, side="right").astype(np.int32) + 1
+
     def token_text(self, token_id: int) -> str:
         """A token as people read it, the space before it included."""
         return self.decode([token_id])

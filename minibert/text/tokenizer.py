@@ -115,6 +115,12 @@ class PretrainedTokenizer:
         """A token as people read it."""
         return self.tokens[token_id]
 
+    def word_numbers(self, ids: Sequence[int]) -> np.ndarray:
+        """The number of the word that each token of a text belongs to, from 1: ids (T,) → (T,) int32."""
+        begins = ~self.continues_word[np.asarray(ids, dtype=np.int64)]
+        begins[:1] = True
+        return np.cumsum(begins, dtype=np.int32)
+
     def token_ids_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`token_ids` of many texts."""
         refuse_single_text(texts)

@@ -87,6 +87,27 @@ def test_what_continues_a_word(tokenizer):
     assert tokenizer.continues_word.shape == (len(VOCAB),)
 
 
+def test_words_end_where_pre_tokens_end():
+    """A "." continues no word, although no space is before it; pieces of a word have one number."""
+    tokenizer = RobertaTokenizer.train(["the sk the sk"], 262)
+    ids = tokenizer.token_ids(" the sketch's café.. 12")
+    words = tokenizer.word_numbers(ids)
+    assert len(words) == len(ids) > 10 and words.dtype == np.int32
+    texts: dict[int, list[int]] = {}
+    for i, number in zip(ids, words.tolist(), strict=True):
+        texts.setdefault(number, []).append(i)
+    assert [tokenizer.decode(piece) for piece in texts.values()] == [
+        " the",
+        " sketch",
+        "'s",
+        " café",
+        "..",
+        " 12",
+    ]
+    assert list(texts) == [1, 2, 3, 4, 5, 6]
+    assert tokenizer.word_numbers([]).tolist() == []
+
+
 def test_special_tokens_in_the_text_are_protected(tokenizer):
     assert tokenizer.tokenize("low</s>er <pad> <s>") == ["low", "</s>", "er", "Ġ", "<pad>", "Ġ", "<s>"]
     assert "<mask>" not in tokenizer.tokenize("<Mask> <mask >")
