@@ -10,7 +10,7 @@ import importlib
 import itertools
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +48,9 @@ class Mutant:
         return f"{self.of}\n- {self.before}\n+ {self.after}"
 
 
-def backward_functions() -> Iterator[Backward]:
+def backward_functions(rooms: Sequence[str] = ROOMS) -> Iterator[Backward]:
     """Every function and method of these rooms named ``…backward``, and those in ``ALSO``."""
-    for path in sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("[!_]*.py")):
+    for path in sorted(path for room in rooms for path in (PACKAGE / room).rglob("[!_]*.py")):
         file = path.relative_to(PACKAGE).as_posix()
         module = importlib.import_module("minibert." + file.removesuffix(".py").replace("/", "."))
         for scope, node in _functions(ast.parse(path.read_text(encoding="utf-8"))):

@@ -144,7 +144,7 @@ def test_fine_tuning_in_16_bits_adds_nothing_up_in_them(dtype, model_class, sett
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "lasttoken"])
 def test_learning_from_pairs_stays_in_its_dtype(dtype, pooling):
     model = SentenceEncoder(CONFIG, pooling=pooling, normalise=True, device=STRICT, dtype=dtype)
     with strict.record() as made:

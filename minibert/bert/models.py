@@ -84,10 +84,7 @@ class BertModel(BertPretrainedModel):
         recorders = self._recorders(context, return_hidden_states, return_attentions)
         for recorder in recorders.values():
             context = context.with_observer(recorder)
-        bias = ops.attention_bias(inputs.attention_mask, self.dtype, self.config.is_decoder)
-        hidden, embeddings_cache = self.embeddings.forward(
-            inputs.input_ids, inputs.token_type_ids, context, inputs.inputs_embeds
-        )
+        hidden, embeddings_cache, bias = self._embed(inputs, context)
         hidden, seen = context.observe("embeddings", hidden)
         hidden, encoder_cache = self.encoder.forward(hidden, bias, context.inside("encoder"), needed)
         pooled, pooler_cache = self.pooler.forward(hidden) if self.pooler else (None, None)
@@ -97,6 +94,12 @@ class BertModel(BertPretrainedModel):
             pooler_cache = None
         caches = (embeddings_cache if needed else None), seen, encoder_cache, pooler_cache
         return outputs, Cache(self, *caches, (hidden.shape, hidden.dtype), recorders, OutputKinds(outputs))
+
+    def _embed(self, inputs: EncoderInputs, context: Context) -> tuple[Array, Cache, Any]:
+        """The sum of the embeddings, its cache, and what attention adds to the scores in every layer."""
+        bias = ops.attention_bias(inputs.attention_mask, self.dtype, self.config.is_decoder)
+        ids, types = inputs.input_ids, inputs.token_type_ids
+        return *self.embeddings.forward(ids, types, context, inputs.inputs_embeds), bias
 
     def _recorders(self, context: Context, hidden_states: bool, attentions: bool) -> dict[str, Recorder]:
         """Observers that keep the intermediate values that are to be returned."""

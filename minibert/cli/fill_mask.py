@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
         'minibert fill-mask "the capital of france is [MASK] ."',
         'minibert fill-mask --model runs/books/final --top-k 3 "it was a [MASK] and [MASK] night ."',
     )
-    parser.add_argument("text", help="a text with one or more [MASK] (of a RoBERTa: <mask>)")
+    parser.add_argument("text", help="a text with one or more [MASK] (of a RoBERTa or an XLNet: <mask>)")
     parser.add_argument(
         "--model",
         default=DEFAULT_MODEL,

@@ -33,7 +33,11 @@ class Draws:
         return self.device.asarray(ids)
 
     def randomise(self, module: Any) -> None:
-        """Give every parameter of a module a random value: matrices N(0, 1/fan-in), vectors N(0, 1)."""
+        """Give every parameter of a module a random value: matrices N(0, 1/fan-in), vectors N(0, 1).
+
+        A matrix (outputs, inputs) has its inputs last; one with the outputs of several heads, first.
+        """
         for _, parameter in module.named_parameters():
-            matrix = len(parameter.shape) == 2
-            parameter.value[...] = self.matrix(*parameter.shape) if matrix else self.normal(*parameter.shape)
+            shape = parameter.shape
+            fan_in = {2: shape[-1], 3: shape[0]}.get(len(shape), 1)
+            parameter.value[...] = self.normal(*shape) / math.sqrt(fan_in)

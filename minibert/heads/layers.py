@@ -70,6 +70,8 @@ class FirstTokenClassifier(Module):
     ``config.feature_layers`` there is no first layer, as the features are all that W₂ reads.
     """
 
+    pooling = "cls"  # the token that it reads, as in ``ops.POOLING``
+
     def __init__(
         self, config: BertConfig, activation: str, dropout: float | None, *, drops_input: bool = True
     ):
@@ -81,12 +83,17 @@ class FirstTokenClassifier(Module):
         self.dropout = Dropout(config.hidden_dropout_prob if dropout is None else dropout)
         self.drops_input = drops_input
 
-    def forward(self, x: Array, context: Context | None = None) -> tuple[Array, Cache]:
-        """Hidden states (B, S, H), or features (B, head size) → y (B, K)."""
+    def forward(
+        self, x: Array, context: Context | None = None, mask: Array | None = None
+    ) -> tuple[Array, Cache]:
+        """Hidden states (B, S, H), or features (B, head size) → y (B, K).
+
+        mask (B, S), 0 for padding, is read where a text's last token counts.
+        """
         context = context or self.new_context()
-        first_cache = input_cache = dense_cache = None
+        token_cache = input_cache = dense_cache = None
         if self.dense:
-            x, first_cache = ops.first_token(x)  # (B, H)
+            x, token_cache = ops.POOLING[self.pooling][0](x, mask)  # (B, H)
             if self.drops_input:
                 x, input_cache = self.dropout.forward(x, context)
             x, dense_cache = ops.linear_activation(
@@ -94,12 +101,12 @@ class FirstTokenClassifier(Module):
             )
         dropped, dropout_cache = self.dropout.forward(x, context)
         y, projection_cache = self.out_proj.forward(dropped)
-        return y, Cache(self, first_cache, input_cache, dense_cache, dropout_cache, projection_cache)
+        return y, Cache(self, token_cache, input_cache, dense_cache, dropout_cache, projection_cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, K) → dx, as x: (B, S, H), or (B, head size)."""
         dx = self.dropout.backward(self.out_proj.backward(dout, cache.pop(self)), cache.pop(self))
-        dense_cache, input_cache, first_cache = (cache.pop(self) for _ in range(3))
+        dense_cache, input_cache, token_cache = (cache.pop(self) for _ in range(3))
         if self.dense is None:
             return dx
         dx, dweight, dbias = ops.linear_activation_backward(dx, dense_cache)
@@ -107,4 +114,4 @@ class FirstTokenClassifier(Module):
         self.dense.bias.add_grad(dbias)
         if input_cache is not None:
             dx = self.dropout.backward(dx, input_cache)
-        return ops.first_token_backward(dx, first_cache)
+        return ops.POOLING[self.pooling][1](dx, token_cache)

@@ -31,6 +31,7 @@ POOLING_KEYS = {
     "cls": "pooling_mode_cls_token",
     "mean": "pooling_mode_mean_tokens",
     "max": "pooling_mode_max_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
 }
 LIBRARY = "sentence_transformers.models."
 
@@ -38,8 +39,9 @@ LIBRARY = "sentence_transformers.models."
 class SentenceEncoder(BertModel):
     """The encoder without its pooler, followed by the mean (or maximum, or [CLS]) of its hidden states.
 
-    ``pooling`` is "mean", "max" or "cls"; with ``normalise`` every vector has length 1. Two texts are
-    compared by the cosine of their vectors. The encoder learns from pairs of texts (`SentencePairs`).
+    ``pooling`` is "mean", "max", "cls" (the first token) or "lasttoken"; with ``normalise`` every vector has
+    length 1. Two texts are compared by the cosine of their vectors. The encoder learns from pairs of texts
+    (`SentencePairs`).
 
     Raises UserError for an unknown pooling.
     """

@@ -39,8 +39,8 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
     """The encoder with the head of one task on top: what all tasks have in common.
 
     A task makes its head in ``_add_head`` and its targets from labels in ``_targets``. ``_head`` fills in
-    logits and, with targets, the loss, and returns its cache. ``_head_backward`` takes the derivatives of
-    both, and returns the name of what the head read and its derivative.
+    logits and, if the inputs have targets, the loss, and returns its cache. ``_head_backward`` takes the
+    derivatives of both, and returns the name of what the head read and its derivative.
 
     With ``config.feature_layers`` only the head learns, from hidden states without dropout. These are
     returned as ``outputs.features``; passed back as ``features``, they need not be computed again.
@@ -119,7 +119,7 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
                 assert outputs.hidden_states is not None  # they were asked for
                 read = side_by_side(outputs.hidden_states, layers).astype(self.dtype, copy=False)
                 outputs.features = self._features(read, inputs.attention_mask)
-        head_cache = self._head(outputs, inputs.targets, context)
+        head_cache = self._head(outputs, inputs, context)
         return outputs, Cache(self, encoder_cache, head_cache, OutputKinds(outputs))
 
     # -- What a task is ------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
         """The targets that the labels of a batch of this shape (B, S) describe, on the host."""
         raise NotImplementedError
 
-    def _head(self, outputs: Output, targets: Any, context: Context) -> Cache:
+    def _head(self, outputs: Output, inputs: TaskInputs, context: Context) -> Cache:
         """Fill in logits and, if there are targets, the loss."""
         raise NotImplementedError
 
@@ -212,16 +212,15 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
             else super().count_targets(batch)
         )
 
-    def _head(
-        self, outputs: ClassifierOutput, targets: Targets | NumberTargets | None, context: Context
-    ) -> Cache:
+    def _head(self, outputs: ClassifierOutput, inputs: TaskInputs, context: Context) -> Cache:
         read = self._read(outputs) if self.config.feature_layers else getattr(outputs, self.reads)
-        logits, classifier_cache = self.classifier.forward(read, context)
+        mask = () if isinstance(self.classifier, Classifier) else (inputs.attention_mask,)
+        logits, classifier_cache = self.classifier.forward(read, context, *mask)
         outputs.logits = logits.astype(self.dtype, copy=False)  # (B, K)
-        loss_cache = None
+        targets, loss_cache = inputs.targets, None
         if isinstance(targets, NumberTargets):
             outputs.loss, loss_cache = ops.squared_error(outputs.logits, targets.numbers, targets.denominator)
-        elif targets is not None:
+        elif isinstance(targets, Targets):
             outputs.loss, loss_cache = ops.cross_entropy(
                 outputs.logits, targets.labels, targets.weights, targets.denominator
             )
@@ -279,12 +278,13 @@ class BertForTokenClassification(TaskModel[ClassifierOutput]):
         counted = batch["labels"] != IGNORED
         return {"denominator": int((counted if self.crf is None else counted.any(axis=1)).sum())}
 
-    def _head(self, outputs: ClassifierOutput, targets: Targets | None, context: Context) -> Cache:
+    def _head(self, outputs: ClassifierOutput, inputs: TaskInputs, context: Context) -> Cache:
         logits, classifier_cache = self.classifier.forward(self._read(outputs), context)
         outputs.logits = logits.astype(self.dtype, copy=False)  # (B, S, K)
         gather_cache = loss_cache = None
         rows = outputs.logits.reshape(-1, outputs.logits.shape[-1])  # (B·S, K)
-        if targets is not None:
+        targets = inputs.targets
+        if isinstance(targets, Targets):
             labels = targets.labels, targets.weights, targets.denominator
             if self.crf is None:
                 outputs.loss, loss_cache = ops.cross_entropy(rows, *labels)
@@ -325,9 +325,9 @@ class BertForTokenClassification(TaskModel[ClassifierOutput]):
 class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
     """Where in a passage the answer to a question starts and ends: two scores for each token.
 
-    start_positions, end_positions (B,): the first and last token of the answer, or 0, which is [CLS], if
-    there is none. Positions beyond the sequence are ignored. The loss is the mean of two cross-entropies over
-    all S tokens.
+    start_positions, end_positions (B,): the first and last token of the answer, or [CLS] (0, but in XLNet the
+    last token), if there is none. Positions beyond the sequence are ignored. The loss is the mean of two
+    cross-entropies over all S tokens.
     """
 
     output = QuestionAnsweringOutput
@@ -356,12 +356,12 @@ class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
         length = batch["input_ids"].shape[1]
         return {"denominator": count_spans(batch["start_positions"], batch["end_positions"], length)}
 
-    def _head(self, outputs: QuestionAnsweringOutput, targets: SpanTargets | None, context: Context) -> Cache:
+    def _head(self, outputs: QuestionAnsweringOutput, inputs: TaskInputs, context: Context) -> Cache:
         logits, linear_cache = self.qa_outputs.forward(self._read(outputs))
         logits = logits.astype(self.dtype, copy=False)  # (B, S, 2)
         outputs.start_logits, outputs.end_logits = logits[..., 0], logits[..., 1]
-        loss_cache = None
-        if targets is not None:
+        targets, loss_cache = inputs.targets, None
+        if isinstance(targets, SpanTargets):
             outputs.loss, loss_cache = ops.span_loss(logits, targets.positions, targets.weights)
         return Cache(self, linear_cache, logits.shape, loss_cache)
 

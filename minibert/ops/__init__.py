@@ -26,13 +26,14 @@ from minibert.ops import (
     observed,
     optimise,
     pooling,
+    relative_positions,
     rotary,
     similarity,
     soft_targets,
     stable_softmax,
 )
 from minibert.ops.activations import ACTIVATIONS
-from minibert.ops.attention import attention_bias, split_heads
+from minibert.ops.attention import MASKED, attention_bias, split_heads
 from minibert.ops.cache import Cache
 from minibert.ops.crf import viterbi
 from minibert.ops.sampling import sample_classes
@@ -70,6 +71,10 @@ packed_attention, packed_attention_backward = replaceable_pair(
 )
 observed_attention, observed_attention_backward = replaceable_pair(
     observed.observed_attention, observed.observed_attention_backward
+)
+product, product_backward = replaceable_pair(relative_positions.product, relative_positions.product_backward)
+relative_attention, relative_attention_backward = replaceable_pair(
+    relative_positions.relative_attention, relative_positions.relative_attention_backward, activations=4
 )
 rotary_embedding, rotary_embedding_backward = replaceable_pair(
     rotary.rotary_embedding, rotary.rotary_embedding_backward
@@ -111,6 +116,7 @@ POOLING = {name: pair(*functions) for name, functions in pooling.POOLING.items()
 
 __all__ = [
     "ACTIVATIONS",
+    "MASKED",
     "POOLING",
     "TABLE",
     "Cache",
@@ -154,10 +160,14 @@ __all__ = [
     "observed_attention_backward",
     "packed_attention",
     "packed_attention_backward",
+    "product",
+    "product_backward",
     "reference_only",
     "register",
     "relation_loss",
     "relation_loss_backward",
+    "relative_attention",
+    "relative_attention_backward",
     "require_kernels",
     "rotary_embedding",
     "rotary_embedding_backward",

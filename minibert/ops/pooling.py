@@ -24,6 +24,25 @@ def first_token_backward(dout: Array, cache: Cache) -> Array:
     return dhidden
 
 
+def last_token(hidden: Array, mask: Array | None = None) -> tuple[Array, Cache]:
+    """y[b] = hidden[b, s] for the last token s of the text, wherever its padding is. → y (B, H).
+
+    Without a mask no row has padding.
+    """
+    xp = get_array_module(hidden)
+    size, length, _ = hidden.shape
+    behind = xp.zeros(size, dtype=int) if mask is None else mask[:, ::-1].argmax(axis=1)  # (B,): padding
+    last = length - 1 - behind
+    return xp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0], (last, length)
+
+
+def last_token_backward(dout: Array, cache: Cache) -> Array:
+    """Derivative of :func:`last_token`: dhidden (B, S, H), zero except at the last token of each text."""
+    last, length = cache
+    tokens = get_array_module(dout).arange(length)  # (S,)
+    return (tokens == last[:, None])[:, :, None] * dout[:, None, :]
+
+
 def mean_pooling(hidden: Array, mask: Array) -> tuple[Array, Cache]:
     """y[b] = Σₛ mask[b, s] hidden[b, s] / Σₛ mask[b, s]: the mean over the tokens. → y (B, H)."""
     share = mask / mask.sum(axis=1, keepdims=True)  # (B, S): what each token counts for
@@ -63,4 +82,5 @@ POOLING = {
     "cls": (first_token, first_token_backward),
     "mean": (mean_pooling, mean_pooling_backward),
     "max": (max_pooling, max_pooling_backward),
+    "lasttoken": (last_token, last_token_backward),
 }

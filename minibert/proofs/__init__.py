@@ -1,7 +1,7 @@
 """Every hand-written derivative of the package, ready to be checked by ``minibert.gradcheck``.
 
-The cases of ``operations``, ``layers``, ``models`` and ``variants`` are so small that every single number
-can be moved. ``presets`` moves the parameters of BERTs of real sizes along random directions.
+The cases of ``operations``, ``layers``, ``models``, ``variants`` and ``xlnet`` are so small that every single
+number can be moved. ``presets`` moves the parameters of BERTs of real sizes along random directions.
 """
 
 from minibert.devices import Device
@@ -10,6 +10,7 @@ from minibert.proofs.layers import layer_cases, module_cases
 from minibert.proofs.models import model_cases, output_cases, task_cases
 from minibert.proofs.operations import operation_cases
 from minibert.proofs.variants import variant_cases
+from minibert.proofs.xlnet import xlnet_cases
 
 
 def all_cases(device: Device) -> list[Case]:
@@ -22,4 +23,5 @@ def all_cases(device: Device) -> list[Case]:
         *task_cases(device),
         *output_cases(device),
         *variant_cases(device),
+        *xlnet_cases(device),
     ]

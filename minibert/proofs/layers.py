@@ -27,7 +27,7 @@ from minibert.proofs.small_bert import BATCH, CONFIG, with_twin
 def layer_cases(device: Device) -> list[Case]:
     """Every layer with a derivative. B = 3, S = 4."""
     draw = Draws(device, 3)
-    case = partial(_case, draw)
+    case = partial(drawn_case, draw)
     return [
         case("Linear", lambda: Linear(6, 5), {"x": (3, 4, 6)}),
         case("LayerNorm", lambda: LayerNorm(6, eps=0.5), {"x": (3, 4, 6)}),
@@ -42,7 +42,7 @@ def module_cases(device: Device) -> list[Case]:
     ids, types, mask = (device.asarray(array) for array in BATCH.values())
     bias = ops.attention_bias(mask, "float64")
     causal_bias = ops.attention_bias(mask, "float64", causal=True)
-    case = partial(_case, draw)
+    case = partial(drawn_case, draw)
     hidden = {"hidden": (3, 6, 8)}
     positions = device.asarray([1, 3, 0, 3])  # of the words that are scored, one of them twice
     weighted_mask = mask.astype("float64")
@@ -78,7 +78,7 @@ def module_cases(device: Device) -> list[Case]:
     ]
 
 
-def _case(
+def drawn_case(
     draw: Draws,
     what: str,
     make: Callable[[], Module],

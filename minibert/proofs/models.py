@@ -277,7 +277,7 @@ def embeddings_case(kind: type[BertForMaskedLM], config: BertConfig, device: Dev
     return Case(f"{kind.__name__}, inputs_embeds", values, forward, backward, zeros(model))
 
 
-class _Bends(Observer):
+class Bends(Observer):
     """Bends every value a little, y = x + c x² with a c for each name, and goes back through that.
 
     One value is replaced by a constant.
@@ -325,8 +325,8 @@ def _observed_case(device: Device, draw: Draws) -> Case:
     def forward(variables: dict[str, Array]) -> tuple[Any, Any]:
         used = bearing(variables, model, twin)
         stream = used.device.asarray(dropout_stream(seed=6, step=7))
-        context = Context(training=True, stream=stream, observer=_Bends(0.01))
-        context = context.with_observer(_Bends(-0.02, constant="bert.encoder.layer.0.intermediate"))
+        context = Context(training=True, stream=stream, observer=Bends(0.01))
+        context = context.with_observer(Bends(-0.02, constant="bert.encoder.layer.0.intermediate"))
         context = context.with_observer(_Turns()).with_observer(Observer())
         return used.forward(**batch, context=context)
 

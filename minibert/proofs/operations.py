@@ -6,8 +6,11 @@ from minibert import ops
 from minibert.devices import Device
 from minibert.dropout_bits import dropout_key
 from minibert.gradcheck import MASK, Case, Draws, function_case
+from minibert.nn import Context
 from minibert.ops.attention import attention, attention_backward
+from minibert.ops.relative_positions import relative_shift, relative_shift_backward
 from minibert.ops.stable_softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
+from minibert.proofs.models import Bends
 
 PROBABILITY = 0.3  # of dropout in the cases
 _KEY = dropout_key(seed=1, step=2, micro_batch=0, replica=0, site=3)
@@ -19,6 +22,7 @@ def operation_cases(device: Device) -> list[Case]:
         *_primitive_cases(Draws(device, 1)),
         *_composite_cases(Draws(device, 2)),
         *_head_cases(Draws(device, 7)),
+        *_relative_cases(Draws(device, 12)),
     ]
 
 
@@ -209,5 +213,40 @@ def _head_cases(draw: Draws) -> list[Case]:
             partial(ops.crf_nll, tags=tags, mask=words, denominator=2.5),
             ops.crf_nll_backward,
             scores,
+        ),
+    ]
+
+
+def _relative_cases(draw: Draws) -> list[Case]:
+    """Attention by distances. T = 5 queries, more than the S = 4 keys, in no order; two segments."""
+    x, asarray = draw.normal, draw.device.asarray
+    first = asarray([[3, 2, 1, 0, 2], [3, 2, 1, 0, 0], [0, 1, 2, 3, 3]])
+    biases = {f"{name}_bias": x(2, 3) for name in ("content", "position", "segment")}
+    inputs = {"q": x(3, 5, 6), "k": x(3, 4, 6), "v": x(3, 4, 6), "r": x(7, 6), **biases}
+    elsewhere = asarray([[0, 1, 1, 0], [0, 0, 1, 1], [0, 0, 0, 0]], dtype="float64")[:, None, None]
+    return [
+        function_case("product", ops.product, ops.product_backward, {"x": x(3, 4, 6), "weight": x(6, 5)}),
+        function_case(
+            "relative_shift",
+            partial(relative_shift, first=first, length=4),
+            relative_shift_backward,
+            {"x": x(3, 2, 5, 7)},
+        ),
+        *(
+            function_case(
+                name,
+                partial(
+                    ops.relative_attention,
+                    first=first,
+                    elsewhere=elsewhere,
+                    bias=ops.attention_bias(asarray(MASK), "float64"),
+                    probability=PROBABILITY,
+                    key=_KEY,
+                    observe=Context(observer=observer).observe,
+                ),
+                ops.relative_attention_backward,
+                inputs | {"segments": x(2, 2, 3)},
+            )
+            for name, observer in (("relative_attention", None), ("  observed", Bends(-0.01)))
         ),
     ]

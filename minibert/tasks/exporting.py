@@ -38,7 +38,8 @@ def export(
     ``encoder_only`` the heads are left out, and with them what the model was fine-tuned for. ``positions`` is
     the number of positions of the new model: the first ones of the old model or, if it has fewer, all of them
     over and over. This is a better start for learning from longer sequences than new position embeddings are
-    (Beltagy et al., 2020, section 5). The new folder appears only once it is complete.
+    (Beltagy et al., 2020, section 5). XLNet has none; there it is the most tokens of a sequence. The new
+    folder appears only once it is complete.
 
     Raises UserError if there is no such model, if the output exists already, for an impossible number of
     positions, for a weight that is too large for the type, and for a tensor larger than a file may be.
@@ -52,7 +53,8 @@ def export(
     open_config(folder, **resized)  # raises for an impossible number
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         raise UserError(f"{output} exists already; choose another --output")
-    config = read_json(folder / "config.json") | resized
+    in_file = {members.config.names_in_file.get(name, name): value for name, value in resized.items()}
+    config = read_json(folder / "config.json") | in_file
     left_out: tuple[str, ...] = NOT_COMPANIONS
     encoder = members.models[BertModel]
     stored = without_constants(stored, encoder.tensor_names)

@@ -16,7 +16,9 @@ from minibert.nn import Linear, Module
 from minibert.ops import ACTIVATIONS
 from minibert.precision import choose_precision
 from minibert.variants import FAMILIES
+from minibert.variants.xlnet import XLNetConfig
 
+NO_XLNET = "the cost of a training step is not known of an XLNet, whose layers compute more than BERT's"
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
@@ -129,8 +131,11 @@ def step_cost(
     where 134 are predicted (171 with the reference operations; 112 where 86 are, with ``recompute``); mini,
     16 × 128, 276 where 268 are; mini, 4 × 512, 324 where 364 are.
 
-    Raises UserError if a number is below 1 or the sequences are longer than the model's positions.
+    Raises UserError if a number is below 1 or the sequences are longer than the model's positions, and for an
+    XLNet, whose layers compute and keep more.
     """
+    if config.model_type == XLNetConfig.model_type:
+        raise UserError(NO_XLNET)
     if min(batch_size, length, predictions) < 1:
         raise UserError(f"expected sizes of at least 1, got {batch_size}, {length} and {predictions}")
     if length > config.longest_sequence:
@@ -265,7 +270,9 @@ def describe_step(
     precision: str = "float32",
     recompute: bool = False,
 ) -> str:
-    """The FLOPs and the memory of a training step, as text."""
+    """The FLOPs and the memory of a training step, as text; of an XLNet, that they are not known."""
+    if config.model_type == XLNetConfig.model_type:
+        return NO_XLNET
     cost = step_cost(config, batch_size, length, predictions, precision, recompute)
     rows = [
         ("forward, encoder", _flops(cost.encoder_flops)),

@@ -17,6 +17,8 @@ from minibert.ops.stable_softmax import log_sum_exp
 from minibert.precision import allow_tf32
 from minibert.tasks.metrics import minimal_pair_accuracy
 from minibert.text import PretrainedTokenizer
+from minibert.variants.permutations import hidden_tokens
+from minibert.variants.xlnet import XLNetLMHeadModel
 
 # -- Masked words ------------------------------------------------------------------------------------
 
@@ -37,7 +39,8 @@ def pseudo_log_likelihoods(
 
         PLL(s) = Σₜ log p(sₜ | s with [MASK] in place of token t, and of …)
 
-    over all tokens but [CLS] and [SEP]; 0 for a sentence without tokens. ``scoring`` says what else is hidden
+    over all tokens but [CLS] and [SEP]; 0 for a sentence without tokens. (XLNet has no need of [MASK]: its
+    query of a place knows all tokens but the hidden ones.) ``scoring`` says what else is hidden
     while token t is scored. With "original" (Salazar et al. 2020) it is nothing. Then the end of a long word
     gives its beginning away ("souven" before "##ir"), and words of many pieces seem too likely. So with
     "within_word_l2r" (Kauf and Ivanova 2023) the later pieces of the same word are hidden, too: a word is
@@ -59,11 +62,9 @@ def pseudo_log_likelihoods(
     if head is None:
         raise UserError(f"{type(model).__name__} has no head for masked words; use BertForMaskedLM")
     model.eval()
-    features = [
-        Feature(_with_words(tokenizer, ids), index)
-        for index, ids in enumerate(tokenizer.token_ids_batch(sentences))
-    ]
-    sentence, position = _copies(np.array([len(feature) - 2 for feature in features], int))
+    tokens, first = tokenizer.token_ids_batch(sentences), tokenizer.special_counts(1)[0]
+    features = [Feature(_with_words(tokenizer, ids), index) for index, ids in enumerate(tokens)]
+    sentence, position = _copies(np.array([len(ids) for ids in tokens], int), first)
     sums = np.zeros(len(features))
     with tqdm(total=len(sentence), desc="masked words", unit="", disable=None if progress else True) as bar:
         for start in range(0, len(sentence), batch_size):
@@ -76,23 +77,30 @@ def pseudo_log_likelihoods(
     return sums
 
 
-def _copies(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _copies(tokens: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
     """Which sentence each masked copy is of, and the position of its mask; the longest sentence comes first.
 
-    tokens (N,): how many each sentence has between [CLS] and [SEP] → two arrays (Σ tokens,).
+    tokens (N,): how many each sentence has, special ones apart; ``first`` is the position of the first one
+    → two arrays (Σ tokens,).
     """
     order = np.argsort(-tokens, kind="stable")
     counts = tokens[order]
     first_copy = np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(order, counts), 1 + np.arange(len(first_copy)) - first_copy
+    return np.repeat(order, counts), first + np.arange(len(first_copy)) - first_copy
 
 
 def _with_words(tokenizer: PretrainedTokenizer, ids: list[int]) -> dict[str, np.ndarray]:
-    """[CLS] ids [SEP], and the number of the word that each token belongs to; [CLS], like padding, has 0."""
-    words = tokenizer.word_numbers(ids)
+    """A sentence in its special tokens, and the number of the word that each token belongs to.
+
+    Special tokens before the sentence, like padding, have 0; those after it are a word of their own.
+    """
+    row, types = tokenizer.with_special_tokens(ids)
+    words, (before, after) = tokenizer.word_numbers(ids), tokenizer.special_counts(1)
+    numbers = [0] * before, words, [words.max(initial=0) + 1] * after
     return {
-        "input_ids": np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32),
-        "words": np.array([0, *words, words.max(initial=0) + 1], np.int32),
+        "input_ids": np.array(row, np.int32),
+        "token_type_ids": np.array(types, np.int32),
+        "words": np.concatenate(numbers).astype(np.int32),
     }
 
 
@@ -115,10 +123,14 @@ def _masked_log_probabilities(
     """log p of the token at one position of each row, given those not hidden: (B, S), (B,), (B, S) → (B,)."""
     input_ids, each = batch["input_ids"], np.arange(len(positions))
     hidden_words = input_ids[each, positions]
-    input_ids[hidden] = mask_id
     asarray = model.device.asarray
-    states = _states_at(model.bert, batch, asarray(each * input_ids.shape[1] + positions))  # b·S + s
-    logits, _ = head.forward(states[:, None], asarray(each))  # (B, V)
+    if isinstance(model, XLNetLMHeadModel):
+        outputs, _ = model.forward(**batch | hidden_tokens(hidden, positions[:, None]))
+        logits = outputs.prediction_logits[:, 0]  # (B, V)
+    else:
+        input_ids[hidden] = mask_id
+        states = _states_at(model.bert, batch, asarray(each * input_ids.shape[1] + positions))  # b·S + s
+        logits, _ = head.forward(states[:, None], asarray(each))  # (B, V)
     return to_numpy(logits[asarray(each), asarray(hidden_words)] - log_sum_exp(logits, axis=-1))
 
 

@@ -1,5 +1,7 @@
 """Filling in masked words."""
 
+from typing import Any
+
 import numpy as np
 
 from minibert import ops
@@ -7,6 +9,8 @@ from minibert.arrays import to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
 from minibert.text import PretrainedTokenizer
+from minibert.variants.permutations import hidden_tokens
+from minibert.variants.xlnet import XLNetLMHeadModel
 
 
 def fill_mask(
@@ -18,6 +22,10 @@ def fill_mask(
     guessed without knowing the other guesses, as in training. The probabilities are the softmax over all V
     rows of the model; a row beyond the vocabulary, which has no token, is never a guess.
 
+    An XLNet guesses as it was trained: from the query of a place (``target_mapping``), with the masks hidden
+    from all tokens (``perm_mask``). Without these arguments, transformers scores the content of <mask>
+    instead: of a token that no text in the training had, from a stream that no loss has taught to predict.
+
     Raises UserError if the model has no such head, if there is no [MASK] (RoBERTa: <mask>), if the text is
     longer than the model's positions, or if the vocabulary has more tokens than the model.
     """
@@ -26,14 +34,19 @@ def fill_mask(
     tokenizer.check_size(model.config.vocab_size)
     if not 1 <= top_k <= len(tokenizer):
         raise UserError(f"top_k must be 1 to {len(tokenizer)}, the size of the vocabulary; got {top_k}")
-    ids = np.array(tokenizer(text)["input_ids"])  # (S,)
-    masks = np.flatnonzero(ids == tokenizer.mask_id)  # (N,)
+    encoded = tokenizer([text])
+    ids = np.array(encoded["input_ids"])  # (1, S)
+    masks = np.flatnonzero(ids[0] == tokenizer.mask_id)  # (N,)
     if not len(masks):
         mask = tokenizer.special_tokens["mask_token"]
         raise UserError(f"no {mask} in {text!r}; write {mask} in place of a word")
     model.eval()
-    outputs, _ = model.forward(ids[None])
-    logits = outputs.prediction_logits[0, model.device.asarray(masks)]  # (N, V)
+    queries = isinstance(model, XLNetLMHeadModel)
+    batch: dict[str, Any] = {"input_ids": ids, "token_type_ids": encoded["token_type_ids"]}
+    batch |= hidden_tokens(ids == tokenizer.mask_id, masks[None]) if queries else {}
+    outputs, _ = model.forward(**batch)
+    scores = outputs.prediction_logits[0]  # (N, V) of an XLNet, else (S, V)
+    logits = scores if queries else scores[model.device.asarray(masks)]  # (N, V)
     probabilities = to_numpy(ops.softmax(logits)[0])[:, : len(tokenizer)]
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]  # (N, top_k)
     return [

@@ -53,7 +53,8 @@ class WindowScores:
     @property
     def null_score(self) -> float:
         """The score of [CLS], which stands for "no answer"."""
-        return float(self.start_logits[0] + self.end_logits[0])
+        place = self.window.cls_place
+        return float(self.start_logits[place] + self.end_logits[place])
 
     def span_scores(self, max_answer: int) -> np.ndarray:
         """(S, max_answer): at [i, k] the score of tokens i to i + k, −∞ where they cannot be an answer.

@@ -11,6 +11,7 @@ from minibert.text.albert_tokenizer import AlbertTokenizer
 from minibert.text.bert_tokenizer import BertTokenizer
 from minibert.text.roberta_tokenizer import RobertaTokenizer
 from minibert.text.tokenizer import PretrainedTokenizer
+from minibert.text.xlnet_tokenizer import XLNetTokenizer
 
 # By the names that transformers gives in ``tokenizer_class``, without a "Fast" at their end, and by the
 # ``model_type`` of a folder whose tokenizer does not say.
@@ -20,6 +21,7 @@ TOKENIZERS: dict[str, type[PretrainedTokenizer]] = {
     "ElectraTokenizer": BertTokenizer,
     "RobertaTokenizer": RobertaTokenizer,
     "AlbertTokenizer": AlbertTokenizer,
+    "XLNetTokenizer": XLNetTokenizer,
 }
 MODEL_TYPES: dict[str, type[PretrainedTokenizer]] = {
     "bert": BertTokenizer,
@@ -28,6 +30,7 @@ MODEL_TYPES: dict[str, type[PretrainedTokenizer]] = {
     "minibert-modern": BertTokenizer,
     "roberta": RobertaTokenizer,
     "albert": AlbertTokenizer,
+    "xlnet": XLNetTokenizer,
 }
 
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypedDict
 
@@ -27,14 +28,13 @@ class PretrainedTokenizer:
     ``tokens`` are all tokens, each at the index that is its id. ``continues_word`` (V,) tells which of them
     go on with the word of the token before. With ``lowercase`` capitals are lost.
 
-    Rows are padded on their ``padding_side``, "right" or "left", with the token type ``pad_token_type_id``.
+    Rows are padded on their ``padding_side``, "right" or "left".
     """
 
     special_tokens: ClassVar[dict[str, str]]  # the five that a model needs or more, by Hugging Face's names
     config_keys: ClassVar[dict[str, str]]  # our options and their names in tokenizer_config.json
     CACHED_CHARACTERS: ClassVar[int] = 2**21  # of pieces of text whose ids are remembered
     padding_side: ClassVar[str] = "right"
-    pad_token_type_id: int = 0
     model_max_length: int | None = None
     train: ClassVar[Callable[..., Any]]  # a class method that learns a vocabulary from texts
     lowercase: bool = False  # of a class: what its models usually do
@@ -144,6 +144,20 @@ class PretrainedTokenizer:
             kinds += [1] * (len(second) + 1)
         return ids, kinds
 
+    def special_counts(self, texts: int) -> list[int]:
+        """How many special tokens there are before the first of 1 or 2 texts, between them, after the last.
+
+        Of [CLS] A [SEP] B [SEP] that is 1, 1, 1; of XLNet's A <sep> B <sep> <cls> it is 0, 1, 2.
+        """
+        marks = range(-texts, 0)  # stand for the texts
+        row = self.with_special_tokens(*([mark] for mark in marks))[0]
+        places = [-1, *map(row.index, marks), len(row)]
+        return [after - before - 1 for before, after in pairwise(places)]
+
+    def cls_place(self, length: int) -> int:
+        """Where the token [CLS] is in a row of ``length`` tokens: it is the first, but XLNet's the last."""
+        return 0 if self.special_counts(1)[0] else length - 1
+
     def __call__(
         self,
         text: str | Sequence[str],
@@ -188,7 +202,7 @@ class PretrainedTokenizer:
         width = _width(lengths, padding, max_length)
         encoded = (
             [self._padded(ids, self.pad_id, width) for ids in input_ids],
-            [self._padded(kinds, self.pad_token_type_id, width) for kinds in token_type_ids],
+            [self._padded(kinds, 0, width) for kinds in token_type_ids],
             [self._padded([1] * length, 0, width) for length in lengths],
         )
         ids, kinds, mask = (rows[0] for rows in encoded) if isinstance(text, str) else encoded
@@ -200,7 +214,7 @@ class PretrainedTokenizer:
 
     def _room(self, max_length: int, texts: int) -> int:
         """How many tokens of texts fit beside the special ones. Raises UserError if not even these do."""
-        special = len(self.with_special_tokens(*[[]] * texts)[0])
+        special = sum(self.special_counts(texts))
         if max_length < special:
             raise UserError(
                 f"max_length {max_length} leaves no room for the special tokens; give at least {special}"

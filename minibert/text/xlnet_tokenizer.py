@@ -19,10 +19,9 @@ class XLNetTokenizer(UnigramTokenizer):
         added_tokens: tokens that are found in a text before anything else, besides the special ones; without
             them, <eop> and <eod>.
         model_max_length: the max_length of ``truncation=True`` and ``padding="max_length"`` if none is given.
-        pad_token_type_id: the token type of padding. It is 3 in all earlier versions of transformers; in 5.23
-            it is meant to be 3, but is 0. A model masks padding, so that both give the same.
 
-    The token types are 0 up to the first <sep>, 1 up to the second, and 2 for <cls>.
+    The token types are 0 up to the first <sep>, 1 up to the second, and 2 for <cls>. Padding has 0, as in
+    transformers 5.23 (3 in earlier versions); a model masks it, so that all give the same.
 
     The defaults give the ids of current transformers (5.23). What was different in the original: see
     `AlbertTokenizer`.
@@ -53,7 +52,6 @@ class XLNetTokenizer(UnigramTokenizer):
         charsmap: bytes | None = None,
         added_tokens: Sequence[AddedToken] | None = None,
         model_max_length: int | None = None,
-        pad_token_type_id: int = 3,
     ) -> None:
         super().__init__(
             pieces,
@@ -63,7 +61,6 @@ class XLNetTokenizer(UnigramTokenizer):
             added_tokens=added_tokens,
             model_max_length=model_max_length,
         )
-        self.pad_token_type_id = pad_token_type_id
 
     def with_special_tokens(
         self, first: list[int], second: list[int] | None = None

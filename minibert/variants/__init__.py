@@ -25,7 +25,7 @@ from minibert.heads import (
     BertForTokenClassification,
     SentenceEncoder,
 )
-from minibert.variants import albert, distilbert, electra, modern, roberta
+from minibert.variants import albert, distilbert, electra, modern, roberta, xlnet
 from minibert.variants.electra_training import ElectraGeneratorAndDiscriminator
 
 Kind = type[PretrainedModel]
@@ -109,6 +109,17 @@ FAMILIES = {
             electra.ElectraForPreTraining: electra.ElectraForPreTraining,
         },
         together=ElectraGeneratorAndDiscriminator,
+    ),
+    "xlnet": Family(
+        xlnet.XLNetConfig,
+        {
+            BertModel: xlnet.XLNetModel,
+            BertForMaskedLM: xlnet.XLNetLMHeadModel,
+            BertForSequenceClassification: xlnet.XLNetForSequenceClassification,
+            BertForTokenClassification: xlnet.XLNetForTokenClassification,
+            BertForQuestionAnswering: xlnet.XLNetForQuestionAnsweringSimple,
+            SentenceEncoder: xlnet.XLNetSentenceEncoder,
+        },
     ),
     "minibert-modern": Family(
         modern.ModernConfig,

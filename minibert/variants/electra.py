@@ -27,6 +27,7 @@ from minibert.bert.config import LARGEST, BertConfig
 from minibert.bert.models import BertForMaskedLM, BertModel, BertPretrainedModel
 from minibert.folders.config import check_size
 from minibert.folders.names import Names
+from minibert.heads.inputs import TaskInputs
 from minibert.heads.layers import FirstTokenClassifier
 from minibert.heads.outputs import ClassifierOutput
 from minibert.heads.sentence import SentenceEncoder
@@ -165,10 +166,11 @@ class ElectraForPreTraining(_Electra, TaskModel[ClassifierOutput]):
         labels = batch["labels"] if mask is None else without_padding(batch["labels"], mask)
         return super().count_targets({"labels": labels})
 
-    def _head(self, outputs: ClassifierOutput, targets: Targets | None, context: Context) -> Cache:
+    def _head(self, outputs: ClassifierOutput, inputs: TaskInputs, context: Context) -> Cache:
         odds, head_cache = self.discriminator_predictions.forward(self._read(outputs))
         outputs.logits, loss_cache = odds.astype(self.dtype, copy=False), None  # (B, S)
-        if targets is not None:
+        targets = inputs.targets
+        if isinstance(targets, Targets):
             flat = outputs.logits.reshape(-1)
             # The probability of "replaced" is σ(z), which is the softmax over the scores 0 and z.
             scores = get_array_module(flat).stack([flat * 0, flat], axis=1)  # (B·S, 2)

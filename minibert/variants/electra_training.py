@@ -223,12 +223,13 @@ class ElectraGeneratorAndDiscriminator(Module):
 def _fill_in(input_ids: Array, targets: Targets, drawn: Array) -> tuple[Array, Array]:
     """The ids with the drawn words (N,) at the predicted positions, and 1 wherever that is not the original.
 
-    input_ids (B, S) → both (B, S) int32. Rows of weight 0 are padding: they all stand for position 0, so
-    changes are added up, and theirs are 0.
+    input_ids (B, S) → both (B, S) int32. Rows of weight 0 are padding, which is written to one more place at
+    the end, and dropped with it.
     """
-    xp = get_array_module(input_ids)
-    filled_in, replaced = input_ids.reshape(-1).copy(), xp.zeros(input_ids.size, dtype="int32")
-    real = targets.weights > 0
-    xp.add.at(filled_in, targets.positions, xp.where(real, drawn - filled_in[targets.positions], 0))
-    xp.add.at(replaced, targets.positions, (real & (drawn != targets.labels)).astype("int32"))
-    return filled_in.reshape(input_ids.shape), replaced.reshape(input_ids.shape)
+    xp, size = get_array_module(input_ids), input_ids.size
+    places = xp.where(targets.weights > 0, targets.positions, size)  # (N,)
+    filled_in, replaced = xp.zeros(size + 1, dtype="int32"), xp.zeros(size + 1, dtype="int32")
+    filled_in[:size] = input_ids.reshape(-1)
+    filled_in[places] = drawn
+    replaced[places] = (drawn != targets.labels).astype("int32")
+    return filled_in[:size].reshape(input_ids.shape), replaced[:size].reshape(input_ids.shape)

@@ -10,7 +10,7 @@ import pytest
 
 from minibert.bert import BertForMaskedLM, BertModel
 from minibert.cli import main
-from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer, open_tokenizer
+from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer, XLNetTokenizer, open_tokenizer
 from minibert.variants import FAMILIES, open_config
 
 TEXTS = [
@@ -30,6 +30,7 @@ TOKENIZERS = {
     "minibert-modern": WORDPIECE,
     "roberta": RobertaTokenizer.train(TEXTS * 2, 280),
     "albert": AlbertTokenizer.train(TEXTS * 2, 60),
+    "xlnet": XLNetTokenizer.train(TEXTS * 2, 60),
 }
 
 
@@ -59,6 +60,14 @@ def workplace(request, tmp_path, monkeypatch):
     tagged = "\n\n".join("\n".join(f"{word}\tO" for word in text.split()) for text in TEXTS)
     (tmp_path / "tagged.conll").write_text(tagged.replace("ann\tO", "ann\tB-person") + "\n")
     return request.param, tokenizer
+
+
+@pytest.fixture
+def masked_words(workplace):
+    """The workplace, for what learns from masked words."""
+    if workplace[0] == "xlnet":
+        pytest.skip("XLNet learns from orders of words, which the command does not draw yet")
+    return workplace
 
 
 def run(line):
@@ -110,8 +119,8 @@ def test_an_index_of_passages(workplace, capsys):
     assert "sings" in capsys.readouterr().out
 
 
-def test_more_pre_training(workplace, capsys):
-    name, tokenizer = workplace
+def test_more_pre_training(masked_words, capsys):
+    name, tokenizer = masked_words
     documents = ["\n".join(order) for order in itertools.permutations(TEXTS)]
     Path("corpus.txt").write_text("\n\n".join(documents) + "\n")
     flags = "--corpus corpus.txt --held-out 0.3 --max-seq-length 16 --batch-size 2 --steps 2 --eval-batches 1"
@@ -128,9 +137,9 @@ def test_more_pre_training(workplace, capsys):
     assert f"a {mask} text" in card and ("[MASK]" in card) == (mask == "[MASK]")
 
 
-def test_pre_training_from_nothing(workplace, capsys):
+def test_pre_training_from_nothing(masked_words, capsys):
     """Each family with its own kind of vocabulary, recipe and head for pairs, and what then opens it."""
-    name, tokenizer = workplace
+    name, tokenizer = masked_words
     documents = ["\n".join(order) for order in itertools.permutations(TEXTS)]
     Path("corpus.txt").write_text("\n\n".join(documents) + "\n")
     flags = (

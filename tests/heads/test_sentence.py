@@ -32,13 +32,14 @@ def encoder(build):
 
 
 @pytest.mark.parametrize("normalise", [False, True])
-@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "lasttoken"])
 def test_embeddings_are_pooled_hidden_states(encoder, pooling, normalise):
     output, _ = encoder(pooling, normalise).forward(**FIRST)
     expected = []
     for states, mask in zip(to_numpy(output.last_hidden_state), FIRST["attention_mask"], strict=True):
         states = states[np.array(mask) == 1]
-        vector = {"mean": states.mean(axis=0), "max": states.max(axis=0), "cls": states[0]}[pooling]
+        vectors = {"mean": states.mean(axis=0), "max": states.max(axis=0)}
+        vector = (vectors | {"cls": states[0], "lasttoken": states[-1]})[pooling]
         expected.append(vector / np.linalg.norm(vector) if normalise else vector)
     np.testing.assert_allclose(to_numpy(output.embeddings), expected, rtol=1e-12)
 
@@ -147,7 +148,7 @@ def test_pairs_are_of_one_number(encoder):
 
 
 @pytest.mark.parametrize("normalise", [False, True])
-@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "lasttoken"])
 def test_a_folder_tells_how_to_pool(encoder, device, tmp_path, capsys, recwarn, pooling, normalise):
     model = encoder(pooling, normalise)
     model.save_pretrained(tmp_path)
@@ -174,10 +175,11 @@ def test_the_layout_is_that_of_sentence_transformers(encoder, tmp_path):
         "pooling_mode_cls_token": False,
         "pooling_mode_mean_tokens": False,
         "pooling_mode_max_tokens": True,
+        "pooling_mode_lasttoken": False,
     }
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "lasttoken"])
 def test_the_layout_of_newer_versions(encoder, tmp_path, pooling):
     """As 6.2.0 of the library writes it."""
     encoder("cls" if pooling == "max" else "max").save_pretrained(tmp_path)
@@ -217,7 +219,7 @@ def test_any_encoder_is_a_sentence_encoder_without_a_word(build, tmp_path, capsy
         ("modules.json", "[1]", "modules.json: damaged, expected a list of modules"),
         ("modules.json", '[{"type": "a.Transformer"}, {"type": "a.Dense"}]', "are Transformer, Dense; only"),
         ("1_Pooling/config.json", "[]", r"pools by \[\]; expected one of cls, mean, max"),
-        ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', "pools by .'pooling_mode_lasttoken'"),
+        ("1_Pooling/config.json", '{"pooling_mode": "weightedmean"}', "pools by .'weightedmean'"),
         ("1_Pooling/config.json", '{"pooling_mode": ["cls", "mean"]}', r"pools by \[\['cls', 'mean'\]\]"),
         (
             "1_Pooling/config.json",

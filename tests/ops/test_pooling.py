@@ -4,11 +4,12 @@ import pytest
 from minibert.arrays import to_numpy
 from minibert.ops.pooling import POOLING
 
-MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1]])  # whole, padded, with holes
+MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 1]])  # whole, padded, with holes
 DEFINITION = {
     "cls": lambda hidden, mask: hidden[0],
     "mean": lambda hidden, mask: hidden[mask == 1].mean(axis=0),
     "max": lambda hidden, mask: hidden[mask == 1].max(axis=0),
+    "lasttoken": lambda hidden, mask: hidden[mask == 1][-1],
 }
 
 
@@ -23,20 +24,25 @@ def test_every_pooling_has_a_definition():
 
 @pytest.mark.parametrize("name", POOLING)
 def test_forward(draw, mask, name):
-    hidden = draw(3, 4, 5) - 2.0  # mostly negative, so that a maximum of 0 would be padding's
+    hidden = draw(4, 4, 5) - 2.0  # mostly negative, so that a maximum of 0 would be padding's
     y, _ = POOLING[name][0](hidden, mask)
     expected = [DEFINITION[name](*row) for row in zip(to_numpy(hidden), MASK, strict=True)]
     np.testing.assert_allclose(to_numpy(y), expected, rtol=1e-14)
 
 
-@pytest.mark.parametrize("name", ["mean", "max"])
+@pytest.mark.parametrize("name", ["mean", "max", "lasttoken"])
 def test_padding_has_neither_influence_nor_gradient(device, draw, mask, name):
     forward, backward = POOLING[name]
-    hidden = draw(3, 4, 5)
+    hidden = draw(4, 4, 5)
     y, cache = forward(hidden, mask)
     noise = device.asarray(1e3 * (1 - MASK)[:, :, None], dtype="float64")
     np.testing.assert_array_equal(to_numpy(forward(hidden + noise, mask)[0]), to_numpy(y))
     assert not to_numpy(backward(y, cache))[MASK == 0].any()
+
+
+def test_without_a_mask_the_last_token_is_that_of_the_row(draw):
+    hidden = draw(4, 4, 5)
+    np.testing.assert_array_equal(to_numpy(POOLING["lasttoken"][0](hidden)[0]), to_numpy(hidden)[:, -1])
 
 
 def test_the_gradient_of_a_maximum_goes_to_one_token(device):
@@ -53,5 +59,5 @@ def test_the_gradient_of_a_maximum_goes_to_one_token(device):
 @pytest.mark.parametrize("name", POOLING)
 def test_dtype_is_kept(device, draw, name, dtype):
     forward, backward = POOLING[name]
-    y, cache = forward(draw(3, 4, 5, dtype=dtype), device.asarray(MASK, dtype=dtype))
+    y, cache = forward(draw(4, 4, 5, dtype=dtype), device.asarray(MASK, dtype=dtype))
     assert y.dtype == backward(y, cache).dtype == dtype

@@ -28,20 +28,20 @@ VARIANTS = [
 class Case:
     """A model and a batch (B, S). The class has the same name in both libraries, and so has every setting.
 
-    (But some settings of DistilBERT: see `reference_settings`.)
+    (But some settings of DistilBERT and XLNet: see `reference_settings`.)
     """
 
     model: str
     seed: int
     batch_size: int
     length: int
-    padding: str = "right"  # or "holes": masked tokens anywhere
+    padding: str = "right"  # or "left", or "holes": masked tokens anywhere
     config: dict[str, Any] = field(default_factory=dict)
 
     @property
     def family(self) -> str:
         """How the class's name begins: "Bert", "Roberta", …"""
-        return self.model.removesuffix("Model").partition("For")[0]
+        return self.model.removesuffix("Model").removesuffix("LMHead").partition("For")[0]
 
     @property
     def kind(self) -> str:
@@ -60,6 +60,16 @@ DISTILBERT = {
 }
 
 
+XLNET = {
+    "hidden_size": "d_model",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "d_inner",
+    "hidden_dropout_prob": "dropout",
+}
+NOT_XLNET = ("attention_probs_dropout_prob", "max_position_embeddings")  # which has one dropout, no positions
+
+
 def of_family(model: str, sizes: Mapping[str, Any], embedding_size: int) -> dict[str, Any]:
     """BERT's settings as the family of a model has them; E where that may differ from H."""
     sizes = dict(sizes)
@@ -76,8 +86,9 @@ def of_family(model: str, sizes: Mapping[str, Any], embedding_size: int) -> dict
 
 def reference_settings(case: Case) -> dict[str, Any]:
     """The case's settings under the names that transformers has for them."""
-    names = DISTILBERT if case.family == "DistilBert" else {}
-    return {names.get(name, name): value for name, value in case.config.items()}
+    names = {"DistilBert": DISTILBERT, "XLNet": XLNET}.get(case.family, {})
+    left_out = NOT_XLNET if case.family == "XLNet" else ()
+    return {names.get(name, name): value for name, value in case.config.items() if name not in left_out}
 
 
 class Draws:
@@ -104,8 +115,9 @@ def draw_weights(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, 
     draws = Draws(seed)
     weights = {}
     for name, shape in sorted(shapes.items()):
-        if len(shape) == 2:
-            value = draws.uniform(*shape) * math.sqrt(3 / shape[1])
+        if len(shape) > 1:
+            fan_in = shape[0] if len(shape) == 3 else shape[1]  # XLNet's maps are (H, A, D)
+            value = draws.uniform(*shape) * math.sqrt(3 / fan_in)
         else:
             is_scale = "norm" in name.lower() and name.endswith("weight")
             value = 0.5 * draws.uniform(*shape) + is_scale
@@ -123,12 +135,13 @@ def draw_batch(case: Case) -> dict[str, np.ndarray]:
     draws = Draws(case.seed + 1)
     shape = batch_size, length = case.batch_size, case.length
     vocab_size, types = case.config["vocab_size"], case.config.get("type_vocab_size", 2)
-    if case.padding == "right":
+    if case.padding == "holes":
+        mask = draws.integers(0, 3, *shape) > 0
+    else:
         lengths = draws.integers(1, length + 1, batch_size)
         mask = np.arange(length) < lengths[:, None]
-    else:
-        mask = draws.integers(0, 3, *shape) > 0
     mask[0], mask[:, 0] = True, True
+    mask = mask[:, ::-1] if case.padding == "left" else mask
     pad = case.config.get("pad_token_id", 0)
     some_ids = draws.integers(1 + pad, vocab_size, 12)
     starts = draws.integers(1, length + 1, batch_size)  # of the second sentence
@@ -138,6 +151,8 @@ def draw_batch(case: Case) -> dict[str, np.ndarray]:
         "token_type_ids": np.where(mask & (np.arange(length) >= starts[:, None]), types - 1, 0),
         "attention_mask": mask.astype(np.int64),
     }
+    if case.model == "XLNetLMHeadModel":
+        return batch | _targets_of_an_order(case, mask, draws)
     if case.model == "ElectraForPreTraining":
         return batch | {"labels": draws.integers(0, 2, *shape)}
     if case.kind in ("ForPreTraining", "ForMaskedLM"):
@@ -154,6 +169,19 @@ def draw_batch(case: Case) -> dict[str, np.ndarray]:
         if case.family in WITH_POOLER:
             batch["dpooler_output"] = draws.uniform(batch_size, hidden_size)
     return batch
+
+
+def _targets_of_an_order(case: Case, mask: np.ndarray, draws: Draws) -> dict[str, np.ndarray]:
+    """Who may not see whom in an XLNet, and up to four targets per text; the last row never has one."""
+    batch_size, length = mask.shape
+    perm_mask = draws.integers(0, 2, batch_size, length, length)
+    sees = (mask[:, None] & (perm_mask == 0)).any(axis=2)  # (B, S): who sees anything
+    mapping = np.zeros((batch_size, 5, length), np.int64)
+    for text, tokens in enumerate(map(np.flatnonzero, sees & mask)):
+        mapping[text, np.arange(len(tokens[:4])), tokens[::-1][:4]] = 1
+    words = draws.integers(0, case.config["vocab_size"], *mapping.shape[:2])
+    labels = np.where(mapping.any(axis=2), words, -100)
+    return {"perm_mask": perm_mask, "target_mapping": mapping, "labels": labels}
 
 
 def _task_labels(case: Case, mask: np.ndarray, draws: Draws) -> dict[str, np.ndarray]:
@@ -260,6 +288,7 @@ GOLDEN_CASES = {
     "electra_discriminator": Case(
         "ElectraForPreTraining", 160, 3, 12, config=_sizes(43, 2, 12, 2, 16, embedding_size=8)
     ),
+    "xlnet": Case("XLNetLMHeadModel", 170, 3, 11, "left", _sizes(43, 2, 12, 3, 16)),
     "pretraining": Case("BertForPreTraining", 10, 3, 13, config=_sizes(61, 2, 16, 4, 28)),
     "pretraining_tanh_gelu": Case(
         "BertForPreTraining", 20, 2, 19, config=_sizes(53, 3, 12, 2, 18, hidden_act="gelu_new")

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 from parity.cases import OUTPUT_DERIVATIVES, Case, draw_weights, named_gradients, numbered
+from parity.two_streams import our_streams
 
 import minibert
 from minibert.folders.names import name_in_file
-from minibert.variants import albert, distilbert, electra, roberta
+from minibert.variants import albert, distilbert, electra, roberta, xlnet
 
 FAMILIES = {
     "Bert": minibert,
@@ -16,6 +17,7 @@ FAMILIES = {
     "DistilBert": distilbert,
     "Albert": albert,
     "Electra": electra,
+    "XLNet": xlnet,
 }
 OUTPUTS = ("loss", "mlm_loss", "nsp_loss", "prediction_logits", "seq_relationship_logits", "pooler_output")
 OUTPUTS += ("logits", "start_logits", "end_logits")
@@ -53,5 +55,9 @@ def our_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, np.nda
     results = {name: getattr(outputs, name) for name in OUTPUTS if getattr(outputs, name, None) is not None}
     if not isinstance(model, minibert.BertModel):
         results.pop("pooler_output", None)  # transformers keeps it to itself
-    results |= numbered("hidden_states", outputs.hidden_states) | numbered("attentions", outputs.attentions)
+    if "target_mapping" in batch:
+        results |= our_streams(outputs.hidden_states, outputs.attentions, batch)
+    else:
+        results |= numbered("hidden_states", outputs.hidden_states)
+        results |= numbered("attentions", outputs.attentions)
     return results | named_gradients(model, {name: p.grad for name, p in in_files(model)})

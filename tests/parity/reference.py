@@ -15,6 +15,7 @@ from parity.cases import (
     numbered,
     reference_settings,
 )
+from parity.two_streams import their_streams
 from torch.nn import functional
 
 torch.set_num_threads(1)  # the models are small: threads would wait for each other most of the time
@@ -30,14 +31,32 @@ def reference_model(case: Case, dtype: str) -> Any:
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(torch.from_numpy(weights[name]))
+    if case.family == "XLNet" and dtype == "float64":
+        compute_distances_in_float64(model)
     return model
+
+
+def compute_distances_in_float64(model: Any) -> None:
+    """XLNet's waves of the distances, which transformers computes in float32, whatever the model's dtype."""
+    encoder = getattr(model, "transformer", model)
+    original = encoder.relative_positional_encoding
+
+    def exact(*args: Any, **kwargs: Any) -> Any:
+        right = torch.Tensor.float
+        torch.Tensor.float = torch.Tensor.double
+        try:
+            return original(*args, **kwargs)
+        finally:
+            torch.Tensor.float = right
+
+    encoder.relative_positional_encoding = exact
 
 
 def reference_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """All that transformers computes from a batch, under the names of ``ours.our_results``."""
     outputs = forward(model, batch, output_hidden_states=True, output_attentions=True)
     model.zero_grad()
-    if type(model).__name__.endswith("Model"):
+    if "dlast_hidden_state" in batch:
         given = {name[1:]: torch.from_numpy(batch[name]) for name in OUTPUT_DERIVATIVES if name in batch}
         results = {name: getattr(outputs, name) for name in given}
         torch.autograd.backward(list(results.values()), [given[name].to(model.dtype) for name in results])
@@ -57,7 +76,11 @@ def reference_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, 
             results = _losses_and_logits(outputs, batch)
         results["loss"] = outputs.loss
         outputs.loss.backward()
-    results |= numbered("hidden_states", outputs.hidden_states) | numbered("attentions", outputs.attentions)
+    if "target_mapping" in batch:
+        results |= their_streams(outputs.hidden_states, outputs.attentions, batch)
+    else:
+        results |= numbered("hidden_states", outputs.hidden_states)
+        results |= numbered("attentions", outputs.attentions)
     results |= named_gradients(model, {name: p.grad for name, p in model.named_parameters()})
     return {name: tensor.detach().numpy() for name, tensor in results.items()}
 
@@ -65,6 +88,9 @@ def reference_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, 
 def forward(model: Any, batch: Mapping[str, np.ndarray], **options: Any) -> Any:
     """Transformers' forward for a batch of ours; the next-sentence model calls its label ``labels``."""
     inputs = {name: torch.from_numpy(a) for name, a in batch.items() if name not in OUTPUT_DERIVATIVES}
+    if isinstance(model, transformers.XLNetPreTrainedModel):  # which computes with them
+        for name in {"attention_mask", "perm_mask", "target_mapping"} & inputs.keys():
+            inputs[name] = inputs[name].to(model.dtype)
     if inputs.get("labels", torch.zeros(1, dtype=int)).is_floating_point():
         inputs["labels"] = inputs["labels"].to(model.dtype)  # those of a regression
     if isinstance(model, transformers.BertForNextSentencePrediction):

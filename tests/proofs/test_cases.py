@@ -7,14 +7,16 @@ from minibert.gradcheck import CENTRAL_DIFFERENCES, COMPLEX_STEP, Case, check, c
 from minibert.proofs import all_cases
 from minibert.proofs.models import output_cases
 from minibert.proofs.variants import variant_cases
+from minibert.proofs.xlnet import xlnet_cases
 
 NAMES = [case.what.strip() for case in all_cases(resolve_device("cpu"))]
 # The complex step is the sharper proof and the quicker one. Central differences, which would also notice an
 # operation that is not analytic, are made of every operation, every layer and one model; by
 # `minibert gradcheck` of all.
 WITH_CENTRAL = NAMES.index("BertForPreTraining") + 1
-DESCENDANTS = len(variant_cases(resolve_device("cpu")))
-LOSSES = len(NAMES) - len(output_cases(resolve_device("cpu"))) - DESCENDANTS
+XLNETS = len(xlnet_cases(resolve_device("cpu")))
+DESCENDANTS = len(variant_cases(resolve_device("cpu")))  # the others
+LOSSES = len(NAMES) - len(output_cases(resolve_device("cpu"))) - DESCENDANTS - XLNETS
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +62,23 @@ def test_nothing_is_let_off_as_zero_but_what_a_softmax_takes_out_and_an_unused_h
 
 
 def test_nothing_of_the_descendants_is_let_off_but_what_a_softmax_takes_out(gradient_cases):
-    zeros = {(case.what.strip(), name) for case in gradient_cases[-DESCENDANTS:] for name in case.zeros}
+    descendants = gradient_cases[-DESCENDANTS - XLNETS : -XLNETS]
+    zeros = {(case.what.strip(), name) for case in descendants for name in case.zeros}
     assert {(what, name) for what, name in zeros if not name.endswith("key.bias")} == {
         ("answers", "qa_outputs.bias"),
         ("answers", "bert.encoder.layer.1.output.LayerNorm.bias"),
     }
 
 
+def test_nothing_of_xlnet_is_let_off_but_an_unused_query_and_what_a_softmax_takes_out(gradient_cases):
+    zeros = {(case.what, name) for case in gradient_cases[-XLNETS:] for name in case.zeros}
+    assert {name.rpartition("embeddings.")[2] for _, name in zeros} == {"mask_emb", "qa_outputs.bias"}
+    assert "XLNetLMHeadModel" not in {what for what, _ in zeros}  # which has both streams
+
+
 def test_with_all_outputs_every_parameter_counts(gradient_cases):
     everything = [case for case in gradient_cases if case.what.endswith("all outputs")]
-    assert len(everything) == 8
+    assert len(everything) == 10
     assert all("key.bias" in name for case in everything for name in case.zeros)
 
 

@@ -7,9 +7,11 @@ import pytest
 
 from minibert.bert import BertConfig, BertForPreTraining, BertModel
 from minibert.bert.encoder import BertEncoder
+from minibert.errors import UserError
 from minibert.ops import ACTIVATIONS, Cache, reference_only
-from minibert.tasks.info import parameter_table, step_cost
+from minibert.tasks.info import describe_step, parameter_table, step_cost
 from minibert.variants.modern import ModernConfig, ModernForPreTraining
+from minibert.variants.xlnet import XLNetConfig, XLNetLMHeadModel
 
 SMALL = BertConfig(
     vocab_size=50,
@@ -36,6 +38,16 @@ def test_the_table_lists_the_parameters_of_the_model():
     model = BertForPreTraining(SMALL)
     expected = {name: parameter.shape for name, parameter in model.named_parameters()}
     assert {matrix.name: matrix.shape for matrix in parameter_table(SMALL)} == expected
+
+
+def test_no_cost_is_told_of_an_xlnet():
+    """Whose layers compute more than what is counted here; but its parameters are known."""
+    config = XLNetConfig(**{name: getattr(SMALL, name) for name in ("hidden_size", "num_attention_heads")})
+    assert describe_step(config, B, S, P).startswith("the cost of a training step is not known")
+    with pytest.raises(UserError, match="not known of an XLNet"):
+        step_cost(config, B, S, P)
+    parameters = XLNetLMHeadModel(config, device=None).named_parameters()
+    assert sum(m.count for m in parameter_table(config)) == sum(p.size for _, p in parameters)
 
 
 def training_forward(config: BertConfig, kind=BertForPreTraining) -> tuple[BertForPreTraining, list]:

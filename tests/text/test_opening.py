@@ -5,13 +5,14 @@ import json
 import pytest
 
 from minibert.errors import UserError
-from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer, open_tokenizer
+from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer, XLNetTokenizer, open_tokenizer
 
 TEXTS = ["a fine film", "another fine film", "a film"] * 2
 TOKENIZERS = [
     BertTokenizer.train(TEXTS, 60),
     RobertaTokenizer.train(TEXTS, 270),
     AlbertTokenizer.train(TEXTS, 40),
+    XLNetTokenizer.train(TEXTS, 40),
 ]
 
 
@@ -86,13 +87,33 @@ def test_what_is_no_text_is_refused(tokenizer):
 
 
 def test_what_decides_ids_besides_tokens_and_options():
-    bert, roberta, albert = TOKENIZERS
+    bert, roberta, albert, _ = TOKENIZERS
     assert bert.rules() == []
     fewer = RobertaTokenizer(roberta.tokens, roberta.merges[:-1])
     assert fewer.rules() != roberta.rules()
     pieces = [(token, score / 2) for token, score in zip(albert.tokens, albert.scores, strict=True)]
     assert AlbertTokenizer(pieces).rules() != albert.rules()
     assert json.loads(json.dumps([roberta.rules(), albert.rules()]))
+
+
+def test_where_the_special_tokens_are():
+    """The counts, and the place of [CLS], are those of the rows that are made."""
+    for tokenizer in TOKENIZERS:
+        texts = tokenizer.token_ids("a film"), tokenizer.token_ids("another fine film")
+        for count in (1, 2):
+            row, _ = tokenizer.with_special_tokens(*texts[:count])
+            around, rest = tokenizer.special_counts(count), list(row)
+            for special, text in zip(around, (*texts[:count], []), strict=False):
+                del rest[:special]
+                assert rest[: len(text)] == text
+                del rest[: len(text)]
+            assert not rest and row[tokenizer.cls_place(len(row))] == tokenizer.cls_id
+    assert [tokenizer.special_counts(2) for tokenizer in TOKENIZERS] == [
+        [1, 1, 1],
+        [1, 2, 1],
+        [1, 1, 1],
+        [0, 1, 2],
+    ]
 
 
 def test_tokens_as_people_read_them():

@@ -33,19 +33,15 @@ def test_tokens(tokenizer):
 def test_inputs_of_a_model_are_padded_on_the_left(tokenizer):
     assert tokenizer(["Low", "Lower low"], padding=True) == {
         "input_ids": [[5, 5, 10, 4, 3], [10, 12, 11, 4, 3]],
-        "token_type_ids": [[3, 3, 0, 0, 2], [0, 0, 0, 0, 2]],
+        "token_type_ids": [[0, 0, 0, 0, 2], [0, 0, 0, 0, 2]],
         "attention_mask": [[0, 0, 1, 1, 1], [1] * 5],
     }
     assert tokenizer("Low", "low", padding="max_length", max_length=6) == {
         "input_ids": [5, 10, 4, 11, 4, 3],
-        "token_type_ids": [3, 0, 0, 1, 1, 2],
+        "token_type_ids": [0, 0, 0, 1, 1, 2],
         "attention_mask": [0, 1, 1, 1, 1, 1],
     }
     assert tokenizer("Lower low", max_length=3)["input_ids"] == [10, 4, 3]
-    assert (
-        XLNetTokenizer(PIECES, pad_token_type_id=0)(["Low", "Lower"], padding=True)["token_type_ids"][0][0]
-        == 0
-    )
     with pytest.raises(UserError, match="at least 2"):
         tokenizer("Low", max_length=1)
 

@@ -131,6 +131,16 @@ def test_the_positions_of_a_roberta_cannot_be_changed(tmp_path):
     assert not (tmp_path / "longer").exists()
 
 
+def test_the_most_tokens_of_an_xlnet_are_a_number_in_its_configuration(tmp_path):
+    build("xlnet", BertForMaskedLM).save_pretrained(tmp_path / "model")
+    export(tmp_path / "model", tmp_path / "longer", positions=64)
+    assert open_config(tmp_path / "longer").longest_sequence == 64
+    longer = open_model(BertForMaskedLM, tmp_path / "longer", complete=True)
+    assert longer.forward([[7] * 64])[0].last_hidden_state.shape == (1, 64, 12)
+    config = json.loads((tmp_path / "longer" / "config.json").read_text())
+    assert "max_position_embeddings" not in config  # which transformers refuses
+
+
 def test_what_a_family_does_not_have_is_told(tmp_path):
     build("roberta", BertForMaskedLM).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="'roberta' cannot be opened as BertForNextSentencePrediction; there"):
@@ -142,7 +152,7 @@ def test_what_a_family_does_not_have_is_told(tmp_path):
 @pytest.mark.parametrize("values", [{"model_type": "gpt2"}, {"model_type": 3}, ["roberta"]])
 def test_an_unknown_type_is_refused(values, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(values))
-    with pytest.raises(UserError, match="expected one of bert, roberta, distilbert, albert, electra"):
+    with pytest.raises(UserError, match="expected one of bert, roberta, distilbert, albert, electra, xlnet"):
         family(tmp_path)
 
 

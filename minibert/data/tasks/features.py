@@ -105,16 +105,17 @@ def tagged_features(
     subwords (of control characters, say) is [UNK], and one that does not fit into a row of its own is cut.
     Raises UserError for a ``max_length`` below 3.
     """
-    room = max_length - 2
+    before, after = tokenizer.special_counts(1)
+    room = max_length - before - after
     if room < 1:
         raise UserError(f"max_length {max_length} leaves no room for words; give at least 3")
     features = []
     for index, sentence in enumerate(sentences):
         pieces = [(tokenizer.word_token_ids(word) or [tokenizer.unk_id])[:room] for word in sentence.words]
         for start, stop in _runs([len(word) for word in pieces], room):
-            ids = [tokenizer.cls_id, *(i for word in pieces[start:stop] for i in word), tokenizer.sep_id]
-            positions = 1 + np.cumsum([0, *(len(word) for word in pieces[start : stop - 1])])
-            inputs = {"input_ids": np.array(ids, np.int32), "token_type_ids": np.zeros(len(ids), np.int32)}
+            ids, types = tokenizer.with_special_tokens([i for word in pieces[start:stop] for i in word])
+            positions = before + np.cumsum([0, *(len(word) for word in pieces[start : stop - 1])])
+            inputs = {"input_ids": np.array(ids, np.int32), "token_type_ids": np.array(types, np.int32)}
             if sentence.tags is not None and label_ids is not None:
                 inputs["labels"] = np.full(len(ids), IGNORED, np.int32)
                 inputs["labels"][positions] = [label_ids[tag] for tag in sentence.tags[start:stop]]

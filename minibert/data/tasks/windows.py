@@ -15,14 +15,16 @@ from minibert.text import PretrainedTokenizer
 
 @dataclass(frozen=True, eq=False)
 class QuestionWindow(Feature):
-    """[CLS] question [SEP] a part of the passage [SEP].
+    """[CLS] question [SEP] a part of the passage [SEP]; XLNet's has <cls> at the end.
 
     spans (S, 2): the characters (start, stop) of each token in the passage; (−1, −1) if it is not from there.
     max_context (S,) bool: of all windows that hold this token, it has the most context in this one.
+    cls_place: where [CLS] is, which stands for "no answer".
     """
 
     spans: np.ndarray
     max_context: np.ndarray
+    cls_place: int
 
     def answer_span(self, start: int, end: int) -> tuple[int, int]:
         """Tokens ``start`` to ``end`` (which is included) as characters (start, stop) of the passage."""
@@ -44,8 +46,9 @@ def question_windows(
     holds as many of them as fit; the last one ends with the passage.
 
     For training there are ``start_positions`` and ``end_positions``: the first and the last token of the
-    first answer that has a position. Both are 0 ([CLS]) in windows that do not hold the whole answer, and for
-    questions without one. A question whose answers have all lost their position gives no window for training.
+    first answer that has a position. Both are those of [CLS] in windows that do not hold the whole answer,
+    and for questions without one. A question whose answers have all lost their position gives no window for
+    training.
 
     Source: convert_examples_to_features in google-research/bert, run_squad.py, whose answers consist of whole
     words between spaces; here they consist of tokens. Raises UserError for a stride below 1, and for a
@@ -53,7 +56,7 @@ def question_windows(
     """
     if stride < 1:
         raise UserError(f"the stride of windows must be at least 1, got {stride}")
-    special = len(tokenizer.with_special_tokens([], [])[0])
+    before, between, after = tokenizer.special_counts(2)
     passage_tokens = lru_cache(maxsize=16)(lambda passage: _tokens_with_spans(tokenizer, passage))
     windows = []
     for index, question in enumerate(questions):
@@ -66,7 +69,7 @@ def question_windows(
             continue
         asked = tokenizer.token_ids(question.text)[:max_question]
         ids, spans = passage_tokens(question.passage)
-        room = max_length - len(asked) - special
+        room = max_length - len(asked) - before - between - after
         if room < 1:
             raise UserError(f"max_length {max_length} leaves no room for a passage; give more")
         first, last = _answer_tokens(*answers[0], spans) if answers else (-1, -1)
@@ -77,14 +80,14 @@ def question_windows(
                 "input_ids": np.array(row, np.int32),
                 "token_type_ids": np.array(types, np.int32),
             }
-            head = len(row) - 1 - (stop - start)  # tokens before the passage; after it comes [SEP]
+            around = (before + len(asked) + between, after)  # tokens before and after those of the passage
+            cls_place = tokenizer.cls_place(len(row))
             if training:
-                inside, shift = start <= first <= last < stop, head - start
-                inputs["start_positions"] = first + shift if inside else 0
-                inputs["end_positions"] = last + shift if inside else 0
-            around = (head, 1)  # tokens before and after those of the passage
+                inside, shift = start <= first <= last < stop, around[0] - start
+                inputs["start_positions"] = first + shift if inside else cls_place
+                inputs["end_positions"] = last + shift if inside else cls_place
             window_spans = np.pad(spans[start:stop], (around, (0, 0)), constant_values=-1)
-            windows.append(QuestionWindow(inputs, index, window_spans, np.pad(best, around)))
+            windows.append(QuestionWindow(inputs, index, window_spans, np.pad(best, around), cls_place))
     return windows
 
 
