@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import strict
 
-from minibert.bert import BertConfig, BertForPreTraining
+from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
 from minibert.devices import Device
 from minibert.heads import (
     BertForQuestionAnswering,
@@ -29,6 +29,9 @@ from minibert.proofs.small_bert import (
     TAGS,
 )
 from minibert.train.optimiser import AdamW
+from minibert.variants.distilbert_training import MaskedWordDistillation
+from minibert.variants.electra import ElectraConfig
+from minibert.variants.electra_training import ElectraGeneratorAndDiscriminator, generator_config
 from minibert.variants.modern import ModernConfig, ModernForPreTraining
 
 STRICT = Device("strict", strict.xp)
@@ -163,6 +166,22 @@ def test_learning_from_a_teacher_stays_in_its_dtype(dtype, classes, layers):
     with strict.record() as made:
         trainee = Distillation(student, teacher=student, **layers)
         _, cache = trainee.forward(**BATCH, labels=labels, teacher_logits=np.ones((len(labels), classes)))
+        trainee.backward(cache, np.float64(2.0))
+    assert {result.name for _, result in made if result.kind not in "iub"} == {dtype}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["teacher", "generator"])
+def test_two_models_in_one_step_stay_in_their_dtype(dtype, kind):
+    sizes, options = CONFIG.to_dict(), {"device": STRICT, "dtype": dtype}
+    with strict.record() as made:
+        if kind == "teacher":
+            student, teacher = (BertForMaskedLM(CONFIG, **options) for _ in range(2))
+            trainee = MaskedWordDistillation(student, teacher)
+        else:
+            config = ElectraConfig.from_dict(sizes | {"embedding_size": 6})
+            trainee = ElectraGeneratorAndDiscriminator(config, generator_config(config, 0.5), **options)
+        _, cache = trainee.forward(**BATCH, labels=LABELS)
         trainee.backward(cache, np.float64(2.0))
     assert {result.name for _, result in made if result.kind not in "iub"} == {dtype}
 

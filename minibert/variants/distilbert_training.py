@@ -132,7 +132,7 @@ class MaskedWordDistillation(Module):
             cosine_loss = (share * (1 - cosines)).sum()
         losses = {"soft_loss": soft_loss, "mlm_loss": mlm_loss, "cosine_loss": cosine_loss}
         loss = sum(self.weights[name] * part for name, part in losses.items())
-        caches = encoder_cache, head_cache, mlm_cache, soft_cache, cosine_cache, share, hidden.dtype
+        caches = encoder_cache, head_cache, mlm_cache, soft_cache, cosine_cache, share
         return MaskedDistillationOutput(loss=loss, **losses), Cache(self, *caches)
 
     def backward(self, cache: Cache, dloss: Array | float = 1.0) -> None:
@@ -143,14 +143,14 @@ class MaskedWordDistillation(Module):
         """
         dloss, predictions = plain_number(dloss), self.student.cls.predictions
         assert predictions
-        dtype, share, cosine_cache, soft_cache, mlm_cache, head_cache = (cache.pop(self) for _ in range(6))
+        share, cosine_cache, soft_cache, mlm_cache, head_cache = (cache.pop(self) for _ in range(5))
         dlogits = ops.soft_cross_entropy_backward(self.weights["soft_loss"] * dloss, soft_cache)
         dlogits = dlogits + ops.cross_entropy_backward(self.weights["mlm_loss"] * dloss, mlm_cache)
         dhidden = predictions.backward(dlogits, head_cache)
         if cosine_cache is not None:
             dcosines = -self.weights["cosine_loss"] * dloss * share
             drows, _ = ops.cosine_similarity_backward(dcosines, cosine_cache)
-            dhidden = dhidden + drows.astype(dtype, copy=False).reshape(dhidden.shape)
+            dhidden += drows.reshape(dhidden.shape)  # in place: it keeps its dtype
         self.student.bert.backward(cache.pop(self), dlast_hidden_state=dhidden)
 
 
