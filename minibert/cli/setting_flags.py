@@ -10,6 +10,7 @@ from typing import Any
 from minibert.settings import Settings, flag_of, read_settings
 from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
 from minibert.tasks.pretraining_settings import INITIALIZERS, PretrainSettings
+from minibert.variants import FAMILIES
 
 
 def add_setting_flags(
@@ -78,6 +79,8 @@ def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:
     given, values = given_settings(flags), dict(PRETRAINING_RECIPES[getattr(flags, "recipe", "original")])
     if given.get("model"):
         values = {name: value for name, value in values.items() if name not in INITIALIZERS}  # of new models
+    if given.get("variant") in FAMILIES and not FAMILIES[given["variant"]].position_table:
+        values.pop("attention_initializer", None)  # heads find their neighbours in the table of positions
     return PretrainSettings.from_dict(values | given, flags.config or "settings")
 
 

@@ -10,6 +10,7 @@ from minibert.data.masking import choose_positions, mask_tokens, next_tokens
 from minibert.data.prepared import Documents
 from minibert.data.randomness import generator, scalar_generator
 from minibert.errors import UserError
+from minibert.variants.permutations import factorisation_orders, last_of_an_order
 
 # Instances are chosen in this many tokens of shuffled documents at a time, then shuffled among themselves:
 # about 130,000 of 128 tokens, 5 MB, a second or two. In a smaller block, a few novels would be most of what a
@@ -39,7 +40,8 @@ class BatchStream:
     """An endless stream of batches, the same for the same arguments.
 
     ``next(stream)`` gives host arrays, all of B = ``batch_size`` rows: input_ids, token_type_ids,
-    attention_mask and labels (−100 where nothing is predicted), each (B, S) int32; and, with next-sentence
+    attention_mask and labels (−100 where nothing is predicted), each (B, S) int32; for permuted text,
+    perm_mask, target_mapping and labels of P targets, as `Orders` says; and, with next-sentence
     prediction, next_sentence_label (B,) int32: 0 if segment B follows A, else 1.
 
     Each pass over the documents shuffles them and goes through them in blocks of about 16 million tokens,
@@ -218,8 +220,9 @@ def _write_rows(
     rows = write_instances(instances, documents, tokenizer, settings)
     if settings.objective == "left-to-right":
         return rows | {"labels": next_tokens(rows["input_ids"], rows["attention_mask"])}
-
     rng = generator(f"{purpose} masking", *key)
+    if settings.objective == "permuted":
+        return _write_orders(_cls_last(rows, tokenizer.pad_id), tokenizer, settings, rng)
     input_ids, attended = rows["input_ids"], rows["attention_mask"].astype(bool)
     candidates = attended & (input_ids != tokenizer.cls_id) & (input_ids != tokenizer.sep_id)
     word_starts = _word_starts(input_ids, candidates, tokenizer, settings)
@@ -230,6 +233,32 @@ def _write_rows(
         input_ids, positions, tokenizer.mask_id, tokenizer.vocab_size, rng, settings.mask_shares
     )
     return rows
+
+
+def _cls_last(rows: Batch, pad_id: int) -> Batch:
+    """[CLS] A [SEP] and padding, as XLNet reads it: padding A <sep> <cls>, where <cls> has the type 2."""
+    length = rows["attention_mask"].sum(axis=1, keepdims=True)  # (n, 1)
+    position = np.arange(rows["input_ids"].shape[1])  # (S,)
+    place = position - (len(position) - length)  # in the text, (n, S); padding has negative ones
+    source = np.where(place == length - 1, 0, place + 1)  # <cls> was the first
+    real = place >= 0
+    input_ids = np.take_along_axis(rows["input_ids"], np.where(real, source, 0), axis=1)
+    return {
+        "input_ids": np.where(real, input_ids, np.int32(pad_id)),
+        "token_type_ids": np.where(place == length - 1, np.int32(2), np.int32(0)),
+        "attention_mask": real.astype(np.int32),
+    }
+
+
+def _write_orders(
+    rows: Batch, tokenizer: Vocabulary, settings: InstanceSettings, rng: np.random.Generator
+) -> Batch:
+    """An order for each row, the last tokens of which are predicted."""
+    read = rows["input_ids"], rows["attention_mask"]
+    special_ids, one_in = (tokenizer.cls_id, tokenizer.sep_id), 1 / settings.masked_lm_prob
+    predicted = last_of_an_order(*read, rng, special_ids=special_ids, one_in=one_in)
+    orders = factorisation_orders(*read, predicted, rng, targets=settings.most_predictions)
+    return rows | orders._asdict()
 
 
 def _word_starts(

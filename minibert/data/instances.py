@@ -15,14 +15,15 @@ from minibert.data.prepared import Documents
 from minibert.errors import UserError
 
 MASKING = ("dynamic", "fixed")
-OBJECTIVES = ("masked", "left-to-right")
+OBJECTIVES = ("masked", "left-to-right", "permuted")
 
 
 @dataclass(frozen=True)
 class InstanceSettings:
     """How instances are made. The defaults are the original's, except for dynamic masking.
 
-    objective: what is predicted: "masked" tokens or, "left-to-right", the token after each.
+    objective: what is predicted: "masked" tokens; "left-to-right", the token after each; or "permuted", the
+        last tokens of a random order, for XLNet.
     max_seq_length: tokens per instance, with [CLS] and [SEP]s; every batch is padded to it (S).
     max_predictions: masked positions per instance, at most (P).
     masked_lm_prob: share of the tokens that are predicted.
@@ -57,6 +58,8 @@ class InstanceSettings:
                 f"max_seq_length {self.max_seq_length} leaves no room for text beside "
                 f"{self.specials} special tokens; give at least {self.specials + 2}"
             )
+        if self.next_sentence and self.objective == "permuted":
+            raise UserError("pairs are not made for permuted text; set next_sentence to false")
         if self.next_sentence and not self.whole_sentences:
             raise UserError(
                 "next-sentence prediction needs whole sentences; give --whole-sentences or --no-nsp"
@@ -82,6 +85,8 @@ class InstanceSettings:
         """Predicted positions in an instance, at most: as many as one of full length has."""
         if self.objective == "left-to-right":
             return self.max_seq_length - 1
+        if self.objective == "permuted":
+            return max(1, int(self.max_num_tokens * self.masked_lm_prob))
         return min(self.max_predictions, max(1, round(self.masked_lm_prob * self.max_seq_length)))
 
     @property

@@ -4,6 +4,7 @@ Both change only where learning begins; the model stays a BERT of the same form.
 """
 
 import itertools
+import math
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -46,8 +47,8 @@ def count_words(model: BertPretrainedModel, documents: Documents, seed: int = 0)
         frequencies = log_frequencies(documents.token_counts(config.vocab_size))
         predictions.bias.value[...] = model.device.asarray(frequencies, dtype=model.dtype)
     for linear in _maps_of_words(model):
-        rows, columns = linear.weight.shape
-        _add(linear, np.eye(rows, columns))
+        rows, *columns = linear.weight.shape
+        _add(linear, np.eye(rows, math.prod(columns)).reshape(linear.weight.shape))
     model.buffers.round_operand()
 
 
@@ -58,7 +59,8 @@ def _maps_of_words(model: BertPretrainedModel) -> list[Linear]:
     if project := getattr(model.bert.embeddings, "project", None):
         maps.append(project)
     if isinstance(model, BertForPreTraining) and model.cls.predictions:
-        maps.append(model.cls.predictions.transform.dense)
+        transform = model.cls.predictions.transform
+        maps += [linear for _, linear in transform.children() if isinstance(linear, Linear)]  # XLNet has none
     return maps
 
 

@@ -366,9 +366,9 @@ def _finish(
     }
     with atomic_folder(run.folder / "final") as unfinished:
         _save_pretrained(model, tokenizer, unfinished)
-        if settings.objective == "masked":  # there is no card for the others
+        if settings.predicts != "left-to-right":  # there is no card for the others
             write_pretrained_card(unfinished, settings, results)
-    if settings.objective == "masked":
+    if settings.predicts != "left-to-right":
         words = getattr(model, "generator", model)  # the model that predicts words
         _print_examples(words, tokenizer, prepared.held_out, settings.seed)
     run.finish(results, _describe(summary, settings), trainer.seconds, trainer.tokens)
@@ -418,7 +418,9 @@ def masked_sentences(
 
 def _describe(summary: dict[str, Any], settings: PretrainSettings) -> list[str]:
     """How well a run did, next to guessing by frequency."""
-    predicted = "masked words" if settings.objective == "masked" else "next words"
+    predicted = {"masked": "masked words", "left-to-right": "next words", "permuted": "permuted words"}[
+        settings.predicts
+    ]
     loss, accuracy = summary["held_out_mlm_loss"], summary["held_out_mlm_accuracy"]
     plateau_loss, plateau_accuracy = summary["plateau_loss"], summary["plateau_accuracy"]
     below = f"{abs(plateau_loss - loss):.3f} nats {'below' if loss <= plateau_loss else 'above'}"

@@ -13,6 +13,7 @@ from minibert.settings import setting, with_default
 from minibert.text import chosen_lowercase
 from minibert.train import RunSettings
 from minibert.variants import FAMILIES, Family, open_config
+from minibert.variants.modern import NORMALISATIONS, POSITIONS
 
 # What a new model has where nothing else is given. These are not defaults, because a model to start from has
 # its own, and any setting that is given must then agree with it.
@@ -23,6 +24,8 @@ SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
     *("max_position_embeddings", "hidden_act"),
 )
+# Those that only the configurations of some variants have.
+OF_SOME_VARIANTS = ("embedding_size", "normalisation", "positions")
 INITIALIZERS = ("word_initializer", "attention_initializer")
 
 
@@ -132,6 +135,19 @@ class PretrainSettings(RunSettings):
         flag="embedding",
         least=1,
     )
+    normalisation: str | None = setting(
+        None,
+        "Model",
+        "in minibert-modern, LayerNorm before each sublayer (pre) or after it (default: pre)",
+        choices=NORMALISATIONS,
+    )
+    positions: str | None = setting(
+        None,
+        "Model",
+        "in minibert-modern, positions as angles (rotary) or as a table (default: rotary)",
+        flag="position-kind",
+        choices=POSITIONS,
+    )
     generator_share: float = setting(
         0.25,
         "Model",
@@ -179,10 +195,11 @@ class PretrainSettings(RunSettings):
         choices=POSITION_INITIALIZERS,
     )
 
-    objective: str = setting(
-        "masked",
+    objective: str | None = setting(
+        None,
         "Instances",
-        "what is predicted: masked tokens from all others, or left-to-right each next token",
+        "what is predicted: masked tokens from all others; left-to-right each next token; or permuted, the "
+        "last tokens of a random order (default: permuted in XLNet, else masked)",
         choices=OBJECTIVES,
     )
     max_seq_length: int = setting(64, "Instances", "tokens per training sequence, at most", least=8)
@@ -258,7 +275,7 @@ class PretrainSettings(RunSettings):
 
         Raises UserError if there is no such model, or a setting contradicts it.
         """
-        if self.teacher is not None and (self.objective != "masked" or self.family.together):
+        if self.teacher is not None and (self._predicts(self.variant) != "masked" or self.family.together):
             raise UserError(
                 "a teacher teaches masked words; leave it out, or give another variant or objective"
             )
@@ -275,16 +292,17 @@ class PretrainSettings(RunSettings):
                 f"variant is {self.variant!r}, but {self.model} is of type {config.model_type!r}; "
                 "leave it out"
             )
-        if config.is_decoder != (self.objective == "left-to-right"):
+        objective = self._predicts(config.model_type)
+        if config.is_decoder != (objective == "left-to-right"):
             fitting = "left-to-right" if config.is_decoder else "masked"
             raise UserError(
-                f"objective is {self.objective!r}, but the model in {self.model} has learned with "
+                f"objective is {objective!r}, but the model in {self.model} has learned with "
                 f"{fitting!r}; give --objective {fitting}"
             )
         values: dict[str, Any] = {"tokenizer": self.model, "vocab_size": config.vocab_size}
         values |= {name: getattr(config, name) for name in SIZES}
-        if "embedding_size" in {f.name for f in fields(config)}:
-            values["embedding_size"] = config.embedding_size
+        own = {f.name for f in fields(config)} & set(OF_SOME_VARIANTS)
+        values |= {name: getattr(config, name) for name in own}
         values["max_position_embeddings"] = config.longest_sequence
         sizes = (config.num_hidden_layers, config.hidden_size)
         has_preset = self.preset is not None and PRESETS[self.preset] == sizes
@@ -299,11 +317,9 @@ class PretrainSettings(RunSettings):
     def _new_sizes(self) -> Self:
         """The settings of a new model, with the usual ones where nothing is given."""
         unsaid = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
-        if "embedding_size" not in self._config_fields() and self.embedding_size is not None:
-            raise UserError(
-                f"embedding_size is for ALBERT and ELECTRA; in a {self.variant} it is the hidden size: "
-                "leave it out"
-            )
+        for name in OF_SOME_VARIANTS:
+            if getattr(self, name) is not None and name not in self._config_fields():
+                raise UserError(f"{name} is no setting of models of type {self.variant!r}; leave it out")
         return self.replace(**unsaid, **self._decided(self.variant))
 
     def _sizes_of_teacher(self, teacher: str) -> dict[str, Any]:
@@ -334,10 +350,14 @@ class PretrainSettings(RunSettings):
 
     def _learns_pairs(self, variant: str) -> bool:
         """Whether pairs of texts are learned, too. Raises UserError if they cannot be."""
-        if self.objective != "masked" and FAMILIES[variant].together:
-            raise UserError(f"a {variant} is taught by masked tokens; leave objective out")
+        objective = self._predicts(variant)
+        if objective != "masked" and FAMILIES[variant].together:
+            raise UserError(
+                f"objective is {objective!r}, but models of type {variant!r} learn from masked tokens; "
+                "leave it out"
+            )
         hindrances = {
-            "left-to-right prediction": self.objective == "left-to-right",
+            f"{objective} prediction": objective != "masked",
             "learning from a teacher": self.teacher is not None,
             f"a model of type {variant!r}": BertForPreTraining not in FAMILIES[variant].models,
         }
@@ -346,6 +366,27 @@ class PretrainSettings(RunSettings):
             what = next(name for name, hinders in hindrances.items() if hinders)
             raise UserError(f"{what} has no part about pairs of texts; set nsp to false (--no-nsp)")
         return possible if self.nsp is None else self.nsp
+
+    def _predicts(self, variant: str) -> str:
+        """The objective. Raises UserError for one that the variant's models cannot have."""
+        permuted = FAMILIES[variant].permuted
+        objective = self.objective or ("permuted" if permuted else "masked")
+        if (objective == "permuted") != permuted:
+            raise UserError(
+                f"objective is {objective!r}, but "
+                + (
+                    "an XLNet learns from permuted text"
+                    if permuted
+                    else "only XLNet learns from permuted text"
+                )
+                + "; leave it out"
+            )
+        return objective
+
+    @property
+    def predicts(self) -> str:
+        """The objective: what is given or, after `with_sizes`, what the variant's is."""
+        return self._predicts(self.variant)
 
     @property
     def family(self) -> Family:
@@ -385,12 +426,12 @@ class PretrainSettings(RunSettings):
         return dict.fromkeys(names, self.dropout or 0.0)
 
     def _new_config(self, vocab_size: int, pad_token_id: int) -> BertConfig:
-        sizes = {name: getattr(self, name) for name in (*SIZES, "embedding_size")}
+        sizes = {name: getattr(self, name) for name in (*SIZES, *OF_SOME_VARIANTS)}
         config = self.family.config.preset(
             self.preset or USUAL_PRESET,
             vocab_size=vocab_size,
             pad_token_id=pad_token_id,
-            is_decoder=self.objective == "left-to-right",
+            is_decoder=self.predicts == "left-to-right",
             hidden_dropout_prob=self.dropout or 0.0,
             attention_probs_dropout_prob=self.dropout or 0.0,
             initializer_range=self.initializer_range,
@@ -413,7 +454,7 @@ class PretrainSettings(RunSettings):
     def instance_settings(self) -> InstanceSettings:
         """How the corpus is cut and masked, except in the long sequences."""
         return InstanceSettings(
-            objective=self.objective,
+            objective=self.predicts,
             max_seq_length=self.max_seq_length,
             max_predictions=self.max_predictions,
             masked_lm_prob=self.masked_lm_prob,

@@ -59,7 +59,9 @@ def chosen_lowercase(model_type: str, lowercase: bool | None) -> bool:
     """
     kind = MODEL_TYPES[model_type]
     if lowercase and "lowercase" not in kind.config_keys:
-        raise UserError(f"a {model_type} has a tokenizer that keeps capitals; set lowercase to false")
+        raise UserError(
+            f"models of type {model_type!r} have a tokenizer that keeps capitals; leave --lowercase out"
+        )
     return kind.lowercase if lowercase is None else lowercase
 
 

@@ -36,13 +36,16 @@ class Family(NamedTuple):
     """The configuration of a kind of models, and its classes, each by BERT's class for the same purpose.
 
     With ``sentence_order``, pairs of texts teach it whether they were swapped, not whether they belong
-    together. ``together`` are two models that are pre-trained as one.
+    together. ``together`` are two models that are pre-trained as one. ``permuted``: words are predicted in
+    random orders, instead of masked ones. ``position_table``: positions are embeddings that are added.
     """
 
     config: type[BertConfig]
     models: dict[Kind, Kind]
     sentence_order: bool = False
     together: type[ElectraGeneratorAndDiscriminator] | None = None
+    permuted: bool = False
+    position_table: bool = True
 
 
 FAMILIES = {
@@ -120,6 +123,8 @@ FAMILIES = {
             BertForQuestionAnswering: xlnet.XLNetForQuestionAnsweringSimple,
             SentenceEncoder: xlnet.XLNetSentenceEncoder,
         },
+        permuted=True,
+        position_table=False,
     ),
     "minibert-modern": Family(
         modern.ModernConfig,
@@ -132,6 +137,7 @@ FAMILIES = {
             BertForQuestionAnswering: modern.ModernForQuestionAnswering,
             SentenceEncoder: modern.ModernSentenceEncoder,
         },
+        position_table=False,
     ),
 }
 

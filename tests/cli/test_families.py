@@ -62,14 +62,6 @@ def workplace(request, tmp_path, monkeypatch):
     return request.param, tokenizer
 
 
-@pytest.fixture
-def masked_words(workplace):
-    """The workplace, for what learns from masked words."""
-    if workplace[0] == "xlnet":
-        pytest.skip("XLNet learns from orders of words, which the command does not draw yet")
-    return workplace
-
-
 def run(line):
     assert main([*shlex.split(line), "--device", "cpu"]) == 0
 
@@ -119,17 +111,18 @@ def test_an_index_of_passages(workplace, capsys):
     assert "sings" in capsys.readouterr().out
 
 
-def test_more_pre_training(masked_words, capsys):
-    name, tokenizer = masked_words
+def test_more_pre_training(workplace, capsys):
+    name, tokenizer = workplace
     documents = ["\n".join(order) for order in itertools.permutations(TEXTS)]
     Path("corpus.txt").write_text("\n\n".join(documents) + "\n")
     flags = "--corpus corpus.txt --held-out 0.3 --max-seq-length 16 --batch-size 2 --steps 2 --eval-batches 1"
     if name not in ("bert", "albert", "minibert-modern"):
         assert main(shlex.split(f"pretrain --model words --nsp {flags} --name on --device cpu")) == 2
-        assert f"{name!r} has no part about pairs of texts" in capsys.readouterr().err
+        assert "has no part about pairs of texts" in capsys.readouterr().err
     run(f"pretrain --model words --no-nsp {flags} --name on")
     out = capsys.readouterr().out
-    assert "held-out masked words" in out and "was: " in out
+    predicted = "permuted" if name == "xlnet" else "masked"
+    assert f"held-out {predicted} words" in out and "was: " in out
     assert "Ġ" not in out and "▁" not in out  # tokens are shown as people read them
     mask = tokenizer.special_tokens["mask_token"]
     run(f'fill-mask --model runs/on/final "ann sings a {mask} ."')
@@ -137,9 +130,9 @@ def test_more_pre_training(masked_words, capsys):
     assert f"a {mask} text" in card and ("[MASK]" in card) == (mask == "[MASK]")
 
 
-def test_pre_training_from_nothing(masked_words, capsys):
+def test_pre_training_from_nothing(workplace, capsys):
     """Each family with its own kind of vocabulary, recipe and head for pairs, and what then opens it."""
-    name, tokenizer = masked_words
+    name, tokenizer = workplace
     documents = ["\n".join(order) for order in itertools.permutations(TEXTS)]
     Path("corpus.txt").write_text("\n\n".join(documents) + "\n")
     flags = (
@@ -168,6 +161,59 @@ def test_pre_training_from_nothing(masked_words, capsys):
     run(f"pretrain {flags} --name quick --recipe fast --steps 2 {more}")
 
 
+SMALL = "--layers 1 --hidden 8 --heads 2 --held-out 0.3 --max-seq-length 16 --batch-size 2 --eval-batches 1"
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    documents = ["\n".join(order) for order in itertools.permutations(TEXTS)]
+    Path("corpus.txt").write_text("\n\n".join(documents) + "\n")
+
+
+@pytest.mark.parametrize("variant", ["bert", "roberta", "albert", "minibert-modern"])
+def test_a_left_to_right_model(corpus, capsys, variant):
+    flags = f"--variant {variant} --corpus corpus.txt --vocab-size 280 {SMALL} --steps 2"
+    run(f"pretrain {flags} --objective left-to-right --name ltr")
+    out = capsys.readouterr().out
+    assert "held-out next words" in out and "sentence pairs" not in out and "was: " not in out
+    assert open_config("runs/ltr/final").is_decoder and not Path("runs/ltr/final/README.md").exists()
+    on = f"pretrain --model runs/ltr/final --corpus corpus.txt {SMALL} --steps 2 --name on --device cpu"
+    on = on.replace("--layers 1 --hidden 8 --heads 2 ", "")
+    assert main(shlex.split(on)) == 2
+    assert "has learned with 'left-to-right'; give --objective left-to-right" in capsys.readouterr().err
+    assert main(shlex.split(f"{on} --objective left-to-right")) == 0
+    assert main(shlex.split(f"pretrain {flags} --objective left-to-right --nsp --name no")) == 2
+    assert "left-to-right prediction has no part about pairs of texts" in capsys.readouterr().err
+
+
+def test_two_ideas_that_came_later(corpus):
+    flags = f"--corpus corpus.txt {SMALL} --steps 2"
+    run(f"pretrain --variant minibert-modern {flags} --normalisation post --position-kind learned --name new")
+    config = open_config("runs/new/final")
+    assert (config.normalisation, config.positions) == ("post", "learned")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--variant electra --objective left-to-right", "models of type 'electra' learn from masked tokens"),
+        ("--variant xlnet --objective masked", "an XLNet learns from permuted text; leave it out"),
+        ("--objective permuted", "only XLNet learns from permuted text; leave it out"),
+        ("--variant roberta --lowercase", "models of type 'roberta' have a tokenizer that keeps capitals"),
+        ("--embedding 4", "embedding_size is no setting of models of type 'bert'"),
+        ("--variant roberta --normalisation pre", "normalisation is no setting of models of type 'roberta'"),
+        ("--mask-shares 80 30", "mask_shares is 80 30; expected three percentages"),
+        ("--variant gpt", "variant"),
+    ],
+)
+def test_settings_that_do_not_go_together(corpus, capsys, flags, message):
+    assert main(shlex.split(f"pretrain --corpus corpus.txt {SMALL} --steps 2 {flags} --device cpu")) == 2
+    err = capsys.readouterr().err
+    assert message in err and len(err.strip().splitlines()) == 1
+    assert not Path("runs/tiny/final").exists()
+
+
 def test_a_student_of_masked_words(workplace, capsys):
     """Half of the teacher's layers, its vocabulary, and both losses in the metrics."""
     name, tokenizer = workplace
@@ -177,7 +223,7 @@ def test_a_student_of_masked_words(workplace, capsys):
         "--corpus corpus.txt --held-out 0.3 --max-seq-length 16 --batch-size 2 --eval-batches 1 "
         f"--variant {name} --teacher words"
     )
-    if name == "electra":
+    if name in ("electra", "xlnet"):
         assert main(shlex.split(f"pretrain {flags} --steps 2 --device cpu")) == 2
         assert "a teacher teaches masked words" in capsys.readouterr().err
         return

@@ -94,6 +94,32 @@ def test_a_left_to_right_model_predicts_every_next_token(documents, numbered_voc
         assert (labels[length - 1 :] == -100).all()
 
 
+def test_permuted_rows_are_laid_out_as_xlnet_reads_them(documents, numbered_vocabulary):
+    settings = InstanceSettings(
+        max_seq_length=32, next_sentence=False, objective="permuted", masked_lm_prob=0.2
+    )
+    assert settings.most_predictions == 6  # of 30
+    batch = next(BatchStream(documents, numbered_vocabulary, settings, 16))
+    plain = InstanceSettings(max_seq_length=32, next_sentence=False, mask_shares=(0, 100, 0))
+    same = next(BatchStream(documents, numbered_vocabulary, plain, 16))
+    assert batch["perm_mask"].shape == (16, 32, 32) and batch["target_mapping"].shape == (16, 6, 32)
+    for row in range(16):
+        ids, mask, types, labels = (
+            batch[name][row] for name in ("input_ids", "attention_mask", "token_type_ids", "labels")
+        )
+        length = mask.sum()
+        expected = same["input_ids"][row][same["attention_mask"][row] > 0]
+        assert ids[32 - length :].tolist() == [*expected[1:], expected[0]] and expected[0] == 2
+        assert (ids[: 32 - length] == 0).all() and mask.tolist() == [0] * (32 - length) + [1] * length
+        assert types.tolist() == [0] * 31 + [2]
+        targets = batch["target_mapping"][row].argmax(axis=1)[labels != -100]
+        assert (ids[targets] == labels[labels != -100]).all()
+        assert len(targets) == max(1, int((length - 2) * 0.2)) and (targets >= 32 - length).all()
+        hidden = batch["perm_mask"][row][targets][:, targets]
+        assert hidden.sum() == len(targets) * (len(targets) + 1) / 2  # each sees those before it, not itself
+        assert not np.isin(ids[targets], [2, 3]).any()
+
+
 def test_masks_have_the_shares_of_the_settings(documents, numbered_vocabulary):
     settings = InstanceSettings(max_seq_length=32, masked_lm_prob=0.5, mask_shares=(0, 100, 0))
     batch = next(BatchStream(documents, numbered_vocabulary, settings, 16))

@@ -227,7 +227,7 @@ def test_without_next_sentence_prediction_long_sentences_are_cut(make_documents)
         ({"max_seq_length": 3, "next_sentence": False}, "at least 4"),
         ({"masking": "static"}, "unknown masking 'static'; expected one of dynamic, fixed"),
         ({"masked_lm_prob": 0.0}, "masked_lm_prob"),
-        ({"objective": "left"}, "unknown objective 'left'; expected one of masked, left-to-right"),
+        ({"objective": "left"}, "unknown objective 'left'; expected one of masked, left-to-right, permuted"),
         ({"mask_shares": (80, 20)}, "mask_shares is 80 20; expected three percentages"),
         ({"mask_shares": (80, 10, 20)}, "add up to 100"),
         ({"mask_shares": (120, -10, -10)}, "add up to 100"),
