@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.speedrun.tracks import Track, with_track
 from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.data import BatchStream
-from minibert.tasks.pretraining import set_first_values
+from minibert.tasks.pretraining_model import set_first_values
 from minibert.tasks.run import learning_rates, make_optimiser
 from minibert.train.step import TrainingStep
 
@@ -39,8 +39,8 @@ class _Taker:
     def __init__(self, track: Track, settings: Mapping[str, Any]):
         chosen = with_track(settings, track)
         tokenizer, documents = track.tokenizer, track.prepared.train
-        Model = BertForPreTraining if chosen.nsp else BertForMaskedLM
-        model = Model(chosen.model_config(len(tokenizer)), seed=0)
+        config = chosen.model_config(len(tokenizer))
+        model = (BertForPreTraining if chosen.instance_settings().next_sentence else BertForMaskedLM)(config)
         start = time.perf_counter()
         set_first_values(model, chosen, documents)
         self.start_seconds = time.perf_counter() - start

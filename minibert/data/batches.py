@@ -7,10 +7,10 @@ import numpy as np
 
 from minibert.data.instances import InstanceSettings, make_instances
 from minibert.data.masking import choose_positions, mask_tokens, next_tokens
+from minibert.data.permutations import factorisation_orders, last_of_an_order
 from minibert.data.prepared import Documents
 from minibert.data.randomness import generator, scalar_generator
 from minibert.errors import UserError
-from minibert.variants.permutations import factorisation_orders, last_of_an_order
 
 # Instances are chosen in this many tokens of shuffled documents at a time, then shuffled among themselves:
 # about 130,000 of 128 tokens, 5 MB, a second or two. In a smaller block, a few novels would be most of what a

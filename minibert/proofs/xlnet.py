@@ -20,7 +20,7 @@ from minibert.proofs.layers import drawn_case
 from minibert.proofs.models import Bends, outputs_case
 from minibert.proofs.small_bert import CLASSES, with_twin
 from minibert.variants import xlnet, xlnet_layers
-from minibert.variants.permutations import factorisation_orders, permuted_inputs
+from minibert.variants.permutations import permuted_inputs
 from minibert.variants.xlnet_layers import distance_waves, surroundings
 
 CONFIG = xlnet.XLNetConfig(
@@ -37,10 +37,20 @@ BATCH: dict[str, Any] = {
     "token_type_ids": [[0, 0, 0, 1, 1, 2], [3, 0, 1, 1, 1, 2], [3, 3, 0, 0, 0, 2]],
     "attention_mask": [[1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]],
 }
-PREDICTED = [[1, 0, 1, 1, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0]]
-ORDERS = factorisation_orders(
-    BATCH["input_ids"], BATCH["attention_mask"], PREDICTED, np.random.default_rng(4)
-)._asdict()
+# Tokens 3, 0, 2 of the first text are predicted in this order, 3 and 2 of the second, none of the third.
+_HIDDEN: list[list[list[int]]] = [
+    [[0, 2], [0, 2, 3], [2], [0, 2, 3], [0, 2, 3], [0, 2, 3]],
+    [[2, 3], [2, 3], [2], [2, 3], [2, 3], [2, 3]],
+    [[]] * 6,
+]
+_TARGETS: list[list[int | None]] = [[0, 2, 3], [2, 3, None], [None] * 3]
+ORDERS: dict[str, Any] = {
+    "perm_mask": np.array([[[int(j in hidden) for j in range(6)] for hidden in text] for text in _HIDDEN]),
+    "target_mapping": np.array(
+        [[[int(j == target) for j in range(6)] for target in text] for text in _TARGETS]
+    ),
+    "labels": np.array([[7, 7, 11], [7, 8, -100], [-100] * 3]),
+}
 TWO_STREAMS = {name: array for name, array in ORDERS.items() if name != "labels"}
 LABELS = [[-100, 7, 3, -100, 7, -100], [-100, -100, 12, -100, -100, -100], [-100] * 6]
 TAGS = [[-100, 0, -100, 2, 1, -100], [-100, 1, 1, -100, -100, -100], [-100] * 6]

@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 
 from minibert import __version__
-from minibert.assets import model_folder
-from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
-from minibert.bert.encoder import BertEncoder
+from minibert.bert import BertConfig, BertForPreTraining
 from minibert.data import (
     BatchStream,
     Corpus,
@@ -26,24 +24,22 @@ from minibert.data import (
     training_sentences,
     unigram_plateau,
 )
-from minibert.devices import Device, resolve_device
+from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, check_writable, read_json
 from minibert.plots import plot_loss
-from minibert.tasks.first_values import count_words, look_at_neighbours
 from minibert.tasks.held_out import evaluate, evaluation_batches
 from minibert.tasks.info import step_cost
 from minibert.tasks.masked_words import fill_mask
 from minibert.tasks.pretrained_card import write_pretrained_card
+from minibert.tasks.pretraining_model import make_model, open_teacher, set_first_values, with_teacher
 from minibert.tasks.pretraining_settings import Phase, PretrainSettings
 from minibert.tasks.run import Run, newest_checkpoint
 from minibert.text import MODEL_TYPES, PretrainedTokenizer, learn_tokenizer, open_tokenizer
 from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
 from minibert.train.metrics import peak_memory, read_metrics
-from minibert.variants import open_model
-from minibert.variants.distilbert_training import MaskedWordDistillation, take_layers
-from minibert.variants.electra_training import GENERATOR, ElectraGeneratorAndDiscriminator, generator_config
+from minibert.variants.electra_training import GENERATOR
 
 EXAMPLES = 5  # masked sentences shown at the end
 
@@ -145,16 +141,13 @@ def _pretrain(
     print(f"guessing by frequency: loss {plateau[0]:.3f} nats, accuracy {plateau[1]:.2%}", flush=True)
 
     with run.training(functools.partial(_needed_memory, settings, len(tokenizer))):
-        model = _make_model(settings, run.device, tokenizer, checkpoint)
-        teacher = _open_teacher(settings, run.device)
-        trainee = _learner(model, teacher)
+        model = make_model(settings, run.device, tokenizer, checkpoint)
+        teacher = open_teacher(settings, run.device)
+        trainee = with_teacher(model, teacher)
         trainer = _make_trainer(run, settings, model, trainee, tokenizer, prepared, held_out, checkpoint)
         if checkpoint is None:
             began = time.perf_counter()
-            set_first_values(model, settings, prepared.train)
-            if teacher and settings.model is None:
-                taken = take_layers(model, teacher)
-                print(f"of the teacher's numbers the student has taken {taken:,}", flush=True)
+            set_first_values(model, settings, prepared.train, teacher)
             trainer.seconds = time.perf_counter() - began
         run.begin(
             [*list_checkpoints(run.folder), run.folder / "final"],
@@ -167,6 +160,8 @@ def _pretrain(
 def _needed_memory(settings: PretrainSettings, vocab_size: int) -> str:
     """What takes how much memory, as text: a step of the phase that takes most."""
     config = settings.model_config(vocab_size)
+    if settings.predicts == "permuted":  # whose cost is not known
+        return f"sequences of {settings.max_seq_length} tokens"
     peak = functools.partial(_peak_bytes, settings, config)
     largest = max(settings.phases(), key=peak)
     return (
@@ -200,73 +195,6 @@ def _find_start(run: Run, settings: PretrainSettings) -> Checkpoint | None:
     run.check_resumes(checkpoint.state["settings"])
     settings.check_phases(checkpoint.state["step"], checkpoint.state["phases"])
     return checkpoint
-
-
-def _make_model(
-    settings: PretrainSettings,
-    device: Device,
-    tokenizer: PretrainedTokenizer,
-    checkpoint: Checkpoint | None,
-) -> Any:
-    """The model of the checkpoint, or that of a folder, or a new one."""
-    options: dict[str, Any] = {"device": device, "precision": settings.precision, "seed": settings.seed}
-    if checkpoint is not None:
-        model = _model_class(settings, checkpoint.folder).from_pretrained(checkpoint.folder, **options)
-    elif settings.model is not None:
-        Model = _model_class(settings, settings.model)
-        model = Model.from_pretrained(settings.model, **options | settings.changed_dropout)
-    else:
-        config = settings.model_config(len(tokenizer), tokenizer.pad_id)
-        generators = [generator_config(config, settings.generator_share)] if settings.family.together else []
-        model = _model_class(settings)(config, *generators, **options)
-    for module in model.modules():
-        if isinstance(module, BertEncoder):
-            module.recompute = settings.recompute
-    config = model.config
-    parameters = sum(parameter.size for parameter in model.buffers.parameters)
-    print(
-        f"model: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"{config.num_attention_heads} heads, {parameters:,} parameters"
-        + (f"; starts from {settings.model}\n" if settings.model else "\n"),
-        flush=True,
-    )
-    return model
-
-
-def _model_class(settings: PretrainSettings, folder: str | Path | None = None) -> Any:
-    """The class of a new model, or of that in a folder.
-
-    Of an ELECTRA that was not pre-trained here there may be the generator alone, which predicts masked words.
-    """
-    family = settings.family
-    if family.together and (folder is None or (model_folder(folder) / GENERATOR).is_dir()):
-        return family.together
-    return family.models[BertForPreTraining if settings.nsp else BertForMaskedLM]
-
-
-def _open_teacher(settings: PretrainSettings, device: Device) -> BertForMaskedLM | None:
-    if settings.teacher is None:
-        return None
-    options: dict[str, Any] = {"device": device, "precision": settings.precision}
-    return open_model(BertForMaskedLM, settings.teacher, **options)
-
-
-def _learner(model: Any, teacher: BertForMaskedLM | None) -> Any:
-    """What a trainer trains: the model, or the model with its teacher."""
-    if teacher is None:
-        return model
-    same = model.config.hidden_size == teacher.config.hidden_size
-    return MaskedWordDistillation(model, teacher, cosine_weight=1.0 if same else 0.0)
-
-
-def set_first_values(model: Any, settings: PretrainSettings, documents: Documents) -> None:
-    """Change a new model's random values as the settings say."""
-    together = isinstance(model, ElectraGeneratorAndDiscriminator)
-    for part in (model.discriminator, model.generator) if together else (model,):
-        if settings.word_initializer == "counts":
-            count_words(part, documents, settings.seed)
-        if settings.attention_initializer == "neighbours":
-            look_at_neighbours(part)
 
 
 def _make_trainer(

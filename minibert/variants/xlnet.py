@@ -2,7 +2,7 @@
 
     objective     A random order of the tokens is drawn, and the last ones in it are predicted, each from
                   those before it: a language model that sees both sides, without a [MASK] that no text has
-                  (``permutations.py``).
+                  (``data/permutations.py``).
     two streams   A token that is predicted must not see itself, but those after it in the order must see it.
                   So it has two vectors: its *content* knows the token, its *query* only the place.
     positions     Only the distances between tokens count, as in Transformer-XL (Dai et al., 2019). So no

@@ -12,11 +12,11 @@ import pytest
 from parity.cases import ZERO, draw_weights, numbered
 from parity.two_streams import our_streams, their_streams
 
+from minibert.data.permutations import factorisation_orders, last_of_an_order
 from minibert.folders.names import name_in_file
 from minibert.tasks import fill_mask
 from minibert.text import XLNetTokenizer
 from minibert.variants import xlnet
-from minibert.variants.permutations import factorisation_orders, last_of_an_order
 
 pytest.importorskip("torch", reason="compares with torch")
 pytest.importorskip("transformers", reason="compares with transformers")

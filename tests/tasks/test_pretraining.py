@@ -502,7 +502,7 @@ def test_counting_is_part_of_the_time(small, monkeypatch):
     def slowly(*_):
         time.sleep(0.5)
 
-    monkeypatch.setattr("minibert.tasks.pretraining.count_words", slowly)
+    monkeypatch.setattr("minibert.tasks.pretraining_model.count_words", slowly)
     assert 0.5 < pretrain(small(word_initializer="counts", steps=1))["seconds"] < 5
 
 

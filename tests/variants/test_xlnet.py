@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from minibert.arrays import map_arrays, to_numpy
+from minibert.data.permutations import factorisation_orders, last_of_an_order
 from minibert.dropout_bits import dropout_stream
 from minibert.errors import UserError
 from minibert.nn import Context
 from minibert.proofs.xlnet import BATCH, CONFIG, ORDERS, SPANS, TAGS, TWO_STREAMS
 from minibert.train.optimiser import AdamW
 from minibert.variants import xlnet
-from minibert.variants.permutations import factorisation_orders, last_of_an_order
 
 CLASSES = {
     xlnet.XLNetModel: {},

@@ -1,0 +1,90 @@
+"""The model that a pre-training run trains: from a checkpoint, a folder or new, alone or with a teacher."""
+
+from pathlib import Path
+from typing import Any
+
+from minibert.assets import model_folder
+from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.bert.encoder import BertEncoder
+from minibert.data import Documents
+from minibert.devices import Device
+from minibert.tasks.first_values import count_words, look_at_neighbours
+from minibert.tasks.pretraining_settings import PretrainSettings
+from minibert.text import PretrainedTokenizer
+from minibert.train.checkpoint import Checkpoint
+from minibert.variants import open_model
+from minibert.variants.distilbert_training import MaskedWordDistillation, take_layers
+from minibert.variants.electra_training import GENERATOR, ElectraGeneratorAndDiscriminator, generator_config
+
+
+def make_model(
+    settings: PretrainSettings,
+    device: Device,
+    tokenizer: PretrainedTokenizer,
+    checkpoint: Checkpoint | None,
+) -> Any:
+    """The model of the checkpoint, or that of a folder, or a new one."""
+    options: dict[str, Any] = {"device": device, "precision": settings.precision, "seed": settings.seed}
+    if checkpoint is not None:
+        model = _model_class(settings, checkpoint.folder).from_pretrained(checkpoint.folder, **options)
+    elif settings.model is not None:
+        Model = _model_class(settings, settings.model)
+        model = Model.from_pretrained(settings.model, **options | settings.changed_dropout)
+    else:
+        config = settings.model_config(len(tokenizer), tokenizer.pad_id)
+        generators = [generator_config(config, settings.generator_share)] if settings.family.together else []
+        model = _model_class(settings)(config, *generators, **options)
+    for module in model.modules():
+        if isinstance(module, BertEncoder):
+            module.recompute = settings.recompute
+    config = model.config
+    parameters = sum(parameter.size for parameter in model.buffers.parameters)
+    print(
+        f"model: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, {parameters:,} parameters"
+        + (f"; starts from {settings.model}\n" if settings.model else "\n"),
+        flush=True,
+    )
+    return model
+
+
+def _model_class(settings: PretrainSettings, folder: str | Path | None = None) -> Any:
+    """The class of a new model, or of that in a folder.
+
+    Of an ELECTRA that was not pre-trained here there may be the generator alone, which predicts masked words.
+    """
+    family = settings.family
+    if family.together and (folder is None or (model_folder(folder) / GENERATOR).is_dir()):
+        return family.together
+    return family.models[BertForPreTraining if settings.nsp else BertForMaskedLM]
+
+
+def open_teacher(settings: PretrainSettings, device: Device) -> BertForMaskedLM | None:
+    """The model to learn from, if there is one."""
+    if settings.teacher is None:
+        return None
+    options: dict[str, Any] = {"device": device, "precision": settings.precision}
+    return open_model(BertForMaskedLM, settings.teacher, **options)
+
+
+def with_teacher(model: Any, teacher: BertForMaskedLM | None) -> Any:
+    """What a trainer trains: the model, or the model with its teacher."""
+    if teacher is None:
+        return model
+    same = model.config.hidden_size == teacher.config.hidden_size
+    return MaskedWordDistillation(model, teacher, cosine_weight=1.0 if same else 0.0)
+
+
+def set_first_values(
+    model: Any, settings: PretrainSettings, documents: Documents, teacher: BertForMaskedLM | None = None
+) -> None:
+    """Change a new model's random values as the settings say. A student takes what fits from its teacher."""
+    together = isinstance(model, ElectraGeneratorAndDiscriminator)
+    for part in (model.discriminator, model.generator) if together else (model,):
+        if settings.word_initializer == "counts":
+            count_words(part, documents, settings.seed)
+        if settings.attention_initializer == "neighbours":
+            look_at_neighbours(part)
+    if teacher and settings.model is None:
+        taken = take_layers(model, teacher)
+        print(f"of the teacher's numbers the student has taken {taken:,}", flush=True)
