@@ -5,21 +5,23 @@ import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 from benchmarks.__main__ import RESULTS, positive
+from benchmarks.ablations.experiments import groups
 from benchmarks.results import Results, describe_origins, paragraph, usable_cores
 from minibert.cli.parser import Parser
 from minibert.errors import UserError
 from minibert.threads import set_threads
 
-PARTS = ["word_vectors"]
+MODULES = ["word_vectors"]  # besides the groups of experiments
 PROGRAM = "benchmarks.ablations"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; return the exit code."""
-    parts = {name: importlib.import_module(f"{PROGRAM}.{name}") for name in PARTS}
+    parts: dict[str, Any] = {name: importlib.import_module(f"{PROGRAM}.{name}") for name in MODULES}
+    parts |= groups()
     try:
         options = parse(parts, arguments)
         set_threads(options.threads)
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parse(parts: Mapping[str, ModuleType], arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(parts: Mapping[str, Any], arguments: Sequence[str] | None) -> argparse.Namespace:
     """The flags of one part."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--quick", action="store_true", help="see that it works: no figure means anything")
@@ -56,7 +58,7 @@ def parse(parts: Mapping[str, ModuleType], arguments: Sequence[str] | None) -> a
     return options
 
 
-def write_page(parts: Mapping[str, ModuleType], results: Results) -> Path:
+def write_page(parts: Mapping[str, Any], results: Results) -> Path:
     """The page of everything that was ever measured."""
     sections = [paragraph(f"Written by `python -m {PROGRAM}`; all figures are in `{results.path.name}`.")]
     for name, part in parts.items():

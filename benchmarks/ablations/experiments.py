@@ -1,0 +1,172 @@
+"""Pre-training runs that differ in one decision, in groups (``experiments.toml``), and what each is worth."""
+
+import argparse
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.ablations.fine_tuned import TASKS, score
+from benchmarks.parts.common import BLUE, new_axes, save_figure
+from benchmarks.pretraining import evaluations
+from benchmarks.results import paragraph, table
+from benchmarks.speedrun.tracks import SHARED, Track, open_track, with_track
+from minibert.files import read_json
+from minibert.settings import read_settings
+from minibert.tasks import pretrain
+from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
+from minibert.tasks.pretraining_settings import PretrainSettings
+from minibert.train.metrics import read_metrics
+
+FILE = Path(__file__).with_name("experiments.toml")
+TIMED = 40  # steps that are taken to see how long one is
+QUICK = {
+    "steps": 4,
+    "batch_size": 2,
+    "eval_batches": 1,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "intermediate_size": 16,
+    "max_seq_length": 32,
+}
+
+
+class Group:
+    """One group as a part of the page: see ``benchmarks.ablations``."""
+
+    def __init__(self, name: str, about: Mapping[str, Any]):
+        self.name, self.about = name, about
+        self.__doc__ = f"{about['title']}."
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Which runs, on which text."""
+        names = [run["name"] for run in self.about["runs"]]
+        parser.add_argument(
+            "--only", nargs="+", choices=names, metavar="RUN", help=", ".join(names).replace("%", "%%")
+        )
+        parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
+        parser.add_argument("--track", choices=("docs", "10m"), default="10m", help="default: %(default)s")
+        parser.add_argument("--data", type=Path, default=SHARED, metavar="FOLDER", help="data of the tasks")
+        parser.add_argument(
+            "--folder", type=Path, default=Path("runs/ablations"), help="of all runs (default: %(default)s)"
+        )
+        parser.add_argument(
+            "--texts",
+            type=Path,
+            default=Path("runs/speedrun"),
+            metavar="FOLDER",
+            help="where the track's text is, or is made (default: %(default)s)",
+        )
+
+    def measure(self, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+        """A case for each run and seed. A run that has ended is not repeated, one that was killed resumes."""
+        track = open_track(options.track, options.texts)
+        for seed, run in itertools.product(options.seeds, self.about["runs"]):
+            if options.only is None or run["name"] in options.only:
+                settings = self._settings(run["settings"], track, options, seed, run["name"])
+                yield f"{run['name']}, seed {seed}", self._take(settings, track, options, seed)
+
+    def _settings(
+        self, own: Mapping[str, Any], track: Track, options: argparse.Namespace, seed: int, name: str
+    ) -> PretrainSettings:
+        slug = "".join(char if char.isalnum() else "-" for char in name).strip("-").lower()
+        places = {"name": f"{self.name}-{slug}-{seed}", "out": str(options.folder), "seed": seed}
+        report = {"device": "cpu", "log_every": 10, "keep_checkpoints": 1, "threads": options.threads}
+        values = PRETRAINING_RECIPES["fast"] | self.about["common"] | dict(own) | places | report
+        return with_track(values | (QUICK if options.quick else {}), track)
+
+    def _take(
+        self, settings: PretrainSettings, track: Track, options: argparse.Namespace, seed: int
+    ) -> dict[str, Any]:
+        if "seconds" in self.about and not options.quick:
+            settings = settings.replace(steps=self._steps(settings))
+        if not (settings.folder / "final").is_dir():
+            resume = any(settings.folder.glob("checkpoint-*"))
+            plain = settings.predicts == "masked" and settings.variant in ("bert", "minibert-modern")
+            pretrain(settings.replace(resume=resume), track.held_out if plain else None)
+        results = read_json(settings.folder / "results.json", "file that a finished run leaves")
+        kept = "held_out_mlm_loss held_out_mlm_accuracy tokens seconds parameters".split()
+        return {
+            "run": settings.name.removesuffix(f"-{seed}"),
+            "seed": seed,
+            "settings": settings.flags(without=("Run", "Report", "Machine")),
+            **{name: results[name] for name in kept},
+            "steps": settings.steps,
+            "evaluations": evaluations(read_metrics(settings.folder / "metrics.jsonl")),
+            "tasks": {task: score(task, settings, options) for task in self.about["tasks"]},
+        }
+
+    def _steps(self, settings: PretrainSettings) -> int:
+        """How many steps fit into the seconds of the group, by a few that are timed; once for all seeds."""
+        name = f"{settings.name.rpartition('-')[0]}-timed"
+        timed = settings.replace(name=name, steps=TIMED, log_every=1, eval_batches=1, overwrite=True)
+        if not (timed.folder / "final").is_dir():
+            pretrain(timed)
+        lines = read_metrics(timed.folder / "metrics.jsonl")
+        first, *_, last = (line["seconds"] for line in lines if "lr" in line)  # the first has the counting
+        return max(1, int((self.about["seconds"] - first) * (TIMED - 1) / (last - first)))
+
+    # -- As text ----------------------------------------------------------------------------------------
+
+    def section(self, cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
+        """The question, what others found, a row for each run, and a picture of the losses."""
+        by_run: dict[str, list[Mapping[str, Any]]] = {}
+        for case, record in cases.items():
+            by_run.setdefault(case.rpartition(", seed ")[0], []).append(record)
+        tasks = self.about["tasks"]
+        rows = [
+            [
+                name,
+                _told([record["held_out_mlm_loss"] for record in records], 3),
+                *(_told([record["tasks"][task] for record in records], 1, 100) for task in tasks),
+                f"{np.mean([record['tokens'] for record in records]) / 1e6:,.1f} M",
+                f"{np.mean([record['seconds'] for record in records]) / 60:,.1f}",
+                f"{len(records)}",
+            ]
+            for name, records in by_run.items()
+        ]
+        header = ["", "held-out loss", *(TASKS[task].title for task in tasks), "tokens", "minutes", "seeds"]
+        picture = f"ablation-{self.name}.png"
+        plot(by_run, folder / picture)
+        alike = "the same time" if "seconds" in self.about else "equally many steps"
+        parts = [
+            self.about["question"],
+            f"Pre-trained with {alike}: mean ± standard deviation over seeds; the loss in nats.",
+            table(header, rows),
+            f"![Held-out loss against tokens read, one line for each run]({picture})",
+            f"*Elsewhere.* {self.about['paper']}",
+        ]
+        return "\n\n".join(map(paragraph, parts[:2])) + "\n\n" + "\n\n".join(parts[2:])
+
+
+def groups() -> dict[str, Group]:
+    """All groups of the file, by name."""
+    return {name: Group(name, about) for name, about in read_settings(FILE).items()}
+
+
+def _told(values: list[float | None], digits: int, factor: float = 1.0) -> str:
+    """Mean ± standard deviation, or the only value; a dash where nothing was measured."""
+    known = [factor * value for value in values if value is not None]
+    if not known:
+        return "–"
+    mean = f"{np.mean(known):.{digits}f}"
+    return mean if len(known) == 1 else f"{mean} ± {np.std(known, ddof=1):.{digits}f}"
+
+
+def plot(by_run: Mapping[str, list[Mapping[str, Any]]], path: Path) -> None:
+    """Loss against tokens: a line for each run, the mean over its seeds."""
+    figure, axes = new_axes(8, 4.5)
+    for number, (name, records) in enumerate(by_run.items()):
+        points = [[(one["tokens"], one["mlm_loss"]) for one in record["evaluations"]] for record in records]
+        shortest = min(map(len, points))
+        tokens, losses = np.mean([one[:shortest] for one in points], axis=0).T
+        shade = number / max(1, len(by_run) - 1)
+        axes.plot(tokens / 1e6, losses, label=name, color=BLUE, alpha=1 - 0.7 * shade, linestyle="-")
+        end, near = (tokens[-1] / 1e6, losses[-1]), (3, 0)
+        axes.annotate(name, end, fontsize=7, xytext=near, textcoords="offset points")
+    axes.set_xlabel("tokens read, millions")
+    axes.set_ylabel("held-out loss, nats")
+    save_figure(figure, path)

@@ -1,0 +1,101 @@
+"""Ablations by pre-training: the groups, what a run leaves, and the page."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.ablations import experiments
+from benchmarks.ablations.__main__ import main
+from benchmarks.ablations.experiments import QUICK, Group, groups
+from benchmarks.ablations.fine_tuned import TASKS
+from benchmarks.speedrun import tracks
+from minibert.tasks import prepare
+from minibert.tasks.held_out import evaluation_batches
+from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
+from minibert.tasks.pretraining_settings import PretrainSettings
+
+RECORD = {"held_out_mlm_loss": 4.0, "tokens": 2_000_000, "seconds": 60.0}
+
+
+@pytest.mark.parametrize("name", groups())
+def test_every_run_of_a_group_has_settings_that_go_together(name):
+    group = groups()[name]
+    assert set(group.about["tasks"]) <= set(TASKS) and group.about["question"].endswith((".", "?"))
+    names = [run["name"] for run in group.about["runs"]]
+    assert len(names) == len(set(names)) > 1
+    for run in group.about["runs"]:
+        values = PRETRAINING_RECIPES["fast"] | group.about["common"] | run["settings"]
+        settings = PretrainSettings.from_dict(values).with_sizes()
+        settings.model_config(8192)
+        settings.instance_settings()
+        assert "seconds" in group.about or settings.steps == group.about["common"]["steps"]
+
+
+@pytest.fixture
+def track(tmp_path, monkeypatch):
+    """A text of ten documents in place of the tracks."""
+    text = "\n\n".join(f"the {word} is old .\nthe {word} is new ." for word in "abcdefghij")
+    (tmp_path / "corpus.txt").write_text(text + "\n")
+    settings = PretrainSettings(
+        corpus=(str(tmp_path / "corpus.txt"),), held_out_seed=0, prepared=str(tmp_path / "prepared")
+    )
+    tokenizer, prepared = prepare(settings)
+    single = settings.replace(nsp=False, max_seq_length=32, batch_size=4)
+    batches = evaluation_batches(single, tokenizer, prepared)
+    track = tracks.Track("docs", settings, tokenizer, prepared, batches, 3)
+    monkeypatch.setattr(experiments, "open_track", lambda name, folder: track)
+    return track
+
+
+def test_runs_are_made_once_and_the_page_tells_of_all(track, tmp_path, monkeypatch):
+    asked = []
+
+    def score(task, settings, options):
+        asked.append((task, settings.name))
+        return None if settings.predicts == "left-to-right" else 0.5 + 0.1 * settings.seed
+
+    monkeypatch.setattr(experiments, "score", score)
+    flags = ["objective", "--quick", "--threads", "1", "--track", "docs", "--seeds", "0", "1"]
+    places = ["--folder", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    assert main([*flags, *places]) == 0
+    assert len(asked) == 3 * 2 * 3 and ("sst2", "objective-no-nsp-1") in asked
+    page = (tmp_path / "results" / "ablations.md").read_text()
+    assert "## The next sentence, and both sides of a word" in page and "Devlin et al. 2019, table 5" in page
+    row = next(line for line in page.splitlines() if line.startswith("| no NSP"))
+    assert "55.0 ± 7.1" in row and row.rstrip(" |").endswith("2")
+    row = next(line for line in page.splitlines() if line.startswith("| left to right"))
+    assert row.count("–") == 3
+    assert (tmp_path / "results" / "ablation-objective.png").stat().st_size > 5000
+    records = json.loads((tmp_path / "results" / "ablations.json").read_text())["objective"]
+    assert set(records) == {
+        f"{name}, seed {seed}" for name in ("BERT", "no NSP", "left to right, no NSP") for seed in (0, 1)
+    }
+    first = (tmp_path / "runs" / "objective-bert-0" / "results.json").stat().st_mtime_ns
+    assert main([*flags, *places, "--only", "BERT"]) == 0
+    assert (tmp_path / "runs" / "objective-bert-0" / "results.json").stat().st_mtime_ns == first
+
+
+def test_runs_of_equal_time_take_as_many_steps_as_fit(track, tmp_path, monkeypatch):
+    monkeypatch.setattr(experiments, "score", lambda *_: 0.5)
+    monkeypatch.setattr(experiments, "TIMED", 3)
+    about = dict(groups()["variants"].about)
+    about |= {"seconds": 1.5, "common": {**QUICK, "vocab_size": 400}, "runs": about["runs"][:2]}
+    group = Group("variants", about)
+    options = argparse.Namespace(
+        track="docs", texts=Path(), folder=tmp_path / "runs", seeds=[0], only=None, quick=False, threads=1
+    )
+    cases = dict(group.measure(options))
+    assert set(cases) == {"BERT, seed 0", "RoBERTa, seed 0"}
+    for record in cases.values():
+        assert record["steps"] > 3 and 0.3 < record["seconds"] < 6
+    assert (tmp_path / "runs" / "variants-roberta-timed").is_dir()
+
+
+def test_mistakes_are_told_in_a_line(capsys):
+    assert main(["rate", "--only", "50 %"]) == 2
+    assert "invalid choice: '50 %'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["rate", "--help"])
+    assert "15 %, 30 %, 40 %" in " ".join(capsys.readouterr().out.split())
