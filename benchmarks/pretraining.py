@@ -17,7 +17,7 @@ from benchmarks.parts.common import new_axes, save_figure
 from benchmarks.results import paragraph, table
 from minibert.errors import UserError
 from minibert.files import read_json, write_json, write_text
-from minibert.settings import read_settings
+from minibert.settings import as_json, read_settings
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.train.metrics import read_metrics
 from minibert.train.progress import format_seconds
@@ -135,11 +135,12 @@ def describe(record: Mapping[str, Any]) -> list[str]:
     settings, results = PretrainSettings.from_dict(record["settings"]), record["results"]
     training, held_out = results["training_text"], results["held_out_text"]
     environment = results["environment"]
+    usual = PretrainSettings().with_sizes()
     corpus = ", ".join(settings.corpus) or "documentation that comes with Python"
     changed = [
         f"`{name}={value}`"
         for name, value in record["settings"].items()
-        if value != getattr(PretrainSettings().with_sizes(), name) and name not in ("name", "corpus")
+        if value != as_json(getattr(usual, name)) and name not in ("name", "corpus")
     ]
     libraries = ", ".join(f"{name} {environment[name]}" for name in LIBRARIES if name in environment)
     return [

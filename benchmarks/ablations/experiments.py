@@ -167,6 +167,7 @@ def plot(by_run: Mapping[str, list[Mapping[str, Any]]], path: Path) -> None:
         axes.plot(tokens / 1e6, losses, label=name, color=BLUE, alpha=1 - 0.7 * shade, linestyle="-")
         end, near = (tokens[-1] / 1e6, losses[-1]), (3, 0)
         axes.annotate(name, end, fontsize=7, xytext=near, textcoords="offset points")
+    axes.margins(x=0.12)  # room for the names
     axes.set_xlabel("tokens read, millions")
     axes.set_ylabel("held-out loss, nats")
     save_figure(figure, path)
