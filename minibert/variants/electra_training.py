@@ -223,12 +223,12 @@ class ElectraGeneratorAndDiscriminator(Module):
 def _fill_in(input_ids: Array, targets: Targets, drawn: Array) -> tuple[Array, Array]:
     """The ids with the drawn words (N,) at the predicted positions, and 1 wherever that is not the original.
 
-    input_ids (B, S) → both (B, S) int32. Rows of weight 0 are padding, which is written to one more place at
-    the end, and dropped with it.
+    input_ids (B, S) → both (B, S) int32. Rows of weight 0 only fill up a fixed shape; each writes to a place
+    of its own after the tokens, which is dropped.
     """
-    xp, size = get_array_module(input_ids), input_ids.size
-    places = xp.where(targets.weights > 0, targets.positions, size)  # (N,)
-    filled_in, replaced = xp.zeros(size + 1, dtype="int32"), xp.zeros(size + 1, dtype="int32")
+    xp, size, rows = get_array_module(input_ids), input_ids.size, len(drawn)
+    places = xp.where(targets.weights > 0, targets.positions, size + xp.arange(rows))  # (N,), all different
+    filled_in, replaced = (xp.zeros(size + rows, dtype="int32") for _ in range(2))
     filled_in[:size] = input_ids.reshape(-1)
     filled_in[places] = drawn
     replaced[places] = (drawn != targets.labels).astype("int32")
