@@ -73,7 +73,8 @@ class Group:
         self, own: Mapping[str, Any], track: Track, options: argparse.Namespace, seed: int, name: str
     ) -> PretrainSettings:
         slug = "".join(char if char.isalnum() else "-" for char in name).strip("-").lower()
-        places = {"name": f"{self.name}-{slug}-{seed}", "out": str(options.folder), "seed": seed}
+        out = options.folder / (f"{options.track}-quick" if options.quick else options.track)
+        places = {"name": f"{self.name}-{slug}-{seed}", "out": str(out), "seed": seed}
         report = {"device": "cpu", "log_every": 10, "keep_checkpoints": 1, "threads": options.threads}
         values = PRETRAINING_RECIPES["fast"] | self.about["common"] | dict(own) | places | report
         return with_track(values | (QUICK if options.quick else {}), track)
@@ -87,6 +88,8 @@ class Group:
             resume = any(settings.folder.glob("checkpoint-*"))
             plain = settings.predicts == "masked" and settings.variant in ("bert", "minibert-modern")
             pretrain(settings.replace(resume=resume), track.held_out if plain else None)
+        made = read_json(settings.folder / "config.json", "file of settings")
+        settings.with_sizes().replace(resume=True, precision=made["precision"]).check_resumes(made)
         results = read_json(settings.folder / "results.json", "file that a finished run leaves")
         kept = "held_out_mlm_loss held_out_mlm_accuracy tokens seconds parameters".split()
         return {

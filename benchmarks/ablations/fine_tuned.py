@@ -49,7 +49,7 @@ def score(task: str, settings: PretrainSettings, options: argparse.Namespace) ->
             return None  # a word is scored by both sides
         if (model / "generator").is_dir():
             model /= "generator"
-    folder = options.folder / "tasks"
+    folder = settings.folder.parent / "tasks"
     run = _run(task, f"{task}-{settings.name}", str(model), settings.seed)
     run = quick(run) if options.quick else run
     if not (folder / run.name / MEASURED).exists():

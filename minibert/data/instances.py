@@ -86,7 +86,7 @@ class InstanceSettings:
         if self.objective == "left-to-right":
             return self.max_seq_length - 1
         if self.objective == "permuted":
-            return max(1, int(self.max_num_tokens * self.masked_lm_prob))
+            return max(1, int(self.max_num_tokens // (1 / self.masked_lm_prob)))  # as the orders round
         return min(self.max_predictions, max(1, round(self.masked_lm_prob * self.max_seq_length)))
 
     @property

@@ -87,7 +87,7 @@ def look_at_neighbours(model: BertPretrainedModel) -> None:
     config = model.config
     if not hasattr(model.bert.embeddings, "position_embeddings"):
         raise UserError(
-            f"a {config.model_type} with rotary positions has no position embeddings for heads to look at; "
+            f"models of type {config.model_type!r} have no table of positions, in which heads could look; "
             "set attention_initializer to normal"
         )
     size, width = config.hidden_size, config.embedding_size

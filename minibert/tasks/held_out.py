@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from minibert.arrays import Array, to_numpy
-from minibert.data import PreparedCorpus, held_out_batches
+from minibert.data import InstanceSettings, PreparedCorpus, held_out_batches
 from minibert.nn.targets import IGNORED
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import PretrainedTokenizer
@@ -22,10 +22,12 @@ def evaluation_batches(
     """The micro-batches that every evaluation of the run uses: as many examples as ``eval_batches`` steps.
 
     The examples in them are the same however the batch of a step is divided into micro-batches. Words are
-    hidden at BERT's rate, whatever the run's is, so that the losses of runs can be compared.
+    hidden at BERT's rate and in its way, whatever the run's are, so that the losses of runs can be compared.
     """
     examples = settings.eval_batches * settings.accumulation * settings.batch_size
-    instances = replace(settings.instance_settings(), masked_lm_prob=HELD_OUT_MASKED)
+    instances = replace(
+        settings.instance_settings(), masked_lm_prob=HELD_OUT_MASKED, mask_shares=InstanceSettings.mask_shares
+    )
     batch_size = settings.batch_size
     batches = []
     seed = settings.split["seed"]

@@ -15,6 +15,7 @@ from minibert.errors import UserError
 from minibert.folders.config import check_choice
 from minibert.ops.stable_softmax import log_sum_exp
 from minibert.precision import allow_tf32
+from minibert.tasks.masked_words import masked_word_head
 from minibert.tasks.metrics import minimal_pair_accuracy
 from minibert.text import PretrainedTokenizer
 from minibert.variants.permutations import hidden_tokens
@@ -51,16 +52,14 @@ def pseudo_log_likelihoods(
 
     Sources: Salazar et al. 2020, "Masked Language Model Scoring"; Kauf and Ivanova 2023, "A Better Way to Do
     Masked Language Model Scoring".
-    Raises UserError for an unknown scoring, if the model has no such head, if a sentence is longer than its
-    positions, or if the vocabulary has more tokens than the model.
+    Raises UserError for an unknown scoring, if the model has no such head or reads from left to right, if a
+    sentence is longer than its positions, or if the vocabulary has more tokens than the model.
     """
     check_choice("scoring", scoring, SCORINGS)
     tokenizer.check_size(model.config.vocab_size)
     if batch_size < 1:
         raise UserError(f"batch size must be at least 1, got {batch_size}")
-    head = model.cls.predictions
-    if head is None:
-        raise UserError(f"{type(model).__name__} has no head for masked words; use BertForMaskedLM")
+    head = masked_word_head(model)
     model.eval()
     tokens, first = tokenizer.token_ids_batch(sentences), tokenizer.special_counts(1)[0]
     features = [Feature(_with_words(tokenizer, ids), index) for index, ids in enumerate(tokens)]

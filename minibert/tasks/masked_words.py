@@ -7,10 +7,24 @@ import numpy as np
 from minibert import ops
 from minibert.arrays import to_numpy
 from minibert.bert import BertForPreTraining
+from minibert.bert.heads import BertLMPredictionHead
 from minibert.errors import UserError
 from minibert.text import PretrainedTokenizer
 from minibert.variants.permutations import hidden_tokens
 from minibert.variants.xlnet import XLNetLMHeadModel
+
+
+def masked_word_head(model: BertForPreTraining) -> BertLMPredictionHead:
+    """The head of a model that predicts masked words. Raises UserError if it does not."""
+    head = model.cls.predictions
+    if head is None:
+        raise UserError(f"{type(model).__name__} has no head for masked words; use BertForMaskedLM")
+    if model.config.is_decoder:
+        raise UserError(
+            "this model has learned left to right: it sees nothing after a masked word; use one that has "
+            "learned from masked words"
+        )
+    return head
 
 
 def fill_mask(
@@ -26,11 +40,11 @@ def fill_mask(
     from all tokens (``perm_mask``). Without these arguments, transformers scores the content of <mask>
     instead: of a token that no text in the training had, from a stream that no loss has taught to predict.
 
-    Raises UserError if the model has no such head, if there is no [MASK] (RoBERTa: <mask>), if the text is
-    longer than the model's positions, or if the vocabulary has more tokens than the model.
+    Raises UserError if the model has no such head or reads from left to right, if there is no [MASK]
+    (RoBERTa: <mask>), if the text is longer than the model's positions, or if the vocabulary has more tokens
+    than the model.
     """
-    if model.cls.predictions is None:
-        raise UserError(f"{type(model).__name__} has no head for masked words; use BertForMaskedLM")
+    masked_word_head(model)
     tokenizer.check_size(model.config.vocab_size)
     if not 1 <= top_k <= len(tokenizer):
         raise UserError(f"top_k must be 1 to {len(tokenizer)}, the size of the vocabulary; got {top_k}")

@@ -31,6 +31,7 @@ def write_pretrained_card(
         for part, text in (("to train on", "training_text"), ("held out", "held_out_text"))
     }
     recipe: dict[str, Any] = {"began from": settings.model or "nothing"}
+    recipe |= {"teacher": settings.teacher} if settings.teacher else {}
     recipe |= dict(phase.describe().split(": ") for phase in settings.phases())
     recipe |= {
         "read": f"{results['tokens']:,} tokens in {format_seconds(results['seconds'])} of training",
@@ -39,7 +40,12 @@ def write_pretrained_card(
     recipe["dropout"] = open_config(folder).hidden_dropout_prob
     recipe |= {name: getattr(settings, name) for name in RECIPE}
     typed = settings.replace(resume=False, overwrite=False)
-    scores = {told: [results[name]] for name, told in SCORES.items() if name in results}
+    permuted = settings.predicts == "permuted"
+    scores = {
+        told.replace("masked", "permuted") if permuted else told: [results[name]]
+        for name, told in SCORES.items()
+        if name in results
+    }
     write_model_card(
         folder,
         name=settings.name,

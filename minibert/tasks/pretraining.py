@@ -142,7 +142,7 @@ def _pretrain(
 
     with run.training(functools.partial(_needed_memory, settings, len(tokenizer))):
         model = make_model(settings, run.device, tokenizer, checkpoint)
-        teacher = open_teacher(settings, run.device)
+        teacher = open_teacher(settings, run.device, tokenizer)
         trainee = with_teacher(model, teacher)
         trainer = _make_trainer(run, settings, model, trainee, tokenizer, prepared, held_out, checkpoint)
         if checkpoint is None:

@@ -8,9 +8,10 @@ from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.bert.encoder import BertEncoder
 from minibert.data import Documents
 from minibert.devices import Device
+from minibert.errors import UserError
 from minibert.tasks.first_values import count_words, look_at_neighbours
 from minibert.tasks.pretraining_settings import PretrainSettings
-from minibert.text import PretrainedTokenizer
+from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.train.checkpoint import Checkpoint
 from minibert.variants import open_model
 from minibert.variants.distilbert_training import MaskedWordDistillation, take_layers
@@ -31,7 +32,8 @@ def make_model(
         Model = _model_class(settings, settings.model)
         model = Model.from_pretrained(settings.model, **options | settings.changed_dropout)
     else:
-        config = settings.model_config(len(tokenizer), tokenizer.pad_id)
+        vocab_size = settings.vocabulary_size if settings.teacher else len(tokenizer)  # with spare rows
+        config = settings.model_config(vocab_size, tokenizer.pad_id)
         generators = [generator_config(config, settings.generator_share)] if settings.family.together else []
         model = _model_class(settings)(config, *generators, **options)
     for module in model.modules():
@@ -59,11 +61,21 @@ def _model_class(settings: PretrainSettings, folder: str | Path | None = None) -
     return family.models[BertForPreTraining if settings.nsp else BertForMaskedLM]
 
 
-def open_teacher(settings: PretrainSettings, device: Device) -> BertForMaskedLM | None:
-    """The model to learn from, if there is one."""
+def open_teacher(
+    settings: PretrainSettings, device: Device, tokenizer: PretrainedTokenizer
+) -> BertForMaskedLM | None:
+    """The model to learn from, if there is one.
+
+    Raises UserError if it has no head for masked words, or another vocabulary than the student.
+    """
     if settings.teacher is None:
         return None
-    options: dict[str, Any] = {"device": device, "precision": settings.precision}
+    if open_tokenizer(settings.teacher).tokens != tokenizer.tokens:
+        raise UserError(
+            f"the teacher in {settings.teacher} has another vocabulary than the student; give a teacher with "
+            "the same one, or leave MODEL out, for a student with the teacher's"
+        )
+    options: dict[str, Any] = {"device": device, "precision": settings.precision, "complete": True}
     return open_model(BertForMaskedLM, settings.teacher, **options)
 
 

@@ -279,6 +279,8 @@ class PretrainSettings(RunSettings):
             raise UserError(
                 "a teacher teaches masked words; leave it out, or give another variant or objective"
             )
+        if self.teacher is not None:
+            self._check_teacher(self.teacher)
         if self.model is None and self.teacher is not None:
             return self.replace(**self._sizes_of_teacher(self.teacher))._new_sizes()
         if self.model is None:
@@ -287,6 +289,7 @@ class PretrainSettings(RunSettings):
             if getattr(self, name) != "normal":
                 raise UserError(f"{name} is for a new model, but {self.model} has learned; leave it out")
         config = open_config(self.model)
+        self._check_known({f.name for f in fields(config)}, config.model_type)
         if self.variant not in ("bert", config.model_type):
             raise UserError(
                 f"variant is {self.variant!r}, but {self.model} is of type {config.model_type!r}; "
@@ -317,10 +320,31 @@ class PretrainSettings(RunSettings):
     def _new_sizes(self) -> Self:
         """The settings of a new model, with the usual ones where nothing is given."""
         unsaid = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
-        for name in OF_SOME_VARIANTS:
-            if getattr(self, name) is not None and name not in self._config_fields():
-                raise UserError(f"{name} is no setting of models of type {self.variant!r}; leave it out")
+        self._check_known(self._config_fields(), self.variant)
+        if self.attention_initializer == "neighbours" and not self._has_position_table():
+            raise UserError(
+                f"models of type {self.variant!r} have no table of positions, in which heads could look for "
+                "neighbours; set attention_initializer to normal"
+            )
         return self.replace(**unsaid, **self._decided(self.variant))
+
+    def _check_known(self, known: set[str], variant: str) -> None:
+        """Raise UserError for a setting that only other variants have."""
+        for name in OF_SOME_VARIANTS:
+            if getattr(self, name) is not None and name not in known:
+                raise UserError(f"{name} is no setting of models of type {variant!r}; leave it out")
+
+    def _has_position_table(self) -> bool:
+        return self.family.position_table or self.positions == "learned"
+
+    def _check_teacher(self, teacher: str) -> None:
+        """Raise UserError if this is no model that sees both sides of a masked word."""
+        config = open_config(teacher)
+        if config.is_decoder or FAMILIES[config.model_type].permuted:
+            learned = "left to right" if config.is_decoder else "from permuted text"
+            raise UserError(
+                f"the teacher in {teacher} has learned {learned}; give one that has learned from masked words"
+            )
 
     def _sizes_of_teacher(self, teacher: str) -> dict[str, Any]:
         """What a new model has from its teacher where nothing else is given.
@@ -338,8 +362,8 @@ class PretrainSettings(RunSettings):
             sizes = {name: getattr(config, name) for name in SIZES}
             sizes["num_hidden_layers"] = max(1, config.num_hidden_layers // 2)
             sizes["max_position_embeddings"] = config.longest_sequence
-            if "embedding_size" in self._config_fields():
-                sizes["embedding_size"] = config.embedding_size
+            both = self._config_fields() & {f.name for f in fields(config)}
+            sizes |= {name: getattr(config, name) for name in both & set(OF_SOME_VARIANTS)}
             values |= {name: size for name, size in sizes.items() if getattr(self, name) is None}
         return values
 

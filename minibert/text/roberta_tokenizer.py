@@ -245,7 +245,8 @@ class RobertaTokenizer(PretrainedTokenizer):
             len(word.encode("utf-8")) for block in blocks(self.decode(ids)) for word in pre_tokens(block)
         ]
         last_bytes = np.cumsum(sizes) - 1
-        return np.searchsorted(np.cumsum(words), last_bytes, side="right").astype(np.int32) + 1
+        numbers = np.searchsorted(np.cumsum(words), last_bytes, side="right")
+        return np.unique(numbers, return_inverse=True)[1].astype(np.int32) + 1  # a token may span several
 
     def token_text(self, token_id: int) -> str:
         """A token as people read it, the space before it included."""

@@ -69,7 +69,7 @@ class MaskedWordDistillation(Module):
         cosine_weight: float = 1.0,
     ):
         super().__init__()
-        for size in ("vocab_size", "type_vocab_size", "longest_sequence"):
+        for size in ("vocab_size", "longest_sequence"):
             its, needed = getattr(teacher.config, size), getattr(student.config, size)
             if its < needed or (size == "vocab_size" and its != needed):
                 raise UserError(

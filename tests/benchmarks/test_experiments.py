@@ -49,7 +49,7 @@ def track(tmp_path, monkeypatch):
     return track
 
 
-def test_runs_are_made_once_and_the_page_tells_of_all(track, tmp_path, monkeypatch):
+def test_runs_are_made_once_and_the_page_tells_of_all(track, tmp_path, monkeypatch, capsys):
     asked = []
 
     def score(task, settings, options):
@@ -72,9 +72,14 @@ def test_runs_are_made_once_and_the_page_tells_of_all(track, tmp_path, monkeypat
     assert set(records) == {
         f"{name}, seed {seed}" for name in ("BERT", "no NSP", "left to right, no NSP") for seed in (0, 1)
     }
-    first = (tmp_path / "runs" / "objective-bert-0" / "results.json").stat().st_mtime_ns
+    first = (tmp_path / "runs" / "docs-quick" / "objective-bert-0" / "results.json").stat().st_mtime_ns
     assert main([*flags, *places, "--only", "BERT"]) == 0
-    assert (tmp_path / "runs" / "objective-bert-0" / "results.json").stat().st_mtime_ns == first
+    assert (
+        tmp_path / "runs" / "docs-quick" / "objective-bert-0" / "results.json"
+    ).stat().st_mtime_ns == first
+    monkeypatch.setitem(experiments.QUICK, "seed", 5)  # as if the file of experiments had been changed
+    assert main([*flags, *places, "--only", "BERT"]) == 2
+    assert "was started with seed = 0, not 5" in capsys.readouterr().err
 
 
 def test_runs_of_equal_time_take_as_many_steps_as_fit(track, tmp_path, monkeypatch):
@@ -90,7 +95,7 @@ def test_runs_of_equal_time_take_as_many_steps_as_fit(track, tmp_path, monkeypat
     assert set(cases) == {"BERT, seed 0", "RoBERTa, seed 0"}
     for record in cases.values():
         assert record["steps"] > 3 and 0.3 < record["seconds"] < 6
-    assert (tmp_path / "runs" / "variants-roberta-timed").is_dir()
+    assert (tmp_path / "runs" / "docs" / "variants-roberta-timed").is_dir()
 
 
 def test_mistakes_are_told_in_a_line(capsys):

@@ -183,6 +183,12 @@ def test_a_left_to_right_model(corpus, capsys, variant):
     assert main(shlex.split(on)) == 2
     assert "has learned with 'left-to-right'; give --objective left-to-right" in capsys.readouterr().err
     assert main(shlex.split(f"{on} --objective left-to-right")) == 0
+    mask = open_tokenizer("runs/ltr/final").special_tokens["mask_token"]
+    assert main(["fill-mask", "--model", "runs/ltr/final", f"ann {mask} ."]) == 2
+    assert "has learned left to right" in capsys.readouterr().err
+    taught = f"--teacher runs/ltr/final --corpus corpus.txt {SMALL} --steps 2 --name taught --device cpu"
+    assert main(shlex.split(f"pretrain {taught}")) == 2
+    assert "has learned left to right; give one that has learned from masked words" in capsys.readouterr().err
     assert main(shlex.split(f"pretrain {flags} --objective left-to-right --nsp --name no")) == 2
     assert "left-to-right prediction has no part about pairs of texts" in capsys.readouterr().err
 
@@ -205,6 +211,7 @@ def test_two_ideas_that_came_later(corpus):
         ("--variant roberta --normalisation pre", "normalisation is no setting of models of type 'roberta'"),
         ("--mask-shares 80 30", "mask_shares is 80 30; expected three percentages"),
         ("--variant gpt", "variant"),
+        ("--variant xlnet --attention-initializer neighbours", "have no table of positions"),
     ],
 )
 def test_settings_that_do_not_go_together(corpus, capsys, flags, message):

@@ -5,7 +5,11 @@ import pytest
 from scipy.special import log_softmax
 
 from minibert.bert import BertConfig, BertForMaskedLM
+from minibert.devices import resolve_device
 from minibert.errors import UserError
+from minibert.tasks.pretraining_model import open_teacher
+from minibert.tasks.pretraining_settings import PretrainSettings
+from minibert.text import BertTokenizer
 from minibert.train.metrics import count_targets
 from minibert.train.step import accumulate_gradients
 from minibert.variants.distilbert import DistilBertConfig, DistilBertForMaskedLM
@@ -112,6 +116,20 @@ def test_a_student_of_another_size_takes_what_fits():
     model = MaskedWordDistillation(student, make_teacher(), cosine_weight=0.0)
     losses, _ = gradients(model, [make_batch()])
     assert losses["cosine_loss"] == 0 and losses["soft_loss"] > 0
+
+
+def test_a_teacher_with_another_vocabulary_is_refused(tmp_path):
+    folders = {}
+    for name, words in (("one", "a b c"), ("other", "d e f")):
+        tokenizer = BertTokenizer(f"[PAD] [UNK] [CLS] [SEP] [MASK] {words}".split())
+        folders[name] = tmp_path / name
+        make_teacher(vocab_size=len(tokenizer)).save_pretrained(folders[name])
+        tokenizer.save_pretrained(folders[name])
+    settings = PretrainSettings(teacher=str(folders["one"]), precision="float32")
+    same, another = (BertTokenizer.from_pretrained(folder) for folder in folders.values())
+    assert open_teacher(settings, resolve_device("cpu"), same).config.num_hidden_layers == 4
+    with pytest.raises(UserError, match="has another vocabulary than the student"):
+        open_teacher(settings, resolve_device("cpu"), another)
 
 
 @pytest.mark.parametrize(
