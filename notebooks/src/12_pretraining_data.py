@@ -324,7 +324,7 @@ check("12.mask_tokens", my_mask_tokens)
 
 # %% [markdown] tags=["answer"]
 r"""
-The library's draws only for the chosen places, else it is the same:
+The library's takes the shares as an argument, and draws only for the chosen places. Otherwise it is the same:
 """
 
 # %% tags=["answer"]
