@@ -265,5 +265,5 @@ def test_the_list_of_parameters_adds_up():
 
 def test_heads_cannot_look_for_positions_that_are_not_learned():
     look_at_neighbours(ModernForPreTraining(config("pre", "learned")))
-    with pytest.raises(UserError, match="rotary positions has no position embeddings"):
+    with pytest.raises(UserError, match="have no table of positions"):
         look_at_neighbours(ModernForPreTraining(config("pre", "rotary")))
