@@ -29,23 +29,32 @@ def model(config: BertConfig) -> BertForPreTraining:
     return BertForPreTraining(config, dtype="float64", seed=3)
 
 
+def masked_batch(
+    rows: int, seed: int, length: int = LENGTH, vocab_size: int = VOCAB_SIZE
+) -> dict[str, np.ndarray]:
+    """A random batch whose rows have different lengths and numbers of masked words, at least one each."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(5, vocab_size, (rows, length))
+    real = np.arange(length) < rng.integers(6, length + 1, (rows, 1))
+    chosen = real & (np.arange(length) > 0) & (rng.random((rows, length)) < 0.4)
+    chosen[:, 1] = True
+    return {
+        "input_ids": np.where(chosen, 4, np.where(real, ids, 0)),
+        "attention_mask": real.astype(np.int32),
+        "labels": np.where(chosen, ids, -100),
+    }
+
+
 @pytest.fixture
 def make_batch() -> Callable[..., dict[str, np.ndarray]]:
-    """A random batch whose rows have different lengths and numbers of masked words."""
+    """A maker of such batches with pairs of segments, half of each row, and labels of the next sentence."""
 
     def make(rows: int, seed: int) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(seed)
-        ids = rng.integers(5, VOCAB_SIZE, (rows, LENGTH))
-        lengths = rng.integers(6, LENGTH + 1, (rows, 1))
-        real = np.arange(LENGTH) < lengths
-        chosen = real & (np.arange(LENGTH) > 0) & (rng.random((rows, LENGTH)) < 0.4)
-        chosen[:, 1] = True  # at least one a row
-        return {
-            "input_ids": np.where(chosen, 4, np.where(real, ids, 0)),
-            "token_type_ids": (np.arange(LENGTH) >= lengths // 2) & real,
-            "attention_mask": real.astype(np.int32),
-            "labels": np.where(chosen, ids, -100),
-            "next_sentence_label": rng.integers(0, 2, rows),
+        batch = masked_batch(rows, seed)
+        real = batch["attention_mask"] > 0
+        return batch | {
+            "token_type_ids": (np.arange(LENGTH) >= real.sum(axis=1, keepdims=True) // 2) & real,
+            "next_sentence_label": np.random.default_rng((seed, 1)).integers(0, 2, rows),
         }
 
     return make

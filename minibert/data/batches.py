@@ -216,7 +216,7 @@ def _write_rows(
     purpose: str,
     key: tuple[int, ...],
 ) -> Batch:
-    """Instances (n, 5) as rows with labels: masked, or unmasked for a left-to-right model."""
+    """Instances (n, 5) as rows with labels: masked, whole (left to right), or with an order (permuted)."""
     rows = write_instances(instances, documents, tokenizer, settings)
     if settings.objective == "left-to-right":
         return rows | {"labels": next_tokens(rows["input_ids"], rows["attention_mask"])}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from recorder import recording_device
+from small_pretraining import masked_batch
 
 from minibert.arrays import to_numpy
 from minibert.bert import BertConfig, BertForMaskedLM
@@ -30,16 +31,7 @@ SIZES = dict(
 
 
 def masked(seed):
-    rng = np.random.default_rng(seed)
-    ids = rng.integers(5, 40, (ROWS, LENGTH))
-    real = np.arange(LENGTH) < rng.integers(6, LENGTH + 1, (ROWS, 1))
-    chosen = real & (np.arange(LENGTH) > 0) & (rng.random(ids.shape) < 0.4)
-    chosen[:, 1] = True
-    return {
-        "input_ids": np.where(chosen, 4, ids * real),
-        "attention_mask": real.astype(np.int32),
-        "labels": np.where(chosen, ids, -100),
-    }
+    return masked_batch(ROWS, seed, LENGTH, SIZES["vocab_size"])
 
 
 def permuted(seed):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from small_pretraining import masked_batch
 
 from minibert.bert import BertForMaskedLM, BertModel
 from minibert.dropout_bits import dropout_stream
@@ -35,16 +36,7 @@ def make(**options):
 
 
 def make_batch(rows=6, seed=0):
-    rng = np.random.default_rng(seed)
-    ids = rng.integers(5, 30, (rows, 10))
-    mask = (np.arange(10) < rng.integers(6, 11, (rows, 1))).astype(np.int32)
-    chosen = (rng.random(ids.shape) < 0.4) & (mask > 0)
-    chosen[:, 0], chosen[:, 1] = False, True
-    return {
-        "input_ids": np.where(chosen, 4, ids * mask),
-        "attention_mask": mask,
-        "labels": np.where(chosen, ids, -100),
-    }
+    return masked_batch(rows, seed, length=10, vocab_size=30)
 
 
 def filled_in(batch, outputs):
