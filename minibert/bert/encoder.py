@@ -219,25 +219,25 @@ class BertEncoder(Module):
 
 
 class BertPooler(Module):
-    """tanh(h[CLS] Wᵀ + b): one vector for the whole input, made from its first token."""
+    """tanh(h[CLS] Wᵀ + b): one vector for the whole input, from its first token (``classifier_pooling``)."""
 
     is_block = True
 
     def __init__(self, config: BertConfig):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.pool, self.pool_backward = ops.POOLING[config.classifier_pooling]
 
-    def forward(self, hidden: Array) -> tuple[Array, Cache]:
-        """hidden (B, S, H) → pooled (B, H)."""
-        first, first_cache = ops.first_token(hidden)  # (B, H)
-        pooled, dense_cache = ops.linear_activation(
-            first, self.dense.weight.operand, self.dense.bias.value, "tanh"
-        )
-        return pooled, Cache(self, first_cache, dense_cache)
+    def forward(self, hidden: Array, mask: Array | None = None) -> tuple[Array, Cache]:
+        """hidden (B, S, H) → pooled (B, H). mask (B, S), 0 for padding, matters where the last token does."""
+        token, token_cache = self.pool(hidden, mask)  # (B, H)
+        dense = self.dense
+        pooled, dense_cache = ops.linear_activation(token, dense.weight.operand, dense.bias.value, "tanh")
+        return pooled, Cache(self, token_cache, dense_cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
-        """dout (B, H) → dhidden (B, S, H), zero except at the first token."""
-        dfirst, dweight, dbias = ops.linear_activation_backward(dout, cache.pop(self))
+        """dout (B, H) → dhidden (B, S, H), zero except at the token that was read."""
+        dtoken, dweight, dbias = ops.linear_activation_backward(dout, cache.pop(self))
         self.dense.weight.add_grad(dweight)
         self.dense.bias.add_grad(dbias)
-        return ops.first_token_backward(dfirst, cache.pop(self))
+        return self.pool_backward(dtoken, cache.pop(self))

@@ -87,7 +87,8 @@ class BertModel(BertPretrainedModel):
         hidden, embeddings_cache, bias = self._embed(inputs, context)
         hidden, seen = context.observe("embeddings", hidden)
         hidden, encoder_cache = self.encoder.forward(hidden, bias, context.inside("encoder"), needed)
-        pooled, pooler_cache = self.pooler.forward(hidden) if self.pooler else (None, None)
+        pooler, mask = self.pooler, inputs.attention_mask
+        pooled, pooler_cache = pooler.forward(hidden, mask) if pooler else (None, None)
         recorded = {name: list(recorder.values.values()) for name, recorder in recorders.items()}
         outputs = BertOutput(last_hidden_state=hidden, pooler_output=pooled, **recorded)
         if self.frozen and not needed:
@@ -271,8 +272,7 @@ class BertForPreTraining(BertPretrainedModel):
                 assert self.cls.seq_relationship
                 dpooled = total(dpooled, self.cls.seq_relationship.backward(drelationship, linear_cache))
         derivatives["last_hidden_state"], derivatives["pooler_output"] = dhidden, dpooled
-        named = {f"d{name}": derivative for name, derivative in derivatives.items()}
-        return self.bert.backward(cache.pop(self), **named)
+        return self.bert.backward(cache.pop(self), **{f"d{name}": d for name, d in derivatives.items()})
 
 
 def _score_words(head: BertLMPredictionHead, hidden: Array, targets: Targets | None) -> tuple[Array, Cache]:

@@ -32,9 +32,11 @@ class PretrainedConfig(Sizes):
     ``id2label`` names the ``num_labels`` labels, and its inverse ``label2id`` follows from it.
     ``problem_type`` is "single_label_classification", "regression", or None for regression with one label and
     classification with more. ``classifier_dropout`` is the dropout before the head, None for
-    ``hidden_dropout_prob``. transformers does not know the last two. With ``crf`` a token classifier scores
-    whole tag sequences. With ``feature_layers`` the encoder is frozen, and a head reads the hidden states of
-    these layers side by side (0: the embeddings, 1 … L, or −1 for the last).
+    ``hidden_dropout_prob``. ``classifier_pooling`` is the token that stands for a whole text: "cls", the
+    first, or "lasttoken". The pooler reads it, or a classifier without one. With ``crf`` a token classifier
+    scores whole tag sequences. With ``feature_layers`` the encoder is frozen, and a head reads the hidden
+    states of these layers side by side (0: the embeddings, 1 … L, or −1 for the last). transformers does not
+    know the last three.
 
     Raises UserError if a value is out of range.
     """
@@ -47,6 +49,7 @@ class PretrainedConfig(Sizes):
     label2id: dict[str, int] | None = None
     problem_type: str | None = None
     classifier_dropout: float | None = None
+    classifier_pooling: str = "cls"
     crf: bool = False
     feature_layers: list[int] | None = None
 
@@ -58,6 +61,7 @@ class PretrainedConfig(Sizes):
             raise UserError("single_label_classification needs at least 2 labels; with 1 use regression")
         if self.classifier_dropout is not None:
             check_number("classifier_dropout", self.classifier_dropout, 1)
+        check_choice("classifier_pooling", self.classifier_pooling, ("cls", "lasttoken"))
         check_flag("crf", self.crf)
         if self.feature_layers is not None:
             self.check_layers(self.feature_layers)

@@ -63,20 +63,20 @@ class LinearChainCRF(Module):
         return ops.viterbi(emissions, *self._scores(), mask)
 
 
-class FirstTokenClassifier(Module):
-    """A score for each of the K labels: y = W₂ d(f(W₁ d(h) + b₁)) + b₂, with dropout d and h the first token.
+class ClassificationHead(Module):
+    """A score for each of the K labels: y = W₂ d(f(W₁ d(h) + b₁)) + b₂, with dropout d and h one token.
 
-    RoBERTa, ELECTRA and DistilBERT have no pooler, and learn this in fine-tuning. With
-    ``config.feature_layers`` there is no first layer, as the features are all that W₂ reads.
+    RoBERTa, ELECTRA, DistilBERT and XLNet have no pooler, and learn this in fine-tuning. h is the first token
+    or, with ``config.classifier_pooling`` "lasttoken", the last one. With ``config.feature_layers`` there is
+    no first layer, as the features are all that W₂ reads.
     """
-
-    pooling = "cls"  # the token that it reads, as in ``ops.POOLING``
 
     def __init__(
         self, config: BertConfig, activation: str, dropout: float | None, *, drops_input: bool = True
     ):
         super().__init__()
         size = config.hidden_size
+        self.pool, self.pool_backward = ops.POOLING[config.classifier_pooling]
         self.dense = None if config.feature_layers else Linear(size, size)
         self.out_proj = Linear(config.head_size, config.num_labels)
         self.activation = activation
@@ -93,7 +93,7 @@ class FirstTokenClassifier(Module):
         context = context or self.new_context()
         token_cache = input_cache = dense_cache = None
         if self.dense:
-            x, token_cache = ops.POOLING[self.pooling][0](x, mask)  # (B, H)
+            x, token_cache = self.pool(x, mask)  # (B, H)
             if self.drops_input:
                 x, input_cache = self.dropout.forward(x, context)
             x, dense_cache = ops.linear_activation(
@@ -114,4 +114,4 @@ class FirstTokenClassifier(Module):
         self.dense.bias.add_grad(dbias)
         if input_cache is not None:
             dx = self.dropout.backward(dx, input_cache)
-        return ops.POOLING[self.pooling][1](dx, token_cache)
+        return self.pool_backward(dx, token_cache)

@@ -25,7 +25,7 @@ from minibert.heads.inputs import (
     words_back,
     words_first,
 )
-from minibert.heads.layers import Classifier, FirstTokenClassifier, LinearChainCRF
+from minibert.heads.layers import ClassificationHead, Classifier, LinearChainCRF
 from minibert.heads.outputs import ClassifierOutput, QuestionAnsweringOutput, TaskOutput
 from minibert.nn import Context, Linear
 from minibert.nn.outputs import Derivatives, OutputKinds, total
@@ -184,7 +184,7 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
     reads = "pooler_output"  # the encoder's output that the head reads
 
     def _add_head(self, config: BertConfig) -> None:
-        self.classifier: Classifier | FirstTokenClassifier = Classifier(config)
+        self.classifier: Classifier | ClassificationHead = Classifier(config)
 
     def prepare(self, **batch: Any) -> TaskInputs:
         """Check a batch, and find its targets; with ``feature_layers`` no text may be empty."""

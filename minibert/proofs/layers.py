@@ -18,7 +18,7 @@ from minibert.bert.encoder import (
 from minibert.bert.heads import BertLMPredictionHead, BertPredictionHeadTransform, NextSentenceHead
 from minibert.devices import Device
 from minibert.gradcheck import Case, Draws, module_case
-from minibert.heads.layers import Classifier, FirstTokenClassifier, LinearChainCRF
+from minibert.heads.layers import ClassificationHead, Classifier, LinearChainCRF
 from minibert.nn import Module
 from minibert.nn.layers import Embedding, LayerNorm, Linear
 from minibert.proofs.small_bert import BATCH, CONFIG, with_twin
@@ -39,6 +39,7 @@ def module_cases(device: Device) -> list[Case]:
     """Every module of BERT with dropout on, each used twice. B = 3, S = 6, H = 8, A = 2, F = 10, V = 13."""
     draw = Draws(device, 4)
     config, features = CONFIG, CONFIG.replace(feature_layers=[0, 1])
+    last = config.replace(classifier_pooling="lasttoken")
     ids, types, mask = (device.asarray(array) for array in BATCH.values())
     bias = ops.attention_bias(mask, "float64")
     causal_bias = ops.attention_bias(mask, "float64", causal=True)
@@ -61,6 +62,7 @@ def module_cases(device: Device) -> list[Case]:
         case("BertLayer", lambda: BertLayer(config), hidden, [bias], ["attention.self.key.bias"]),
         case("BertEncoder", lambda: BertEncoder(config), hidden, [bias], encoder_zeros),
         case("BertPooler", lambda: BertPooler(config), hidden),
+        case("  of the last token", lambda: BertPooler(last), hidden, [weighted_mask]),
         case("BertPredictionHeadTransform", lambda: BertPredictionHeadTransform(config), {"hidden": (5, 8)}),
         case(
             "BertLMPredictionHead",
@@ -73,8 +75,8 @@ def module_cases(device: Device) -> list[Case]:
         case(
             "LinearChainCRF", lambda: LinearChainCRF(2), {"emissions": (3, 6, 2)}, [types, weighted_mask, 2.5]
         ),
-        case("FirstTokenClassifier", lambda: FirstTokenClassifier(config, "gelu", 0.2), {"x": (3, 6, 8)}),
-        case("  of features", lambda: FirstTokenClassifier(features, "gelu", 0.2), {"x": (3, 16)}),
+        case("ClassificationHead", lambda: ClassificationHead(config, "gelu", 0.2), {"x": (3, 6, 8)}),
+        case("  of features", lambda: ClassificationHead(features, "gelu", 0.2), {"x": (3, 16)}),
     ]
 
 

@@ -15,6 +15,7 @@ from minibert.devices import Device
 from minibert.dropout_bits import dropout_stream
 from minibert.gradcheck import Case, Draws, bearing, forget_gradients, model_case
 from minibert.heads.freezing import freeze
+from minibert.heads.layers import ClassificationHead
 from minibert.nn import Context
 from minibert.proofs.layers import drawn_case
 from minibert.proofs.models import Bends, outputs_case
@@ -70,6 +71,7 @@ def _module_cases(device: Device) -> list[Case]:
     waves = distance_waves(inputs.attention_mask, 6, CONFIG.hidden_size)
     near = surroundings(inputs, waves, "float64")
     hidden = {"hidden": (3, 9, 8)}
+    head = partial(ClassificationHead, CONFIG, "tanh", 0.1, drops_input=False)
     ids, types = inputs.input_ids, inputs.token_type_ids
     return [
         case("XLNetEmbeddings", lambda: xlnet.XLNetEmbeddings(CONFIG), {}, [ids, types, None, None, 3]),
@@ -83,10 +85,10 @@ def _module_cases(device: Device) -> list[Case]:
         ),
         case("XLNetLayer", lambda: xlnet_layers.XLNetLayer(CONFIG), hidden, [near]),
         case("XLNetEncoder", lambda: xlnet_layers.XLNetEncoder(CONFIG), hidden, [near]),
-        case("LastTokenClassifier", lambda: xlnet.LastTokenClassifier(CONFIG), {"x": (3, 6, 8)}),
+        case("ClassificationHead", head, {"x": (3, 6, 8)}),
         case(
             "  padded on the right",
-            lambda: xlnet.LastTokenClassifier(CONFIG),
+            head,
             {"x": (3, 6, 8)},
             [None, inputs.attention_mask[:, ::-1]],
         ),

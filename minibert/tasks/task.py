@@ -175,6 +175,8 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
             and config.feature_layers == options["feature_layers"]
             and (not self.has_labels or config.labels == self.labels)
         )
+        if config.is_decoder and not goes_on:  # then the first token knows no other
+            options["classifier_pooling"] = "lasttoken"
         return open_model(self.Model, folder, new_head=not goes_on, **options)
 
     def open_model(self, folder: str | Path, **options: Any) -> ModelT:

@@ -17,7 +17,7 @@ from minibert.bert.config import BertConfig
 from minibert.bert.models import BertForMaskedLM, BertModel, BertPretrainedModel
 from minibert.folders.config import check_number
 from minibert.folders.names import Names
-from minibert.heads.layers import FirstTokenClassifier
+from minibert.heads.layers import ClassificationHead
 from minibert.heads.sentence import SentenceEncoder
 from minibert.heads.task_models import (
     BertForQuestionAnswering,
@@ -112,7 +112,7 @@ class DistilBertForSequenceClassification(_DistilBert, BertForSequenceClassifica
 
     def _add_head(self, config: BertConfig) -> None:
         dropout = self.config.seq_classif_dropout
-        self.classifier = FirstTokenClassifier(config, "relu", dropout, drops_input=False)
+        self.classifier = ClassificationHead(config, "relu", dropout, drops_input=False)
 
 
 class DistilBertForTokenClassification(_DistilBert, BertForTokenClassification):

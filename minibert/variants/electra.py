@@ -28,7 +28,7 @@ from minibert.bert.models import BertForMaskedLM, BertModel, BertPretrainedModel
 from minibert.folders.config import check_size
 from minibert.folders.names import Names
 from minibert.heads.inputs import TaskInputs
-from minibert.heads.layers import FirstTokenClassifier
+from minibert.heads.layers import ClassificationHead
 from minibert.heads.outputs import ClassifierOutput
 from minibert.heads.sentence import SentenceEncoder
 from minibert.heads.task_models import (
@@ -195,7 +195,7 @@ class ElectraForSequenceClassification(_Electra, BertForSequenceClassification):
     reads = "last_hidden_state"
 
     def _add_head(self, config: BertConfig) -> None:
-        self.classifier = FirstTokenClassifier(config, "gelu", config.classifier_dropout)
+        self.classifier = ClassificationHead(config, "gelu", config.classifier_dropout)
 
 
 class ElectraForTokenClassification(_Electra, BertForTokenClassification):

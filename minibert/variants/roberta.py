@@ -20,7 +20,7 @@ from minibert.bert.config import BertConfig
 from minibert.bert.models import BertForMaskedLM, BertModel, BertPretrainedModel
 from minibert.errors import UserError
 from minibert.folders.names import Names
-from minibert.heads.layers import FirstTokenClassifier
+from minibert.heads.layers import ClassificationHead
 from minibert.heads.sentence import SentenceEncoder
 from minibert.heads.task_models import (
     BertForQuestionAnswering,
@@ -114,7 +114,7 @@ class RobertaForSequenceClassification(_Roberta, BertForSequenceClassification):
     reads = "last_hidden_state"
 
     def _add_head(self, config: BertConfig) -> None:
-        self.classifier = FirstTokenClassifier(config, "tanh", config.classifier_dropout)
+        self.classifier = ClassificationHead(config, "tanh", config.classifier_dropout)
 
 
 class RobertaForTokenClassification(_Roberta, BertForTokenClassification):

@@ -26,7 +26,7 @@ from minibert.bert.inputs import EncoderInputs, masked_lm_targets
 from minibert.bert.models import BertForMaskedLM, BertModel, BertPretrainedModel
 from minibert.devices import Device
 from minibert.errors import UserError
-from minibert.heads.layers import FirstTokenClassifier
+from minibert.heads.layers import ClassificationHead
 from minibert.heads.sentence import SentenceEncoder
 from minibert.heads.task_models import (
     BertForQuestionAnswering,
@@ -130,15 +130,6 @@ class XLNetLMHeadModel(_XLNet, BertForMaskedLM):
         return replace(inputs, masked_lm=targets.divided_by(mlm_denominator))
 
 
-class LastTokenClassifier(FirstTokenClassifier):
-    """y = W₂ d(tanh(W₁ h + b₁)) + b₂ with dropout d and h the last token, wherever the padding is."""
-
-    pooling = "lasttoken"
-
-    def __init__(self, config: BertConfig):
-        super().__init__(config, "tanh", config.classifier_dropout, drops_input=False)
-
-
 class XLNetForSequenceClassification(_XLNet, BertForSequenceClassification):
     """A label or a number for a text, or for a pair of texts, from its last token, <cls>.
 
@@ -150,7 +141,7 @@ class XLNetForSequenceClassification(_XLNet, BertForSequenceClassification):
     reads = "last_hidden_state"
 
     def _add_head(self, config: BertConfig) -> None:
-        self.classifier = LastTokenClassifier(config)
+        self.classifier = ClassificationHead(config, "tanh", config.classifier_dropout, drops_input=False)
 
 
 class XLNetForTokenClassification(_XLNet, BertForTokenClassification):

@@ -43,6 +43,7 @@ ONLY = {
     "summary_use_proj": True,
     "summary_activation": "tanh",
     "is_decoder": False,
+    "classifier_pooling": "lasttoken",  # <cls> comes last
 }
 
 
@@ -77,6 +78,7 @@ class XLNetConfig(BertConfig):
     pad_token_id: int | None = 5
     initializer: str = "normal"
     classifier_dropout: float | None = 0.1
+    classifier_pooling: str = "lasttoken"
     attn_type: str = "bi"
     bi_data: bool = False
     clamp_len: int = -1

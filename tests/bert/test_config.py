@@ -89,6 +89,7 @@ def test_overrides():
         ({"vocab_size": 10**7 + 1}, "vocab_size must be at most 10,000,000, got 10000001"),
         ({"is_decoder": "no"}, "is_decoder must be true or false, got 'no'"),
         ({"crf": 1}, "crf must be true or false, got 1"),
+        ({"classifier_pooling": "mean"}, "unknown classifier_pooling 'mean'; expected one of cls, lasttoken"),
         ({"num_labels": 0}, "num_labels must be a whole number of at least 1, got 0"),
         ({"num_labels": 10_001}, "num_labels must be at most 10,000"),
         ({"classifier_dropout": 1.0}, "classifier_dropout must be a number of at least 0 and below 1"),

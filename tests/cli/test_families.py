@@ -183,6 +183,10 @@ def test_a_left_to_right_model(corpus, capsys, variant):
     assert main(shlex.split(on)) == 2
     assert "has learned with 'left-to-right'; give --objective left-to-right" in capsys.readouterr().err
     assert main(shlex.split(f"{on} --objective left-to-right")) == 0
+    Path("labelled.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t{len(text) % 2}\n" for text in TEXTS))
+    data = "--train labelled.tsv --dev labelled.tsv --epochs 1 --max-length 12"
+    run(f"finetune --task classify --model runs/ltr/final {data} --name classes")
+    assert open_config("runs/classes/best").classifier_pooling == "lasttoken"
     mask = open_tokenizer("runs/ltr/final").special_tokens["mask_token"]
     assert main(["fill-mask", "--model", "runs/ltr/final", f"ann {mask} ."]) == 2
     assert "has learned left to right" in capsys.readouterr().err

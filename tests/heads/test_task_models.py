@@ -41,6 +41,26 @@ def rows(inputs, part):
     return {name: np.asarray(array)[part] for name, array in inputs.items()}
 
 
+@pytest.mark.parametrize(
+    ("pooling", "counts", "side"),
+    [("cls", [1, 0, 0, 0], "right"), ("lasttoken", [1] * 4, "right"), ("lasttoken", [1] * 4, "left")],
+)
+def test_the_token_that_stands_for_a_text_read_from_left_to_right(build, pooling, counts, side):
+    """The first knows no other token; the last, wherever the padding is, knows all."""
+    model = build(BertForSequenceClassification, is_decoder=True, classifier_pooling=pooling)
+    texts = np.random.default_rng(0).normal(size=(2, 4, model.config.hidden_size))
+    padding = np.zeros((2, 3, model.config.hidden_size))
+    order = [texts, padding] if side == "right" else [padding, texts]
+    mask = np.concatenate([np.full(part.shape[:2], part is texts) for part in order], axis=1)
+    _, cache = model.forward(
+        inputs_embeds=np.concatenate(order, axis=1), attention_mask=mask, labels=[1, 0]
+    )
+    dembeds = to_numpy(model.backward(cache))
+    reached = np.abs(dembeds).sum(axis=-1) > 0  # (B, S): the tokens that the loss depends on
+    np.testing.assert_array_equal(reached[mask].reshape(2, 4), [counts, counts])
+    assert not reached[~mask].any()
+
+
 @pytest.mark.parametrize(("model_class", "settings", "labels", "count"), TASKS)
 def test_micro_batches_add_up_to_the_one_large_batch(build, batch, model_class, settings, labels, count):
     """Although they hold different numbers of labels; by default the loss is divided by that number."""
