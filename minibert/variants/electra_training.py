@@ -148,12 +148,18 @@ class ElectraGeneratorAndDiscriminator(Module):
         if not isinstance(inputs, JointInputs):
             inputs = map_arrays(self.device.asarray, self.prepare(**batch))
         context = context or self.new_context()
-        words, generator_cache = self.generator.forward(
-            inputs.masked, context=context.inside("generator"), return_logits=False
+        targets, predictions = inputs.masked.masked_lm, self.generator.cls.predictions
+        assert isinstance(targets, Targets) and predictions
+        encoded, encoder_cache = self.generator.bert.forward(
+            inputs.masked, context=context.inside("generator.bert")
         )
-        targets = inputs.masked.masked_lm
-        assert isinstance(targets, Targets) and self.generator.cls.predictions
-        logits, _ = self.generator.cls.predictions.forward(words.last_hidden_state, targets.positions)
+        logits, head_cache = predictions.forward(encoded.last_hidden_state, targets.positions)  # (N, V)
+        mlm_loss, mlm_cache = ops.cross_entropy(
+            logits,
+            targets.labels,
+            targets.weights,
+            targets.denominator + self.generator.config.loss_denominator_epsilon,
+        )
         key = context.dropout_key(1.0)
         drawn = ops.sample_classes(logits, WHILE_MEASURING if key is None else key)
         filled_in, replaced = _fill_in(inputs.masked.input_ids, targets, drawn)
@@ -166,20 +172,23 @@ class ElectraGeneratorAndDiscriminator(Module):
             judged, context=context.inside("discriminator")
         )
         outputs = JointOutput(
-            loss=words.mlm_loss + self.replaced_weight * judgement.loss,
-            mlm_loss=words.mlm_loss,
+            loss=mlm_loss + self.replaced_weight * judgement.loss,
+            mlm_loss=mlm_loss,
             prediction_logits=logits,
             rtd_loss=judgement.loss,
             rtd_logits=judgement.logits,
             replaced=replaced,
         )
-        return outputs, Cache(self, generator_cache, discriminator_cache)
+        return outputs, Cache(self, encoder_cache, head_cache, mlm_cache, discriminator_cache)
 
     def backward(self, cache: Cache, dloss: Array | float = 1.0) -> None:
         """Add the gradient of ``dloss · loss`` to that of every parameter. The cache is used up."""
-        dloss = plain_number(dloss)
+        dloss, predictions = plain_number(dloss), self.generator.cls.predictions
+        assert predictions
         self.discriminator.backward(cache.pop(self), dloss=self.replaced_weight * dloss)
-        self.generator.backward(cache.pop(self), dloss=dloss)
+        dlogits = ops.cross_entropy_backward(dloss, cache.pop(self))
+        dhidden = predictions.backward(dlogits, cache.pop(self))
+        self.generator.bert.backward(cache.pop(self), dlast_hidden_state=dhidden)
 
     # -- Folders --------------------------------------------------------------------------------
 

@@ -52,9 +52,7 @@ def test_the_token_that_stands_for_a_text_read_from_left_to_right(build, pooling
     padding = np.zeros((2, 3, model.config.hidden_size))
     order = [texts, padding] if side == "right" else [padding, texts]
     mask = np.concatenate([np.full(part.shape[:2], part is texts) for part in order], axis=1)
-    _, cache = model.forward(
-        inputs_embeds=np.concatenate(order, axis=1), attention_mask=mask, labels=[1, 0]
-    )
+    _, cache = model.forward(inputs_embeds=np.concatenate(order, axis=1), attention_mask=mask, labels=[1, 0])
     dembeds = to_numpy(model.backward(cache))
     reached = np.abs(dembeds).sum(axis=-1) > 0  # (B, S): the tokens that the loss depends on
     np.testing.assert_array_equal(reached[mask].reshape(2, 4), [counts, counts])
