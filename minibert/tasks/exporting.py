@@ -1,7 +1,9 @@
 """Exporting a model: a copy of its folder, with the weights in another type or in other files."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +14,11 @@ from minibert.files import atomic_folder, read_json, write_json
 from minibert.folders.names import name_in_file
 from minibert.folders.shards import replacing_weights
 from minibert.folders.tensors import check_type, encoder_tensors, without_constants
-from minibert.folders.weights import DTYPES, INDEX_NAME, open_weights
+from minibert.folders.weights import DTYPES, INDEX_NAME, StoredTensor, open_weights
 from minibert.heads.sentence import POOLING_FOLDER
 from minibert.tasks.task import TASK_FILE
 from minibert.variants import family, open_config
+from minibert.variants.electra_training import GENERATOR
 
 # Vocabulary, tokenizer, task, model card and its pictures.
 COMPANIONS = (".txt", ".json", ".model", ".md", ".png")
@@ -41,41 +44,60 @@ def export(
     (Beltagy et al., 2020, section 5). XLNet has none; there it is the most tokens of a sequence. The new
     folder appears only once it is complete.
 
+    A generator in the folder of an ELECTRA is exported with it.
+
     Raises UserError if there is no such model, if the output exists already, for an impossible number of
     positions, for a weight that is too large for the type, and for a tensor larger than a file may be.
     """
     folder, output = model_folder(folder), Path(output)
+    parts = [Path()]
+    if (folder / GENERATOR).is_dir() and not encoder_only:  # an ELECTRA that can be pre-trained further
+        parts.append(Path(GENERATOR))
+    copies = [_prepare(folder / part, dtype, encoder_only, positions) for part in parts]
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        raise UserError(f"{output} exists already; choose another --output")
+    left_out = (*NOT_COMPANIONS, TASK_FILE) if encoder_only else NOT_COMPANIONS
+    with atomic_folder(output) as unfinished:
+        for part, (config, stored) in zip(parts, copies, strict=True):
+            (unfinished / part).mkdir(exist_ok=True)
+            _copy_companions(folder / part, unfinished / part, left_out)
+            tensors = {name: tensor.read() for name, tensor in stored.items()}
+            if positions is not None:
+                for name in [name for name in tensors if name.endswith(POSITION_TABLE)]:
+                    tensors[name] = np.resize(tensors[name], (positions, tensors[name].shape[1]))  # repeats
+            with replacing_weights(unfinished / part, tensors, config["dtype"], max_shard_size):
+                write_json(unfinished / part / "config.json", config)
+
+
+def _prepare(
+    folder: Path, dtype: str | None, encoder_only: bool, positions: int | None
+) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    """The configuration of the new folder, and the tensors of the old one that it will have; none is read."""
     stored = open_weights(folder, "BertForPreTraining")
     resized = {} if positions is None else {"max_position_embeddings": positions}
     members, old = family(folder), open_config(folder)
     if positions is not None and old.longest_sequence != old.max_position_embeddings:
         raise UserError(f"{folder}: the positions of a {members.config.model_type} cannot be changed")
     open_config(folder, **resized)  # raises for an impossible number
-    if output.is_file() or (output.is_dir() and any(output.iterdir())):
-        raise UserError(f"{output} exists already; choose another --output")
     in_file = {members.config.names_in_file.get(name, name): value for name, value in resized.items()}
     config = read_json(folder / "config.json") | in_file
-    left_out: tuple[str, ...] = NOT_COMPANIONS
     encoder = members.models[BertModel]
     stored = without_constants(stored, encoder.tensor_names)
     if encoder_only:
         named = encoder_tensors(stored, folder, encoder.tensor_names).items()
         stored = {name_in_file(name, encoder.tensor_names): tensor for name, tensor in named}
         config["architectures"] = [encoder.__name__]
-        left_out += (TASK_FILE,)
     for tensor in stored.values():
         check_type(tensor)
     types = {tensor.dtype for tensor in stored.values()}
     config["dtype"] = dtype or next(name for name, code in DTYPES.items() if code in types)  # the widest
-    with atomic_folder(output) as unfinished:
-        for path in folder.iterdir():
-            if path.suffix in COMPANIONS and path.name not in left_out:
-                shutil.copyfile(path, unfinished / path.name)
-        if (folder / POOLING_FOLDER).is_dir():
-            shutil.copytree(folder / POOLING_FOLDER, unfinished / POOLING_FOLDER)
-        tensors = {name: tensor.read() for name, tensor in stored.items()}
-        if positions is not None:
-            for name in [name for name in tensors if name.endswith(POSITION_TABLE)]:
-                tensors[name] = np.resize(tensors[name], (positions, tensors[name].shape[1]))  # rows repeat
-        with replacing_weights(unfinished, tensors, config["dtype"], max_shard_size):
-            write_json(unfinished / "config.json", config)
+    return config, stored
+
+
+def _copy_companions(folder: Path, output: Path, left_out: Sequence[str]) -> None:
+    """Copy what a model's folder has besides the model, but not the files of these names."""
+    for path in folder.iterdir():
+        if path.suffix in COMPANIONS and path.name not in left_out:
+            shutil.copyfile(path, output / path.name)
+    if (folder / POOLING_FOLDER).is_dir():
+        shutil.copytree(folder / POOLING_FOLDER, output / POOLING_FOLDER)

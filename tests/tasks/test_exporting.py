@@ -6,11 +6,18 @@ import pytest
 from model_files import split_model
 from safetensors.numpy import load_file, save_file
 
+from minibert.arrays import to_numpy
 from minibert.bert import BertConfig, BertForPreTraining, BertModel
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification, SentenceEncoder
 from minibert.tasks import export
 from minibert.text import BertTokenizer
+from minibert.variants.electra import ElectraConfig
+from minibert.variants.electra_training import (
+    GENERATOR,
+    ElectraGeneratorAndDiscriminator,
+    generator_config,
+)
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] the river is long".split()
 CONFIG = BertConfig(
@@ -144,3 +151,17 @@ def test_what_cannot_be_exported_leaves_nothing_behind(folder, tmp_path):
     refused("'cls.predictions.bias' has type I64, expected F64", folder, new)
     (folder / "config.json").write_text('{"model_type": "gpt2"}')
     refused("model_type is 'gpt2'", folder, new)
+
+
+def test_an_electra_takes_its_generator_along(tmp_path):
+    config = ElectraConfig.from_dict(CONFIG.to_dict() | {"embedding_size": 6})
+    both = ElectraGeneratorAndDiscriminator(config, generator_config(config, 0.5), seed=3)
+    both.save_pretrained(tmp_path / "both")
+    export(tmp_path / "both", tmp_path / "short", positions=8)
+    one, other = (ElectraGeneratorAndDiscriminator.from_pretrained(tmp_path / n) for n in ("both", "short"))
+    assert other.config.max_position_embeddings == other.generator.config.max_position_embeddings == 8
+    for (name, before), (_, after) in zip(one.named_parameters(), other.named_parameters(), strict=True):
+        before = to_numpy(before.value)
+        np.testing.assert_array_equal(to_numpy(after.value), before[:8] if "position" in name else before)
+    export(tmp_path / "both", tmp_path / "encoder", encoder_only=True)
+    assert not (tmp_path / "encoder" / GENERATOR).exists()
