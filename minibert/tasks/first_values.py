@@ -69,39 +69,51 @@ def _different_layers(model: BertPretrainedModel) -> list[BertLayer]:
 
 
 def look_at_neighbours(model: BertPretrainedModel) -> None:
-    """Set the parameters such that each head of a new model looks at one neighbour: `OFFSETS`, in turn.
+    """Set the parameters such that half of a new model's heads look at one neighbour each: `OFFSETS`, in turn.
 
-    Position p becomes a point on D/2 circles, on which it moves with the angular frequencies ω:
+    Position p becomes a point on n circles, on which it moves with the angular frequencies ω:
 
-        (sin ω p, cos ω p)   for ω = 100^(−2i/E), i = 0, 1, …, D/2 − 1
+        (sin ω p, cos ω p)   for ω = 100^(−2i/E), i = 0, 1, …, n − 1
 
     A query reads these numbers from the position embedding, and a key reads them turned by the angle ω o. So
     their product is Σ cos ω (p − p′ − o), which is largest for the position p′ = p − o. Random values are
     added to both matrices, as to all others.
 
-    Without this, a head has to find its place among all positions by learning. Its query and its key then
+    These 2n numbers of a vector, a quarter of it at most, are spread over all heads. There, words and token
+    types begin with 0. Otherwise a query would fit the key of the same word best, and the head would look at
+    its own position. The other heads begin with random numbers, and have to find what to look at.
+
+    Without this, every head has to find its place among all positions by learning. Its query and its key then
     learn from each other, and both begin as noise.
 
     Raises UserError for a model without position embeddings.
     """
-    config = model.config
-    if not hasattr(model.bert.embeddings, "position_embeddings"):
+    config, embeddings = model.config, model.bert.embeddings
+    if not hasattr(embeddings, "position_embeddings"):
         raise UserError(
             f"models of type {config.model_type!r} have no table of positions, in which heads could look; "
             "set attention_initializer to normal"
         )
-    size, width = config.hidden_size, config.embedding_size
-    pairs = min(size // config.num_attention_heads, width) // 2
-    waves = config.initializer_range * sinusoids(config.max_position_embeddings, width, LONGEST_WAVE)
-    positions = model.bert.embeddings.position_embeddings.weight
-    positions.value[...] = model.device.asarray(waves, dtype=model.dtype)
-    frequencies = LONGEST_WAVE ** (-2 * np.arange(pairs) / width)  # ω
+    size = config.hidden_size
+    width = min(size, config.embedding_size)
+    circles = min(size // config.num_attention_heads // 2, max(width // 8, 1))
+    columns = (np.arange(circles)[:, None] * (width // max(circles, 1)) + [0, 1]).reshape(-1)  # (2n,)
+    frequencies = LONGEST_WAVE ** (-2 * np.arange(circles) / width)  # ω (n,)
+    positions = np.zeros((config.max_position_embeddings, config.embedding_size))
+    positions[:, columns] = sinusoids(len(positions), width, LONGEST_WAVE)[:, : 2 * circles]
+    positions *= config.initializer_range
+    embeddings.position_embeddings.weight.value[...] = model.device.asarray(positions, dtype=model.dtype)
+    free = np.isin(np.arange(config.embedding_size), columns, invert=True)  # (E,)
+    for other in ("word_embeddings", "token_type_embeddings"):
+        if table := getattr(embeddings, other, None):
+            table.weight.value *= model.device.asarray(free)
     offsets = itertools.cycle(OFFSETS)
     for layer in _different_layers(model):
         queries, keys = np.zeros((2, size, size))
-        for head in np.split(np.arange(size), config.num_attention_heads):
-            rows, columns = head[: 2 * pairs, None], np.arange(2 * pairs)
-            queries[rows, columns] = np.eye(2 * pairs)
+        heads = np.split(np.arange(size), config.num_attention_heads)
+        for head in heads[: -(-len(heads) // 2)]:
+            rows = head[: 2 * circles, None]
+            queries[rows, columns] = np.eye(2 * circles)
             keys[rows, columns] = _turn(next(offsets) * frequencies)
         _add(layer.attention.self.query, queries)
         _add(layer.attention.self.key, keys)

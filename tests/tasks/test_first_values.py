@@ -83,7 +83,7 @@ def test_word_vectors_of_another_size_are_carried_through_the_layers(config, tex
     np.testing.assert_allclose(attention.self.value.weight.value, np.eye(H), atol=1e-7)
     assert embeddings.word_embeddings.weight.value.shape == (V, size)
     queries, keys = attention.self.query.weight.value, attention.self.key.weight.value
-    assert np.linalg.matrix_rank(queries, tol=1e-3) == min(H // 2, size) and abs(keys).max() <= 1 + 1e-6
+    assert np.linalg.matrix_rank(queries, tol=1e-3) == 2 * (min(size, H) // 8) and abs(keys).max() <= 1 + 1e-6
 
 
 def test_heads_that_look_at_neighbours(device, config):
@@ -97,20 +97,51 @@ def test_heads_that_look_at_neighbours(device, config):
     matrices = {
         f"bert.encoder.layer.{i}.attention.self.{m}.weight" for i in range(2) for m in ("query", "key")
     }
-    assert changed == {"bert.embeddings.position_embeddings.weight"} | matrices
+    tables = {f"bert.embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type")}
+    assert changed == tables | matrices
+
+
+def test_half_of_the_heads_look_at_a_neighbour_whatever_the_words_are(config, texts):
+    """Words that recur, and two segments. Two of four heads in two layers look at the four offsets."""
+    config = config.replace(num_attention_heads=4, hidden_size=128, max_position_embeddings=64)
+    model = BertForPreTraining(config, dtype="float64", seed=1)
+    model.eval()
+    count_words(model, texts)
+    look_at_neighbours(model)
+    length = 24
+    rows = np.random.default_rng(0).integers(10, 16, (8, length))
+    types = np.tile(np.arange(length) > 10, (8, 1))
+    outputs, _ = model.forward(rows, token_type_ids=types, return_attentions=True)
+    inner, offsets = np.arange(length)[3:-3], iter(OFFSETS)
+    for layer, share in zip(outputs.attentions, (0.9, 0.6), strict=True):  # (B, A, S, S)
+        for head in range(2):
+            best = layer[:, head].argmax(axis=-1)[:, inner]
+            assert np.mean(inner - best == next(offsets)) > share
+        assert layer[:, 2:].max() < 0.5
 
 
 def test_the_query_of_each_position_fits_the_key_of_its_neighbour_best(config):
-    """With positions alone and without the random part; two heads in two layers look at four offsets."""
-    model = BertForPreTraining(config.replace(initializer_range=1e-9), dtype="float64")
+    """With positions alone and without the random part; one of two heads in four layers looks somewhere."""
+    config = config.replace(initializer_range=1e-9, num_hidden_layers=4)
+    model = BertForPreTraining(config, dtype="float64")
     look_at_neighbours(model)
     positions = model.bert.embeddings.position_embeddings.weight.value * 1e9  # (S, H)
     found = []
     for layer in model.bert.encoder.layer:
         queries = positions @ layer.attention.self.query.weight.value.T
         keys = positions @ layer.attention.self.key.weight.value.T
-        for head in range(2):
-            columns = slice(head * H // 2, (head + 1) * H // 2)
-            best = (queries[:, columns] @ keys[:, columns].T).argmax(axis=1)
-            found.append(set((np.arange(16) - best)[3:-3].tolist()))
+        looks, idle = slice(0, H // 2), slice(H // 2, H)
+        best = (queries[:, looks] @ keys[:, looks].T).argmax(axis=1)
+        found.append(set((np.arange(16) - best)[3:-3].tolist()))
+        assert np.abs(queries[:, idle]).max() < 1e-6
     assert found == [{offset} for offset in OFFSETS]
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (8, 8), (2, 1), (64, 3)])
+def test_heads_of_any_size(sizes):
+    hidden, heads = sizes
+    config = BertConfig(hidden_size=hidden * (3 if heads == 3 else 1), num_attention_heads=heads)
+    config = config.replace(num_hidden_layers=2, intermediate_size=8, vocab_size=V)
+    model = BertForPreTraining(config)
+    look_at_neighbours(model)
+    assert np.isfinite(to_numpy(model.bert.embeddings.position_embeddings.weight.value)).all()
