@@ -69,7 +69,7 @@ def _different_layers(model: BertPretrainedModel) -> list[BertLayer]:
 
 
 def look_at_neighbours(model: BertPretrainedModel) -> None:
-    """Set the parameters such that half of a new model's heads look at one neighbour each: `OFFSETS`, in turn.
+    """Set the parameters such that half of the heads look at one neighbour each: `OFFSETS`, in turn.
 
     Position p becomes a point on n circles, on which it moves with the angular frequencies ω:
 
