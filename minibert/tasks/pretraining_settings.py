@@ -321,11 +321,6 @@ class PretrainSettings(RunSettings):
         """The settings of a new model, with the usual ones where nothing is given."""
         unsaid = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
         self._check_known(self._config_fields(), self.variant)
-        if self.attention_initializer == "neighbours" and not self._has_position_table():
-            raise UserError(
-                f"models of type {self.variant!r} have no table of positions, in which heads could look for "
-                "neighbours; set attention_initializer to normal"
-            )
         return self.replace(**unsaid, **self._decided(self.variant))
 
     def _check_known(self, known: set[str], variant: str) -> None:
@@ -334,8 +329,21 @@ class PretrainSettings(RunSettings):
             if getattr(self, name) is not None and name not in known:
                 raise UserError(f"{name} is no setting of models of type {variant!r}; leave it out")
 
-    def _has_position_table(self) -> bool:
-        return self.family.position_table or self.positions == "learned"
+    def _check_effects(self, variant: str) -> None:
+        """Raise UserError for a setting that would change nothing."""
+        members, models = FAMILIES[variant], f"models of type {variant!r}"
+        in_vain: dict[str, str] = {}
+        if self._predicts(variant) != "masked":
+            in_vain |= dict.fromkeys(("mask_shares", "whole_word_masking"), "no tokens are masked")
+        if not members.together:
+            in_vain["generator_share"] = f"{models} have no generator"
+        if not members.position_table and self.positions != "learned":
+            in_vain["position_initializer"] = f"{models} have no table of positions"
+            in_vain["attention_initializer"] = f"{in_vain['position_initializer']}, in which heads could look"
+        defaults = {field.name: field.default for field in fields(self)}
+        for name, reason in in_vain.items():
+            if (value := getattr(self, name)) != (default := defaults[name]):
+                raise UserError(f"{name} is {value!r}, but {reason}; leave it out, or set it to {default!r}")
 
     def _check_teacher(self, teacher: str) -> None:
         """Raise UserError if this is no model that sees both sides of a masked word."""
@@ -369,6 +377,7 @@ class PretrainSettings(RunSettings):
 
     def _decided(self, variant: str) -> dict[str, Any]:
         """What the variant decides unless it is given."""
+        self._check_effects(variant)
         lowercase = chosen_lowercase(variant, self.lowercase)
         return {"variant": variant, "lowercase": lowercase, "nsp": self._learns_pairs(variant)}
 

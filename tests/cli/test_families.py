@@ -215,7 +215,18 @@ def test_two_ideas_that_came_later(corpus):
         ("--variant roberta --normalisation pre", "normalisation is no setting of models of type 'roberta'"),
         ("--mask-shares 80 30", "mask_shares is 80 30; expected three percentages"),
         ("--variant gpt", "variant"),
-        ("--variant xlnet --attention-initializer neighbours", "have no table of positions"),
+        ("--variant xlnet --attention-initializer neighbours", "have no table of positions, in which heads"),
+        (
+            "--variant xlnet --position-initializer sinusoidal",
+            "'sinusoidal', but models of type 'xlnet' have no",
+        ),
+        ("--variant minibert-modern --position-initializer sinusoidal", "have no table of positions; leave"),
+        ("--variant albert --generator-share 0.5", "models of type 'albert' have no generator; leave it out"),
+        (
+            "--objective left-to-right --mask-shares 100 0 0",
+            "no tokens are masked; leave it out, or set it to",
+        ),
+        ("--variant xlnet --whole-word-masking", "whole_word_masking is True, but no tokens are masked"),
     ],
 )
 def test_settings_that_do_not_go_together(corpus, capsys, flags, message):
