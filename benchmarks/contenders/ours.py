@@ -9,7 +9,7 @@ from benchmarks import inputs, operations, products, texts
 from benchmarks.worker import Contender
 from minibert import BertConfig, BertForPreTraining, BertModel, BertTokenizer, ops
 from minibert.devices import describe_processor
-from minibert.text import RobertaTokenizer
+from minibert.text import AlbertTokenizer, RobertaTokenizer
 from minibert.train import AdamW
 from minibert.train.metrics import as_float, peak_memory
 from minibert.train.step import TrainingStep
@@ -102,7 +102,7 @@ def inference(folder: str, batch_size: int, length: int) -> Contender:
 def tokenizer(kind: str, vocabulary: str, text: str, pieces: int) -> Contender:
     """``encode`` one piece of a text after the other; afterwards ``digest`` of the ids of all."""
     pieces_of_text = texts.text_pieces(text, pieces)
-    kinds = {"BertTokenizer": BertTokenizer, "RobertaTokenizer": RobertaTokenizer}
+    kinds = {one.__name__: one for one in (BertTokenizer, RobertaTokenizer, AlbertTokenizer)}
     tokenizer = kinds[kind].from_pretrained(vocabulary)
 
     def digest() -> str:

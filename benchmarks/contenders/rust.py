@@ -1,5 +1,7 @@
 """Hugging Face's ``tokenizers``, written in Rust. Its threads are set by the environment."""
 
+from pathlib import Path
+
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE, WordPiece
 from tokenizers.trainers import WordPieceTrainer
@@ -15,6 +17,8 @@ def tokenizer(kind: str, vocabulary: str, text: str, pieces: int) -> Contender:
     pieces_of_text = texts.text_pieces(text, pieces)
     if kind == "RobertaTokenizer":
         tokenizer = _roberta(RobertaTokenizer.from_pretrained(vocabulary))
+    elif kind == "AlbertTokenizer":
+        tokenizer = Tokenizer.from_file(str(Path(vocabulary) / "tokenizer.json"))
     else:
         tokenizer = _bert(WordPiece(BertTokenizer.from_pretrained(vocabulary).vocab, unk_token="[UNK]"))
 

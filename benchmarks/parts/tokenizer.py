@@ -11,12 +11,13 @@ from benchmarks.parts.common import OURS, RUST, add_text, find_text, missing_lin
 from benchmarks.results import paragraph, ratio, table
 from benchmarks.texts import documents, text_pieces
 from minibert import UserError
-from minibert.text import BertTokenizer, RobertaTokenizer
+from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer
 
 VOCAB_SIZE = 8192
-KINDS: dict[str, tuple[str, type[BertTokenizer] | type[RobertaTokenizer]]] = {  # by case
+KINDS: dict[str, tuple[str, type[BertTokenizer | RobertaTokenizer | AlbertTokenizer]]] = {  # by case
     "tokenizer": ("WordPiece", BertTokenizer),
     "byte-level BPE": ("byte-level BPE", RobertaTokenizer),
+    "unigram": ("unigram", AlbertTokenizer),
 }
 
 

@@ -276,9 +276,14 @@ class _Learner:
         self._keep(kept)
 
     def result(self) -> list[tuple[str, float]]:
-        """The pieces with their scores, most probable first."""
-        order = np.lexsort((self.pieces, -self.scores))
-        return [(str(self.pieces[i]), float(self.scores[i])) for i in order]
+        """The pieces with their scores, most probable first.
+
+        The scores have 6 decimals, since not every reader of JSON gets the last of 17 digits right (serde in
+        Rust does not). One that is off decides otherwise between segmentations of the same probability.
+        """
+        scores = self.scores.round(6)
+        order = np.lexsort((self.pieces, -scores))
+        return [(str(self.pieces[i]), float(scores[i])) for i in order]
 
     def _keep(self, kept: np.ndarray) -> None:
         if not kept.all():
