@@ -28,12 +28,13 @@ class Results:
     def __init__(self, folder: Path, machine: str = "cpu", program: str = "benchmarks"):
         self.folder, self.machine, self.program = folder, machine, program
         self.path = folder / f"{machine}.json"
-        self.parts: dict[str, dict[str, dict[str, Any]]] = (
-            read_json(self.path, "file of results") if self.path.exists() else {}
-        )
+        self.parts = self._read()
+
+    def _read(self) -> dict[str, dict[str, dict[str, Any]]]:
+        return read_json(self.path, "file of results") if self.path.exists() else {}
 
     def save(self, part: str, case: str, record: Mapping[str, Any], threads: int) -> None:
-        """Add a record, and with it when, where and by which command it came about."""
+        """Add a record to those in the file, and with it when, where and by which command it came about."""
         origin = {
             "when": datetime.now().astimezone().isoformat(timespec="seconds"),
             "command": shlex.join(["python", "-m", self.program, *sys.argv[1:]]),
@@ -41,6 +42,7 @@ class Results:
             "machine": describe_machine(),
             "versions": versions(),
         }
+        self.parts = self._read()  # another process may have measured something meanwhile
         self.parts.setdefault(part, {})[case] = {**record, "origin": origin}
         write_json(self.path, self.parts)
 

@@ -123,8 +123,10 @@ def test_a_report_is_made_of_whatever_was_measured(tmp_path, capsys):
 
 
 def test_a_new_record_replaces_only_its_own_case(tmp_path):
-    Results(tmp_path).save("memory", "tiny", {"bytes": {"minibert": 1}}, threads=2)
+    beside = Results(tmp_path)  # of a process that measures at the same time
+    beside.save("memory", "tiny", {"bytes": {"minibert": 1}}, threads=2)
     Results(tmp_path).save("memory", "mini", {"bytes": {"minibert": 2}}, threads=2)
+    beside.save("scaling", "batch", {"seconds": {}}, threads=2)
     Results(tmp_path).save("memory", "tiny", {"bytes": {"minibert": 3}}, threads=1)
     stored = json.loads((tmp_path / "cpu.json").read_text())
     assert stored["memory"]["tiny"]["bytes"] == {"minibert": 3}
