@@ -185,7 +185,7 @@ class PretrainSettings(RunSettings):
     attention_initializer: str = setting(
         "normal",
         "Model",
-        "initial queries and keys, random like the other weights or such that each head looks at a neighbour",
+        "initial queries and keys, random like the others or such that half of the heads look at a neighbour",
         choices=("normal", "neighbours"),
     )
     position_initializer: str = setting(
