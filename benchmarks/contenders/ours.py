@@ -7,9 +7,8 @@ import threadpoolctl
 
 from benchmarks import inputs, operations, products, texts
 from benchmarks.worker import Contender
-from minibert import BertConfig, BertForPreTraining, BertModel, BertTokenizer, ops
+from minibert import BertConfig, BertForPreTraining, BertModel, BertTokenizer, open_tokenizer, ops
 from minibert.devices import describe_processor
-from minibert.text import AlbertTokenizer, RobertaTokenizer
 from minibert.train import AdamW
 from minibert.train.metrics import as_float, peak_memory
 from minibert.train.step import TrainingStep
@@ -102,8 +101,7 @@ def inference(folder: str, batch_size: int, length: int) -> Contender:
 def tokenizer(kind: str, vocabulary: str, text: str, pieces: int) -> Contender:
     """``encode`` one piece of a text after the other; afterwards ``digest`` of the ids of all."""
     pieces_of_text = texts.text_pieces(text, pieces)
-    kinds = {one.__name__: one for one in (BertTokenizer, RobertaTokenizer, AlbertTokenizer)}
-    tokenizer = kinds[kind].from_pretrained(vocabulary)
+    tokenizer = open_tokenizer(vocabulary)  # of this kind, as the folder says
 
     def digest() -> str:
         return texts.digest(ids for piece in pieces_of_text for ids in tokenizer.token_ids_batch(piece))
