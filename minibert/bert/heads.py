@@ -47,7 +47,6 @@ class BertLMPredictionHead(Module):
         self.transform = BertPredictionHeadTransform(config)
         self.bias = Parameter((config.vocab_size,), init="zeros", decay=False)
         self._decoder_weight = word_weight
-        self._loss_epsilon = config.loss_denominator_epsilon
 
     def forward(self, hidden: Array, positions: Array) -> tuple[Array, Cache]:
         """Scores of every word: hidden (B, S, H), N flat positions b·S + s → logits (N, V)."""
@@ -73,7 +72,7 @@ class BertLMPredictionHead(Module):
             self.bias.value,
             targets.labels,
             targets.weights,
-            targets.denominator + self._loss_epsilon,
+            targets.denominator,
         )
         return loss, Cache(self, rows_cache, loss_cache)
 

@@ -193,7 +193,7 @@ class BertForPreTraining(BertPretrainedModel):
         shape, masked_lm, next_sentence = inputs.attention_mask.shape, None, None
         if labels is not None:
             masked_lm = masked_lm_targets(self.config, self.dtype, labels, shape, predictions)
-            masked_lm = masked_lm.divided_by(mlm_denominator)
+            masked_lm = masked_lm.divided_by(mlm_denominator, self.config.loss_denominator_epsilon)
         if next_sentence_label is not None:
             next_sentence = class_targets(
                 "next_sentence_label", next_sentence_label, shape[:1], 2, self.dtype

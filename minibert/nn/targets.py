@@ -24,11 +24,10 @@ class Targets:
     weights: Array
     denominator: Array
 
-    def divided_by(self, denominator: float | None) -> "Targets":
-        """These targets with another denominator, if one is given (0 means: there are no targets)."""
-        if denominator is None:
-            return self
-        return replace(self, denominator=np.asarray(denominator or 1, self.denominator.dtype))
+    def divided_by(self, denominator: float | None, epsilon: float = 0.0) -> "Targets":
+        """The same targets, divided by this number if one is given (0, no targets, is 1), plus epsilon."""
+        chosen = self.denominator if denominator is None else denominator or 1
+        return replace(self, denominator=np.asarray(chosen + epsilon, self.denominator.dtype))
 
 
 def class_targets(name: str, labels: Any, shape: tuple[int, ...], num_classes: int, dtype: str) -> Targets:

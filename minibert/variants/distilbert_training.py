@@ -120,12 +120,7 @@ class MaskedWordDistillation(Module):
         real = targets.weights[:, None] > 0  # the teacher agrees about rows that only fill up the shape
         its_logits = xp.where(real, its_logits, logits)
 
-        mlm_loss, mlm_cache = ops.cross_entropy(
-            logits,
-            targets.labels,
-            targets.weights,
-            targets.denominator + self.student.config.loss_denominator_epsilon,
-        )
+        mlm_loss, mlm_cache = ops.cross_entropy(logits, targets.labels, targets.weights, targets.denominator)
         soft_loss, soft_cache = ops.soft_cross_entropy(
             logits, its_logits, self.temperature, targets.denominator
         )

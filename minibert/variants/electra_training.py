@@ -154,12 +154,7 @@ class ElectraGeneratorAndDiscriminator(Module):
             inputs.masked, context=context.inside("generator.bert")
         )
         logits, head_cache = predictions.forward(encoded.last_hidden_state, targets.positions)  # (N, V)
-        mlm_loss, mlm_cache = ops.cross_entropy(
-            logits,
-            targets.labels,
-            targets.weights,
-            targets.denominator + self.generator.config.loss_denominator_epsilon,
-        )
+        mlm_loss, mlm_cache = ops.cross_entropy(logits, targets.labels, targets.weights, targets.denominator)
         key = context.dropout_key(1.0)
         drawn = ops.sample_classes(logits, WHILE_MEASURING if key is None else key)
         filled_in, replaced = _fill_in(inputs.masked.input_ids, targets, drawn)

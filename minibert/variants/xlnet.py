@@ -127,7 +127,8 @@ class XLNetLMHeadModel(_XLNet, BertForMaskedLM):
         if labels.shape != shape:
             raise UserError(f"labels has shape {labels.shape}; expected {shape}, a label for each prediction")
         targets = masked_lm_targets(self.config, self.dtype, labels, shape, predictions)
-        return replace(inputs, masked_lm=targets.divided_by(mlm_denominator))
+        targets = targets.divided_by(mlm_denominator, self.config.loss_denominator_epsilon)
+        return replace(inputs, masked_lm=targets)
 
 
 class XLNetForSequenceClassification(_XLNet, BertForSequenceClassification):

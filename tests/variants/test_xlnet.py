@@ -1,5 +1,6 @@
 """XLNet: what its two streams see, what padding and positions do, batches that do not fit, folders."""
 
+import dataclasses
 import json
 import warnings
 
@@ -224,6 +225,15 @@ def test_nothing_is_left_of_a_cache():
     _, cache = model.forward(**BATCH, **ORDERS)
     model.backward(cache)
     assert "spent" in repr(cache)
+
+
+def test_epsilon_is_added_to_the_number_of_predictions():
+    plain, larger = (
+        xlnet.XLNetLMHeadModel(dataclasses.replace(CONFIG, loss_denominator_epsilon=epsilon), dtype="float64")
+        for epsilon in (0.0, 0.5)
+    )
+    losses = [float(model.forward(**BATCH, **ORDERS)[0].loss) for model in (plain, larger)]
+    assert losses[1] == pytest.approx(losses[0] * 5 / 5.5, rel=1e-12)
 
 
 def test_micro_batches_add_up(device):
