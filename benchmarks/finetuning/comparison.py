@@ -15,7 +15,7 @@ from benchmarks.finetuning.figures import (
     score,
     spread,
 )
-from benchmarks.finetuning.runs import BUDGETS, DATA_SETS, RUNS, STARTS
+from benchmarks.finetuning.runs import BUDGETS, DATA_SETS, RUNS, STARTS, data_set
 from benchmarks.parts.common import BLUE, GREY, new_axes, save_figure
 from benchmarks.results import paragraph, table
 from minibert.settings import read_settings
@@ -50,7 +50,8 @@ def compared(recipe: str) -> tuple[str, str]:
     """The title and the score of a data set; BLiMP's pairs are judged without any fine-tuning."""
     if recipe == "blimp":
         return "BLiMP, nothing fine-tuned", "accuracy"
-    return DATA_SETS[recipe].title, DATA_SETS[recipe].metric
+    data = data_set(recipe)
+    return data.title, data.metric
 
 
 # -- BLiMP -------------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ def plot(records: Mapping[str, Record], path: Path) -> None:
         return
     figure, ((*axes,),) = new_axes(2.6 * len(shown), 3.2, ncols=len(shown), squeeze=False)
     for one, recipe in zip(axes, shown, strict=True):
-        data = DATA_SETS[recipe]
+        data = data_set(recipe)
         one.set_title(f"{data.title}: {NAMES.get(data.metric, data.metric)}", fontsize=10)
         one.set_xticks(range(len(STARTS)), [title.replace(" ", "\n", 1) for title in TITLES.values()])
         one.set_xlim(-0.6, len(STARTS) - 0.4)

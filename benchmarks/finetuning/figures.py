@@ -43,6 +43,7 @@ AIMS = {
     ("squad", "f1"): Aim(65),
     ("mrpc-pretrained", "f1"): Aim(82, on="dev"),
     ("stsb-pretrained", "spearman"): Aim(75, on="dev"),
+    ("stsb-cosine-pretrained", "spearman"): Aim(75, on="dev"),
     ("blimp-pretrained", "accuracy"): Aim(65),
     ("sst2-mini", "accuracy"): Aim(85, on="dev"),
 }

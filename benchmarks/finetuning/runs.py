@@ -49,12 +49,16 @@ DATA_SETS = {
 }
 
 
+def data_set(name: str) -> DataSet:
+    """The data set that the name of a run begins with."""
+    return DATA_SETS[name.split("-")[0]]
+
+
 def finetune(
     name: str, about: str, flags: str, minutes: float, *, model: str = "$encoder", needs: tuple[str, ...] = ()
 ) -> Run:
     """Fine-tune on the data set that the name begins with, and measure the best model on its test file."""
-    recipe = name.split("-")[0]
-    data = DATA_SETS[recipe]
+    recipe, data = name.split("-")[0], data_set(name)
     dev = f" --dev {data.dev}" if data.dev else ""
     learn = f"minibert finetune --recipe {recipe} --train {data.train}{dev} --model {model} {flags}"
     commands = (
@@ -199,6 +203,7 @@ BUDGETS = {
     "cola": ("all", "--epochs 3", 1.5),
     "mrpc": ("all", "--epochs 3", 1.9),
     "stsb": ("all, both texts read together", "--epochs 3", 1.7),
+    "stsb-cosine": ("all, cosine of two vectors", "--task similarity --epochs 3", 1.7),
     "wnut17": ("all, softmax", "--epochs 5", 1.8),
 }
 ALIKE = "--learning-rate 2e-4 --dropout 0.1 --restarts 3"
