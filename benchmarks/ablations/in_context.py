@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from examples.elmo import BidirectionalLM
 from minibert.arrays import to_numpy
 from minibert.data import open_corpus
 from minibert.data.randomness import scalar_generator
@@ -13,6 +14,7 @@ from minibert.data.tasks.feature_batches import ordered_batches
 from minibert.data.tasks.features import Feature
 from minibert.errors import UserError
 from minibert.tasks.embed import TextEncoder
+from minibert.text import PretrainedTokenizer
 from minibert.text.normalise import Normaliser
 
 BATCH_SIZE = 64
@@ -78,41 +80,30 @@ def _sentences(
             yield sentence, found
 
 
-class Encoder:
-    """A pretrained encoder; its contextual vectors are the hidden states after ``layer`` (default: the last).
+class Contextual:
+    """Vectors of words in sentences: the mean hidden state of a word's tokens, from ``_states``."""
 
-    Raises UserError if there is no such layer.
-    """
+    def __init__(self, tokenizer: PretrainedTokenizer, max_length: int):
+        self.tokenizer, self.max_length = tokenizer, max_length
 
-    def __init__(self, folder: str | Path, layer: int | None = None):
-        self.text_encoder = TextEncoder.open(folder)
-        self.tokenizer, self.model = self.text_encoder.tokenizer, self.text_encoder.model
-        self.layers = self.model.config.num_hidden_layers
-        self.layer = self.layers if layer is None else layer
-        if not 0 <= self.layer <= self.layers:
-            raise UserError(f"{folder}: there is no layer {layer}; expected 0 (embeddings) to {self.layers}")
+    def _states(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """A batch of sentences (B, S) → hidden states (B, S, H)."""
+        raise NotImplementedError
 
     def knows(self, word: str) -> bool:
         """Whether the vocabulary can spell the word."""
         ids = self.tokenizer.word_token_ids(word)
         return bool(ids) and self.tokenizer.unk_id not in ids
 
-    def input_embeddings(self, words: Sequence[str]) -> np.ndarray:
-        """Rows of the table of word embeddings, of several subwords the mean: (N, H)."""
-        table = to_numpy(self.model.embeddings.word_embeddings.weight.value)
-        return np.stack([table[self.tokenizer.word_token_ids(word)].mean(axis=0) for word in words])
-
     def contextual(self, uses: Sequence[Use]) -> np.ndarray:
         """The hidden states of the words in their sentences, of several subwords the mean: (N, H)."""
         rows = [self._row(use) for use in uses]
         features = [Feature(inputs, index) for index, (inputs, _) in enumerate(rows)]
-        found = np.empty((len(uses), self.model.config.hidden_size), np.float32)
+        found: dict[int, np.ndarray] = {}
         for indices, batch in ordered_batches(features, BATCH_SIZE, self.tokenizer.pad_id):
-            outputs, _ = self.model.forward(**batch, return_hidden_states=True)
-            hidden = to_numpy(outputs.hidden_states[self.layer])  # (B, S, H)
-            for index, states in zip(indices, hidden, strict=True):
+            for index, states in zip(indices, self._states(batch), strict=True):
                 found[index] = states[rows[index][1]].mean(axis=0)
-        return found
+        return np.stack([found[index] for index in range(len(uses))])
 
     def mean_contextual(self, uses: Mapping[str, Sequence[Use]]) -> np.ndarray:
         """The mean over the uses of each word, of which there must be some: (N, H)."""
@@ -125,8 +116,44 @@ class Encoder:
         ids, spans = self.tokenizer.token_ids_with_spans(use.text)
         inside = [i for i, (start, stop) in enumerate(spans) if start < use.stop and stop > use.start]
         first, after = inside[0], inside[-1] + 1
-        cut = max(0, after - (self.text_encoder.max_length - 2))
-        kept = ids[cut : cut + self.text_encoder.max_length - 2]
+        cut = max(0, after - (self.max_length - 2))
+        kept = ids[cut : cut + self.max_length - 2]
         input_ids, types = self.tokenizer.with_special_tokens(kept)
         inputs = {"input_ids": np.array(input_ids, np.int32), "token_type_ids": np.array(types, np.int32)}
         return inputs, slice(1 + max(first - cut, 0), 1 + after - cut)
+
+
+class Encoder(Contextual):
+    """A pretrained encoder; its contextual vectors are the hidden states after ``layer`` (default: the last).
+
+    Raises UserError if there is no such layer.
+    """
+
+    def __init__(self, folder: str | Path, layer: int | None = None):
+        text_encoder = TextEncoder.open(folder)
+        super().__init__(text_encoder.tokenizer, text_encoder.max_length)
+        self.model = text_encoder.model
+        self.layers = self.model.config.num_hidden_layers
+        self.layer = self.layers if layer is None else layer
+        if not 0 <= self.layer <= self.layers:
+            raise UserError(f"{folder}: there is no layer {layer}; expected 0 (embeddings) to {self.layers}")
+
+    def input_embeddings(self, words: Sequence[str]) -> np.ndarray:
+        """Rows of the table of word embeddings, of several subwords the mean: (N, H)."""
+        table = to_numpy(self.model.embeddings.word_embeddings.weight.value)
+        return np.stack([table[self.tokenizer.word_token_ids(word)].mean(axis=0) for word in words])
+
+    def _states(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        outputs, _ = self.model.forward(**batch, return_hidden_states=True)
+        return to_numpy(outputs.hidden_states[self.layer])
+
+
+class LstmEncoder(Contextual):
+    """LSTMs that read from both sides (``examples/elmo.py``): the states of their last layer."""
+
+    def __init__(self, model: BidirectionalLM, tokenizer: PretrainedTokenizer, max_length: int):
+        super().__init__(tokenizer, max_length)
+        self.model = model
+
+    def _states(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        return self.model.hidden_states(batch["input_ids"], batch["attention_mask"])[-1]

@@ -1,4 +1,4 @@
-"""Word vectors: Word2Vec, the input embeddings of a pretrained encoder, and its contextual vectors."""
+"""Word vectors: Word2Vec, LSTMs, the input embeddings of a pretrained encoder, and its contextual vectors."""
 
 import argparse
 import math
@@ -10,30 +10,35 @@ from typing import Any
 import numpy as np
 
 from benchmarks.__main__ import positive
-from benchmarks.ablations.in_context import Encoder, Use, sample_uses
+from benchmarks.ablations.in_context import Encoder, LstmEncoder, Use, sample_uses
 from benchmarks.parts.common import BLUE, GREY, RED, new_axes, save_figure
 from benchmarks.results import paragraph, table
 from benchmarks.speedrun.tracks import SHARED, ten_million_words
+from examples import elmo
 from examples.word2vec import SkipGramSettings, WordVectors, read_text, train
 from minibert import ops
 from minibert.data.lines import read_lines
 from minibert.errors import UserError
 from minibert.settings import read_settings
 from minibert.tasks.metrics import spearman
+from minibert.text import PretrainedTokenizer
 from minibert.text.normalise import Normaliser
 
-WORD2VEC, INPUT, ALONE, SENTENCES = (
+WORD2VEC, LSTMS, INPUT, ALONE, SENTENCES = (
     "Word2Vec",
+    "LSTMs, sentences",
     "input embeddings",
     "contextual, alone",
     "contextual, sentences",
 )
-COLOURS = {WORD2VEC: GREY, INPUT: "#8fb3d9", ALONE: RED, SENTENCES: BLUE}
+COLOURS = {WORD2VEC: GREY, LSTMS: "#d9a441", INPUT: "#8fb3d9", ALONE: RED, SENTENCES: BLUE}
 PROBES = "king river music doctor war red happy walk money bread ship science".split()
 NEIGHBOURS = 5
 FEWEST = 10  # pairs without which there is no correlation
 MEANINGS = Path(__file__).with_name("meanings.toml")
 QUICK = {"size": 16, "passes": 1, "most_words": 20_000}  # settings of Word2Vec
+LSTM = {"hidden_size": 256, "steps": 3000}
+QUICK_LSTM = {"hidden_size": 8, "steps": 10, "length": 8, "batch_size": 4}
 
 Pairs = list[tuple[str, str, float]]
 
@@ -58,6 +63,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--passes", type=positive, metavar="N", help="of Word2Vec over the text")
     parser.add_argument(
+        "--lstm-steps", type=positive, metavar="N", help=f"training steps (default: {LSTM['steps']:,})"
+    )
+    parser.add_argument(
         "--text", nargs="+", metavar="PATH", help="default: the ten million words of benchmarks.speedrun"
     )
     parser.add_argument(
@@ -73,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A case for each model; Word2Vec is trained once."""
+    """A case for each model; Word2Vec and the LSTMs are trained once, those with the first model's tokens."""
     sets = read_pairs(options.pairs)
     encoders = {name: Encoder(folder, options.layer) for name, folder in map(named, options.models)}
     text = options.text or [str(ten_million_words(options.folder / "10m"))]
@@ -82,24 +90,30 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
         (QUICK if options.quick else {}) | {name: value for name, value in given.items() if value is not None}
     )
     word2vec, about = learn(text, settings)
+    lstm_settings = elmo.LstmSettings.from_dict(
+        (QUICK_LSTM if options.quick else LSTM)
+        | ({"steps": options.lstm_steps} if options.lstm_steps is not None else {})
+    )
+    lstm, about_lstm = learn_lstm(text, next(iter(encoders.values())).tokenizer, lstm_settings)
     wanted = {word for pairs in sets.values() for pair in pairs for word in pair[:2]} | {*PROBES}
     count = options.sentences or (2 if options.quick else 20)
     uses = sample_uses(text, sorted(wanted & {*word2vec.vocabulary}), count, settings.most_words)
     for name, encoder in encoders.items():
         start = time.perf_counter()
-        words = [word for word, found in uses.items() if found and encoder.knows(word)]
-        vectors = all_vectors(words, word2vec, encoder, uses)
+        words = [word for word, found in uses.items() if found and encoder.knows(word) and lstm.knows(word)]
+        vectors = all_vectors(words, word2vec, lstm, encoder, uses)
         yield (
             name,
             {
                 "word2vec": about,
+                "lstm": about_lstm,
                 "layer": encoder.layer,
                 "layers": encoder.layers,
                 "sentences": count,
                 "words": len(words),
                 "pairs": {title: correlations(pairs, words, vectors) for title, pairs in sets.items()},
                 "neighbours": nearest(words, vectors),
-                "meanings": tell_meanings_apart(word2vec, encoder),
+                "meanings": tell_meanings_apart(word2vec, lstm, encoder),
                 "seconds": time.perf_counter() - start,
             },
         )
@@ -127,18 +141,44 @@ def learn(text: Sequence[str], settings: SkipGramSettings) -> tuple[WordVectors,
     }
 
 
+def learn_lstm(
+    text: Sequence[str], tokenizer: PretrainedTokenizer, settings: elmo.LstmSettings
+) -> tuple[LstmEncoder, dict[str, Any]]:
+    """The LSTMs, and what there is to tell of their training."""
+    start, losses = time.perf_counter(), list[float]()
+
+    def tell(step: int, loss: float) -> None:
+        losses.append(loss)
+        print(f"LSTMs: step {step:,}    loss {loss:.3f}", flush=True)
+
+    rows = elmo.make_rows(text, tokenizer, settings.length)
+    model = elmo.train(rows, len(tokenizer.tokens), settings, tell)
+    return LstmEncoder(model, tokenizer, max_length=10 * settings.length), {
+        "tokens": settings.steps * settings.batch_size * settings.length,
+        "settings": settings.to_dict(),
+        "losses": losses,
+        "seconds": time.perf_counter() - start,
+    }
+
+
 def all_vectors(
-    words: Sequence[str], word2vec: WordVectors, encoder: Encoder, uses: Mapping[str, Sequence[Use]]
+    words: Sequence[str],
+    word2vec: WordVectors,
+    lstm: LstmEncoder,
+    encoder: Encoder,
+    uses: Mapping[str, Sequence[Use]],
 ) -> dict[str, np.ndarray]:
     """The vectors of the words by each method: (N, D) or (N, H). Raises UserError if there are no words."""
     if not words:
         raise UserError("no word of the pairs is known to all methods; read more of the text (--words)")
     rows = {word: row for row, word in enumerate(word2vec.vocabulary)}
+    uses = {word: uses[word] for word in words}
     return {
         WORD2VEC: word2vec.vectors[[rows[word] for word in words]],
+        LSTMS: lstm.mean_contextual(uses),
         INPUT: encoder.input_embeddings(words),
         ALONE: encoder.contextual([Use.alone(word) for word in words]),
-        SENTENCES: encoder.mean_contextual({word: uses[word] for word in words}),
+        SENTENCES: encoder.mean_contextual(uses),
     }
 
 
@@ -210,7 +250,9 @@ def nearest(words: Sequence[str], vectors: Mapping[str, np.ndarray]) -> dict[str
 # -- Two meanings ------------------------------------------------------------------------------------
 
 
-def tell_meanings_apart(word2vec: WordVectors, encoder: Encoder) -> dict[str, dict[str, Any] | None]:
+def tell_meanings_apart(
+    word2vec: WordVectors, lstm: LstmEncoder, encoder: Encoder
+) -> dict[str, dict[str, Any] | None]:
     """By method, how often a word is nearer to itself in the same meaning than in another one.
 
     A comparison takes a word in three sentences; two of them share the meaning. It counts 1 if the cosine of
@@ -233,9 +275,10 @@ def tell_meanings_apart(word2vec: WordVectors, encoder: Encoder) -> dict[str, di
     uses = {
         word: [Use.of(normaliser.words(sentence).index(word), sentence, normaliser) for sentence in each]
         for word, each in sentences.items()
-        if encoder.knows(word)
+        if encoder.knows(word) and lstm.knows(word)
     }
-    found[SENTENCES] = compare({word: encoder.contextual(each) for word, each in uses.items()})
+    for method, reader in ((LSTMS, lstm), (SENTENCES, encoder)):
+        found[method] = compare({word: reader.contextual(each) for word, each in uses.items()})
     return found
 
 
@@ -270,7 +313,8 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
     plot(cases, folder / "word_vectors.png")
     parts = [
         paragraph("""
-            *Word2Vec* is skip-gram with negative sampling (`examples/word2vec.py`). *Input embeddings* are
+            *Word2Vec* is skip-gram with negative sampling (`examples/word2vec.py`). *LSTMs* read from both
+            sides (`examples/elmo.py`); of a word the mean over *sentences* is taken. *Input embeddings* are
             rows of the encoder's table, and of a word of several subwords their mean. *Contextual* vectors
             are hidden states: of the word *alone* between [CLS] and [SEP], and the mean over *sentences* of
             the text that hold it. Spearman's correlation compares the cosines of pairs of words with people's
@@ -286,12 +330,15 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
 
 def describe(record: Mapping[str, Any]) -> str:
     """What was compared."""
-    word2vec = record["word2vec"]
+    word2vec, lstm = record["word2vec"], record["lstm"]
+    sizes = lstm["settings"]
     return paragraph(f"""
         Word2Vec read {word2vec["settings"]["passes"]} × {word2vec["words"]:,} words
         ({", ".join(word2vec["text"])}), of which {word2vec["vocabulary"]:,} are different, and its vectors
-        have {word2vec["settings"]["size"]} numbers; its loss ended at {word2vec["losses"][-1]:.3f}. Hidden
-        states are those after layer {record["layer"]} of {record["layers"]}, from at most
+        have {word2vec["settings"]["size"]} numbers; its loss ended at {word2vec["losses"][-1]:.3f}. The LSTMs
+        ({sizes["num_hidden_layers"]} layers of {sizes["hidden_size"]} in each direction) read
+        {lstm["tokens"] / 1e6:.1f} million tokens; their loss ended at {lstm["losses"][-1]:.3f}. Hidden
+        states are those after layer {record["layer"]} of {record["layers"]}. Means are over at most
         {record["sentences"]} sentences per word. All methods know {record["words"]:,} words of the sets,
         among which the nearest are looked for.""")
 

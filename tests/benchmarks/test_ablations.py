@@ -7,8 +7,9 @@ import pytest
 
 from benchmarks.ablations import word_vectors
 from benchmarks.ablations.__main__ import main
-from benchmarks.ablations.in_context import Encoder, Use, sample_uses
-from benchmarks.ablations.word_vectors import ALONE, INPUT, SENTENCES, WORD2VEC
+from benchmarks.ablations.in_context import Encoder, LstmEncoder, Use, sample_uses
+from benchmarks.ablations.word_vectors import ALONE, INPUT, LSTMS, SENTENCES, WORD2VEC
+from examples import elmo
 from examples.word2vec import WordVectors
 from minibert import BertConfig, BertModel, BertTokenizer
 from minibert.errors import UserError
@@ -112,6 +113,21 @@ def test_input_embeddings_and_means_over_uses(folder):
     assert encoder.knows("king") and not encoder.knows("zebra")
 
 
+def small_lstm(tokenizer):
+    settings = elmo.LstmSettings(hidden_size=4, num_hidden_layers=1)
+    return LstmEncoder(elmo.BidirectionalLM(len(tokenizer.tokens), settings), tokenizer, 12)
+
+
+def test_vectors_of_lstms_are_the_states_of_both_readers(folder):
+    lstm = small_lstm(Encoder(folder).tokenizer)
+    uses = [Use("The king runss to the sea .", 9, 14), Use.alone("queen")]
+    ids = [[5, 6, 10, 11, 19, 5, 9, 14], [7]]
+    for vector, row, places in zip(lstm.contextual(uses), ids, ([3, 4], [1]), strict=True):
+        (states,) = lstm.model.hidden_states(np.array([[2, *row, 3]]), np.ones((1, len(row) + 2)))[-1]
+        np.testing.assert_allclose(vector, states[places].mean(axis=0), rtol=1e-5)
+    assert vector.shape == (8,)
+
+
 # -- What is compared ---------------------------------------------------------------------------------
 
 
@@ -156,11 +172,13 @@ def test_the_sentences_hold_their_word_once_in_two_meanings():
 def test_a_vector_that_ignores_the_sentence_cannot_tell_meanings_apart(folder):
     encoder = Encoder(folder)
     word2vec = WordVectors(["bank", "sea"], np.random.default_rng(0).standard_normal((2, 5), np.float32), [])
-    found = word_vectors.tell_meanings_apart(word2vec, encoder)
+    lstm = small_lstm(encoder.tokenizer)
+    found = word_vectors.tell_meanings_apart(word2vec, lstm, encoder)
     assert found[WORD2VEC]["words"] == found[INPUT]["words"] == {"bank": 0.5}
     assert found[WORD2VEC]["same"] == found[WORD2VEC]["other"] == pytest.approx(1)
-    assert list(found[SENTENCES]["words"]) == ["bank"]
-    assert found[SENTENCES]["same"] != found[SENTENCES]["other"]
+    for method in (LSTMS, SENTENCES):
+        assert list(found[method]["words"]) == ["bank"]
+        assert found[method]["same"] != found[method]["other"]
 
 
 # -- The command --------------------------------------------------------------------------------------
@@ -172,14 +190,15 @@ def test_a_quick_run_writes_figures_page_and_picture(folder, text, pairs, tmp_pa
     record = json.loads((results / "ablations.json").read_text())["word_vectors"]["small"]
     judged = record["pairs"]["Judged"]
     assert (judged["pairs"], judged["shared"], record["words"]) == (14, 12, 12 - 1)
-    assert list(judged["spearman"]) == [WORD2VEC, INPUT, ALONE, SENTENCES]
+    assert list(judged["spearman"]) == [WORD2VEC, LSTMS, INPUT, ALONE, SENTENCES]
     assert all(-1 <= value <= 1 for value in judged["spearman"].values())
     assert record["pairs"]["Small"]["spearman"] == dict.fromkeys(judged["spearman"])
     assert record["word2vec"]["words"] == 1200 and record["word2vec"]["text"] == ["text.txt"]
     assert set(record["neighbours"]) == {"king", "river"}
     assert record["meanings"][WORD2VEC]["share"] == 0.5
+    assert record["lstm"]["tokens"] == 10 * 4 * 8 and len(record["lstm"]["losses"]) == 10
     page = (results / "ablations.md").read_text()
-    assert "| Judged | 12 of 14 | " in page and "| Small | 2 of 2 | – | – | – | – |" in page
+    assert "| Judged | 12 of 14 | " in page and "| Small | 2 of 2 | – | – | – | – | – |" in page
     assert "python -m benchmarks.ablations" in page and "### small" in page
     assert (results / "word_vectors.png").read_bytes().startswith(b"\x89PNG")
 
@@ -196,7 +215,7 @@ def test_the_page_is_written_anew_from_what_was_measured(folder, text, pairs, tm
 def test_the_picture_has_a_bar_for_every_set_and_method(monkeypatch, tmp_path):
     drawn = []
     monkeypatch.setattr(word_vectors, "save_figure", lambda figure, path: drawn.append(figure))
-    heights = dict(zip(word_vectors.COLOURS, (0.1, 0.2, 0.3, 0.4), strict=True))
+    heights = dict(zip(word_vectors.COLOURS, (0.1, 0.2, 0.3, 0.4, 0.5), strict=True))
     sets = {
         "A": {"pairs": 50, "shared": 40, "spearman": heights},
         "B": {"pairs": 60, "shared": 30, "spearman": heights | {INPUT: None}},
@@ -207,7 +226,7 @@ def test_the_picture_has_a_bar_for_every_set_and_method(monkeypatch, tmp_path):
     axes = drawn[0].axes
     assert [one.get_title() for one in axes] == ["one, layer 3 of 4", "two, layer 3 of 4"]
     bars = [[bar.get_height() for bar in group] for group in axes[1].containers]
-    np.testing.assert_equal(bars, [[0.1, 0.1], [0.2, np.nan], [0.3, 0.3], [0.4, 0.4]])
+    np.testing.assert_equal(bars, [[0.1, 0.1], [0.2, 0.2], [0.3, np.nan], [0.4, 0.4], [0.5, 0.5]])
     assert [tick.get_text() for tick in axes[0].get_xticklabels()] == ["A\n40 pairs", "B\n30 pairs"]
 
 
