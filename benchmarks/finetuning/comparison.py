@@ -84,6 +84,22 @@ def phenomena(records: Mapping[str, Record]) -> str:
     return f"{told}\n\n{table(header, rows)}"
 
 
+# -- Hidden words ------------------------------------------------------------------------------------
+
+
+def guesses(records: Mapping[str, Record]) -> str:
+    """The five likeliest words of each sentence's [MASK], for the models side by side."""
+    if "guesses" not in records:
+        return ""
+    found = records["guesses"]["figures"]["guesses"]
+    models = found["guesses"]
+    rows = [
+        [sentence, *(", ".join(words[row]) for words in models.values())]
+        for row, sentence in enumerate(found["sentences"])
+    ]
+    return table(["sentence", *models], rows)
+
+
 # -- Distillation ------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ THEIRS = "transformers"  # what in_transformers.py leaves in the folder of a run
 # Of the files of a run; the others tell of folders on the machine.
 KEPT = (
     "metric examples runs best mean deviation scores details queries passages database brute_force agreement "
-    "reranked seconds versions speeds"
+    "reranked seconds versions speeds sentences guesses"
 ).split()
 
 Record = Mapping[str, Any]  # of a run: MEASURED, and under "figures" its other files by their names

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.finetuning.comparison import comparison, distillation, phenomena, plot
+from benchmarks.finetuning.comparison import comparison, distillation, guesses, phenomena, plot
 from benchmarks.finetuning.figures import (
     MEASURED,
     NAMES,
@@ -71,6 +71,7 @@ def page(records: Mapping[str, Record]) -> list[str]:
         *section("How much of the encoder learns: WNUT-17", strategy_table(records)),
         *section("Pretrained by us, or random: the same budget", comparison(records)),
         *section("BLiMP: which of two sentences is English", phenomena(records)),
+        *section("Hidden words, before and after", guesses(records)),
         *section("Distillation: SST-2", distillation(records)),
         *section("The same runs in transformers", theirs_table(records)),
         "## Commands",

@@ -221,6 +221,18 @@ def _compared(start: str, model: str) -> list[Run]:
 
 
 COMPARISONS = [run for start, model in STARTS.items() for run in _compared(start, model)]
+COMPARISONS.append(
+    Run(
+        "guesses",
+        "hidden words, before and after",
+        (
+            "python -m benchmarks.finetuning.guesses 'the first mini=$runs/earlier/model' mini=$pretrained "
+            "--json $run/guesses.json",
+        ),
+        0.1,
+        needs=("earlier",),
+    )
+)
 
 
 # -- A large model teaches small ones: "sst2", above, is the teacher -----------------------------------
@@ -258,6 +270,7 @@ QUICK = {
     "minibert search evaluate": "--limit 8",
     "minibert search pairs": "--limit 8",
     "python -m benchmarks.finetuning.speed": "--limit 8",
+    "python -m benchmarks.finetuning.guesses": "--limit 3",
 }
 
 

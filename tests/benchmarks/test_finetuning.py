@@ -6,13 +6,15 @@ from string import Template
 import pytest
 
 from benchmarks.finetuning import __main__ as program
-from benchmarks.finetuning import comparison, figures, page
+from benchmarks.finetuning import comparison, figures, guesses, page
 from benchmarks.finetuning.runs import RUNS, Run, quick
 from benchmarks.finetuning.squad_articles import as_squad
+from minibert import BertForMaskedLM, BertTokenizer
 from minibert.cli import parse
 from minibert.data.tasks import read_squad
 from minibert.files import read_json, write_json
 from minibert.settings import read_settings
+from minibert.tasks import fill_mask
 
 MACHINE = {"processor": "An Abacus 9000", "cores": 2, "system": "Linux 6", "python": "3.12"}
 
@@ -144,6 +146,28 @@ def test_minimal_pairs_by_phenomenon(tmp_path):
     assert row_of(text, "argument structure")[1:] == ["40", "65.0", "65.0", "71.9", "73.2", "72.2", "81.8"]
     assert row_of(text, "overall")[1:4] == ["150", "55.0", "55.0"]
     assert "selection" not in text.split("## BLiMP")[1].split("## ")[0]
+
+
+def test_guesses_before_and_after(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        guesses, "best_words", lambda folder, sentences: [[folder, word] for word in sentences]
+    )
+    make_run(tmp_path, "guesses")
+    path = tmp_path / "guesses" / "guesses.json"
+    flags = ["the first mini=old/model", "mini=new", "--limit", "2", "--json", str(path)]
+    monkeypatch.setattr(sys, "argv", ["guesses", *flags])
+    assert guesses.main() == 0
+    first, second = read_json(path)["sentences"]
+    text = page.write_page(tmp_path, tmp_path / "results").read_text()
+    assert row_of(text, first) == [first, f"old/model, {first}", f"new, {first}"]
+    assert row_of(text, second)[1:] == [f"old/model, {second}", f"new, {second}"]
+
+
+def test_the_best_words_are_those_of_fill_mask():
+    sentence = "the capital of france is [MASK] ."
+    model, tokenizer = BertForMaskedLM.from_pretrained("mini"), BertTokenizer.from_pretrained("mini")
+    (expected,) = fill_mask(model, tokenizer, sentence)
+    assert guesses.best_words("mini", [sentence]) == [[word for word, _ in expected]]
 
 
 def test_students_beside_their_teacher(tmp_path):
