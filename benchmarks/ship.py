@@ -54,7 +54,8 @@ def ship(run: Path, assets: Path) -> Path:
     settings = PretrainSettings.from_dict(record["settings"] | PLACES)
     about = read_settings(Path(__file__).with_name(f"{settings.name}.toml"))
     if sorted(settings.corpus) != about["corpus"]:
-        raise UserError(f"{run} was trained on {settings.corpus}; its model card tells of {about['corpus']}")
+        read, told = (", ".join(sorted(corpus)) for corpus in (settings.corpus, about["corpus"]))
+        raise UserError(f"{run} was trained on {read}; its model card tells of {told}")
     with atomic_folder(assets / settings.name) as folder:
         export(run / "final", folder, dtype="float16")
         shutil.copyfile(run / "loss.png", folder / "loss.png")

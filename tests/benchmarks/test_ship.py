@@ -78,7 +78,7 @@ def test_a_run_that_was_not_evaluated_is_refused(folder, tmp_path, monkeypatch, 
 
 def test_the_card_is_not_given_to_another_text(folder, tmp_path, monkeypatch, capsys):
     assert run(monkeypatch, folder / "other" / "mini", "--assets", tmp_path) == 2
-    assert "was trained on ('diaries',); its model card tells of ['10m']" in capsys.readouterr().err
+    assert "was trained on diaries; its model card tells of 10m" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
