@@ -248,15 +248,17 @@ def make_rows(paths: Sequence[str | Path], tokenizer: PretrainedTokenizer, lengt
 
     Raises UserError if no document is so long.
     """
-    inside = length - sum(tokenizer.special_counts(1))
-    rows = []
+    special, before = tokenizer.with_special_tokens([])[0], tokenizer.special_counts(1)[0]
+    inside = length - len(special)
+    pieces = [np.empty((0, inside), np.int32)]
     for document in open_corpus(paths):
-        ids = [token for sentence in tokenizer.token_ids_batch(document) for token in sentence]
-        whole = range(0, len(ids) - inside + 1, inside)
-        rows += [tokenizer.with_special_tokens(ids[start : start + inside])[0] for start in whole]
-    if not rows:
+        ids = np.array([i for sentence in tokenizer.token_ids_batch(document) for i in sentence], np.int32)
+        pieces.append(ids[: len(ids) // inside * inside].reshape(-1, inside))
+    rows = np.concatenate(pieces)
+    if not len(rows):
         raise UserError(f"no document has {inside} tokens; give a longer text or a lower --length")
-    return np.array(rows, np.int32)
+    ends = np.tile(np.array(special, np.int32), (len(rows), 1))
+    return np.concatenate([ends[:, :before], rows, ends[:, before:]], axis=1)
 
 
 def say_nothing(step: int, loss: float) -> None:
