@@ -15,16 +15,17 @@ WORDS = "river stone window garden winter summer teacher letter silver bridge mu
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with finished runs: runs/mini, of the text of its card, and other/mini."""
+    """A folder with finished runs: mini-begun and mini in runs, of the text of its card, and other/mini."""
     folder = tmp_path_factory.mktemp("ship")
     rng = np.random.default_rng(0)
     for name in ("10m", "diaries"):
         (folder / name).mkdir()
         documents = ["\n".join(f"the {' '.join(rng.choice(WORDS, 9))} ." for _ in range(6)) for _ in range(8)]
         (folder / name / "text.txt").write_text("\n\n".join(documents))
-    for out, corpus in (("runs", "10m"), ("other", "diaries")):
+    runs = [(name, "runs", ["10m"]) for name in ("mini-begun", "mini")]
+    for name, out, corpus in (*runs, ("mini", "other", ["diaries"])):
         settings = PretrainSettings(
-            **dict(name="mini", out=str(folder / out), prepared=str(folder / "prepared"), held_out=0.2),
+            **dict(name=name, out=str(folder / out), prepared=str(folder / "prepared"), held_out=0.2),
             **dict(
                 vocab_size=80,
                 num_hidden_layers=1,
@@ -35,7 +36,7 @@ def folder(tmp_path_factory):
                 steps=6,
             ),
             **dict(long_seq_length=64, long_share=0.5, processes=1, threads=1, device="cpu"),
-            corpus=(str(folder / corpus),),
+            corpus=tuple(str(folder / text) for text in corpus),
         )
         pretrain(settings)
     scores = {"details": {"binding": {"accuracy": 0.25, "pairs": 40}}, "scores": {"accuracy": 0.625}}
@@ -64,6 +65,7 @@ def test_a_run_becomes_a_model_with_a_card(folder, tmp_path, monkeypatch, capsys
     assert (model / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "| steps 4 to 6 | 16 sequences of 64 tokens, up to 10 predicted in each |" in card
     assert "--corpus 10m" in card and str(folder) not in card, "places of one machine"
+    assert card.index("## Before this run") < card.index("## Course")
     assert card.count("- the capital of france is [MASK] . *") == 1
     assert "| all | 80 | 62.5 |\n| binding | 40 | 25.0 |\n" in card
     assert card.startswith("---\nlicense: cc-by-sa-3.0\n")
