@@ -14,7 +14,7 @@ from minibert.cli.parser import Parser
 from minibert.errors import UserError
 from minibert.threads import set_threads
 
-MODULES = ["word_vectors"]  # besides the groups of experiments
+MODULES = ["layers", "word_vectors"]  # besides the groups of experiments
 PROGRAM = "benchmarks.ablations"
 
 

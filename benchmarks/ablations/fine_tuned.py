@@ -51,13 +51,17 @@ def score(task: str, settings: PretrainSettings, options: argparse.Namespace) ->
             model /= "generator"
     folder = settings.folder.parent / "tasks"
     run = _run(task, f"{task}-{settings.name}", str(model), settings.seed)
-    run = quick(run) if options.quick else run
+    make_once(run, options.data, folder, options.quick)
+    return _read(folder / run.name, TASKS[task].metric)
+
+
+def make_once(run: Run, data: Path, folder: Path, make_quick: bool) -> None:
+    """Run the commands of a run, unless it has ended already. Raises UserError if one fails."""
     if not (folder / run.name / MEASURED).exists():
         try:
-            make(run, {"data": options.data, "runs": folder})
+            make(quick(run) if make_quick else run, {"data": data, "runs": folder})
         except ContenderError as error:
             raise UserError(str(error)) from error
-    return _read(folder / run.name, TASKS[task].metric)
 
 
 def _run(task: str, name: str, model: str, seed: int) -> Run:

