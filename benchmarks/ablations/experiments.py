@@ -124,6 +124,7 @@ class Group:
             [
                 name,
                 _told([record["held_out_mlm_loss"] for record in records], 3),
+                _told([np.exp(record["held_out_mlm_loss"]) for record in records], 1),
                 *(_told([record["tasks"][task] for record in records], 1, 100) for task in tasks),
                 f"{np.mean([record['tokens'] for record in records]) / 1e6:,.1f} M",
                 f"{np.mean([record['seconds'] for record in records]) / 60:,.1f}",
@@ -131,13 +132,22 @@ class Group:
             ]
             for name, records in by_run.items()
         ]
-        header = ["", "held-out loss", *(TASKS[task].title for task in tasks), "tokens", "minutes", "seeds"]
+        header = [
+            "",
+            "held-out loss",
+            "perplexity",
+            *(TASKS[task].title for task in tasks),
+            "tokens",
+            "minutes",
+            "seeds",
+        ]
         picture = f"ablation-{self.name}.png"
         plot(by_run, folder / picture)
         alike = "the same time" if "seconds" in self.about else "equally many steps"
         parts = [
             self.about["question"],
-            f"Pre-trained with {alike}: mean ± standard deviation over seeds; the loss in nats.",
+            f"Pre-trained with {alike}: mean ± standard deviation over seeds; the loss in nats, "
+            "and its exponential, the perplexity.",
             table(header, rows),
             f"![Held-out loss against tokens read, one line for each run]({picture})",
             f"*Elsewhere.* {self.about['paper']}",

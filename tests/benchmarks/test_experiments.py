@@ -2,15 +2,19 @@
 
 import argparse
 import json
+import shlex
 from pathlib import Path
+from string import Template
 
 import pytest
 
-from benchmarks.ablations import experiments
+from benchmarks.ablations import experiments, fine_tuned
 from benchmarks.ablations.__main__ import main
 from benchmarks.ablations.experiments import QUICK, Group, groups
 from benchmarks.ablations.fine_tuned import TASKS
 from benchmarks.speedrun import tracks
+from minibert.cli import parse
+from minibert.files import write_json
 from minibert.tasks import prepare
 from minibert.tasks.held_out import evaluation_batches
 from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
@@ -60,13 +64,13 @@ def test_runs_are_made_once_and_the_page_tells_of_all(track, tmp_path, monkeypat
     flags = ["objective", "--quick", "--threads", "1", "--track", "docs", "--seeds", "0", "1"]
     places = ["--folder", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     assert main([*flags, *places]) == 0
-    assert len(asked) == 3 * 2 * 3 and ("sst2", "objective-no-nsp-1") in asked
+    assert len(asked) == 3 * 2 * 4 and ("sst2", "objective-no-nsp-1") in asked
     page = (tmp_path / "results" / "ablations.md").read_text()
     assert "## The next sentence, and both sides of a word" in page and "Devlin et al. 2019, table 5" in page
     row = next(line for line in page.splitlines() if line.startswith("| no NSP"))
     assert "55.0 ± 7.1" in row and row.rstrip(" |").endswith("2")
     row = next(line for line in page.splitlines() if line.startswith("| left to right"))
-    assert row.count("–") == 3
+    assert row.count("–") == 4
     assert (tmp_path / "results" / "ablation-objective.png").stat().st_size > 5000
     records = json.loads((tmp_path / "results" / "ablations.json").read_text())["objective"]
     assert set(records) == {
@@ -80,6 +84,16 @@ def test_runs_are_made_once_and_the_page_tells_of_all(track, tmp_path, monkeypat
     monkeypatch.setitem(experiments.QUICK, "seed", 5)  # as if the file of experiments had been changed
     assert main([*flags, *places, "--only", "BERT"]) == 2
     assert "was started with seed = 0, not 5" in capsys.readouterr().err
+
+
+def test_a_task_without_a_test_file_is_scored_on_its_dev_data(tmp_path):
+    run = fine_tuned._run("docs-questions", "docs-questions-a", "mini", 2)
+    (command,) = run.commands
+    flags = parse(shlex.split(Template(command).substitute(runs="folder"))[1:])
+    assert (flags.recipe, flags.model, flags.seed, flags.restarts) == ("docs-questions", "mini", 2, 1)
+    write_json(tmp_path / "measured.json", {})
+    write_json(tmp_path / "results.json", {"runs": [{"scores": {"f1": 0.25}}]})
+    assert fine_tuned._read(tmp_path, "f1") == 0.25
 
 
 def test_runs_of_equal_time_take_as_many_steps_as_fit(track, tmp_path, monkeypatch):
