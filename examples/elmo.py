@@ -187,7 +187,7 @@ class BidirectionalLM(Module):
         self.words = Embedding(vocab_size, size)
         self.bias = Parameter((vocab_size,), init="zeros", decay=False)
         self.to_right, self.to_left = Reader(size, layers, 1), Reader(size, layers, -1)
-        self.allocate(dtype=dtype)
+        self.allocate(dtype=dtype, first_values=False)
         self.initialise(settings.seed, std=(3 / size) ** 0.5)  # smaller ones leave the gates at ½
         for reader in (self.to_right, self.to_left):
             for layer in reader.layer:
@@ -298,7 +298,7 @@ def train(
 
 # -- The command line ---------------------------------------------------------------------------------
 def run(arguments: Sequence[str] | None) -> None:
-    """Read, learn, and guess what comes next, and what came before. Raises UserError for wrong flags."""
+    """Read, learn, and guess what comes next. Raises UserError for wrong flags."""
     parser = Parser(prog="elmo.py", description="Learn to read from both sides with LSTMs (ELMo).")
     parser.add_argument(
         "texts", nargs="*", metavar="TEXT", help="files or folders (default: the docstrings of Python)"
