@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.ablations.fine_tuned import make_once
-from benchmarks.ablations.word_vectors import named
 from benchmarks.finetuning.__main__ import find_encoder
 from benchmarks.finetuning.figures import dev_scores, read_run, spread
 from benchmarks.finetuning.runs import finetune
-from benchmarks.parts.common import BLUE, GREY, RED, new_axes, save_figure
+from benchmarks.parts.common import BLUE, GREY, RED, named, new_axes, save_figure
 from benchmarks.results import paragraph, table
 from benchmarks.speedrun.tracks import SHARED
 from minibert.variants import open_config
@@ -21,6 +20,7 @@ REAL = "all-MiniLM-L6-v2"
 LEARNED = "--epochs 5 --dropout 0.1 --learning-rate"
 FIXED = "--epochs 10 --learning-rate 1e-3 --features"
 CONCATENATED = {"the last two": (-2, -1), "the last four": (-4, -3, -2, -1)}
+LINES = ("-", ":", "--")  # fine-tuned, the last two, the last four
 PAPER = paragraph("""
     *Elsewhere.* Devlin et al. 2019, table 7 (base, CoNLL-2003, F1 on dev data): fine-tuned 96.4; features of
     the embeddings 91.0, of the second-to-last layer 95.6, of the last 94.9, of the last four side by side
@@ -82,10 +82,10 @@ def take(name: str, flags: str, model: str, options: argparse.Namespace) -> list
 def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
     """A row for each choice, a column for each model, and a picture of the layers."""
     plot(cases, folder / "ablation-layers.png")
-    titles = dict.fromkeys(title for record in cases.values() for title in record["f1"])
+    titles = choices(max(record["layers"] for record in cases.values()))
     rows = [
         [title, *(spread(record["f1"][title]) if title in record["f1"] else "–" for record in cases.values())]
-        for title in sorted(titles, key=_order)
+        for title in titles
     ]
     told = paragraph("""
         WNUT-17, F1 on dev data: mean ± standard deviation over seeds. *Fine-tuned*: all learns. In all other
@@ -95,31 +95,25 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
     return "\n\n".join([told, table(["", *cases], rows), picture, PAPER])
 
 
-def _order(title: str) -> tuple[int, int]:
-    """Fine-tuning first, then the layers from below, then several together."""
-    if title.startswith("fine-tuned"):
-        return 0, 0
-    if title in CONCATENATED:
-        return 2, [*CONCATENATED].index(title)
-    return 1, 0 if title == "embeddings" else int(title.removeprefix("layer "))
-
-
 def plot(cases: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """F1 against the layer, a panel for each model; lines for what reads more than one layer."""
     figure, ((*axes,),) = new_axes(4.5 * len(cases), 3.6, ncols=len(cases), sharey=True, squeeze=False)
     for panel, (name, record) in zip(axes, cases.items(), strict=True):
         f1 = {title: 100 * np.array(scores) for title, scores in record["f1"].items()}
         single = [f1["embeddings"], *(f1[f"layer {layer}"] for layer in range(1, record["layers"] + 1))]
-        means, deviations = np.mean(single, axis=1), np.std(single, axis=1)
-        panel.errorbar(range(len(single)), means, deviations, marker="o", capsize=3, color=BLUE)
-        lines = {"fine-tuned": max(f1[t].mean() for t in f1 if t.startswith("fine-tuned"))}
+        deviations = [np.std(scores, ddof=min(1, len(scores) - 1)) for scores in single]
+        panel.errorbar(
+            range(len(single)), np.mean(single, axis=1), deviations, marker="o", capsize=3, color=BLUE
+        )
+        lines = {"fine-tuned, better rate": max(f1[t].mean() for t in f1 if t.startswith("fine-tuned"))}
         lines |= {title: f1[title].mean() for title in CONCATENATED if title in f1}
-        for (title, height), colour in zip(lines.items(), (RED, GREY, GREY), strict=False):
-            panel.axhline(height, color=colour, linewidth=1, linestyle="-" if colour == RED else "--")
-            place, near = (0, height), (0, 3)
-            panel.annotate(title, place, fontsize=8, color=colour, xytext=near, textcoords="offset points")
+        for (title, height), colour, style in zip(lines.items(), (RED, GREY, GREY), LINES, strict=False):
+            panel.axhline(height, color=colour, linewidth=1, linestyle=style, label=title)
         panel.set_title(name, fontsize=10)
         panel.set_xlabel("layer (0: embeddings)")
         panel.set_xticks(range(len(single)))
     axes[0].set_ylabel("F1, points")
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=8
+    )
     save_figure(figure, path)

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.__main__ import positive
 from benchmarks.ablations.in_context import Encoder, LstmEncoder, Use, sample_uses
-from benchmarks.parts.common import BLUE, GREY, RED, new_axes, save_figure
+from benchmarks.parts.common import BLUE, GREY, RED, named, new_axes, save_figure
 from benchmarks.results import paragraph, table
 from benchmarks.speedrun.tracks import SHARED, ten_million_words
 from examples import elmo
@@ -117,12 +117,6 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
                 "seconds": time.perf_counter() - start,
             },
         )
-
-
-def named(text: str) -> tuple[str, str]:
-    """NAME=FOLDER, or a folder, whose own name then serves → name and folder."""
-    name, _, folder = text.rpartition("=")
-    return name or Path(folder).name, folder
 
 
 def learn(text: Sequence[str], settings: SkipGramSettings) -> tuple[WordVectors, dict[str, Any]]:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmarks.parts.common import named
 from minibert.bert import BertForMaskedLM
 from minibert.errors import UserError
 from minibert.files import write_json
@@ -27,7 +28,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         sentences = read_settings(SENTENCES)["sentences"][: options.limit]
-        models = dict(named.split("=", 1) for named in options.models)
+        models = dict(map(named, options.models))
         guesses = {name: best_words(folder, sentences) for name, folder in models.items()}
         write_json(options.json, {"sentences": sentences, "guesses": guesses})
     except UserError as error:

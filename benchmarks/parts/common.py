@@ -36,6 +36,12 @@ TEXT = Path("../shared/data/wikipedia_en/enwiki_wikiextractor_0.txt.gz")
 BLUE, RED, GREY = "#2c5d8a", "#c0392b", "#4d4d4d"
 
 
+def named(text: str) -> tuple[str, str]:
+    """NAME=FOLDER, or a folder, whose own name then serves → name and folder."""
+    name, _, folder = text.rpartition("=")
+    return name or Path(folder).name, folder
+
+
 def add_presets(parser: argparse.ArgumentParser) -> None:
     """The flag that says which sizes of the model are measured; None for those that a part has chosen."""
     parser.add_argument("--presets", nargs="+", metavar="NAME", help="sizes of the model: tiny, mini, …")
