@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
         "learn a vocabulary from a whole corpus",
         "minibert tokenizer train --corpus books/*.txt --vocab-size 8192 --output vocabulary",
     )
-    names = "corpus layout variant vocab_size lowercase"
+    names = "corpus layout variant vocab_size alphabet_limit lowercase"
     add_setting_flags(train, PretrainSettings, names=names.split())
     train.add_argument("--output", required=True, metavar="FOLDER", help="folder for the vocabulary")
     train.usage = f"{train.prog} --output FOLDER [--config FILE] [flags]"
@@ -73,6 +73,7 @@ def _train(flags: argparse.Namespace) -> None:
         settings.variant,
         sentences,
         settings.vocabulary_size,
+        alphabet_limit=settings.alphabet_limit,
         lowercase=settings.lowercase,
         progress=sys.stderr.isatty(),
     )

@@ -48,7 +48,7 @@ def prepare(settings: PretrainSettings) -> tuple[PretrainedTokenizer, PreparedCo
     """The vocabulary and the tokenised corpus of a run, from ``settings.prepared`` if they are there already.
 
     The vocabulary is learned only from the documents to train on. The two folders are named after hashes of
-    what they are made from: ``vocabulary-…`` (corpus, split, size, case) and ``tokens-…`` (corpus,
+    what they are made from: ``vocabulary-…`` (corpus, split, sizes, case) and ``tokens-…`` (corpus,
     vocabulary). Prints what they are. Raises UserError for a corpus that is missing, empty, or not text.
     """
     settings, show_progress = settings.with_sizes(), sys.stderr.isatty()
@@ -72,7 +72,8 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
     if settings.tokenizer is not None:
         folder, origin = Path(settings.tokenizer), "read from"
     else:
-        made_from = corpus.fingerprint(), settings.split, settings.vocab_size, settings.lowercase
+        sizes = settings.vocab_size, settings.alphabet_limit
+        made_from = corpus.fingerprint(), settings.split, *sizes, settings.lowercase
         kind = MODEL_TYPES[settings.variant].__name__
         others = [] if kind == "BertTokenizer" else [kind]
         key = _hash(*made_from, __version__, *others)  # another version may learn differently
@@ -85,6 +86,7 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
                 settings.variant,
                 sentences,
                 settings.vocabulary_size,
+                alphabet_limit=settings.alphabet_limit,
                 lowercase=settings.lowercase,
                 progress=show_progress,
             )

@@ -10,7 +10,7 @@ from minibert.data import LAYOUTS, OBJECTIVES, InstanceSettings
 from minibert.errors import UserError
 from minibert.ops import ACTIVATIONS
 from minibert.settings import setting, with_default
-from minibert.text import chosen_lowercase
+from minibert.text import USUAL_ALPHABET, chosen_lowercase, has_alphabet
 from minibert.train import RunSettings
 from minibert.variants import FAMILIES, Family, open_config
 from minibert.variants.modern import NORMALISATIONS, POSITIONS
@@ -85,6 +85,13 @@ class PretrainSettings(RunSettings):
     )
     vocab_size: int | None = setting(
         None, "Corpus", f"tokens in the vocabulary to learn (default: {USUAL_VOCAB_SIZE})", least=6
+    )
+    alphabet_limit: int = setting(
+        USUAL_ALPHABET,
+        "Corpus",
+        "different characters in the vocabulary to learn, the most frequent ones; words with others are "
+        "unknown",
+        least=1,
     )
     lowercase: bool | None = setting(
         None,
@@ -335,6 +342,10 @@ class PretrainSettings(RunSettings):
         in_vain: dict[str, str] = {}
         if self._predicts(variant) != "masked":
             in_vain |= dict.fromkeys(("mask_shares", "whole_word_masking"), "no tokens are masked")
+        if self.tokenizer or self.model or self.teacher:
+            in_vain["alphabet_limit"] = "no vocabulary is learned"
+        elif not has_alphabet(variant):
+            in_vain["alphabet_limit"] = f"{models} spell every character in bytes"
         if not members.together:
             in_vain["generator_share"] = f"{models} have no generator"
         if not members.position_table and self.positions != "learned":

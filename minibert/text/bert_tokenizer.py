@@ -11,7 +11,7 @@ import numpy as np
 from minibert.assets import model_folder, model_names
 from minibert.errors import UserError
 from minibert.files import read_json, read_text, write_json, write_text
-from minibert.text.learn import count_words, learn_vocabulary
+from minibert.text.learn import USUAL_ALPHABET, count_words, learn_vocabulary
 from minibert.text.normalise import CHUNK, Normaliser, chunks
 from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
 from minibert.text.tokenizer_files import (
@@ -118,7 +118,7 @@ class BertTokenizer(PretrainedTokenizer):
         strip_accents: bool | None = None,
         split_cjk: bool = True,
         max_characters_per_word: int = 100,
-        alphabet_limit: int = 1000,
+        alphabet_limit: int = USUAL_ALPHABET,
         min_frequency: int = 2,
         max_words: int = 500_000,
         progress: bool = False,

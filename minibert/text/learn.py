@@ -27,6 +27,8 @@ from minibert.text.wordpiece import CONTINUATION
 # Python's own string methods find and replace pairs. Above the surrogates there is room for a million tokens.
 FIRST_SYMBOL = 0xE000
 
+USUAL_ALPHABET = 1000  # different characters in a vocabulary, at most
+
 MAX_RAW_CHARACTERS = 2**24  # of text whose chunks are held at a time
 
 
@@ -121,7 +123,7 @@ def learn_vocabulary(
     vocab_size: int,
     special_tokens: Iterable[str],
     *,
-    alphabet_limit: int = 1000,
+    alphabet_limit: int = USUAL_ALPHABET,
     min_frequency: int = 2,
     progress: bool = False,
 ) -> list[str]:

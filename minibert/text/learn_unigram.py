@@ -13,7 +13,7 @@ from scipy.special import digamma
 from tqdm import tqdm
 
 from minibert.errors import UserError
-from minibert.text.learn import frequent_characters, refuse_no_words
+from minibert.text.learn import USUAL_ALPHABET, frequent_characters, refuse_no_words
 
 LONGEST_PIECE = 16  # characters, with the ▁
 SEEDS_PER_PIECE = 20  # candidates, for each piece that is asked for
@@ -27,7 +27,7 @@ def learn_unigram(
     vocab_size: int,
     special_tokens: Sequence[str],
     *,
-    alphabet_limit: int = 1000,
+    alphabet_limit: int = USUAL_ALPHABET,
     progress: bool = False,
 ) -> list[tuple[str, float]]:
     """Learn up to ``vocab_size`` tokens with their log probabilities: the special ones (0), then the pieces.

@@ -9,6 +9,7 @@ from minibert.errors import UserError
 from minibert.files import read_json
 from minibert.text.albert_tokenizer import AlbertTokenizer
 from minibert.text.bert_tokenizer import BertTokenizer
+from minibert.text.learn import USUAL_ALPHABET
 from minibert.text.roberta_tokenizer import RobertaTokenizer
 from minibert.text.tokenizer import PretrainedTokenizer
 from minibert.text.xlnet_tokenizer import XLNetTokenizer
@@ -39,17 +40,26 @@ def learn_tokenizer(
     texts: Iterable[str],
     vocab_size: int,
     *,
+    alphabet_limit: int = USUAL_ALPHABET,
     lowercase: bool | None = None,
     progress: bool = False,
 ) -> PretrainedTokenizer:
     """A tokenizer as models of this type have it, with a vocabulary learned from a stream of texts.
 
-    ``lowercase`` None does as the type's paper did. Raises UserError as `chosen_lowercase` does, and for
-    texts from which nothing can be learned.
+    ``alphabet_limit`` bounds the characters of a vocabulary that `has_alphabet`. ``lowercase`` None does as
+    the type's paper did. Raises UserError as `chosen_lowercase` does, and for texts from which nothing can be
+    learned.
     """
     kind, lowercase = MODEL_TYPES[model_type], chosen_lowercase(model_type, lowercase)
-    options = {"lowercase": lowercase} if "lowercase" in kind.config_keys else {}
+    options: dict[str, Any] = {"lowercase": lowercase} if "lowercase" in kind.config_keys else {}
+    if has_alphabet(model_type):
+        options["alphabet_limit"] = alphabet_limit
     return kind.train(texts, vocab_size, progress=progress, **options)
+
+
+def has_alphabet(model_type: str) -> bool:
+    """Whether the vocabulary of models of this type has characters of its own, and not the 256 bytes."""
+    return MODEL_TYPES[model_type] is not RobertaTokenizer
 
 
 def chosen_lowercase(model_type: str, lowercase: bool | None) -> bool:

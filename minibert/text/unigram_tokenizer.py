@@ -10,7 +10,7 @@ import numpy as np
 
 from minibert.errors import UserError
 from minibert.text.charsmap import CharacterMap
-from minibert.text.learn import count_words
+from minibert.text.learn import USUAL_ALPHABET, count_words
 from minibert.text.metaspace import SPACE, MetaspaceNormaliser
 from minibert.text.normalise import WHITE_SPACE
 from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
@@ -91,7 +91,7 @@ class UnigramTokenizer(PretrainedTokenizer):
         vocab_size: int = 8192,
         *,
         max_characters_per_word: int = 100,
-        alphabet_limit: int = 1000,
+        alphabet_limit: int = USUAL_ALPHABET,
         max_words: int = 500_000,
         progress: bool = False,
         **options: Any,

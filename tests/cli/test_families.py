@@ -226,6 +226,8 @@ def test_two_ideas_that_came_later(corpus):
             "--objective left-to-right --mask-shares 100 0 0",
             "no tokens are masked; leave it out, or set it to",
         ),
+        ("--variant roberta --alphabet-limit 100", "models of type 'roberta' spell every character in bytes"),
+        ("--tokenizer words --alphabet-limit 100", "no vocabulary is learned; leave it out, or set it to"),
         ("--variant xlnet --whole-word-masking", "whole_word_masking is True, but no tokens are masked"),
     ],
 )

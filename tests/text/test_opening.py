@@ -5,7 +5,7 @@ import json
 import pytest
 
 from minibert.errors import UserError
-from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer, XLNetTokenizer, open_tokenizer
+from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer, XLNetTokenizer, learn_tokenizer, open_tokenizer
 
 TEXTS = ["a fine film", "another fine film", "a film"] * 2
 TOKENIZERS = [
@@ -20,6 +20,14 @@ TOKENIZERS = [
 def saved(request, tmp_path):
     request.param.save_pretrained(tmp_path)
     return request.param, tmp_path
+
+
+@pytest.mark.parametrize("kind", ["bert", "albert", "xlnet"])
+def test_the_alphabet_is_bounded(kind):
+    """The letters of "film" are in the texts more often than those of "other"."""
+    few, all_of_them = (learn_tokenizer(kind, TEXTS, 60, alphabet_limit=limit) for limit in (8, 100))
+    assert few.unk_id not in few.token_ids("a film") and few.unk_id in few.token_ids("another")
+    assert all_of_them.unk_id not in all_of_them.token_ids("another film")
 
 
 def test_the_class_that_the_folder_names(saved):
