@@ -272,7 +272,8 @@ print(
 # %% [markdown]
 r"""
 A high number on nonsense means that the head goes by the place: it finds the neighbour by the position embeddings, whatever the
-words are. (Clark et al., 2019, found such heads in the published BERT.)
+words are. (Clark et al., 2019, found such heads in the published BERT. There they were learned. Half of the heads of `mini`
+were set to look at neighbours [before its training](../docs/pretraining.md#the-fast-recipe): here you see what training left of that.)
 
 Second: **does the model need it?** Take the pattern away and measure. A score is $q \cdot k / \sqrt D$ plus the bias of the
 padding. With $q = 0$ all $n$ real keys score alike, and the softmax gives each $1/n$: the head still mixes
