@@ -6,7 +6,7 @@ from typing import Any
 from minibert.bert import PRESETS, BertConfig
 from minibert.cli.parser import add_command
 from minibert.precision import PRECISIONS
-from minibert.tasks.info import describe_parameters, describe_step
+from minibert.tasks.info import NO_DISCRIMINATOR, describe_parameters, describe_step, is_discriminator
 from minibert.variants import open_config
 
 
@@ -52,5 +52,7 @@ def _run(flags: argparse.Namespace) -> None:
     config = open_config(flags.folder) if flags.folder else BertConfig.preset(preset)
     length = min(128, config.longest_sequence) if flags.max_seq_length is None else flags.max_seq_length
     sizes = flags.batch_size, length, flags.max_predictions
+    discriminator = flags.folder is not None and is_discriminator(flags.folder)
     step = describe_step(config, *sizes, flags.precision, flags.recompute)
-    print(flags.folder or preset, describe_parameters(config), step, sep="\n\n")
+    parts = describe_parameters(config, discriminator), NO_DISCRIMINATOR if discriminator else step
+    print(flags.folder or preset, *parts, sep="\n\n")

@@ -18,7 +18,9 @@ def add(commands: Any) -> None:
         "turn a corpus into token arrays on disk, ready for pretrain",
         "minibert prepare --corpus wikipedia/ --vocab-size 30000",
     )
-    names = "corpus layout held_out tokenizer variant vocab_size alphabet_limit lowercase seed prepared processes"
+    names = (
+        "corpus layout held_out tokenizer variant vocab_size alphabet_limit lowercase seed prepared processes"
+    )
     add_setting_flags(parser, PretrainSettings, names=names.split())
 
 

@@ -6,18 +6,27 @@ Nothing is allocated here, so this also works for a model that would not fit in 
 import itertools
 import math
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from minibert.assets import model_folder
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 from minibert.errors import UserError
+from minibert.files import read_json
 from minibert.folders.names import name_in_file
 from minibert.nn import Linear, Module
 from minibert.ops import ACTIVATIONS
 from minibert.precision import choose_precision
-from minibert.variants import FAMILIES
+from minibert.variants import FAMILIES, family
+from minibert.variants.electra import ElectraForPreTraining
 from minibert.variants.xlnet import XLNetConfig
 
+NO_DISCRIMINATOR = (
+    "the cost of a training step is known of models that predict masked words, as the generator does: "
+    "minibert info FOLDER/generator"
+)
 NO_XLNET = "the cost of a training step is not known of an XLNet, whose layers compute more than BERT's"
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -36,29 +45,37 @@ class Matrix:
         return math.prod(self.shape)
 
 
-def parameter_table(config: BertConfig) -> list[Matrix]:
+def is_discriminator(folder: str | Path) -> bool:
+    """Whether a pretrained folder holds the discriminator of an ELECTRA, and not a generator."""
+    named = read_json(model_folder(folder) / "config.json", "model configuration").get("architectures")
+    return family(folder) is FAMILIES["electra"] and (named or [""])[0] == ElectraForPreTraining.__name__
+
+
+def parameter_table(config: BertConfig, discriminator: bool = False) -> list[Matrix]:
     """Every parameter of a pre-training model, once, under the name that it has in files.
 
     The parts are "embeddings", "layer 0" … "layer L−1", "pooler" and "heads", as far as there are such. All
     but the heads make up the encoder. The decoder's matrix is the word embeddings again, and is not listed.
     """
-    model = pretraining_model(config)
+    model = pretraining_model(config, discriminator)
     return [
         Matrix(name_in_file(name, model.tensor_names), parameter.shape, _part(name))
         for name, parameter in model.named_parameters()
     ]
 
 
-def pretraining_model(config: BertConfig) -> BertForPreTraining:
-    """The family's model with all heads of its pre-training, without memory."""
+def pretraining_model(config: BertConfig, discriminator: bool = False) -> Any:
+    """The family's model with all heads of its pre-training, or its discriminator, without memory."""
+    if discriminator:
+        return ElectraForPreTraining(config, device=None)
     models = FAMILIES[config.model_type].models
-    return models.get(BertForPreTraining, models[BertForMaskedLM])(config, device=None)  # type: ignore
+    return models.get(BertForPreTraining, models[BertForMaskedLM])(config, device=None)
 
 
 def _part(name: str) -> str:
     """The part of the model that a parameter belongs to, by its name."""
-    _, part, *rest = name.split(".")
-    if name.startswith("cls."):
+    whose, part, *rest = name.split(".")
+    if whose != "bert":
         return "heads"
     return f"layer {rest[1]}" if part == "encoder" else part
 
@@ -230,14 +247,14 @@ def _working_bytes(
 # -- As text ----------------------------------------------------------------------------------------
 
 
-def describe_parameters(config: BertConfig) -> str:
+def describe_parameters(config: BertConfig, discriminator: bool = False) -> str:
     """The parameters, matrix by matrix, with running totals, as text; the first layer stands for all."""
     models = FAMILIES[config.model_type].models
-    encoder, whole = models[BertModel].__name__, type(pretraining_model(config)).__name__
+    encoder, whole = models[BertModel].__name__, type(pretraining_model(config, discriminator)).__name__
     words = name_in_file("bert.embeddings.word_embeddings.weight", models[BertModel].tensor_names)
     lines = [f"{'name':<58}{'shape':>14}{'numbers':>14}{'running total':>16}"]
-    total = in_layers = in_first = 0
-    for part, group in itertools.groupby(parameter_table(config), key=lambda matrix: matrix.part):
+    table, total, in_layers, in_first = parameter_table(config, discriminator), 0, 0, 0
+    for part, group in itertools.groupby(table, key=lambda matrix: matrix.part):
         matrices = list(group)
         if part == "heads":
             lines += [_row(f"= the encoder ({encoder})", "", total, total), ""]
@@ -258,7 +275,8 @@ def describe_parameters(config: BertConfig) -> str:
             what = f"= layers: {config.num_hidden_layers} like layer 0" + (f", and {more:,}" if more else "")
             lines.append(_row(what, "", in_layers, total))
     lines.append(_row(f"= the pre-training model ({whole})", "", total, total))
-    lines.append(f"The decoder of masked words is {words} again, counted once.")
+    if not discriminator:
+        lines.append(f"The decoder of masked words is {words} again, counted once.")
     return "\n".join(lines)
 
 

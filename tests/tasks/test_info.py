@@ -7,9 +7,11 @@ import pytest
 
 from minibert.bert import BertConfig, BertForPreTraining, BertModel
 from minibert.bert.encoder import BertEncoder
+from minibert.cli import main
 from minibert.errors import UserError
 from minibert.ops import ACTIVATIONS, Cache, reference_only
 from minibert.tasks.info import describe_step, parameter_table, step_cost
+from minibert.variants.electra import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 from minibert.variants.modern import ModernConfig, ModernForPreTraining
 from minibert.variants.xlnet import XLNetConfig, XLNetLMHeadModel
 
@@ -48,6 +50,28 @@ def test_no_cost_is_told_of_an_xlnet():
         step_cost(config, B, S, P)
     parameters = XLNetLMHeadModel(config, device=None).named_parameters()
     assert sum(m.count for m in parameter_table(config)) == sum(p.size for _, p in parameters)
+
+
+def test_a_discriminator_is_not_shown_as_its_generator(tmp_path, capsys):
+    sizes = {"vocab_size": 50, "embedding_size": 8, "hidden_size": 12, "num_attention_heads": 2}
+    config = ElectraConfig(**sizes, num_hidden_layers=1, intermediate_size=20, max_position_embeddings=16)
+    model, generator = ElectraForPreTraining(config), ElectraForMaskedLM(config)
+    model.save_pretrained(tmp_path)
+    generator.save_pretrained(tmp_path / "generator")
+
+    def shown(folder):
+        assert main(["info", str(folder)]) == 0
+        return capsys.readouterr().out
+
+    for folder, its, costs in ((tmp_path, model, False), (tmp_path / "generator", generator, True)):
+        out, count = shown(folder), sum(p.size for _, p in its.named_parameters())
+        (total,) = (line for line in out.splitlines() if line.startswith("= the pre-training model"))
+        assert type(its).__name__ in total and total.endswith(f"{count:,}")
+        assert ("GFLOP" in out, "decoder of masked words" in out) == (costs, costs)
+    assert "discriminator_predictions.dense_prediction.weight" in shown(tmp_path)
+    assert (
+        sum(m.count for m in parameter_table(config, discriminator=True) if m.part == "heads") == 12 * 14 + 1
+    )
 
 
 def training_forward(config: BertConfig, kind=BertForPreTraining) -> tuple[BertForPreTraining, list]:

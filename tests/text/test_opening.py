@@ -5,7 +5,14 @@ import json
 import pytest
 
 from minibert.errors import UserError
-from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer, XLNetTokenizer, learn_tokenizer, open_tokenizer
+from minibert.text import (
+    AlbertTokenizer,
+    BertTokenizer,
+    RobertaTokenizer,
+    XLNetTokenizer,
+    learn_tokenizer,
+    open_tokenizer,
+)
 
 TEXTS = ["a fine film", "another fine film", "a film"] * 2
 TOKENIZERS = [
