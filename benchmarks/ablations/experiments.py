@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.ablations.fine_tuned import TASKS, score
 from benchmarks.parts.common import BLUE, new_axes, save_figure
 from benchmarks.pretraining import evaluations
-from benchmarks.results import paragraph, table
+from benchmarks.results import Results, paragraph, table
 from benchmarks.speedrun.tracks import SHARED, Track, open_track, with_track
 from minibert.files import read_json
 from minibert.settings import read_settings
@@ -48,6 +48,7 @@ class Group:
             "--only", nargs="+", choices=names, metavar="RUN", help=", ".join(names).replace("%", "%%")
         )
         parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
+        parser.add_argument("--again", action="store_true", help="also measure what the page has already")
         parser.add_argument("--track", choices=("docs", "10m"), default="10m", help="default: %(default)s")
         parser.add_argument("--data", type=Path, default=SHARED, metavar="FOLDER", help="data of the tasks")
         parser.add_argument(
@@ -62,12 +63,21 @@ class Group:
         )
 
     def measure(self, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-        """A case for each run and seed. A run that has ended is not repeated, one that was killed resumes."""
-        track = open_track(options.track, options.texts)
+        """A case for each run and seed that the page does not have yet.
+
+        A run that has ended is not repeated, one that was killed resumes.
+        """
+        track, measured = open_track(options.track, options.texts), self._measured(options)
         for seed, run in itertools.product(options.seeds, self.about["runs"]):
-            if options.only is None or run["name"] in options.only:
+            case = f"{run['name']}, seed {seed}"
+            if (options.only is None or run["name"] in options.only) and case not in measured:
                 settings = self._settings(run["settings"], track, options, seed, run["name"])
-                yield f"{run['name']}, seed {seed}", self._take(settings, track, options, seed)
+                yield case, self._take(settings, track, options, seed)
+
+    def _measured(self, options: argparse.Namespace) -> Mapping[str, Any]:
+        """The cases that are not measured again."""
+        cases = Results(options.results, "ablations").parts.get(self.name, {})
+        return {} if options.again else cases
 
     def _settings(
         self, own: Mapping[str, Any], track: Track, options: argparse.Namespace, seed: int, name: str

@@ -77,12 +77,13 @@ def test_runs_are_made_once_and_the_page_tells_of_all(track, tmp_path, monkeypat
         f"{name}, seed {seed}" for name in ("BERT", "no NSP", "left to right, no NSP") for seed in (0, 1)
     }
     first = (tmp_path / "runs" / "docs-quick" / "objective-bert-0" / "results.json").stat().st_mtime_ns
-    assert main([*flags, *places, "--only", "BERT"]) == 0
+    assert main([*flags, *places]) == 0 and len(asked) == 3 * 2 * 4
+    assert main([*flags, *places, "--only", "BERT", "--again"]) == 0 and len(asked) == 4 * 2 * 4
     assert (
         tmp_path / "runs" / "docs-quick" / "objective-bert-0" / "results.json"
     ).stat().st_mtime_ns == first
     monkeypatch.setitem(experiments.QUICK, "seed", 5)  # as if the file of experiments had been changed
-    assert main([*flags, *places, "--only", "BERT"]) == 2
+    assert main([*flags, *places, "--only", "BERT", "--again"]) == 2
     assert "was started with seed = 0, not 5" in capsys.readouterr().err
 
 
@@ -103,7 +104,15 @@ def test_runs_of_equal_time_take_as_many_steps_as_fit(track, tmp_path, monkeypat
     about |= {"seconds": 1.5, "common": {**QUICK, "vocab_size": 400}, "runs": about["runs"][:2]}
     group = Group("variants", about)
     options = argparse.Namespace(
-        track="docs", texts=Path(), folder=tmp_path / "runs", seeds=[0], only=None, quick=False, threads=1
+        track="docs",
+        texts=Path(),
+        folder=tmp_path / "runs",
+        results=tmp_path,
+        seeds=[0],
+        only=None,
+        again=False,
+        quick=False,
+        threads=1,
     )
     cases = dict(group.measure(options))
     assert set(cases) == {"BERT, seed 0", "RoBERTa, seed 0"}
