@@ -6,6 +6,7 @@ idle machine. Without a name, only writes ``speedrun.md`` and ``speedrun.png`` a
 """
 
 import argparse
+import contextlib
 import itertools
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from benchmarks.results import describe_machine
 from benchmarks.speedrun.page import write_page
 from benchmarks.speedrun.timing import measure
 from benchmarks.speedrun.tracks import Track, open_track, with_track
+from benchmarks.speedrun.trials import TRIALS
 from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.settings import read_settings
@@ -55,7 +57,7 @@ def main() -> int:
                 time_steps(opened, chosen)
             else:
                 for name, seed in itertools.product(chosen, options.seeds):
-                    run(opened, name, chosen[name], seed, options.folder)
+                    run(opened, name, chosen[name], seed, options.folder, records[name].get("trial"))
         write_page(read_records(), read_results(), RESULTS)
     except UserError as error:
         print(f"benchmarks.speedrun: error: {error}", file=sys.stderr)
@@ -87,13 +89,17 @@ def read_results() -> dict[str, Any]:
     return read_json(path, "file of results") if path.exists() else {}
 
 
-def run(track: Track, name: str, settings: Mapping[str, Any], seed: int, folder: Path) -> None:
-    """Take one run of a record, and keep what it reached. One that was killed is resumed."""
+def run(
+    track: Track, name: str, settings: Mapping[str, Any], seed: int, folder: Path, trial: str | None = None
+) -> None:
+    """Take one run of a record, and keep what it reached. One that was killed is resumed, a trial anew."""
     own = {"seed": seed, "name": f"{name.replace('/', '-')}-{seed}", "out": str(folder / "runs")}
     report = {"device": "cpu", "log_every": 10, "eval_every": 100, "keep_checkpoints": 1}
     chosen = with_track(report | dict(settings) | own | {"threads": get_threads()}, track)
-    chosen = chosen.replace(resume=any(chosen.folder.glob("checkpoint-*")))
-    summary = pretrain(chosen, track.held_out)
+    begun = any(chosen.folder.glob("checkpoint-*"))
+    chosen = chosen.replace(overwrite=begun) if trial else chosen.replace(resume=begun)
+    with TRIALS[trial]() if trial else contextlib.nullcontext():
+        summary = pretrain(chosen, track.held_out)
     found = read_json(chosen.folder / "results.json", "file that a finished run leaves")
     if found["tokens"] > track.passes * found["training_text"]["tokens"]:
         raise UserError(f"{name} reads more than {track.passes} times the text of the track {track.name}")
