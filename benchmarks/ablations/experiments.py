@@ -21,6 +21,7 @@ from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.train.metrics import read_metrics
 
 FILE = Path(__file__).with_name("experiments.toml")
+VOCABULARY = ("vocab_size", "alphabet_limit")  # what a vocabulary is learned with
 TIMED = 40  # steps that are taken to see how long one is
 QUICK = {
     "steps": 4,
@@ -96,8 +97,7 @@ class Group:
             settings = settings.replace(steps=self._steps(settings))
         if not (settings.folder / "final").is_dir():
             resume = any(settings.folder.glob("checkpoint-*"))
-            plain = settings.predicts == "masked" and settings.variant in ("bert", "minibert-modern")
-            pretrain(settings.replace(resume=resume), track.held_out if plain else None)
+            pretrain(settings.replace(resume=resume), track.held_out if _fits(settings, track) else None)
         made = read_json(settings.folder / "config.json", "file of settings")
         settings.with_sizes().replace(resume=True, precision=made["precision"]).check_resumes(made)
         results = read_json(settings.folder / "results.json", "file that a finished run leaves")
@@ -163,6 +163,12 @@ class Group:
             f"*Elsewhere.* {self.about['paper']}",
         ]
         return "\n\n".join(map(paragraph, parts[:2])) + "\n\n" + "\n\n".join(parts[2:])
+
+
+def _fits(settings: PretrainSettings, track: Track) -> bool:
+    """Whether the held-out batches of the track are for this run: masked words, in the track's vocabulary."""
+    same = all(getattr(settings, name) == getattr(track.settings, name) for name in VOCABULARY)
+    return same and settings.predicts == "masked" and settings.variant in ("bert", "minibert-modern")
 
 
 def groups() -> dict[str, Group]:

@@ -97,6 +97,14 @@ def test_a_task_without_a_test_file_is_scored_on_its_dev_data(tmp_path):
     assert fine_tuned._read(tmp_path, "f1") == 0.25
 
 
+def test_held_out_batches_of_the_track_are_only_for_its_vocabulary(track):
+    common = track.settings.replace(nsp=False)
+    assert experiments._fits(common, track) and experiments._fits(common.replace(nsp=True), track)
+    others = [{"vocab_size": 300}, {"alphabet_limit": 9}, {"variant": "roberta"}]
+    for values in [*others, {"objective": "left-to-right"}]:
+        assert not experiments._fits(common.replace(**values), track)
+
+
 def test_runs_of_equal_time_take_as_many_steps_as_fit(track, tmp_path, monkeypatch):
     monkeypatch.setattr(experiments, "score", lambda *_: 0.5)
     monkeypatch.setattr(experiments, "TIMED", 3)
