@@ -1,4 +1,4 @@
-"""A language model in ELMo's manner in one file: LSTMs that read from both sides, by hand.
+"""A language model in ELMo's manner in one file: bidirectional LSTMs, by hand.
 
     python examples/elmo.py            # reads the docstrings of Python and its packages, for some minutes
     python examples/elmo.py novels/ --steps 3000
@@ -299,11 +299,9 @@ def train(
 # -- The command line ---------------------------------------------------------------------------------
 def run(arguments: Sequence[str] | None) -> None:
     """Read, learn, and guess what comes next. Raises UserError for wrong flags."""
-    parser = Parser(prog="elmo.py", description="Learn to read from both sides with LSTMs (ELMo).")
-    parser.add_argument(
-        "texts", nargs="*", metavar="TEXT", help="files or folders (default: the docstrings of Python)"
-    )
-    parser.add_argument("--start", default="this method returns a", help="what is continued in the end")
+    parser = Parser(prog="elmo.py", description="Train bidirectional LSTMs on a text, as ELMo was trained.")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="files or folders (default: docstrings)")
+    parser.add_argument("--start", default="this method returns a", help="text to continue at the end")
     add_setting_flags(parser, LstmSettings)
     parser.usage = f"{parser.prog} [TEXT ...] [flags]"
     flags = parser.parse_args(arguments)

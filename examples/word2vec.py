@@ -293,9 +293,7 @@ def checked(loss: float) -> float:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The flags. Raises UserError for wrong ones."""
     parser = Parser(prog="word2vec.py", description="Learn a vector for each word of a text (Word2Vec).")
-    parser.add_argument(
-        "texts", nargs="*", metavar="TEXT", help="files or folders (default: the docstrings of Python)"
-    )
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="files or folders (default: docstrings)")
     parser.add_argument("--near", nargs="+", metavar="WORD", help="words whose nearest neighbours are shown")
     parser.add_argument(
         "--out", type=Path, metavar="FILE.npz", help="where the vectors are saved, if anywhere"

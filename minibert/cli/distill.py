@@ -22,6 +22,7 @@ def add(commands: Any) -> None:
         "minibert distill --teacher runs/sst2/best --train train.tsv --teacher-weight 0.9 --temperature 4",
     )
     add_finetuning_flags(parser)
+    parser.usage = f"{parser.prog} --teacher FOLDER [--config FILE] [flags]"
 
 
 def _run(flags: argparse.Namespace) -> None:

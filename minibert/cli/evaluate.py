@@ -38,7 +38,9 @@ def add(commands: Any) -> None:
         metavar="FOLDER",
         help="a fine-tuned model; for --recipe blimp, a pretrained one",
     )
-    parser.add_argument("--data", required=True, metavar="FILE", help="a labelled file")
+    parser.add_argument(
+        "--data", required=True, metavar="FILE", help="a labelled file; of a docs-… recipe: train or dev"
+    )
     parser.add_argument(
         "--limit", type=int, metavar="N", help="use only the first N examples (blimp: N per paradigm)"
     )

@@ -37,11 +37,12 @@ def _task_notes() -> dict[str, str]:
     for task in TASKS.values():
         for f in fields(task.Options):
             defaults.setdefault(f.name, {})[task.name] = f.default
-    notes = {}
+    notes = {"name": " (distill: distilled; with RECIPE: its name)"}
     for name, values in defaults.items():
         usual = next(iter(values.values()))
         notes[name] = "".join(f" ({task}: {value})" for task, value in values.items() if value != usual)
         notes[name] += f" [{', '.join(values)}]" if len(values) < len(TASKS) else ""
+    notes["recipe"] += "; it changes some defaults (blimp can only be evaluated)"
     return notes
 
 

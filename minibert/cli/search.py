@@ -42,7 +42,7 @@ def _add_index(actions: Any) -> None:
         "minibert search index --model all-MiniLM-L6-v2 --passages notes.txt --index notes.index",
         "minibert search index --passages more.jsonl --index notes.index",
     )
-    parser.usage = f"{parser.prog} --model FOLDER --passages FILE --index FOLDER [flags]"
+    parser.usage = f"{parser.prog} --passages FILE --index FOLDER [flags]"
     add_encoder_flags(parser, "the encoder (default: the one that made the index)", required=False)
     parser.add_argument(
         "--passages",

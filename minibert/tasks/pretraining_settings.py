@@ -107,14 +107,14 @@ class PretrainSettings(RunSettings):
     variant: str = setting(
         "bert",
         "Model",
-        "BERT or the descendant to pre-train, each with its own tokenizer (with MODEL: what that is)",
+        "BERT or the descendant to pre-train, each with its own tokenizer (default with MODEL: its kind)",
         choices=tuple(FAMILIES),
     )
     teacher: str | None = setting(
         None,
         "Model",
-        "folder of a model to learn from, too, as DistilBERT does; a new model has its vocabulary and, "
-        "without PRESET, its sizes and every second layer",
+        "folder of a teacher, as for DistilBERT; a new model takes its vocabulary and, unless PRESET is "
+        "given, its sizes and every second layer",
     )
     preset: str | None = setting(
         None, "Model", f"size of the model (default: {USUAL_PRESET}, or as MODEL)", choices=tuple(PRESETS)
@@ -235,7 +235,9 @@ class PretrainSettings(RunSettings):
         "are swapped (default: yes in BERT and ALBERT, if tokens are masked)",
     )
     whole_sentences: bool = setting(
-        True, "Instances", "end sequences with sentences; else, without NSP, anywhere, so that all are full"
+        True,
+        "Instances",
+        "end sequences at the end of a sentence; otherwise, without NSP, anywhere, so that all are full",
     )
 
     long_seq_length: int | None = setting(
