@@ -9,7 +9,7 @@ from typing import Any
 from minibert.cli.flags import DEFAULT_MODEL
 from minibert.cli.parser import add_command, add_group
 from minibert.cli.setting_flags import add_setting_flags, pretrain_settings
-from minibert.data import open_corpus
+from minibert.data import open_corpus, running_text
 from minibert.errors import UserError
 from minibert.files import check_writable
 from minibert.tasks.pretraining_settings import PretrainSettings
@@ -68,7 +68,7 @@ def _train(flags: argparse.Namespace) -> None:
     settings = pretrain_settings(flags).with_sizes()
     corpus = open_corpus(settings.corpus, settings.layout)
     print(corpus.describe())
-    sentences = itertools.chain.from_iterable(corpus)
+    sentences = itertools.chain.from_iterable(map(running_text, corpus))
     tokenizer = learn_tokenizer(
         settings.variant,
         sentences,

@@ -5,7 +5,7 @@ from minibert.data.cooccurrence import word_vectors
 from minibert.data.corpora import LAYOUTS, Corpus, open_corpus
 from minibert.data.instances import OBJECTIVES, InstanceSettings
 from minibert.data.plateau import log_frequencies, unigram_plateau
-from minibert.data.prepared import Documents, PreparedCorpus, prepare_corpus, training_sentences
+from minibert.data.prepared import Documents, PreparedCorpus, prepare_corpus, running_text, training_sentences
 
 __all__ = [
     "LAYOUTS",
@@ -19,6 +19,7 @@ __all__ = [
     "log_frequencies",
     "open_corpus",
     "prepare_corpus",
+    "running_text",
     "training_sentences",
     "unigram_plateau",
     "word_vectors",

@@ -34,7 +34,7 @@ from minibert.data.randomness import generator
 from minibert.errors import UserError
 from minibert.files import atomic_folder, explain_write_errors, folder_locked, read_json, write_json
 
-FORMAT = 2
+FORMAT = 3
 PIECE_CHARACTERS = 1_000_000  # documents go to the workers in pieces of about this size
 
 
@@ -181,13 +181,22 @@ def _too_few_documents(name: str, documents: int) -> str:
 def training_sentences(corpus: Corpus, *, held_out: float, seed: int) -> Iterator[str]:
     """The sentences of the documents that ``prepare_corpus`` leaves to train on, for the vocabulary.
 
-    Reads the corpus twice, and keeps 8 bytes per document. Raises UserError as ``split_documents`` does,
-    and what reading the corpus raises.
+    Each is as in `running_text`. Reads the corpus twice, and keeps 8 bytes per document. Raises UserError as
+    ``split_documents`` does, and what reading the corpus raises.
     """
     is_held_out = split_documents(corpus.name, corpus.document_keys(), held_out, seed)
     for document, left_out in zip(corpus.raw_documents(), is_held_out, strict=True):
         if not left_out:
-            yield from document.sentences()
+            yield from running_text(document.sentences())
+
+
+def running_text(sentences: Iterable[str]) -> list[str]:
+    """The sentences of a document, each but the first with the space before it that running text has.
+
+    Byte-level tokenizers, such as RoBERTa's, read " The" and "The" as different tokens. To others it makes no
+    difference.
+    """
+    return [f" {sentence}" if number else sentence for number, sentence in enumerate(sentences)]
 
 
 def prepare_corpus(
@@ -386,7 +395,8 @@ def _tokenise(documents: list[RawDocument], tokenizer: SupportsTokenIds, dtype: 
     sentence_lengths: list[int] = []
     document_lengths: list[int] = []
     for document in documents:
-        sentences = [sentence for sentence in tokenizer.token_ids_batch(document.sentences()) if sentence]
+        texts = running_text(document.sentences())
+        sentences = [sentence for sentence in tokenizer.token_ids_batch(texts) if sentence]
         ids.extend(itertools.chain.from_iterable(sentences))
         sentence_lengths.extend(map(len, sentences))
         document_lengths.append(len(sentences))

@@ -68,10 +68,10 @@ class RobertaTokenizer(PretrainedTokenizer):
             a word with the space before it (``lstrip`` in Hugging Face's files).
         model_max_length: the max_length of ``truncation=True`` and ``padding="max_length"`` if none is given.
 
-    A space belongs to the word after it: "a word" has the tokens "a" and "Ġword". ``continues_word`` is False
-    for tokens that begin with "Ġ" and for special tokens. So it is True also for the first word of a text
-    (unless add_prefix_space gives it a space), which nothing but the special token before it sets apart; for
-    punctuation that follows without a space; and for line feeds and what stands after them.
+    A space belongs to the word after it: "a word" has the tokens "a" and "Ġword". ``continues_word`` is True
+    for tokens that begin with a letter or a digit, and no space before it. So it is True also for the first
+    word of a text (unless add_prefix_space gives it a space), which nothing but the special token before it
+    sets apart, and for a word after a quotation mark, a hyphen or a line feed.
 
     The ids of each block of text between two spaces, and of the pre-tokens in it, are cached; the cached ones
     have at most `CACHED_CHARACTERS` characters in total, in each of the two. A tokenizer can be pickled (for
@@ -100,7 +100,7 @@ class RobertaTokenizer(PretrainedTokenizer):
         self.model_max_length = model_max_length
         special = SPECIAL_TOKENS.values()
         self.continues_word = np.array(  # (V,)
-            [not token.startswith(SPACE) and token not in special for token in self.tokens]
+            [token not in special and _begins_inside(token) for token in self.tokens]
         )
         _check_merges(self.vocab, self.merges)
         pairs = BytePairs(self.vocab, self.merges)
@@ -343,6 +343,12 @@ class RobertaTokenizer(PretrainedTokenizer):
         """
         known = self._known(ids, skip_special_tokens)
         return b"".join(token_bytes(self.tokens[i]) for i in known).decode("utf-8", errors="replace")
+
+
+def _begins_inside(token: str) -> bool:
+    """Whether a token begins with a letter or digit of ASCII, or with a byte of another character."""
+    first = token_bytes(token[:1])
+    return first >= b"\x80" or first.isalnum()
 
 
 def _check_merges(vocab: Mapping[str, int], merges: list[tuple[str, str]]) -> None:

@@ -18,7 +18,7 @@ from minibert.data.corpora import RawDocument
 from minibert.data.prepared import split_documents
 from minibert.data.randomness import generator
 from minibert.errors import UserError
-from minibert.text import BertTokenizer
+from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer, XLNetTokenizer
 
 WORDS = "the old house stood at the end of a lane and nobody had lived in it for many years".split()
 
@@ -120,6 +120,25 @@ def test_what_the_vocabulary_is_learned_from_is_what_is_trained_on(tmp_path, tok
         learned_from = tokenizer.token_ids_batch(list(training_sentences(corpus, **split)))
         assert [ids for ids in learned_from if ids] == trained_on
         assert len(ready.train) + len(ready.held_out) == 48
+
+
+@pytest.mark.parametrize("Tokenizer", [BertTokenizer, RobertaTokenizer, AlbertTokenizer, XLNetTokenizer])
+def test_sentences_are_read_as_they_are_in_running_text(tmp_path, Tokenizer):
+    """RoBERTa's tokens have the space between two sentences in them; the others drop it."""
+    path, sentences = tmp_path / "corpus.txt", ["The house is old.", "The end.", "An old lane."]
+    path.write_text("\n\n".join("\n".join(sentences[i:] + sentences[:i]) for i in range(3)) + "\n")
+    corpus = open_corpus([path], "sentences")
+    tokenizer = Tokenizer.train(training_sentences(corpus, held_out=0.4, seed=0), 300)
+    ready = prepare_corpus(corpus, tokenizer, tmp_path / "out", held_out=0.4, processes=1)
+    for part in (ready.train, ready.held_out):
+        for start, stop in part.token_ranges():
+            ids = part.tokens[start:stop].tolist()
+            first = next(i for i in range(3) if ids == tokenizer.token_ids(" ".join(rotated(sentences, i))))
+            assert tokenizer.decode(ids).lower() == " ".join(rotated(sentences, first)).lower()
+
+
+def rotated(sentences, first):
+    return sentences[first:] + sentences[:first]
 
 
 def test_documents_with_the_same_text_are_on_the_same_side(tmp_path, tokenizer):

@@ -77,12 +77,13 @@ def test_special_tokens_are_wherever_the_vocabulary_has_them():
 
 
 def test_what_continues_a_word(tokenizer):
-    """Tokens without a space before them: punctuation, and also the first word of a text."""
+    """Letters without a space before them, also the first word of a text; but not punctuation."""
     text = "low lower, low<mask>\nlow"
     continued = tokenizer.continues_word[tokenizer(text)["input_ids"]]
     tokens = ["<s>", "low", "Ġlower", ",", "Ġlow", "<mask>", "Ċ", "low", "</s>"]
     assert ["<s>", *tokenizer.tokenize(text), "</s>"] == tokens
-    assert continued.tolist() == [False, True, False, True, False, False, True, True, False]
+    assert continued.tolist() == [False, True, False, False, False, False, False, True, False]
+    assert tokenizer.continues_word[tokenizer.token_ids("éñ")].all()
     assert tokenizer.continues_word.dtype == bool
     assert tokenizer.continues_word.shape == (len(VOCAB),)
 
