@@ -32,8 +32,7 @@ def count_words(model: BertPretrainedModel, documents: Documents, seed: int = 0)
       embeddings around the hidden word, whose product with the embedding of a candidate says how well the
       candidate fits.
 
-    With word vectors of E < H numbers, the map to H is the identity for the first E, and the transform takes
-    them back.
+    With word vectors of E < H numbers the transform takes the first E back (see `pass_through`).
 
     Related: word2vec's CBOW, which the model resembles at first; Trockman and Kolter 2023, "Mimetic
     Initialization of Self-Attention Layers" (identities in value and output).
@@ -53,11 +52,9 @@ def count_words(model: BertPretrainedModel, documents: Documents, seed: int = 0)
 
 
 def _maps_of_words(model: BertPretrainedModel) -> list[Linear]:
-    """The linear maps on the way of a word vector through attention to the decoder."""
+    """The linear maps on the way of a vector through attention to the decoder."""
     attentions = [layer.attention for layer in _different_layers(model)]
     maps = [linear for attention in attentions for linear in (attention.self.value, attention.output.dense)]
-    if project := getattr(model.bert.embeddings, "project", None):
-        maps.append(project)
     if isinstance(model, BertForPreTraining) and model.cls.predictions:
         transform = model.cls.predictions.transform
         maps += [linear for _, linear in transform.children() if isinstance(linear, Linear)]  # XLNet has none
@@ -68,8 +65,20 @@ def _different_layers(model: BertPretrainedModel) -> list[BertLayer]:
     return list(dict.fromkeys(model.bert.encoder.layer))  # ALBERT's are all the same one
 
 
-def look_at_neighbours(model: BertPretrainedModel) -> None:
+def pass_through(model: BertPretrainedModel) -> None:
+    """With word vectors of E ≠ H numbers: the map to H becomes the identity plus its random values.
+
+    So numbers of an embedding are where they were, as far as there is room. The other first values need that.
+    """
+    if project := getattr(model.bert.embeddings, "project", None):
+        _add(project, np.eye(*project.weight.shape))
+        model.buffers.round_operand()
+
+
+def look_at_neighbours(*models: BertPretrainedModel) -> None:
     """Set the parameters such that half of the heads look at one neighbour each: `OFFSETS`, in turn.
+
+    ``models`` are one, or several that share their embeddings, as ELECTRA's two do.
 
     Position p becomes a point on n circles, on which it moves with the angular frequencies ω:
 
@@ -88,36 +97,48 @@ def look_at_neighbours(model: BertPretrainedModel) -> None:
 
     Raises UserError for a model without position embeddings.
     """
+    configs = [model.config for model in models]
+    width = min(min(config.hidden_size, config.embedding_size) for config in configs)
+    room = min(config.hidden_size // config.num_attention_heads // 2 for config in configs)  # in a head
+    circles = min(room, max(width // 8, 1))
+    columns = (np.arange(circles)[:, None] * (width // max(circles, 1)) + [0, 1]).reshape(-1)  # (2n,)
+    frequencies = LONGEST_WAVE ** (-2 * np.arange(circles) / width)  # ω (n,)
+    for model in models:
+        _set_positions(model, columns, width)
+        _set_queries_and_keys(model, columns, frequencies)
+        model.buffers.round_operand()
+
+
+def _set_positions(model: BertPretrainedModel, columns: np.ndarray, width: int) -> None:
+    """Waves in these columns (2n,) of the position embeddings, where all other embeddings are 0."""
     config, embeddings = model.config, model.bert.embeddings
     if not hasattr(embeddings, "position_embeddings"):
         raise UserError(
             f"models of type {config.model_type!r} have no table of positions, in which heads could look; "
             "set attention_initializer to normal"
         )
-    size = config.hidden_size
-    width = min(size, config.embedding_size)
-    circles = min(size // config.num_attention_heads // 2, max(width // 8, 1))
-    columns = (np.arange(circles)[:, None] * (width // max(circles, 1)) + [0, 1]).reshape(-1)  # (2n,)
-    frequencies = LONGEST_WAVE ** (-2 * np.arange(circles) / width)  # ω (n,)
     positions = np.zeros((config.max_position_embeddings, config.embedding_size))
-    positions[:, columns] = sinusoids(len(positions), width, LONGEST_WAVE)[:, : 2 * circles]
+    positions[:, columns] = sinusoids(len(positions), width, LONGEST_WAVE)[:, : len(columns)]
     positions *= config.initializer_range
     embeddings.position_embeddings.weight.value[...] = model.device.asarray(positions, dtype=model.dtype)
     free = np.isin(np.arange(config.embedding_size), columns, invert=True)  # (E,)
     for other in ("word_embeddings", "token_type_embeddings"):
         if table := getattr(embeddings, other, None):
             table.weight.value *= model.device.asarray(free)
-    offsets = itertools.cycle(OFFSETS)
+
+
+def _set_queries_and_keys(model: BertPretrainedModel, columns: np.ndarray, frequencies: np.ndarray) -> None:
+    """Half of the heads read these columns (2n,); their keys are turned by ω times an offset, ω (n,)."""
+    size, offsets = model.config.hidden_size, itertools.cycle(OFFSETS)
     for layer in _different_layers(model):
         queries, keys = np.zeros((2, size, size))
-        heads = np.split(np.arange(size), config.num_attention_heads)
+        heads = np.split(np.arange(size), model.config.num_attention_heads)
         for head in heads[: -(-len(heads) // 2)]:
-            rows = head[: 2 * circles, None]
-            queries[rows, columns] = np.eye(2 * circles)
+            rows = head[: len(columns), None]
+            queries[rows, columns] = np.eye(len(columns))
             keys[rows, columns] = _turn(next(offsets) * frequencies)
         _add(layer.attention.self.query, queries)
         _add(layer.attention.self.key, keys)
-    model.buffers.round_operand()
 
 
 def _turn(angles: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from minibert.bert.encoder import BertEncoder
 from minibert.data import Documents
 from minibert.devices import Device
 from minibert.errors import UserError
-from minibert.tasks.first_values import count_words, look_at_neighbours
+from minibert.tasks.first_values import count_words, look_at_neighbours, pass_through
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.train.checkpoint import Checkpoint
@@ -92,11 +92,15 @@ def set_first_values(
 ) -> None:
     """Change a new model's random values as the settings say. A student takes what fits from its teacher."""
     together = isinstance(model, ElectraGeneratorAndDiscriminator)
-    for part in (model.discriminator, model.generator) if together else (model,):
-        if settings.word_initializer == "counts":
+    parts = (model.discriminator, model.generator) if together else (model,)
+    counts, neighbours = settings.word_initializer == "counts", settings.attention_initializer == "neighbours"
+    for part in parts:
+        if counts or neighbours:
+            pass_through(part)
+        if counts:
             count_words(part, documents, settings.seed)
-        if settings.attention_initializer == "neighbours":
-            look_at_neighbours(part)
+    if neighbours:
+        look_at_neighbours(*parts)
     if teacher and settings.model is None:
         taken = take_layers(model, teacher)
         print(f"of the teacher's numbers the student has taken {taken:,}", flush=True)

@@ -7,8 +7,12 @@ from minibert.arrays import to_numpy
 from minibert.bert import BertConfig, BertForPreTraining
 from minibert.data import log_frequencies, unigram_plateau, word_vectors
 from minibert.data.prepared import Documents
-from minibert.tasks.first_values import OFFSETS, count_words, look_at_neighbours
+from minibert.tasks.first_values import OFFSETS, count_words, look_at_neighbours, pass_through
+from minibert.tasks.pretraining_model import set_first_values
+from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.variants.albert import AlbertConfig, AlbertForMaskedLM
+from minibert.variants.electra import ElectraConfig
+from minibert.variants.electra_training import ElectraGeneratorAndDiscriminator, generator_config
 
 V, H = 60, 32
 
@@ -74,6 +78,7 @@ def test_word_vectors_of_another_size_are_carried_through_the_layers(config, tex
     sizes = config.to_dict() | {"embedding_size": size, "num_hidden_layers": 3}
     config = AlbertConfig.from_dict(sizes | {"initializer_range": 1e-9})
     model = AlbertForMaskedLM(config, dtype="float64")
+    pass_through(model)
     count_words(model, texts)
     look_at_neighbours(model)
     embeddings, transform = model.bert.embeddings, model.cls.predictions.transform.dense
@@ -118,6 +123,38 @@ def test_half_of_the_heads_look_at_a_neighbour_whatever_the_words_are(config, te
             best = layer[:, head].argmax(axis=-1)[:, inner]
             assert np.mean(inner - best == next(offsets)) > share
         assert layer[:, 2:].max() < 0.5
+
+
+def to_neighbours(model, heads):
+    """The mean attention of the first layer's first heads to the neighbours that they should look at."""
+    model.eval()
+    rows = np.random.default_rng(0).integers(10, V, (4, 32))
+    outputs, _ = model.bert.forward(rows, return_attentions=True)
+    found, at = outputs.attentions[0], np.arange(4, 28)  # (B, A, S, S)
+    return np.array([found[:, head, at, at - OFFSETS[head]].mean() for head in range(heads)])
+
+
+SHARING = {"vocab_size": V, "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+SHARING |= {"intermediate_size": 32, "max_position_embeddings": 32, "initializer_range": 0.05}
+NEIGHBOURS = PretrainSettings(attention_initializer="neighbours")
+
+
+@pytest.mark.parametrize("size", [128, 300])
+def test_heads_find_their_neighbours_behind_a_map_of_the_embeddings(size):
+    """Without counts, too, which need that map to let numbers through as well."""
+    model = AlbertForMaskedLM(AlbertConfig(**SHARING, embedding_size=size))
+    before = to_neighbours(model, 2)
+    set_first_values(model, NEIGHBOURS, None)
+    assert (to_neighbours(model, 2) > 3 * before).all()
+
+
+def test_two_models_that_share_their_embeddings_read_the_same_numbers_of_them():
+    config = ElectraConfig(**SHARING, embedding_size=128)
+    both = ElectraGeneratorAndDiscriminator(config, generator_config(config, 0.25))
+    before = to_neighbours(both.discriminator, 2), to_neighbours(both.generator, 1)
+    set_first_values(both, NEIGHBOURS, None)
+    assert (to_neighbours(both.discriminator, 2) > 3 * before[0]).all()
+    assert (to_neighbours(both.generator, 1) > 3 * before[1]).all()
 
 
 def test_the_query_of_each_position_fits_the_key_of_its_neighbour_best(config):
