@@ -157,17 +157,29 @@ class MaskedWordDistillation(Module):
 def take_layers(student: BertForPreTraining, teacher: BertForMaskedLM) -> int:
     """Give the student the teacher's values: layer l of L those of layer ⌊l L′/L⌋, and all that is no layer.
 
-    Only parameters of the same shape are taken. Returns how many numbers that were.
+    Only parameters of the same shape are taken, and of the positions those that both models use. Returns how
+    many numbers that were.
     """
-    values = dict(teacher.named_parameters())
-    depths = teacher.config.num_hidden_layers, student.config.num_hidden_layers
+    values, config = dict(teacher.named_parameters()), teacher.config
+    depths = config.num_hidden_layers, student.config.num_hidden_layers
+
+    def its_layer(match: re.Match[str]) -> str:
+        return str(int(match[0]) * depths[0] // depths[1] % config.different_layers)  # ALBERT's are all one
+
     taken = 0
     for name, parameter in student.named_parameters():
-        its = re.sub(
-            r"(?<=encoder\.layer\.)\d+", lambda layer: str(int(layer[0]) * depths[0] // depths[1]), name
-        )
-        if its in values and values[its].shape == parameter.shape:
-            parameter.value[...] = values[its].value
-            taken += parameter.size
+        its = values.get(re.sub(r"(?<=encoder\.layer\.)\d+", its_layer, name))
+        if its is None:
+            continue
+        ours, theirs = parameter.value, its.value
+        if name.endswith("position_embeddings.weight"):
+            longest = min(student.config.longest_sequence, config.longest_sequence)
+            ours, theirs = (  # RoBERTa's first rows stand for padding
+                rows[size.max_position_embeddings - size.longest_sequence :][:longest]
+                for rows, size in ((ours, student.config), (theirs, config))
+            )
+        if ours.shape == theirs.shape:
+            ours[...] = theirs
+            taken += ours.size
     student.buffers.round_operand()
     return taken

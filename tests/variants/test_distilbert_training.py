@@ -13,8 +13,10 @@ from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import BertTokenizer
 from minibert.train.metrics import count_targets
 from minibert.train.step import accumulate_gradients
+from minibert.variants.albert import AlbertConfig, AlbertForMaskedLM
 from minibert.variants.distilbert import DistilBertConfig, DistilBertForMaskedLM
 from minibert.variants.distilbert_training import MaskedWordDistillation, take_layers
+from minibert.variants.roberta import RobertaConfig, RobertaForMaskedLM
 
 SIZES = dict(
     vocab_size=30,
@@ -98,6 +100,27 @@ def test_a_student_begins_with_every_second_layer():
     for name, parameter in student.named_parameters():
         its = name.replace("layer.1.", "layer.2.")
         assert (parameter.value == values[its].value).all(), name
+
+
+def test_a_student_of_an_albert_has_its_one_layer_everywhere():
+    config = AlbertConfig(num_hidden_layers=4, embedding_size=8, **SIZES)
+    teacher, student = AlbertForMaskedLM(config, dtype="float64", seed=5), make_student()
+    take_layers(student, teacher)
+    its = dict(teacher.named_parameters())["bert.encoder.layer.0.output.dense.weight"].value
+    for layer in student.bert.encoder.layer:
+        assert (layer.output.dense.weight.value == its).all()
+
+
+@pytest.mark.parametrize("roberta_teaches", [True, False])
+def test_positions_are_taken_although_robertas_begin_further_on(roberta_teaches):
+    bert = make_student(max_position_embeddings=7)
+    config = RobertaConfig(num_hidden_layers=2, pad_token_id=0, **SIZES | {"max_position_embeddings": 10})
+    roberta = RobertaForMaskedLM(config, dtype="float64", seed=6)
+    tables = [model.bert.embeddings.position_embeddings.weight.value for model in (bert, roberta)]
+    before = tables[1].copy()
+    take_layers(*((bert, roberta) if roberta_teaches else (roberta, bert)))
+    np.testing.assert_array_equal(tables[0], tables[1][1:8])  # row 0 is that of padding
+    np.testing.assert_array_equal(tables[1][[0, 8, 9]], before[[0, 8, 9]])
 
 
 def test_a_student_of_another_size_takes_what_fits():
