@@ -1,6 +1,7 @@
 """A model's configuration: named, checked values, and the file that they are stored in."""
 
 import dataclasses
+import re
 import reprlib
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -162,7 +163,7 @@ class PretrainedConfig(Sizes):
         kind = cls.model_type
         if not isinstance(values, dict) or values.get("model_type", kind) != kind:
             raise UserError(
-                f"{path}: not the configuration of a {kind.upper()} (model_type should be {kind!r})"
+                f"{path}: not the configuration of a model of type {kind!r} (as model_type should say)"
             )
         if values.get("position_embedding_type", "absolute") != "absolute":
             raise UserError(f"{path}: only absolute position embeddings are supported")
@@ -171,7 +172,11 @@ class PretrainedConfig(Sizes):
         try:
             config = cls(**{known[name]: value for name, value in values.items() if name in known})
         except UserError as error:
-            raise UserError(f"{path}: {error}") from None
+            words = set(re.findall(r"\w+", str(error)))
+            called = [
+                f"{name} is {theirs!r} there" for name, theirs in cls.names_in_file.items() if name in words
+            ]
+            raise UserError("; ".join([f"{path}: {error}", *called])) from None
         return config.replace(**settings) if settings else config
 
     def save_pretrained(self, folder: str | Path, **more: Any) -> None:

@@ -131,7 +131,7 @@ class PretrainedModel(Module):
         stored = without_heads(stored, renamed) if new_head else stored
         match = match_tensors(model, stored, folder, renamed)
         if complete:
-            check_complete(match, folder, model)
+            check_complete(match, folder, model, cls.tensor_names)
         try:
             model.allocate(device, dtype, precision, first_values=False)
         except MemoryError:

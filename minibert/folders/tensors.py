@@ -117,7 +117,9 @@ def _check_missing(names: dict[str, str], missing: Iterable[str], folder: Path) 
     if fatal:
         listed = list_names(names[key] for key in fatal)
         verb = "tensor is" if len(fatal) == 1 else "tensors are"
-        raise UserError(f"{folder}: {len(fatal)} {verb} missing: {listed}; is num_hidden_layers correct?")
+        in_layers = all(key.startswith("encoder.layer.") for key in fatal)
+        doubt = "num_hidden_layers correct" if in_layers else "config.json that of these weights"
+        raise UserError(f"{folder}: {len(fatal)} {verb} missing: {listed}; is {doubt}?")
 
 
 def check_type(tensor: StoredTensor) -> None:
@@ -184,12 +186,14 @@ def load_tensors(model: Module, sources: dict[str, StoredTensor]) -> None:
     model.buffers.round_operand()
 
 
-def check_complete(match: Match, folder: Path, model: Module) -> None:
+def check_complete(match: Match, folder: Path, model: Module, renamed: Names = ()) -> None:
     """Raise UserError if a part of the model is missing from the files."""
     if match.missing:
+        inside = [path.parent for path in sorted(folder.glob("*/config.json"))]  # ELECTRA's generator
+        heads = _heads_among(match.missing, renamed)
         raise UserError(
-            f"{folder} has no {_heads_among(match.missing)}, which {type(model).__name__} needs; "
-            "train it first"
+            f"{folder} has no {heads}, which {type(model).__name__} needs; "
+            + (f"is {inside[0]} meant?" if inside else "train it first")
         )
 
 
@@ -215,7 +219,15 @@ def report(
             warnings.warn(f"{folder} {what}: {list_names(names)}", stacklevel=3)
 
 
-def _heads_among(names: Iterable[str]) -> str:
-    """The heads that parameters belong to, such as "pooler and classifier"."""
-    heads = [head for head in HEADS if any(_common_name(name).startswith(head) for name in names)]
-    return " and ".join(head.removesuffix(".") for head in heads)
+def _heads_among(names: Iterable[str], renamed: Names = ()) -> str:
+    """The heads that parameters belong to, such as "pooler and classifier", as they are called in files."""
+    found = []
+    for name in names:
+        in_file, head = (
+            name_in_file(name, renamed),
+            next(h for h in HEADS if _common_name(name).startswith(h)),
+        )
+        found.append(
+            (HEADS.index(head), head.removesuffix(".") if head in in_file else in_file.split(".")[0])
+        )
+    return " and ".join(dict.fromkeys(head for _, head in sorted(found)))

@@ -55,10 +55,12 @@ class RobertaConfig(BertConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.pad_token_id is None or self.longest_sequence < 1:
+        if self.pad_token_id is None:
+            raise UserError("a RoBERTa counts its positions from pad_token_id, which must not be null")
+        if self.longest_sequence < 1:
             raise UserError(
-                f"a RoBERTa with pad_token_id {self.pad_token_id} needs more than "
-                f"{(self.pad_token_id or 0) + 1} positions, got {self.max_position_embeddings}"
+                f"a RoBERTa with pad_token_id {self.pad_token_id} needs more than {self.pad_token_id + 1} "
+                f"positions, got {self.max_position_embeddings}"
             )
 
     @property

@@ -168,8 +168,8 @@ def test_fields_of_transformers_that_mean_nothing_here_are_left_aside(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model_type": "roberta"}, "not the configuration of a BERT"),
-        ([1, 2], "not the configuration of a BERT"),
+        ({"model_type": "roberta"}, "not the configuration of a model of type 'bert'"),
+        ([1, 2], "not the configuration of a model of type 'bert'"),
         ({"position_embedding_type": "relative_key"}, "only absolute position embeddings"),
         ({"hidden_size": 13}, "hidden_size 13 is not divisible by num_attention_heads 12"),
         ({"hidden_dropout_prob": None}, "hidden_dropout_prob must be a number"),

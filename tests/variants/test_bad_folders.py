@@ -53,7 +53,17 @@ def test_a_tensor_is_missing_or_has_another_shape_or_type(name, folder):
     rewrite(folder, lambda tensors: tensors.update({whole: np.zeros(12, np.int32)}))
     refused(folder, f"tensor '{whole}' has type I32")
     rewrite(folder, lambda tensors: tensors.pop(whole))
-    refused(folder, rf"1 tensor is missing: '.*{PART[name]}'; is num_hidden_layers correct")
+    refused(
+        folder, rf"1 tensor is missing: '.*{PART[name]}'; is (num_hidden_layers correct|config.json that)"
+    )
+
+
+def test_settings_are_called_as_the_file_calls_them(tmp_path):
+    members = FAMILIES["distilbert"]
+    sizes = {"vocab_size": 9, "hidden_size": 4, "num_attention_heads": 2}
+    members.models[BertModel](members.config(**sizes)).save_pretrained(tmp_path)
+    change(tmp_path, dim=None)
+    refused(tmp_path, r"hidden_size must be a whole number .*; hidden_size is 'dim' there$")
 
 
 @FOLDERS

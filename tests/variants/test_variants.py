@@ -145,7 +145,7 @@ def test_what_a_family_does_not_have_is_told(tmp_path):
     build("roberta", BertForMaskedLM).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="'roberta' cannot be opened as BertForNextSentencePrediction; there"):
         open_model(BertForNextSentencePrediction, tmp_path)
-    with pytest.raises(UserError, match="not the configuration of a BERT"):
+    with pytest.raises(UserError, match="not the configuration of a model of type 'bert'"):
         BertForMaskedLM.from_pretrained(tmp_path)
 
 
