@@ -41,11 +41,11 @@ def write_pretrained_card(
     recipe |= {name: getattr(settings, name) for name in RECIPE}
     typed = settings.replace(resume=False, overwrite=False)
     permuted = settings.predicts == "permuted"
-    scores = {
-        told.replace("masked", "permuted") if permuted else told: [results[name]]
-        for name, told in SCORES.items()
-        if name in results
-    }
+    scores = {told: [results[name]] for name, told in SCORES.items() if name in results}
+    if permuted:
+        scores = {told.replace("masked", "permuted"): score for told, score in scores.items()}
+    if settings.family.sentence_order:
+        scores = {told.replace("NSP", "in order or swapped"): score for told, score in scores.items()}
     write_model_card(
         folder,
         name=settings.name,

@@ -35,7 +35,7 @@ from minibert.tasks.pretrained_card import write_pretrained_card
 from minibert.tasks.pretraining_model import make_model, open_teacher, set_first_values, with_teacher
 from minibert.tasks.pretraining_settings import Phase, PretrainSettings
 from minibert.tasks.run import Run, newest_checkpoint
-from minibert.text import MODEL_TYPES, PretrainedTokenizer, learn_tokenizer, open_tokenizer
+from minibert.text import MODEL_TYPES, PretrainedTokenizer, XLNetTokenizer, learn_tokenizer, open_tokenizer
 from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
 from minibert.train.metrics import peak_memory, read_metrics
@@ -93,6 +93,11 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
             with atomic_folder(folder) as unfinished:
                 tokenizer.save_pretrained(unfinished)
     tokenizer = open_tokenizer(folder)
+    if isinstance(tokenizer, XLNetTokenizer) != settings.family.permuted:
+        raise UserError(
+            f"{folder} has a {type(tokenizer).__name__}, but models of type {settings.variant!r} need a "
+            f"{MODEL_TYPES[settings.variant].__name__}; give another tokenizer, or none"
+        )
     if settings.model is not None:
         tokenizer.check_size(settings.vocabulary_size)
     print(f"vocabulary: {len(tokenizer):,} tokens; {origin} {folder}", flush=True)

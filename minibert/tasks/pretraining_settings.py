@@ -338,14 +338,18 @@ class PretrainSettings(RunSettings):
             if getattr(self, name) is not None and name not in known:
                 raise UserError(f"{name} is no setting of models of type {variant!r}; leave it out")
 
+    @property
+    def _learns_vocabulary(self) -> bool:
+        return not (self.tokenizer or self.model or self.teacher)
+
     def _check_effects(self, variant: str) -> None:
         """Raise UserError for a setting that would change nothing."""
         members, models = FAMILIES[variant], f"models of type {variant!r}"
         in_vain: dict[str, str] = {}
         if self._predicts(variant) != "masked":
             in_vain |= dict.fromkeys(("mask_shares", "whole_word_masking"), "no tokens are masked")
-        if self.tokenizer or self.model or self.teacher:
-            in_vain["alphabet_limit"] = "no vocabulary is learned"
+        if not self._learns_vocabulary:
+            in_vain |= dict.fromkeys(("alphabet_limit", "lowercase"), "no vocabulary is learned")
         elif not has_alphabet(variant):
             in_vain["alphabet_limit"] = f"{models} spell every character in bytes"
         if not members.together:
@@ -391,7 +395,7 @@ class PretrainSettings(RunSettings):
     def _decided(self, variant: str) -> dict[str, Any]:
         """What the variant decides unless it is given."""
         self._check_effects(variant)
-        lowercase = chosen_lowercase(variant, self.lowercase)
+        lowercase = chosen_lowercase(variant, self.lowercase) if self._learns_vocabulary else None
         return {"variant": variant, "lowercase": lowercase, "nsp": self._learns_pairs(variant)}
 
     def _learns_pairs(self, variant: str) -> bool:

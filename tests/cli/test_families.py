@@ -76,6 +76,34 @@ def test_masked_words_and_vectors(workplace, capsys):
     assert vectors.shape == (4, 8) and np.abs(vectors[0] - vectors[1]).max() > 1e-3
 
 
+def refused(line, capsys, *parts):
+    assert main([*shlex.split(line), "--device", "cpu"]) == 2
+    err = capsys.readouterr().err
+    assert all(part in err for part in parts) and len(err.strip().splitlines()) == 1, err
+
+
+HEADS = {"bert": "cls.predictions", "minibert-modern": "cls.predictions", "roberta": "lm_head"}
+HEADS |= {"albert": "predictions", "electra": "generator_lm_head and generator_predictions"}
+HEADS |= {"distilbert": "vocab_layer_norm and vocab_projector and vocab_transform"}
+
+
+def test_an_untrained_head_guesses_nothing(workplace, capsys):
+    """An encoder, or an ELECTRA's discriminator, whose generator can be asked."""
+    name, tokenizer = workplace
+    mask = tokenizer.special_tokens["mask_token"]
+    if name != "xlnet":  # which has nothing but a bias there
+        refused(
+            f'fill-mask --model encoder "ann {mask} ."',
+            capsys,
+            f"has no {HEADS[name]}, which",
+            "train it first",
+        )
+    if name == "electra":
+        Path("words").rename("encoder/generator")
+        refused(f'fill-mask --model encoder "ann {mask} ."', capsys, "is encoder/generator meant?")
+        run(f'fill-mask --model encoder/generator "ann {mask} ."')
+
+
 @pytest.mark.parametrize(
     ("task", "file", "text"),
     [
@@ -228,6 +256,7 @@ def test_two_ideas_that_came_later(corpus):
         ),
         ("--variant roberta --alphabet-limit 100", "models of type 'roberta' spell every character in bytes"),
         ("--tokenizer words --alphabet-limit 100", "no vocabulary is learned; leave it out, or set it to"),
+        ("--tokenizer words --lowercase", "lowercase is True, but no vocabulary is learned; leave it out"),
         ("--variant xlnet --whole-word-masking", "whole_word_masking is True, but no tokens are masked"),
     ],
 )
@@ -236,6 +265,25 @@ def test_settings_that_do_not_go_together(corpus, capsys, flags, message):
     err = capsys.readouterr().err
     assert message in err and len(err.strip().splitlines()) == 1
     assert not Path("runs/tiny/final").exists()
+
+
+@pytest.mark.parametrize(
+    ("variant", "tokenizer"),
+    [("bert", "xlnet"), ("roberta", "xlnet"), ("xlnet", "bert"), ("xlnet", "albert")],
+)
+def test_only_xlnet_reads_cls_at_the_end(variant, tokenizer, corpus, capsys):
+    TOKENIZERS[tokenizer].save_pretrained("words")
+    its, needed = type(TOKENIZERS[tokenizer]).__name__, type(TOKENIZERS[variant]).__name__
+    told = f"words has a {its}, but models of type '{variant}' need a {needed}; give another tokenizer"
+    line = f"pretrain --variant {variant} --tokenizer words --corpus corpus.txt {SMALL} --steps 2"
+    assert main([*shlex.split(line), "--device", "cpu"]) == 2
+    assert told in capsys.readouterr().err and not Path("runs/tiny").exists()
+
+
+def test_albert_is_asked_for_the_order_and_its_card_says_so(corpus):
+    run(f"pretrain --variant albert --corpus corpus.txt {SMALL} --steps 2 --name ordered")
+    card = Path("runs/ordered/final/README.md").read_text()
+    assert "sentence pairs (in order or swapped), accuracy" in card and "NSP" not in card
 
 
 def test_a_student_of_masked_words(workplace, capsys):
