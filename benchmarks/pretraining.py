@@ -18,7 +18,7 @@ from benchmarks.results import paragraph, table
 from minibert.errors import UserError
 from minibert.files import read_json, write_json, write_text
 from minibert.settings import as_json, read_settings
-from minibert.tasks.pretraining_settings import PretrainSettings
+from minibert.tasks.pretraining_settings import SIZES, PretrainSettings
 from minibert.train.metrics import read_metrics
 from minibert.train.progress import format_seconds
 
@@ -67,7 +67,8 @@ def read_run(run: Path) -> dict[str, Any]:
     told = {name: value for name, value in settings.to_dict().items() if name not in PLACES}
     told["corpus"] = [Path(path).name for path in settings.corpus]
     if settings.model:  # which says all of this
-        told |= dict.fromkeys(("tokenizer", "layers", "hidden", "heads", "intermediate", "positions"))
+        usual = PretrainSettings()
+        told |= {name: as_json(getattr(usual, name)) for name in ("tokenizer", *SIZES)}
         if Path(settings.model).is_relative_to(settings.out):
             told["model"] = str("runs" / Path(settings.model).relative_to(settings.out))
     return {
@@ -140,7 +141,7 @@ def describe(record: Mapping[str, Any]) -> list[str]:
     changed = [
         f"`{name}={value}`"
         for name, value in record["settings"].items()
-        if value != as_json(getattr(usual, name)) and name not in ("name", "corpus")
+        if value not in (None, as_json(getattr(usual, name))) and name not in ("name", "corpus")
     ]
     libraries = ", ".join(f"{name} {environment[name]}" for name in LIBRARIES if name in environment)
     return [

@@ -2,7 +2,7 @@
 
 The model in float16, its vocabulary, its learning curve, and its model card. Every measured number in that
 comes from the model, from the run's own files, or from ``blimp.json``, which ``minibert evaluate`` leaves in
-its folder. The rest is told in ``benchmarks/NAME.toml``, NAME being the run's.
+its folder. The rest is told in ``benchmarks/NAME.toml``, NAME being the run's, and in which run it began.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.finetuning.figures import by_phenomenon, points
-from benchmarks.pretraining import course, milestones, read_run
+from benchmarks.pretraining import course, describe, milestones, read_run
 from benchmarks.results import table
 from minibert.assets import ASSETS
 from minibert.bert import BertForPreTraining
@@ -56,6 +56,12 @@ def ship(run: Path, assets: Path) -> Path:
     if sorted(settings.corpus) != about["corpus"]:
         read, told = (", ".join(sorted(corpus)) for corpus in (settings.corpus, about["corpus"]))
         raise UserError(f"{run} was trained on {read}; its model card tells of {told}")
+    before = {}
+    if "began_in" in about:
+        record_before = read_run(run.with_name(about["began_in"]))
+        before["Before this run"] = "\n\n".join(
+            [about["began_text"].strip(), *describe(record_before), course(record_before)]
+        )
     with atomic_folder(assets / settings.name) as folder:
         export(run / "final", folder, dtype="float16")
         shutil.copyfile(run / "loss.png", folder / "loss.png")
@@ -65,7 +71,8 @@ def ship(run: Path, assets: Path) -> Path:
             settings,
             record["results"],
             data=about["data"],
-            sections={
+            sections=before
+            | {
                 "Course": "\n\n".join([curve, course(record), milestones(record)]),
                 "Minimal pairs": minimal_pairs(run),
                 "Examples": "\n".join(examples(folder, about["sentences"])),

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from benchmarks import pretraining
+from minibert.bert import BertConfig, BertForPreTraining
 from minibert.files import read_json, write_json
 from minibert.tasks.pretraining_settings import PretrainSettings
 
@@ -40,6 +41,17 @@ def test_every_evaluation_knows_its_tokens_and_seconds(tmp_path):
     found = pretraining.read_run(make_run(tmp_path, "one"))["evaluations"]
     assert [e["step"] for e in found] == list(range(0, 41, 2))
     assert all((e["tokens"], e["seconds"]) == (1000 * e["step"], 30.0 * e["step"]) for e in found)
+
+
+def test_a_run_that_goes_on_from_another_says_only_from_which(tmp_path):
+    before = make_run(tmp_path, "one")
+    BertForPreTraining(BertConfig.preset("tiny", vocab_size=9)).save_pretrained(before / "final")
+    run = make_run(tmp_path, "two", model=str(before / "final"), out=str(tmp_path))
+    told = pretraining.read_run(run)["settings"]
+    assert told["model"] == "runs/one/final" and told["hidden_size"] is None and told["tokenizer"] is None
+    text = pretraining.write_page([run], tmp_path / "results").read_text()
+    line = next(line for line in text.splitlines() if line.startswith("Settings that are not"))
+    assert line == "Settings that are not the defaults: `vocab_size=9`, `model=runs/one/final`, `steps=40`."
 
 
 def test_a_page_of_two_runs_measured_one_after_the_other(tmp_path):
