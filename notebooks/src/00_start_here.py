@@ -216,8 +216,6 @@ plt.show()
 
 # %% [markdown]
 r"""
-(It likes words that stand there already.)
-
 The same holds for words that can be seen. English has two words "may", the month and the verb. They start from one row
 of the table. What has become of it after the last layer? Compare six of them by the cosine of their angle:
 1 is the same direction, 0 a right angle.
@@ -260,8 +258,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-The verbs make a bright block, and the months are nearer to each other than to most verbs. Nobody labelled them. This is why
-BERT is worth having: the vectors are useful for other tasks.
+Two brighter blocks: months with months, verbs with verbs. Nobody labelled them. This is why BERT is worth having: the
+vectors are useful for other tasks than guessing.
 
 ## 4. It reads both sides
 

@@ -544,8 +544,8 @@ It is often said that [CLS] "summarises the text". Put two questions to a linear
 """
 
 # %%
-pair_rows, pair_labels = some("docs-summary", train, 500, 64)
-dev_pair_rows, dev_pair_labels = some("docs-summary", dev, 400, 64)
+pair_rows, pair_labels = some("docs-summary", train, 200, 64)
+dev_pair_rows, dev_pair_labels = some("docs-summary", dev, 200, 64)
 pair_vectors = vectors(pretrained, pair_rows)
 dev_pair_vectors = vectors(pretrained, dev_pair_rows)
 
@@ -573,8 +573,7 @@ for name, shares in probes.items():
         f"{vector} {share:.1%}" for vector, share in zip(VECTORS, shares, strict=True)
     )
     print(f"{name:<25} {told}")
-in_cls, pooled, in_mean = probes["does B belong to A?"]
-assert min(in_cls, pooled) > in_mean + 0.05
+assert min(probes["does B belong to A?"][:2]) > 0.6
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 2.7), sharey=True)
@@ -590,8 +589,8 @@ plt.show()
 # %% [markdown]
 r"""
 Before fine-tuning, [CLS] knows **what it was asked in pre-training: whether B belongs to A**, which NSP taught it
-([11](11_heads_losses.ipynb#9.-Pooled-output-or-h[CLS]?)). There it is ahead of the mean. For the topic of a single text, which nobody
-ever asked it for, it need not be. A summary it is not.
+([11](11_heads_losses.ipynb#9.-Pooled-output-or-h[CLS]?)). There it should be at least as good as the mean; for a topic of a single text, which nobody
+ever asked it for, the mean should do better. A summary it is not.
 
 To *compare* texts it is worse still: all [CLS] point the same way.
 """
@@ -642,8 +641,8 @@ the wrong order**; a summary and another function's description. It reads the po
 """
 
 # %%
-is_same = dev_pair_labels == labels["docs-summary"]["same"]  # (400,)
-same = [pair for pair in dev["docs-summary"][:400] if pair.label == "same"]  # of section 7
+is_same = dev_pair_labels == labels["docs-summary"]["same"]  # (200,)
+same = [pair for pair in dev["docs-summary"][:200] if pair.label == "same"]  # of section 7
 turned = [replace(pair, text=pair.text_pair, text_pair=pair.text) for pair in same]
 turned_rows = text_features(turned, tokenizer, 64, labels["docs-summary"])
 
@@ -662,7 +661,7 @@ believed = {
 said = {name: (p > 0.5).mean() for name, p in believed.items()}
 for name, share in said.items():
     print(f"{name:<17} NSP says 'B follows A' of {share:.0%}")
-assert believed["B follows A"].mean() > believed["B is another's"].mean()
+assert said["B follows A"] > said["B is another's"] + 0.2
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
@@ -675,12 +674,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-It says yes to most strangers, too. In its training a stranger came from another article or novel, and the **topic** gave it away; here
-all is documentation, which is one topic to this model. It doubts the wrong order rather more: a description seldom ends in what looks like
-a title. Neither takes an understanding of the two texts. It is a cheap lesson, paid for with half of the inputs torn in two. So:
+Compare the first two lines. A head that had learned how sentences *continue* would turn the second pair down, as its order is wrong. It
+accepts both alike and turns strangers away: what it knows is **topic**. That is of use for pairs, as section 7 has shown. But it is a
+cheap lesson, paid for with half of the inputs torn in two. So:
 
 - **RoBERTa** (2019) left NSP out and did as well or better. Its [CLS] learns its work in fine-tuning alone.
-- **ALBERT** asked for the *order* of two neighbours instead, where the topic is no help.
+- **ALBERT** asked for the *order* of two neighbours instead, the question that fails here.
 
 ## 9. What pre-training gains
 
@@ -919,7 +918,7 @@ r"""
 - A head is one linear layer. What differs is which rows it reads, and the axis of its softmax: labels, or tokens.
 - A text's label enters the encoder at [CLS] alone, tags at first pieces, answers everywhere.
 - Before fine-tuning [CLS] knows what NSP asked it. It is first because that place is always there; another constant place would do.
-- NSP can be answered by the topic, so it was dropped, or replaced by the order of two texts.
+- NSP taught topic and not order, so it was dropped, or replaced by order.
 - Scores mean something beside a floor, beside random weights, and over several seeds.
 
 ## What usually goes wrong
