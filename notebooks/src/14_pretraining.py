@@ -471,9 +471,9 @@ assert 7.2 < bert_line < 7.3
 # %% [markdown]
 r"""
 The shelf lies half a nat below. (For your own text `minibert pretrain` prints the line before its first step.)
-"Stuck at about 7" means: **knows the frequencies, and nothing of the context yet.** That is no bug, if it passes. How soon
-depends on text, size, recipe and learning rate. Two runs of a larger model (4 layers, `H` = 256, `V` = 8,192) on Wikipedia and
-novels with the original recipe, equal but for the peak of the rate; the second was given up:
+"Stuck at about 7" means: **knows the frequencies, and nothing of the context yet.** That is no bug if it passes. How soon
+depends on text, size, recipe and rate. Two runs of a larger model (4 layers, `H` = 256, `V` = 8,192) on Wikipedia and
+novels, the original recipe, two peaks of the rate; the second was given up:
 """
 
 # %%
