@@ -102,7 +102,7 @@ def test_fill_mask_and_the_tokenizer_need_no_model_of_ones_own(tmp_path, monkeyp
     assert capsys.readouterr().out.splitlines()[0] == "[CLS] the river [SEP]"
 
 
-def test_fill_mask_warns_of_a_head_that_knows_nothing(workplace, capsys):
+def test_fill_mask_refuses_a_head_that_knows_nothing(workplace, capsys):
     model = "runs/small/final"
     assert main(["fill-mask", "the [MASK] .", "--model", model, "--device", "cpu"]) == 0
     assert capsys.readouterr().err == "", "that it has other heads as well is not worth a word"
@@ -111,10 +111,11 @@ def test_fill_mask_warns_of_a_head_that_knows_nothing(workplace, capsys):
         name: array for name, array in load_file(path).items() if not name.startswith("cls.predictions")
     }
     save_file(tensors, path)
-    assert main(["fill-mask", "the [MASK] .", "--model", model, "--device", "cpu"]) == 0
+    assert main(["fill-mask", "the [MASK] .", "--model", model, "--device", "cpu"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert (
-        line.startswith(f"minibert: warning: {model} has no tensors for") and "cls.predictions.bias" in line
+        line
+        == f"minibert: error: {model} has no cls.predictions, which BertForMaskedLM needs; train it first"
     )
 
 

@@ -64,10 +64,15 @@ def test_roberta_reads_two_tokens_less_than_it_has_positions():
         model.forward([[5] * 9])
 
 
-@pytest.mark.parametrize(("padding", "positions"), [(None, 10), (1, 2), (9, 10)])
+@pytest.mark.parametrize(("padding", "positions"), [(1, 2), (9, 10)])
 def test_roberta_needs_positions_beside_those_of_padding(padding, positions):
     with pytest.raises(UserError, match=f"pad_token_id {padding} needs more than"):
         RobertaConfig(**SIZES | {"pad_token_id": padding, "max_position_embeddings": positions})
+
+
+def test_roberta_needs_the_id_of_padding():
+    with pytest.raises(UserError, match="counts its positions from pad_token_id, which must not be null"):
+        RobertaConfig(**SIZES | {"pad_token_id": None})
 
 
 def test_a_new_roberta_classifier_has_no_pooler():
