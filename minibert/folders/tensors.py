@@ -223,11 +223,7 @@ def _heads_among(names: Iterable[str], renamed: Names = ()) -> str:
     """The heads that parameters belong to, such as "pooler and classifier", as they are called in files."""
     found = []
     for name in names:
-        in_file, head = (
-            name_in_file(name, renamed),
-            next(h for h in HEADS if _common_name(name).startswith(h)),
-        )
-        found.append(
-            (HEADS.index(head), head.removesuffix(".") if head in in_file else in_file.split(".")[0])
-        )
+        in_file = name_in_file(name, renamed)
+        number, head = next(pair for pair in enumerate(HEADS) if _common_name(name).startswith(pair[1]))
+        found.append((number, head.removesuffix(".") if head in in_file else in_file.split(".")[0]))
     return " and ".join(dict.fromkeys(head for _, head in sorted(found)))
