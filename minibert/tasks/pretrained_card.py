@@ -40,12 +40,13 @@ def write_pretrained_card(
     recipe["dropout"] = open_config(folder).hidden_dropout_prob
     recipe |= {name: getattr(settings, name) for name in RECIPE}
     typed = settings.replace(resume=False, overwrite=False)
-    permuted = settings.predicts == "permuted"
-    scores = {told: [results[name]] for name, told in SCORES.items() if name in results}
-    if permuted:
-        scores = {told.replace("masked", "permuted"): score for told, score in scores.items()}
-    if settings.family.sentence_order:
-        scores = {told.replace("NSP", "in order or swapped"): score for told, score in scores.items()}
+    words = "permuted" if settings.predicts == "permuted" else "masked"
+    pairs = "in order or swapped" if settings.family.sentence_order else "NSP"
+    scores = {
+        told.format(words=words, pairs=pairs): [results[name]]
+        for name, told in SCORES.items()
+        if name in results
+    }
     write_model_card(
         folder,
         name=settings.name,
@@ -60,11 +61,11 @@ def write_pretrained_card(
 
 RECIPE = "optimiser learning_rate schedule warmup weight_decay beta2 precision seed".split()
 SCORES = {
-    "held_out_mlm_loss": "masked words, loss in nats",
+    "held_out_mlm_loss": "{words} words, loss in nats",
     "plateau_loss": "the same, guessing by frequency",
-    "held_out_mlm_accuracy": "masked words, accuracy",
+    "held_out_mlm_accuracy": "{words} words, accuracy",
     "plateau_accuracy": "the same, always naming the commonest",
-    "held_out_nsp_accuracy": "sentence pairs (NSP), accuracy",
+    "held_out_nsp_accuracy": "sentence pairs ({pairs}), accuracy",
     "held_out_rtd_loss": "replaced words, loss in nats",
     "held_out_rtd_accuracy": "replaced words, accuracy",
 }
