@@ -53,6 +53,9 @@ def _run(flags: argparse.Namespace) -> None:
     length = min(128, config.longest_sequence) if flags.max_seq_length is None else flags.max_seq_length
     sizes = flags.batch_size, length, flags.max_predictions
     discriminator = flags.folder is not None and is_discriminator(flags.folder)
-    step = describe_step(config, *sizes, flags.precision, flags.recompute)
-    parts = describe_parameters(config, discriminator), NO_DISCRIMINATOR if discriminator else step
-    print(flags.folder or preset, *parts, sep="\n\n")
+    parameters = describe_parameters(config, discriminator)
+    if discriminator:
+        step = NO_DISCRIMINATOR
+    else:
+        step = describe_step(config, *sizes, flags.precision, flags.recompute)
+    print(flags.folder or preset, parameters, step, sep="\n\n")

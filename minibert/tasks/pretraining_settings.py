@@ -360,7 +360,8 @@ class PretrainSettings(RunSettings):
         defaults = {field.name: field.default for field in fields(self)}
         for name, reason in in_vain.items():
             if (value := getattr(self, name)) != (default := defaults[name]):
-                raise UserError(f"{name} is {value!r}, but {reason}; leave it out, or set it to {default!r}")
+                way_out = "leave it out" if default is None else f"leave it out, or set it to {default!r}"
+                raise UserError(f"{name} is {value!r}, but {reason}; {way_out}")
 
     def _check_teacher(self, teacher: str) -> None:
         """Raise UserError if this is no model that sees both sides of a masked word."""
