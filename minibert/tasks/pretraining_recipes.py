@@ -3,7 +3,7 @@
 from typing import Any
 
 # What each changes of the defaults, which are the original's decisions. docs/pretraining.md explains "fast",
-# and benchmarks/results/speedrun.md has what each of its settings brings.
+# and benchmarks/results/speedrun.md has what some of its settings bring.
 PRETRAINING_RECIPES: dict[str, dict[str, Any]] = {
     "original": {},
     "fast": {
