@@ -95,8 +95,8 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
     tokenizer = open_tokenizer(folder)
     if isinstance(tokenizer, XLNetTokenizer) != settings.family.permuted:
         raise UserError(
-            f"{folder} has a {type(tokenizer).__name__}, but models of type {settings.variant!r} need a "
-            f"{MODEL_TYPES[settings.variant].__name__}; give another tokenizer, or none"
+            f"{folder}: the tokenizer is of class {type(tokenizer).__name__}, but models of type "
+            f"{settings.variant!r} need {MODEL_TYPES[settings.variant].__name__}; give another, or none"
         )
     if settings.model is not None:
         tokenizer.check_size(settings.vocabulary_size)

@@ -274,7 +274,9 @@ def test_settings_that_do_not_go_together(corpus, capsys, flags, message):
 def test_only_xlnet_reads_cls_at_the_end(variant, tokenizer, corpus, capsys):
     TOKENIZERS[tokenizer].save_pretrained("words")
     its, needed = type(TOKENIZERS[tokenizer]).__name__, type(TOKENIZERS[variant]).__name__
-    told = f"words has a {its}, but models of type '{variant}' need a {needed}; give another tokenizer"
+    told = (
+        f"words: the tokenizer is of class {its}, but models of type '{variant}' need {needed}; give another"
+    )
     line = f"pretrain --variant {variant} --tokenizer words --corpus corpus.txt {SMALL} --steps 2"
     assert main([*shlex.split(line), "--device", "cpu"]) == 2
     assert told in capsys.readouterr().err and not Path("runs/tiny").exists()
