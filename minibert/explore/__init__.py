@@ -1,0 +1,1 @@
+"""Look into a model: what it computes of a sentence, and how its loss depends on each of these numbers."""

@@ -1,0 +1,115 @@
+"""One text through a model, forwards and backwards, with every value on the way and its derivative."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minibert.arrays import Array, to_numpy
+from minibert.errors import UserError
+from minibert.explore.questions import Explored, Question
+from minibert.nn import Context, Observer
+from minibert.text import PretrainedTokenizer
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A text, or two, as the model reads it: S tokens, of which some may be hidden by [MASK]."""
+
+    tokens: tuple[str, ...]  # as they are read, "[MASK]" included
+    input_ids: np.ndarray  # (S,)
+    token_type_ids: np.ndarray  # (S,)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def encode(tokenizer: PretrainedTokenizer, text: str, second: str | None = None) -> Sentence:
+    """A text, or a pair of texts, in its special tokens. A [MASK] in it is a hidden word."""
+    encoded = tokenizer([text], None if second is None else [second])
+    ids, types = (np.array(encoded[name][0]) for name in ("input_ids", "token_type_ids"))
+    return Sentence(tuple(tokenizer.tokens[i] for i in ids), ids, types)
+
+
+def hide(sentence: Sentence, place: int, tokenizer: PretrainedTokenizer) -> Sentence:
+    """The sentence with [MASK] in the place of one more token. Raises UserError for a special token."""
+    if not 0 <= place < len(sentence):
+        raise UserError(f"there is no token {place}; the text has {len(sentence)}, counted from 0")
+    special = set(tokenizer.special_tokens.values())
+    if sentence.tokens[place] in special:
+        raise UserError(f"token {place} is {sentence.tokens[place]}, which cannot be hidden; choose a word")
+    ids, tokens = sentence.input_ids.copy(), list(sentence.tokens)
+    ids[place], tokens[place] = tokenizer.mask_id, tokenizer.special_tokens["mask_token"]
+    return replace(sentence, tokens=tuple(tokens), input_ids=ids)
+
+
+class Keeper(Observer):
+    """Keeps the values that a pass shows, and their derivatives, on the host, without the axis of the batch.
+
+    Of a value that was replaced it keeps the replacement, and the derivative with respect to it.
+    """
+
+    def __init__(self, names: Sequence[str] | None = None):
+        self.values: dict[str, np.ndarray] = {}
+        self.derivatives: dict[str, np.ndarray] = {}
+        self._names = names
+
+    def wants(self, name: str) -> bool:
+        """All names, or those that it was made for."""
+        return self._names is None or name in self._names
+
+    def forward(self, name: str, value: Array) -> None:
+        """Keep a copy of the value."""
+        self.values[name] = to_numpy(value)[0].copy()
+
+    def backward(self, name: str, dvalue: Array) -> None:
+        """Keep the derivative."""
+        self.derivatives[name] = to_numpy(dvalue)[0].copy()
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What came of one forward pass, and of the backward pass if there was one.
+
+    ``loss`` is −ln p of the answer that the question names, in nats, and ``probabilities`` (K,) are those of
+    all answers. ``values`` and ``derivatives`` have the observer's names, in the order of the forward pass.
+    """
+
+    sentence: Sentence
+    question: Question
+    loss: float
+    probabilities: np.ndarray
+    values: dict[str, np.ndarray]
+    derivatives: dict[str, np.ndarray]
+
+
+def run(
+    model: Explored,
+    sentence: Sentence,
+    question: Question,
+    *,
+    changes: Sequence[Observer] = (),
+    names: Sequence[str] | None = None,
+    backward: bool = True,
+) -> Pass:
+    """Run a model on one sentence, without dropout, keeping the values of ``names`` (by default of all).
+
+    ``changes`` are observers that replace values on the way. With ``backward``, the gradients of all
+    parameters are those of the question's loss afterwards. Raises UserError for a sentence that is longer
+    than the model's positions, and for a question that the sentence or the model has no answer to.
+    """
+    model.eval()
+    keeper, context = Keeper(names), Context()
+    for observer in (*changes, keeper):
+        context = context.with_observer(observer)
+    batch: dict[str, Any] = {
+        "input_ids": sentence.input_ids[None],
+        "token_type_ids": sentence.token_type_ids[None],
+    }
+    outputs, cache = model.forward(**batch | question.arguments(model, sentence.input_ids), context=context)
+    loss, probabilities, derivatives = question.ask(model, outputs)
+    if backward:
+        model.zero_grad()
+        model.backward(cache, **derivatives)
+    return Pass(sentence, question, loss, probabilities, keeper.values, keeper.derivatives)

@@ -1,0 +1,136 @@
+"""What a model is asked about a sentence: of which of its outputs −ln p is taken, and for which answer.
+
+    loss = −ln p(answer),   p = softmax(logits)
+
+The loss is the model's surprise at that answer, and all derivatives of a pass are those of this number.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from minibert import ops
+from minibert.arrays import Array, get_array_module, to_numpy
+from minibert.bert import BertForPreTraining
+from minibert.errors import UserError
+from minibert.heads.task_models import TaskModel
+from minibert.variants.permutations import hidden_tokens
+from minibert.variants.xlnet import XLNetLMHeadModel
+
+Explored = BertForPreTraining | TaskModel  # a model that answers with a word, a label or a place
+Answer = tuple[float, np.ndarray, dict[str, Array]]
+
+
+class Question(Protocol):
+    """Something that a model can be asked about a sentence."""
+
+    def arguments(self, model: Explored, input_ids: np.ndarray) -> dict[str, Any]:
+        """What ``forward`` needs besides the sentence. Raises UserError for a place that is not there."""
+
+    def ask(self, model: Explored, outputs: Any) -> Answer:
+        """The loss in nats; the probabilities of all answers; the derivatives that ``backward`` takes.
+
+        Raises UserError for an answer that the model does not know.
+        """
+
+
+def _surprise(logits: Array, row: tuple[int, ...], answer: int) -> tuple[float, np.ndarray, Array]:
+    """−ln p of one answer, by one row (K,) of the logits; p (K,); the derivative of all logits."""
+    xp = get_array_module(logits)
+    scores = logits[row][None]  # (1, K)
+    if not 0 <= answer < scores.shape[1]:
+        raise UserError(f"there is no answer {answer}; the model knows {scores.shape[1]}, counted from 0")
+    label, weight = xp.full(1, answer, dtype="int32"), xp.ones(1, dtype=logits.dtype)
+    loss, cache = ops.cross_entropy(scores, label, weight, 1.0)
+    dlogits = xp.zeros_like(logits)
+    dlogits[row] = ops.cross_entropy_backward(1.0, cache)[0]
+    return float(loss), to_numpy(ops.softmax(scores)[0])[0], dlogits
+
+
+def _check_place(place: int, input_ids: np.ndarray) -> None:
+    if not 0 <= place < len(input_ids):
+        raise UserError(f"there is no token {place}; the text has {len(input_ids)}, counted from 0")
+
+
+@dataclass(frozen=True)
+class HiddenWord:
+    """Which token stands at this place? The answer is a token's number. Hidden or not, the model guesses it.
+
+    An XLNet is asked by the query of the place, and neither this token nor any <mask> is seen.
+    """
+
+    place: int
+    answer: int
+    mask_id: int
+
+    def arguments(self, model: Explored, input_ids: np.ndarray) -> dict[str, Any]:
+        """For an XLNet, who sees whom."""
+        _check_place(self.place, input_ids)
+        if not isinstance(model, XLNetLMHeadModel):
+            return {}
+        hidden = input_ids == self.mask_id
+        hidden[self.place] = True
+        return hidden_tokens(hidden[None], np.array([[self.place]]))
+
+    def ask(self, model: Explored, outputs: Any) -> Answer:
+        """The surprise at the token, from ``prediction_logits``."""
+        row = 0, 0 if isinstance(model, XLNetLMHeadModel) else self.place
+        loss, probabilities, dlogits = _surprise(outputs.prediction_logits, row, self.answer)
+        return loss, probabilities, {"dprediction_logits": dlogits}
+
+
+@dataclass(frozen=True)
+class NextSentence:
+    """Does the second text follow the first? The answer 0 is yes, 1 no."""
+
+    answer: int = 0
+
+    def arguments(self, model: Explored, input_ids: np.ndarray) -> dict[str, Any]:
+        """None."""
+        return {}
+
+    def ask(self, model: Explored, outputs: Any) -> Answer:
+        """The surprise at the answer, from ``seq_relationship_logits``."""
+        loss, probabilities, dlogits = _surprise(outputs.seq_relationship_logits, (0,), self.answer)
+        return loss, probabilities, {"dseq_relationship_logits": dlogits}
+
+
+@dataclass(frozen=True)
+class Label:
+    """Which label, by its number, has the text or, with a ``place``, the token there?"""
+
+    answer: int
+    place: int | None = None
+
+    def arguments(self, model: Explored, input_ids: np.ndarray) -> dict[str, Any]:
+        """None."""
+        if self.place is not None:
+            _check_place(self.place, input_ids)
+        return {}
+
+    def ask(self, model: Explored, outputs: Any) -> Answer:
+        """The surprise at the label, from ``logits``."""
+        row = (0,) if self.place is None else (0, self.place)
+        loss, probabilities, dlogits = _surprise(outputs.logits, row, self.answer)
+        return loss, probabilities, {"dlogits": dlogits}
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where does the answer start and end? The loss is the sum for both tokens; probabilities are (2, S)."""
+
+    start: int
+    end: int
+
+    def arguments(self, model: Explored, input_ids: np.ndarray) -> dict[str, Any]:
+        """None."""
+        for place in (self.start, self.end):
+            _check_place(place, input_ids)
+        return {}
+
+    def ask(self, model: Explored, outputs: Any) -> Answer:
+        """The surprise at both ends, from ``start_logits`` and ``end_logits``."""
+        first, p_start, dstart = _surprise(outputs.start_logits, (0,), self.start)
+        last, p_end, dend = _surprise(outputs.end_logits, (0,), self.end)
+        return first + last, np.stack([p_start, p_end]), {"dstart_logits": dstart, "dend_logits": dend}
