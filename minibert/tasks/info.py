@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from minibert.assets import model_folder
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 from minibert.errors import UserError
-from minibert.files import read_json
 from minibert.folders.names import name_in_file
 from minibert.nn import Linear, Module
 from minibert.ops import ACTIVATIONS
 from minibert.precision import choose_precision
-from minibert.variants import FAMILIES, family
+from minibert.variants import FAMILIES, architectures, family
 from minibert.variants.electra import ElectraForPreTraining
 from minibert.variants.xlnet import XLNetConfig
 
@@ -47,8 +45,8 @@ class Matrix:
 
 def is_discriminator(folder: str | Path) -> bool:
     """Whether a pretrained folder holds the discriminator of an ELECTRA, and not a generator."""
-    named = read_json(model_folder(folder) / "config.json", "model configuration").get("architectures")
-    return family(folder) is FAMILIES["electra"] and (named or [""])[0] == ElectraForPreTraining.__name__
+    named = architectures(folder)[:1]
+    return family(folder) is FAMILIES["electra"] and named == [ElectraForPreTraining.__name__]
 
 
 def parameter_table(config: BertConfig, discriminator: bool = False) -> list[Matrix]:

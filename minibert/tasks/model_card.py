@@ -9,7 +9,7 @@ from typing import Any
 
 from minibert.bert import BertForMaskedLM, BertForPreTraining, BertModel
 from minibert.errors import UserError
-from minibert.files import read_json, write_text
+from minibert.files import write_text
 from minibert.folders.model import PretrainedModel
 from minibert.folders.weights import open_weights
 from minibert.heads import (
@@ -18,7 +18,7 @@ from minibert.heads import (
     BertForTokenClassification,
 )
 from minibert.text import PretrainedTokenizer, open_tokenizer
-from minibert.variants import family, open_config
+from minibert.variants import architectures, family, open_config
 from minibert.variants.electra import ElectraForPreTraining
 
 
@@ -162,13 +162,11 @@ def _metadata(kind: Kind, model_type: str, licence: str | None) -> str:
 
 
 def _kind(folder: Path, pairs: bool) -> Kind:
-    path = folder / "config.json"
-    named = read_json(path, "model configuration").get("architectures") or [None]
-    models = family(folder).models
+    named, models = next(iter(architectures(folder)), None), family(folder).models
     classes = {models[kind].__name__: kind for kind in KINDS if kind in models}
-    if named[0] not in classes:
-        raise UserError(f"{path}: a model of class {named[0]}; there are cards for {', '.join(classes)}")
-    kind = classes[named[0]]
+    if named not in classes:
+        raise UserError(f"{folder}: a model of class {named}; there are cards for {', '.join(classes)}")
+    kind = classes[named]
     return _PAIRS if pairs and kind is BertForSequenceClassification else KINDS[kind]
 
 

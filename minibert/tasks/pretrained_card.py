@@ -41,9 +41,8 @@ def write_pretrained_card(
     recipe |= {name: getattr(settings, name) for name in RECIPE}
     typed = settings.replace(resume=False, overwrite=False)
     words = "permuted" if settings.predicts == "permuted" else "masked"
-    pairs = "in order or swapped" if settings.family.sentence_order else "NSP"
     scores = {
-        told.format(words=words, pairs=pairs): [results[name]]
+        told.format(words=words, pairs=settings.learned_of_pairs): [results[name]]
         for name, told in SCORES.items()
         if name in results
     }

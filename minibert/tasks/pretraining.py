@@ -365,8 +365,8 @@ def _describe(summary: dict[str, Any], settings: PretrainSettings) -> list[str]:
         f"held-out {predicted}  loss {loss:.3f} nats  accuracy {accuracy:.2%}   {below}{times}",
     ]
     if "held_out_nsp_accuracy" in summary:
-        learned = "in order or swapped" if settings.family.sentence_order else "NSP"
-        lines.append(f"held-out sentence pairs ({learned})  accuracy {summary['held_out_nsp_accuracy']:.2%}")
+        right = summary["held_out_nsp_accuracy"]
+        lines.append(f"held-out sentence pairs ({settings.learned_of_pairs})  accuracy {right:.2%}")
     if "held_out_rtd_accuracy" in summary:
         lines.append(
             f"held-out replaced words  loss {summary['held_out_rtd_loss']:.3f} nats  "

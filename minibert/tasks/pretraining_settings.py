@@ -440,6 +440,11 @@ class PretrainSettings(RunSettings):
         return self._predicts(self.variant)
 
     @property
+    def learned_of_pairs(self) -> str:
+        """What pairs of texts teach the variant, in words."""
+        return "in order or swapped" if self.family.sentence_order else "NSP"
+
+    @property
     def family(self) -> Family:
         """The configuration and the models of the ``variant``."""
         return FAMILIES[self.variant]

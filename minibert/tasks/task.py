@@ -25,14 +25,14 @@ from minibert.data.tasks import (
 )
 from minibert.data.tasks.tables import USUAL_COLUMNS, column_of
 from minibert.errors import UserError
-from minibert.files import read_json, write_json
+from minibert.files import write_json
 from minibert.folders.model import PretrainedModel
 from minibert.heads.outputs import TaskOutput
 from minibert.heads.task_models import TaskModel
 from minibert.nn import Module
 from minibert.settings import Settings, setting
 from minibert.text import PretrainedTokenizer
-from minibert.variants import family, open_config, open_model
+from minibert.variants import architectures, family, open_config, open_model
 
 READ = ("input_ids", "token_type_ids", "attention_mask", "features")  # of a batch, in order to predict
 TASK_FILE = "task.json"  # beside a fine-tuned model: the name of its task, and its options
@@ -210,9 +210,8 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
     @classmethod
     def recognises(cls, folder: Path) -> bool:
         """Whether a folder without ``task.json`` holds a model of this task."""
-        config = read_json(folder / "config.json", "model configuration")
         model = family(folder).models.get(cls.Model)
-        return model is not None and model.__name__ in (config.get("architectures") or [])
+        return model is not None and model.__name__ in architectures(folder)
 
     # -- Predictions ----------------------------------------------------------------------------
 

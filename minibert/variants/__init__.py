@@ -157,6 +157,12 @@ def family(folder: str | Path) -> Family:
     return FAMILIES[name]
 
 
+def architectures(folder: str | Path) -> list[str]:
+    """The classes that the configuration in a pretrained folder names, as transformers calls them."""
+    config = read_json(model_folder(folder) / "config.json", "model configuration")
+    return config.get("architectures") or []
+
+
 def open_config(folder: str | Path, **settings: Any) -> BertConfig:
     """The configuration in a pretrained folder of any family; ``settings`` as for its ``from_pretrained``."""
     return family(folder).config.from_pretrained(folder, **settings)
