@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -70,7 +71,13 @@ def test_masked_words_and_vectors(workplace, capsys):
     _, tokenizer = workplace
     mask = tokenizer.special_tokens["mask_token"]
     run(f'fill-mask --model words "ann sings a {mask} song ." --top-k 3')
-    assert len(capsys.readouterr().out.strip().splitlines()) >= 3
+    guesses = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.strip().splitlines()[2:]]
+    assert len(guesses) == 3
+    run(f'explore --model words "ann sings a {mask} song ."')
+    (data,) = re.findall(r'id="data">(.*?)</script>', Path("explore.html").read_text(), re.DOTALL)
+    (shown,) = json.loads(data)["sentences"]
+    for told in (shown["look"]["guesses"], shown["look"]["lens"][-1]):
+        assert [guess["token"].strip() for guess in told[:3]] == guesses
     run("embed --model encoder --input texts.txt --output vectors.npy")
     vectors = np.load("vectors.npy")
     assert vectors.shape == (4, 8) and np.abs(vectors[0] - vectors[1]).max() > 1e-3

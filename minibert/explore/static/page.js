@@ -1,0 +1,392 @@
+"use strict";
+// What Python sends is in base64 and float32; "maps" are (L, A, S, S).
+
+const $ = (id) => document.getElementById(id);
+const data = JSON.parse($("data").textContent);
+
+function unpack(packed) {
+  const bytes = Uint8Array.from(atob(packed.data), (c) => c.charCodeAt(0));
+  return { shape: packed.shape, values: new Float32Array(bytes.buffer) };
+}
+
+function color(name) {
+  const probe = document.createElement("i");
+  probe.style.color = `var(--${name})`;
+  document.body.append(probe);
+  const [r, g, b] = getComputedStyle(probe).color.match(/[\d.]+/g).map(Number);
+  probe.remove();
+  return [r, g, b];
+}
+
+const rgba = ([r, g, b], a) => `rgba(${r}, ${g}, ${b}, ${a})`;
+
+function element(tag, attributes = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), attributes);
+  made.append(...children);
+  return made;
+}
+
+const digits = (x) => (x === 0 ? "0" : Math.abs(x) >= 1e-3 && Math.abs(x) < 1e4 ? x.toPrecision(4) : x.toExponential(2));
+const percent = (p) => (p >= 0.0995 ? `${(100 * p).toFixed(0)} %` : `${(100 * p).toFixed(1)} %`);
+
+// A canvas that is sharp on any screen; draws in CSS pixels.
+function sized(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  return context;
+}
+
+// -- The whole: a river of tokens from left to right, the gradient back from right to left ------------------
+
+const river = {
+  stages: [], // the columns: x⁽⁰⁾, then a and x′ of each layer
+
+  prepare(look) {
+    this.look = look;
+    const depth = look.maps.shape[0];
+    const value = (end) => look.values.find((v) => v.name.endsWith(end));
+    this.stages = [{ label: "embeddings", ...value("embeddings") }];
+    for (let l = 0; l < depth; l++) {
+      this.stages.push({ label: `attention ${l}`, layer: l, ...value(`layer.${l}.attention`) });
+      this.stages.push({ label: `layer ${l}`, layer: l, ...value(`layer.${l}`) });
+    }
+  },
+
+  layout() {
+    const width = $("river").clientWidth, tokens = this.look.tokens.length;
+    this.row = Math.max(17, Math.min(30, 520 / tokens));
+    this.left = Math.min(120, width * 0.16);
+    this.right = width - Math.min(130, width * 0.18);
+    this.top = 34;
+    this.width = width;
+    this.height = this.top + this.row * tokens + 10;
+  },
+
+  x(stage) { return this.left + ((this.right - this.left) * stage) / (this.stages.length - 1); },
+  y(token) { return this.top + this.row * (token + 0.5); },
+
+  // Streams and links of one direction, on a canvas of their own that is drawn once.
+  paint(direction) {
+    const canvas = document.createElement("canvas");
+    const context = sized(canvas, this.width, this.height);
+    const tint = color(direction), forwards = direction === "forward";
+    const lengths = this.stages.map((s) => (forwards ? s.norms : s.dnorms));
+    const most = Math.max(...lengths.flat()) || 1;
+    const thick = (stage, token) => {
+      const share = lengths[stage][token] / most;
+      return (forwards ? share : Math.sqrt(share)) * this.row * 0.62;
+    };
+    const maps = unpack(this.look.maps), dmaps = unpack(this.look.dmaps);
+    const [depth, heads, rows, keys] = maps.shape;
+    for (let stage = 0; stage + 1 < this.stages.length; stage++) {
+      const [from, to] = [this.x(stage), this.x(stage + 1)], bend = (to - from) * 0.45;
+      for (let token = 0; token < keys; token++) {
+        const [a, b, y] = [thick(stage, token) / 2, thick(stage + 1, token) / 2, this.y(token)];
+        context.beginPath();
+        context.moveTo(from, y - a);
+        context.bezierCurveTo(from + bend, y - a, to - bend, y - b, to, y - b);
+        context.lineTo(to, y + b);
+        context.bezierCurveTo(to - bend, y + b, from + bend, y + a, from, y + a);
+        context.fillStyle = rgba(tint, forwards ? 0.5 : 0.75);
+        context.fill();
+      }
+      if (stage % 2) continue; // only attention moves anything from token to token
+      const layer = stage / 2, links = [];
+      let largest = 0;
+      for (let query = 0; query < Math.min(rows, keys); query++) {
+        for (let key = 0; key < keys; key++) {
+          if (key === query) continue;
+          let weight = 0;
+          for (let head = 0; head < heads; head++) {
+            const at = ((layer * heads + head) * rows + query) * keys + key;
+            weight += forwards ? maps.values[at] / heads : Math.abs(maps.values[at] * dmaps.values[at]);
+          }
+          largest = Math.max(largest, weight);
+          links.push([query, key, weight]);
+        }
+      }
+      for (const [query, key, weight] of links) {
+        const share = weight / (forwards ? 1 : largest || 1);
+        if (share < 0.02) continue;
+        context.beginPath();
+        context.moveTo(from, this.y(key));
+        context.bezierCurveTo(from + bend, this.y(key), to - bend, this.y(query), to, this.y(query));
+        context.strokeStyle = rgba(tint, Math.min(0.9, 0.12 + share));
+        context.lineWidth = 0.4 + 3.5 * share;
+        context.stroke();
+      }
+    }
+    return canvas;
+  },
+
+  build() {
+    this.layout();
+    this.images = { forward: this.paint("forward"), gradient: this.paint("gradient") };
+    this.draw();
+  },
+
+  // time 0 … 1: the forward pass; 1 … 2: the backward pass.
+  draw() {
+    const time = (2 * $("time").value) / 1000, look = this.look;
+    const context = sized($("river"), this.width, this.height);
+    const ink = color("ink"), quiet = color("quiet");
+    const reached = this.left + (this.right - this.left) * Math.min(1, time) + 1;
+    const back = this.right - (this.right - this.left) * Math.max(0, time - 1);
+    const show = (image, from, to, alpha) => {
+      context.save();
+      context.beginPath();
+      context.rect(from, 0, to - from, this.height);
+      context.clip();
+      context.globalAlpha = alpha;
+      context.drawImage(image, 0, 0, this.width, this.height);
+      context.restore();
+    };
+    show(this.images.forward, 0, reached, time > 1 ? 0.55 : 1);
+    if (time > 1) show(this.images.gradient, back, this.width, 1);
+    context.font = "13px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    look.tokens.forEach((token, i) => {
+      context.fillStyle = i === look.place ? rgba(color("forward"), 1) : rgba(ink, 1);
+      context.fillText(token, this.left - 10, this.y(i), this.left - 14);
+    });
+    context.textAlign = "center";
+    context.fillStyle = rgba(quiet, 1);
+    const apart = (this.right - this.left) / (this.stages.length - 1);
+    this.stages.forEach((stage, i) => {
+      if (apart > 80) context.fillText(stage.label, this.x(i), 14);
+      else if (i % 2 === 0) context.fillText(`x(${i / 2})`, this.x(i), 14, 2 * apart);
+    });
+    if (time >= 1) {
+      context.textAlign = "left";
+      look.guesses.slice(0, 3).forEach((guess, i) => {
+        context.fillStyle = guess.token === look.answer ? rgba(color("gradient"), 1) : rgba(ink, 1);
+        context.fillText(`${guess.token} ${percent(guess.p)}`, this.right + 10, this.y(look.place) + 16 * (i - 1), this.width - this.right - 12);
+      });
+    }
+    const stage = time <= 1 ? Math.floor(time * (this.stages.length - 1)) : Math.ceil((2 - time) * (this.stages.length - 1));
+    $("phase").textContent = `${time <= 1 ? "forwards" : "backwards"}: ${this.stages[stage].label}`;
+  },
+
+  click(event) {
+    const box = $("river").getBoundingClientRect(), x = event.clientX - box.left;
+    const stage = Math.round(((x - this.left) / (this.right - this.left)) * (this.stages.length - 1));
+    const chosen = this.stages[Math.max(0, Math.min(this.stages.length - 1, stage))];
+    $("names").value = chosen.name;
+    $("names").dispatchEvent(new Event("change"));
+    if (chosen.layer !== undefined) {
+      $("layer").value = chosen.layer;
+      $("layer").dispatchEvent(new Event("change"));
+    }
+  },
+};
+
+// -- Matrices -----------------------------------------------------------------------------------------------
+
+// A matrix as squares. Two colours where there are signs, one where there are none. Tells what is under the mouse.
+function heatmap(values, rows, columns, { rowNames = null, columnNames = null, most = null, onHover = null, onClick = null, label = "", width = null } = {}) {
+  const canvas = element("canvas"), margin = rowNames ? 74 : 0, head = columnNames ? 62 : 0;
+  const space = (width || 300) - margin - 4;
+  const cell = columnNames ? Math.min(26, space / columns) : space / columns;
+  const tall = columnNames ? cell : Math.max(4, Math.min(18, 420 / rows));
+  const context = sized(canvas, margin + cell * columns + 2, head + tall * rows + 2);
+  canvas.style.width = `${margin + cell * columns + 2}px`;
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", label);
+  let limit = most || 0;
+  if (!most) for (const v of values) limit = Math.max(limit, Math.abs(v));
+  const plus = color("forward"), minus = color("gradient");
+  for (let i = 0; i < rows; i++) {
+    for (let j = 0; j < columns; j++) {
+      const v = values[i * columns + j];
+      context.fillStyle = rgba(v < 0 ? minus : plus, Math.min(1, Math.abs(v) / (limit || 1)));
+      context.fillRect(margin + j * cell, head + i * tall, cell + 0.5, tall + 0.5);
+    }
+  }
+  context.strokeStyle = rgba(color("line"), 1);
+  context.strokeRect(margin, head, cell * columns, tall * rows);
+  context.fillStyle = rgba(color("quiet"), 1);
+  context.font = `${Math.max(8, Math.min(12, cell * 0.8))}px system-ui, sans-serif`;
+  context.textBaseline = "middle";
+  if (rowNames && tall > 6) {
+    context.textAlign = "right";
+    rowNames.forEach((name, i) => context.fillText(name, margin - 5, head + tall * (i + 0.5), margin - 6));
+  }
+  if (columnNames && cell > 6) {
+    context.textAlign = "left";
+    columnNames.forEach((name, j) => {
+      context.save();
+      context.translate(margin + cell * (j + 0.5), head - 5);
+      context.rotate(-Math.PI / 2);
+      context.fillText(name, 0, 0, head - 8);
+      context.restore();
+    });
+  }
+  const place = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const i = Math.floor((event.clientY - box.top - head) / tall), j = Math.floor((event.clientX - box.left - margin) / cell);
+    return i >= 0 && j >= 0 && i < rows && j < columns ? [i, j] : null;
+  };
+  if (onHover) canvas.addEventListener("mousemove", (event) => { const at = place(event); if (at) onHover(...at); });
+  if (onClick) canvas.addEventListener("click", (event) => { const at = place(event); if (at) onClick(...at); });
+  return canvas;
+}
+
+// -- A layer: every head ------------------------------------------------------------------------------------
+
+const layers = {
+  show(shown) {
+    this.shown = shown;
+    const { look } = shown, layer = Number($("layer").value), kind = $("kind").value;
+    const maps = unpack(look.maps), dmaps = unpack(look.dmaps);
+    const [, heads, rows, keys] = maps.shape;
+    const names = look.tokens, queries = rows > keys ? [...names, ...Array(rows - keys).fill("query")] : names;
+    const options = { rowNames: queries, columnNames: names, width: 300 };
+    $("heads").replaceChildren();
+    $("pair").replaceChildren(element("p", { className: "hint", textContent: "Choose a square: a row is the token that asks, a column the one that is looked at." }));
+    const add = (values, caption, more) => {
+      const label = `${caption} of layer ${layer}`;
+      $("heads").append(element("figure", {}, heatmap(values, rows, keys, { ...options, label, ...more }), element("figcaption", { textContent: caption })));
+    };
+    if (kind === "rollout") {
+      const mixed = unpack(look.rollout), size = rows * keys;
+      add(mixed.values.subarray(layer * size, (layer + 1) * size), `tokens in tokens, up to layer ${layer}`, {});
+      return;
+    }
+    const size = rows * keys;
+    for (let head = 0; head < heads; head++) {
+      const from = (layer * heads + head) * size;
+      const p = maps.values.subarray(from, from + size), dp = dmaps.values.subarray(from, from + size);
+      const values = kind === "maps" ? p : p.map((v, i) => -v * dp[i]);
+      add(values, `head ${head}`, { most: kind === "maps" ? 1 : null, onClick: (i, j) => this.pair(layer, head, i, j, queries, names) });
+    }
+  },
+
+  // q·k for one pair of tokens, as the sum that it is.
+  pair(layer, head, i, j, queries, names) {
+    const tensors = this.shown.tensors, start = Object.keys(tensors).find((name) => name.endsWith(`layer.${layer}.attention.self.q`)).slice(0, -1);
+    const [q, k, s, p] = ["q", "k", "scores", "probabilities"].map((part) => unpack(tensors[start + part].value));
+    const size = q.shape[2], of = (x, token) => x.values.subarray((head * x.shape[1] + token) * size, (head * x.shape[1] + token + 1) * size);
+    const products = of(q, i).map((v, d) => (v * of(k, j)[d]) / Math.sqrt(size));
+    const order = [...products.keys()].sort((a, b) => Math.abs(products[b]) - Math.abs(products[a]));
+    const sum = products.reduce((a, b) => a + b, 0);
+    const at = (x) => x.values[(head * x.shape[1] + i) * x.shape[2] + j];
+    const largest = order.slice(0, 6).map((d) => `${digits(products[d])} (feature ${d})`).join(", ");
+    $("pair").replaceChildren(
+      element("p", {}, `Layer ${layer}, head ${head}: `, element("b", { textContent: queries[i] }), " asks, ", element("b", { textContent: names[j] }), " answers. "),
+      element("p", { className: "number", textContent: `q·k/√D is a sum of ${size} products: ${largest}, … = ${digits(sum)}. The score is ${digits(at(s))}, its share of the row's softmax ${percent(at(p))}.` }),
+      heatmap(products, 1, size, { label: "the products", width: Math.min(900, $("pair").clientWidth || 900) }),
+    );
+  },
+};
+
+// -- Any value ----------------------------------------------------------------------------------------------
+
+const values = {
+  show(shown) {
+    const name = $("names").value, tensor = shown.tensors[name], value = unpack(tensor.value), derivative = unpack(tensor.derivative);
+    const parts = value.shape.length === 3 ? value.shape[0] : 1;
+    if ($("part").options.length !== parts || $("part").dataset.name !== name) {
+      $("part").replaceChildren(...Array.from({ length: parts }, (_, i) => element("option", { value: i, textContent: parts > 1 ? `head ${i}` : "all" })));
+      $("part").dataset.name = name;
+      $("part").parentElement.hidden = parts === 1;
+    }
+    const [rows, columns] = value.shape.slice(-2), from = Number($("part").value) * rows * columns;
+    const cut = (x) => x.values.subarray(from, from + rows * columns), tokens = shown.look.tokens;
+    const note = element("p", { className: "hint number", textContent: "Point at a number." });
+    const tell = (i, j) => {
+      const at = from + i * columns + j, column = columns === tokens.length ? tokens[j] : j;
+      note.textContent = `[${tokens[i] ?? "query"}, ${column}]: value ${digits(value.values[at])}, ∂loss/∂value ${digits(derivative.values[at])}`;
+    };
+    const width = Math.max(260, Math.min(640, ($("tensor").clientWidth - 30) / 2));
+    const options = { rowNames: [...tokens, ...Array(rows - tokens.length).fill("query")], onHover: tell, width, columnNames: columns === tokens.length ? tokens : null };
+    const maps = [["value", value], ["its derivative", derivative]].map(([label, x]) =>
+      element("figure", {}, heatmap(cut(x), rows, columns, { ...options, label: `${name}: ${label}` }), element("figcaption", { textContent: label })));
+    $("tensor").replaceChildren(
+      element("p", {}, element("span", { className: "equation", textContent: tensor.equation }), element("span", { className: "hint", textContent: `   ${tensor.letters} = ${value.shape.join(" × ")}` })),
+      note,
+      element("div", { className: "two" }, ...maps),
+      element("p", { className: "hint", textContent: "The code that computed both:" }),
+      element("div", { className: "two" }, element("pre", { tabIndex: 0, textContent: tensor.forward }), element("pre", { tabIndex: 0, textContent: tensor.backward })),
+    );
+  },
+};
+
+// -- Guesses ------------------------------------------------------------------------------------------------
+
+function showGuesses(look) {
+  const most = look.guesses[0].p;
+  const rows = look.guesses.map((guess) => {
+    const bar = element("div");
+    bar.style.width = `${(100 * guess.p) / most}%`;
+    return element("tr", { className: guess.token === look.answer ? "answer" : "" },
+      element("td", { textContent: guess.token }), element("td", { className: "p", textContent: percent(guess.p) }), element("td", { className: "bar" }, bar));
+  });
+  $("guesses").replaceChildren(element("caption", { textContent: `for token ${look.place}, ${look.tokens[look.place]}` }), ...rows);
+  const lens = look.lens.map((guesses, i) => element("tr", {}, element("th", { textContent: `x(${i})` }),
+    ...guesses.map((guess) => element("td", { textContent: `${guess.token} ${percent(guess.p)}` }))));
+  $("lens").replaceChildren(element("caption", { textContent: "what the head would guess from each layer's state (logit lens)" }), ...lens);
+}
+
+// -- Which words made it so ---------------------------------------------------------------------------------
+
+function showWords(shown) {
+  const { look, words } = shown;
+  const most = words.map((row) => Math.max(...row.values.map((v) => Math.abs(v ?? 0))) || 1);
+  const head = element("tr", {}, element("th"), ...words.map((row) => element("th", { textContent: row.name })));
+  const rows = look.tokens.map((token, i) => element("tr", { className: i === look.place ? "answer" : "" }, element("th", { textContent: token }),
+    ...words.map((row, k) => {
+      const v = row.values[i], bar = element("div", { className: v < 0 ? "minus" : "" });
+      bar.style.width = `${(100 * Math.abs(v ?? 0)) / most[k]}%`;
+      return element("td", { className: "share", title: v === null ? "" : digits(v) }, bar, element("span", { textContent: v === null ? "" : digits(v) }));
+    })));
+  $("words").replaceChildren(element("caption", { textContent: `nats of ln p(${look.answer}); each column answers another question` }), head, ...rows);
+}
+
+// -- The page -----------------------------------------------------------------------------------------------
+
+function show(index) {
+  const shown = data.sentences[index], { look } = shown;
+  $("asked").replaceChildren("At ", element("b", { textContent: look.tokens[look.place] }), " the loss is −ln p(", element("em", { textContent: look.answer }), `) = ${digits(look.loss)}`);
+  $("river").setAttribute("aria-label", `${look.tokens.join(" ")}: through ${look.maps.shape[0]} layers, and the gradient back`);
+  $("layer").replaceChildren(...Array.from({ length: look.maps.shape[0] }, (_, i) => element("option", { value: i, textContent: i })));
+  $("names").replaceChildren(...look.values.map((v) => element("option", { value: v.name, textContent: v.name })));
+  $("layer").onchange = $("kind").onchange = () => layers.show(shown);
+  $("names").onchange = $("part").onchange = () => values.show(shown);
+  river.prepare(look);
+  showGuesses(look);
+  showWords(shown);
+  const all = () => { river.build(); layers.show(shown); values.show(shown); };
+  window.onresize = all;
+  matchMedia("(prefers-color-scheme: dark)").onchange = all;
+  all();
+}
+
+let playing = null;
+function play() {
+  if (playing) { cancelAnimationFrame(playing); playing = null; $("play").textContent = "▶"; return; }
+  const slider = $("time"), start = performance.now(), from = Number(slider.value) >= 1000 ? 0 : Number(slider.value);
+  $("play").textContent = "❚❚";
+  const step = (now) => {
+    slider.value = Math.min(1000, from + (now - start) / 8);
+    river.draw();
+    if (Number(slider.value) < 1000) playing = requestAnimationFrame(step);
+    else { playing = null; $("play").textContent = "▶"; }
+  };
+  playing = requestAnimationFrame(step);
+}
+
+$("about").textContent = data.about;
+if (data.sentences.length > 1) {
+  $("choose").hidden = false;
+  $("sentences").append(...data.sentences.map((s, i) => element("option", { value: i, textContent: s.text })));
+  $("sentences").onchange = () => show(Number($("sentences").value));
+}
+$("time").oninput = () => river.draw();
+$("play").onclick = play;
+$("river").onclick = (event) => river.click(event);
+show(0);

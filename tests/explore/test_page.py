@@ -1,0 +1,108 @@
+"""The offline page: its numbers are Python's, any sentence can be shown, and nothing comes from elsewhere."""
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+
+from minibert import BertForMaskedLM, BertTokenizer
+from minibert.errors import UserError
+from minibert.explore.look import look
+from minibert.explore.page import page
+from minibert.explore.passes import encode
+from minibert.tasks import fill_mask
+
+TEXT = "the capital of france is [MASK] ."
+HOSTILE = "</script><script>alert(1)</script> <!-- & \"[MASK]\" 'x' \\u003c ${1} 😀 שלום 東京"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer.from_pretrained("mini")
+
+
+@pytest.fixture(scope="module")
+def model():
+    with pytest.warns(UserWarning, match="does not use"):
+        return BertForMaskedLM.from_pretrained("mini")
+
+
+def data_of(html):
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+    return json.loads(data)
+
+
+def unpacked(packed):
+    return np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
+
+
+def test_the_pages_numbers_are_those_of_the_pass(model, tokenizer):
+    shown = data_of(page(model, tokenizer, "mini", [TEXT, "she opened the [MASK] ."]))
+    assert "5,3" in shown["about"] and [s["text"] for s in shown["sentences"]] == [
+        TEXT,
+        "she opened the [MASK] .",
+    ]
+    told = shown["sentences"][0]
+    _, found = look(model, tokenizer, encode(tokenizer, TEXT))
+    assert told["look"]["loss"] == found.loss
+    assert told["tensors"].keys() == found.values.keys()
+    for name, tensor in told["tensors"].items():
+        np.testing.assert_array_equal(unpacked(tensor["value"]), found.values[name])
+        np.testing.assert_array_equal(unpacked(tensor["derivative"]), found.derivatives[name])
+    maps = [value for name, value in found.values.items() if name.endswith("probabilities")]
+    np.testing.assert_array_equal(unpacked(told["look"]["maps"]), np.stack(maps))
+    for summary in told["look"]["values"]:
+        rows = np.moveaxis(found.values[summary["name"]], -2, 0).reshape(len(found.sentence), -1)
+        np.testing.assert_allclose(summary["norms"], np.linalg.norm(rows, axis=1), rtol=1e-5)
+
+
+def test_the_guesses_are_those_of_fill_mask(model, tokenizer):
+    shown, found = look(model, tokenizer, encode(tokenizer, TEXT))
+    (expected,) = fill_mask(model, tokenizer, TEXT, top_k=10)
+    for ours, (token, p) in zip(shown["guesses"], expected, strict=True):
+        assert ours["token"] == token and ours["p"] == pytest.approx(p, rel=1e-5)
+    assert shown["answer"] == expected[0][0] and found.loss == pytest.approx(
+        -np.log(expected[0][1]), rel=1e-5
+    )
+    for ours, last in zip(
+        shown["guesses"], shown["lens"][-1], strict=False
+    ):  # the last layer's are the guesses
+        assert ours["token"] == last["token"] and ours["p"] == pytest.approx(last["p"], rel=1e-4)
+    assert len(shown["lens"]) == 5
+
+
+def test_an_answer_of_ones_own(model, tokenizer):
+    shown, found = look(model, tokenizer, encode(tokenizer, TEXT), answer="paris")
+    assert shown["answer"] == "paris"
+    assert found.loss == pytest.approx(-np.log(found.probabilities[tokenizer.vocab["paris"]]), rel=1e-5)
+
+
+def test_no_sentence_ends_the_script_or_is_taken_for_markup(model, tokenizer):
+    html = page(model, tokenizer, "mini", [HOSTILE])
+    assert data_of(html)["sentences"][0]["text"] == HOSTILE
+    assert html.count("</script>") == 2 and "<!--" not in html
+
+
+def test_it_asks_for_nothing_from_elsewhere(model, tokenizer):
+    html = page(model, tokenizer, "mini", [TEXT])
+    assert not re.search(r"https?://|\bfetch\(|XMLHttpRequest|\bimport\b.*from |<link|\bsrc=|url\(", html)
+
+
+def test_it_fits_into_an_attachment(model, tokenizer):
+    texts = [TEXT, "she opened the [MASK] and looked out into the garden .", "i do not [MASK] ."]
+    assert len(page(model, tokenizer, "mini", texts).encode()) < 5e6
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "message"),
+    [
+        ("nothing is hidden .", None, "no word is hidden; write"),
+        (TEXT, "parisparis", "'parisparis' is not a token of the vocabulary"),
+        ("the " * 130 + "[MASK]", None, "128"),
+    ],
+)
+def test_what_cannot_be_shown(model, tokenizer, text, answer, message):
+    with pytest.raises(UserError, match=message):
+        page(model, tokenizer, "mini", [text], answer)
