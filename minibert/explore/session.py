@@ -1,0 +1,146 @@
+"""A model that somebody looks into: what is asked, what is changed, and the pass that came of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.bert import BertForPreTraining
+from minibert.errors import UserError
+from minibert.explore.changes import Added, Change, HeadOff, Patch, PinnedWeight
+from minibert.explore.look import look, tensor, words
+from minibert.explore.passes import Pass, Sentence, encode, hide, run
+from minibert.explore.questions import HiddenWord
+from minibert.text import PretrainedTokenizer
+
+STEPS = {"float64": 1e-4, "float32": 1e-2}  # h of numeric derivatives: small, but the loss has to move
+
+
+class Session:
+    """One model, and the last pass that was asked of it.
+
+    Everything is asked and answered in plain data, as JSON holds it. Raises UserError for what cannot be
+    asked, and then the last pass stays.
+    """
+
+    def __init__(self, model: BertForPreTraining, tokenizer: PretrainedTokenizer):
+        self.model, self.tokenizer = model, tokenizer
+        self._first = model.buffers.value.copy()  # before any step
+        self._found: Pass | None = None
+        self._changes: list[Change] = []
+
+    def look(
+        self,
+        text: str,
+        *,
+        hidden: Sequence[int] = (),
+        place: int | None = None,
+        answer: str | None = None,
+        changes: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
+        """Ask for the token at a place: see ``look.look``. ``hidden`` are tokens to hide besides.
+
+        Each of the ``changes`` is of one ``kind``:
+
+            head      layer, head                       it writes nothing
+            weight    layer, head, query, key, weight   attention is pinned there
+            patch     name, token, text                 a token's value is that of another text
+        """
+        sentence = encode(self.tokenizer, text)
+        for token in hidden:
+            sentence = hide(sentence, token, self.tokenizer)
+        made = [self._change(change, sentence) for change in changes]
+        shown, self._found = look(
+            self.model, self.tokenizer, sentence, place=place, answer=answer, changes=made
+        )
+        self._changes = made
+        return shown
+
+    def tensor(self, name: str) -> dict[str, Any]:
+        """A value of the last pass: see ``look.tensor``."""
+        return tensor(self.model, self._last(), name)
+
+    def words(self) -> list[dict[str, Any]]:
+        """Which words made the last pass's answer likely: see ``look.words``. Changes are left out."""
+        found = self._last()
+        if self._changes:
+            found = run(self.model, found.sentence, found.question)
+        return words(self.model, self.tokenizer, found)
+
+    def derivative(self, name: str, index: Sequence[int]) -> dict[str, float]:
+        """One element's derivative, by hand and numerically: (loss at x + h − loss at x − h)/2h."""
+        found = self._last()
+        if name not in found.values:
+            raise UserError(f"there is no value {name!r}")
+        value, at = found.values[name], tuple(index)
+        if len(at) != value.ndim or not all(0 <= i < n for i, n in zip(at, value.shape, strict=True)):
+            raise UserError(f"{list(at)} is no index of {name}, whose shape is {value.shape}")
+        h, step, losses = STEPS[self.model.dtype], np.zeros_like(value), []
+        for sign in (1, -1):
+            step[at] = sign * h
+            moved = Added(name, self.model.device.asarray(step[None]))
+            there = run(
+                self.model,
+                found.sentence,
+                found.question,
+                changes=[*self._changes, moved],
+                names=[],
+                backward=False,
+            )
+            losses.append(there.loss)
+        numeric = (losses[0] - losses[1]) / (2 * h)
+        return {"value": float(value[at]), "by_hand": float(found.derivatives[name][at]), "numeric": numeric}
+
+    def step(self, rate: float) -> None:
+        """One step of gradient descent on the last pass's loss: value −= rate · gradient, of all parameters."""
+        found = self._last()
+        run(self.model, found.sentence, found.question, changes=self._changes, names=[])
+        buffers = self.model.buffers
+        buffers.value -= rate * buffers.grad
+        buffers.round_operand()
+
+    def reset(self) -> None:
+        """The parameters as they were before any step."""
+        self.model.buffers.value[...] = self._first
+        self.model.buffers.round_operand()
+
+    def _last(self) -> Pass:
+        if self._found is None:
+            raise UserError("nothing has been asked yet")
+        return self._found
+
+    def _change(self, asked: Mapping[str, Any], sentence: Sentence) -> Change:
+        kind, config = asked.get("kind"), self.model.config
+        if kind == "patch":
+            return self._patch(asked, sentence)
+        if kind not in ("head", "weight"):
+            raise UserError(f"unknown change {kind!r}; expected head, weight or patch")
+        layer, head = (
+            _number(asked, "layer", config.num_hidden_layers),
+            _number(asked, "head", config.num_attention_heads),
+        )
+        inside = f"bert.encoder.layer.{layer}.attention.self."
+        if kind == "head":
+            return HeadOff(inside + "context", head, config.hidden_size // config.num_attention_heads)
+        query, key = (_number(asked, name, len(sentence)) for name in ("query", "key"))
+        weight = asked.get("weight")
+        if not isinstance(weight, int | float) or not 0 <= weight <= 1:
+            raise UserError(f"weight is {weight!r}; expected a number from 0 to 1")
+        return PinnedWeight(inside + "probabilities", head, query, key, weight)
+
+    def _patch(self, asked: Mapping[str, Any], sentence: Sentence) -> Patch:
+        """A token's value, as it is in another text at the same place."""
+        name, other = str(asked.get("name")), encode(self.tokenizer, str(asked.get("text")))
+        token = _number(asked, "token", min(len(sentence), len(other)))
+        anything = HiddenWord(token, 0, self.tokenizer.mask_id)
+        values = run(self.model, other, anything, names=[name], backward=False).values
+        if name not in values or values[name].ndim != 2:
+            raise UserError(f"{name!r} is no value with a row for each token")
+        return Patch(name, (token,), self.model.device.asarray(values[name][token]))
+
+
+def _number(asked: Mapping[str, Any], name: str, count: int) -> int:
+    number = asked.get(name)
+    if not isinstance(number, int) or not 0 <= number < count:
+        raise UserError(f"{name} is {number!r}; expected a whole number from 0 to {count - 1}")
+    return number
