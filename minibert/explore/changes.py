@@ -43,8 +43,7 @@ class PinnedWeight(Change):
         y[k] = w,   y[j] = p[j] · r   for j ≠ k,   r = (1 − w)/(1 − p[k])
 
     where p is the query's row of a head's probabilities. If p[k] is 1 there is no rest to share out, and the
-    row stays as it is. An instance serves one pass
-    at a time.
+    row stays as it is. An instance serves one pass at a time.
     """
 
     def __init__(self, name: str, head: int, query: int, key: int, weight: float):

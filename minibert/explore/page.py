@@ -25,20 +25,37 @@ def page(
     ``name`` is the model's. Each of the texts has a [MASK], of which the first is looked at. ``answer`` is
     that of ``look``, whose errors are raised.
     """
-    config = model.config
-    shown = {
-        "about": (
-            f"{name}: {config.num_hidden_layers} layers, {config.num_attention_heads} heads, hidden size "
-            f"{config.hidden_size}, {sum(p.size for _, p in model.named_parameters()):,} parameters"
-        ),
-        "sentences": [_sentence(model, tokenizer, text, answer) for text in texts],
-    }
-    static = files("minibert.explore") / "static"
-    html, style, script = (
-        (static / part).read_text(encoding="utf-8") for part in ("page.html", "page.css", "page.js")
+    return render(
+        {
+            "about": about(model, name),
+            "sentences": [_sentence(model, tokenizer, text, answer) for text in texts],
+        }
     )
-    written = json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c")  # so no text can end the script
-    return html.replace("/*style*/", style).replace("/*script*/", script).replace("/*data*/", written)
+
+
+def about(model: BertForPreTraining, name: str) -> str:
+    """A model in one line."""
+    config, parameters = model.config, sum(p.size for _, p in model.named_parameters())
+    return (
+        f"{name}: {config.num_hidden_layers} layers, {config.num_attention_heads} heads, "
+        f"hidden size {config.hidden_size}, {parameters:,} parameters"
+    )
+
+
+def render(data: dict[str, Any]) -> str:
+    """The page with this data: finished ``sentences``, or ``live`` for one that asks a server."""
+    static = files("minibert.explore") / "static"
+    scripts = ["live.js", "page.js"] if "live" in data else ["page.js"]
+    written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")  # so no text can end the script
+    parts = {
+        "/*style*/": (static / "page.css").read_text(encoding="utf-8"),
+        "/*script*/": "\n".join((static / name).read_text(encoding="utf-8") for name in scripts),
+        "/*data*/": written,  # last: a text may look like another mark
+    }
+    html = (static / "page.html").read_text(encoding="utf-8")
+    for mark, part in parts.items():
+        html = html.replace(mark, part)
+    return html
 
 
 def _sentence(

@@ -92,7 +92,7 @@ class Session:
         return {"value": float(value[at]), "by_hand": float(found.derivatives[name][at]), "numeric": numeric}
 
     def step(self, rate: float) -> None:
-        """One step of gradient descent on the last pass's loss: value −= rate · gradient, of all parameters."""
+        """One step of gradient descent on the last loss: value −= rate · gradient, of all parameters."""
         found = self._last()
         run(self.model, found.sentence, found.question, changes=self._changes, names=[])
         buffers = self.model.buffers

@@ -73,7 +73,7 @@ def test_masked_words_and_vectors(workplace, capsys):
     run(f'fill-mask --model words "ann sings a {mask} song ." --top-k 3')
     guesses = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.strip().splitlines()[2:]]
     assert len(guesses) == 3
-    run(f'explore --model words "ann sings a {mask} song ."')
+    run(f'explore --model words "ann sings a {mask} song ." --output explore.html')
     (data,) = re.findall(r'id="data">(.*?)</script>', Path("explore.html").read_text(), re.DOTALL)
     (shown,) = json.loads(data)["sentences"]
     for told in (shown["look"]["guesses"], shown["look"]["lens"][-1]):

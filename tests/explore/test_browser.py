@@ -2,6 +2,9 @@
 
 import re
 import shutil
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from minibert.explore.page import write_page
 from minibert.explore.passes import encode
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs Selenium")
+WebDriverWait = pytest.importorskip("selenium.webdriver.support.wait", reason="needs Selenium").WebDriverWait
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
     not (CHROMIUM and DRIVER), reason="needs Chromium and its driver (Debian: chromium chromium-driver)"
@@ -34,26 +38,62 @@ def model():
     return BertForMaskedLM.from_pretrained("mini"), BertTokenizer.from_pretrained("mini")
 
 
-@pytest.fixture(scope="module")
-def browser(model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("page")
-    write_page(folder / "page.html", *model, "mini", TEXTS)
+def open_browser(folder):
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in ("headless=new", f"user-data-dir={folder / 'profile'}", *QUIET.split()):
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.get((folder / "page.html").as_uri())
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory):
+    driver = open_browser(tmp_path_factory.mktemp("browser"))
     yield driver
     driver.quit()
 
 
-@pytest.fixture(autouse=True)
-def no_errors(browser):
-    browser.get_log("browser")
-    yield
-    assert browser.get_log("browser") == []
+@pytest.fixture(scope="module")
+def page(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    write_page(path, *model, "mini", TEXTS)
+    return path.as_uri()
+
+
+@pytest.fixture
+def browser(window, page):
+    """The offline page. At the end, nothing must have gone wrong in it."""
+    if window.current_url != page:
+        window.get(page)
+    yield window
+    assert window.get_log("browser") == []
+
+
+@pytest.fixture(scope="module")
+def address():
+    """That of a page with the model behind it."""
+    pytest.importorskip("tornado", reason="needs Tornado")
+    command = [sys.executable, "-m", "minibert", "explore", TEXTS[0], "--no-browser", "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        yield server.stdout.readline().split()[1]
+        server.send_signal(signal.SIGINT)
+        assert server.wait(10) == 130
+
+
+@pytest.fixture
+def live(window, address):
+    """The page with the model behind it, with its first answer."""
+    window.get(address)
+    wait(window, lambda: text(window, "asked") and "integrated" in text(window, "words"))
+    yield window
+    assert window.get_log("browser") == []
+
+
+def wait(browser, condition):
+    """Until it is true, or ten seconds have passed."""
+    WebDriverWait(browser, 10, poll_frequency=0.05).until(lambda _: condition())
 
 
 def choose(browser, name, value):
@@ -145,3 +185,83 @@ def test_nothing_is_wider_than_the_window(browser, size):
         choose(browser, "sentences", sentence)
         wide = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 0
+
+
+# -- With the model behind it ------------------------------------------------------------------------------
+
+
+def loss_of(browser):
+    return float(text(browser, "asked").split("= ")[1])
+
+
+def test_the_live_page_shows_the_same_numbers(live, model):
+    float64 = BertForMaskedLM.from_pretrained("mini", dtype="float64")
+    _, found = look(float64, model[1], encode(model[1], TEXTS[0]))
+    assert f"= {found.loss:.4g}" in text(live, "asked")
+
+
+def test_every_what_if(live):
+    before = loss_of(live)
+    live.execute_script("document.querySelector('#heads input').click()")  # a head off
+    wait(live, lambda: "head 0 off" in text(live, "changes") and loss_of(live) != before)
+    without = loss_of(live)
+    live.execute_script("layers.pair(2, 1, 4, 3, river.look.tokens, river.look.tokens)")
+    wait(live, lambda: "what if this weight" in text(live, "pair"))
+    live.execute_script(
+        "const s = document.querySelector('#pair input'); s.value = 0.9; s.dispatchEvent(new Event('change'))"
+    )
+    wait(live, lambda: "4 → 3 at 0.9" in text(live, "changes") and loss_of(live) != without)
+    pinned = loss_of(live)
+    choose(live, "names", "bert.encoder.layer.1")
+    wait(live, lambda: "x′ =" in text(live, "tensor"))
+    live.execute_script(
+        "document.querySelector('#tensor select').value = 2;"
+        "document.querySelector('#tensor input').value = 'he closed the window .';"
+        "document.querySelector('#tensor form').requestSubmit()"
+    )
+    wait(live, lambda: "closed the window" in text(live, "changes") and loss_of(live) != pinned)
+    for left in (2, 1, 0):  # take them back, one by one
+        live.execute_script("document.querySelector('.chip').click()")
+        wait(live, lambda left=left: len(live.find_elements("css selector", ".chip")) == left)
+    wait(live, lambda: loss_of(live) == before)
+
+
+def test_a_step_and_back(live):
+    before = loss_of(live)
+    live.execute_script("document.getElementById('step').click()")
+    wait(live, lambda: loss_of(live) < before)
+    live.execute_script("document.getElementById('reset').click()")
+    wait(live, lambda: loss_of(live) == before)
+
+
+def test_a_click_on_a_number_shows_its_numeric_derivative(live):
+    choose(live, "names", "bert.encoder.layer.2.intermediate")
+    wait(live, lambda: "(S, F)" in text(live, "tensor"))
+    live.find_element("css selector", "#tensor canvas").click()
+    wait(live, lambda: "numeric" in text(live, "tensor") and "by hand" in text(live, "tensor"))
+    by_hand, numeric = re.search(r"by hand (\S+), numeric (\S+)", text(live, "tensor")).groups()
+    assert float(by_hand) == pytest.approx(float(numeric), rel=1e-4, abs=1e-9)
+
+
+def test_a_click_on_a_token_hides_it(live):
+    live.execute_script(
+        "const box = document.getElementById('river').getBoundingClientRect();"
+        "river.click({ clientX: box.left + 5, clientY: box.top + river.y(2) })"
+    )
+    wait(live, lambda: "token 2 hidden" in text(live, "changes"))
+    assert live.execute_script("return river.look.tokens[2]") == "[MASK]"
+
+
+@pytest.mark.parametrize("typed", [*TEXTS, "no mask", "", "the " * 300 + "[MASK]"])
+def test_any_sentence_is_answered_or_refused_in_words(live, typed):
+    live.execute_script(
+        "document.getElementById('trouble').textContent = document.getElementById('asked').textContent = '';"
+        "document.getElementById('text').value = arguments[0];"
+        "document.getElementById('ask').requestSubmit()",
+        typed,
+    )
+    wait(live, lambda: text(live, "asked") or text(live, "trouble"))
+    if typed in TEXTS:
+        assert text(live, "trouble") == "" and "the loss is" in text(live, "asked")
+    else:
+        assert re.search(r"no word is hidden|128", text(live, "trouble"))

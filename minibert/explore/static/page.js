@@ -40,6 +40,14 @@ function sized(canvas, width, height) {
   return context;
 }
 
+// What the page does not hold yet, it asks for; an offline page holds everything (live.js is not part of it).
+const live = typeof startLive === "function" ? startLive() : null;
+
+async function tensorOf(shown, name) {
+  shown.tensors[name] ??= await live.ask("tensor", { name });
+  return shown.tensors[name];
+}
+
 // -- The whole: a river of tokens from left to right, the gradient back from right to left ------------------
 
 const river = {
@@ -174,6 +182,8 @@ const river = {
 
   click(event) {
     const box = $("river").getBoundingClientRect(), x = event.clientX - box.left;
+    const token = Math.floor((event.clientY - box.top - this.top) / this.row);
+    if (live && x < this.left && this.look.tokens[token] !== undefined) return live.token(token, this.look.tokens);
     const stage = Math.round(((x - this.left) / (this.right - this.left)) * (this.stages.length - 1));
     const chosen = this.stages[Math.max(0, Math.min(this.stages.length - 1, stage))];
     $("names").value = chosen.name;
@@ -250,7 +260,9 @@ const layers = {
     $("pair").replaceChildren(element("p", { className: "hint", textContent: "Choose a square: a row is the token that asks, a column the one that is looked at." }));
     const add = (values, caption, more) => {
       const label = `${caption} of layer ${layer}`;
-      $("heads").append(element("figure", {}, heatmap(values, rows, keys, { ...options, label, ...more }), element("figcaption", { textContent: caption })));
+      const figure = element("figure", {}, heatmap(values, rows, keys, { ...options, label, ...more }), element("figcaption", { textContent: caption }));
+      $("heads").append(figure);
+      return figure;
     };
     if (kind === "rollout") {
       const mixed = unpack(look.rollout), size = rows * keys;
@@ -262,14 +274,17 @@ const layers = {
       const from = (layer * heads + head) * size;
       const p = maps.values.subarray(from, from + size), dp = dmaps.values.subarray(from, from + size);
       const values = kind === "maps" ? p : p.map((v, i) => -v * dp[i]);
-      add(values, `head ${head}`, { most: kind === "maps" ? 1 : null, onClick: (i, j) => this.pair(layer, head, i, j, queries, names) });
+      const figure = add(values, `head ${head}`, { most: kind === "maps" ? 1 : null, onClick: (i, j) => this.pair(layer, head, i, j, queries, names) });
+      if (live) live.offerOff(figure.lastChild, layer, head);
     }
   },
 
   // q·k for one pair of tokens, as the sum that it is.
-  pair(layer, head, i, j, queries, names) {
-    const tensors = this.shown.tensors, start = Object.keys(tensors).find((name) => name.endsWith(`layer.${layer}.attention.self.q`)).slice(0, -1);
-    const [q, k, s, p] = ["q", "k", "scores", "probabilities"].map((part) => unpack(tensors[start + part].value));
+  async pair(layer, head, i, j, queries, names) {
+    const { shown } = this, start = shown.look.values.find((v) => v.name.endsWith(`layer.${layer}.attention.self.q`)).name.slice(0, -1);
+    const parts = await Promise.all(["q", "k", "scores", "probabilities"].map((part) => tensorOf(shown, start + part)));
+    if (shown !== this.shown) return; // another sentence has come meanwhile
+    const [q, k, s, p] = parts.map((part) => unpack(part.value));
     const size = q.shape[2], of = (x, token) => x.values.subarray((head * x.shape[1] + token) * size, (head * x.shape[1] + token + 1) * size);
     const products = of(q, i).map((v, d) => (v * of(k, j)[d]) / Math.sqrt(size));
     const order = [...products.keys()].sort((a, b) => Math.abs(products[b]) - Math.abs(products[a]));
@@ -281,14 +296,18 @@ const layers = {
       element("p", { className: "number", textContent: `q·k/√D is a sum of ${size} products: ${largest}, … = ${digits(sum)}. The score is ${digits(at(s))}, its share of the row's softmax ${percent(at(p))}.` }),
       heatmap(products, 1, size, { label: "the products", width: Math.min(900, $("pair").clientWidth || 900) }),
     );
+    if (live) live.offerPin($("pair"), layer, head, i, j, at(p));
   },
 };
 
 // -- Any value ----------------------------------------------------------------------------------------------
 
 const values = {
-  show(shown) {
-    const name = $("names").value, tensor = shown.tensors[name], value = unpack(tensor.value), derivative = unpack(tensor.derivative);
+  async show(shown) {
+    this.shown = shown;
+    const name = $("names").value, tensor = await tensorOf(shown, name);
+    if (shown !== this.shown || name !== $("names").value) return; // something else has been chosen meanwhile
+    const value = unpack(tensor.value), derivative = unpack(tensor.derivative);
     const parts = value.shape.length === 3 ? value.shape[0] : 1;
     if ($("part").options.length !== parts || $("part").dataset.name !== name) {
       $("part").replaceChildren(...Array.from({ length: parts }, (_, i) => element("option", { value: i, textContent: parts > 1 ? `head ${i}` : "all" })));
@@ -297,19 +316,23 @@ const values = {
     }
     const [rows, columns] = value.shape.slice(-2), from = Number($("part").value) * rows * columns;
     const cut = (x) => x.values.subarray(from, from + rows * columns), tokens = shown.look.tokens;
-    const note = element("p", { className: "hint number", textContent: "Point at a number." });
+    const hint = live ? "Point at a number. Click it for its numeric derivative." : "Point at a number.";
+    const note = element("p", { className: "hint number", textContent: hint });
     const tell = (i, j) => {
       const at = from + i * columns + j, column = columns === tokens.length ? tokens[j] : j;
       note.textContent = `[${tokens[i] ?? "query"}, ${column}]: value ${digits(value.values[at])}, ∂loss/∂value ${digits(derivative.values[at])}`;
     };
     const width = Math.max(260, Math.min(640, ($("tensor").clientWidth - 30) / 2));
-    const options = { rowNames: [...tokens, ...Array(rows - tokens.length).fill("query")], onHover: tell, width, columnNames: columns === tokens.length ? tokens : null };
+    const index = (i, j) => (value.shape.length === 3 ? [Number($("part").value), i, j] : [i, j]);
+    const onClick = live ? (i, j) => live.derivative(note, name, index(i, j)) : null;
+    const options = { rowNames: [...tokens, ...Array(rows - tokens.length).fill("query")], onHover: tell, onClick, width, columnNames: columns === tokens.length ? tokens : null };
     const maps = [["value", value], ["its derivative", derivative]].map(([label, x]) =>
       element("figure", {}, heatmap(cut(x), rows, columns, { ...options, label: `${name}: ${label}` }), element("figcaption", { textContent: label })));
     $("tensor").replaceChildren(
       element("p", {}, element("span", { className: "equation", textContent: tensor.equation }), element("span", { className: "hint", textContent: `   ${tensor.letters} = ${value.shape.join(" × ")}` })),
       note,
       element("div", { className: "two" }, ...maps),
+      ...(live && value.shape.length === 2 ? [live.patchForm(name, tokens)] : []),
       element("p", { className: "hint", textContent: "The code that computed both:" }),
       element("div", { className: "two" }, element("pre", { tabIndex: 0, textContent: tensor.forward }), element("pre", { tabIndex: 0, textContent: tensor.backward })),
     );
@@ -334,8 +357,11 @@ function showGuesses(look) {
 
 // -- Which words made it so ---------------------------------------------------------------------------------
 
-function showWords(shown) {
-  const { look, words } = shown;
+async function showWords(shown) {
+  const { look } = shown;
+  shown.words ??= await live.ask("words", {});
+  if (shown !== layers.shown) return;
+  const { words } = shown;
   const most = words.map((row) => Math.max(...row.values.map((v) => Math.abs(v ?? 0))) || 1);
   const head = element("tr", {}, element("th"), ...words.map((row) => element("th", { textContent: row.name })));
   const rows = look.tokens.map((token, i) => element("tr", { className: i === look.place ? "answer" : "" }, element("th", { textContent: token }),
@@ -349,21 +375,23 @@ function showWords(shown) {
 
 // -- The page -----------------------------------------------------------------------------------------------
 
-function show(index) {
-  const shown = data.sentences[index], { look } = shown;
+function show(shown) {
+  const { look } = shown, [layer, name] = [$("layer").value, $("names").value];
   $("asked").replaceChildren("At ", element("b", { textContent: look.tokens[look.place] }), " the loss is −ln p(", element("em", { textContent: look.answer }), `) = ${digits(look.loss)}`);
   $("river").setAttribute("aria-label", `${look.tokens.join(" ")}: through ${look.maps.shape[0]} layers, and the gradient back`);
   $("layer").replaceChildren(...Array.from({ length: look.maps.shape[0] }, (_, i) => element("option", { value: i, textContent: i })));
   $("names").replaceChildren(...look.values.map((v) => element("option", { value: v.name, textContent: v.name })));
+  if (layer) $("layer").value = layer; // what was chosen stays chosen
+  if (name) $("names").value = name;
   $("layer").onchange = $("kind").onchange = () => layers.show(shown);
   $("names").onchange = $("part").onchange = () => values.show(shown);
   river.prepare(look);
   showGuesses(look);
-  showWords(shown);
   const all = () => { river.build(); layers.show(shown); values.show(shown); };
   window.onresize = all;
   matchMedia("(prefers-color-scheme: dark)").onchange = all;
   all();
+  showWords(shown);
 }
 
 let playing = null;
@@ -381,12 +409,13 @@ function play() {
 }
 
 $("about").textContent = data.about;
-if (data.sentences.length > 1) {
-  $("choose").hidden = false;
-  $("sentences").append(...data.sentences.map((s, i) => element("option", { value: i, textContent: s.text })));
-  $("sentences").onchange = () => show(Number($("sentences").value));
-}
 $("time").oninput = () => river.draw();
 $("play").onclick = play;
 $("river").onclick = (event) => river.click(event);
-show(0);
+if (live) live.begin();
+else {
+  $("choose").hidden = data.sentences.length === 1;
+  $("sentences").append(...data.sentences.map((s, i) => element("option", { value: i, textContent: s.text })));
+  $("sentences").onchange = () => show(data.sentences[$("sentences").value]);
+  show(data.sentences[0]);
+}
