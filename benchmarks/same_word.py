@@ -1,7 +1,7 @@
 """``python -m benchmarks.same_word MODEL …``: do a model's heads find a word of one text in the other?
 
-To compare two texts, a model has to see which words both have. So this measures, over pairs of STS-B, how much
-of its attention a word of the second text gives to the same word in the first, and how much to its own place.
+To compare two texts, a model has to see which words both have. So this measures, over pairs of STS-B, how
+much of its attention a word of the second text gives to the same word in the first, and to its own place.
 """
 
 import argparse
