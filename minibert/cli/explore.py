@@ -6,17 +6,13 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.cli.flags import DEFAULT_MODEL, add_machine_flags, chosen_device
 from minibert.cli.parser import add_command
 from minibert.errors import UserError
-from minibert.explore.page import about, write_page
+from minibert.explore.page import about, page
 from minibert.explore.session import Session
-from minibert.files import check_writable
-from minibert.text import PretrainedTokenizer, open_tokenizer
-from minibert.variants import open_model
-
-EXAMPLE = "the capital of france is {mask} ."
+from minibert.explore.subjects import Subject, Words, open_subject
+from minibert.files import check_writable, write_text
 
 
 def add(commands: Any) -> None:
@@ -33,13 +29,16 @@ def add(commands: Any) -> None:
         "texts",
         nargs="*",
         metavar="TEXT",
-        help="a sentence with a [MASK]; several only with --output (default: one about france)",
+        help="a sentence with a [MASK] or, for a fine-tuned model, what it reads; several only with --output",
+    )
+    parser.add_argument(
+        "--pair", metavar="TEXT", help="the second text, for a model that reads or compares two"
     )
     parser.add_argument(
         "--model",
         default=DEFAULT_MODEL,
         metavar="FOLDER",
-        help="a pretrained model (default: %(default)s, which comes with minibert)",
+        help="for masked words, or fine-tuned (default: %(default)s, which comes with minibert)",
     )
     parser.add_argument(
         "--output",
@@ -68,23 +67,25 @@ def _run(flags: argparse.Namespace) -> None:
         raise UserError(f"{len(flags.texts)} texts; without --output there is one, in quotes")
     elif flags.answer:
         raise UserError("--answer is for --output; the page that opens lets you choose")
-    tokenizer = open_tokenizer(flags.model)
     warnings.filterwarnings("ignore", ".* does not use")  # an unused pooler is nothing to warn about
-    model = open_model(
-        BertForMaskedLM, flags.model, device=chosen_device(flags), dtype=flags.dtype, complete=True
-    )
-    texts = flags.texts or [EXAMPLE.format(mask=tokenizer.special_tokens["mask_token"])]
+    subject = open_subject(flags.model, device=chosen_device(flags), dtype=flags.dtype)
+    texts = [(text, flags.pair) for text in flags.texts or [_example(subject)]]
     if flags.output:
-        write_page(flags.output, model, tokenizer, flags.model, texts, flags.answer)
+        write_text(flags.output, page(subject, flags.model, texts, flags.answer))
         size = Path(flags.output).stat().st_size / 1e6
         print(f"written to {flags.output} ({size:.1f} MB): open it in a browser; it needs no network")
     else:
-        _serve(model, tokenizer, texts[0], flags)
+        _serve(subject, *texts[0], flags)
 
 
-def _serve(
-    model: BertForPreTraining, tokenizer: PretrainedTokenizer, text: str, flags: argparse.Namespace
-) -> None:
+def _example(subject: Subject) -> str:
+    """A text for whoever gives none."""
+    if not isinstance(subject, Words):
+        raise UserError("give a text, in quotes")
+    return f"the capital of france is {subject.tokenizer.special_tokens['mask_token']} ."
+
+
+def _serve(subject: Subject, text: str, second: str | None, flags: argparse.Namespace) -> None:
     try:
         from minibert.explore.server import Server
     except ImportError:
@@ -92,9 +93,9 @@ def _serve(
             'a page that asks the model needs Tornado; install it with  pip install "tornado>=6.4"  or write '
             "one that does not, with --output page.html"
         ) from None
-    session = Session(model, tokenizer)
-    session.look(text)  # what is wrong with it is said here
-    server = Server(session, about(model, flags.model), text)
+    session = Session(subject)
+    session.look(text, second)  # what is wrong with it is said here
+    server = Server(session, about(subject, flags.model), text, second)
     print(f"open {server.address}\nCtrl-C ends it", flush=True)
     if not flags.no_browser:
         webbrowser.open(server.address)

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,76 +15,50 @@ from minibert.explore.attributions import input_gradients, integrated_gradients,
 from minibert.explore.explain import explain
 from minibert.explore.passes import Pass, Sentence, hide, run
 from minibert.explore.questions import HiddenWord
+from minibert.explore.subjects import Subject, Words
 from minibert.nn import Observer
-from minibert.text import PretrainedTokenizer
 from minibert.variants.xlnet import XLNetLMHeadModel
 
 GUESSES = 10
 
 
 def look(
-    model: BertForPreTraining,
-    tokenizer: PretrainedTokenizer,
+    subject: Subject,
     sentence: Sentence,
     *,
     place: int | None = None,
     answer: str | None = None,
     changes: Sequence[Observer] = (),
 ) -> tuple[dict[str, Any], Pass]:
-    """Ask a model for the token at a place, forwards and backwards → what the page shows, and the pass.
+    """Ask a model about a sentence, forwards and backwards → what the page shows, and the pass.
 
-    ``place`` is by default that of the first [MASK]. ``answer``, the token whose −ln p is the loss, is by
-    default the model's own best guess. Raises UserError if nothing is hidden and no place is given, for a
-    token that the vocabulary does not have, and as ``run`` does.
+    ``place`` and ``answer`` are by default the usual ones: see ``Subject.ask``, whose errors are raised.
     """
-    if place is None:
-        hidden = np.flatnonzero(sentence.input_ids == tokenizer.mask_id)
-        if not len(hidden):
-            mask = tokenizer.special_tokens["mask_token"]
-            raise UserError(f"no word is hidden; write {mask} in place of one, or name a place")
-        place = int(hidden[0])
-    if answer is None:
-        blank = HiddenWord(place, 0, tokenizer.mask_id)
-        best = run(model, sentence, blank, changes=changes, names=[], backward=False).probabilities
-        number = int(best[: len(tokenizer)].argmax())
-    elif answer in tokenizer.vocab:
-        number = tokenizer.vocab[answer]
-    else:
-        raise UserError(f"{answer!r} is not a token of the vocabulary; longer words are cut into pieces")
-    found = run(model, sentence, HiddenWord(place, number, tokenizer.mask_id), changes=changes)
-    return _shown(model, tokenizer, found, place, number), found
-
-
-def _shown(
-    model: BertForPreTraining, tokenizer: PretrainedTokenizer, found: Pass, place: int, answer: int
-) -> dict[str, Any]:
+    question = subject.ask(sentence, place, answer, changes)
+    found = run(subject.model, sentence, question, changes=changes)
     names = [name for name in found.values if name.endswith("probabilities")]
     maps, dmaps = ([kept[name] for name in names] for kept in (found.values, found.derivatives))
-    return {
-        "tokens": list(found.sentence.tokens),
-        "place": place,
-        "answer": tokenizer.tokens[answer],
+    shown = {
+        "tokens": list(sentence.tokens),
+        "place": getattr(question, "place", None),
+        "measure": subject.told(found),
         "loss": found.loss,
-        "guesses": _best(tokenizer, found.probabilities, GUESSES),
-        "lens": _lens(model, tokenizer, found, place),
+        "guesses": subject.best(found, GUESSES),
+        "lens": _lens(subject, found),
         "values": [_summary(name, found) for name in found.values],
         "maps": packed(np.stack(maps)),  # (L, A, S, S)
         "dmaps": packed(np.stack(dmaps)),
         "rollout": packed(rollout(maps)) if maps[0].shape[1] == maps[0].shape[2] else None,  # (L, S, S)
     }
+    return shown, found
 
 
-def _best(tokenizer: PretrainedTokenizer, probabilities: np.ndarray, count: int) -> list[dict[str, Any]]:
-    """The likeliest tokens, best first."""
-    known = probabilities[: len(tokenizer)]
-    best = np.argsort(-known, kind="stable")[:count]
-    return [{"token": tokenizer.token_text(i), "p": float(known[i])} for i in best]
-
-
-def _lens(
-    model: BertForPreTraining, tokenizer: PretrainedTokenizer, found: Pass, place: int
-) -> list[list[dict[str, Any]]]:
+def _lens(subject: Subject, found: Pass) -> list[list[dict[str, Any]]]:
     """What the head for words reads off the place's state after the embeddings and after each layer."""
+    if not isinstance(subject, Words) or not isinstance(found.question, HiddenWord):
+        return []
+    model, place = subject.model, found.question.place
+    assert isinstance(model, BertForPreTraining)
     xp, head = model.device.xp, model.cls.predictions
     assert head is not None  # it answered
     row = xp.zeros(1, dtype="int64")
@@ -93,7 +68,8 @@ def _lens(
         if name.endswith("embeddings") or name.split(".")[-1].isdigit():
             state = model.device.asarray(value[at][None, None])  # (1, 1, H)
             logits, _ = head.forward(state, row)  # (1, V)
-            lens.append(_best(tokenizer, to_numpy(ops.softmax(logits)[0])[0], 5))
+            there = replace(found, probabilities=to_numpy(ops.softmax(logits)[0])[0])
+            lens.append(subject.best(there, 5))
     return lens
 
 
@@ -105,11 +81,11 @@ def _summary(name: str, found: Pass) -> dict[str, Any]:
     return {"name": name, "shape": value.shape, "norms": lengths.tolist(), "dnorms": dlengths.tolist()}
 
 
-def tensor(model: BertForPreTraining, found: Pass, name: str) -> dict[str, Any]:
+def tensor(subject: Subject, found: Pass, name: str) -> dict[str, Any]:
     """A value of a pass, its derivative, and what made it. Raises UserError for an unknown name."""
     if name not in found.values:
         raise UserError(f"there is no value {name!r}")
-    told = explain(model, name)
+    told = explain(subject.model, name)
     return {
         "name": name,
         "value": packed(found.values[name]),
@@ -122,11 +98,12 @@ def tensor(model: BertForPreTraining, found: Pass, name: str) -> dict[str, Any]:
     }
 
 
-def words(model: BertForPreTraining, tokenizer: PretrainedTokenizer, found: Pass) -> list[dict[str, Any]]:
-    """Which words made the answer likely, in nats of ln p, by three measures; None where one says nothing.
+def words(subject: Subject, found: Pass) -> list[dict[str, Any]]:
+    """How much each word has lowered the loss, by three measures; None where one says nothing.
 
     The baseline of the integrated gradients is the sentence with all of its words hidden.
     """
+    model, tokenizer = subject.model, subject.tokenizer
     name, length = next(iter(found.values)), len(found.sentence)
     special, baseline = set(tokenizer.special_tokens.values()), found.sentence
     for place, token in enumerate(found.sentence.tokens):

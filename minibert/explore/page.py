@@ -3,39 +3,27 @@
 import json
 from collections.abc import Sequence
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-from minibert.bert import BertForPreTraining
 from minibert.explore.look import look, tensor, words
-from minibert.explore.passes import encode
-from minibert.files import write_text
-from minibert.text import PretrainedTokenizer
+from minibert.explore.subjects import Subject
 
 
 def page(
-    model: BertForPreTraining,
-    tokenizer: PretrainedTokenizer,
-    name: str,
-    texts: Sequence[str],
-    answer: str | None = None,
+    subject: Subject, name: str, texts: Sequence[tuple[str, str | None]], answer: str | None = None
 ) -> str:
     """The page as HTML. It holds all values and derivatives, and asks for nothing from anywhere else.
 
-    ``name`` is the model's. Each of the texts has a [MASK], of which the first is looked at. ``answer`` is
-    that of ``look``, whose errors are raised.
+    ``name`` is the model's. The texts are single ones or pairs, and asked about at their usual places.
+    ``answer`` is that of ``look``, whose errors are raised.
     """
-    return render(
-        {
-            "about": about(model, name),
-            "sentences": [_sentence(model, tokenizer, text, answer) for text in texts],
-        }
-    )
+    sentences = [_sentence(subject, text, second, answer) for text, second in texts]
+    return render({"about": about(subject, name), "sentences": sentences})
 
 
-def about(model: BertForPreTraining, name: str) -> str:
+def about(subject: Subject, name: str) -> str:
     """A model in one line."""
-    config, parameters = model.config, sum(p.size for _, p in model.named_parameters())
+    config, parameters = subject.model.config, sum(p.size for _, p in subject.model.named_parameters())
     return (
         f"{name}: {config.num_hidden_layers} layers, {config.num_attention_heads} heads, "
         f"hidden size {config.hidden_size}, {parameters:,} parameters"
@@ -58,25 +46,11 @@ def render(data: dict[str, Any]) -> str:
     return html
 
 
-def _sentence(
-    model: BertForPreTraining, tokenizer: PretrainedTokenizer, text: str, answer: str | None
-) -> dict[str, Any]:
-    seen, found = look(model, tokenizer, encode(tokenizer, text), answer=answer)
+def _sentence(subject: Subject, text: str, second: str | None, answer: str | None) -> dict[str, Any]:
+    seen, found = look(subject, subject.encode(text, second), answer=answer)
     return {
-        "text": text,
+        "text": text if second is None else f"{text} — {second}",
         "look": seen,
-        "words": words(model, tokenizer, found),
-        "tensors": {name: tensor(model, found, name) for name in found.values},
+        "words": words(subject, found),
+        "tensors": {name: tensor(subject, found, name) for name in found.values},
     }
-
-
-def write_page(
-    path: str | Path,
-    model: BertForPreTraining,
-    tokenizer: PretrainedTokenizer,
-    name: str,
-    texts: Sequence[str],
-    answer: str | None = None,
-) -> None:
-    """Write the ``page`` into a file."""
-    write_text(path, page(model, tokenizer, name, texts, answer))

@@ -20,6 +20,7 @@ class Sentence:
     tokens: tuple[str, ...]  # as they are read, "[MASK]" included
     input_ids: np.ndarray  # (S,)
     token_type_ids: np.ndarray  # (S,)
+    other: str | None = None  # a second text that is not read with it, but compared with it
 
     def __len__(self) -> int:
         return len(self.tokens)

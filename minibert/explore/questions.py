@@ -1,8 +1,9 @@
-"""What a model is asked about a sentence: of which of its outputs −ln p is taken, and for which answer.
+"""What a model is asked about a sentence: which of its outputs is looked at, and for which answer.
 
     loss = −ln p(answer),   p = softmax(logits)
 
-The loss is the model's surprise at that answer, and all derivatives of a pass are those of this number.
+The loss is the model's surprise at that answer, and all derivatives of a pass are those of this number. Where
+a model gives no probabilities, the loss is what it gives.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ from minibert import ops
 from minibert.arrays import Array, get_array_module, to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
+from minibert.heads.sentence import SentenceEncoder
 from minibert.heads.task_models import TaskModel
 from minibert.variants.permutations import hidden_tokens
 from minibert.variants.xlnet import XLNetLMHeadModel
 
-Explored = BertForPreTraining | TaskModel  # a model that answers with a word, a label or a place
+Explored = BertForPreTraining | TaskModel | SentenceEncoder  # a model that answers something
 Answer = tuple[float, np.ndarray, dict[str, Array]]
 
 
@@ -134,3 +136,35 @@ class Span:
         first, p_start, dstart = _surprise(outputs.start_logits, (0,), self.start)
         last, p_end, dend = _surprise(outputs.end_logits, (0,), self.end)
         return first + last, np.stack([p_start, p_end]), {"dstart_logits": dstart, "dend_logits": dend}
+
+
+@dataclass(frozen=True)
+class Score:
+    """Which number does the model give the text? The loss is that number."""
+
+    def arguments(self, model: Explored, input_ids: np.ndarray) -> dict[str, Any]:
+        """None."""
+        return {}
+
+    def ask(self, model: Explored, outputs: Any) -> Answer:
+        """The number, from ``logits``."""
+        dlogits = get_array_module(outputs.logits).zeros_like(outputs.logits)
+        dlogits[0, 0] = 1.0
+        return float(outputs.logits[0, 0]), np.zeros(0), {"dlogits": dlogits}
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """How far is the text's vector from another one, (1, H)? The loss is 1 − cosine of the two."""
+
+    other: Array
+
+    def arguments(self, model: Explored, input_ids: np.ndarray) -> dict[str, Any]:
+        """None."""
+        return {}
+
+    def ask(self, model: Explored, outputs: Any) -> Answer:
+        """The distance, from ``embeddings``."""
+        cosine, cache = ops.cosine_similarity(outputs.embeddings, self.other)
+        dembeddings, _ = ops.cosine_similarity_backward(-get_array_module(cosine).ones_like(cosine), cache)
+        return 1.0 - float(cosine[0]), np.zeros(0), {"dembeddings": dembeddings}

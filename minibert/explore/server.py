@@ -91,13 +91,13 @@ class Answer(Guarded):
 class Server:
     """A session behind a page; ``address`` opens it in a browser of this machine."""
 
-    def __init__(self, session: Session, about: str, text: str):
+    def __init__(self, session: Session, about: str, text: str, second: str | None = None):
         self.token = secrets.token_urlsafe(24)
         self.methods: dict[str, Callable[..., Any]] = {
             name: getattr(session, name)
             for name in ("look", "tensor", "words", "derivative", "step", "reset")
         }
-        self.page = render({"about": about, "live": {"token": self.token, "text": text}})
+        self.page = render({"about": about, "live": {"token": self.token, "text": text, "second": second}})
         (self._socket,) = tornado.netutil.bind_sockets(0, HOST)
         self.port = self._socket.getsockname()[1]
         self.address = f"http://{HOST}:{self.port}/?token={self.token}"

@@ -1,17 +1,16 @@
 """A model that somebody looks into: what is asked, what is changed, and the pass that came of it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
 from minibert.explore.changes import Added, Change, HeadOff, Patch, PinnedWeight
 from minibert.explore.look import look, tensor, words
 from minibert.explore.passes import Pass, Sentence, encode, hide, run
-from minibert.explore.questions import HiddenWord
-from minibert.text import PretrainedTokenizer
+from minibert.explore.subjects import Subject
 
 STEPS = {"float64": 1e-4, "float32": 1e-2}  # h of numeric derivatives: small, but the loss has to move
 
@@ -23,8 +22,9 @@ class Session:
     asked, and then the last pass stays.
     """
 
-    def __init__(self, model: BertForPreTraining, tokenizer: PretrainedTokenizer):
-        self.model, self.tokenizer = model, tokenizer
+    def __init__(self, subject: Subject):
+        self.subject, model = subject, subject.model
+        self.model, self.tokenizer = model, subject.tokenizer
         self._first = model.buffers.value.copy()  # before any step
         self._found: Pass | None = None
         self._changes: list[Change] = []
@@ -32,13 +32,14 @@ class Session:
     def look(
         self,
         text: str,
+        second: str | None = None,
         *,
         hidden: Sequence[int] = (),
         place: int | None = None,
         answer: str | None = None,
         changes: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
-        """Ask for the token at a place: see ``look.look``. ``hidden`` are tokens to hide besides.
+        """Ask about a text, or two: see ``look.look``. ``hidden`` are tokens to hide besides.
 
         Each of the ``changes`` is of one ``kind``:
 
@@ -46,26 +47,24 @@ class Session:
             weight    layer, head, query, key, weight   attention is pinned there
             patch     name, token, text                 a token's value is that of another text
         """
-        sentence = encode(self.tokenizer, text)
+        sentence = self.subject.encode(text, second or None)
         for token in hidden:
             sentence = hide(sentence, token, self.tokenizer)
         made = [self._change(change, sentence) for change in changes]
-        shown, self._found = look(
-            self.model, self.tokenizer, sentence, place=place, answer=answer, changes=made
-        )
+        shown, self._found = look(self.subject, sentence, place=place, answer=answer, changes=made)
         self._changes = made
         return shown
 
     def tensor(self, name: str) -> dict[str, Any]:
         """A value of the last pass: see ``look.tensor``."""
-        return tensor(self.model, self._last(), name)
+        return tensor(self.subject, self._last(), name)
 
     def words(self) -> list[dict[str, Any]]:
         """Which words made the last pass's answer likely: see ``look.words``. Changes are left out."""
         found = self._last()
         if self._changes:
             found = run(self.model, found.sentence, found.question)
-        return words(self.model, self.tokenizer, found)
+        return words(self.subject, found)
 
     def derivative(self, name: str, index: Sequence[int]) -> dict[str, float]:
         """One element's derivative, by hand and numerically: (loss at x + h − loss at x − h)/2h."""
@@ -132,8 +131,8 @@ class Session:
         """A token's value, as it is in another text at the same place."""
         name, other = str(asked.get("name")), encode(self.tokenizer, str(asked.get("text")))
         token = _number(asked, "token", min(len(sentence), len(other)))
-        anything = HiddenWord(token, 0, self.tokenizer.mask_id)
-        values = run(self.model, other, anything, names=[name], backward=False).values
+        question = self.subject.ask(replace(other, other=sentence.other), token, None)
+        values = run(self.model, other, question, names=[name], backward=False).values
         if name not in values or values[name].ndim != 2:
             raise UserError(f"{name!r} is no value with a row for each token")
         return Patch(name, (token,), self.model.device.asarray(values[name][token]))

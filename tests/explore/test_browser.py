@@ -9,10 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from minibert import BertForMaskedLM, BertTokenizer
 from minibert.explore.look import look
-from minibert.explore.page import write_page
-from minibert.explore.passes import encode
+from minibert.explore.page import page
+from minibert.explore.subjects import open_subject
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs Selenium")
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.wait", reason="needs Selenium").WebDriverWait
@@ -34,8 +33,8 @@ QUIET = (
 
 
 @pytest.fixture(scope="module")
-def model():
-    return BertForMaskedLM.from_pretrained("mini"), BertTokenizer.from_pretrained("mini")
+def subject():
+    return open_subject("mini")
 
 
 def open_browser(folder):
@@ -55,17 +54,17 @@ def window(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(model, tmp_path_factory):
+def page_address(subject, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "page.html"
-    write_page(path, *model, "mini", TEXTS)
+    path.write_text(page(subject, "mini", [(text, None) for text in TEXTS]), encoding="utf-8")
     return path.as_uri()
 
 
 @pytest.fixture
-def browser(window, page):
+def browser(window, page_address):
     """The offline page. At the end, nothing must have gone wrong in it."""
-    if window.current_url != page:
-        window.get(page)
+    if window.current_url != page_address:
+        window.get(page_address)
     yield window
     assert window.get_log("browser") == []
 
@@ -109,9 +108,9 @@ def text(browser, name):
     return browser.execute_script("return document.getElementById(arguments[0]).innerText", name)
 
 
-def test_the_numbers_on_the_page_are_pythons(browser, model):
+def test_the_numbers_on_the_page_are_pythons(browser, subject):
     choose(browser, "sentences", 0)
-    shown, found = look(*model, encode(model[1], TEXTS[0]))
+    shown, found = look(subject, subject.encode(TEXTS[0]))
     assert f"= {found.loss:.4g}" in text(browser, "asked")
     rows = browser.execute_script(
         "return [...document.querySelectorAll('#guesses tr')].map(r => [...r.cells].map(c => c.innerText))"
@@ -194,9 +193,9 @@ def loss_of(browser):
     return float(text(browser, "asked").split("= ")[1])
 
 
-def test_the_live_page_shows_the_same_numbers(live, model):
-    float64 = BertForMaskedLM.from_pretrained("mini", dtype="float64")
-    _, found = look(float64, model[1], encode(model[1], TEXTS[0]))
+def test_the_live_page_shows_the_same_numbers(live):
+    subject = open_subject("mini", dtype="float64")
+    _, found = look(subject, subject.encode(TEXTS[0]))
     assert f"= {found.loss:.4g}" in text(live, "asked")
 
 

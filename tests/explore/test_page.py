@@ -7,11 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from minibert import BertForMaskedLM, BertTokenizer
 from minibert.errors import UserError
 from minibert.explore.look import look
 from minibert.explore.page import page
-from minibert.explore.passes import encode
+from minibert.explore.subjects import open_subject
 from minibert.tasks import fill_mask
 
 TEXT = "the capital of france is [MASK] ."
@@ -19,14 +18,9 @@ HOSTILE = "</script><script>alert(1)</script> <!-- & \"[MASK]\" 'x' \\u003c ${1}
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return BertTokenizer.from_pretrained("mini")
-
-
-@pytest.fixture(scope="module")
-def model():
+def subject():
     with pytest.warns(UserWarning, match="does not use"):
-        return BertForMaskedLM.from_pretrained("mini")
+        return open_subject("mini")
 
 
 def data_of(html):
@@ -38,14 +32,14 @@ def unpacked(packed):
     return np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
 
 
-def test_the_pages_numbers_are_those_of_the_pass(model, tokenizer):
-    shown = data_of(page(model, tokenizer, "mini", [TEXT, "she opened the [MASK] ."]))
+def test_the_pages_numbers_are_those_of_the_pass(subject):
+    shown = data_of(page(subject, "mini", [(TEXT, None), ("she opened the [MASK] .", None)]))
     assert "5,3" in shown["about"] and [s["text"] for s in shown["sentences"]] == [
         TEXT,
         "she opened the [MASK] .",
     ]
     told = shown["sentences"][0]
-    _, found = look(model, tokenizer, encode(tokenizer, TEXT))
+    _, found = look(subject, subject.encode(TEXT))
     assert told["look"]["loss"] == found.loss
     assert told["tensors"].keys() == found.values.keys()
     for name, tensor in told["tensors"].items():
@@ -58,12 +52,12 @@ def test_the_pages_numbers_are_those_of_the_pass(model, tokenizer):
         np.testing.assert_allclose(summary["norms"], np.linalg.norm(rows, axis=1), rtol=1e-5)
 
 
-def test_the_guesses_are_those_of_fill_mask(model, tokenizer):
-    shown, found = look(model, tokenizer, encode(tokenizer, TEXT))
-    (expected,) = fill_mask(model, tokenizer, TEXT, top_k=10)
+def test_the_guesses_are_those_of_fill_mask(subject):
+    shown, found = look(subject, subject.encode(TEXT))
+    (expected,) = fill_mask(subject.model, subject.tokenizer, TEXT, top_k=10)
     for ours, (token, p) in zip(shown["guesses"], expected, strict=True):
         assert ours["token"] == token and ours["p"] == pytest.approx(p, rel=1e-5)
-    assert shown["answer"] == expected[0][0] and found.loss == pytest.approx(
+    assert shown["measure"] == f"−ln p({expected[0][0]})" and found.loss == pytest.approx(
         -np.log(expected[0][1]), rel=1e-5
     )
     for ours, last in zip(
@@ -73,26 +67,28 @@ def test_the_guesses_are_those_of_fill_mask(model, tokenizer):
     assert len(shown["lens"]) == 5
 
 
-def test_an_answer_of_ones_own(model, tokenizer):
-    shown, found = look(model, tokenizer, encode(tokenizer, TEXT), answer="paris")
-    assert shown["answer"] == "paris"
-    assert found.loss == pytest.approx(-np.log(found.probabilities[tokenizer.vocab["paris"]]), rel=1e-5)
+def test_an_answer_of_ones_own(subject):
+    shown, found = look(subject, subject.encode(TEXT), answer="paris")
+    assert shown["measure"] == "−ln p(paris)"
+    assert found.loss == pytest.approx(
+        -np.log(found.probabilities[subject.tokenizer.vocab["paris"]]), rel=1e-5
+    )
 
 
-def test_no_sentence_ends_the_script_or_is_taken_for_markup(model, tokenizer):
-    html = page(model, tokenizer, "mini", [HOSTILE])
+def test_no_sentence_ends_the_script_or_is_taken_for_markup(subject):
+    html = page(subject, "mini", [(HOSTILE, None)])
     assert data_of(html)["sentences"][0]["text"] == HOSTILE
     assert html.count("</script>") == 2 and "<!--" not in html
 
 
-def test_it_asks_for_nothing_from_elsewhere(model, tokenizer):
-    html = page(model, tokenizer, "mini", [TEXT])
+def test_it_asks_for_nothing_from_elsewhere(subject):
+    html = page(subject, "mini", [(TEXT, None)])
     assert not re.search(r"https?://|\bfetch\(|XMLHttpRequest|\bimport\b.*from |<link|\bsrc=|url\(", html)
 
 
-def test_it_fits_into_an_attachment(model, tokenizer):
+def test_it_fits_into_an_attachment(subject):
     texts = [TEXT, "she opened the [MASK] and looked out into the garden .", "i do not [MASK] ."]
-    assert len(page(model, tokenizer, "mini", texts).encode()) < 5e6
+    assert len(page(subject, "mini", [(text, None) for text in texts]).encode()) < 5e6
 
 
 @pytest.mark.parametrize(
@@ -103,6 +99,6 @@ def test_it_fits_into_an_attachment(model, tokenizer):
         ("the " * 130 + "[MASK]", None, "128"),
     ],
 )
-def test_what_cannot_be_shown(model, tokenizer, text, answer, message):
+def test_what_cannot_be_shown(subject, text, answer, message):
     with pytest.raises(UserError, match=message):
-        page(model, tokenizer, "mini", [text], answer)
+        page(subject, "mini", [(text, None)], answer)

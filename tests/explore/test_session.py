@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from minibert import BertForPreTraining, BertTokenizer
 from minibert.errors import UserError
 from minibert.explore.session import Session
+from minibert.explore.subjects import open_subject
 
 TEXT = "the capital of france is [MASK] ."
 HEAD = {"kind": "head", "layer": 1, "head": 2}
@@ -14,13 +14,13 @@ PATCH = {"kind": "patch", "name": "bert.encoder.layer.2", "token": 4, "text": "t
 
 
 @pytest.fixture(scope="module")
-def opened():
-    return BertForPreTraining.from_pretrained("mini", dtype="float64"), BertTokenizer.from_pretrained("mini")
+def subject():
+    return open_subject("mini", dtype="float64")
 
 
 @pytest.fixture
-def session(opened):
-    return Session(*opened)
+def session(subject):
+    return Session(subject)
 
 
 @pytest.mark.parametrize("changes", [[], [HEAD], [WEIGHT], [PATCH], [HEAD, WEIGHT, PATCH]])

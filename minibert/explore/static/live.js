@@ -3,7 +3,7 @@
 
 function startLive() {
   const changes = new Map(); // by what they change, so that a new one replaces the old
-  let text = data.live.text, hidden = new Set(), place = null, answer = null, asked = 0;
+  let { text, second } = data.live, hidden = new Set(), place = null, answer = null, asked = 0;
 
   async function ask(name, body) {
     const response = await fetch(`/${name}`, { method: "POST", headers: { "X-Token": data.live.token }, body: JSON.stringify(body) });
@@ -17,7 +17,7 @@ function startLive() {
   async function look() {
     const turn = ++asked;
     try {
-      const seen = await ask("look", { text, hidden: [...hidden], place, answer, changes: [...changes.values()].map((c) => c.change) });
+      const seen = await ask("look", { text, second, hidden: [...hidden], place, answer, changes: [...changes.values()].map((c) => c.change) });
       if (turn !== asked) return; // an answer that nobody waits for any more
       $("trouble").textContent = "";
       show({ text, look: seen, tensors: {}, words: null });
@@ -39,10 +39,12 @@ function startLive() {
   function begin() {
     $("live").hidden = false;
     $("text").value = text;
+    $("second").value = second ?? "";
     $("ask").onsubmit = (event) => {
       event.preventDefault();
-      if ($("text").value !== text) { hidden.clear(); changes.clear(); place = null; }
+      if ($("text").value !== text || $("second").value !== (second ?? "")) { hidden.clear(); changes.clear(); place = null; }
       text = $("text").value;
+      second = $("second").value || null;
       answer = $("answer").value || null;
       look();
     };

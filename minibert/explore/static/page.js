@@ -172,8 +172,8 @@ const river = {
     if (time >= 1) {
       context.textAlign = "left";
       look.guesses.slice(0, 3).forEach((guess, i) => {
-        context.fillStyle = guess.token === look.answer ? rgba(color("gradient"), 1) : rgba(ink, 1);
-        context.fillText(`${guess.token} ${percent(guess.p)}`, this.right + 10, this.y(look.place) + 16 * (i - 1), this.width - this.right - 12);
+        context.fillStyle = look.measure === `−ln p(${guess.token})` ? rgba(color("gradient"), 1) : rgba(ink, 1);
+        context.fillText(`${guess.token} ${percent(guess.p)}`, this.right + 10, this.y(look.place ?? 0) + 16 * (i - 1) + (look.place ? 0 : 16), this.width - this.right - 12);
       });
     }
     const stage = time <= 1 ? Math.floor(time * (this.stages.length - 1)) : Math.ceil((2 - time) * (this.stages.length - 1));
@@ -342,17 +342,18 @@ const values = {
 // -- Guesses ------------------------------------------------------------------------------------------------
 
 function showGuesses(look) {
-  const most = look.guesses[0].p;
+  $("guesses").closest("section").hidden = look.guesses.length === 0;
+  const most = look.guesses[0]?.p;
   const rows = look.guesses.map((guess) => {
     const bar = element("div");
     bar.style.width = `${(100 * guess.p) / most}%`;
-    return element("tr", { className: guess.token === look.answer ? "answer" : "" },
+    return element("tr", { className: look.measure === `−ln p(${guess.token})` ? "answer" : "" },
       element("td", { textContent: guess.token }), element("td", { className: "p", textContent: percent(guess.p) }), element("td", { className: "bar" }, bar));
   });
-  $("guesses").replaceChildren(element("caption", { textContent: `for token ${look.place}, ${look.tokens[look.place]}` }), ...rows);
+  $("guesses").replaceChildren(element("caption", { textContent: look.place === null ? "for the whole" : `for token ${look.place}, ${look.tokens[look.place]}` }), ...rows);
   const lens = look.lens.map((guesses, i) => element("tr", {}, element("th", { textContent: `x(${i})` }),
     ...guesses.map((guess) => element("td", { textContent: `${guess.token} ${percent(guess.p)}` }))));
-  $("lens").replaceChildren(element("caption", { textContent: "what the head would guess from each layer's state (logit lens)" }), ...lens);
+  $("lens").replaceChildren(...(lens.length ? [element("caption", { textContent: "what the head would guess from each layer's state (logit lens)" })] : []), ...lens);
 }
 
 // -- Which words made it so ---------------------------------------------------------------------------------
@@ -370,14 +371,15 @@ async function showWords(shown) {
       bar.style.width = `${(100 * Math.abs(v ?? 0)) / most[k]}%`;
       return element("td", { className: "share", title: v === null ? "" : digits(v) }, bar, element("span", { textContent: v === null ? "" : digits(v) }));
     })));
-  $("words").replaceChildren(element("caption", { textContent: `nats of ln p(${look.answer}); each column answers another question` }), head, ...rows);
+  $("words").replaceChildren(element("caption", { textContent: `by how much each word has lowered the loss; each column asks in another way` }), head, ...rows);
 }
 
 // -- The page -----------------------------------------------------------------------------------------------
 
 function show(shown) {
   const { look } = shown, [layer, name] = [$("layer").value, $("names").value];
-  $("asked").replaceChildren("At ", element("b", { textContent: look.tokens[look.place] }), " the loss is −ln p(", element("em", { textContent: look.answer }), `) = ${digits(look.loss)}`);
+  const where = look.place === null ? ["The loss is "] : ["At ", element("b", { textContent: look.tokens[look.place] }), " the loss is "];
+  $("asked").replaceChildren(...where, element("em", { textContent: look.measure }), ` = ${digits(look.loss)}`);
   $("river").setAttribute("aria-label", `${look.tokens.join(" ")}: through ${look.maps.shape[0]} layers, and the gradient back`);
   $("layer").replaceChildren(...Array.from({ length: look.maps.shape[0] }, (_, i) => element("option", { value: i, textContent: i })));
   $("names").replaceChildren(...look.values.map((v) => element("option", { value: v.name, textContent: v.name })));

@@ -1,0 +1,260 @@
+"""What can be looked into: a model with its tokenizer, what it is asked, and what its answers are called.
+
+For another kind of head add a class, and an entry in ``SUBJECTS``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.assets import model_folder
+from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.errors import UserError
+from minibert.explore.passes import Pass, Sentence, encode, run
+from minibert.explore.questions import Cosine, Explored, HiddenWord, Label, Question, Score, Span
+from minibert.heads import (
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    SentenceEncoder,
+)
+from minibert.nn import Observer
+from minibert.tasks.classify import TextTask
+from minibert.tasks.masked_words import masked_word_head
+from minibert.tasks.registry import TASKS, open_task
+from minibert.tasks.task import TASK_FILE
+from minibert.text import PretrainedTokenizer, open_tokenizer
+from minibert.variants import open_model
+
+LONGEST_SPAN = 30  # tokens
+
+
+class Subject:
+    """A model, its tokenizer, and the way from a sentence to a question about it."""
+
+    def __init__(self, model: Any, tokenizer: PretrainedTokenizer):
+        tokenizer.check_size(model.config.vocab_size)
+        self.model: Explored = model
+        self.tokenizer = tokenizer
+
+    def encode(self, text: str, second: str | None = None) -> Sentence:
+        """A text or a pair in the model's special tokens."""
+        return encode(self.tokenizer, text, second)
+
+    def ask(
+        self,
+        sentence: Sentence,
+        place: int | None,
+        answer: str | None,
+        changes: Sequence[Observer] = (),
+    ) -> Question:
+        """The question about a place and an answer; by default the usual place, and the likeliest answer.
+
+        Raises UserError for a place or an answer that there is not.
+        """
+        place = self.usual_place(sentence) if place is None else place
+        if answer is not None:
+            return self.question(place, self.number_of(answer))
+        blank = self.question(place, 0)
+        best = run(self.model, sentence, blank, changes=changes, names=[], backward=False).probabilities
+        return self.question(place, int(best[: len(self.names)].argmax()))
+
+    def usual_place(self, sentence: Sentence) -> int | None:
+        """The token that is asked about if none is named; None if the question is about the whole."""
+        return None
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What the answers are called, in the order of their probabilities."""
+        raise NotImplementedError
+
+    def number_of(self, answer: str) -> int:
+        """The number of an answer. Raises UserError if there is none of this name."""
+        if answer not in self.names:
+            raise UserError(f"there is no answer {answer!r}; the model knows {', '.join(self.names)}")
+        return list(self.names).index(answer)
+
+    def question(self, place: int | None, number: int) -> Question:
+        """The question to which the answer of this number is one."""
+        raise NotImplementedError
+
+    def told(self, found: Pass) -> str:
+        """What the loss of a pass is, in words."""
+        return f"−ln p({self.names[found.question.answer]})"  # type: ignore[attr-defined]
+
+    def best(self, found: Pass, count: int) -> list[dict[str, Any]]:
+        """The likeliest answers, best first, each with its probability ``p``."""
+        known = found.probabilities[: len(self.names)]
+        order = np.argsort(-known, kind="stable")[:count]
+        return [{"token": self.names[i], "p": float(known[i])} for i in order]
+
+
+class Words(Subject):
+    """A model for masked words: which token stands at a place?"""
+
+    def __init__(self, model: BertForPreTraining, tokenizer: PretrainedTokenizer):
+        masked_word_head(model)
+        super().__init__(model, tokenizer)
+        self._names = [tokenizer.token_text(i) for i in range(len(tokenizer))]
+
+    def usual_place(self, sentence: Sentence) -> int:
+        """The first [MASK]. Raises UserError if there is none."""
+        hidden = np.flatnonzero(sentence.input_ids == self.tokenizer.mask_id)
+        if not len(hidden):
+            mask = self.tokenizer.special_tokens["mask_token"]
+            raise UserError(f"no word is hidden; write {mask} in place of one, or name a place")
+        return int(hidden[0])
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The tokens of the vocabulary, as text."""
+        return self._names
+
+    def number_of(self, answer: str) -> int:
+        """A token's number, by the token or its text."""
+        if answer in self.tokenizer.vocab:
+            return self.tokenizer.vocab[answer]
+        if answer in self._names:
+            return self._names.index(answer)
+        raise UserError(f"{answer!r} is not a token of the vocabulary; longer words are cut into pieces")
+
+    def question(self, place: int | None, number: int) -> Question:
+        """Which token stands there?"""
+        assert place is not None
+        return HiddenWord(place, number, self.tokenizer.mask_id)
+
+
+class Labels(Subject):
+    """A model that gives a text one of K labels."""
+
+    def __init__(self, model: BertForSequenceClassification, tokenizer: PretrainedTokenizer):
+        super().__init__(model, tokenizer)
+        names: Mapping[int, str] = model.config.id2label or {}
+        self._names = [names.get(i, f"label {i}") for i in range(model.config.num_labels)]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Those in the configuration."""
+        return self._names
+
+    def question(self, place: int | None, number: int) -> Question:
+        """Which label has the text?"""
+        return Label(number)
+
+
+class Numbers(Subject):
+    """A model that gives a text, or a pair, a number. The loss is that number itself."""
+
+    names: Sequence[str] = ()
+
+    def ask(self, *_: Any, **__: Any) -> Question:
+        """There is only one question."""
+        return Score()
+
+    def told(self, found: Pass) -> str:
+        """The loss is what the model answers."""
+        return "the number that it gives"
+
+    def best(self, found: Pass, count: int) -> list[dict[str, Any]]:
+        """There is nothing to choose from."""
+        return []
+
+
+class Tags(Labels):
+    """A model that gives each token one of K tags."""
+
+    def usual_place(self, sentence: Sentence) -> int:
+        """The first word."""
+        return self.tokenizer.special_counts(1)[0] if len(sentence) > 2 else 0
+
+    def question(self, place: int | None, number: int) -> Question:
+        """Which tag has the token there?"""
+        return Label(number, place)
+
+
+class Spans(Subject):
+    """A model that finds the answer to a question, the first text, in a passage, the second."""
+
+    names: Sequence[str] = ()
+
+    def ask(
+        self, sentence: Sentence, place: int | None, answer: str | None, changes: Sequence[Observer] = ()
+    ) -> Question:
+        """Where does the best answer start and end?"""
+        found = run(self.model, sentence, Span(0, 0), changes=changes, names=[], backward=False)
+        return Span(*_spans(found)[0][:2])
+
+    def told(self, found: Pass) -> str:
+        """The loss is that of both ends."""
+        assert isinstance(found.question, Span)
+        return f"−ln p({self._text(found, found.question.start, found.question.end)})"
+
+    def best(self, found: Pass, count: int) -> list[dict[str, Any]]:
+        """The likeliest spans."""
+        return [{"token": self._text(found, a, b), "p": p} for a, b, p in _spans(found)[:count]]
+
+    def _text(self, found: Pass, start: int, end: int) -> str:
+        return " ".join(found.sentence.tokens[start : end + 1])
+
+
+def _spans(found: Pass) -> list[tuple[int, int, float]]:
+    """Spans of at most ``LONGEST_SPAN`` tokens, by the product of their ends' probabilities, best first."""
+    start, end = found.probabilities  # (S,) each
+    both = np.triu(start[:, None] * end) * (np.tri(len(end), k=LONGEST_SPAN - 1))
+    order = np.argsort(-both, axis=None, kind="stable")[:100]
+    return [
+        (int(a), int(b), float(both[a, b])) for a, b in zip(*np.unravel_index(order, both.shape), strict=True)
+    ]
+
+
+class Similar(Subject):
+    """A sentence encoder: how near is a text's vector to that of a second one, which is a constant here?"""
+
+    names: Sequence[str] = ()
+
+    def encode(self, text: str, second: str | None = None) -> Sentence:
+        """The first text. Raises UserError without a second."""
+        if second is None:
+            raise UserError("a sentence encoder compares two texts; give a second one")
+        return replace(encode(self.tokenizer, text), other=second)
+
+    def ask(self, sentence: Sentence, *_: Any, **__: Any) -> Question:
+        """There is only one question."""
+        assert isinstance(self.model, SentenceEncoder) and sentence.other is not None
+        self.model.eval()
+        return Cosine(self.model.forward(**self.tokenizer([sentence.other]))[0].embeddings)
+
+    def told(self, found: Pass) -> str:
+        """The loss is smallest for the same direction."""
+        return "1 − cosine to the second text"
+
+    def best(self, found: Pass, count: int) -> list[dict[str, Any]]:
+        """There is nothing to choose from."""
+        return []
+
+
+SUBJECTS: dict[type, type[Subject]] = {
+    BertForSequenceClassification: Labels,
+    BertForTokenClassification: Tags,
+    BertForQuestionAnswering: Spans,
+    SentenceEncoder: Similar,
+}
+
+
+def open_subject(folder: str | Path, **options: Any) -> Subject:
+    """A model that was fine-tuned, with its head, or one for masked words; ``options`` as for a model.
+
+    Raises UserError for a folder with neither.
+    """
+    path = model_folder(folder)
+    if (path / TASK_FILE).is_file() or any(task.recognises(path) for task in TASKS.values()):
+        task, model = open_task(folder, **options)
+        if isinstance(task, TextTask) and task.several:
+            raise UserError(f"{folder}: a model that gives several labels or numbers cannot be looked into")
+        if isinstance(model, BertForSequenceClassification) and model.config.is_regression:
+            return Numbers(model, task.tokenizer)
+        return next(made(model, task.tokenizer) for kind, made in SUBJECTS.items() if isinstance(model, kind))
+    return Words(open_model(BertForMaskedLM, folder, complete=True, **options), open_tokenizer(folder))

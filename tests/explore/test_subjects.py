@@ -1,0 +1,138 @@
+"""Every kind of head is asked its own question, and all derivatives are right."""
+
+import numpy as np
+import pytest
+
+from minibert.bert import BertConfig
+from minibert.errors import UserError
+from minibert.explore.look import look, words
+from minibert.explore.session import Session
+from minibert.explore.subjects import Labels, Numbers, Similar, Spans, Tags, open_subject
+from minibert.heads import (
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    SentenceEncoder,
+)
+from minibert.tasks.question_answering import AnswerQuestions
+from minibert.tasks.similarity import Similarity
+from minibert.text import BertTokenizer
+
+TOKENIZER = BertTokenizer(
+    "[PAD] [UNK] [CLS] [SEP] [MASK] ann lee sings is in rome a fine bad film who .".split()
+)
+SIZES = {
+    "vocab_size": len(TOKENIZER),
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 40,
+    "initializer_range": 0.5,
+}
+TEXT, OTHER = "who sings in rome", "ann sings a fine film in rome ."
+KINDS = {
+    "labels": (Labels, BertForSequenceClassification, {"id2label": {0: "bad", 1: "fine", 2: "so"}}, None),
+    "pairs": (Labels, BertForSequenceClassification, {"num_labels": 2}, OTHER),
+    "number": (Numbers, BertForSequenceClassification, {"num_labels": 1}, OTHER),
+    "tags": (Tags, BertForTokenClassification, {"id2label": {0: "O", 1: "B-person"}}, None),
+    "spans": (Spans, BertForQuestionAnswering, {}, OTHER),
+    "similarity": (Similar, SentenceEncoder, {}, OTHER),
+}
+
+
+@pytest.fixture(params=KINDS)
+def opened(request, tmp_path):
+    """A subject of each kind, from a folder as fine-tuning leaves it, and what it is asked about."""
+    expected, kind, more, second = KINDS[request.param]
+    model = kind(BertConfig(**SIZES, **more), dtype="float64", seed=1)
+    task = {"spans": AnswerQuestions, "similarity": Similarity}.get(request.param)
+    if task:
+        task(TOKENIZER, task.Options(max_length=32)).save(model, tmp_path)
+    else:
+        model.save_pretrained(tmp_path)
+        TOKENIZER.save_pretrained(tmp_path)
+    subject = open_subject(tmp_path, dtype="float64")
+    assert type(subject) is expected
+    return request.param, subject, second
+
+
+def test_the_answer_is_the_models(opened):
+    kind, subject, second = opened
+    shown, found = look(subject, subject.encode(TEXT, second))
+    batch = TOKENIZER([TEXT], [second] if second and kind != "similarity" else None)
+    outputs, _ = subject.model.forward(**batch)
+    if kind in ("labels", "pairs", "tags"):
+        logits = outputs.logits[0] if kind != "tags" else outputs.logits[0, 1]
+        p = np.exp(logits) / np.exp(logits).sum()
+        assert found.loss == pytest.approx(-np.log(p.max()))
+        assert shown["guesses"][0]["p"] == pytest.approx(p.max())
+        name = (subject.model.config.id2label or {0: "label 0", 1: "label 1"})[int(p.argmax())]
+        assert shown["guesses"][0]["token"] == name and shown["measure"] == f"−ln p({name})"
+    elif kind == "number":
+        assert found.loss == pytest.approx(outputs.logits[0, 0]) and shown["guesses"] == []
+    elif kind == "spans":
+        start, end = found.question.start, found.question.end
+        p = [np.exp(x[0]) / np.exp(x[0]).sum() for x in (outputs.start_logits, outputs.end_logits)]
+        assert found.loss == pytest.approx(-np.log(p[0][start] * p[1][end])) and start <= end
+        best = max(p[0][a] * p[1][b] for a in range(len(p[0])) for b in range(a, len(p[0])))
+        assert shown["guesses"][0]["p"] == pytest.approx(best) == p[0][start] * p[1][end]
+    else:
+        other, _ = subject.model.forward(**TOKENIZER([OTHER]))
+        x, y = outputs.embeddings[0], other.embeddings[0]
+        assert found.loss == pytest.approx(1 - x @ y / np.linalg.norm(x) / np.linalg.norm(y))
+    assert len(shown["tokens"]) == len(batch["input_ids"][0]) and shown["lens"] == []
+
+
+def test_derivatives_and_changes(opened):
+    _, subject, second = opened
+    session = Session(subject)
+    before = session.look(TEXT, second)["loss"]
+    changes = [
+        {"kind": "head", "layer": 0, "head": 1},
+        {"kind": "weight", "layer": 1, "head": 0, "query": 1, "key": 2, "weight": 0.7},
+        {"kind": "patch", "name": next(iter(session._found.values)), "token": 2, "text": "a bad film"},
+    ]
+    assert session.look(TEXT, second, changes=changes)["loss"] != before
+    for name, value in session._found.values.items():
+        told = session.derivative(name, [n // 2 for n in value.shape])
+        assert told["by_hand"] == pytest.approx(told["numeric"], rel=1e-4, abs=1e-8), name
+
+
+def test_the_words_are_weighed(opened):
+    _, subject, second = opened
+    _, found = look(subject, subject.encode(TEXT, second))
+    rows = words(subject, found)
+    hidden = rows[0]["values"]
+    assert hidden[0] is None and all(isinstance(v, float) for v in hidden[1:5])
+
+
+@pytest.mark.parametrize(
+    ("place", "answer", "message"),
+    [
+        (None, "blue", "there is no answer 'blue'; the model knows O, B-person"),
+        (99, None, "there is no token 99"),
+    ],
+)
+def test_answers_and_places_that_there_are_not(tmp_path, place, answer, message):
+    BertForTokenClassification(BertConfig(**SIZES, **KINDS["tags"][2])).save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    subject = open_subject(tmp_path)
+    with pytest.raises(UserError, match=message):
+        look(subject, subject.encode(TEXT), place=place, answer=answer)
+
+
+def test_what_cannot_be_opened(tmp_path):
+    config = BertConfig(**SIZES, num_labels=3, problem_type="multi_label_classification")
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="several labels or numbers"):
+        open_subject(tmp_path)
+
+
+def test_a_sentence_encoder_needs_two_texts(tmp_path):
+    Similarity(TOKENIZER, Similarity.Options(max_length=32)).save(
+        SentenceEncoder(BertConfig(**SIZES)), tmp_path
+    )
+    with pytest.raises(UserError, match="compares two texts"):
+        open_subject(tmp_path).encode(TEXT)
