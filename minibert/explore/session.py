@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from minibert.bert import BertModel
 from minibert.errors import UserError
 from minibert.explore.changes import Added, Change, HeadOff, Patch, PinnedWeight
 from minibert.explore.look import look, tensor, words
@@ -118,7 +119,8 @@ class Session:
             _number(asked, "layer", config.num_hidden_layers),
             _number(asked, "head", config.num_attention_heads),
         )
-        inside = f"bert.encoder.layer.{layer}.attention.self."
+        whole = "" if isinstance(self.model, BertModel) else "bert."
+        inside = f"{whole}encoder.layer.{layer}.attention.self."
         if kind == "head":
             return HeadOff(inside + "context", head, config.hidden_size // config.num_attention_heads)
         query, key = (_number(asked, name, len(sentence)) for name in ("query", "key"))

@@ -90,10 +90,12 @@ def test_derivatives_and_changes(opened):
     before = session.look(TEXT, second)["loss"]
     changes = [
         {"kind": "head", "layer": 0, "head": 1},
-        {"kind": "weight", "layer": 1, "head": 0, "query": 1, "key": 2, "weight": 0.7},
+        {"kind": "weight", "layer": 0, "head": 0, "query": 1, "key": 2, "weight": 0.7},
         {"kind": "patch", "name": next(iter(session._found.values)), "token": 2, "text": "a bad film"},
     ]
-    assert session.look(TEXT, second, changes=changes)["loss"] != before
+    for change in changes:
+        assert session.look(TEXT, second, changes=[change])["loss"] != before, change
+    session.look(TEXT, second, changes=changes)
     for name, value in session._found.values.items():
         told = session.derivative(name, [n // 2 for n in value.shape])
         assert told["by_hand"] == pytest.approx(told["numeric"], rel=1e-4, abs=1e-8), name
