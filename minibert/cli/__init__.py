@@ -29,6 +29,7 @@ from minibert.cli import (
     pretrain,
     search,
     tokenizer,
+    view,
 )
 from minibert.cli.parser import Parser, for_example
 from minibert.errors import UserError
@@ -40,6 +41,7 @@ COMMANDS = (
     distill,
     fill_mask,
     explore,
+    view,
     predict,
     evaluate,
     embed,

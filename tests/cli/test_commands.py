@@ -482,7 +482,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     assert result.stderr == ""
 
 
-HELPED = "pretrain,fill-mask,explore,predict,evaluate,tokenizer train,prepare,info,gradcheck".split(",")
+HELPED = "pretrain,fill-mask,explore,view,predict,evaluate,tokenizer train,prepare,info,gradcheck".split(",")
 
 
 def test_help_has_an_example_for_every_command(capsys):

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from minibert.explore import view
 from minibert.explore.look import look
 from minibert.explore.page import page
 from minibert.explore.subjects import open_subject
@@ -143,6 +144,9 @@ def test_every_view_of_every_sentence(browser, sentence):
         choose(browser, "names", name)
         assert "def " in text(browser, "tensor")
     choose(browser, "kind", "maps")
+    choose(browser, "form", "arcs")
+    assert browser.execute_script("return document.querySelectorAll('#heads canvas').length") == 4
+    choose(browser, "form", "matrix")
     browser.execute_script("layers.pair(1, 2, 0, 1, river.look.tokens, river.look.tokens)")
     assert "is a sum of 64 products" in text(browser, "pair")
 
@@ -184,6 +188,20 @@ def test_nothing_is_wider_than_the_window(browser, size):
         choose(browser, "sentences", sentence)
         wide = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 0
+
+
+def test_attention_alone(window, tmp_path):
+    (tmp_path / "attention.html").write_text(view("mini", TEXTS[0]).html, encoding="utf-8")
+    window.get((tmp_path / "attention.html").as_uri())
+    shown = (
+        "return [...document.querySelectorAll('main > section')].filter(s => !s.hidden).map(s => s.innerText)"
+    )
+    (section,) = window.execute_script(shown)
+    assert "head 3" in section and "gradient" not in section
+    for form in ("matrix", "arcs"):
+        choose(window, "form", form)
+        assert window.execute_script("return document.querySelectorAll('#heads canvas').length") == 4
+    assert window.get_log("browser") == []
 
 
 # -- With the model behind it ------------------------------------------------------------------------------

@@ -246,21 +246,68 @@ function heatmap(values, rows, columns, { rowNames = null, columnNames = null, m
   return canvas;
 }
 
+// The same as lines, from the tokens that ask on the left to those that are looked at on the right.
+function arcs(values, rows, columns, { rowNames, columnNames, most = null, label = "", width }) {
+  const canvas = element("canvas"), space = Math.max(12, Math.min(22, 420 / rows)), margin = 78;
+  const context = sized(canvas, width, space * Math.max(rows, columns) + 8);
+  canvas.style.width = `${width}px`;
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", label);
+  let limit = most || 0;
+  if (!most) for (const v of values) limit = Math.max(limit, Math.abs(v));
+  const plus = color("forward"), minus = color("gradient"), y = (i) => 4 + space * (i + 0.5);
+  const draw = (chosen) => {
+    context.clearRect(0, 0, width, canvas.height);
+    for (let i = 0; i < rows; i++) {
+      for (let j = 0; j < columns; j++) {
+        const v = values[i * columns + j], share = Math.abs(v) / (limit || 1);
+        if (share < 0.03 || (chosen !== null && i !== chosen)) continue;
+        context.beginPath();
+        context.moveTo(margin, y(i));
+        context.bezierCurveTo(width / 2, y(i), width / 2, y(j), width - margin, y(j));
+        context.strokeStyle = rgba(v < 0 ? minus : plus, Math.min(1, share));
+        context.lineWidth = 0.5 + 3 * share;
+        context.stroke();
+      }
+    }
+    context.font = "12px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    const write = (names, align, x) => {
+      context.textAlign = align;
+      names.forEach((name, i) => {
+        context.fillStyle = rgba(color(align === "right" && i === chosen ? "forward" : "quiet"), 1);
+        context.fillText(name, x, y(i), margin - 8);
+      });
+    };
+    write(rowNames, "right", margin - 5);
+    write(columnNames, "left", width - margin + 5);
+  };
+  canvas.addEventListener("mousemove", (event) => {
+    const i = Math.floor((event.clientY - canvas.getBoundingClientRect().top - 4) / space);
+    draw(i >= 0 && i < rows ? i : null);
+  });
+  canvas.addEventListener("mouseleave", () => draw(null));
+  draw(null);
+  return canvas;
+}
+
 // -- A layer: every head ------------------------------------------------------------------------------------
 
 const layers = {
   show(shown) {
     this.shown = shown;
     const { look } = shown, layer = Number($("layer").value), kind = $("kind").value;
-    const maps = unpack(look.maps), dmaps = unpack(look.dmaps);
+    const maps = unpack(look.maps), dmaps = look.dmaps && unpack(look.dmaps), form = $("form").value;
     const [, heads, rows, keys] = maps.shape;
     const names = look.tokens, queries = rows > keys ? [...names, ...Array(rows - keys).fill("query")] : names;
     const options = { rowNames: queries, columnNames: names, width: 300 };
     $("heads").replaceChildren();
-    $("pair").replaceChildren(element("p", { className: "hint", textContent: "Choose a square: a row is the token that asks, a column the one that is looked at." }));
+    const hint = form === "arcs" ? "Left are the tokens that ask, right those that are looked at. Point at one on the left." :
+      "A row is the token that asks, a column the one that is looked at." + (shown.tensors ? " Choose a square." : "");
+    $("pair").replaceChildren(element("p", { className: "hint", textContent: hint }));
     const add = (values, caption, more) => {
       const label = `${caption} of layer ${layer}`;
-      const figure = element("figure", {}, heatmap(values, rows, keys, { ...options, label, ...more }), element("figcaption", { textContent: caption }));
+      const figure = element("figure", {}, (form === "arcs" ? arcs : heatmap)(values, rows, keys, { ...options, label, ...more }), element("figcaption", { textContent: caption }));
       $("heads").append(figure);
       return figure;
     };
@@ -272,9 +319,9 @@ const layers = {
     const size = rows * keys;
     for (let head = 0; head < heads; head++) {
       const from = (layer * heads + head) * size;
-      const p = maps.values.subarray(from, from + size), dp = dmaps.values.subarray(from, from + size);
-      const values = kind === "maps" ? p : p.map((v, i) => -v * dp[i]);
-      const figure = add(values, `head ${head}`, { most: kind === "maps" ? 1 : null, onClick: (i, j) => this.pair(layer, head, i, j, queries, names) });
+      const p = maps.values.subarray(from, from + size);
+      const values = kind === "maps" ? p : p.map((v, i) => -v * dmaps.values[from + i]);
+      const figure = add(values, `head ${head}`, { most: kind === "maps" ? 1 : null, onClick: shown.tensors ? (i, j) => this.pair(layer, head, i, j, queries, names) : null });
       if (live) live.offerOff(figure.lastChild, layer, head);
     }
   },
@@ -385,7 +432,7 @@ function show(shown) {
   $("names").replaceChildren(...look.values.map((v) => element("option", { value: v.name, textContent: v.name })));
   if (layer) $("layer").value = layer; // what was chosen stays chosen
   if (name) $("names").value = name;
-  $("layer").onchange = $("kind").onchange = () => layers.show(shown);
+  $("layer").onchange = $("kind").onchange = $("form").onchange = () => layers.show(shown);
   $("names").onchange = $("part").onchange = () => values.show(shown);
   river.prepare(look);
   showGuesses(look);
@@ -394,6 +441,16 @@ function show(shown) {
   matchMedia("(prefers-color-scheme: dark)").onchange = all;
   all();
   showWords(shown);
+}
+
+// Attention alone: one section, and no question.
+function showAttention(look) {
+  for (const section of document.querySelectorAll("main > section")) section.hidden = !section.querySelector("#heads");
+  document.querySelector('#kind [value="gradient"]').remove();
+  $("layer").replaceChildren(...Array.from({ length: look.maps.shape[0] }, (_, i) => element("option", { value: i, textContent: i })));
+  window.onresize = $("layer").onchange = $("kind").onchange = $("form").onchange = () => layers.show({ look });
+  $("form").value = "arcs";
+  layers.show({ look });
 }
 
 let playing = null;
@@ -415,6 +472,7 @@ $("time").oninput = () => river.draw();
 $("play").onclick = play;
 $("river").onclick = (event) => river.click(event);
 if (live) live.begin();
+else if (data.attention) showAttention(data.attention);
 else {
   $("choose").hidden = data.sentences.length === 1;
   $("sentences").append(...data.sentences.map((s, i) => element("option", { value: i, textContent: s.text })));
