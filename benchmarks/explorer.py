@@ -1,0 +1,140 @@
+"""``python -m benchmarks.explorer``: pictures of the explorer's page, or how fast it is.
+
+In a headless Chromium. Writes the pictures of docs/explore.md into docs/images. With ``--time`` it measures
+instead, on an idle machine: a look into the model (a forward pass for the best guess, one that keeps all
+values, a backward pass), what the page then needs to draw it, and a step of the slider.
+"""
+
+import argparse
+import io
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from selenium import webdriver
+from selenium.webdriver.support.wait import WebDriverWait
+
+from benchmarks.results import describe_machine
+
+TEXT = "she opened the [MASK] and looked out into the garden ."
+LONG = (  # some 30 tokens
+    "when the old man came home from the market in the evening , he put his basket on the [MASK] and called "
+    "for his wife ."
+)
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+FLAGS = (
+    "headless=new no-sandbox disable-gpu disable-background-networking disable-component-update disable-sync"
+)
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.explorer", description=__doc__)
+    parser.add_argument("--time", action="store_true", help="measure, instead of making pictures")
+    parser.add_argument("--model", default="mini", metavar="FOLDER")
+    options = parser.parse_args()
+    text = LONG if options.time else TEXT
+    command = [sys.executable, "-m", "minibert", "explore", "--model", options.model, text, "--no-browser"]
+    with (
+        tempfile.TemporaryDirectory() as profile,
+        subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.PIPE, text=True) as server,
+    ):
+        assert server.stdout
+        address = server.stdout.readline().split()[1]
+        page = Page(profile, address)
+        try:
+            (measure if options.time else picture)(page)
+        finally:
+            page.browser.quit()
+            server.terminate()
+    return 0
+
+
+class Page:
+    """The page in a browser."""
+
+    def __init__(self, profile: str, address: str):
+        options = webdriver.ChromeOptions()
+        for flag in (*FLAGS.split(), f"user-data-dir={profile}"):
+            options.add_argument(f"--{flag}")
+        options.binary_location = shutil.which("chromium") or ""
+        service = webdriver.ChromeService(shutil.which("chromedriver"))
+        self.browser = webdriver.Chrome(options=options, service=service)
+        self.open(address)
+
+    def open(self, address: str) -> None:
+        """Open it, and wait until all is shown."""
+        self.browser.set_window_size(1180, 4200)
+        self.browser.get(address)
+        self.wait("document.getElementById('words').innerText.includes('integrated')")
+
+    def run(self, script: str) -> Any:
+        """The value of a script."""
+        return self.browser.execute_script(script)
+
+    def wait(self, condition: str) -> None:
+        """Until a condition is true."""
+        WebDriverWait(self.browser, 30, poll_frequency=0.02).until(lambda _: self.run(f"return {condition}"))
+
+    def choose(self, name: str, value: Any) -> None:
+        """Choose a value in a list."""
+        chosen = f"const s = document.getElementById('{name}'); s.value = '{value}';"
+        self.run(f"{chosen} s.dispatchEvent(new Event('change'))")
+
+    def save(self, section: str, name: str) -> None:
+        """A picture of the section that an element is in, in 256 colours."""
+        found = self.browser.execute_script(
+            "return document.getElementById(arguments[0]).closest('section')", section
+        )
+        image = Image.open(io.BytesIO(found.screenshot_as_png)).convert("RGB")
+        image.quantize(256).save(IMAGES / f"explore-{name}.png", optimize=True)
+
+
+def picture(page: Page) -> None:
+    """Six pictures."""
+    IMAGES.mkdir(exist_ok=True)
+    for time, name in ((380, "forward"), (1000, "backward")):
+        page.run(f"const t = document.getElementById('time'); t.value = {time}; t.oninput()")
+        page.save("river", name)
+    page.save("guesses", "guesses")
+    page.save("words", "words")
+    page.choose("layer", 1)
+    page.choose("form", "arcs")
+    page.save("heads", "arcs")
+    page.choose("names", "bert.encoder.layer.1.attention.self.probabilities")
+    page.wait("document.getElementById('tensor').innerText.includes('softmax')")
+    page.browser.find_element("css selector", "#tensor canvas").click()
+    page.wait("document.getElementById('tensor').innerText.includes('numeric')")
+    page.save("tensor", "value")
+
+
+def measure(page: Page) -> None:
+    """Medians of ten, in milliseconds."""
+    asked = """
+        const done = arguments[0], start = performance.now();
+        live.ask("look", { text: data.live.text }).then((seen) => {
+            const answered = performance.now();
+            show({ text: "", look: seen, tensors: {}, words: [] });
+            done([answered - start, performance.now() - answered]);
+        });
+    """
+    pairs = [page.browser.execute_async_script(asked) for _ in range(11)][1:]
+    slide = page.run(
+        "const start = performance.now(); for (let i = 0; i < 100; i++) river.draw();"
+        "return (performance.now() - start) / 100"
+    )
+    tokens = page.run("return river.look.tokens.length")
+    looked, drawn = (statistics.median(column) for column in zip(*pairs, strict=True))
+    print(
+        f"{tokens} tokens: a look {looked:.0f} ms, drawing {drawn:.0f} ms, the slider {slide:.1f} ms a step"
+    )
+    print(describe_machine()["processor"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
