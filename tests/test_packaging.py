@@ -30,11 +30,12 @@ def third_party_imports(folder: Path) -> set[str]:
 # CuPy's own packages, the finder of NVIDIA's libraries that comes with it, and bfloat16 for NumPy.
 ONLY_WITH_A_GPU = {"cupy", "cupyx", "cuda", "ml_dtypes"}
 ONLY_TO_SEARCH = {"lancedb", "pyarrow"}  # the vector database, and the tables that it takes
+ONLY_TO_EXPLORE = {"tornado"}  # the server behind the page
 
 
 def test_the_package_imports_what_it_requires_and_nothing_else():
     assert third_party_imports(ROOT / "minibert") == (
-        names(PROJECT["dependencies"]) | ONLY_WITH_A_GPU | ONLY_TO_SEARCH
+        names(PROJECT["dependencies"]) | ONLY_WITH_A_GPU | ONLY_TO_SEARCH | ONLY_TO_EXPLORE
     )
 
 
@@ -48,6 +49,11 @@ def test_the_vector_database_is_an_extra_and_tested():
     extras = PROJECT["optional-dependencies"]
     assert names(extras["search"]) == {"lancedb"}
     assert any(requirement.startswith(extras["search"][0]) for requirement in extras["dev"])
+
+
+def test_the_explorers_server_is_an_extra_and_tested():
+    extras = PROJECT["optional-dependencies"]
+    assert names(extras["explore"]) == ONLY_TO_EXPLORE <= names(extras["dev"])
 
 
 def test_nobody_is_sent_to_somebody_elses_package():
