@@ -9,7 +9,7 @@ import numpy as np
 
 from minibert import ops
 from minibert.arrays import to_numpy
-from minibert.bert import BertForPreTraining
+from minibert.bert import BertForPreTraining, BertModel
 from minibert.errors import UserError
 from minibert.explore.attributions import input_gradients, integrated_gradients, leave_one_out, rollout
 from minibert.explore.explain import explain
@@ -49,8 +49,26 @@ def look(
         "maps": packed(np.stack(maps)),  # (L, A, S, S)
         "dmaps": packed(np.stack(dmaps)),
         "rollout": packed(rollout(maps)) if maps[0].shape[1] == maps[0].shape[2] else None,  # (L, S, S)
+        "written": [[length.tolist() for length in layer] for layer in written(subject, found)],  # (L, A, S)
     }
     return shown, found
+
+
+def written(subject: Subject, found: Pass) -> list[np.ndarray]:
+    """How long the vector is that each head adds to each token: L of (A, S).
+
+    The context of a token is that of its heads side by side, so the product with the output's matrix W is a
+    sum over the heads, ‖y[a] W[:, a]ᵀ‖ each. What else is added, a bias, belongs to none.
+    """
+    lengths, heads = [], subject.model.config.num_attention_heads
+    encoder = subject.model if isinstance(subject.model, BertModel) else subject.model.bert
+    contexts = [value for name, value in found.values.items() if name.endswith("attention.self.context")]
+    for layer, context in zip(encoder.encoder.layer, contexts, strict=True):
+        weight = to_numpy(layer.attention.output.dense.weight.value)
+        matrix = weight.reshape(len(weight), -1)  # an XLNet's has an axis for the heads
+        parts = zip(np.split(context, heads, axis=1), np.split(matrix, heads, axis=1), strict=True)
+        lengths.append(np.stack([np.linalg.norm(y @ w.T, axis=1) for y, w in parts]))
+    return lengths
 
 
 def _lens(subject: Subject, found: Pass) -> list[list[dict[str, Any]]]:

@@ -158,6 +158,16 @@ def test_the_sum_of_products_is_the_score(browser):
     assert float(total) == pytest.approx(float(score), rel=2e-3)
 
 
+def test_the_most_active_units(browser, subject):
+    choose(browser, "sentences", 0)
+    name = "bert.encoder.layer.1.intermediate"
+    choose(browser, "names", name)
+    _, found = look(subject, subject.encode(TEXTS[0]))
+    unit = np.abs(found.values[name][4]).argmax()
+    value = found.values[name][4, unit]
+    assert re.search(rf"the largest at token.* {unit}: {value:.4g}", text(browser, "tensor"), re.DOTALL)
+
+
 def test_the_pass_plays_forwards_and_backwards(browser):
     choose(browser, "sentences", 0)
     told = []

@@ -75,6 +75,19 @@ def test_an_answer_of_ones_own(subject):
     )
 
 
+def test_what_the_heads_write_adds_up(subject):
+    """With one head that has all features, it is the whole product."""
+    shown, found = look(subject, subject.encode(TEXT))
+    layer = subject.model.bert.encoder.layer[2]
+    weight, context = (
+        layer.attention.output.dense.weight.value,
+        found.values["bert.encoder.layer.2.attention.self.context"],
+    )
+    parts = [context[:, i : i + 64] @ weight[:, i : i + 64].T for i in range(0, 256, 64)]
+    np.testing.assert_allclose(sum(parts), context @ weight.T, atol=1e-5)
+    np.testing.assert_allclose(shown["written"][2], np.linalg.norm(parts, axis=2), rtol=1e-4)
+
+
 def test_no_sentence_ends_the_script_or_is_taken_for_markup(subject):
     html = page(subject, "mini", [(HOSTILE, None)])
     assert data_of(html)["sentences"][0]["text"] == HOSTILE

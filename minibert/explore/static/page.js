@@ -322,6 +322,10 @@ const layers = {
       const p = maps.values.subarray(from, from + size);
       const values = kind === "maps" ? p : p.map((v, i) => -v * dmaps.values[from + i]);
       const figure = add(values, `head ${head}`, { most: kind === "maps" ? 1 : null, onClick: shown.tensors ? (i, j) => this.pair(layer, head, i, j, queries, names) : null });
+      if (look.written) {
+        const lengths = look.written[layer][head], most = lengths.indexOf(Math.max(...lengths));
+        figure.lastChild.append(`: adds ${digits(lengths.reduce((a, b) => a + b) / lengths.length)} on average, ${digits(lengths[most])} to ${queries[most]}`);
+      }
       if (live) live.offerOff(figure.lastChild, layer, head);
     }
   },
@@ -375,15 +379,32 @@ const values = {
     const options = { rowNames: [...tokens, ...Array(rows - tokens.length).fill("query")], onHover: tell, onClick, width, columnNames: columns === tokens.length ? tokens : null };
     const maps = [["value", value], ["its derivative", derivative]].map(([label, x]) =>
       element("figure", {}, heatmap(cut(x), rows, columns, { ...options, label: `${name}: ${label}` }), element("figcaption", { textContent: label })));
+    const largest = value.shape.length === 2 ? [this.largest(value, derivative, tokens, shown.look.place ?? 0)] : [];
     $("tensor").replaceChildren(
       element("p", {}, element("span", { className: "equation", textContent: tensor.equation }), element("span", { className: "hint", textContent: `   ${tensor.letters} = ${value.shape.join(" × ")}` })),
       note,
       element("div", { className: "two" }, ...maps),
+      ...largest,
       ...(live && value.shape.length === 2 ? [live.patchForm(name, tokens)] : []),
       element("p", { className: "hint", textContent: "The code that computed both:" }),
       element("div", { className: "two" }, element("pre", { tabIndex: 0, textContent: tensor.forward }), element("pre", { tabIndex: 0, textContent: tensor.backward })),
     );
   },
+};
+
+// The largest numbers of one token: in the feed-forward layer, its most active units.
+values.largest = (value, derivative, tokens, place) => {
+  const columns = value.shape[1], told = element("span");
+  const which = element("select", {}, ...tokens.map((token, i) => element("option", { value: i, textContent: `${i} ${token}` })));
+  const list = () => {
+    const from = which.value * columns, row = value.values.subarray(from, from + columns);
+    const order = [...row.keys()].sort((a, b) => Math.abs(row[b]) - Math.abs(row[a])).slice(0, 8);
+    told.textContent = order.map((i) => `${i}: ${digits(row[i])} (∂ ${digits(derivative.values[from + i])})`).join("   ");
+  };
+  which.value = place;
+  which.onchange = list;
+  list();
+  return element("p", { className: "hint number" }, element("label", {}, "the largest at token ", which, " "), told);
 };
 
 // -- Guesses ------------------------------------------------------------------------------------------------
