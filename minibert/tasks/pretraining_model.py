@@ -93,14 +93,14 @@ def set_first_values(
     """Change a new model's random values as the settings say. A student takes what fits from its teacher."""
     together = isinstance(model, ElectraGeneratorAndDiscriminator)
     parts = (model.discriminator, model.generator) if together else (model,)
-    counts, neighbours = settings.word_initializer == "counts", settings.attention_initializer == "neighbours"
+    counts, heads = settings.word_initializer == "counts", settings.attention_initializer
     for part in parts:
-        if counts or neighbours:
+        if counts or heads != "normal":
             pass_through(part)
         if counts:
             count_words(part, documents, settings.seed)
-    if neighbours:
-        look_at_neighbours(*parts)
+    if heads != "normal":
+        look_at_neighbours(*parts, same_word=heads == "same-word", seed=settings.seed)
     if teacher and settings.model is None:
         taken = take_layers(model, teacher)
         print(f"of the teacher's numbers the student has taken {taken:,}", flush=True)

@@ -192,8 +192,9 @@ class PretrainSettings(RunSettings):
     attention_initializer: str = setting(
         "normal",
         "Model",
-        "initial queries and keys, random like the others or such that half of the heads look at a neighbour",
-        choices=("normal", "neighbours"),
+        "initial queries and keys, random like the others or such that half of the heads look at a "
+        "neighbour, without or with a head that looks for the same word elsewhere",
+        choices=("normal", "neighbours", "same-word"),
     )
     position_initializer: str = setting(
         "normal",

@@ -125,6 +125,46 @@ def test_half_of_the_heads_look_at_a_neighbour_whatever_the_words_are(config, te
         assert layer[:, 2:].max() < 0.5
 
 
+def pairs_of_texts(length=12):
+    """Each text has different words; the two of a pair have one in common: ids, segments, its two places."""
+    rng = np.random.default_rng(5)
+    ids = np.stack([rng.permutation(np.arange(5, V))[: 2 * length] for _ in range(16)])
+    types = np.tile(np.repeat([0, 1], length), (16, 1))
+    first, second = rng.integers(length, size=16), rng.integers(length, 2 * length, size=16)
+    ids[np.arange(16), second] = ids[np.arange(16), first]
+    return ids, types, first, second
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_one_head_looks_for_the_same_word(config, texts, counted):
+    config = config.replace(num_attention_heads=4, hidden_size=256, max_position_embeddings=64)
+    ids, types, first, second = pairs_of_texts()
+
+    found = {}
+    for same_word in (False, True):
+        model = BertForPreTraining(config, dtype="float64", seed=1)
+        model.eval()
+        if counted:
+            count_words(model, texts)
+        look_at_neighbours(model, same_word=same_word)
+        outputs, _ = model.forward(ids, token_type_ids=types, return_attentions=True)
+        rows = outputs.attentions[0][np.arange(16), :, second]  # (B, A, S)
+        found[same_word] = [rows[np.arange(16), :, place].mean(axis=0) for place in (first, second)]
+    (other, own), (before, _) = found[True], found[False]
+    assert other[3] > max(0.4, 3 * own[3])
+    np.testing.assert_array_equal(other[:3], before[:3])  # the other heads are as they were
+    assert before.max() < 0.2
+
+
+def test_there_may_be_no_head_left_for_words(config):
+    """The only one looks at a neighbour."""
+    config = config.replace(num_attention_heads=1)
+    models = [BertForPreTraining(config, seed=1) for _ in range(2)]
+    for model, same_word in zip(models, (False, True), strict=True):
+        look_at_neighbours(model, same_word=same_word)
+    np.testing.assert_array_equal(*(to_numpy(model.buffers.value) for model in models))
+
+
 def to_neighbours(model, heads):
     """The mean attention of the first layer's first heads to the neighbours that they should look at."""
     model.eval()
