@@ -20,7 +20,7 @@ from minibert.nn.initialise import sinusoids
 
 OFFSETS = (1, -1, 2, -2)  # how far to the left (right) of its own position a head looks
 LONGEST_WAVE = 100.0  # of the slowest wave in the positions, over 2π
-# How strongly the head that looks for the same word reads words, and avoids its own place. In pairs of sentences,
+# How strongly the head that looks for the same word reads words, and avoids its own place. In pairs of texts,
 # with word vectors from counts, 0.92 of its attention then went to the other occurrence, and 0.03 to its own.
 SAME_WORD, OWN_PLACE = 3.0, 1.5
 SAME_WORD_STREAM = 0x5A3E  # distinguishes this use of a seed from all others
