@@ -13,7 +13,9 @@ function color(name) {
   const probe = document.createElement("i");
   probe.style.color = `var(--${name})`;
   document.body.append(probe);
-  const [r, g, b] = getComputedStyle(probe).color.match(/[\d.]+/g).map(Number);
+  const [r, g, b] = getComputedStyle(probe)
+    .color.match(/[\d.]+/g)
+    .map(Number);
   probe.remove();
   return [r, g, b];
 }
@@ -26,7 +28,8 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-const digits = (x) => (x === 0 ? "0" : Math.abs(x) >= 1e-3 && Math.abs(x) < 1e4 ? x.toPrecision(4) : x.toExponential(2));
+const digits = (x) =>
+  x === 0 ? "0" : Math.abs(x) >= 1e-3 && Math.abs(x) < 1e4 ? x.toPrecision(4) : x.toExponential(2);
 const percent = (p) => (p >= 0.0995 ? `${(100 * p).toFixed(0)} %` : `${(100 * p).toFixed(1)} %`);
 
 // A canvas that is sharp on any screen; draws in CSS pixels.
@@ -65,7 +68,8 @@ const river = {
   },
 
   layout() {
-    const width = $("river").clientWidth, tokens = this.look.tokens.length;
+    const width = $("river").clientWidth,
+      tokens = this.look.tokens.length;
     this.row = Math.max(17, Math.min(30, 520 / tokens));
     this.left = Math.min(120, width * 0.16);
     this.right = width - Math.min(130, width * 0.18);
@@ -74,24 +78,31 @@ const river = {
     this.height = this.top + this.row * tokens + 10;
   },
 
-  x(stage) { return this.left + ((this.right - this.left) * stage) / (this.stages.length - 1); },
-  y(token) { return this.top + this.row * (token + 0.5); },
+  x(stage) {
+    return this.left + ((this.right - this.left) * stage) / (this.stages.length - 1);
+  },
+  y(token) {
+    return this.top + this.row * (token + 0.5);
+  },
 
   // Streams and links of one direction, on a canvas of their own that is drawn once.
   paint(direction) {
     const canvas = document.createElement("canvas");
     const context = sized(canvas, this.width, this.height);
-    const tint = color(direction), forwards = direction === "forward";
+    const tint = color(direction),
+      forwards = direction === "forward";
     const lengths = this.stages.map((s) => (forwards ? s.norms : s.dnorms));
     const most = Math.max(...lengths.flat()) || 1;
     const thick = (stage, token) => {
       const share = lengths[stage][token] / most;
       return (forwards ? share : Math.sqrt(share)) * this.row * 0.62;
     };
-    const maps = unpack(this.look.maps), dmaps = unpack(this.look.dmaps);
+    const maps = unpack(this.look.maps),
+      dmaps = unpack(this.look.dmaps);
     const [depth, heads, rows, keys] = maps.shape;
     for (let stage = 0; stage + 1 < this.stages.length; stage++) {
-      const [from, to] = [this.x(stage), this.x(stage + 1)], bend = (to - from) * 0.45;
+      const [from, to] = [this.x(stage), this.x(stage + 1)],
+        bend = (to - from) * 0.45;
       for (let token = 0; token < keys; token++) {
         const [a, b, y] = [thick(stage, token) / 2, thick(stage + 1, token) / 2, this.y(token)];
         context.beginPath();
@@ -103,7 +114,8 @@ const river = {
         context.fill();
       }
       if (stage % 2) continue; // only attention moves anything from token to token
-      const layer = stage / 2, links = [];
+      const layer = stage / 2,
+        links = [];
       let largest = 0;
       for (let query = 0; query < Math.min(rows, keys); query++) {
         for (let key = 0; key < keys; key++) {
@@ -139,9 +151,11 @@ const river = {
 
   // time 0 … 1: the forward pass; 1 … 2: the backward pass.
   draw() {
-    const time = (2 * $("time").value) / 1000, look = this.look;
+    const time = (2 * $("time").value) / 1000,
+      look = this.look;
     const context = sized($("river"), this.width, this.height);
-    const ink = color("ink"), quiet = color("quiet");
+    const ink = color("ink"),
+      quiet = color("quiet");
     const reached = this.left + (this.right - this.left) * Math.min(1, time) + 1;
     const back = this.right - (this.right - this.left) * Math.max(0, time - 1);
     const show = (image, from, to, alpha) => {
@@ -172,18 +186,29 @@ const river = {
     if (time >= 1) {
       context.textAlign = "left";
       look.guesses.slice(0, 3).forEach((guess, i) => {
-        context.fillStyle = look.measure === `−ln p(${guess.token})` ? rgba(color("gradient"), 1) : rgba(ink, 1);
-        context.fillText(`${guess.token} ${percent(guess.p)}`, this.right + 10, this.y(look.place ?? 0) + 16 * (i - 1) + (look.place ? 0 : 16), this.width - this.right - 12);
+        context.fillStyle =
+          look.measure === `−ln p(${guess.token})` ? rgba(color("gradient"), 1) : rgba(ink, 1);
+        context.fillText(
+          `${guess.token} ${percent(guess.p)}`,
+          this.right + 10,
+          this.y(look.place ?? 0) + 16 * (i - 1) + (look.place ? 0 : 16),
+          this.width - this.right - 12,
+        );
       });
     }
-    const stage = time <= 1 ? Math.floor(time * (this.stages.length - 1)) : Math.ceil((2 - time) * (this.stages.length - 1));
+    const stage =
+      time <= 1
+        ? Math.floor(time * (this.stages.length - 1))
+        : Math.ceil((2 - time) * (this.stages.length - 1));
     $("phase").textContent = `${time <= 1 ? "forwards" : "backwards"}: ${this.stages[stage].label}`;
   },
 
   click(event) {
-    const box = $("river").getBoundingClientRect(), x = event.clientX - box.left;
+    const box = $("river").getBoundingClientRect(),
+      x = event.clientX - box.left;
     const token = Math.floor((event.clientY - box.top - this.top) / this.row);
-    if (live && x < this.left && this.look.tokens[token] !== undefined) return live.token(token, this.look.tokens);
+    if (live && x < this.left && this.look.tokens[token] !== undefined)
+      return live.token(token, this.look.tokens);
     const stage = Math.round(((x - this.left) / (this.right - this.left)) * (this.stages.length - 1));
     const chosen = this.stages[Math.max(0, Math.min(this.stages.length - 1, stage))];
     $("names").value = chosen.name;
@@ -198,8 +223,23 @@ const river = {
 // -- Matrices -----------------------------------------------------------------------------------------------
 
 // A matrix as squares. Two colours where there are signs, one where there are none. Tells what is under the mouse.
-function heatmap(values, rows, columns, { rowNames = null, columnNames = null, most = null, onHover = null, onClick = null, label = "", width = null } = {}) {
-  const canvas = element("canvas"), margin = rowNames ? 74 : 0, head = columnNames ? 62 : 0;
+function heatmap(
+  values,
+  rows,
+  columns,
+  {
+    rowNames = null,
+    columnNames = null,
+    most = null,
+    onHover = null,
+    onClick = null,
+    label = "",
+    width = null,
+  } = {},
+) {
+  const canvas = element("canvas"),
+    margin = rowNames ? 74 : 0,
+    head = columnNames ? 62 : 0;
   const space = (width || 300) - margin - 4;
   const cell = columnNames ? Math.min(26, space / columns) : space / columns;
   const tall = columnNames ? cell : Math.max(4, Math.min(18, 420 / rows));
@@ -209,7 +249,8 @@ function heatmap(values, rows, columns, { rowNames = null, columnNames = null, m
   canvas.setAttribute("aria-label", label);
   let limit = most || 0;
   if (!most) for (const v of values) limit = Math.max(limit, Math.abs(v));
-  const plus = color("forward"), minus = color("gradient");
+  const plus = color("forward"),
+    minus = color("gradient");
   for (let i = 0; i < rows; i++) {
     for (let j = 0; j < columns; j++) {
       const v = values[i * columns + j];
@@ -238,29 +279,43 @@ function heatmap(values, rows, columns, { rowNames = null, columnNames = null, m
   }
   const place = (event) => {
     const box = canvas.getBoundingClientRect();
-    const i = Math.floor((event.clientY - box.top - head) / tall), j = Math.floor((event.clientX - box.left - margin) / cell);
+    const i = Math.floor((event.clientY - box.top - head) / tall),
+      j = Math.floor((event.clientX - box.left - margin) / cell);
     return i >= 0 && j >= 0 && i < rows && j < columns ? [i, j] : null;
   };
-  if (onHover) canvas.addEventListener("mousemove", (event) => { const at = place(event); if (at) onHover(...at); });
-  if (onClick) canvas.addEventListener("click", (event) => { const at = place(event); if (at) onClick(...at); });
+  if (onHover)
+    canvas.addEventListener("mousemove", (event) => {
+      const at = place(event);
+      if (at) onHover(...at);
+    });
+  if (onClick)
+    canvas.addEventListener("click", (event) => {
+      const at = place(event);
+      if (at) onClick(...at);
+    });
   return canvas;
 }
 
 // The same as lines, from the tokens that ask on the left to those that are looked at on the right.
 function arcs(values, rows, columns, { rowNames, columnNames, most = null, label = "", width }) {
-  const canvas = element("canvas"), space = Math.max(12, Math.min(22, 420 / rows)), margin = 78;
+  const canvas = element("canvas"),
+    space = Math.max(12, Math.min(22, 420 / rows)),
+    margin = 78;
   const context = sized(canvas, width, space * Math.max(rows, columns) + 8);
   canvas.style.width = `${width}px`;
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", label);
   let limit = most || 0;
   if (!most) for (const v of values) limit = Math.max(limit, Math.abs(v));
-  const plus = color("forward"), minus = color("gradient"), y = (i) => 4 + space * (i + 0.5);
+  const plus = color("forward"),
+    minus = color("gradient"),
+    y = (i) => 4 + space * (i + 0.5);
   const draw = (chosen) => {
     context.clearRect(0, 0, width, canvas.height);
     for (let i = 0; i < rows; i++) {
       for (let j = 0; j < columns; j++) {
-        const v = values[i * columns + j], share = Math.abs(v) / (limit || 1);
+        const v = values[i * columns + j],
+          share = Math.abs(v) / (limit || 1);
         if (share < 0.03 || (chosen !== null && i !== chosen)) continue;
         context.beginPath();
         context.moveTo(margin, y(i));
@@ -296,24 +351,42 @@ function arcs(values, rows, columns, { rowNames, columnNames, most = null, label
 const layers = {
   show(shown) {
     this.shown = shown;
-    const { look } = shown, layer = Number($("layer").value), kind = $("kind").value;
-    const maps = unpack(look.maps), dmaps = look.dmaps && unpack(look.dmaps), form = $("form").value;
+    const { look } = shown,
+      layer = Number($("layer").value),
+      kind = $("kind").value;
+    const maps = unpack(look.maps),
+      dmaps = look.dmaps && unpack(look.dmaps),
+      form = $("form").value;
     const [, heads, rows, keys] = maps.shape;
-    const names = look.tokens, queries = rows > keys ? [...names, ...Array(rows - keys).fill("query")] : names;
+    const names = look.tokens,
+      queries = rows > keys ? [...names, ...Array(rows - keys).fill("query")] : names;
     const options = { rowNames: queries, columnNames: names, width: 300 };
     $("heads").replaceChildren();
-    const hint = form === "arcs" ? "Left are the tokens that ask, right those that are looked at. Point at one on the left." :
-      "A row is the token that asks, a column the one that is looked at." + (shown.tensors ? " Choose a square." : "");
+    const hint =
+      form === "arcs"
+        ? "Left are the tokens that ask, right those that are looked at. Point at one on the left."
+        : "A row is the token that asks, a column the one that is looked at." +
+          (shown.tensors ? " Choose a square." : "");
     $("pair").replaceChildren(element("p", { className: "hint", textContent: hint }));
     const add = (values, caption, more) => {
       const label = `${caption} of layer ${layer}`;
-      const figure = element("figure", {}, (form === "arcs" ? arcs : heatmap)(values, rows, keys, { ...options, label, ...more }), element("figcaption", { textContent: caption }));
+      const figure = element(
+        "figure",
+        {},
+        (form === "arcs" ? arcs : heatmap)(values, rows, keys, { ...options, label, ...more }),
+        element("figcaption", { textContent: caption }),
+      );
       $("heads").append(figure);
       return figure;
     };
     if (kind === "rollout") {
-      const mixed = unpack(look.rollout), size = rows * keys;
-      add(mixed.values.subarray(layer * size, (layer + 1) * size), `tokens in tokens, up to layer ${layer}`, {});
+      const mixed = unpack(look.rollout),
+        size = rows * keys;
+      add(
+        mixed.values.subarray(layer * size, (layer + 1) * size),
+        `tokens in tokens, up to layer ${layer}`,
+        {},
+      );
       return;
     }
     const size = rows * keys;
@@ -321,10 +394,16 @@ const layers = {
       const from = (layer * heads + head) * size;
       const p = maps.values.subarray(from, from + size);
       const values = kind === "maps" ? p : p.map((v, i) => -v * dmaps.values[from + i]);
-      const figure = add(values, `head ${head}`, { most: kind === "maps" ? 1 : null, onClick: shown.tensors ? (i, j) => this.pair(layer, head, i, j, queries, names) : null });
+      const figure = add(values, `head ${head}`, {
+        most: kind === "maps" ? 1 : null,
+        onClick: shown.tensors ? (i, j) => this.pair(layer, head, i, j, queries, names) : null,
+      });
       if (look.written) {
-        const lengths = look.written[layer][head], most = lengths.indexOf(Math.max(...lengths));
-        figure.lastChild.append(`: adds ${digits(lengths.reduce((a, b) => a + b) / lengths.length)} on average, ${digits(lengths[most])} to ${queries[most]}`);
+        const lengths = look.written[layer][head],
+          most = lengths.indexOf(Math.max(...lengths));
+        figure.lastChild.append(
+          `: adds ${digits(lengths.reduce((a, b) => a + b) / lengths.length)} on average, ${digits(lengths[most])} to ${queries[most]}`,
+        );
       }
       if (live) live.offerOff(figure.lastChild, layer, head);
     }
@@ -332,20 +411,44 @@ const layers = {
 
   // q·k for one pair of tokens, as the sum that it is.
   async pair(layer, head, i, j, queries, names) {
-    const { shown } = this, start = shown.look.values.find((v) => v.name.endsWith(`layer.${layer}.attention.self.q`)).name.slice(0, -1);
-    const parts = await Promise.all(["q", "k", "scores", "probabilities"].map((part) => tensorOf(shown, start + part)));
+    const { shown } = this,
+      start = shown.look.values
+        .find((v) => v.name.endsWith(`layer.${layer}.attention.self.q`))
+        .name.slice(0, -1);
+    const parts = await Promise.all(
+      ["q", "k", "scores", "probabilities"].map((part) => tensorOf(shown, start + part)),
+    );
     if (shown !== this.shown) return; // another sentence has come meanwhile
     const [q, k, s, p] = parts.map((part) => unpack(part.value));
-    const size = q.shape[2], of = (x, token) => x.values.subarray((head * x.shape[1] + token) * size, (head * x.shape[1] + token + 1) * size);
+    const size = q.shape[2],
+      of = (x, token) =>
+        x.values.subarray((head * x.shape[1] + token) * size, (head * x.shape[1] + token + 1) * size);
     const products = of(q, i).map((v, d) => (v * of(k, j)[d]) / Math.sqrt(size));
     const order = [...products.keys()].sort((a, b) => Math.abs(products[b]) - Math.abs(products[a]));
     const sum = products.reduce((a, b) => a + b, 0);
     const at = (x) => x.values[(head * x.shape[1] + i) * x.shape[2] + j];
-    const largest = order.slice(0, 6).map((d) => `${digits(products[d])} (feature ${d})`).join(", ");
+    const largest = order
+      .slice(0, 6)
+      .map((d) => `${digits(products[d])} (feature ${d})`)
+      .join(", ");
     $("pair").replaceChildren(
-      element("p", {}, `Layer ${layer}, head ${head}: `, element("b", { textContent: queries[i] }), " asks, ", element("b", { textContent: names[j] }), " answers. "),
-      element("p", { className: "number", textContent: `q·k/√D is a sum of ${size} products: ${largest}, … = ${digits(sum)}. The score is ${digits(at(s))}, its share of the row's softmax ${percent(at(p))}.` }),
-      heatmap(products, 1, size, { label: "the products", width: Math.min(900, $("pair").clientWidth || 900) }),
+      element(
+        "p",
+        {},
+        `Layer ${layer}, head ${head}: `,
+        element("b", { textContent: queries[i] }),
+        " asks, ",
+        element("b", { textContent: names[j] }),
+        " answers. ",
+      ),
+      element("p", {
+        className: "number",
+        textContent: `q·k/√D is a sum of ${size} products: ${largest}, … = ${digits(sum)}. The score is ${digits(at(s))}, its share of the row's softmax ${percent(at(p))}.`,
+      }),
+      heatmap(products, 1, size, {
+        label: "the products",
+        width: Math.min(900, $("pair").clientWidth || 900),
+      }),
     );
     if (live) live.offerPin($("pair"), layer, head, i, j, at(p));
   },
@@ -356,55 +459,106 @@ const layers = {
 const values = {
   async show(shown) {
     this.shown = shown;
-    const name = $("names").value, tensor = await tensorOf(shown, name);
+    const name = $("names").value,
+      tensor = await tensorOf(shown, name);
     if (shown !== this.shown || name !== $("names").value) return; // something else has been chosen meanwhile
-    const value = unpack(tensor.value), derivative = unpack(tensor.derivative);
+    const value = unpack(tensor.value),
+      derivative = unpack(tensor.derivative);
     const parts = value.shape.length === 3 ? value.shape[0] : 1;
     if ($("part").options.length !== parts || $("part").dataset.name !== name) {
-      $("part").replaceChildren(...Array.from({ length: parts }, (_, i) => element("option", { value: i, textContent: parts > 1 ? `head ${i}` : "all" })));
+      $("part").replaceChildren(
+        ...Array.from({ length: parts }, (_, i) =>
+          element("option", { value: i, textContent: parts > 1 ? `head ${i}` : "all" }),
+        ),
+      );
       $("part").dataset.name = name;
       $("part").parentElement.hidden = parts === 1;
     }
-    const [rows, columns] = value.shape.slice(-2), from = Number($("part").value) * rows * columns;
-    const cut = (x) => x.values.subarray(from, from + rows * columns), tokens = shown.look.tokens;
+    const [rows, columns] = value.shape.slice(-2),
+      from = Number($("part").value) * rows * columns;
+    const cut = (x) => x.values.subarray(from, from + rows * columns),
+      tokens = shown.look.tokens;
     const hint = live ? "Point at a number. Click it for its numeric derivative." : "Point at a number.";
     const note = element("p", { className: "hint number", textContent: hint });
     const tell = (i, j) => {
-      const at = from + i * columns + j, column = columns === tokens.length ? tokens[j] : j;
+      const at = from + i * columns + j,
+        column = columns === tokens.length ? tokens[j] : j;
       note.textContent = `[${tokens[i] ?? "query"}, ${column}]: value ${digits(value.values[at])}, ∂loss/∂value ${digits(derivative.values[at])}`;
     };
     const width = Math.max(260, Math.min(640, ($("tensor").clientWidth - 30) / 2));
     const index = (i, j) => (value.shape.length === 3 ? [Number($("part").value), i, j] : [i, j]);
     const onClick = live ? (i, j) => live.derivative(note, name, index(i, j)) : null;
-    const options = { rowNames: [...tokens, ...Array(rows - tokens.length).fill("query")], onHover: tell, onClick, width, columnNames: columns === tokens.length ? tokens : null };
-    const maps = [["value", value], ["its derivative", derivative]].map(([label, x]) =>
-      element("figure", {}, heatmap(cut(x), rows, columns, { ...options, label: `${name}: ${label}` }), element("figcaption", { textContent: label })));
-    const largest = value.shape.length === 2 ? [this.largest(value, derivative, tokens, shown.look.place ?? 0)] : [];
+    const options = {
+      rowNames: [...tokens, ...Array(rows - tokens.length).fill("query")],
+      onHover: tell,
+      onClick,
+      width,
+      columnNames: columns === tokens.length ? tokens : null,
+    };
+    const maps = [
+      ["value", value],
+      ["its derivative", derivative],
+    ].map(([label, x]) =>
+      element(
+        "figure",
+        {},
+        heatmap(cut(x), rows, columns, { ...options, label: `${name}: ${label}` }),
+        element("figcaption", { textContent: label }),
+      ),
+    );
+    const largest =
+      value.shape.length === 2 ? [this.largest(value, derivative, tokens, shown.look.place ?? 0)] : [];
     $("tensor").replaceChildren(
-      element("p", {}, element("span", { className: "equation", textContent: tensor.equation }), element("span", { className: "hint", textContent: `   ${tensor.letters} = ${value.shape.join(" × ")}` })),
+      element(
+        "p",
+        {},
+        element("span", { className: "equation", textContent: tensor.equation }),
+        element("span", {
+          className: "hint",
+          textContent: `   ${tensor.letters} = ${value.shape.join(" × ")}`,
+        }),
+      ),
       note,
       element("div", { className: "two" }, ...maps),
       ...largest,
       ...(live && value.shape.length === 2 ? [live.patchForm(name, tokens)] : []),
       element("p", { className: "hint", textContent: "The code that computed both:" }),
-      element("div", { className: "two" }, element("pre", { tabIndex: 0, textContent: tensor.forward }), element("pre", { tabIndex: 0, textContent: tensor.backward })),
+      element(
+        "div",
+        { className: "two" },
+        element("pre", { tabIndex: 0, textContent: tensor.forward }),
+        element("pre", { tabIndex: 0, textContent: tensor.backward }),
+      ),
     );
   },
 };
 
 // The largest numbers of one token: in the feed-forward layer, its most active units.
 values.largest = (value, derivative, tokens, place) => {
-  const columns = value.shape[1], told = element("span");
-  const which = element("select", {}, ...tokens.map((token, i) => element("option", { value: i, textContent: `${i} ${token}` })));
+  const columns = value.shape[1],
+    told = element("span");
+  const which = element(
+    "select",
+    {},
+    ...tokens.map((token, i) => element("option", { value: i, textContent: `${i} ${token}` })),
+  );
   const list = () => {
-    const from = which.value * columns, row = value.values.subarray(from, from + columns);
+    const from = which.value * columns,
+      row = value.values.subarray(from, from + columns);
     const order = [...row.keys()].sort((a, b) => Math.abs(row[b]) - Math.abs(row[a])).slice(0, 8);
-    told.textContent = order.map((i) => `${i}: ${digits(row[i])} (∂ ${digits(derivative.values[from + i])})`).join("   ");
+    told.textContent = order
+      .map((i) => `${i}: ${digits(row[i])} (∂ ${digits(derivative.values[from + i])})`)
+      .join("   ");
   };
   which.value = place;
   which.onchange = list;
   list();
-  return element("p", { className: "hint number" }, element("label", {}, "the largest at token ", which, " "), told);
+  return element(
+    "p",
+    { className: "hint number" },
+    element("label", {}, "the largest at token ", which, " "),
+    told,
+  );
 };
 
 // -- Guesses ------------------------------------------------------------------------------------------------
@@ -415,13 +569,39 @@ function showGuesses(look) {
   const rows = look.guesses.map((guess) => {
     const bar = element("div");
     bar.style.width = `${(100 * guess.p) / most}%`;
-    return element("tr", { className: look.measure === `−ln p(${guess.token})` ? "answer" : "" },
-      element("td", { textContent: guess.token }), element("td", { className: "p", textContent: percent(guess.p) }), element("td", { className: "bar" }, bar));
+    return element(
+      "tr",
+      { className: look.measure === `−ln p(${guess.token})` ? "answer" : "" },
+      element("td", { textContent: guess.token }),
+      element("td", { className: "p", textContent: percent(guess.p) }),
+      element("td", { className: "bar" }, bar),
+    );
   });
-  $("guesses").replaceChildren(element("caption", { textContent: look.place === null ? "for the whole" : `for token ${look.place}, ${look.tokens[look.place]}` }), ...rows);
-  const lens = look.lens.map((guesses, i) => element("tr", {}, element("th", { textContent: `x(${i})` }),
-    ...guesses.map((guess) => element("td", { textContent: `${guess.token} ${percent(guess.p)}` }))));
-  $("lens").replaceChildren(...(lens.length ? [element("caption", { textContent: "what the head would guess from each layer's state (logit lens)" })] : []), ...lens);
+  $("guesses").replaceChildren(
+    element("caption", {
+      textContent:
+        look.place === null ? "for the whole" : `for token ${look.place}, ${look.tokens[look.place]}`,
+    }),
+    ...rows,
+  );
+  const lens = look.lens.map((guesses, i) =>
+    element(
+      "tr",
+      {},
+      element("th", { textContent: `x(${i})` }),
+      ...guesses.map((guess) => element("td", { textContent: `${guess.token} ${percent(guess.p)}` })),
+    ),
+  );
+  $("lens").replaceChildren(
+    ...(lens.length
+      ? [
+          element("caption", {
+            textContent: "what the head would guess from each layer's state (logit lens)",
+          }),
+        ]
+      : []),
+    ...lens,
+  );
 }
 
 // -- Which words made it so ---------------------------------------------------------------------------------
@@ -432,32 +612,74 @@ async function showWords(shown) {
   if (shown !== layers.shown) return;
   const { words } = shown;
   const most = words.map((row) => Math.max(...row.values.map((v) => Math.abs(v ?? 0))) || 1);
-  const head = element("tr", {}, element("th"), ...words.map((row) => element("th", { textContent: row.name })));
-  const rows = look.tokens.map((token, i) => element("tr", { className: i === look.place ? "answer" : "" }, element("th", { textContent: token }),
-    ...words.map((row, k) => {
-      const v = row.values[i], bar = element("div", { className: v < 0 ? "minus" : "" });
-      bar.style.width = `${(100 * Math.abs(v ?? 0)) / most[k]}%`;
-      return element("td", { className: "share", title: v === null ? "" : digits(v) }, bar, element("span", { textContent: v === null ? "" : digits(v) }));
-    })));
-  $("words").replaceChildren(element("caption", { textContent: `by how much each word has lowered the loss; each column asks in another way` }), head, ...rows);
+  const head = element(
+    "tr",
+    {},
+    element("th"),
+    ...words.map((row) => element("th", { textContent: row.name })),
+  );
+  const rows = look.tokens.map((token, i) =>
+    element(
+      "tr",
+      { className: i === look.place ? "answer" : "" },
+      element("th", { textContent: token }),
+      ...words.map((row, k) => {
+        const v = row.values[i],
+          bar = element("div", { className: v < 0 ? "minus" : "" });
+        bar.style.width = `${(100 * Math.abs(v ?? 0)) / most[k]}%`;
+        return element(
+          "td",
+          { className: "share", title: v === null ? "" : digits(v) },
+          bar,
+          element("span", { textContent: v === null ? "" : digits(v) }),
+        );
+      }),
+    ),
+  );
+  $("words").replaceChildren(
+    element("caption", {
+      textContent: `by how much each word has lowered the loss; each column asks in another way`,
+    }),
+    head,
+    ...rows,
+  );
 }
 
 // -- The page -----------------------------------------------------------------------------------------------
 
 function show(shown) {
-  const { look } = shown, [layer, name] = [$("layer").value, $("names").value];
-  const where = look.place === null ? ["The loss is "] : ["At ", element("b", { textContent: look.tokens[look.place] }), " the loss is "];
-  $("asked").replaceChildren(...where, element("em", { textContent: look.measure }), ` = ${digits(look.loss)}`);
-  $("river").setAttribute("aria-label", `${look.tokens.join(" ")}: through ${look.maps.shape[0]} layers, and the gradient back`);
-  $("layer").replaceChildren(...Array.from({ length: look.maps.shape[0] }, (_, i) => element("option", { value: i, textContent: i })));
-  $("names").replaceChildren(...look.values.map((v) => element("option", { value: v.name, textContent: v.name })));
+  const { look } = shown,
+    [layer, name] = [$("layer").value, $("names").value];
+  const where =
+    look.place === null
+      ? ["The loss is "]
+      : ["At ", element("b", { textContent: look.tokens[look.place] }), " the loss is "];
+  $("asked").replaceChildren(
+    ...where,
+    element("em", { textContent: look.measure }),
+    ` = ${digits(look.loss)}`,
+  );
+  $("river").setAttribute(
+    "aria-label",
+    `${look.tokens.join(" ")}: through ${look.maps.shape[0]} layers, and the gradient back`,
+  );
+  $("layer").replaceChildren(
+    ...Array.from({ length: look.maps.shape[0] }, (_, i) => element("option", { value: i, textContent: i })),
+  );
+  $("names").replaceChildren(
+    ...look.values.map((v) => element("option", { value: v.name, textContent: v.name })),
+  );
   if (layer) $("layer").value = layer; // what was chosen stays chosen
   if (name) $("names").value = name;
   $("layer").onchange = $("kind").onchange = $("form").onchange = () => layers.show(shown);
   $("names").onchange = $("part").onchange = () => values.show(shown);
   river.prepare(look);
   showGuesses(look);
-  const all = () => { river.build(); layers.show(shown); values.show(shown); };
+  const all = () => {
+    river.build();
+    layers.show(shown);
+    values.show(shown);
+  };
   window.onresize = all;
   matchMedia("(prefers-color-scheme: dark)").onchange = all;
   all();
@@ -466,24 +688,41 @@ function show(shown) {
 
 // Attention alone: one section, and no question.
 function showAttention(look) {
-  for (const section of document.querySelectorAll("main > section")) section.hidden = !section.querySelector("#heads");
+  for (const section of document.querySelectorAll("main > section"))
+    section.hidden = !section.querySelector("#heads");
   document.querySelector('#kind [value="gradient"]').remove();
-  $("layer").replaceChildren(...Array.from({ length: look.maps.shape[0] }, (_, i) => element("option", { value: i, textContent: i })));
-  window.onresize = $("layer").onchange = $("kind").onchange = $("form").onchange = () => layers.show({ look });
+  $("layer").replaceChildren(
+    ...Array.from({ length: look.maps.shape[0] }, (_, i) => element("option", { value: i, textContent: i })),
+  );
+  window.onresize =
+    $("layer").onchange =
+    $("kind").onchange =
+    $("form").onchange =
+      () => layers.show({ look });
   $("form").value = "arcs";
   layers.show({ look });
 }
 
 let playing = null;
 function play() {
-  if (playing) { cancelAnimationFrame(playing); playing = null; $("play").textContent = "▶"; return; }
-  const slider = $("time"), start = performance.now(), from = Number(slider.value) >= 1000 ? 0 : Number(slider.value);
+  if (playing) {
+    cancelAnimationFrame(playing);
+    playing = null;
+    $("play").textContent = "▶";
+    return;
+  }
+  const slider = $("time"),
+    start = performance.now(),
+    from = Number(slider.value) >= 1000 ? 0 : Number(slider.value);
   $("play").textContent = "❚❚";
   const step = (now) => {
     slider.value = Math.min(1000, from + (now - start) / 8);
     river.draw();
     if (Number(slider.value) < 1000) playing = requestAnimationFrame(step);
-    else { playing = null; $("play").textContent = "▶"; }
+    else {
+      playing = null;
+      $("play").textContent = "▶";
+    }
   };
   playing = requestAnimationFrame(step);
 }
@@ -496,7 +735,9 @@ if (live) live.begin();
 else if (data.attention) showAttention(data.attention);
 else {
   $("choose").hidden = data.sentences.length === 1;
-  $("sentences").append(...data.sentences.map((s, i) => element("option", { value: i, textContent: s.text })));
+  $("sentences").append(
+    ...data.sentences.map((s, i) => element("option", { value: i, textContent: s.text })),
+  );
   $("sentences").onchange = () => show(data.sentences[$("sentences").value]);
   show(data.sentences[0]);
 }
