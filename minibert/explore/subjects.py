@@ -105,7 +105,10 @@ class Words(Subject):
         hidden = np.flatnonzero(sentence.input_ids == self.tokenizer.mask_id)
         if not len(hidden):
             mask = self.tokenizer.special_tokens["mask_token"]
-            raise UserError(f"no word is hidden; write {mask} in place of one, or name a place")
+            text = " ".join(sentence.tokens)
+            raise UserError(
+                f"no word is hidden in {text!r}; write {mask} in place of one (the text in quotes)"
+            )
         return int(hidden[0])
 
     @property

@@ -107,7 +107,7 @@ def test_it_fits_into_an_attachment(subject):
 @pytest.mark.parametrize(
     ("text", "answer", "message"),
     [
-        ("nothing is hidden .", None, "no word is hidden; write"),
+        ("nothing is hidden .", None, "no word is hidden in"),
         (TEXT, "parisparis", "'parisparis' is not a token of the vocabulary"),
         ("the " * 130 + "[MASK]", None, "128"),
     ],
