@@ -270,13 +270,21 @@ def test_a_click_on_a_number_shows_its_numeric_derivative(live):
     assert float(by_hand) == pytest.approx(float(numeric), rel=1e-4, abs=1e-9)
 
 
-def test_a_click_on_a_token_hides_it(live):
-    live.execute_script(
-        "const box = document.getElementById('river').getBoundingClientRect();"
-        "river.click({ clientX: box.left + 5, clientY: box.top + river.y(2) })"
-    )
+def test_clicks_on_a_token_hide_it_ask_about_it_and_show_it_again(live):
+    def click():
+        live.execute_script(
+            "document.getElementById('asked').textContent = '';"
+            "const box = document.getElementById('river').getBoundingClientRect();"
+            "river.click({ clientX: box.left + 5, clientY: box.top + river.y(2) })"
+        )
+        wait(live, lambda: text(live, "asked"))
+        return live.execute_script("return [river.look.tokens[2], river.look.place]")
+
+    assert click() == ["[MASK]", 2]  # the first hidden word is asked about
     wait(live, lambda: "token 2 hidden" in text(live, "changes"))
-    assert live.execute_script("return river.look.tokens[2]") == "[MASK]"
+    assert click() == ["[MASK]", 2]
+    assert click() == ["opened", 4]
+    assert text(live, "changes") == ""
 
 
 @pytest.mark.parametrize("typed", [*TEXTS, "no mask", "", "the " * 300 + "[MASK]"])

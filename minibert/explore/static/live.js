@@ -101,11 +101,14 @@ function startLive() {
     look();
   }
 
-  // A click on the name of a token: hide it, or ask about it if it is hidden already.
-  function token(index, tokens) {
-    if (tokens[index] === tokens[place ?? -1] && hidden.has(index)) hidden.delete(index);
-    else if (hidden.has(index)) place = index;
-    else hidden.add(index);
+  // Clicks on the name of a token hide it, then ask about it, then show it again.
+  function token(index) {
+    if (!hidden.has(index)) hidden.add(index);
+    else if (place !== index) place = index;
+    else {
+      hidden.delete(index);
+      place = null;
+    }
     look();
   }
 

@@ -208,7 +208,7 @@ const river = {
       x = event.clientX - box.left;
     const token = Math.floor((event.clientY - box.top - this.top) / this.row);
     if (live && x < this.left && this.look.tokens[token] !== undefined)
-      return live.token(token, this.look.tokens);
+      return live.token(token);
     const stage = Math.round(((x - this.left) / (this.right - this.left)) * (this.stages.length - 1));
     const chosen = this.stages[Math.max(0, Math.min(this.stages.length - 1, stage))];
     $("names").value = chosen.name;
