@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from minibert.explore.changes import Patch
-from minibert.explore.passes import Pass, Sentence, hide, run
+from minibert.explore.passes import Pass, Sentence, hide, run, words_in
 from minibert.explore.questions import Explored
 from minibert.text import PretrainedTokenizer
 
@@ -70,9 +70,8 @@ def leave_one_out(
     tokenizer: PretrainedTokenizer,
 ) -> np.ndarray:
     """What ln p(answer) loses when each token in turn is hidden by [MASK]: (S,), NaN for special tokens."""
-    special, lost = set(tokenizer.special_tokens.values()), np.full(len(found.sentence), np.nan)
-    for place, token in enumerate(found.sentence.tokens):
-        if token not in special:
-            hidden = hide(found.sentence, place, tokenizer)
-            lost[place] = run(model, hidden, found.question, names=[], backward=False).loss - found.loss
+    lost = np.full(len(found.sentence), np.nan)
+    for place in words_in(found.sentence, tokenizer):
+        hidden = hide(found.sentence, place, tokenizer)
+        lost[place] = run(model, hidden, found.question, names=[], backward=False).loss - found.loss
     return lost

@@ -13,7 +13,7 @@ from minibert.bert import BertForPreTraining, BertModel
 from minibert.errors import UserError
 from minibert.explore.attributions import input_gradients, integrated_gradients, leave_one_out, rollout
 from minibert.explore.explain import explain
-from minibert.explore.passes import Pass, Sentence, hide, run
+from minibert.explore.passes import Pass, Sentence, hide, run, words_in
 from minibert.explore.questions import HiddenWord
 from minibert.explore.subjects import Subject, Words
 from minibert.nn import Observer
@@ -122,11 +122,9 @@ def words(subject: Subject, found: Pass) -> list[dict[str, Any]]:
     The baseline of the integrated gradients is the sentence with all of its words hidden.
     """
     model, tokenizer = subject.model, subject.tokenizer
-    name, length = next(iter(found.values)), len(found.sentence)
-    special, baseline = set(tokenizer.special_tokens.values()), found.sentence
-    for place, token in enumerate(found.sentence.tokens):
-        if token not in special:
-            baseline = hide(baseline, place, tokenizer)
+    name, length, baseline = next(iter(found.values)), len(found.sentence), found.sentence
+    for place in words_in(found.sentence, tokenizer):
+        baseline = hide(baseline, place, tokenizer)
     integrated, _ = integrated_gradients(model, found, baseline, name)
     rows = {
         "hidden": leave_one_out(model, found, tokenizer),

@@ -33,12 +33,17 @@ def encode(tokenizer: PretrainedTokenizer, text: str, second: str | None = None)
     return Sentence(tuple(tokenizer.tokens[i] for i in ids), ids, types)
 
 
+def words_in(sentence: Sentence, tokenizer: PretrainedTokenizer) -> list[int]:
+    """The places of all tokens that can be hidden: all but the special ones."""
+    special = set(tokenizer.special_tokens.values())
+    return [place for place, token in enumerate(sentence.tokens) if token not in special]
+
+
 def hide(sentence: Sentence, place: int, tokenizer: PretrainedTokenizer) -> Sentence:
     """The sentence with [MASK] in the place of one more token. Raises UserError for a special token."""
     if not 0 <= place < len(sentence):
         raise UserError(f"there is no token {place}; the text has {len(sentence)}, counted from 0")
-    special = set(tokenizer.special_tokens.values())
-    if sentence.tokens[place] in special:
+    if place not in words_in(sentence, tokenizer):
         raise UserError(f"token {place} is {sentence.tokens[place]}, which cannot be hidden; choose a word")
     ids, tokens = sentence.input_ids.copy(), list(sentence.tokens)
     ids[place], tokens[place] = tokenizer.mask_id, tokenizer.special_tokens["mask_token"]

@@ -161,10 +161,6 @@ class Numbers(Subject):
         """The loss is what the model answers."""
         return "the number that it gives"
 
-    def best(self, found: Pass, count: int) -> list[dict[str, Any]]:
-        """There is nothing to choose from."""
-        return []
-
 
 class Tags(Labels):
     """A model that gives each token one of K tags."""
@@ -233,10 +229,6 @@ class Similar(Subject):
     def told(self, found: Pass) -> str:
         """The loss is smallest for the same direction."""
         return "1 − cosine to the second text"
-
-    def best(self, found: Pass, count: int) -> list[dict[str, Any]]:
-        """There is nothing to choose from."""
-        return []
 
 
 SUBJECTS: dict[type, type[Subject]] = {
