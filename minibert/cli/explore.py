@@ -32,7 +32,9 @@ def add(commands: Any) -> None:
         help="a sentence with a [MASK] or, for a fine-tuned model, what it reads; several only with --output",
     )
     parser.add_argument(
-        "--pair", metavar="TEXT", help="the second text, for a model that reads or compares two"
+        "--pair",
+        metavar="TEXT",
+        help="the second text, for a model that reads or compares two, or says whether it follows",
     )
     parser.add_argument(
         "--model",

@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 
 from minibert import ops
-from minibert.arrays import to_numpy
-from minibert.bert import BertForPreTraining, BertModel
+from minibert.arrays import Array, to_numpy
+from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
 from minibert.explore.attributions import input_gradients, integrated_gradients, leave_one_out, rollout
 from minibert.explore.explain import explain
+from minibert.explore.layers import Residual, residuals, written
 from minibert.explore.passes import Pass, Sentence, hide, run, words_in
 from minibert.explore.questions import HiddenWord
 from minibert.explore.subjects import Subject, Words
-from minibert.nn import Observer
+from minibert.nn import Observer, Parameter
 from minibert.variants.xlnet import XLNetLMHeadModel
 
 GUESSES = 10
+ROWS = 24  # of a parameter, shown at once
 
 
 def look(
@@ -34,6 +36,7 @@ def look(
 
     ``place`` and ``answer`` are by default the usual ones: see ``Subject.ask``, whose errors are raised.
     """
+    subject = subject.about(sentence, place)
     question = subject.ask(sentence, place, answer, changes)
     found = run(subject.model, sentence, question, changes=changes)
     names = [name for name in found.values if name.endswith("probabilities")]
@@ -50,25 +53,9 @@ def look(
         "dmaps": packed(np.stack(dmaps)),
         "rollout": packed(rollout(maps)) if maps[0].shape[1] == maps[0].shape[2] else None,  # (L, S, S)
         "written": [[length.tolist() for length in layer] for layer in written(subject, found)],  # (L, A, S)
+        "residuals": [[_residual(half) for half in layer] for layer in residuals(subject, found)],  # (L, 2)
     }
     return shown, found
-
-
-def written(subject: Subject, found: Pass) -> list[np.ndarray]:
-    """How long the vector is that each head adds to each token: L of (A, S).
-
-    The context of a token is that of its heads side by side, so the product with the output's matrix W is a
-    sum over the heads, ‖y[a] W[:, a]ᵀ‖ each. What else is added, a bias, belongs to none.
-    """
-    lengths, heads = [], subject.model.config.num_attention_heads
-    encoder = subject.model if isinstance(subject.model, BertModel) else subject.model.bert
-    contexts = [value for name, value in found.values.items() if name.endswith("attention.self.context")]
-    for layer, context in zip(encoder.encoder.layer, contexts, strict=True):
-        weight = to_numpy(layer.attention.output.dense.weight.value)
-        matrix = weight.reshape(len(weight), -1)  # an XLNet's has an axis for the heads
-        parts = zip(np.split(context, heads, axis=1), np.split(matrix, heads, axis=1), strict=True)
-        lengths.append(np.stack([np.linalg.norm(y @ w.T, axis=1) for y, w in parts]))
-    return lengths
 
 
 def _lens(subject: Subject, found: Pass) -> list[list[dict[str, Any]]]:
@@ -89,6 +76,16 @@ def _lens(subject: Subject, found: Pass) -> list[list[dict[str, Any]]]:
             there = replace(found, probabilities=to_numpy(ops.softmax(logits)[0])[0])
             lens.append(subject.best(there, 5))
     return lens
+
+
+def _residual(half: Residual) -> dict[str, Any]:
+    return {
+        "before": half.before,
+        "added": packed(half.added),
+        "after": half.after,
+        "cosine": half.cosine.tolist(),
+        "deviation": half.deviation.tolist(),
+    }
 
 
 def _summary(name: str, found: Pass) -> dict[str, Any]:
@@ -114,6 +111,40 @@ def tensor(subject: Subject, found: Pass, name: str) -> dict[str, Any]:
         "backward": told.backward,
         "parameters": told.parameters,
     }
+
+
+def parameter(subject: Subject, name: str) -> dict[str, Any]:
+    """A parameter, and its gradient as the last backward pass has left it, as matrices (rows, columns).
+
+    Of a long matrix these are the rows with the longest gradients, in their order; ``rows`` says which, and
+    ``names`` what they are called. Raises UserError for an unknown name.
+    """
+    found = named_parameter(subject, name)
+    value, gradient = (matrix_of(to_numpy(x)) for x in (found.value, found.grad))
+    longest = np.argsort(-np.linalg.norm(gradient, axis=1), kind="stable")[:ROWS]
+    rows = np.sort(longest)
+    of_words = name.endswith("word_embeddings.weight")
+    return {
+        "name": name,
+        "shape": list(found.shape),
+        "rows": rows.tolist(),
+        "names": [subject.tokenizer.tokens[i] if of_words else str(i) for i in rows],
+        "value": packed(value[rows]),
+        "derivative": packed(gradient[rows]),
+    }
+
+
+def named_parameter(subject: Subject, name: str) -> Parameter:
+    """The parameter of this name. Raises UserError if there is none."""
+    parameters = dict(subject.model.named_parameters())
+    if name not in parameters:
+        raise UserError(f"there is no value or parameter {name!r}")
+    return parameters[name]
+
+
+def matrix_of(array: Array) -> Array:
+    """A view with two axes: a vector as one row, and what has more axes by the first of them."""
+    return array.reshape(1 if array.ndim < 2 else len(array), -1)
 
 
 def words(subject: Subject, found: Pass) -> list[dict[str, Any]]:

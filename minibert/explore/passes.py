@@ -20,6 +20,7 @@ class Sentence:
     tokens: tuple[str, ...]  # as they are read, "[MASK]" included
     input_ids: np.ndarray  # (S,)
     token_type_ids: np.ndarray  # (S,)
+    pair: bool = False  # are these two texts?
     other: str | None = None  # a second text that is not read with it, but compared with it
 
     def __len__(self) -> int:
@@ -30,7 +31,7 @@ def encode(tokenizer: PretrainedTokenizer, text: str, second: str | None = None)
     """A text, or a pair of texts, in its special tokens. A [MASK] in it is a hidden word."""
     encoded = tokenizer([text], None if second is None else [second])
     ids, types = (np.array(encoded[name][0]) for name in ("input_ids", "token_type_ids"))
-    return Sentence(tuple(tokenizer.tokens[i] for i in ids), ids, types)
+    return Sentence(tuple(tokenizer.tokens[i] for i in ids), ids, types, pair=second is not None)
 
 
 def words_in(sentence: Sentence, tokenizer: PretrainedTokenizer) -> list[int]:

@@ -95,9 +95,11 @@ class Server:
         self.token = secrets.token_urlsafe(24)
         self.methods: dict[str, Callable[..., Any]] = {
             name: getattr(session, name)
-            for name in ("look", "tensor", "words", "derivative", "step", "reset")
+            for name in ("look", "tensor", "parameter", "words", "derivative", "step", "reset")
         }
-        self.page = render({"about": about, "live": {"token": self.token, "text": text, "second": second}})
+        parameters = [parameter for parameter, _ in session.model.named_parameters()]
+        live = {"token": self.token, "text": text, "second": second, "parameters": parameters}
+        self.page = render({"about": about, "live": live})
         (self._socket,) = tornado.netutil.bind_sockets(0, HOST)
         self.port = self._socket.getsockname()[1]
         self.address = f"http://{HOST}:{self.port}/?token={self.token}"

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from minibert.arrays import Array
 from minibert.bert import BertModel
 from minibert.errors import UserError
 from minibert.explore.changes import Added, Change, HeadOff, Patch, PinnedWeight
-from minibert.explore.look import look, tensor, words
+from minibert.explore.look import look, matrix_of, named_parameter, parameter, tensor, words
 from minibert.explore.passes import Pass, Sentence, encode, hide, run
 from minibert.explore.subjects import Subject
 
@@ -67,29 +68,32 @@ class Session:
             found = run(self.model, found.sentence, found.question)
         return words(self.subject, found)
 
-    def derivative(self, name: str, index: Sequence[int]) -> dict[str, float]:
-        """One element's derivative, by hand and numerically: (loss at x + h − loss at x − h)/2h."""
+    def parameter(self, name: str) -> dict[str, Any]:
+        """A parameter and its gradient in the last pass: see ``look.parameter``."""
         found = self._last()
-        if name not in found.values:
-            raise UserError(f"there is no value {name!r}")
-        value, at = found.values[name], tuple(index)
-        if len(at) != value.ndim or not all(0 <= i < n for i, n in zip(at, value.shape, strict=True)):
-            raise UserError(f"{list(at)} is no index of {name}, whose shape is {value.shape}")
-        h, step, losses = STEPS[self.model.dtype], np.zeros_like(value), []
-        for sign in (1, -1):
-            step[at] = sign * h
-            moved = Added(name, self.model.device.asarray(step[None]))
-            there = run(
-                self.model,
-                found.sentence,
-                found.question,
-                changes=[*self._changes, moved],
-                names=[],
-                backward=False,
-            )
-            losses.append(there.loss)
-        numeric = (losses[0] - losses[1]) / (2 * h)
-        return {"value": float(value[at]), "by_hand": float(found.derivatives[name][at]), "numeric": numeric}
+        named_parameter(self.subject, name)
+        run(self.model, found.sentence, found.question, changes=self._changes, names=[])
+        return parameter(self.subject, name)
+
+    def derivative(self, name: str, index: Sequence[int]) -> dict[str, float]:
+        """One element's derivative, by hand and numerically: (loss at x + h − loss at x − h)/2h.
+
+        ``name`` is that of a value, or of a parameter, whose ``index`` is a row and a column of its matrix.
+        """
+        found, at = self._last(), tuple(index)
+        if name in found.values:
+            value, by_hand = found.values[name], found.derivatives[name]
+            _check_index(name, at, value.shape)
+            losses = [self._loss_after(name, at, h) for h in self._both_steps()]
+        else:
+            shown = named_parameter(self.subject, name)
+            value = matrix_of(shown.value)
+            _check_index(name, at, value.shape)
+            run(self.model, found.sentence, found.question, changes=self._changes, names=[])
+            by_hand = matrix_of(shown.grad)
+            losses = [self._loss_at(value, at, h) for h in self._both_steps()]
+        numeric = (losses[0] - losses[1]) / (2 * STEPS[self.model.dtype])
+        return {"value": float(value[at]), "by_hand": float(by_hand[at]), "numeric": numeric}
 
     def step(self, rate: float) -> None:
         """One step of gradient descent on the last loss: value −= rate · gradient, of all parameters."""
@@ -103,6 +107,30 @@ class Session:
         """The parameters as they were before any step."""
         self.model.buffers.value[...] = self._first
         self.model.buffers.round_operand()
+
+    def _both_steps(self) -> tuple[float, float]:
+        return STEPS[self.model.dtype], -STEPS[self.model.dtype]
+
+    def _loss_after(self, name: str, at: tuple[int, ...], h: float) -> float:
+        """The loss with h added to one element of a value."""
+        step = np.zeros_like(self._last().values[name])
+        step[at] = h
+        return self._loss(Added(name, self.model.device.asarray(step[None])))
+
+    def _loss_at(self, matrix: Array, at: tuple[int, ...], h: float) -> float:
+        """The loss with h added to one element of a parameter, which is as before afterwards."""
+        old = matrix[at].copy()
+        matrix[at] = old + h
+        self.model.buffers.round_operand()
+        loss = self._loss()
+        matrix[at] = old
+        self.model.buffers.round_operand()
+        return loss
+
+    def _loss(self, *changes: Change) -> float:
+        found, changes = self._last(), (*self._changes, *changes)
+        there = run(self.model, found.sentence, found.question, changes=changes, names=[], backward=False)
+        return there.loss
 
     def _last(self) -> Pass:
         if self._found is None:
@@ -138,6 +166,11 @@ class Session:
         if name not in values or values[name].ndim != 2:
             raise UserError(f"{name!r} is no value with a row for each token")
         return Patch(name, (token,), self.model.device.asarray(values[name][token]))
+
+
+def _check_index(name: str, index: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    if len(index) != len(shape) or not all(0 <= i < n for i, n in zip(index, shape, strict=True)):
+        raise UserError(f"{list(index)} is no index of {name}, whose shape is {shape}")
 
 
 def _number(asked: Mapping[str, Any], name: str, count: int) -> int:

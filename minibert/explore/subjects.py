@@ -14,7 +14,18 @@ from minibert.assets import model_folder
 from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.errors import UserError
 from minibert.explore.passes import Pass, Sentence, encode, run
-from minibert.explore.questions import Cosine, Explored, HiddenWord, Label, Question, Score, Span
+from minibert.explore.questions import (
+    Cosine,
+    Explored,
+    HiddenWord,
+    Label,
+    NextSentence,
+    Question,
+    Score,
+    Span,
+)
+from minibert.folders.names import name_in_file
+from minibert.folders.weights import open_weights
 from minibert.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -27,9 +38,10 @@ from minibert.tasks.masked_words import masked_word_head
 from minibert.tasks.registry import TASKS, open_task
 from minibert.tasks.task import TASK_FILE
 from minibert.text import PretrainedTokenizer, open_tokenizer
-from minibert.variants import open_model
+from minibert.variants import family, model_class
 
 LONGEST_SPAN = 30  # tokens
+NEXT_SENTENCE = "cls.seq_relationship.weight"
 
 
 class Subject:
@@ -62,6 +74,10 @@ class Subject:
         best = run(self.model, sentence, blank, changes=changes, names=[], backward=False).probabilities
         return self.question(place, int(best[: len(self.names)].argmax()))
 
+    def about(self, sentence: Sentence, place: int | None) -> "Subject":
+        """Whom a sentence is for: this, unless the model has another head for it."""
+        return self
+
     def usual_place(self, sentence: Sentence) -> int | None:
         """The token that is asked about if none is named; None if the question is about the whole."""
         return None
@@ -93,12 +109,21 @@ class Subject:
 
 
 class Words(Subject):
-    """A model for masked words: which token stands at a place?"""
+    """A model for masked words: which token stands at a place?
+
+    Two texts in which no word is hidden are for its head for the next sentence, if it has one.
+    """
 
     def __init__(self, model: BertForPreTraining, tokenizer: PretrainedTokenizer):
         masked_word_head(model)
         super().__init__(model, tokenizer)
         self._names = [tokenizer.token_text(i) for i in range(len(tokenizer))]
+        self._pairs = None if model.cls.seq_relationship is None else Pairs(model, tokenizer)
+
+    def about(self, sentence: Sentence, place: int | None) -> Subject:
+        """This, or the head for the next sentence."""
+        whole = place is None and self.tokenizer.mask_id not in sentence.input_ids
+        return self._pairs if self._pairs and whole and sentence.pair else self
 
     def usual_place(self, sentence: Sentence) -> int:
         """The first [MASK]. Raises UserError if there is none."""
@@ -128,6 +153,16 @@ class Words(Subject):
         """Which token stands there?"""
         assert place is not None
         return HiddenWord(place, number, self.tokenizer.mask_id)
+
+
+class Pairs(Subject):
+    """A model that was trained to say whether the second text follows the first one."""
+
+    names: Sequence[str] = ("it follows", "it does not")
+
+    def question(self, place: int | None, number: int) -> Question:
+        """Does it?"""
+        return NextSentence(number)
 
 
 class Labels(Subject):
@@ -252,4 +287,14 @@ def open_subject(folder: str | Path, **options: Any) -> Subject:
         if isinstance(model, BertForSequenceClassification) and model.config.is_regression:
             return Numbers(model, task.tokenizer)
         return next(made(model, task.tokenizer) for kind, made in SUBJECTS.items() if isinstance(model, kind))
-    return Words(open_model(BertForMaskedLM, folder, complete=True, **options), open_tokenizer(folder))
+    model = _class_for_words(path).from_pretrained(path, complete=True, **options)
+    return Words(model, open_tokenizer(path))
+
+
+def _class_for_words(folder: Path) -> type[BertForPreTraining]:
+    """With the head for the next sentence, if the folder has one."""
+    models = family(folder).models
+    both = models.get(BertForPreTraining)
+    if both and name_in_file(NEXT_SENTENCE, both.tensor_names) in open_weights(folder, both.__name__):
+        return both  # type: ignore[return-value]  # each is a subclass of its kind
+    return model_class(BertForMaskedLM, folder)

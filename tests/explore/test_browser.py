@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from minibert.explore import view
+from minibert.explore.layers import residuals
 from minibert.explore.look import look
 from minibert.explore.page import page
 from minibert.explore.subjects import open_subject
@@ -191,6 +192,49 @@ def test_a_click_on_the_river_opens_the_value_there(browser):
     assert browser.execute_script("return document.getElementById('layer').value") == "2"
 
 
+def test_both_halves_of_a_layer(browser, subject):
+    choose(browser, "sentences", 0)
+    choose(browser, "layer", 2)
+    _, found = look(subject, subject.encode(TEXTS[0]))
+    attention, wide = residuals(subject, found)[2]
+    rows = browser.execute_script(
+        "return [...document.querySelectorAll('#halves-table tr')].slice(1)"
+        ".map(r => [...r.cells].map(c => c.innerText))"
+    )
+    for token, (name, *cells) in enumerate(rows):
+        assert name == found.sentence.tokens[token]
+        expected = [np.linalg.norm(found.values[attention.before][token])]
+        for half in (attention, wide):
+            lengths = np.linalg.norm(half.added[token]), np.linalg.norm(found.values[half.after][token])
+            expected += [lengths[0], half.cosine[token], half.deviation[token], lengths[1]]
+        assert [float(c) for c in cells] == pytest.approx(expected, abs=0.006)
+    wait(browser, lambda: "Point at a feature" in text(browser, "halves-strips"))
+    browser.execute_script(
+        "const c = document.querySelector('#halves-strips canvas'), box = c.getBoundingClientRect();"
+        "c.dispatchEvent(new MouseEvent('mousemove', { clientX: box.left + 120, clientY: box.top + 10 }))"
+    )
+    pattern = r"feature (\d+): (\S+) \+ (\S+) = (\S+) →"
+    feature, before, added, total = re.search(pattern, text(browser, "halves-strips")).groups()
+    assert float(before) == pytest.approx(found.values[attention.before][4, int(feature)], rel=1e-3)
+    assert float(before) + float(added) == pytest.approx(float(total), abs=2e-3)
+
+
+def test_the_arrow_keys_move_the_slider(browser):
+    choose(browser, "sentences", 0)
+    river = browser.find_element("css selector", "#river")
+    at = "return [Number(document.getElementById('time').value), document.getElementById('phase').innerText]"
+    river.send_keys("\ue011")  # Home
+    assert browser.execute_script(at) == [0, "forwards: embeddings"]
+    river.send_keys("\ue014" * 10)  # to the right
+    assert browser.execute_script(at)[0] == 200
+    river.send_keys("\ue012")  # to the left
+    assert browser.execute_script(at)[0] == 180
+
+
+def test_the_offline_page_requests_nothing(browser):
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_nothing_is_wider_than_the_window(browser, size):
     browser.set_window_size(*size)
@@ -225,6 +269,36 @@ def test_the_live_page_shows_the_same_numbers(live):
     subject = open_subject("mini", dtype="float64")
     _, found = look(subject, subject.encode(TEXTS[0]))
     assert f"= {found.loss:.4g}" in text(live, "asked")
+
+
+def test_it_requests_nothing_but_answers_from_its_own_server(live, address):
+    names = live.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+    own = address.split("?")[0]
+    assert {name.removeprefix(own) for name in names} == {"look", "tensor", "words"}
+
+
+def test_a_click_on_a_parameter_shows_it_and_its_gradient(live):
+    choose(live, "names", "bert.encoder.layer.2.attention")
+    wait(live, lambda: "Parameters that took part" in text(live, "tensor"))
+    live.execute_script("document.querySelector('#tensor .parameters button').click()")
+    wait(live, lambda: "the longest gradients" in text(live, "tensor"))
+    chosen = live.execute_script("return document.getElementById('names').value")
+    assert chosen == "bert.encoder.layer.2.attention.output.dense.weight"
+    assert "256 × 256: the 24 rows" in text(live, "tensor")
+    live.find_element("css selector", "#tensor canvas").click()
+    wait(live, lambda: "numeric" in text(live, "tensor"))
+    by_hand, numeric = re.search(r"by hand (\S+), numeric (\S+)", text(live, "tensor")).groups()
+    assert float(by_hand) == pytest.approx(float(numeric), rel=1e-4, abs=1e-9)
+
+
+def test_two_texts_are_asked_whether_one_follows_the_other(live):
+    live.execute_script(
+        "document.getElementById('text').value = 'she opened the door .';"
+        "document.getElementById('second').value = 'then she went out .';"
+        "document.getElementById('ask').requestSubmit()"
+    )
+    wait(live, lambda: re.search(r"−ln p\(it (follows|does not)\)", text(live, "asked")))
+    assert "it follows" in text(live, "guesses") and text(live, "trouble") == ""
 
 
 def test_every_what_if(live):

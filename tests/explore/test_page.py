@@ -19,8 +19,7 @@ HOSTILE = "</script><script>alert(1)</script> <!-- & \"[MASK]\" 'x' \\u003c ${1}
 
 @pytest.fixture(scope="module")
 def subject():
-    with pytest.warns(UserWarning, match="does not use"):
-        return open_subject("mini")
+    return open_subject("mini")
 
 
 def data_of(html):
@@ -34,7 +33,7 @@ def unpacked(packed):
 
 def test_the_pages_numbers_are_those_of_the_pass(subject):
     shown = data_of(page(subject, "mini", [(TEXT, None), ("she opened the [MASK] .", None)]))
-    assert "5,3" in shown["about"] and [s["text"] for s in shown["sentences"]] == [
+    assert "5,430,786 parameters" in shown["about"] and [s["text"] for s in shown["sentences"]] == [
         TEXT,
         "she opened the [MASK] .",
     ]
@@ -73,19 +72,6 @@ def test_an_answer_of_ones_own(subject):
     assert found.loss == pytest.approx(
         -np.log(found.probabilities[subject.tokenizer.vocab["paris"]]), rel=1e-5
     )
-
-
-def test_what_the_heads_write_adds_up(subject):
-    """With one head that has all features, it is the whole product."""
-    shown, found = look(subject, subject.encode(TEXT))
-    layer = subject.model.bert.encoder.layer[2]
-    weight, context = (
-        layer.attention.output.dense.weight.value,
-        found.values["bert.encoder.layer.2.attention.self.context"],
-    )
-    parts = [context[:, i : i + 64] @ weight[:, i : i + 64].T for i in range(0, 256, 64)]
-    np.testing.assert_allclose(sum(parts), context @ weight.T, atol=1e-5)
-    np.testing.assert_allclose(shown["written"][2], np.linalg.norm(parts, axis=2), rtol=1e-4)
 
 
 def test_no_sentence_ends_the_script_or_is_taken_for_markup(subject):

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from minibert.errors import UserError
+from minibert.explore.look import packed
 from minibert.explore.session import Session
 from minibert.explore.subjects import open_subject
+from minibert.tasks import next_sentence_probability
 
 TEXT = "the capital of france is [MASK] ."
 HEAD = {"kind": "head", "layer": 1, "head": 2}
@@ -73,6 +75,50 @@ def test_a_step_follows_the_gradient(session):
     assert before - after == pytest.approx(rate * length, rel=1e-2)
 
 
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("bert.embeddings.word_embeddings.weight", [2662, 107]),
+        ("bert.encoder.layer.2.attention.self.key.weight", [200, 3]),
+        ("bert.encoder.layer.1.intermediate.dense.bias", [0, 1000]),
+    ],
+)
+def test_derivatives_of_parameters(session, name, index):
+    session.look(TEXT, answer="paris", changes=[HEAD])
+    before = session.model.buffers.value.copy()
+    told = session.derivative(name, index)
+    assert told["by_hand"] != 0
+    assert told["by_hand"] == pytest.approx(told["numeric"], rel=1e-5, abs=1e-9), (name, told)
+    np.testing.assert_array_equal(session.model.buffers.value, before)
+
+
+def test_a_parameter_is_shown_by_the_rows_that_matter(session):
+    session.look(TEXT, answer="paris")
+    session.words()  # leaves gradients of other passes
+    told = session.parameter("bert.embeddings.word_embeddings.weight")
+    assert told["shape"] == [8192, 256] and len(told["rows"]) == 24 == len(told["names"])
+    assert told["names"] == [session.tokenizer.tokens[row] for row in told["rows"]]
+    assert {"paris", "france", "capital", "[MASK]"} <= set(told["names"])
+    session.derivative("bert.embeddings.word_embeddings.weight", [0, 0])  # leaves those of this one
+    parameters = dict(session.model.named_parameters())
+    gradient = parameters["bert.embeddings.word_embeddings.weight"].grad
+    assert told["derivative"] == packed(gradient[told["rows"]])
+    bias = session.parameter("bert.encoder.layer.0.output.dense.bias")
+    assert bias["shape"] == [256] and bias["value"]["shape"] == [1, 256] and bias["rows"] == [0]
+
+
+def test_two_texts_in_which_nothing_is_hidden(session):
+    first, second = "she opened the door .", "then she went out ."
+    told = session.look(first, second)
+    assert told["measure"].startswith("−ln p(it ") and told["place"] is None
+    likely = next_sentence_probability(session.model, session.tokenizer, first, second)
+    assert {g["token"]: g["p"] for g in told["guesses"]}["it follows"] == pytest.approx(likely)
+    assert session.look(first, second, answer="it does not")["loss"] == pytest.approx(-np.log(1 - likely))
+    assert session.look(first, second, hidden=[4])["place"] == 4  # now it is about a word
+    with pytest.raises(UserError, match="no word is hidden"):
+        session.look(first)
+
+
 def test_hiding_another_word(session):
     session.look(TEXT, answer="paris", hidden=[4])
     assert session._found.sentence.tokens[4] == "[MASK]"
@@ -111,7 +157,11 @@ def test_what_cannot_be_asked(session):
     with pytest.raises(UserError, match="nothing has been asked yet"):
         session.words()
     session.look(TEXT)
-    with pytest.raises(UserError, match="there is no value 'x'"):
+    with pytest.raises(UserError, match="there is no value or parameter 'x'"):
         session.derivative("x", [0])
+    with pytest.raises(UserError, match="there is no value or parameter 'x'"):
+        session.parameter("x")
     with pytest.raises(UserError, match=r"\[0\] is no index of bert.embeddings, whose shape is \(9, 256\)"):
         session.derivative("bert.embeddings", [0])
+    with pytest.raises(UserError, match=r"\[0, 256\] is no index of .*bias, whose shape is \(1, 256\)"):
+        session.derivative("bert.encoder.layer.0.output.dense.bias", [0, 256])

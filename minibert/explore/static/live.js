@@ -167,6 +167,18 @@ function startLive() {
     return form;
   }
 
+  // All parameters, below the values in the list.
+  function parameterNames() {
+    const options = data.live.parameters.map((name) => element("option", { value: name, textContent: name }));
+    return element("optgroup", { label: "parameters" }, ...options);
+  }
+
+  async function parameter(shown, name) {
+    shown.parameters ??= {};
+    shown.parameters[name] ??= await ask("parameter", { name });
+    return shown.parameters[name];
+  }
+
   async function derivative(note, name, index) {
     try {
       const told = await ask("derivative", { name, index });
@@ -176,5 +188,5 @@ function startLive() {
     }
   }
 
-  return { ask, begin, token, offerOff, offerPin, patchForm, derivative };
+  return { ask, begin, token, offerOff, offerPin, patchForm, parameterNames, parameter, derivative };
 }

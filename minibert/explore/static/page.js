@@ -207,8 +207,7 @@ const river = {
     const box = $("river").getBoundingClientRect(),
       x = event.clientX - box.left;
     const token = Math.floor((event.clientY - box.top - this.top) / this.row);
-    if (live && x < this.left && this.look.tokens[token] !== undefined)
-      return live.token(token);
+    if (live && x < this.left && this.look.tokens[token] !== undefined) return live.token(token);
     const stage = Math.round(((x - this.left) / (this.right - this.left)) * (this.stages.length - 1));
     const chosen = this.stages[Math.max(0, Math.min(this.stages.length - 1, stage))];
     $("names").value = chosen.name;
@@ -235,10 +234,10 @@ function heatmap(
     onClick = null,
     label = "",
     width = null,
+    margin = rowNames ? 74 : 0,
   } = {},
 ) {
   const canvas = element("canvas"),
-    margin = rowNames ? 74 : 0,
     head = columnNames ? 62 : 0;
   const space = (width || 300) - margin - 4;
   const cell = columnNames ? Math.min(26, space / columns) : space / columns;
@@ -261,7 +260,7 @@ function heatmap(
   context.strokeStyle = rgba(color("line"), 1);
   context.strokeRect(margin, head, cell * columns, tall * rows);
   context.fillStyle = rgba(color("quiet"), 1);
-  context.font = `${Math.max(8, Math.min(12, cell * 0.8))}px system-ui, sans-serif`;
+  context.font = `${Math.max(8, Math.min(12, (columnNames ? cell : tall) * 0.8))}px system-ui, sans-serif`;
   context.textBaseline = "middle";
   if (rowNames && tall > 6) {
     context.textAlign = "right";
@@ -454,50 +453,126 @@ const layers = {
   },
 };
 
+// -- A layer: what both of its halves add, and what LayerNorm makes of the sum ---------------------------------
+
+const halves = {
+  show(shown) {
+    const { look } = shown,
+      layer = Number($("layer").value),
+      both = look.residuals?.[layer];
+    $("halves").hidden = !both;
+    if (!both) return;
+    const lengths = (name) => look.values.find((v) => v.name === name).norms;
+    const columns = both.flatMap((half, i) => {
+      const [told, end] = i ? ["feed-forward", "x′"] : ["attention", "a"];
+      const { shape, values } = unpack(half.added);
+      const added = Array.from({ length: shape[0] }, (_, t) =>
+        Math.hypot(...values.subarray(t * shape[1], (t + 1) * shape[1])),
+      );
+      return [
+        ...(i ? [] : [["‖x‖", lengths(half.before)]]),
+        [`‖${told}‖`, added],
+        ["cosine", half.cosine],
+        ["σ of the sum", half.deviation],
+        [`‖${end}‖`, lengths(half.after)],
+      ];
+    });
+    const cells = (values) => values.map((v) => element("td", { textContent: v.toFixed(2) }));
+    $("halves-table").replaceChildren(
+      element("caption", {
+        textContent:
+          "Each half of the layer adds a vector to each token's, and LayerNorm brings the sum to mean 0 and σ 1, times γ, plus β.",
+      }),
+      element("tr", {}, element("th"), ...columns.map(([name]) => element("th", { textContent: name }))),
+      ...look.tokens.map((token, t) =>
+        element(
+          "tr",
+          { className: t === look.place ? "answer" : "" },
+          element("th", { textContent: token }),
+          ...cells(columns.map(([, values]) => values[t])),
+        ),
+      ),
+    );
+    if (shown !== this.shown) {
+      const tokens = look.tokens.map((t, i) => element("option", { value: i, textContent: `${i} ${t}` }));
+      $("halves-token").replaceChildren(...tokens);
+      $("halves-token").value = look.place ?? 0;
+    }
+    this.shown = shown;
+    $("halves-token").onchange = () => this.draw(shown, both);
+    this.draw(shown, both);
+  },
+
+  // One token's features before, what is added, the sum, and after LayerNorm.
+  async draw(shown, both) {
+    if (!shown.tensors) return;
+    const names = [...new Set(both.flatMap((half) => [half.before, half.after]))];
+    const tensors = Object.fromEntries(
+      await Promise.all(names.map(async (name) => [name, unpack((await tensorOf(shown, name)).value)])),
+    );
+    if (shown !== this.shown || both !== shown.look.residuals[Number($("layer").value)]) return;
+    const token = Number($("halves-token").value);
+    const figures = both.map((half, i) => {
+      const [told, start, end] = i ? ["feed-forward", "a", "x′"] : ["attention", "x", "a"];
+      const size = tensors[half.before].shape[1];
+      const row = (x) => x.values.subarray(token * size, (token + 1) * size);
+      const [before, added, after] = [tensors[half.before], unpack(half.added), tensors[half.after]].map(row);
+      const sum = before.map((v, d) => v + added[d]);
+      const strips = Float32Array.from([...before, ...added, ...sum, ...after]);
+      const label = `${told}: ${start}, what is added, the sum, ${end}`;
+      return element(
+        "figure",
+        {},
+        heatmap(strips, 4, size, {
+          rowNames: [start, `+ ${told}`, "=", `→ ${end}`],
+          label,
+          margin: 96,
+          width: Math.max(260, Math.min(640, ($("halves").clientWidth - 20) / 2)),
+          onHover: (k, d) => {
+            caption.textContent = `feature ${d}: ${digits(before[d])} + ${digits(added[d])} = ${digits(sum[d])} → ${digits(after[d])}`;
+          },
+        }),
+      );
+    });
+    const caption = element("p", { className: "hint number", textContent: "Point at a feature." });
+    $("halves-strips").replaceChildren(element("div", { className: "two" }, ...figures), caption);
+  },
+};
+
 // -- Any value ----------------------------------------------------------------------------------------------
 
+// What is shown of it: a value with a row for each token, or a parameter with rows of its own.
 const values = {
   async show(shown) {
     this.shown = shown;
     const name = $("names").value,
-      tensor = await tensorOf(shown, name);
+      isValue = shown.look.values.some((v) => v.name === name),
+      tensor = isValue ? await tensorOf(shown, name) : await live.parameter(shown, name);
     if (shown !== this.shown || name !== $("names").value) return; // something else has been chosen meanwhile
     const value = unpack(tensor.value),
       derivative = unpack(tensor.derivative);
     const parts = value.shape.length === 3 ? value.shape[0] : 1;
-    if ($("part").options.length !== parts || $("part").dataset.name !== name) {
-      $("part").replaceChildren(
-        ...Array.from({ length: parts }, (_, i) =>
-          element("option", { value: i, textContent: parts > 1 ? `head ${i}` : "all" }),
-        ),
-      );
-      $("part").dataset.name = name;
-      $("part").parentElement.hidden = parts === 1;
-    }
+    this.offerParts(name, parts);
     const [rows, columns] = value.shape.slice(-2),
       from = Number($("part").value) * rows * columns;
     const cut = (x) => x.values.subarray(from, from + rows * columns),
       tokens = shown.look.tokens;
+    const rowNames = isValue ? [...tokens, ...Array(rows - tokens.length).fill("query")] : tensor.names;
+    const columnNames = isValue && columns === tokens.length ? tokens : null;
     const hint = live ? "Point at a number. Click it for its numeric derivative." : "Point at a number.";
     const note = element("p", { className: "hint number", textContent: hint });
-    const tell = (i, j) => {
-      const at = from + i * columns + j,
-        column = columns === tokens.length ? tokens[j] : j;
-      note.textContent = `[${tokens[i] ?? "query"}, ${column}]: value ${digits(value.values[at])}, ∂loss/∂value ${digits(derivative.values[at])}`;
+    const onHover = (i, j) => {
+      const at = from + i * columns + j;
+      note.textContent = `[${rowNames[i]}, ${columnNames?.[j] ?? j}]: value ${digits(value.values[at])}, ∂loss/∂value ${digits(derivative.values[at])}`;
     };
-    const width = Math.max(260, Math.min(640, ($("tensor").clientWidth - 30) / 2));
-    const index = (i, j) => (value.shape.length === 3 ? [Number($("part").value), i, j] : [i, j]);
+    const row = (i) => (isValue ? i : tensor.rows[i]);
+    const index = (i, j) => (value.shape.length === 3 ? [Number($("part").value), i, j] : [row(i), j]);
     const onClick = live ? (i, j) => live.derivative(note, name, index(i, j)) : null;
-    const options = {
-      rowNames: [...tokens, ...Array(rows - tokens.length).fill("query")],
-      onHover: tell,
-      onClick,
-      width,
-      columnNames: columns === tokens.length ? tokens : null,
-    };
+    const width = Math.max(260, Math.min(640, ($("tensor").clientWidth - 30) / 2));
+    const options = { rowNames, columnNames, onHover, onClick, width };
     const maps = [
-      ["value", value],
-      ["its derivative", derivative],
+      [isValue ? "value" : "parameter", value],
+      [isValue ? "its derivative" : "its gradient", derivative],
     ].map(([label, x]) =>
       element(
         "figure",
@@ -506,22 +581,45 @@ const values = {
         element("figcaption", { textContent: label }),
       ),
     );
-    const largest =
-      value.shape.length === 2 ? [this.largest(value, derivative, tokens, shown.look.place ?? 0)] : [];
+    const more = isValue
+      ? this.about(shown, name, tensor, value, derivative)
+      : { above: parameterNote(tensor, rows), below: [] };
     $("tensor").replaceChildren(
-      element(
-        "p",
-        {},
-        element("span", { className: "equation", textContent: tensor.equation }),
-        element("span", {
-          className: "hint",
-          textContent: `   ${tensor.letters} = ${value.shape.join(" × ")}`,
-        }),
-      ),
+      more.above,
       note,
       element("div", { className: "two" }, ...maps),
-      ...largest,
-      ...(live && value.shape.length === 2 ? [live.patchForm(name, tokens)] : []),
+      ...more.below,
+    );
+  },
+
+  offerParts(name, parts) {
+    if ($("part").options.length === parts && $("part").dataset.name === name) return;
+    $("part").replaceChildren(
+      ...Array.from({ length: parts }, (_, i) =>
+        element("option", { value: i, textContent: parts > 1 ? `head ${i}` : "all" }),
+      ),
+    );
+    $("part").dataset.name = name;
+    $("part").parentElement.hidden = parts === 1;
+  },
+
+  // The equation above the pictures; below them the largest numbers, the parameters and the code.
+  about(shown, name, tensor, value, derivative) {
+    const { tokens, place } = shown.look,
+      flat = value.shape.length === 2;
+    const above = element(
+      "p",
+      {},
+      element("span", { className: "equation", textContent: tensor.equation }),
+      element("span", {
+        className: "hint",
+        textContent: `   ${tensor.letters} = ${value.shape.join(" × ")}`,
+      }),
+    );
+    const below = [
+      ...(flat ? [this.largest(value, derivative, tokens, place ?? 0)] : []),
+      ...(live && flat ? [live.patchForm(name, tokens)] : []),
+      ...(tensor.parameters.length ? [parameterList(tensor.parameters)] : []),
       element("p", { className: "hint", textContent: "The code that computed both:" }),
       element(
         "div",
@@ -529,9 +627,34 @@ const values = {
         element("pre", { tabIndex: 0, textContent: tensor.forward }),
         element("pre", { tabIndex: 0, textContent: tensor.backward }),
       ),
-    );
+    ];
+    return { above, below };
   },
 };
+
+// Those that took part in a value: with a model behind the page, each opens by a click.
+function parameterList(names) {
+  const open = (name) => {
+    $("names").value = name;
+    $("names").dispatchEvent(new Event("change"));
+  };
+  const told = names.map((name) =>
+    live
+      ? element("button", { textContent: name, onclick: () => open(name) })
+      : element("code", { textContent: name }),
+  );
+  return element("p", { className: "hint parameters" }, "Parameters that took part: ", ...told);
+}
+
+function parameterNote(tensor, rows) {
+  const all = tensor.shape.length < 2 || rows === tensor.shape[0];
+  return element("p", {
+    className: "hint",
+    textContent:
+      `a parameter, ${tensor.shape.join(" × ")}` +
+      (all ? "" : `: the ${rows} rows with the longest gradients`),
+  });
+}
 
 // The largest numbers of one token: in the feed-forward layer, its most active units.
 values.largest = (value, derivative, tokens, place) => {
@@ -668,16 +791,22 @@ function show(shown) {
   );
   $("names").replaceChildren(
     ...look.values.map((v) => element("option", { value: v.name, textContent: v.name })),
+    ...(live ? [live.parameterNames()] : []),
   );
   if (layer) $("layer").value = layer; // what was chosen stays chosen
-  if (name) $("names").value = name;
-  $("layer").onchange = $("kind").onchange = $("form").onchange = () => layers.show(shown);
+  if ([...$("names").options].some((option) => option.value === name)) $("names").value = name;
+  $("kind").onchange = $("form").onchange = () => layers.show(shown);
+  $("layer").onchange = () => {
+    layers.show(shown);
+    halves.show(shown);
+  };
   $("names").onchange = $("part").onchange = () => values.show(shown);
   river.prepare(look);
   showGuesses(look);
   const all = () => {
     river.build();
     layers.show(shown);
+    halves.show(shown);
     values.show(shown);
   };
   window.onresize = all;
@@ -731,6 +860,13 @@ $("about").textContent = data.about;
 $("time").oninput = () => river.draw();
 $("play").onclick = play;
 $("river").onclick = (event) => river.click(event);
+$("river").onkeydown = (event) => {
+  const by = { ArrowRight: 20, ArrowLeft: -20, Home: -1000, End: 1000 }[event.key];
+  if (by === undefined) return;
+  event.preventDefault();
+  $("time").value = Number($("time").value) + by;
+  river.draw();
+};
 if (live) live.begin();
 else if (data.attention) showAttention(data.attention);
 else {
