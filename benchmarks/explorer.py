@@ -28,7 +28,8 @@ LONG = (  # some 30 tokens
 )
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 FLAGS = (
-    "headless=new no-sandbox disable-gpu disable-background-networking disable-component-update disable-sync"
+    "headless=new no-sandbox disable-gpu disable-background-networking disable-component-update disable-sync "
+    "no-first-run"
 )
 
 
@@ -55,16 +56,21 @@ def main() -> int:
     return 0
 
 
+def open_browser(profile: Path) -> webdriver.Chrome:
+    """A headless Chromium that keeps what a page writes to its console, and reports nothing to anybody."""
+    options = webdriver.ChromeOptions()
+    for flag in (*FLAGS.split(), f"user-data-dir={profile}"):
+        options.add_argument(f"--{flag}")
+    options.binary_location = shutil.which("chromium") or ""
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+
+
 class Page:
     """The page in a browser."""
 
     def __init__(self, profile: str, address: str):
-        options = webdriver.ChromeOptions()
-        for flag in (*FLAGS.split(), f"user-data-dir={profile}"):
-            options.add_argument(f"--{flag}")
-        options.binary_location = shutil.which("chromium") or ""
-        service = webdriver.ChromeService(shutil.which("chromedriver"))
-        self.browser = webdriver.Chrome(options=options, service=service)
+        self.browser = open_browser(Path(profile))
         self.open(address)
 
     def open(self, address: str) -> None:

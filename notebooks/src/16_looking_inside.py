@@ -31,6 +31,7 @@ from minibert.course.exercises.n16_looking_inside import offset_score
 from minibert.data.docstrings import read_docstrings
 from minibert.data.embedded import installed_modules
 from minibert.data.prose import prose_sentences
+from minibert.explore import view
 from minibert.nn import Context, Observer
 from minibert.ops.attention import attention_bias, attention_scores
 from minibert.ops.layer_normalisation import layer_norm, layer_norm_backward
@@ -158,6 +159,15 @@ for i, row in enumerate(axes):
         panel.set_xticks(range(n), tokens, rotation=90, fontsize=9)
         panel.set_yticks(range(n), tokens, fontsize=9)
 plt.show()
+
+# %% [markdown]
+r"""
+The same as lines, and for any sentence of your own. Choose a layer, point at a word on the left, and you see whom it asks. (On a page
+that only displays notebooks, the next cell stays empty: run it.)
+"""
+
+# %%
+view(model.bert, "the sun rose over the hills .", tokenizer=tokenizer)
 
 # %% [markdown]
 r"""
@@ -916,6 +926,9 @@ So what do attention maps prove?
 
 A map is a good source of **guesses**. An intervention tests them: change it, and measure. (The debate: Jain and Wallace, 2019,
 "Attention is not explanation"; Wiegreffe and Pinter, 2019, "Attention is not not explanation".)
+
+`minibert explore` opens [a page](../docs/explore.md) on which you can do all of this to a sentence of your own: look at
+every value and its gradient, hide words, switch heads off, pin weights.
 
 ## Recap
 

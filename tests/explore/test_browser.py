@@ -15,7 +15,6 @@ from minibert.explore.look import look
 from minibert.explore.page import page
 from minibert.explore.subjects import open_subject
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="needs Selenium")
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.wait", reason="needs Selenium").WebDriverWait
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -29,9 +28,6 @@ TEXTS = [
     "the " * 125 + "[MASK]",
 ]
 SIZES = [(1400, 900), (800, 1000), (390, 800)]
-QUIET = (
-    "no-sandbox disable-gpu disable-background-networking disable-component-update disable-sync no-first-run"
-)
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +35,10 @@ def subject():
     return open_subject("mini")
 
 
-def open_browser(folder):
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in ("headless=new", f"user-data-dir={folder / 'profile'}", *QUIET.split()):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-
-
 @pytest.fixture(scope="module")
 def window(tmp_path_factory):
+    from benchmarks.explorer import open_browser  # needs Selenium
+
     driver = open_browser(tmp_path_factory.mktemp("browser"))
     yield driver
     driver.quit()
@@ -359,6 +348,17 @@ def test_clicks_on_a_token_hide_it_ask_about_it_and_show_it_again(live):
     assert click() == ["[MASK]", 2]
     assert click() == ["opened", 4]
     assert text(live, "changes") == ""
+
+
+def test_the_question_can_be_about_any_token(live):
+    live.execute_script(
+        "const s = document.querySelector('#asked select'); s.value = 2; s.dispatchEvent(new Event('change'))"
+    )
+    wait(live, lambda: live.execute_script("return river.look.place") == 2)
+    assert live.execute_script("return document.querySelector('#asked select').value") == "2"
+    subject = open_subject("mini", dtype="float64")
+    _, found = look(subject, subject.encode(TEXTS[0]), place=2)
+    assert loss_of(live) == pytest.approx(found.loss, rel=1e-3)
 
 
 @pytest.mark.parametrize("typed", [*TEXTS, "no mask", "", "the " * 300 + "[MASK]"])

@@ -112,6 +112,21 @@ function startLive() {
     look();
   }
 
+  // Which token the question is about, hidden or not.
+  function placeChoice(seen) {
+    const which = element(
+      "select",
+      { ariaLabel: "token that is asked about" },
+      ...seen.tokens.map((t, i) => element("option", { value: i, textContent: `${i} ${t}` })),
+    );
+    which.value = seen.place;
+    which.onchange = () => {
+      place = Number(which.value);
+      look();
+    };
+    return which;
+  }
+
   function offerOff(caption, layer, head) {
     const key = `head ${layer}.${head}`,
       box = element("input", { type: "checkbox", checked: changes.has(key) });
@@ -188,5 +203,16 @@ function startLive() {
     }
   }
 
-  return { ask, begin, token, offerOff, offerPin, patchForm, parameterNames, parameter, derivative };
+  return {
+    ask,
+    begin,
+    token,
+    placeChoice,
+    offerOff,
+    offerPin,
+    patchForm,
+    parameterNames,
+    parameter,
+    derivative,
+  };
 }

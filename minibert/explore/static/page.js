@@ -219,6 +219,18 @@ const river = {
   },
 };
 
+// A picture with a name for who cannot see it.
+function picture(width, height, label) {
+  const canvas = element("canvas"),
+    context = sized(canvas, width, height);
+  canvas.style.width = `${width}px`;
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", label);
+  return [canvas, context];
+}
+
+const peak = (values) => values.reduce((most, v) => Math.max(most, Math.abs(v)), 0);
+
 // -- Matrices -----------------------------------------------------------------------------------------------
 
 // A matrix as squares. Two colours where there are signs, one where there are none. Tells what is under the mouse.
@@ -237,17 +249,12 @@ function heatmap(
     margin = rowNames ? 74 : 0,
   } = {},
 ) {
-  const canvas = element("canvas"),
-    head = columnNames ? 62 : 0;
+  const head = columnNames ? 62 : 0;
   const space = (width || 300) - margin - 4;
   const cell = columnNames ? Math.min(26, space / columns) : space / columns;
   const tall = columnNames ? cell : Math.max(4, Math.min(18, 420 / rows));
-  const context = sized(canvas, margin + cell * columns + 2, head + tall * rows + 2);
-  canvas.style.width = `${margin + cell * columns + 2}px`;
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", label);
-  let limit = most || 0;
-  if (!most) for (const v of values) limit = Math.max(limit, Math.abs(v));
+  const [canvas, context] = picture(margin + cell * columns + 2, head + tall * rows + 2, label);
+  const limit = most || peak(values);
   const plus = color("forward"),
     minus = color("gradient");
   for (let i = 0; i < rows; i++) {
@@ -297,15 +304,10 @@ function heatmap(
 
 // The same as lines, from the tokens that ask on the left to those that are looked at on the right.
 function arcs(values, rows, columns, { rowNames, columnNames, most = null, label = "", width }) {
-  const canvas = element("canvas"),
-    space = Math.max(12, Math.min(22, 420 / rows)),
+  const space = Math.max(12, Math.min(22, 420 / rows)),
     margin = 78;
-  const context = sized(canvas, width, space * Math.max(rows, columns) + 8);
-  canvas.style.width = `${width}px`;
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", label);
-  let limit = most || 0;
-  if (!most) for (const v of values) limit = Math.max(limit, Math.abs(v));
+  const [canvas, context] = picture(width, space * Math.max(rows, columns) + 8, label);
+  const limit = most || peak(values);
   const plus = color("forward"),
     minus = color("gradient"),
     y = (i) => 4 + space * (i + 0.5);
@@ -776,7 +778,11 @@ function show(shown) {
   const where =
     look.place === null
       ? ["The loss is "]
-      : ["At ", element("b", { textContent: look.tokens[look.place] }), " the loss is "];
+      : [
+          "At ",
+          live ? live.placeChoice(look) : element("b", { textContent: look.tokens[look.place] }),
+          " the loss is ",
+        ];
   $("asked").replaceChildren(
     ...where,
     element("em", { textContent: look.measure }),
