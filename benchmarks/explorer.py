@@ -77,7 +77,7 @@ class Page:
         """Open it, and wait until all is shown."""
         self.browser.set_window_size(1180, 4200)
         self.browser.get(address)
-        self.wait("document.getElementById('words').innerText.includes('integrated')")
+        self.wait("document.getElementById('words').ariaBusy === 'false'")
 
     def run(self, script: str) -> Any:
         """The value of a script."""
@@ -125,7 +125,7 @@ def measure(page: Page) -> None:
         const done = arguments[0], start = performance.now();
         live.ask("look", { text: data.live.text }).then((seen) => {
             const answered = performance.now();
-            show({ text: "", look: seen, tensors: {}, words: [] });
+            show({ text: "", look: seen, tensors: {}, words: layers.shown.words });
             done([answered - start, performance.now() - answered]);
         });
     """

@@ -1,6 +1,6 @@
 """Which words made it so? Several answers that differ, for one pass; none of them is the truth by itself."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -65,13 +65,15 @@ def integrated_gradients(
 
 
 def leave_one_out(
-    model: Explored,
-    found: Pass,
-    tokenizer: PretrainedTokenizer,
+    model: Explored, found: Pass, tokenizer: PretrainedTokenizer, places: Collection[int] | None = None
 ) -> np.ndarray:
-    """What ln p(answer) loses when each token in turn is hidden by [MASK]: (S,), NaN for special tokens."""
+    """What ln p(answer) loses when each token in turn is hidden by [MASK]: (S,), NaN for special tokens.
+
+    One forward pass for each of the ``places``, by default for all; elsewhere it is NaN.
+    """
     lost = np.full(len(found.sentence), np.nan)
     for place in words_in(found.sentence, tokenizer):
-        hidden = hide(found.sentence, place, tokenizer)
-        lost[place] = run(model, hidden, found.question, names=[], backward=False).loss - found.loss
+        if places is None or place in places:
+            hidden = hide(found.sentence, place, tokenizer)
+            lost[place] = run(model, hidden, found.question, names=[], backward=False).loss - found.loss
     return lost

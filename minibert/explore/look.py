@@ -1,7 +1,7 @@
 """A look into a model: all that the page shows of one sentence, as plain data that JSON can hold."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -147,10 +147,11 @@ def matrix_of(array: Array) -> Array:
     return array.reshape(1 if array.ndim < 2 else len(array), -1)
 
 
-def words(subject: Subject, found: Pass) -> list[dict[str, Any]]:
+def words(subject: Subject, found: Pass, hidden: Collection[int] | None = None) -> list[dict[str, Any]]:
     """How much each word has lowered the loss, by three measures; None where one says nothing.
 
-    The baseline of the integrated gradients is the sentence with all of its words hidden.
+    The baseline of the integrated gradients is the sentence with all of its words hidden. ``hidden`` are the
+    places of ``leave_one_out``.
     """
     model, tokenizer = subject.model, subject.tokenizer
     name, length, baseline = next(iter(found.values)), len(found.sentence), found.sentence
@@ -158,14 +159,16 @@ def words(subject: Subject, found: Pass) -> list[dict[str, Any]]:
         baseline = hide(baseline, place, tokenizer)
     integrated, _ = integrated_gradients(model, found, baseline, name)
     rows = {
-        "hidden": leave_one_out(model, found, tokenizer),
+        "hidden": leave_one_out(model, found, tokenizer, hidden),
         "input × gradient": input_gradients(found, name)[:length],
         "integrated gradients": integrated[:length],
     }
-    return [
-        {"name": told, "values": [None if np.isnan(v) else float(v) for v in row]}
-        for told, row in rows.items()
-    ]
+    return [{"name": told, "values": listed(row)} for told, row in rows.items()]
+
+
+def listed(row: np.ndarray) -> list[float | None]:
+    """Numbers as JSON holds them: None for NaN."""
+    return [None if np.isnan(v) else float(v) for v in row]
 
 
 def packed(array: np.ndarray) -> dict[str, Any]:

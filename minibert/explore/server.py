@@ -95,7 +95,7 @@ class Server:
         self.token = secrets.token_urlsafe(24)
         self.methods: dict[str, Callable[..., Any]] = {
             name: getattr(session, name)
-            for name in ("look", "tensor", "parameter", "words", "derivative", "step", "reset")
+            for name in ("look", "tensor", "parameter", "words", "without", "derivative", "step", "reset")
         }
         parameters = [parameter for parameter, _ in session.model.named_parameters()]
         live = {"token": self.token, "text": text, "second": second, "parameters": parameters}

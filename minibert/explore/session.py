@@ -1,6 +1,6 @@
 """A model that somebody looks into: what is asked, what is changed, and the pass that came of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +9,9 @@ import numpy as np
 from minibert.arrays import Array
 from minibert.bert import BertModel
 from minibert.errors import UserError
+from minibert.explore.attributions import leave_one_out
 from minibert.explore.changes import Added, Change, HeadOff, Patch, PinnedWeight
-from minibert.explore.look import look, matrix_of, named_parameter, parameter, tensor, words
+from minibert.explore.look import listed, look, matrix_of, named_parameter, parameter, tensor, words
 from minibert.explore.passes import Pass, Sentence, encode, hide, run
 from minibert.explore.subjects import Subject
 
@@ -61,12 +62,13 @@ class Session:
         """A value of the last pass: see ``look.tensor``."""
         return tensor(self.subject, self._last(), name)
 
-    def words(self) -> list[dict[str, Any]]:
+    def words(self, hidden: Collection[int] | None = None) -> list[dict[str, Any]]:
         """Which words made the last pass's answer likely: see ``look.words``. Changes are left out."""
-        found = self._last()
-        if self._changes:
-            found = run(self.model, found.sentence, found.question)
-        return words(self.subject, found)
+        return words(self.subject, self._unchanged(), hidden)
+
+    def without(self, places: Collection[int]) -> list[float | None]:
+        """The first row of ``words`` alone, at these places: a long text's takes a while."""
+        return listed(leave_one_out(self.model, self._unchanged(), self.tokenizer, places))
 
     def parameter(self, name: str) -> dict[str, Any]:
         """A parameter and its gradient in the last pass: see ``look.parameter``."""
@@ -136,6 +138,10 @@ class Session:
         if self._found is None:
             raise UserError("nothing has been asked yet")
         return self._found
+
+    def _unchanged(self) -> Pass:
+        found = self._last()
+        return run(self.model, found.sentence, found.question) if self._changes else found
 
     def _change(self, asked: Mapping[str, Any], sentence: Sentence) -> Change:
         kind, config = asked.get("kind"), self.model.config

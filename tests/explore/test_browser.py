@@ -11,7 +11,7 @@ import pytest
 
 from minibert.explore import view
 from minibert.explore.layers import residuals
-from minibert.explore.look import look
+from minibert.explore.look import look, words
 from minibert.explore.page import page
 from minibert.explore.subjects import open_subject
 
@@ -76,7 +76,7 @@ def address():
 def live(window, address):
     """The page with the model behind it, with its first answer."""
     window.get(address)
-    wait(window, lambda: text(window, "asked") and "integrated" in text(window, "words"))
+    wait(window, lambda: text(window, "asked") and not busy(window))
     yield window
     assert window.get_log("browser") == []
 
@@ -97,6 +97,11 @@ def choose(browser, name, value):
 
 def text(browser, name):
     return browser.execute_script("return document.getElementById(arguments[0]).innerText", name)
+
+
+def busy(browser):
+    """Does it still ask which words made it so?"""
+    return browser.execute_script("return document.getElementById('words').ariaBusy !== 'false'")
 
 
 def test_the_numbers_on_the_page_are_pythons(browser, subject):
@@ -260,10 +265,27 @@ def test_the_live_page_shows_the_same_numbers(live):
     assert f"= {found.loss:.4g}" in text(live, "asked")
 
 
+def test_the_words_come_one_after_the_other(live):
+    live.execute_script(
+        "document.getElementById('words').ariaBusy = 'true';"
+        "document.getElementById('text').value = arguments[0];"
+        "document.getElementById('ask').requestSubmit()",
+        "the cat sat down . " * 9 + "[MASK]",  # more than are asked for at once
+    )
+    wait(live, lambda: live.execute_script("return river.look.tokens.length") == 48 and not busy(live))
+    subject = open_subject("mini", dtype="float64")
+    _, found = look(subject, subject.encode("the cat sat down . " * 9 + "[MASK]"))
+    for row, expected in zip(
+        live.execute_script("return layers.shown.words"), words(subject, found), strict=True
+    ):
+        assert row["name"] == expected["name"]
+        assert row["values"] == [None if v is None else pytest.approx(v) for v in expected["values"]]
+
+
 def test_it_requests_nothing_but_answers_from_its_own_server(live, address):
     names = live.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
     own = address.split("?")[0]
-    assert {name.removeprefix(own) for name in names} == {"look", "tensor", "words"}
+    assert {name.removeprefix(own) for name in names} == {"look", "tensor", "words", "without"}
 
 
 def test_a_click_on_a_parameter_shows_it_and_its_gradient(live):

@@ -130,6 +130,8 @@ def test_the_words_are_those_of_the_unchanged_pass(session):
     plain = session.words()
     session.look(TEXT, answer="paris", changes=[HEAD])
     assert session.words() == plain
+    assert session.without([4]) == [None] * 4 + [plain[0]["values"][4]] + [None] * 4
+    assert session.words(hidden=[])[0]["values"] == [None] * 9
     assert [row["name"] for row in plain] == ["hidden", "input × gradient", "integrated gradients"]
 
 

@@ -731,11 +731,26 @@ function showGuesses(look) {
 
 // -- Which words made it so ---------------------------------------------------------------------------------
 
+// With a model behind the page, the first column comes a few words at a time: it takes a pass for each.
 async function showWords(shown) {
-  const { look } = shown;
-  shown.words ??= await live.ask("words", {});
+  $("words").ariaBusy = "true";
+  const waiting = !shown.words;
+  shown.words ??= await live.ask("words", { hidden: [] });
+  const { tokens } = shown.look,
+    some = Math.max(1, Math.floor(500 / tokens.length));
+  for (let from = 0; waiting && from < tokens.length; from += some) {
+    if (shown !== layers.shown) return; // another sentence has come meanwhile
+    drawWords(shown);
+    const places = [...tokens.keys()].slice(from, from + some);
+    const lost = await live.ask("without", { places });
+    for (const place of places) shown.words[0].values[place] = lost[place];
+  }
   if (shown !== layers.shown) return;
-  const { words } = shown;
+  drawWords(shown);
+  $("words").ariaBusy = "false";
+}
+
+function drawWords({ look, words }) {
   const most = words.map((row) => Math.max(...row.values.map((v) => Math.abs(v ?? 0))) || 1);
   const head = element(
     "tr",
