@@ -481,10 +481,6 @@ const halves = {
     });
     const cells = (values) => values.map((v) => element("td", { textContent: v.toFixed(2) }));
     $("halves-table").replaceChildren(
-      element("caption", {
-        textContent:
-          "Each half of the layer adds a vector to each token's, and LayerNorm brings the sum to mean 0 and σ 1, times γ, plus β.",
-      }),
       element("tr", {}, element("th"), ...columns.map(([name]) => element("th", { textContent: name }))),
       ...look.tokens.map((token, t) =>
         element(
