@@ -109,12 +109,16 @@ def picture(page: Page) -> None:
         page.save("river", name)
     page.save("guesses", "guesses")
     page.save("words", "words")
-    page.choose("layer", 1)
+    page.choose("layer", 3)
     page.choose("form", "arcs")
     page.save("heads", "arcs")
-    page.choose("names", "bert.encoder.layer.1.attention.self.probabilities")
+    page.choose("names", "bert.encoder.layer.3.attention.self.probabilities")
     page.wait("document.getElementById('tensor').innerText.includes('softmax')")
-    page.browser.find_element("css selector", "#tensor canvas").click()
+    page.run(  # [MASK] asks, "opened" answers: row 4 and column 2, in squares of 26 pixels beside the names
+        "const canvas = document.querySelector('#tensor canvas'), box = canvas.getBoundingClientRect();"
+        "const clientX = box.left + 74 + 26 * 2.5, clientY = box.top + 62 + 26 * 4.5;"
+        "canvas.dispatchEvent(new MouseEvent('click', { clientX, clientY }))"
+    )
     page.wait("document.getElementById('tensor').innerText.includes('numeric')")
     page.save("tensor", "value")
 

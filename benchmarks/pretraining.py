@@ -180,16 +180,18 @@ def course(record: Mapping[str, Any]) -> str:
 
 def milestones(record: Mapping[str, Any]) -> str:
     """After how long the accuracy was first as high as this."""
-    reached = []
+    reached, evaluations = [], record["evaluations"]
     for accuracy in ACCURACIES:
-        if record["evaluations"][0]["mlm_accuracy"] >= accuracy:
+        if evaluations[0]["mlm_accuracy"] >= accuracy:
             continue  # by the model that it began from
-        first = next((e for e in record["evaluations"] if e["mlm_accuracy"] >= accuracy), None)
+        first = next((e for e in evaluations if e["mlm_accuracy"] >= accuracy), None)
+        if first is None and not reached:
+            return f"The accuracy stayed below {accuracy:.0%}."
         if first:
             reached.append(
                 f"{accuracy:.0%} after {first['seconds'] / 60:,.1f} minutes ({first['tokens']:,} tokens)"
             )
-    return f"Accuracy first measured: {'; '.join(reached) or f'below {ACCURACIES[0]:.0%}'}."
+    return f"Accuracy first measured: {'; '.join(reached)}."
 
 
 def _percent(share: float | None) -> str:

@@ -22,6 +22,9 @@ class View:
     def __init__(self, page: str, height: int):
         self.html, self._height = page, height
 
+    def __repr__(self) -> str:
+        return "View: a page of arcs and matrices, which a notebook shows"
+
     def _repr_html_(self) -> str:
         source = html.escape(self.html)
         return f'<iframe srcdoc="{source}" style="width: 100%; height: {self._height}px; border: 0"></iframe>'

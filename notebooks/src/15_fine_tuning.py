@@ -589,10 +589,10 @@ plt.show()
 # %% [markdown]
 r"""
 Before fine-tuning, [CLS] knows **what it was asked in pre-training: whether B belongs to A**, which NSP taught it
-([11](11_heads_losses.ipynb#9.-Pooled-output-or-h[CLS]?)). There it should be at least as good as the mean; for a topic of a single text, which nobody
-ever asked it for, the mean should do better. A summary it is not.
+([11](11_heads_losses.ipynb#9.-Pooled-output-or-h[CLS]?)). There it is far better than the mean. For the topic of a single text, which nobody
+ever asked it for, it has no such advantage. A summary it is not.
 
-To *compare* texts it is worse still: all [CLS] point the same way.
+And the cosines of two [CLS] hardly tell texts apart:
 """
 
 # %%
@@ -627,7 +627,7 @@ for place in dict.fromkeys(record["place"] for record in log if "place" in recor
 # %% [markdown]
 r"""
 So there is nothing magic about [CLS]. The last [SEP] (always the same token) and the first word (always the same position) come near it; a word
-in the middle, which is neither, is far behind after so few steps. What speaks for [CLS]:
+in the middle, which is neither, is behind. What speaks for [CLS]:
 
 - **the same token at the same position**, without a meaning of its own, free to collect;
 - **index 0**, whatever the length. The last [SEP] moves with length, padding and pairs;
@@ -674,8 +674,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-Compare the first two lines. A head that had learned how sentences *continue* would turn the second pair down, as its order is wrong. It
-accepts both alike and turns strangers away: what it knows is **topic**. That is of use for pairs, as section 7 has shown. But it is a
+A head that had learned how sentences *continue* would turn the second pair down, as its order is wrong. It
+accepts both alike, and fewer of the strangers (many all the same: to a reader of novels, all documentation is one topic). It
+knows the **topic**. That is of use for pairs, as section 7 has shown. But it is a
 cheap lesson, paid for with half of the inputs torn in two. So:
 
 - **RoBERTa** (2019) left NSP out and did as well or better. Its [CLS] learns its work in fine-tuning alone.

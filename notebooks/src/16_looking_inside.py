@@ -45,7 +45,7 @@ rng = np.random.default_rng(16)
 r"""
 ## 1. What comes out of each layer
 
-Our material is 64 ordinary sentences. In each stands one of eight words that have two meanings (section 6 will need that).
+Our material is 64 sentences. In each stands one of eight words with two meanings (for section 6).
 """
 
 # %%
@@ -140,9 +140,8 @@ print("maps and states are those of the layers; every row of a map sums to 1")
 r"""
 ## 2. Where do the heads look?
 
-All maps of one sentence. A row is the token that asks (query), a column the token that is looked at (key), bright is
-much. Look for **lines beside the diagonal** (a neighbour), the **diagonal** (itself), and **columns** (everybody looks at the
-same token).
+All maps of one sentence. A row is the token that asks (query), a column the one that is looked at (key).
+Look for **lines beside the diagonal** (a neighbour), the **diagonal** (itself), and **columns** (everybody looks at the same token).
 """
 
 # %%
@@ -162,8 +161,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-The same as lines, and for any sentence of your own. Choose a layer, point at a word on the left, and you see whom it asks. (On a page
-that only displays notebooks, the next cell stays empty: run it.)
+The same as lines: choose a layer, and point at a word on the left. (Empty? Run the cell.)
 """
 
 # %%
@@ -222,7 +220,7 @@ r"""
 ## 4. Is it the position, and does the model need it?
 
 First: does a head look at the *place*, or at words that often stand side by side? Measure it on other text, and on **random
-words**. The other text is documentation that Python brings along; the model learned from another kind.
+words**. The other text is Python's documentation.
 """
 
 # %%
@@ -469,7 +467,7 @@ for i in range(L):
 tuned = np.array([*tuned, plain[-1]])
 print(f"{real.sum():,} tokens to learn {W.size:,} numbers from")
 print("plain:", plain, "\ntuned:", tuned)
-assert (tuned[:-1] < plain[:-1]).all()
+assert (tuned[1:-1] < plain[1:-1]).all()
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
@@ -487,7 +485,7 @@ plt.show()
 # %% [markdown]
 r"""
 The gap between the lines is no lack of knowledge: the question was asked in the wrong language. Even the lower line is
-only a bound: what a linear map does not find may still be there. At $x^{(0)}$, both must fail.
+only a bound: what a linear map does not find may still be there. At $x^{(0)}$, both must fail: there is nothing to translate.
 
 ## 6. Neighbours in context
 
@@ -703,7 +701,7 @@ axes[1].plot(near, by_distance[1], "s--", label="positional heads flattened")
 axes[1].set(
     title="at the words, by distance",
     xlabel="tokens from [MASK]",
-    ylim=(0, 1.55 * max(by_distance[0])),
+    ylim=(0, 1.4 * np.max(by_distance)),
 )
 axes[1].legend(fontsize=9, loc="upper left")
 plt.show()
@@ -836,7 +834,7 @@ each other; blue deals out what all words bring together.
 
 ## 9. What do attention maps prove?
 
-It is tempting to read "looks at" as "depends on". Test it on all words: does the attention that [MASK] pays to a word
+Is "looks at" "depends on"? Test it on all words: does the attention that [MASK] pays to a word
 foretell how much $f$ changes when it is masked? The measure is the rank correlation: 1 for the same order, 0 for none.
 Beside it stand the gradients, and a rival that knows nothing of the model: **how near the word is**.
 """
@@ -927,8 +925,7 @@ So what do attention maps prove?
 A map is a good source of **guesses**. An intervention tests them: change it, and measure. (The debate: Jain and Wallace, 2019,
 "Attention is not explanation"; Wiegreffe and Pinter, 2019, "Attention is not not explanation".)
 
-`minibert explore` opens [a page](../docs/explore.md) on which you can do all of this to a sentence of your own: look at
-every value and its gradient, hide words, switch heads off, pin weights.
+[`minibert explore`](../docs/explore.md) does all of this to a sentence of your own, on a page.
 
 ## Recap
 

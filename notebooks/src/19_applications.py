@@ -686,7 +686,7 @@ plain = metrics.recall_at(ways["tf-idf"], 10)
 kept = max(evaluations, key=lambda line: line["mrr"])
 print(f"recall@10 {recall[0]:.3f} → {recall[-1]:.3f} in {at[-1]} steps; tf-idf {plain:.3f}")
 print(f"kept: the weights of step {kept['step']}, recall@10 {kept['recall@10']:.3f}")
-assert recall[0] + 0.1 < recall[-1] < plain - 0.1
+assert recall[0] + 0.1 < recall[-1] < plain
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
@@ -702,7 +702,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-The encoder learns to search, among functions that it never saw. And it remains far behind tf-idf: a small model, little data.
+The encoder learns to search, among functions that it never saw. And it remains behind tf-idf: a small model, little data.
 (The card of all-MiniLM-L6-v2, made for search, counts 1.17 *billion* pairs.)
 
 **A choice that flatters:** kept are the weights with the best MRR *on these queries*, and on them they are scored, here and in

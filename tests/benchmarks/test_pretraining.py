@@ -54,6 +54,13 @@ def test_a_run_that_goes_on_from_another_says_only_from_which(tmp_path):
     assert line == "Settings that are not the defaults: `vocab_size=9`, `model=runs/one/final`, `steps=40`."
 
 
+def test_what_the_model_before_had_reached_is_not_told_again(tmp_path):
+    record = pretraining.read_run(make_run(tmp_path, "one"))
+    for evaluation in record["evaluations"]:
+        evaluation["mlm_accuracy"] = 0.35 + evaluation["step"] / 2000
+    assert pretraining.milestones(record) == "The accuracy stayed below 40%."
+
+
 def test_a_page_of_two_runs_measured_one_after_the_other(tmp_path):
     results = tmp_path / "results"
     first = make_run(tmp_path, "one")
@@ -68,7 +75,7 @@ def test_a_page_of_two_runs_measured_one_after_the_other(tmp_path):
     )
     assert "| 20 | 20,000 | 10.0 | 7.000 | 10.00% | 75.00% |" in text
     assert "10% after 10.0 minutes (20,000 tokens); 20% after 20.0 minutes (40,000 tokens)." in text
-    assert "Accuracy first measured: below 10%." in text
+    assert "The accuracy stayed below 10%." in text
     assert "Steps 31 to 40: 4 sequences of 128 tokens, up to 19 predicted in each" in text
     (changed,) = [line for line in text.splitlines() if "`long_seq_length=128`" in line]
     assert set(changed.removesuffix(".").split(": ")[1].split(", ")) == {

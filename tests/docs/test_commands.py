@@ -18,8 +18,8 @@ from minibert.proofs import all_cases
 
 # Programs that are not ours.
 OTHERS = ("python -m venv ", "python -c ", "python convert.py ", ".venv/bin/python -m pip ")
-# Commands whose output is shown but takes too long to be made again here.
-LONG = ("pretrain", "finetune", "gradcheck", "predict")
+# Commands whose output is shown but takes too long to be made again here, or that go on until stopped.
+LONG = ("pretrain", "finetune", "gradcheck", "predict", "explore")
 
 
 def shown_with_output(block: Block) -> list[tuple[str, str]]:
