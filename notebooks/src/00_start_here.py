@@ -202,9 +202,9 @@ comes from the words around it.
 
 # %%
 SENTENCES = [
-    "the river flows into the [MASK] .",
-    "it was built in the 18th [MASK] .",
-    "the [MASK] made an album .",
+    "she opened the [MASK] .",
+    "her [MASK] were blue .",
+    "the band released an [MASK] .",
 ]
 answers = [fill_mask(model, tokenizer, sentence, top_k=6)[0] for sentence in SENTENCES]
 
