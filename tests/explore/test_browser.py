@@ -1,5 +1,6 @@
 """The page in a real browser: every view is opened, and what it shows is what Python computed."""
 
+import contextlib
 import re
 import shutil
 import signal
@@ -9,11 +10,13 @@ import sys
 import numpy as np
 import pytest
 
+from minibert.bert import BertConfig, BertForPreTraining
 from minibert.explore import view
 from minibert.explore.layers import residuals
 from minibert.explore.look import look, words
 from minibert.explore.page import page
 from minibert.explore.subjects import open_subject
+from minibert.text import BertTokenizer
 
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.wait", reason="needs Selenium").WebDriverWait
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -60,16 +63,22 @@ def browser(window, page_address):
     assert window.get_log("browser") == []
 
 
-@pytest.fixture(scope="module")
-def address():
-    """That of a page with the model behind it."""
+@contextlib.contextmanager
+def serving(*arguments):
+    """The address of a page with the model behind it."""
     pytest.importorskip("tornado", reason="needs Tornado")
-    command = [sys.executable, "-m", "minibert", "explore", TEXTS[0], "--no-browser", "--device", "cpu"]
+    command = [sys.executable, "-m", "minibert", "explore", *arguments, "--no-browser", "--device", "cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
         yield server.stdout.readline().split()[1]
         server.send_signal(signal.SIGINT)
         assert server.wait(10) == 130
+
+
+@pytest.fixture(scope="module")
+def address():
+    with serving(TEXTS[0]) as found:
+        yield found
 
 
 @pytest.fixture
@@ -225,6 +234,11 @@ def test_the_arrow_keys_move_the_slider(browser):
     assert browser.execute_script(at)[0] == 180
 
 
+def test_the_offline_page_says_that_nothing_can_be_changed(browser):
+    assert "There is no model behind this page" in text(browser, "offline")
+    assert not browser.find_element("css selector", "#live").is_displayed()
+
+
 def test_the_offline_page_requests_nothing(browser):
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
 
@@ -280,6 +294,19 @@ def test_the_words_come_one_after_the_other(live):
     ):
         assert row["name"] == expected["name"]
         assert row["values"] == [None if v is None else pytest.approx(v) for v in expected["values"]]
+
+
+def test_the_longest_text_that_a_bert_reads(window, tmp_path):
+    tokenizer = BertTokenizer.from_pretrained("mini")
+    sizes = {"hidden_size": 16, "num_attention_heads": 1, "intermediate_size": 32}
+    config = BertConfig.preset("tiny", vocab_size=len(tokenizer), max_position_embeddings=512, **sizes)
+    BertForPreTraining(config, seed=1).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with serving("the " * 509 + "[MASK]", "--model", str(tmp_path)) as found:
+        window.get(found)
+        wait(window, lambda: text(window, "asked"))
+        assert window.execute_script("return river.look.tokens.length") == 512
+        assert text(window, "trouble") == "" and window.get_log("browser") == []
 
 
 def test_it_requests_nothing_but_answers_from_its_own_server(live, address):

@@ -887,6 +887,7 @@ $("river").onkeydown = (event) => {
 if (live) live.begin();
 else if (data.attention) showAttention(data.attention);
 else {
+  $("offline").hidden = false;
   $("choose").hidden = data.sentences.length === 1;
   $("sentences").append(
     ...data.sentences.map((s, i) => element("option", { value: i, textContent: s.text })),
