@@ -1,11 +1,11 @@
 """The offline page: its numbers are Python's, any sentence can be shown, and nothing comes from elsewhere."""
 
-import base64
 import json
 import re
 
 import numpy as np
 import pytest
+from packed_arrays import unpacked
 
 from minibert.errors import UserError
 from minibert.explore.look import look
@@ -25,10 +25,6 @@ def subject():
 def data_of(html):
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
     return json.loads(data)
-
-
-def unpacked(packed):
-    return np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
 
 
 def test_the_pages_numbers_are_those_of_the_pass(subject):

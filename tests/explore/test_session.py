@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from packed_arrays import unpacked
 
 from minibert.errors import UserError
 from minibert.explore.look import packed
@@ -23,6 +24,41 @@ def subject():
 @pytest.fixture
 def session(subject):
     return Session(subject)
+
+
+def test_everything_that_the_page_asks_on_any_device(device, session):
+    """The same numbers as on the CPU, in their order: nothing is mixed up between host and device."""
+
+    def answers(session):
+        yield session.look(TEXT, answer="paris")
+        yield session.look("she opened the door .", "then she went out .")
+        yield session.look(TEXT, answer="paris", hidden=[4], changes=[HEAD, WEIGHT, PATCH])
+        yield session.tensor("bert.encoder.layer.1.attention.self.probabilities")
+        yield session.parameter("bert.embeddings.word_embeddings.weight")
+        yield session.parameter("bert.encoder.layer.0.output.dense.bias")
+        yield session.words()
+        yield session.without([1, 2])
+        yield session.derivative("bert.encoder.layer.3.intermediate", [6, 11])
+        yield session.derivative("bert.encoder.layer.2.attention.self.key.weight", [200, 3])
+        session.step(0.01)
+        yield session.look(TEXT, answer="paris")["loss"]
+        session.reset()
+        yield session.look(TEXT, answer="paris")["loss"]
+
+    there = Session(open_subject("mini", device=device, dtype="float64"))
+    for here, elsewhere in zip(answers(session), answers(there), strict=True):
+        assert same(here, elsewhere)
+
+
+def same(one, other):
+    """Are both alike, but for rounding in their numbers?"""
+    if isinstance(one, dict) and "data" in one:
+        return np.allclose(unpacked(one), unpacked(other), rtol=1e-5, atol=1e-7)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == pytest.approx(other, rel=1e-5, abs=1e-7) if isinstance(one, float) else one == other
 
 
 @pytest.mark.parametrize("changes", [[], [HEAD], [WEIGHT], [PATCH], [HEAD, WEIGHT, PATCH]])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from minibert.arrays import to_numpy
 from minibert.bert import BertConfig
 from minibert.errors import UserError
 from minibert.explore.look import look, words
@@ -42,7 +43,7 @@ KINDS = {
 
 
 @pytest.fixture(params=KINDS)
-def opened(request, tmp_path):
+def opened(request, tmp_path, device):
     """A subject of each kind, from a folder as fine-tuning leaves it, and what it is asked about."""
     expected, kind, more, second = KINDS[request.param]
     model = kind(BertConfig(**SIZES, **more), dtype="float64", seed=1)
@@ -52,7 +53,7 @@ def opened(request, tmp_path):
     else:
         model.save_pretrained(tmp_path)
         TOKENIZER.save_pretrained(tmp_path)
-    subject = open_subject(tmp_path, dtype="float64")
+    subject = open_subject(tmp_path, dtype="float64", device=device)
     assert type(subject) is expected
     return request.param, subject, second
 
@@ -63,23 +64,24 @@ def test_the_answer_is_the_models(opened):
     batch = TOKENIZER([TEXT], [second] if second and kind != "similarity" else None)
     outputs, _ = subject.model.forward(**batch)
     if kind in ("labels", "pairs", "tags"):
-        logits = outputs.logits[0] if kind != "tags" else outputs.logits[0, 1]
+        logits = to_numpy(outputs.logits)[0] if kind != "tags" else to_numpy(outputs.logits)[0, 1]
         p = np.exp(logits) / np.exp(logits).sum()
         assert found.loss == pytest.approx(-np.log(p.max()))
         assert shown["guesses"][0]["p"] == pytest.approx(p.max())
         name = (subject.model.config.id2label or {0: "label 0", 1: "label 1"})[int(p.argmax())]
         assert shown["guesses"][0]["token"] == name and shown["measure"] == f"−ln p({name})"
     elif kind == "number":
-        assert found.loss == pytest.approx(outputs.logits[0, 0]) and shown["guesses"] == []
+        assert found.loss == pytest.approx(float(outputs.logits[0, 0])) and shown["guesses"] == []
     elif kind == "spans":
         start, end = found.question.start, found.question.end
-        p = [np.exp(x[0]) / np.exp(x[0]).sum() for x in (outputs.start_logits, outputs.end_logits)]
+        ends = [to_numpy(x)[0] for x in (outputs.start_logits, outputs.end_logits)]
+        p = [np.exp(x) / np.exp(x).sum() for x in ends]
         assert found.loss == pytest.approx(-np.log(p[0][start] * p[1][end])) and start <= end
         best = max(p[0][a] * p[1][b] for a in range(len(p[0])) for b in range(a, len(p[0])))
         assert shown["guesses"][0]["p"] == pytest.approx(best) == p[0][start] * p[1][end]
     else:
         other, _ = subject.model.forward(**TOKENIZER([OTHER]))
-        x, y = outputs.embeddings[0], other.embeddings[0]
+        x, y = (to_numpy(o.embeddings)[0] for o in (outputs, other))
         assert found.loss == pytest.approx(1 - x @ y / np.linalg.norm(x) / np.linalg.norm(y))
     assert len(shown["tokens"]) == len(batch["input_ids"][0]) and shown["lens"] == []
 
