@@ -22,9 +22,9 @@ from selenium.webdriver.support.wait import WebDriverWait
 from benchmarks.results import describe_machine
 
 TEXT = "she opened the [MASK] and looked out into the garden ."
-LONG = (  # some 30 tokens
+LONG = (  # 32 tokens
     "when the old man came home from the market in the evening , he put his basket on the [MASK] and called "
-    "for his wife ."
+    "for his wife and his two sons ."
 )
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 FLAGS = (

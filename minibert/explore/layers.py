@@ -50,19 +50,10 @@ def residuals(subject: Subject, found: Pass) -> list[tuple[Residual, Residual]]:
     for i, layer in enumerate(_encoder(subject).layer):
         if type(layer) is not BertLayer:
             return []
-        name = f"{path}{i}"
-        halves.append(
-            (
-                _residual(
-                    found,
-                    before,
-                    f"{name}.attention.self.context",
-                    f"{name}.attention",
-                    layer.attention.output,
-                ),
-                _residual(found, f"{name}.attention", f"{name}.intermediate", name, layer.output),
-            )
-        )
+        name, middle = f"{path}{i}", f"{path}{i}.attention"
+        attention = _residual(found, before, f"{middle}.self.context", middle, layer.attention.output)
+        feed_forward = _residual(found, middle, f"{name}.intermediate", name, layer.output)
+        halves.append((attention, feed_forward))
         before = name
     return halves
 

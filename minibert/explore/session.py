@@ -175,7 +175,8 @@ class Session:
 
 
 def _check_index(name: str, index: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    if len(index) != len(shape) or not all(0 <= i < n for i, n in zip(index, shape, strict=True)):
+    known = len(index) == len(shape) and all(isinstance(i, int) for i in index)
+    if not known or not all(0 <= i < n for i, n in zip(index, shape, strict=True)):
         raise UserError(f"{list(index)} is no index of {name}, whose shape is {shape}")
 
 

@@ -201,5 +201,7 @@ def test_what_cannot_be_asked(session):
         session.parameter("x")
     with pytest.raises(UserError, match=r"\[0\] is no index of bert.embeddings, whose shape is \(9, 256\)"):
         session.derivative("bert.embeddings", [0])
+    with pytest.raises(UserError, match=r"\[0, 1.5\] is no index of bert.embeddings"):
+        session.derivative("bert.embeddings", [0, 1.5])
     with pytest.raises(UserError, match=r"\[0, 256\] is no index of .*bias, whose shape is \(1, 256\)"):
         session.derivative("bert.encoder.layer.0.output.dense.bias", [0, 256])
