@@ -48,8 +48,9 @@ def main() -> int:
     ):
         assert server.stdout
         address = server.stdout.readline().split()[1]
-        page = Page(profile, address)
+        page = Page(profile)
         try:
+            page.open(address)
             (measure if options.time else picture)(page)
         finally:
             page.browser.quit()
@@ -70,9 +71,8 @@ def open_browser(profile: Path) -> webdriver.Chrome:
 class Page:
     """The page in a browser."""
 
-    def __init__(self, profile: str, address: str):
+    def __init__(self, profile: str):
         self.browser = open_browser(Path(profile))
-        self.open(address)
 
     def open(self, address: str) -> None:
         """Open it, and wait until all is shown."""
