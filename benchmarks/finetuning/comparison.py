@@ -146,7 +146,8 @@ def plot(records: Mapping[str, Record], path: Path) -> None:
     figure, ((*axes,),) = new_axes(2.6 * len(shown), 3.2, ncols=len(shown), squeeze=False)
     for one, recipe in zip(axes, shown, strict=True):
         data = data_set(recipe)
-        one.set_title(f"{data.title}: {NAMES.get(data.metric, data.metric)}", fontsize=10)
+        title = f"{data.title}, cosine" if recipe.endswith("-cosine") else data.title
+        one.set_title(f"{title}: {NAMES.get(data.metric, data.metric)}", fontsize=10)
         one.set_xticks(range(len(STARTS)), [title.replace(" ", "\n", 1) for title in TITLES.values()])
         one.set_xlim(-0.6, len(STARTS) - 0.4)
         for place, start in enumerate(STARTS):
