@@ -169,9 +169,8 @@ def _look_for_the_same_word(
     types = getattr(model.bert.embeddings, "token_type_embeddings", None)
     ignored = to_numpy(types.weight.value)[:, words].T if types else np.zeros((len(words), 0))
     drawn = rng.standard_normal((len(words), len(reads_words)))
-    directions = np.linalg.qr(np.concatenate([ignored, drawn], axis=1))[0][
-        :, ignored.shape[1] :
-    ]  # (words, D/2)
+    basis, _ = np.linalg.qr(np.concatenate([ignored, drawn], axis=1))
+    directions = basis[:, ignored.shape[1] :]  # (words, D/2)
     reads_words = reads_words[: directions.shape[1]]
     circles = places.reshape(-1, 2)  # from the fastest to the slowest: some of all
     some = circles[:: max(1, len(places) // max(1, len(reads_places)))].reshape(-1)[: len(reads_places)]
