@@ -42,21 +42,28 @@ def input_gradients(found: Pass, name: str) -> np.ndarray:
 
 
 def integrated_gradients(
-    model: Explored, found: Pass, baseline: Sentence, name: str, nodes: int = NODES
+    model: Explored,
+    found: Pass,
+    baseline: Sentence,
+    name: str,
+    nodes: int = NODES,
+    some: Collection[int] | None = None,
 ) -> tuple[np.ndarray, float]:
     """How ln p(answer) of a pass, minus that of a baseline, is made up: the share of each token (S,).
 
         share of i = (x_i − b_i) · ∫₀¹ ∂ ln p/∂x_i at b + t (x − b) dt
 
     x and b are the embeddings of the sentence and of the baseline. The integral is a sum over the nodes of
-    Gauss and Legendre. Also returns the difference itself; that the shares sum to it is how well the sum
-    stands for the integral. Source: Sundararajan et al. 2017, "Axiomatic Attribution for Deep Networks".
+    Gauss and Legendre; with ``some`` of them, only these are added up. Also returns the difference itself;
+    that the shares sum to it is how well the sum stands for the integral. Source: Sundararajan et al. 2017,
+    "Axiomatic Attribution for Deep Networks".
     """
     below = run(model, baseline, found.question, names=[name], backward=False)
     x, b = found.values[name], below.values[name]  # (S, H)
     places, weights = np.polynomial.legendre.leggauss(nodes)  # on [−1, 1]
     mean = np.zeros_like(x)
-    for place, weight in zip(places, weights, strict=True):
+    for node in range(nodes) if some is None else some:
+        place, weight = places[node], weights[node]
         between = b + (place + 1) / 2 * (x - b)
         patch = Patch(name, (), model.device.asarray(between.astype(x.dtype)))
         there = run(model, found.sentence, found.question, changes=[patch], names=[name])

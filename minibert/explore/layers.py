@@ -1,5 +1,6 @@
 """What the layers add to the tokens: each head, and each half of a layer before its LayerNorm."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +18,33 @@ def written(subject: Subject, found: Pass) -> list[np.ndarray]:
     The context of a token is that of its heads side by side, so the product with the output's matrix W is a
     sum over the heads, ‖y[a] W[:, a]ᵀ‖ each. What else is added, a bias, belongs to none.
     """
+    heads = subject.model.config.num_attention_heads
+    return _lengths(subject, [np.split(y, heads, axis=1) for y in _inside(found, "context")])
+
+
+def offered(subject: Subject, found: Pass) -> list[np.ndarray]:
+    """How long the vector is that each head has from each token to give: ‖v[a] W[:, a]ᵀ‖, L of (A, S).
+
+    Times a weight of attention it is the length of what one token takes from another, which can be small
+    where the weight is large. Source: Kobayashi et al. 2020, "Attention is Not Only a Weight".
+    """
+    return _lengths(subject, _inside(found, "v"))
+
+
+def _lengths(subject: Subject, layers: Sequence[Iterable[np.ndarray]]) -> list[np.ndarray]:
+    """‖x[a] W[:, a]ᵀ‖ of each layer's vectors x, A of (S, D), and its output's matrix W (H, H)."""
     lengths, heads = [], subject.model.config.num_attention_heads
-    contexts = [value for name, value in found.values.items() if name.endswith("attention.self.context")]
-    for layer, context in zip(_encoder(subject).layer, contexts, strict=True):
+    for layer, vectors in zip(_encoder(subject).layer, layers, strict=True):
         weight = to_numpy(layer.attention.output.dense.weight.value)
         matrix = weight.reshape(len(weight), -1)  # an XLNet's has an axis for the heads
-        parts = zip(np.split(context, heads, axis=1), np.split(matrix, heads, axis=1), strict=True)
-        lengths.append(np.stack([np.linalg.norm(y @ w.T, axis=1) for y, w in parts]))
+        parts = zip(vectors, np.split(matrix, heads, axis=1), strict=True)
+        lengths.append(np.stack([np.linalg.norm(x @ w.T, axis=1) for x, w in parts]))
     return lengths
+
+
+def _inside(found: Pass, name: str) -> list[np.ndarray]:
+    """A value inside the attention of each layer."""
+    return [value for path, value in found.values.items() if path.endswith(f"attention.self.{name}")]
 
 
 @dataclass(frozen=True)

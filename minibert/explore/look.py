@@ -13,8 +13,8 @@ from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
 from minibert.explore.attributions import input_gradients, integrated_gradients, leave_one_out, rollout
 from minibert.explore.explain import explain
-from minibert.explore.layers import Residual, residuals, written
-from minibert.explore.passes import Pass, Sentence, hide, run, words_in
+from minibert.explore.layers import Residual, offered, residuals, written
+from minibert.explore.passes import Pass, Sentence, cut_words, hide, run, words_in
 from minibert.explore.questions import HiddenWord
 from minibert.explore.subjects import Subject, Words
 from minibert.nn import Observer, Parameter
@@ -43,16 +43,20 @@ def look(
     maps, dmaps = ([kept[name] for name in names] for kept in (found.values, found.derivatives))
     shown = {
         "tokens": list(sentence.tokens),
+        "ids": sentence.input_ids.tolist(),
+        "cut": cut_words(sentence, subject.tokenizer),
         "place": getattr(question, "place", None),
         "measure": subject.told(found),
         "loss": found.loss,
         "guesses": subject.best(found, GUESSES),
+        "answers": len(subject.names),
         "lens": _lens(subject, found),
         "values": [_summary(name, found) for name in found.values],
         "maps": packed(np.stack(maps)),  # (L, A, S, S)
         "dmaps": packed(np.stack(dmaps)),
         "rollout": packed(rollout(maps)) if maps[0].shape[1] == maps[0].shape[2] else None,  # (L, S, S)
-        "written": [[length.tolist() for length in layer] for layer in written(subject, found)],  # (L, A, S)
+        "written": [lengths.tolist() for lengths in written(subject, found)],  # (L, A, S)
+        "offered": [lengths.tolist() for lengths in offered(subject, found)],  # (L, A, S)
         "residuals": [[_residual(half) for half in layer] for layer in residuals(subject, found)],  # (L, 2)
     }
     return shown, found
@@ -147,28 +151,34 @@ def matrix_of(array: Array) -> Array:
     return array.reshape(1 if array.ndim < 2 else len(array), -1)
 
 
-def words(subject: Subject, found: Pass, hidden: Collection[int] | None = None) -> list[dict[str, Any]]:
+def words(
+    subject: Subject,
+    found: Pass,
+    places: Collection[int] | None = None,
+    nodes: Collection[int] | None = None,
+) -> list[dict[str, Any]]:
     """How much each word has lowered the loss, by three measures; None where one says nothing.
 
-    The baseline of the integrated gradients is the sentence with all of its words hidden. ``hidden`` are the
-    places of ``leave_one_out``.
+    The baseline of the integrated gradients is the sentence with all of its words hidden. A long text takes
+    a while, so it can be asked in parts: ``places`` are those of ``leave_one_out``, ``nodes`` some of the
+    integral's. The first rows of all parts complete each other, the last ones are to be added up.
     """
     model, tokenizer = subject.model, subject.tokenizer
     name, length, baseline = next(iter(found.values)), len(found.sentence), found.sentence
     for place in words_in(found.sentence, tokenizer):
         baseline = hide(baseline, place, tokenizer)
-    integrated, _ = integrated_gradients(model, found, baseline, name)
+    integrated = np.full(length, np.nan)
+    if nodes is None or len(nodes):
+        integrated, _ = integrated_gradients(model, found, baseline, name, some=nodes)
     rows = {
-        "hidden": leave_one_out(model, found, tokenizer, hidden),
+        "hidden": leave_one_out(model, found, tokenizer, places),
         "input × gradient": input_gradients(found, name)[:length],
         "integrated gradients": integrated[:length],
     }
-    return [{"name": told, "values": listed(row)} for told, row in rows.items()]
-
-
-def listed(row: np.ndarray) -> list[float | None]:
-    """Numbers as JSON holds them: None for NaN."""
-    return [None if np.isnan(v) else float(v) for v in row]
+    return [
+        {"name": told, "values": [None if np.isnan(v) else float(v) for v in row]}  # JSON has no NaN
+        for told, row in rows.items()
+    ]
 
 
 def packed(array: np.ndarray) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any
 from minibert.explore.look import look, tensor, words
 from minibert.explore.subjects import Subject
 
+SCRIPTS = ("base", "matrices", "river", "layers", "values", "words", "page")  # in the order in which they run
+
 
 def page(
     subject: Subject, name: str, texts: Sequence[tuple[str, str | None]], answer: str | None = None
@@ -33,11 +35,11 @@ def about(subject: Subject, name: str) -> str:
 def render(data: dict[str, Any]) -> str:
     """The page with this data: finished ``sentences``, or ``live`` for one that asks a server."""
     static = files("minibert.explore") / "static"
-    scripts = ["live.js", "page.js"] if "live" in data else ["page.js"]
+    scripts = [*(["live"] if "live" in data else []), *SCRIPTS]
     written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")  # so no text can end the script
     parts = {
         "/*style*/": (static / "page.css").read_text(encoding="utf-8"),
-        "/*script*/": "\n".join((static / name).read_text(encoding="utf-8") for name in scripts),
+        "/*script*/": "\n".join((static / f"{name}.js").read_text(encoding="utf-8") for name in scripts),
         "/*data*/": written,  # last: a text may look like another mark
     }
     html = (static / "page.html").read_text(encoding="utf-8")

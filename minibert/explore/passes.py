@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ class Sentence:
     tokens: tuple[str, ...]  # as they are read, "[MASK]" included
     input_ids: np.ndarray  # (S,)
     token_type_ids: np.ndarray  # (S,)
-    pair: bool = False  # are these two texts?
     other: str | None = None  # a second text that is not read with it, but compared with it
 
     def __len__(self) -> int:
@@ -31,13 +31,26 @@ def encode(tokenizer: PretrainedTokenizer, text: str, second: str | None = None)
     """A text, or a pair of texts, in its special tokens. A [MASK] in it is a hidden word."""
     encoded = tokenizer([text], None if second is None else [second])
     ids, types = (np.array(encoded[name][0]) for name in ("input_ids", "token_type_ids"))
-    return Sentence(tuple(tokenizer.tokens[i] for i in ids), ids, types, pair=second is not None)
+    return Sentence(tuple(tokenizer.tokens[i] for i in ids), ids, types)
 
 
 def words_in(sentence: Sentence, tokenizer: PretrainedTokenizer) -> list[int]:
     """The places of all tokens that can be hidden: all but the special ones."""
     special = set(tokenizer.special_tokens.values())
     return [place for place, token in enumerate(sentence.tokens) if token not in special]
+
+
+def cut_words(sentence: Sentence, tokenizer: PretrainedTokenizer) -> list[tuple[int, int, str]]:
+    """The words that are several tokens: each as its first token, the one after its last, and its text."""
+    special = np.isin(sentence.tokens, list(tokenizer.special_tokens.values()))
+    begins = special | ~tokenizer.continues_word[sentence.input_ids]
+    begins[1:] |= special[:-1]
+    starts = [*np.flatnonzero(begins).tolist(), len(sentence)]
+    return [
+        (start, stop, tokenizer.decode(sentence.input_ids[start:stop].tolist()))
+        for start, stop in pairwise(starts)
+        if stop - start > 1
+    ]
 
 
 def hide(sentence: Sentence, place: int, tokenizer: PretrainedTokenizer) -> Sentence:

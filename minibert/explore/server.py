@@ -17,6 +17,7 @@ import tornado.netutil
 import tornado.web
 
 from minibert.errors import UserError
+from minibert.explore.attributions import NODES
 from minibert.explore.page import render
 from minibert.explore.session import Session
 
@@ -95,10 +96,10 @@ class Server:
         self.token = secrets.token_urlsafe(24)
         self.methods: dict[str, Callable[..., Any]] = {
             name: getattr(session, name)
-            for name in ("look", "tensor", "parameter", "words", "without", "derivative", "step", "reset")
+            for name in ("look", "tensor", "parameter", "words", "derivative", "step", "reset")
         }
         parameters = [parameter for parameter, _ in session.model.named_parameters()]
-        live = {"token": self.token, "text": text, "second": second, "parameters": parameters}
+        live = {"token": self.token, "text": text, "second": second, "parameters": parameters, "nodes": NODES}
         self.page = render({"about": about, "live": live})
         (self._socket,) = tornado.netutil.bind_sockets(0, HOST)
         self.port = self._socket.getsockname()[1]

@@ -9,9 +9,9 @@ import numpy as np
 from minibert.arrays import Array
 from minibert.bert import BertModel
 from minibert.errors import UserError
-from minibert.explore.attributions import leave_one_out
+from minibert.explore.attributions import NODES
 from minibert.explore.changes import Added, Change, HeadOff, Patch, PinnedWeight
-from minibert.explore.look import listed, look, matrix_of, named_parameter, parameter, tensor, words
+from minibert.explore.look import look, matrix_of, named_parameter, parameter, tensor, words
 from minibert.explore.passes import Pass, Sentence, encode, hide, run
 from minibert.explore.subjects import Subject
 
@@ -62,18 +62,17 @@ class Session:
         """A value of the last pass: see ``look.tensor``."""
         return tensor(self.subject, self._last(), name)
 
-    def words(self, hidden: Collection[int] | None = None) -> list[dict[str, Any]]:
+    def words(
+        self, places: Collection[int] | None = None, nodes: Collection[int] | None = None
+    ) -> list[dict[str, Any]]:
         """Which words made the last pass's answer likely: see ``look.words``. Changes are left out."""
-        return words(self.subject, self._unchanged(), hidden)
-
-    def without(self, places: Collection[int]) -> list[float | None]:
-        """The first row of ``words`` alone, at these places: a long text's takes a while."""
-        return listed(leave_one_out(self.model, self._unchanged(), self.tokenizer, places))
+        if nodes is not None and not set(nodes) <= set(range(NODES)):
+            raise UserError(f"nodes is {nodes!r}; expected whole numbers from 0 to {NODES - 1}")
+        return words(self.subject, self._unchanged(), places, nodes)
 
     def parameter(self, name: str) -> dict[str, Any]:
         """A parameter and its gradient in the last pass: see ``look.parameter``."""
         found = self._last()
-        named_parameter(self.subject, name)
         run(self.model, found.sentence, found.question, changes=self._changes, names=[])
         return parameter(self.subject, name)
 
@@ -82,19 +81,19 @@ class Session:
 
         ``name`` is that of a value, or of a parameter, whose ``index`` is a row and a column of its matrix.
         """
-        found, at = self._last(), tuple(index)
+        found, at, h = self._last(), tuple(index), STEPS[self.model.dtype]
         if name in found.values:
             value, by_hand = found.values[name], found.derivatives[name]
             _check_index(name, at, value.shape)
-            losses = [self._loss_after(name, at, h) for h in self._both_steps()]
+            losses = [self._loss_after(name, at, step) for step in (h, -h)]
         else:
             shown = named_parameter(self.subject, name)
             value = matrix_of(shown.value)
             _check_index(name, at, value.shape)
             run(self.model, found.sentence, found.question, changes=self._changes, names=[])
             by_hand = matrix_of(shown.grad)
-            losses = [self._loss_at(value, at, h) for h in self._both_steps()]
-        numeric = (losses[0] - losses[1]) / (2 * STEPS[self.model.dtype])
+            losses = [self._loss_at(value, at, step) for step in (h, -h)]
+        numeric = (losses[0] - losses[1]) / (2 * h)
         return {"value": float(value[at]), "by_hand": float(by_hand[at]), "numeric": numeric}
 
     def step(self, rate: float) -> None:
@@ -109,9 +108,6 @@ class Session:
         """The parameters as they were before any step."""
         self.model.buffers.value[...] = self._first
         self.model.buffers.round_operand()
-
-    def _both_steps(self) -> tuple[float, float]:
-        return STEPS[self.model.dtype], -STEPS[self.model.dtype]
 
     def _loss_after(self, name: str, at: tuple[int, ...], h: float) -> float:
         """The loss with h added to one element of a value."""

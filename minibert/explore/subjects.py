@@ -123,7 +123,7 @@ class Words(Subject):
     def about(self, sentence: Sentence, place: int | None) -> Subject:
         """This, or the head for the next sentence."""
         whole = place is None and self.tokenizer.mask_id not in sentence.input_ids
-        return self._pairs if self._pairs and whole and sentence.pair else self
+        return self._pairs if self._pairs and whole and sentence.token_type_ids.any() else self
 
     def usual_place(self, sentence: Sentence) -> int:
         """The first [MASK]. Raises UserError if there is none."""

@@ -63,6 +63,11 @@ def browser(window, page_address):
     assert window.get_log("browser") == []
 
 
+def leave(window):
+    """Go from a page whose server ends, or it may still ask for something."""
+    window.get("about:blank")
+
+
 @contextlib.contextmanager
 def serving(*arguments):
     """The address of a page with the model behind it."""
@@ -106,6 +111,13 @@ def choose(browser, name, value):
 
 def text(browser, name):
     return browser.execute_script("return document.getElementById(arguments[0]).innerText", name)
+
+
+def fits(browser):
+    """Is nothing wider than the window?"""
+    return browser.execute_script(
+        "const {scrollWidth, clientWidth} = document.documentElement;return scrollWidth <= clientWidth"
+    )
 
 
 def busy(browser):
@@ -160,6 +172,18 @@ def test_the_sum_of_products_is_the_score(browser):
     browser.execute_script("layers.pair(2, 1, 4, 11, river.look.tokens, river.look.tokens)")
     total, score = re.search(r"… = (\S+)\. The score is (\S+),", text(browser, "pair")).groups()
     assert float(total) == pytest.approx(float(score), rel=2e-3)
+
+
+def test_what_one_token_takes_from_another(browser, subject):
+    choose(browser, "sentences", 0)
+    browser.execute_script("layers.pair(2, 1, 4, 3, river.look.tokens, river.look.tokens)")
+    one, all_tokens = re.search(
+        r"a vector of length (\S+); .* has length (\S+)\.$", text(browser, "pair")
+    ).groups()
+    shown, found = look(subject, subject.encode(TEXTS[0]))
+    share = found.values["bert.encoder.layer.2.attention.self.probabilities"][1, 4, 3]
+    assert float(one) == pytest.approx(share * shown["offered"][2][1][3], rel=1e-3)
+    assert float(all_tokens) == pytest.approx(shown["written"][2][1][4], rel=1e-3)
 
 
 def test_the_most_active_units(browser, subject):
@@ -248,8 +272,7 @@ def test_nothing_is_wider_than_the_window(browser, size):
     browser.set_window_size(*size)
     for sentence in range(len(TEXTS)):
         choose(browser, "sentences", sentence)
-        wide = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
-        assert wide <= 0
+        assert fits(browser)
 
 
 def test_attention_alone(window, tmp_path):
@@ -277,6 +300,14 @@ def test_the_live_page_shows_the_same_numbers(live):
     subject = open_subject("mini", dtype="float64")
     _, found = look(subject, subject.encode(TEXTS[0]))
     assert f"= {found.loss:.4g}" in text(live, "asked")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_of_the_live_page_is_wider_than_the_window(live, size):
+    live.set_window_size(*size)
+    for kind in ("taken", "gradient", "rollout", "maps"):
+        choose(live, "kind", kind)
+        assert fits(live)
 
 
 def test_the_words_come_one_after_the_other(live):
@@ -307,12 +338,23 @@ def test_the_longest_text_that_a_bert_reads(window, tmp_path):
         wait(window, lambda: text(window, "asked"))
         assert window.execute_script("return river.look.tokens.length") == 512
         assert text(window, "trouble") == "" and window.get_log("browser") == []
+        leave(window)
+
+
+def test_a_page_whose_server_has_ended_says_so(window):
+    with serving(TEXTS[0]) as found:
+        window.get(found)
+        wait(window, lambda: text(window, "asked") and not busy(window))
+    choose(window, "names", "bert.encoder.layer.1")
+    wait(window, lambda: "minibert explore does not answer any more" in text(window, "trouble"))
+    leave(window)
+    assert window.get_log("browser")  # that nobody has answered: nothing that later tests should find
 
 
 def test_it_requests_nothing_but_answers_from_its_own_server(live, address):
     names = live.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
     own = address.split("?")[0]
-    assert {name.removeprefix(own) for name in names} == {"look", "tensor", "words", "without"}
+    assert {name.removeprefix(own) for name in names} == {"look", "tensor", "words"}
 
 
 def test_a_click_on_a_parameter_shows_it_and_its_gradient(live):

@@ -28,6 +28,20 @@ def test_what_the_heads_write_adds_up(subject):
     np.testing.assert_allclose(shown["written"][2], np.linalg.norm(parts, axis=2), rtol=1e-12)
 
 
+def test_what_a_token_takes_from_another(subject):
+    """p ‖v W‖ is the length of what one weight brings; all of them together are what the head writes."""
+    shown, found = look(subject, subject.encode(TEXT))
+    inside = "bert.encoder.layer.1.attention.self."
+    weight = subject.model.bert.encoder.layer[1].attention.output.dense.weight.value
+    p, v = found.values[inside + "probabilities"], found.values[inside + "v"]
+    for head in range(4):
+        brought = p[head, 6][:, None] * (v[head] @ weight[:, 64 * head : 64 * (head + 1)].T)  # (S, H)
+        lengths = p[head, 6] * shown["offered"][1][head]
+        np.testing.assert_allclose(lengths, np.linalg.norm(brought, axis=1), rtol=1e-12)
+        written = np.linalg.norm(brought.sum(axis=0))
+        assert shown["written"][1][head][6] == pytest.approx(written, rel=1e-12)
+
+
 def test_before_and_added_normalised_is_after(subject):
     """after = γ (before + added − mean)/σ + β, for both halves of each layer."""
     _, found = look(subject, subject.encode(TEXT))

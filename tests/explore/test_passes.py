@@ -13,8 +13,9 @@ from minibert.explore.attributions import (
     rollout,
 )
 from minibert.explore.changes import Added, HeadOff, Patch, PinnedWeight
-from minibert.explore.passes import encode, hide, run
+from minibert.explore.passes import cut_words, encode, hide, run
 from minibert.explore.questions import HiddenWord, NextSentence
+from minibert.text import RobertaTokenizer
 
 EMBEDDINGS = "bert.embeddings"
 LAYER = "bert.encoder.layer.1"
@@ -133,6 +134,23 @@ def test_a_row_that_has_nothing_to_share_stays(model, sentence, question):
     p = np.array([[[[0.0, 1.0], [0.5, 0.5]]]])
     np.testing.assert_array_equal(change.forward("p", p), p)
     assert np.isfinite(change.backward("p", np.ones_like(p))).all()
+
+
+def test_words_that_are_several_tokens(tokenizer):
+    sentence = encode(tokenizer, "unhappily, the [MASK] looked", "unhappily")
+    assert sentence.tokens[1:3] == ("unhapp", "##ily")
+    assert cut_words(sentence, tokenizer) == [(1, 3, "unhappily"), (8, 10, "unhappily")]
+
+
+def test_a_special_token_belongs_to_no_word():
+    """Of a RoBERTa the first token has no space before it, as if it went on with <s>."""
+    text = "a lower tower . a low town . the owl"
+    tokenizer = RobertaTokenizer.train([text] * 3, vocab_size=270)
+    sentence = encode(tokenizer, "lower <mask> owl")
+    tokens, cut = sentence.tokens, cut_words(sentence, tokenizer)
+    assert tokens[0] == "<s>" and "<mask>" in tokens
+    assert [word.strip() for _, _, word in cut] == ["lower", "owl"]
+    assert all(not {"<s>", "<mask>", "</s>"} & set(tokens[start:stop]) for start, stop, _ in cut)
 
 
 def test_integrated_gradients_sum_to_the_difference(model, tokenizer, sentence, found):

@@ -37,7 +37,7 @@ def test_everything_that_the_page_asks_on_any_device(device, session):
         yield session.parameter("bert.embeddings.word_embeddings.weight")
         yield session.parameter("bert.encoder.layer.0.output.dense.bias")
         yield session.words()
-        yield session.without([1, 2])
+        yield session.words(places=[1, 2], nodes=[3])
         yield session.derivative("bert.encoder.layer.3.intermediate", [6, 11])
         yield session.derivative("bert.encoder.layer.2.attention.self.key.weight", [200, 3])
         session.step(0.01)
@@ -166,9 +166,21 @@ def test_the_words_are_those_of_the_unchanged_pass(session):
     plain = session.words()
     session.look(TEXT, answer="paris", changes=[HEAD])
     assert session.words() == plain
-    assert session.without([4]) == [None] * 4 + [plain[0]["values"][4]] + [None] * 4
-    assert session.words(hidden=[])[0]["values"] == [None] * 9
     assert [row["name"] for row in plain] == ["hidden", "input × gradient", "integrated gradients"]
+
+
+def test_the_words_in_parts(session):
+    session.look(TEXT, answer="paris")
+    hidden, product, integrated = (row["values"] for row in session.words())
+    first = session.words(places=[4], nodes=[])
+    assert [row["values"] for row in first] == [[None] * 4 + [hidden[4]] + [None] * 4, product, [None] * 9]
+    parts = [session.words(places=[], nodes=nodes) for nodes in ([0, 1, 2, 3, 4], [5], [6, 7])]
+    assert parts[1][0]["values"] == [None] * 9
+    total = np.sum([part[2]["values"] for part in parts], axis=0)
+    np.testing.assert_allclose(total, integrated, rtol=1e-9)
+    for nodes in ([8], [-1], ["a"]):
+        with pytest.raises(UserError, match="expected whole numbers from 0 to 7"):
+            session.words(nodes=nodes)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 "use strict";
-// With a model behind the page: other sentences, other answers, and what would be if. Loaded before page.js.
+// With a model behind the page: other sentences, other answers, and what would be if. Loaded before all others.
 
 function startLive() {
   const changes = new Map(); // by what they change, so that a new one replaces the old
@@ -10,10 +10,13 @@ function startLive() {
     asked = 0;
 
   async function ask(name, body) {
-    const response = await fetch(`/${name}`, {
+    const request = {
       method: "POST",
       headers: { "X-Token": data.live.token },
       body: JSON.stringify(body),
+    };
+    const response = await fetch(`/${name}`, request).catch(() => {
+      throw new Error("minibert explore does not answer any more. Start it again, and open its new address.");
     });
     const told = await response.json();
     if (told?.error) throw new Error(told.error);
@@ -68,6 +71,7 @@ function startLive() {
 
   function begin() {
     $("live").hidden = false;
+    window.addEventListener("unhandledrejection", (event) => fail(event.reason));
     $("text").value = text;
     $("second").value = second ?? "";
     $("ask").onsubmit = (event) => {
@@ -114,11 +118,7 @@ function startLive() {
 
   // Which token the question is about, hidden or not.
   function placeChoice(seen) {
-    const which = element(
-      "select",
-      { ariaLabel: "token that is asked about" },
-      ...seen.tokens.map((t, i) => element("option", { value: i, textContent: `${i} ${t}` })),
-    );
+    const which = element("select", { ariaLabel: "token that is asked about" }, ...tokenChoices(seen.tokens));
     which.value = seen.place;
     which.onchange = () => {
       place = Number(which.value);
@@ -155,11 +155,7 @@ function startLive() {
       placeholder: "another text",
       ariaLabel: "another text",
     });
-    const which = element(
-      "select",
-      { ariaLabel: "token" },
-      ...tokens.map((t, i) => element("option", { value: i, textContent: `${i} ${t}` })),
-    );
+    const which = element("select", { ariaLabel: "token" }, ...tokenChoices(tokens));
     const form = element(
       "form",
       { className: "hint" },

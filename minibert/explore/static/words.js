@@ -1,0 +1,106 @@
+// Guesses, and which words made them so.
+
+function showGuesses(look) {
+  $("guesses").closest("section").hidden = look.guesses.length === 0;
+  const most = look.guesses[0]?.p;
+  const rows = look.guesses.map((guess) => {
+    const bar = element("div");
+    bar.style.width = `${(100 * guess.p) / most}%`;
+    return element(
+      "tr",
+      { className: look.measure === `−ln p(${guess.token})` ? "answer" : "" },
+      element("td", { textContent: guess.token }),
+      element("td", { className: "p", textContent: percent(guess.p) }),
+      element("td", { className: "bar" }, bar),
+    );
+  });
+  $("guesses").replaceChildren(
+    element("caption", {
+      textContent:
+        look.place === null ? "for the whole" : `for token ${look.place}, ${look.tokens[look.place]}`,
+    }),
+    ...rows,
+  );
+  const lens = look.lens.map((guesses, i) =>
+    element(
+      "tr",
+      {},
+      element("th", { textContent: `x(${i})` }),
+      ...guesses.map((guess) => element("td", { textContent: `${guess.token} ${percent(guess.p)}` })),
+    ),
+  );
+  $("lens").replaceChildren(
+    ...(lens.length
+      ? [
+          element("caption", {
+            textContent: "what the head would guess from each layer's state (logit lens)",
+          }),
+        ]
+      : []),
+    ...lens,
+  );
+}
+
+async function showWords(shown) {
+  $("words").ariaBusy = "true";
+  if (shown.words) drawWords(shown);
+  else await askForWords(shown);
+  if (shown === layers.shown) $("words").ariaBusy = "false";
+}
+
+// A few passes of the model at a time: for the nodes of the integral, then for each word that is hidden.
+async function askForWords(shown) {
+  const { tokens } = shown.look,
+    some = Math.max(1, Math.floor(500 / tokens.length)),
+    parts = [
+      ...slices(numbers(data.live.nodes), some).map((nodes) => ({ nodes, places: [] })),
+      ...slices(numbers(tokens.length), some).map((places) => ({ nodes: [], places })),
+    ];
+  for (const part of parts) {
+    const rows = await live.ask("words", part);
+    if (shown !== layers.shown) return; // another sentence has come meanwhile
+    shown.words ??= rows.map((row) => ({ ...row, values: row.values.map(() => null) }));
+    rows.forEach(({ values }, k) => {
+      const all = shown.words[k].values;
+      values.forEach((v, i) => {
+        if (v !== null) all[i] = k === 1 ? v : all[i] + v; // input × gradient comes with every part
+      });
+    });
+    drawWords(shown);
+  }
+}
+
+function drawWords({ look, words }) {
+  const most = words.map((row) => Math.max(...row.values.map((v) => Math.abs(v ?? 0))) || 1);
+  const head = element(
+    "tr",
+    {},
+    element("th"),
+    ...words.map((row) => element("th", { textContent: row.name })),
+  );
+  const rows = look.tokens.map((token, i) =>
+    element(
+      "tr",
+      { className: i === look.place ? "answer" : "" },
+      element("th", { textContent: token }),
+      ...words.map((row, k) => {
+        const v = row.values[i],
+          bar = element("div", { className: v < 0 ? "minus" : "" });
+        bar.style.width = `${(100 * Math.abs(v ?? 0)) / most[k]}%`;
+        return element(
+          "td",
+          { className: "share", title: v === null ? "" : digits(v) },
+          bar,
+          element("span", { textContent: v === null ? "" : digits(v) }),
+        );
+      }),
+    ),
+  );
+  $("words").replaceChildren(
+    element("caption", {
+      textContent: `by how much each word has lowered the loss; each column asks in another way`,
+    }),
+    head,
+    ...rows,
+  );
+}
