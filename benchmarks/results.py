@@ -116,9 +116,14 @@ def describe_origin(record: Mapping[str, Any]) -> str:
     machine = origin["machine"]
     packages = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
     return (
-        f"{origin['when']}, `{origin['command']}`, {origin['threads']} threads of {machine['cores']} cores, "
+        f"{origin['when']}, `{origin['command']}`, {_counted(origin['threads'], 'thread')} "
+        f"of {_counted(machine['cores'], 'core')}, "
         f"{machine['processor']}, {machine['system']}, Python {machine['python']}, {packages}"
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def describe_origins(cases: Mapping[str, Mapping[str, Any]]) -> str:

@@ -16,6 +16,22 @@ from minibert.threads import set_threads
 
 MODULES = ["layers", "word_vectors"]  # besides the groups of experiments
 PROGRAM = "benchmarks.ablations"
+LIMITS = """\
+## What this scale cannot show
+
+BERT read 3.3 billion words some 40 times. These models have read about 2 million tokens once. They know which
+words are frequent and which stand beside each other, and little more.
+
+- Minimal pairs (BLiMP) are near 50 %, which is chance. So a difference of a point there says nothing.
+- Most of SST-2 can be answered from single words, so a model that knows no more than these does well.
+- Names (WNUT-17) are too rare to be learned from so little text: scores of a few percent are noise.
+- The next sentence takes a share of every step, from the first one on. What it gives may come only after
+  these runs have ended.
+- All sizes have read equally much. A large model is worth more only with more text.
+- All are fine-tuned in the same way. None has the learning rate that would be best for it.
+
+Three seeds tell apart what is further apart than about two standard deviations. The rest is not decided.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +81,7 @@ def write_page(parts: Mapping[str, Any], results: Results) -> Path:
         if cases := results.parts.get(name):
             title = f"## {(part.__doc__ or '').strip().removesuffix('.')}"
             sections += [title, part.section(cases, results.folder), describe_origins(cases)]
-    return results.write_report("Ablations", sections)
+    return results.write_report("Ablations", [*sections, LIMITS.strip()])
 
 
 if __name__ == "__main__":

@@ -200,6 +200,7 @@ def test_a_quick_run_writes_figures_page_and_picture(folder, text, pairs, tmp_pa
     page = (results / "ablations.md").read_text()
     assert "| Judged | 12 of 14 | " in page and "| Small | 2 of 2 | – | – | – | – | – |" in page
     assert "python -m benchmarks.ablations" in page and "### small" in page
+    assert page.rstrip().endswith("The rest is not decided.")
     assert (results / "word_vectors.png").read_bytes().startswith(b"\x89PNG")
 
 
