@@ -78,7 +78,7 @@ def _lens(subject: Subject, found: Pass) -> list[list[dict[str, Any]]]:
             state = model.device.asarray(value[at][None, None])  # (1, 1, H)
             logits, _ = head.forward(state, row)  # (1, V)
             there = replace(found, probabilities=to_numpy(ops.softmax(logits)[0])[0])
-            lens.append(subject.best(there, 5))
+            lens.append(subject.best(there, GUESSES))
     return lens
 
 

@@ -56,10 +56,10 @@ def test_the_guesses_are_those_of_fill_mask(subject):
         -np.log(expected[0][1]), rel=1e-5
     )
     for ours, last in zip(
-        shown["guesses"], shown["lens"][-1], strict=False
+        shown["guesses"], shown["lens"][-1], strict=True
     ):  # the last layer's are the guesses
         assert ours["token"] == last["token"] and ours["p"] == pytest.approx(last["p"], rel=1e-4)
-    assert len(shown["lens"]) == 5
+    assert len(shown["lens"]) == 5 and all(len(best) == 10 for best in shown["lens"])
 
 
 def test_an_answer_of_ones_own(subject):

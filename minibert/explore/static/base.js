@@ -51,6 +51,9 @@ function sized(canvas, width, height) {
   return context;
 }
 
+// Is this the guess that the loss is about?
+const isAnswer = (look, token) => look.measure === `−ln p(${token})`;
+
 // What the page does not hold yet, it asks for; an offline page holds everything (live.js is not part of it).
 const live = typeof startLive === "function" ? startLive() : null;
 

@@ -5,6 +5,7 @@ const river = {
 
   prepare(look) {
     this.look = look;
+    [this.maps, this.dmaps] = [unpack(look.maps), unpack(look.dmaps)];
     const depth = look.maps.shape[0];
     const value = (end) => look.values.find((v) => v.name.endsWith(end));
     this.stages = [{ label: "embeddings", ...value("embeddings") }];
@@ -35,60 +36,71 @@ const river = {
 
   // Streams and links of one direction, on a canvas of their own that is drawn once.
   paint(direction) {
-    const canvas = document.createElement("canvas");
-    const context = sized(canvas, this.width, this.height);
-    const tint = color(direction),
-      forwards = direction === "forward";
-    const lengths = this.stages.map((s) => (forwards ? s.norms : s.dnorms));
-    const most = Math.max(...lengths.flat()) || 1;
-    const thick = (stage, token) => {
-      const share = lengths[stage][token] / most;
-      return (forwards ? share : Math.sqrt(share)) * this.row * 0.62;
-    };
-    const maps = unpack(this.look.maps),
-      dmaps = unpack(this.look.dmaps);
-    const [depth, heads, rows, keys] = maps.shape;
+    const canvas = document.createElement("canvas"),
+      context = sized(canvas, this.width, this.height),
+      tint = color(direction);
     for (let stage = 0; stage + 1 < this.stages.length; stage++) {
-      const [from, to] = [this.x(stage), this.x(stage + 1)],
-        bend = (to - from) * 0.45;
-      for (let token = 0; token < keys; token++) {
-        const [a, b, y] = [thick(stage, token) / 2, thick(stage + 1, token) / 2, this.y(token)];
-        context.beginPath();
-        context.moveTo(from, y - a);
-        context.bezierCurveTo(from + bend, y - a, to - bend, y - b, to, y - b);
-        context.lineTo(to, y + b);
-        context.bezierCurveTo(to - bend, y + b, from + bend, y + a, from, y + a);
-        context.fillStyle = rgba(tint, forwards ? 0.5 : 0.75);
-        context.fill();
-      }
-      if (stage % 2) continue; // only attention moves anything from token to token
-      const layer = stage / 2,
-        links = [];
-      let largest = 0;
-      for (let query = 0; query < Math.min(rows, keys); query++) {
-        for (let key = 0; key < keys; key++) {
-          if (key === query) continue;
-          let weight = 0;
-          for (let head = 0; head < heads; head++) {
-            const at = ((layer * heads + head) * rows + query) * keys + key;
-            weight += forwards ? maps.values[at] / heads : Math.abs(maps.values[at] * dmaps.values[at]);
-          }
-          largest = Math.max(largest, weight);
-          links.push([query, key, weight]);
-        }
-      }
-      for (const [query, key, weight] of links) {
-        const share = weight / (forwards ? 1 : largest || 1);
-        if (share < 0.02) continue;
-        context.beginPath();
-        context.moveTo(from, this.y(key));
-        context.bezierCurveTo(from + bend, this.y(key), to - bend, this.y(query), to, this.y(query));
-        context.strokeStyle = rgba(tint, Math.min(0.9, 0.12 + share));
-        context.lineWidth = 0.4 + 3.5 * share;
-        context.stroke();
-      }
+      this.paintStreams(context, direction, tint, stage);
+      if (stage % 2 === 0) this.paintLinks(context, direction, tint, stage); // only attention moves anything
     }
     return canvas;
+  },
+
+  // The tokens from a stage to the next one: as thick and as bright as their vectors are long.
+  paintStreams(context, direction, tint, stage) {
+    const forwards = direction === "forward",
+      lengths = this.stages.map((s) => (forwards ? s.norms : s.dnorms)),
+      most = Math.max(...lengths.flat()) || 1,
+      [from, to] = [this.x(stage), this.x(stage + 1)],
+      bend = (to - from) * 0.45;
+    this.look.tokens.forEach((_, token) => {
+      const shares = [stage, stage + 1].map((at) => (lengths[at][token] / most) ** (forwards ? 1 : 0.5)),
+        [a, b] = shares.map((share) => share * this.row * 0.31),
+        y = this.y(token),
+        shade = context.createLinearGradient(from, 0, to, 0);
+      shares.forEach((share, end) =>
+        shade.addColorStop(end, rgba(tint, (forwards ? 0.55 : 0.85) * (0.4 + 0.6 * share))),
+      );
+      context.beginPath();
+      context.moveTo(from, y - a);
+      context.bezierCurveTo(from + bend, y - a, to - bend, y - b, to, y - b);
+      context.lineTo(to, y + b);
+      context.bezierCurveTo(to - bend, y + b, from + bend, y + a, from, y + a);
+      context.fillStyle = shade;
+      context.fill();
+    });
+  },
+
+  // The attention of the layer that begins at a stage: weights, or |weight × derivative|, over all heads.
+  paintLinks(context, direction, tint, stage) {
+    const forwards = direction === "forward",
+      { maps, dmaps } = this,
+      [, heads, rows, keys] = maps.shape,
+      [from, to] = [this.x(stage), this.x(stage + 1)],
+      bend = (to - from) * 0.45,
+      links = [];
+    for (let query = 0; query < Math.min(rows, keys); query++) {
+      for (let key = 0; key < keys; key++) {
+        if (key === query) continue;
+        let weight = 0;
+        for (let head = 0; head < heads; head++) {
+          const at = (((stage / 2) * heads + head) * rows + query) * keys + key;
+          weight += forwards ? maps.values[at] / heads : Math.abs(maps.values[at] * dmaps.values[at]);
+        }
+        links.push([query, key, weight]);
+      }
+    }
+    const most = forwards ? 1 : links.reduce((largest, [, , weight]) => Math.max(largest, weight), 0) || 1;
+    for (const [query, key, weight] of links) {
+      const share = weight / most;
+      if (share < 0.02) continue;
+      context.beginPath();
+      context.moveTo(from, this.y(key));
+      context.bezierCurveTo(from + bend, this.y(key), to - bend, this.y(query), to, this.y(query));
+      context.strokeStyle = rgba(tint, Math.min(0.9, 0.12 + share));
+      context.lineWidth = 0.4 + 3.5 * share;
+      context.stroke();
+    }
   },
 
   build() {
@@ -120,6 +132,17 @@ const river = {
     context.font = "13px system-ui, sans-serif";
     context.textBaseline = "middle";
     this.drawInput(context, ink, quiet);
+    this.drawStages(context, quiet);
+    if (time >= 1) this.drawGuesses(context, ink);
+    const stage =
+      time <= 1
+        ? Math.floor(time * (this.stages.length - 1))
+        : Math.ceil((2 - time) * (this.stages.length - 1));
+    $("phase").textContent = `${time <= 1 ? "forwards" : "backwards"}: ${this.stages[stage].label}`;
+  },
+
+  // What each column is, and its shape where there is room.
+  drawStages(context, quiet) {
     context.textAlign = "center";
     context.fillStyle = rgba(quiet, 1);
     const apart = (this.right - this.left) / (this.stages.length - 1);
@@ -128,29 +151,21 @@ const river = {
       else if (i % 2 === 0) context.fillText(`x(${i / 2})`, this.x(i), 14, 2 * apart);
       if (this.wide && (apart > 60 || i % 2 === 0)) context.fillText(stage.shape.join(" × "), this.x(i), 31);
     });
-    if (this.wide) {
-      context.textAlign = "right";
-      context.fillText("guesses", this.width - 4, 14);
-      context.fillText(`of ${look.answers.toLocaleString("en")}`, this.width - 4, 31);
-    }
-    if (time >= 1) {
-      context.textAlign = "left";
-      look.guesses.slice(0, 3).forEach((guess, i) => {
-        context.fillStyle =
-          look.measure === `−ln p(${guess.token})` ? rgba(color("gradient"), 1) : rgba(ink, 1);
-        context.fillText(
-          `${guess.token} ${percent(guess.p)}`,
-          this.right + 10,
-          this.y(look.place ?? 0) + 16 * (i - 1) + (look.place ? 0 : 16),
-          this.width - this.right - 12,
-        );
-      });
-    }
-    const stage =
-      time <= 1
-        ? Math.floor(time * (this.stages.length - 1))
-        : Math.ceil((2 - time) * (this.stages.length - 1));
-    $("phase").textContent = `${time <= 1 ? "forwards" : "backwards"}: ${this.stages[stage].label}`;
+    if (!this.wide || !this.look.answers) return;
+    context.textAlign = "right";
+    context.fillText("guesses", this.width - 4, 14);
+    context.fillText(`of ${this.look.answers.toLocaleString("en")}`, this.width - 4, 31);
+  },
+
+  drawGuesses(context, ink) {
+    const { guesses, place } = this.look,
+      first = this.y(place ?? 0) - (place ? 16 : 0);
+    context.textAlign = "left";
+    guesses.slice(0, 3).forEach(({ token, p }, i) => {
+      context.fillStyle = rgba(isAnswer(this.look, token) ? color("gradient") : ink, 1);
+      const room = this.width - this.right - 12;
+      context.fillText(`${token} ${percent(p)}`, this.right + 10, first + 16 * i, room);
+    });
   },
 
   // From the text to what the model reads: words, their tokens, and the ids of these.
@@ -166,9 +181,9 @@ const river = {
     });
     if (!this.wide) return;
     context.fillStyle = context.strokeStyle = rgba(quiet, 1);
-    [cut.length ? ["word", edge - 86] : [], ["token", edge], ["id", idEdge]].forEach(([told, x]) => {
-      if (told) context.fillText(told, x, 14);
-    });
+    if (cut.length) context.fillText("word", edge - 86, 14);
+    context.fillText("token", edge, 14);
+    context.fillText("id", idEdge, 14);
     ids.forEach((id, i) => context.fillText(id, idEdge, this.y(i)));
     for (const [start, stop, word] of cut) {
       const [from, to] = [this.y(start) - this.row * 0.3, this.y(stop - 1) + this.row * 0.3];

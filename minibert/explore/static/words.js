@@ -8,7 +8,7 @@ function showGuesses(look) {
     bar.style.width = `${(100 * guess.p) / most}%`;
     return element(
       "tr",
-      { className: look.measure === `−ln p(${guess.token})` ? "answer" : "" },
+      { className: isAnswer(look, guess.token) ? "answer" : "" },
       element("td", { textContent: guess.token }),
       element("td", { className: "p", textContent: percent(guess.p) }),
       element("td", { className: "bar" }, bar),
@@ -21,23 +21,25 @@ function showGuesses(look) {
     }),
     ...rows,
   );
-  const lens = look.lens.map((guesses, i) =>
-    element(
-      "tr",
-      {},
-      element("th", { textContent: `x(${i})` }),
-      ...guesses.map((guess) => element("td", { textContent: `${guess.token} ${percent(guess.p)}` })),
-    ),
-  );
-  $("lens").replaceChildren(
-    ...(lens.length
-      ? [
-          element("caption", {
-            textContent: "what the head would guess from each layer's state (logit lens)",
-          }),
-        ]
-      : []),
-    ...lens,
+  showLens(look);
+}
+
+// A column for each layer, so that an answer can be followed from left to right.
+function showLens(look) {
+  const { lens } = look;
+  $("lens").replaceChildren();
+  if (lens.length === 0) return;
+  const names = numbers(lens.length).map((i) => element("th", { textContent: `x(${i})` })),
+    row = (k) =>
+      lens.map((best) => {
+        const { token, p } = best[k];
+        const className = isAnswer(look, token) ? "answer" : "";
+        return element("td", { className, textContent: `${token} ${percent(p)}` });
+      });
+  $("lens").append(
+    element("caption", { textContent: "what the head would guess from each layer's state (logit lens)" }),
+    element("tr", {}, ...names),
+    ...lens[0].map((_, k) => element("tr", {}, ...row(k))),
   );
 }
 
