@@ -77,7 +77,7 @@ def serving(*arguments):
         assert server.stdout
         yield server.stdout.readline().split()[1]
         server.send_signal(signal.SIGINT)
-        assert server.wait(10) == 130
+        assert server.wait(30) == 130
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +96,8 @@ def live(window, address):
 
 
 def wait(browser, condition):
-    """Until it is true, or ten seconds have passed."""
-    WebDriverWait(browser, 10, poll_frequency=0.05).until(lambda _: condition())
+    """Until it is true, or thirty seconds have passed."""
+    WebDriverWait(browser, 30, poll_frequency=0.05).until(lambda _: condition())
 
 
 def choose(browser, name, value):
