@@ -1,4 +1,4 @@
-"""Which words made it so? Several answers that differ, for one pass; none of them is the truth by itself."""
+"""Which words mattered? Several answers that differ, for one pass; none of them is the truth by itself."""
 
 from collections.abc import Collection, Sequence
 
@@ -27,15 +27,6 @@ def rollout(maps: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack(mixed)
 
 
-def attention_gradients(maps: Sequence[np.ndarray], dmaps: Sequence[np.ndarray]) -> np.ndarray:
-    """p · ∂(ln p(answer))/∂p for every weight of attention: (L, A, S, S), from those of the loss.
-
-    It is what the answer's log-probability would lose, to first order, if that weight went to 0 and the
-    others stayed.
-    """
-    return np.stack([-p * dp for p, dp in zip(maps, dmaps, strict=True)])
-
-
 def input_gradients(found: Pass, name: str) -> np.ndarray:
     """Input × gradient, −∂loss/∂x · x, for each token: (S,). ``name`` is that of the embeddings x."""
     return -(found.derivatives[name] * found.values[name]).sum(axis=-1)
@@ -48,15 +39,16 @@ def integrated_gradients(
     name: str,
     nodes: int = NODES,
     some: Collection[int] | None = None,
-) -> tuple[np.ndarray, float]:
+) -> np.ndarray:
     """How ln p(answer) of a pass, minus that of a baseline, is made up: the share of each token (S,).
 
         share of i = (x_i − b_i) · ∫₀¹ ∂ ln p/∂x_i at b + t (x − b) dt
 
     x and b are the embeddings of the sentence and of the baseline. The integral is a sum over the nodes of
-    Gauss and Legendre; with ``some`` of them, only these are added up. Also returns the difference itself;
-    that the shares sum to it is how well the sum stands for the integral. Source: Sundararajan et al. 2017,
-    "Axiomatic Attribution for Deep Networks".
+    Gauss and Legendre; with ``some`` of them, only these are added up. That the shares of all sum to the
+    difference is how well the sum stands for the integral. Only the embeddings change on the way: what an
+    XLNet must not see stays what it is. Source: Sundararajan et al. 2017, "Axiomatic Attribution for Deep
+    Networks".
     """
     below = run(model, baseline, found.question, names=[name], backward=False)
     x, b = found.values[name], below.values[name]  # (S, H)
@@ -68,7 +60,7 @@ def integrated_gradients(
         patch = Patch(name, (), model.device.asarray(between.astype(x.dtype)))
         there = run(model, found.sentence, found.question, changes=[patch], names=[name])
         mean -= weight / 2 * there.derivatives[name]
-    return (mean * (x - b)).sum(axis=-1), below.loss - found.loss
+    return (mean * (x - b)).sum(axis=-1)
 
 
 def leave_one_out(

@@ -16,7 +16,8 @@ from minibert.ops import attention, composites, linear_map, stable_softmax
 class Explanation:
     """What made a value, and what made its derivative.
 
-    ``equation`` is empty where a variant has other layers than BERT; its code is shown all the same.
+    ``equation`` and ``shape`` are empty where a variant has other layers than BERT; its code is shown all the
+    same.
     """
 
     equation: str
@@ -69,17 +70,18 @@ def explain(model: Explored, name: str) -> Explanation:
     if kind in (*INSIDE_ATTENTION, "attention", "intermediate"):
         path = path[:-1]  # what is shown by a module of another name
     owner, step = _module(model, path), _STEPS[kind]
+    names = {id(parameter): known for known, parameter in model.named_parameters()}  # one of a shared layer
     parameters = [
-        ".".join([*path, parameter])
-        for parameter, _ in owner.named_parameters()
-        if step.weights is not None and parameter.startswith(step.weights)
+        names[id(parameter)]
+        for known, parameter in owner.named_parameters()
+        if step.weights is not None and known.startswith(step.weights)
     ]
     if type(owner) in (BertEmbeddings, BertSelfAttention, BertLayer):
-        equation, functions = step.equation, step.operation
+        equation, shape, functions = step.equation, step.shape, step.operation
     else:
-        equation, functions = "", (type(owner).forward, type(owner).backward)
+        equation, shape, functions = "", "", (type(owner).forward, type(owner).backward)
     forward, backward = map(inspect.getsource, functions)
-    return Explanation(equation, step.shape, forward, backward, parameters)
+    return Explanation(equation, shape, forward, backward, parameters)
 
 
 def _module(model: Module, path: list[str]) -> Any:

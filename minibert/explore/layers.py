@@ -49,7 +49,7 @@ def _inside(found: Pass, name: str) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Residual:
-    """What half a layer does to the tokens: after = LayerNorm(before + added).
+    """What a sublayer does to the tokens: after = LayerNorm(before + added).
 
     ``before`` and ``after`` are names of values. ``cosine`` is that of before and added: below 0, something
     is taken back. ``deviation`` is the standard deviation of the sum's features. LayerNorm divides by it, and

@@ -39,14 +39,18 @@ def look(
     subject = subject.about(sentence, place)
     question = subject.ask(sentence, place, answer, changes)
     found = run(subject.model, sentence, question, changes=changes)
+    if not np.isfinite(found.loss):
+        raise UserError("the loss is no number any more; undo the steps that have been taken")
     names = [name for name in found.values if name.endswith("probabilities")]
     maps, dmaps = ([kept[name] for name in names] for kept in (found.values, found.derivatives))
     shown = {
         "tokens": list(sentence.tokens),
         "ids": sentence.input_ids.tolist(),
+        "words": words_in(sentence, subject.tokenizer),
         "cut": cut_words(sentence, subject.tokenizer),
         "place": getattr(question, "place", None),
         "measure": subject.told(found),
+        "answer": getattr(question, "answer", 0),  # the number of the guess that the loss is about
         "loss": found.loss,
         "guesses": subject.best(found, GUESSES),
         "answers": len(subject.names),
@@ -127,12 +131,12 @@ def parameter(subject: Subject, name: str) -> dict[str, Any]:
     value, gradient = (matrix_of(to_numpy(x)) for x in (found.value, found.grad))
     longest = np.argsort(-np.linalg.norm(gradient, axis=1), kind="stable")[:ROWS]
     rows = np.sort(longest)
-    of_words = name.endswith("word_embeddings.weight")
+    tokens = subject.tokenizer.tokens if name.endswith("word_embeddings.weight") else []
     return {
         "name": name,
         "shape": list(found.shape),
         "rows": rows.tolist(),
-        "names": [subject.tokenizer.tokens[i] if of_words else str(i) for i in rows],
+        "names": [tokens[i] if i < len(tokens) else str(i) for i in rows],  # a vocabulary can be padded
         "value": packed(value[rows]),
         "derivative": packed(gradient[rows]),
     }
@@ -169,7 +173,7 @@ def words(
         baseline = hide(baseline, place, tokenizer)
     integrated = np.full(length, np.nan)
     if nodes is None or len(nodes):
-        integrated, _ = integrated_gradients(model, found, baseline, name, some=nodes)
+        integrated = integrated_gradients(model, found, baseline, name, some=nodes)
     rows = {
         "hidden": leave_one_out(model, found, tokenizer, places),
         "input × gradient": input_gradients(found, name)[:length],

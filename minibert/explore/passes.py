@@ -35,8 +35,8 @@ def encode(tokenizer: PretrainedTokenizer, text: str, second: str | None = None)
 
 
 def words_in(sentence: Sentence, tokenizer: PretrainedTokenizer) -> list[int]:
-    """The places of all tokens that can be hidden: all but the special ones."""
-    special = set(tokenizer.special_tokens.values())
+    """The places of all tokens that can be hidden: all but the special ones. An unknown word is a word."""
+    special = set(tokenizer.special_tokens.values()) - {tokenizer.special_tokens["unk_token"]}
     return [place for place, token in enumerate(sentence.tokens) if token not in special]
 
 
@@ -51,6 +51,12 @@ def cut_words(sentence: Sentence, tokenizer: PretrainedTokenizer) -> list[tuple[
         for start, stop in pairwise(starts)
         if stop - start > 1
     ]
+
+
+def last_text(sentence: Sentence, tokenizer: PretrainedTokenizer) -> tuple[int, int]:
+    """Where the last text begins and ends among the tokens: from … to, without its special tokens."""
+    around = np.flatnonzero(np.isin(sentence.input_ids, [tokenizer.cls_id, tokenizer.sep_id])).tolist()
+    return [(a + 1, b) for a, b in pairwise([-1, *around]) if b - a > 1][-1]
 
 
 def hide(sentence: Sentence, place: int, tokenizer: PretrainedTokenizer) -> Sentence:

@@ -1,5 +1,6 @@
 """A model that somebody looks into: what is asked, what is changed, and the pass that came of it."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from minibert.explore.changes import Added, Change, HeadOff, Patch, PinnedWeight
 from minibert.explore.look import look, matrix_of, named_parameter, parameter, tensor, words
 from minibert.explore.passes import Pass, Sentence, encode, hide, run
 from minibert.explore.subjects import Subject
+from minibert.variants.xlnet import XLNetLMHeadModel
 
 STEPS = {"float64": 1e-4, "float32": 1e-2}  # h of numeric derivatives: small, but the loss has to move
 
@@ -98,6 +100,8 @@ class Session:
 
     def step(self, rate: float) -> None:
         """One step of gradient descent on the last loss: value −= rate · gradient, of all parameters."""
+        if not isinstance(rate, int | float) or not math.isfinite(rate):
+            raise UserError(f"the size of the step is {rate!r}; expected a number")
         found = self._last()
         run(self.model, found.sentence, found.question, changes=self._changes, names=[])
         buffers = self.model.buffers
@@ -153,7 +157,8 @@ class Session:
         inside = f"{whole}encoder.layer.{layer}.attention.self."
         if kind == "head":
             return HeadOff(inside + "context", head, config.hidden_size // config.num_attention_heads)
-        query, key = (_number(asked, name, len(sentence)) for name in ("query", "key"))
+        queries = isinstance(self.model, XLNetLMHeadModel)  # a row besides those of the tokens
+        query, key = _number(asked, "query", len(sentence) + queries), _number(asked, "key", len(sentence))
         weight = asked.get("weight")
         if not isinstance(weight, int | float) or not 0 <= weight <= 1:
             raise UserError(f"weight is {weight!r}; expected a number from 0 to 1")

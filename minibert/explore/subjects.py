@@ -13,7 +13,7 @@ import numpy as np
 from minibert.assets import model_folder
 from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.errors import UserError
-from minibert.explore.passes import Pass, Sentence, encode, run
+from minibert.explore.passes import Pass, Sentence, encode, last_text, run
 from minibert.explore.questions import (
     Cosine,
     Explored,
@@ -38,7 +38,7 @@ from minibert.tasks.masked_words import masked_word_head
 from minibert.tasks.registry import TASKS, open_task
 from minibert.tasks.task import TASK_FILE
 from minibert.text import PretrainedTokenizer, open_tokenizer
-from minibert.variants import family, model_class
+from minibert.variants import FAMILIES, family, model_class
 
 LONGEST_SPAN = 30  # tokens
 NEXT_SENTENCE = "cls.seq_relationship.weight"
@@ -65,7 +65,7 @@ class Subject:
     ) -> Question:
         """The question about a place and an answer; by default the usual place, and the likeliest answer.
 
-        Raises UserError for a place or an answer that there is not.
+        Raises UserError for a place or an answer that does not exist.
         """
         place = self.usual_place(sentence) if place is None else place
         if answer is not None:
@@ -75,7 +75,7 @@ class Subject:
         return self.question(place, int(best[: len(self.names)].argmax()))
 
     def about(self, sentence: Sentence, place: int | None) -> "Subject":
-        """Whom a sentence is for: this, unless the model has another head for it."""
+        """Which head a sentence is for: this one, unless the model has another."""
         return self
 
     def usual_place(self, sentence: Sentence) -> int | None:
@@ -102,10 +102,10 @@ class Subject:
         return f"−ln p({self.names[found.question.answer]})"  # type: ignore[attr-defined]
 
     def best(self, found: Pass, count: int) -> list[dict[str, Any]]:
-        """The likeliest answers, best first, each with its probability ``p``."""
+        """The likeliest answers, best first, each with its ``number`` and its probability ``p``."""
         known = found.probabilities[: len(self.names)]
         order = np.argsort(-known, kind="stable")[:count]
-        return [{"token": self.names[i], "p": float(known[i])} for i in order]
+        return [{"token": self.names[i], "number": int(i), "p": float(known[i])} for i in order]
 
 
 class Words(Subject):
@@ -130,7 +130,7 @@ class Words(Subject):
         hidden = np.flatnonzero(sentence.input_ids == self.tokenizer.mask_id)
         if not len(hidden):
             mask = self.tokenizer.special_tokens["mask_token"]
-            text = " ".join(sentence.tokens)
+            text = self.tokenizer.decode(sentence.input_ids.tolist(), skip_special_tokens=True)
             raise UserError(
                 f"no word is hidden in {text!r}; write {mask} in place of one (the text in quotes)"
             )
@@ -142,11 +142,12 @@ class Words(Subject):
         return self._names
 
     def number_of(self, answer: str) -> int:
-        """A token's number, by the token or its text."""
+        """A token's number, by its text, or as the vocabulary writes it. Most places begin a word."""
+        for name in (f" {answer}", answer):
+            if name in self._names:
+                return self._names.index(name)
         if answer in self.tokenizer.vocab:
             return self.tokenizer.vocab[answer]
-        if answer in self._names:
-            return self._names.index(answer)
         raise UserError(f"{answer!r} is not a token of the vocabulary; longer words are cut into pieces")
 
     def question(self, place: int | None, number: int) -> Question:
@@ -156,9 +157,16 @@ class Words(Subject):
 
 
 class Pairs(Subject):
-    """A model that was trained to say whether the second text follows the first one."""
+    """A model that was trained to say whether the second text follows the first one.
 
-    names: Sequence[str] = ("it follows", "it does not")
+    An ALBERT says whether the two are in order: its second text always belongs to the first.
+    """
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What was learned of pairs."""
+        in_order = FAMILIES[self.model.config.model_type].sentence_order
+        return ("they are in order", "they are swapped") if in_order else ("it follows", "it does not")
 
     def question(self, place: int | None, number: int) -> Question:
         """Does it?"""
@@ -188,8 +196,9 @@ class Numbers(Subject):
 
     names: Sequence[str] = ()
 
-    def ask(self, *_: Any, **__: Any) -> Question:
-        """There is only one question."""
+    def ask(self, sentence: Sentence, place: int | None, answer: str | None, *_: Any, **__: Any) -> Question:
+        """There is only one question. Raises UserError for an answer, which cannot be chosen."""
+        refuse_answer(answer)
         return Score()
 
     def told(self, found: Pass) -> str:
@@ -214,12 +223,19 @@ class Spans(Subject):
 
     names: Sequence[str] = ()
 
+    def encode(self, text: str, second: str | None = None) -> Sentence:
+        """The question and the passage. Raises UserError without a passage, or with an empty one."""
+        if second is None or not self.tokenizer.tokenize(second):
+            raise UserError("a question is answered from a passage; give it as the second text")
+        return encode(self.tokenizer, text, second)
+
     def ask(
         self, sentence: Sentence, place: int | None, answer: str | None, changes: Sequence[Observer] = ()
     ) -> Question:
-        """Where does the best answer start and end?"""
+        """Where does the best answer start and end? Raises UserError for an ``answer``: none can be named."""
+        refuse_answer(answer)
         found = run(self.model, sentence, Span(0, 0), changes=changes, names=[], backward=False)
-        return Span(*_spans(found)[0][:2])
+        return Span(*self._spans(found)[0][:2])
 
     def told(self, found: Pass) -> str:
         """The loss is that of both ends."""
@@ -228,20 +244,22 @@ class Spans(Subject):
 
     def best(self, found: Pass, count: int) -> list[dict[str, Any]]:
         """The likeliest spans."""
-        return [{"token": self._text(found, a, b), "p": p} for a, b, p in _spans(found)[:count]]
+        best = enumerate(self._spans(found)[:count])
+        return [{"token": self._text(found, a, b), "number": i, "p": p} for i, (a, b, p) in best]
 
     def _text(self, found: Pass, start: int, end: int) -> str:
         return " ".join(found.sentence.tokens[start : end + 1])
 
-
-def _spans(found: Pass) -> list[tuple[int, int, float]]:
-    """Spans of at most ``LONGEST_SPAN`` tokens, by the product of their ends' probabilities, best first."""
-    start, end = found.probabilities  # (S,) each
-    both = np.triu(start[:, None] * end) * (np.tri(len(end), k=LONGEST_SPAN - 1))
-    order = np.argsort(-both, axis=None, kind="stable")[:100]
-    return [
-        (int(a), int(b), float(both[a, b])) for a, b in zip(*np.unravel_index(order, both.shape), strict=True)
-    ]
+    def _spans(self, found: Pass) -> list[tuple[int, int, float]]:
+        """Spans of at most ``LONGEST_SPAN`` tokens of the passage, by both ends' probability, best first."""
+        first, stop = last_text(found.sentence, self.tokenizer)
+        start, end = found.probabilities[:, first:stop]  # (P,) each
+        both = np.triu(start[:, None] * end) * np.tri(len(end), k=LONGEST_SPAN - 1)
+        order = np.argsort(-both, axis=None, kind="stable")[:100]
+        return [
+            (first + int(a), first + int(b), float(both[a, b]))
+            for a, b in zip(*np.unravel_index(order, both.shape), strict=True)
+        ]
 
 
 class Similar(Subject):
@@ -255,8 +273,9 @@ class Similar(Subject):
             raise UserError("a sentence encoder compares two texts; give a second one")
         return replace(encode(self.tokenizer, text), other=second)
 
-    def ask(self, sentence: Sentence, *_: Any, **__: Any) -> Question:
-        """There is only one question."""
+    def ask(self, sentence: Sentence, place: int | None, answer: str | None, *_: Any, **__: Any) -> Question:
+        """There is only one question. Raises UserError for an answer, which cannot be chosen."""
+        refuse_answer(answer)
         assert isinstance(self.model, SentenceEncoder) and sentence.other is not None
         self.model.eval()
         return Cosine(self.model.forward(**self.tokenizer([sentence.other]))[0].embeddings)
@@ -264,6 +283,12 @@ class Similar(Subject):
     def told(self, found: Pass) -> str:
         """The loss is smallest for the same direction."""
         return "1 − cosine to the second text"
+
+
+def refuse_answer(answer: str | None) -> None:
+    """Raise UserError if somebody names an answer where there are none to choose from."""
+    if answer is not None:
+        raise UserError(f"this model's answer cannot be chosen, but {answer!r} was given; leave it out")
 
 
 SUBJECTS: dict[type, type[Subject]] = {

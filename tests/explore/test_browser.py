@@ -120,6 +120,13 @@ def fits(browser):
     )
 
 
+def ask(browser, typed):
+    browser.execute_script(
+        "document.getElementById('text').value = arguments[0];document.getElementById('ask').requestSubmit()",
+        typed,
+    )
+
+
 def busy(browser):
     """Does it still ask which words made it so?"""
     return browser.execute_script("return document.getElementById('words').ariaBusy !== 'false'")
@@ -174,6 +181,53 @@ def test_the_sum_of_products_is_the_score(browser):
     assert float(total) == pytest.approx(float(score), rel=2e-3)
 
 
+@pytest.mark.parametrize("width", [1000, 1600, 390])
+def test_a_click_opens_the_square_that_is_under_it(browser, width):
+    browser.set_window_size(width, 900)
+    choose(browser, "sentences", 0)
+    choose(browser, "kind", "maps")
+    choose(browser, "form", "matrix")
+    for query, key in ((4, 11), (0, 0), (12, 12)):
+        browser.execute_script(
+            "const canvas = document.querySelector('#heads canvas'), box = canvas.getBoundingClientRect();"
+            "const [query, key] = arguments, drawn = parseFloat(canvas.style.width);"
+            "const size = (drawn - 76) / 13;"
+            "canvas.dispatchEvent(new MouseEvent('click', {"
+            "  clientX: box.left + (74 + size * (key + 0.5)) * box.width / drawn,"
+            "  clientY: box.top + 62 + size * (query + 0.5) }))",
+            query,
+            key,
+        )
+        tokens = browser.execute_script("return river.look.tokens")
+        told = f"{tokens[query]} (the query) attends to {tokens[key]} (the key)"
+        wait(browser, lambda told=told: told in text(browser, "pair"))
+
+
+def test_a_pair_that_comes_late_is_not_shown_below_another_layer(browser):
+    choose(browser, "sentences", 0)
+    browser.execute_script(
+        "const tokens = river.look.tokens; window.late = layers.pair(1, 0, 4, 3, tokens, tokens)"
+        ".then(() => { window.arrived = true; });"
+        "const s = document.getElementById('layer'); s.value = 2; s.dispatchEvent(new Event('change'))"
+    )
+    wait(browser, lambda: browser.execute_script("return window.arrived"))
+    assert "Layer 1" not in text(browser, "pair") and "A row is a query" in text(browser, "pair")
+
+
+def test_a_hand_on_the_slider_stops_the_play(browser):
+    browser.execute_script(
+        "document.getElementById('time').value = 0; document.getElementById('play').click()"
+    )
+    browser.execute_script("const t = document.getElementById('time'); t.value = 900; t.oninput()")
+    assert (
+        browser.execute_script(
+            "return new Promise(done => setTimeout(() => done(document.getElementById('time').value), 200))"
+        )
+        == "900"
+    )
+    assert browser.execute_script("return document.getElementById('play').ariaLabel") == "play the pass"
+
+
 def test_what_one_token_takes_from_another(browser, subject):
     choose(browser, "sentences", 0)
     browser.execute_script("layers.pair(2, 1, 4, 3, river.look.tokens, river.look.tokens)")
@@ -204,8 +258,8 @@ def test_the_pass_plays_forwards_and_backwards(browser):
             "const t = document.getElementById('time'); t.value = arguments[0]; t.oninput()", time
         )
         told.append(text(browser, "phase"))
-    assert told[0] == "forwards: embeddings" and told[2] == "forwards: layer 3"
-    assert told[-1] == "backwards: embeddings" and told[3].startswith("backwards: ")
+    assert told[0] == "forward pass: embeddings" and told[2] == "forward pass: layer 3"
+    assert told[-1] == "backward pass: embeddings" and told[3].startswith("backward pass: ")
 
 
 def test_a_click_on_the_river_opens_the_value_there(browser):
@@ -251,7 +305,7 @@ def test_the_arrow_keys_move_the_slider(browser):
     river = browser.find_element("css selector", "#river")
     at = "return [Number(document.getElementById('time').value), document.getElementById('phase').innerText]"
     river.send_keys("\ue011")  # Home
-    assert browser.execute_script(at) == [0, "forwards: embeddings"]
+    assert browser.execute_script(at) == [0, "forward pass: embeddings"]
     river.send_keys("\ue014" * 10)  # to the right
     assert browser.execute_script(at)[0] == 200
     river.send_keys("\ue012")  # to the left
@@ -387,7 +441,7 @@ def test_every_what_if(live):
     wait(live, lambda: "head 0 off" in text(live, "changes") and loss_of(live) != before)
     without = loss_of(live)
     live.execute_script("layers.pair(2, 1, 4, 3, river.look.tokens, river.look.tokens)")
-    wait(live, lambda: "what if this weight" in text(live, "pair"))
+    wait(live, lambda: "set this weight to" in text(live, "pair"))
     live.execute_script(
         "const s = document.querySelector('#pair input'); s.value = 0.9; s.dispatchEvent(new Event('change'))"
     )
@@ -422,6 +476,12 @@ def test_a_click_on_a_number_shows_its_numeric_derivative(live):
     wait(live, lambda: "numeric" in text(live, "tensor") and "by hand" in text(live, "tensor"))
     by_hand, numeric = re.search(r"by hand (\S+), numeric (\S+)", text(live, "tensor")).groups()
     assert float(by_hand) == pytest.approx(float(numeric), rel=1e-4, abs=1e-9)
+    live.execute_script(  # the mouse trembles: what was told stays
+        "const canvas = document.querySelector('#tensor canvas'), box = canvas.getBoundingClientRect();"
+        "const clientX = box.left + box.width / 2, clientY = box.top + box.height / 2;"
+        "canvas.dispatchEvent(new MouseEvent('mousemove', { clientX, clientY }))"
+    )
+    assert "numeric" in text(live, "tensor")
 
 
 def test_clicks_on_a_token_hide_it_ask_about_it_and_show_it_again(live):
@@ -429,16 +489,67 @@ def test_clicks_on_a_token_hide_it_ask_about_it_and_show_it_again(live):
         live.execute_script(
             "document.getElementById('asked').textContent = '';"
             "const box = document.getElementById('river').getBoundingClientRect();"
-            "river.click({ clientX: box.left + 5, clientY: box.top + river.y(2) })"
+            "river.click({ clientX: box.left + 5, clientY: box.top + river.y(5) })"
         )
         wait(live, lambda: text(live, "asked"))
-        return live.execute_script("return [river.look.tokens[2], river.look.place]")
+        return live.execute_script("return [river.look.tokens[5], river.look.place]")
 
-    assert click() == ["[MASK]", 2]  # the first hidden word is asked about
-    wait(live, lambda: "token 2 hidden" in text(live, "changes"))
-    assert click() == ["[MASK]", 2]
-    assert click() == ["opened", 4]
+    assert click() == ["[MASK]", 4]
+    wait(live, lambda: "token 5 hidden" in text(live, "changes"))
+    assert click() == ["[MASK]", 5]
+    assert click() == ["and", 4]
     assert text(live, "changes") == ""
+
+
+def test_a_special_token_is_asked_about_and_nothing_is_refused(live):
+    live.execute_script(
+        "const box = document.getElementById('river').getBoundingClientRect();"
+        "river.click({ clientX: box.left + 5, clientY: box.top + river.y(0) })"
+    )
+    wait(live, lambda: live.execute_script("return river.look.place") == 0)
+    assert text(live, "trouble") == text(live, "changes") == ""
+
+
+def test_a_text_that_is_refused_changes_nothing(live):
+    live.execute_script("document.querySelector('#heads input').click()")
+    wait(live, lambda: "head 0 off" in text(live, "changes") and not busy(live))
+    assert "without the changes" in text(live, "words")
+    before = loss_of(live)
+    ask(live, "no mask")
+    wait(live, lambda: "no word is hidden in 'no mask'" in text(live, "trouble"))
+    assert "head 0 off" in text(live, "changes") and loss_of(live) == before
+    live.execute_script("document.querySelector('.chip').click()")
+    wait(live, lambda: text(live, "changes") == "" and text(live, "trouble") == "")
+
+
+def test_the_keyboard_hides_a_token_and_opens_a_pair(live):
+    live.execute_script(
+        "const s = document.querySelector('#asked select'); s.focus(); s.value = 2;"
+        "s.dispatchEvent(new Event('change'))"
+    )
+    wait(live, lambda: live.execute_script("return river.look.place") == 2)
+    assert live.execute_script("return document.activeElement.closest('#asked') !== null")
+    live.execute_script("document.querySelector('#asked button').click()")
+    wait(live, lambda: "token 2 hidden" in text(live, "changes"))
+    live.execute_script("document.querySelector('#asked button').click()")
+    wait(live, lambda: text(live, "changes") == "")
+    live.execute_script(
+        "const [head, query, key] = document.querySelectorAll('#pair select');"
+        "[head.value, query.value, key.value] = [1, 4, 2]; document.querySelector('#pair button').click()"
+    )
+    wait(live, lambda: "head 1: [MASK] (the query) attends to opened (the key)" in text(live, "pair"))
+
+
+@pytest.mark.parametrize("rate", ["", "1e200"])
+def test_a_step_that_is_too_long_is_refused(live, rate):
+    before = loss_of(live)
+    live.execute_script(
+        "document.getElementById('rate').value = arguments[0]; document.getElementById('step').click()", rate
+    )
+    wait(live, lambda: re.search("expected a number|no number any more", text(live, "trouble")))
+    live.execute_script("document.getElementById('reset').click()")
+    wait(live, lambda: text(live, "trouble") == "")
+    assert loss_of(live) == before
 
 
 def test_the_question_can_be_about_any_token(live):

@@ -51,8 +51,11 @@ function sized(canvas, width, height) {
   return context;
 }
 
+// What the rows of a value are called: the tokens, and of an XLNet the query besides.
+const rowsOf = ({ tokens }, rows) => [...tokens, ...Array(rows - tokens.length).fill("query")];
+
 // Is this the guess that the loss is about?
-const isAnswer = (look, token) => look.measure === `−ln p(${token})`;
+const isAnswer = (look, guess) => guess.number === look.answer;
 
 // What the page does not hold yet, it asks for; an offline page holds everything (live.js is not part of it).
 const live = typeof startLive === "function" ? startLive() : null;

@@ -1,8 +1,14 @@
 // A layer: every head.
 
 const layers = {
+  turn: 0, // counts what was shown, so that an answer that comes late is not shown elsewhere
+
   show(shown) {
     this.shown = shown;
+    this.turn++;
+    const rollout = $("kind").querySelector('[value="rollout"]');
+    rollout.disabled = !shown.look.rollout; // an XLNet has none
+    if (rollout.disabled && rollout.selected) $("kind").value = "maps";
     const { look } = shown,
       layer = Number($("layer").value),
       kind = $("kind").value;
@@ -11,15 +17,15 @@ const layers = {
       form = $("form").value;
     const [, heads, rows, keys] = maps.shape;
     const names = look.tokens,
-      queries = rows > keys ? [...names, ...Array(rows - keys).fill("query")] : names;
-    const options = { rowNames: queries, columnNames: names, width: 300 };
+      queries = rowsOf(look, rows);
+    const options = { rowNames: queries, columnNames: names, width: 250 };
     $("heads").replaceChildren();
-    const hint =
+    const [hint, more] =
       form === "arcs"
-        ? "Left are the tokens that ask, right those that are looked at. Point at one on the left."
-        : "A row is the token that asks, a column the one that is looked at." +
-          (shown.tensors ? " Choose a square." : "");
-    $("pair").replaceChildren(element("p", { className: "hint", textContent: hint }));
+        ? ["Queries are on the left, keys on the right. Point at a query.", " Open a pair: "]
+        : ["A row is a query, a column a key.", " Click a square, or open a pair: "];
+    const choice = shown.tensors ? [more, ...this.choice(layer, heads, queries, names)] : [];
+    $("pair").replaceChildren(element("p", { className: "hint" }, hint, ...choice));
     const add = (values, caption, more) => {
       const label = `${caption} of layer ${layer}`;
       const figure = element(
@@ -59,23 +65,35 @@ const layers = {
         const lengths = look.written[layer][head],
           longest = lengths.indexOf(Math.max(...lengths));
         figure.lastChild.append(
-          `: adds ${digits(lengths.reduce((a, b) => a + b) / lengths.length)} on average, ${digits(lengths[longest])} to ${queries[longest]}`,
+          `: adds a vector of length ${digits(lengths.reduce((a, b) => a + b) / lengths.length)} on average, at most ${digits(lengths[longest])} (${queries[longest]})`,
         );
       }
       if (live) live.offerOff(figure.lastChild, layer, head);
     }
   },
 
+  // The same as a click on a square, for who uses the keyboard.
+  choice(layer, heads, queries, names) {
+    const list = (label, options) => element("select", { ariaLabel: label }, ...options);
+    const head = list("head", choices(numbers(heads).map((i) => `head ${i}`))),
+      query = list("query", tokenChoices(queries)),
+      key = list("key", tokenChoices(names));
+    const open = () =>
+      this.pair(layer, Number(head.value), Number(query.value), Number(key.value), queries, names);
+    return [head, " ", query, " → ", key, " ", element("button", { textContent: "open", onclick: open })];
+  },
+
   // One weight of attention: where it comes from, and what it brings.
   async pair(layer, head, i, j, queries, names) {
     const { shown } = this,
+      turn = ++this.turn,
       start = shown.look.values
         .find((v) => v.name.endsWith(`layer.${layer}.attention.self.q`))
         .name.slice(0, -1);
     const tensors = await Promise.all(
       ["q", "k", "scores", "probabilities", "v"].map((part) => tensorOf(shown, start + part)),
     );
-    if (shown !== this.shown) return; // another sentence has come meanwhile
+    if (turn !== this.turn) return; // something else has been chosen meanwhile
     const [q, k, s, p, v] = tensors.map((tensor) => unpack(tensor.value));
     const row = (x, token) => {
       const [, tokens, size] = x.shape,
@@ -91,9 +109,9 @@ const layers = {
         {},
         `Layer ${layer}, head ${head}: `,
         element("b", { textContent: queries[i] }),
-        " asks, ",
+        " (the query) attends to ",
         element("b", { textContent: names[j] }),
-        " answers. ",
+        " (the key).",
       ),
       ...this.score(row(q, i), row(k, j), row(s, i)[j], row(p, i)[j], options),
       ...this.taken(row(p, i), (token) => row(v, token), [queries[i], names[j]], j, lengths, options),
@@ -174,8 +192,8 @@ const halves = {
         ),
       ),
     );
-    if (shown !== this.shown) {
-      $("halves-token").replaceChildren(...tokenChoices(look.tokens));
+    if (look.tokens.join() !== this.shown?.look.tokens.join()) {
+      $("halves-token").replaceChildren(...tokenChoices(look.tokens)); // else what was chosen stays chosen
       $("halves-token").value = look.place ?? 0;
     }
     this.shown = shown;

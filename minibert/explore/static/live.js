@@ -1,13 +1,20 @@
 "use strict";
-// With a model behind the page: other sentences, other answers, and what would be if. Loaded before all others.
+// With a model behind the page: other sentences, other answers, and what-ifs. Loaded before all others.
+
+// The server had an answer, and it was no: a person's mistake.
+class Refused extends Error {}
 
 function startLive() {
-  const changes = new Map(); // by what they change, so that a new one replaces the old
-  let { text, second } = data.live,
-    hidden = new Set(),
-    place = null,
-    answer = null,
-    asked = 0;
+  // What the page shows. A draft of another state takes its place when it has been answered.
+  let state = {
+    text: data.live.text,
+    second: data.live.second,
+    hidden: [],
+    place: null,
+    answer: null,
+    changes: new Map(), // by what they change, so that a new one replaces the old
+  };
+  let waiting = Promise.resolve();
 
   async function ask(name, body) {
     const request = {
@@ -16,124 +23,121 @@ function startLive() {
       body: JSON.stringify(body),
     };
     const response = await fetch(`/${name}`, request).catch(() => {
-      throw new Error("minibert explore does not answer any more. Start it again, and open its new address.");
+      throw new Refused(
+        "minibert explore does not answer any more. Start it again, and open its new address.",
+      );
     });
+    if (!response.ok) throw new Error("minibert explore has failed; its terminal says how.");
     const told = await response.json();
-    if (told?.error) throw new Error(told.error);
+    if (told?.error) throw new Refused(told.error);
     return told;
   }
 
-  const fail = (error) => {
+  function fail(error) {
     $("trouble").textContent = error.message;
-  };
+    if (!(error instanceof Refused)) console.error(error);
+  }
 
-  async function look() {
-    const turn = ++asked;
-    try {
-      const seen = await ask("look", {
-        text,
-        second,
-        hidden: [...hidden],
-        place,
-        answer,
-        changes: [...changes.values()].map((c) => c.change),
-      });
-      if (turn !== asked) return; // an answer that nobody waits for any more
-      $("trouble").textContent = "";
-      show({ text, look: seen, tensors: {}, words: null });
-    } catch (error) {
-      fail(error);
-    }
-    list();
+  // One after the other, so that the page always shows the pass that the server holds.
+  function enqueue(work) {
+    waiting = waiting.then(work).catch(fail).then(list);
+    return waiting;
+  }
+
+  // Ask about a state that differs from the one that is shown.
+  const look = (changed) => enqueue(() => update({ ...state, ...changed(state) }));
+
+  async function update(draft) {
+    const { text, second, hidden, place, changes } = draft;
+    const made = [...changes.values()].map(({ change }) => change);
+    const seen = await ask("look", { text, second, hidden, place, answer: draft.answer, changes: made });
+    state = draft;
+    $("trouble").textContent = "";
+    show({ text, look: seen, tensors: {}, words: null });
   }
 
   // The changes that hold, each with a button that takes it back.
   function list() {
-    const remove = (told, undo) =>
-      element("button", {
-        className: "chip",
-        textContent: `${told} ×`,
-        onclick: () => {
-          undo();
-          look();
-        },
-      });
+    const remove = (told, changed) =>
+      element("button", { className: "chip", textContent: `${told} ×`, onclick: () => look(changed) });
     $("changes").replaceChildren(
-      ...[...hidden].map((token) => remove(`token ${token} hidden`, () => hidden.delete(token))),
-      ...[...changes].map(([key, { told }]) => remove(told, () => changes.delete(key))),
+      ...state.hidden.map((token) => remove(`token ${token} hidden`, without(token))),
+      ...[...state.changes].map(([key, { told }]) => remove(told, unchanged(key))),
     );
   }
 
-  function change(key, told, made) {
-    changes.set(key, { told, change: made });
-    look();
-  }
+  const without =
+    (token) =>
+    ({ hidden, place }) => ({
+      hidden: hidden.filter((other) => other !== token),
+      place: place === token ? null : place,
+    });
+  const unchanged =
+    (key) =>
+    ({ changes }) => ({ changes: new Map([...changes].filter(([other]) => other !== key)) });
+  const change = (key, told, made) =>
+    look(({ changes }) => ({ changes: new Map([...changes, [key, { told, change: made }]]) }));
 
   function begin() {
     $("live").hidden = false;
     window.addEventListener("unhandledrejection", (event) => fail(event.reason));
-    $("text").value = text;
-    $("second").value = second ?? "";
+    $("text").value = state.text;
+    $("second").value = state.second ?? "";
     $("ask").onsubmit = (event) => {
       event.preventDefault();
-      if ($("text").value !== text || $("second").value !== (second ?? "")) {
-        hidden.clear();
-        changes.clear();
-        place = null;
-      }
-      text = $("text").value;
-      second = $("second").value || null;
-      answer = $("answer").value || null;
-      look();
+      const [text, second] = [$("text").value, $("second").value || null];
+      const answer = $("answer").value || null;
+      look((old) =>
+        text === old.text && second === old.second
+          ? { answer }
+          : { text, second, answer, hidden: [], place: null, changes: new Map() },
+      );
     };
-    $("step").onclick = async () => {
-      try {
-        await ask("step", { rate: Number($("rate").value) });
-        await look();
-      } catch (error) {
-        fail(error);
-      }
-    };
-    $("reset").onclick = async () => {
-      try {
-        await ask("reset", {});
-        await look();
-      } catch (error) {
-        fail(error);
-      }
-    };
-    look();
+    const act = (name, body) =>
+      enqueue(async () => {
+        await ask(name, body());
+        await update(state);
+      });
+    $("step").onclick = () => act("step", () => ({ rate: $("rate").valueAsNumber }));
+    $("reset").onclick = () => act("reset", () => ({}));
+    look(() => ({}));
   }
 
-  // Clicks on the name of a token hide it, then ask about it, then show it again.
+  // Clicks on the name of a token hide it, then ask about it, then show it again. Some can only be asked about.
   function token(index) {
-    if (!hidden.has(index)) hidden.add(index);
-    else if (place !== index) place = index;
-    else {
-      hidden.delete(index);
-      place = null;
-    }
-    look();
+    look((old) => {
+      const { words, place } = river.look;
+      if (words.includes(index)) return { hidden: [...old.hidden, index] };
+      if (place !== null && place !== index) return { place: index };
+      return without(index)(old);
+    });
   }
 
   // Which token the question is about, hidden or not.
   function placeChoice(seen) {
     const which = element("select", { ariaLabel: "token that is asked about" }, ...tokenChoices(seen.tokens));
     which.value = seen.place;
-    which.onchange = () => {
-      place = Number(which.value);
-      look();
-    };
+    which.onchange = () => look(() => ({ place: Number(which.value) }));
     return which;
+  }
+
+  // The same as a click on the token, for who uses the keyboard.
+  function hideChoice({ words, place }) {
+    const isHidden = state.hidden.includes(place);
+    if (!isHidden && !words.includes(place)) return "";
+    const button = element("button", { textContent: isHidden ? "show it" : "hide it" });
+    button.onclick = () =>
+      look(isHidden ? without(place) : ({ hidden }) => ({ hidden: [...hidden, place], place }));
+    return button;
   }
 
   function offerOff(caption, layer, head) {
     const key = `head ${layer}.${head}`,
-      box = element("input", { type: "checkbox", checked: changes.has(key) });
+      box = element("input", { type: "checkbox", checked: state.changes.has(key) });
     box.onchange = () =>
       box.checked
         ? change(key, `layer ${layer}, head ${head} off`, { kind: "head", layer, head })
-        : (changes.delete(key), look());
+        : look(unchanged(key));
     caption.append(" ", element("label", {}, box, " off"));
   }
 
@@ -145,7 +149,7 @@ function startLive() {
         `layer ${layer}, head ${head}: ${query} → ${key} at ${slider.value}`,
         { kind: "weight", layer, head, query, key, weight: Number(slider.value) },
       );
-    parent.append(element("label", { className: "hint" }, "what if this weight were … ", slider));
+    parent.append(element("label", { className: "hint" }, "set this weight to ", slider));
   }
 
   function patchForm(name, tokens) {
@@ -159,9 +163,9 @@ function startLive() {
     const form = element(
       "form",
       { className: "hint" },
-      "what if token ",
+      "give token ",
       which,
-      " had here the state of the same place in ",
+      " the state that the same place has in ",
       from,
       " ",
       element("button", { textContent: "patch" }),
@@ -201,9 +205,11 @@ function startLive() {
 
   return {
     ask,
+    isChanged: () => state.changes.size > 0,
     begin,
     token,
     placeChoice,
+    hideChoice,
     offerOff,
     offerPin,
     patchForm,

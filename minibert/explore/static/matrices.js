@@ -63,15 +63,18 @@ function heatmap(
     });
   }
   const place = (event) => {
-    const box = canvas.getBoundingClientRect();
+    const box = canvas.getBoundingClientRect(),
+      squeezed = parseFloat(canvas.style.width) / box.width; // where the page is too narrow for it
     const i = Math.floor((event.clientY - box.top - head) / tall),
-      j = Math.floor((event.clientX - box.left - margin) / cell);
+      j = Math.floor(((event.clientX - box.left) * squeezed - margin) / cell);
     return i >= 0 && j >= 0 && i < rows && j < columns ? [i, j] : null;
   };
+  let last = null; // so that what a click has told stays until the mouse is on another square
   if (onHover)
     canvas.addEventListener("mousemove", (event) => {
       const at = place(event);
-      if (at) onHover(...at);
+      if (at && String(at) !== last) onHover(...at);
+      last = String(at);
     });
   if (onClick)
     canvas.addEventListener("click", (event) => {

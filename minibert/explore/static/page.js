@@ -3,19 +3,7 @@
 function show(shown) {
   const { look } = shown,
     [layer, name] = [$("layer").value, $("names").value];
-  const where =
-    look.place === null
-      ? ["The loss is "]
-      : [
-          "At ",
-          live ? live.placeChoice(look) : element("b", { textContent: look.tokens[look.place] }),
-          " the loss is ",
-        ];
-  $("asked").replaceChildren(
-    ...where,
-    element("em", { textContent: look.measure }),
-    ` = ${digits(look.loss)}`,
-  );
+  showQuestion(look);
   $("river").setAttribute(
     "aria-label",
     `${look.tokens.join(" ")}: through ${look.maps.shape[0]} layers, and the gradient back`,
@@ -41,10 +29,29 @@ function show(shown) {
     halves.show(shown);
     values.show(shown);
   };
-  window.onresize = all;
+  let width = window.innerWidth;
+  window.onresize = () => {
+    if (width === window.innerWidth) return; // only a keyboard or a bar has come
+    width = window.innerWidth;
+    all();
+  };
   matchMedia("(prefers-color-scheme: dark)").onchange = all;
   all();
   showWords(shown);
+}
+
+// What the loss is. The list of tokens keeps the focus, so that the keyboard can go on through them.
+function showQuestion(look) {
+  const focused = $("asked").contains(document.activeElement) ? document.activeElement.tagName : null;
+  const place = live
+    ? [live.placeChoice(look), " ", live.hideChoice(look)]
+    : [element("b", { textContent: look.tokens[look.place] })];
+  $("asked").replaceChildren(
+    ...(look.place === null ? ["The loss is "] : ["At ", ...place, " the loss is "]),
+    element("em", { textContent: look.measure }),
+    ` = ${digits(look.loss)}`,
+  );
+  if (focused) $("asked").querySelector(focused)?.focus();
 }
 
 // Attention alone: one section, and no question.
@@ -63,39 +70,46 @@ function showAttention(look) {
 }
 
 let playing = null;
+
+function stop() {
+  cancelAnimationFrame(playing);
+  playing = null;
+  $("play").textContent = "▶";
+  $("play").ariaLabel = "play the pass";
+}
+
 function play() {
-  if (playing) {
-    cancelAnimationFrame(playing);
-    playing = null;
-    $("play").textContent = "▶";
-    return;
-  }
+  if (playing) return stop();
   const slider = $("time"),
     start = performance.now(),
     from = Number(slider.value) >= 1000 ? 0 : Number(slider.value);
   $("play").textContent = "❚❚";
+  $("play").ariaLabel = "pause";
   const step = (now) => {
     slider.value = Math.min(1000, from + (now - start) / 8);
     river.draw();
     if (Number(slider.value) < 1000) playing = requestAnimationFrame(step);
-    else {
-      playing = null;
-      $("play").textContent = "▶";
-    }
+    else stop();
   };
   playing = requestAnimationFrame(step);
 }
 
+// To a place of the pass; it plays no further by itself.
+function moveTo(time) {
+  if (playing) stop();
+  $("time").value = time;
+  river.draw();
+}
+
 $("about").textContent = data.about;
-$("time").oninput = () => river.draw();
+$("time").oninput = () => moveTo($("time").value);
 $("play").onclick = play;
 $("river").onclick = (event) => river.click(event);
 $("river").onkeydown = (event) => {
   const by = { ArrowRight: 20, ArrowLeft: -20, Home: -1000, End: 1000 }[event.key];
   if (by === undefined) return;
   event.preventDefault();
-  $("time").value = Number($("time").value) + by;
-  river.draw();
+  moveTo(Number($("time").value) + by);
 };
 if (live) live.begin();
 else if (data.attention) showAttention(data.attention);

@@ -6,6 +6,7 @@ const river = {
   prepare(look) {
     this.look = look;
     [this.maps, this.dmaps] = [unpack(look.maps), unpack(look.dmaps)];
+    this.rows = this.maps.shape[2]; // of an XLNet one more than there are tokens
     const depth = look.maps.shape[0];
     const value = (end) => look.values.find((v) => v.name.endsWith(end));
     this.stages = [{ label: "embeddings", ...value("embeddings") }];
@@ -16,15 +17,14 @@ const river = {
   },
 
   layout() {
-    const width = $("river").clientWidth,
-      tokens = this.look.tokens.length;
-    this.row = Math.max(17, Math.min(30, 520 / tokens));
+    const width = $("river").clientWidth;
+    this.row = Math.max(17, Math.min(30, 520 / this.rows));
     this.wide = width > 760; // then there is room for words and ids beside the tokens, and for shapes
     this.left = this.wide ? (this.look.cut.length ? 246 : 176) : Math.min(120, width * 0.16);
     this.right = width - Math.min(130, width * 0.18);
     this.top = this.wide ? 50 : 34;
     this.width = width;
-    this.height = this.top + this.row * tokens + 10;
+    this.height = this.top + this.row * this.rows + 10;
   },
 
   x(stage) {
@@ -53,7 +53,7 @@ const river = {
       most = Math.max(...lengths.flat()) || 1,
       [from, to] = [this.x(stage), this.x(stage + 1)],
       bend = (to - from) * 0.45;
-    this.look.tokens.forEach((_, token) => {
+    numbers(this.rows).forEach((token) => {
       const shares = [stage, stage + 1].map((at) => (lengths[at][token] / most) ** (forwards ? 1 : 0.5)),
         [a, b] = shares.map((share) => share * this.row * 0.31),
         y = this.y(token),
@@ -79,7 +79,7 @@ const river = {
       [from, to] = [this.x(stage), this.x(stage + 1)],
       bend = (to - from) * 0.45,
       links = [];
-    for (let query = 0; query < Math.min(rows, keys); query++) {
+    for (let query = 0; query < rows; query++) {
       for (let key = 0; key < keys; key++) {
         if (key === query) continue;
         let weight = 0;
@@ -138,7 +138,8 @@ const river = {
       time <= 1
         ? Math.floor(time * (this.stages.length - 1))
         : Math.ceil((2 - time) * (this.stages.length - 1));
-    $("phase").textContent = `${time <= 1 ? "forwards" : "backwards"}: ${this.stages[stage].label}`;
+    $("phase").textContent = `${time <= 1 ? "forward" : "backward"} pass: ${this.stages[stage].label}`;
+    $("time").setAttribute("aria-valuetext", $("phase").textContent);
   },
 
   // What each column is, and its shape where there is room.
@@ -158,24 +159,25 @@ const river = {
   },
 
   drawGuesses(context, ink) {
-    const { guesses, place } = this.look,
-      first = this.y(place ?? 0) - (place ? 16 : 0);
+    const { guesses, tokens, place } = this.look,
+      end = this.rows > tokens.length ? tokens.length : (place ?? 0), // an XLNet is asked by its query
+      first = this.y(end) - (end ? 16 : 0);
     context.textAlign = "left";
-    guesses.slice(0, 3).forEach(({ token, p }, i) => {
-      context.fillStyle = rgba(isAnswer(this.look, token) ? color("gradient") : ink, 1);
+    guesses.slice(0, 3).forEach((guess, i) => {
+      context.fillStyle = rgba(isAnswer(this.look, guess) ? color("gradient") : ink, 1);
       const room = this.width - this.right - 12;
-      context.fillText(`${token} ${percent(p)}`, this.right + 10, first + 16 * i, room);
+      context.fillText(`${guess.token} ${percent(guess.p)}`, this.right + 10, first + 16 * i, room);
     });
   },
 
   // From the text to what the model reads: words, their tokens, and the ids of these.
   drawInput(context, ink, quiet) {
-    const { tokens, ids, cut, place } = this.look,
+    const { ids, cut, place } = this.look,
       edge = this.wide ? this.left - 98 : this.left - 10,
       idEdge = this.left - 50,
       room = this.wide ? 74 : this.left - 14;
     context.textAlign = "right";
-    tokens.forEach((token, i) => {
+    rowsOf(this.look, this.rows).forEach((token, i) => {
       context.fillStyle = rgba(i === place ? color("forward") : ink, 1);
       context.fillText(token, edge, this.y(i), room);
     });

@@ -16,8 +16,8 @@ const values = {
       from = Number($("part").value) * rows * columns;
     const cut = (x) => x.values.subarray(from, from + rows * columns),
       tokens = shown.look.tokens;
-    const rowNames = isValue ? [...tokens, ...Array(rows - tokens.length).fill("query")] : tensor.names;
-    const columnNames = isValue && columns === tokens.length ? tokens : null;
+    const rowNames = isValue ? rowsOf(shown.look, rows) : tensor.names;
+    const columnNames = isValue && /\.(scores|probabilities)$/.test(name) ? tokens : null;
     const hint = live ? "Point at a number. Click it for its numeric derivative." : "Point at a number.";
     const note = element("p", { className: "hint number", textContent: hint });
     const onHover = (i, j) => {
@@ -68,14 +68,17 @@ const values = {
       element("span", { className: "equation", textContent: tensor.equation }),
       element("span", {
         className: "hint",
-        textContent: `   ${tensor.letters} = ${value.shape.join(" × ")}`,
+        textContent: `   ${tensor.letters ? `${tensor.letters} = ` : ""}${value.shape.join(" × ")}`,
       }),
     );
     const below = [
       ...(flat ? [this.largest(value, derivative, tokens, place ?? 0)] : []),
       ...(live && flat ? [live.patchForm(name, tokens)] : []),
       ...(tensor.parameters.length ? [parameterList(tensor.parameters)] : []),
-      element("p", { className: "hint", textContent: "The code that computed both:" }),
+      element("p", {
+        className: "hint",
+        textContent: "The code that computed the value and its derivative:",
+      }),
       element(
         "div",
         { className: "two" },

@@ -8,7 +8,7 @@ function showGuesses(look) {
     bar.style.width = `${(100 * guess.p) / most}%`;
     return element(
       "tr",
-      { className: isAnswer(look, guess.token) ? "answer" : "" },
+      { className: isAnswer(look, guess) ? "answer" : "" },
       element("td", { textContent: guess.token }),
       element("td", { className: "p", textContent: percent(guess.p) }),
       element("td", { className: "bar" }, bar),
@@ -32,9 +32,8 @@ function showLens(look) {
   const names = numbers(lens.length).map((i) => element("th", { textContent: `x(${i})` })),
     row = (k) =>
       lens.map((best) => {
-        const { token, p } = best[k];
-        const className = isAnswer(look, token) ? "answer" : "";
-        return element("td", { className, textContent: `${token} ${percent(p)}` });
+        const className = isAnswer(look, best[k]) ? "answer" : "";
+        return element("td", { className, textContent: `${best[k].token} ${percent(best[k].p)}` });
       });
   $("lens").append(
     element("caption", { textContent: "what the head would guess from each layer's state (logit lens)" }),
@@ -45,9 +44,13 @@ function showLens(look) {
 
 async function showWords(shown) {
   $("words").ariaBusy = "true";
-  if (shown.words) drawWords(shown);
-  else await askForWords(shown);
-  if (shown === layers.shown) $("words").ariaBusy = "false";
+  $("words").replaceChildren();
+  try {
+    if (shown.words) drawWords(shown);
+    else await askForWords(shown);
+  } finally {
+    if (shown === layers.shown) $("words").ariaBusy = "false";
+  }
 }
 
 // A few passes of the model at a time: for the nodes of the integral, then for each word that is hidden.
@@ -100,7 +103,9 @@ function drawWords({ look, words }) {
   );
   $("words").replaceChildren(
     element("caption", {
-      textContent: `by how much each word has lowered the loss; each column asks in another way`,
+      textContent:
+        "by how much each word has lowered the loss, measured in three ways" +
+        (live?.isChanged() ? ", without the changes" : ""),
     }),
     head,
     ...rows,
