@@ -75,9 +75,12 @@ def serving(*arguments):
     command = [sys.executable, "-m", "minibert", "explore", *arguments, "--no-browser", "--device", "cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
-        yield server.stdout.readline().split()[1]
-        server.send_signal(signal.SIGINT)
-        assert server.wait(30) == 130
+        try:
+            yield server.stdout.readline().split()[1]
+            server.send_signal(signal.SIGINT)
+            assert server.wait(30) == 130
+        finally:
+            server.kill()  # whatever has gone wrong, or the tests would wait for it for ever
 
 
 @pytest.fixture(scope="module")
