@@ -20,11 +20,11 @@ const layers = {
       queries = rowsOf(look, rows);
     const options = { rowNames: queries, columnNames: names, width: 250 };
     $("heads").replaceChildren();
-    const [hint, more] =
+    const [hint, before] =
       form === "arcs"
         ? ["Queries are on the left, keys on the right. Point at a query.", " Open a pair: "]
         : ["A row is a query, a column a key.", " Click a square, or open a pair: "];
-    const choice = shown.tensors ? [more, ...this.choice(layer, heads, queries, names)] : [];
+    const choice = shown.tensors ? [before, ...this.choice(layer, heads, queries, names)] : [];
     $("pair").replaceChildren(element("p", { className: "hint" }, hint, ...choice));
     const add = (values, caption, more) => {
       const label = `${caption} of layer ${layer}`;
@@ -37,9 +37,9 @@ const layers = {
       $("heads").append(figure);
       return figure;
     };
+    const size = rows * keys;
     if (kind === "rollout") {
-      const mixed = unpack(look.rollout),
-        size = rows * keys;
+      const mixed = unpack(look.rollout);
       add(
         mixed.values.subarray(layer * size, (layer + 1) * size),
         `tokens in tokens, up to layer ${layer}`,
@@ -47,7 +47,6 @@ const layers = {
       );
       return;
     }
-    const size = rows * keys;
     const most = { maps: 1, taken: look.offered && Math.max(...look.offered[layer].flat()) }[kind] ?? null;
     for (let head = 0; head < heads; head++) {
       const from = (layer * heads + head) * size;

@@ -38,19 +38,19 @@ const river = {
   paint(direction) {
     const canvas = document.createElement("canvas"),
       context = sized(canvas, this.width, this.height),
-      tint = color(direction);
+      tint = color(direction),
+      lengths = this.stages.map((stage) => (direction === "forward" ? stage.norms : stage.dnorms)),
+      most = Math.max(...lengths.flat()) || 1;
     for (let stage = 0; stage + 1 < this.stages.length; stage++) {
-      this.paintStreams(context, direction, tint, stage);
+      this.paintStreams(context, direction, tint, stage, lengths, most);
       if (stage % 2 === 0) this.paintLinks(context, direction, tint, stage); // only attention moves anything
     }
     return canvas;
   },
 
   // The tokens from a stage to the next one: as thick and as bright as their vectors are long.
-  paintStreams(context, direction, tint, stage) {
+  paintStreams(context, direction, tint, stage, lengths, most) {
     const forwards = direction === "forward",
-      lengths = this.stages.map((s) => (forwards ? s.norms : s.dnorms)),
-      most = Math.max(...lengths.flat()) || 1,
       [from, to] = [this.x(stage), this.x(stage + 1)],
       bend = (to - from) * 0.45;
     numbers(this.rows).forEach((token) => {
