@@ -32,6 +32,7 @@ class Session:
         self.model, self.tokenizer = model, subject.tokenizer
         self._first = model.buffers.value.copy()  # before any step
         self._found: Pass | None = None
+        self._plain: Pass | None = None  # the last pass without its changes, once it has been asked for
         self._changes: list[Change] = []
 
     def look(
@@ -57,7 +58,7 @@ class Session:
             sentence = hide(sentence, token, self.tokenizer)
         made = [self._change(change, sentence) for change in changes]
         shown, self._found = look(self.subject, sentence, place=place, answer=answer, changes=made)
-        self._changes = made
+        self._changes, self._plain = made, None
         return shown
 
     def tensor(self, name: str) -> dict[str, Any]:
@@ -141,7 +142,9 @@ class Session:
 
     def _unchanged(self) -> Pass:
         found = self._last()
-        return run(self.model, found.sentence, found.question) if self._changes else found
+        if self._plain is None:
+            self._plain = run(self.model, found.sentence, found.question) if self._changes else found
+        return self._plain
 
     def _change(self, asked: Mapping[str, Any], sentence: Sentence) -> Change:
         kind, config = asked.get("kind"), self.model.config

@@ -16,6 +16,7 @@ from minibert.explore.layers import residuals
 from minibert.explore.look import look, words
 from minibert.explore.page import page
 from minibert.explore.subjects import open_subject
+from minibert.heads import BertForSequenceClassification
 from minibert.text import BertTokenizer
 
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.wait", reason="needs Selenium").WebDriverWait
@@ -395,6 +396,22 @@ def test_the_longest_text_that_a_bert_reads(window, tmp_path):
         wait(window, lambda: text(window, "asked"))
         assert window.execute_script("return river.look.tokens.length") == 512
         assert text(window, "trouble") == "" and window.get_log("browser") == []
+        leave(window)
+
+
+def test_an_answer_is_asked_for_where_there_are_some_to_choose_from(window, live, tmp_path):
+    shown = "return document.getElementById('answer').checkVisibility()"
+    assert window.execute_script(shown)
+    tokenizer = BertTokenizer.from_pretrained("mini")
+    sizes = {"hidden_size": 16, "num_attention_heads": 1, "intermediate_size": 32, "num_labels": 1}
+    config = BertConfig.preset("tiny", vocab_size=len(tokenizer), **sizes)
+    BertForSequenceClassification(config, seed=1).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with serving("it is a fine film", "--model", str(tmp_path)) as found:
+        window.get(found)
+        wait(window, lambda: text(window, "asked") and not busy(window))
+        assert "the number that it gives" in text(window, "asked")
+        assert not window.execute_script(shown)
         leave(window)
 
 

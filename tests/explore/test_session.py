@@ -6,6 +6,7 @@ from packed_arrays import unpacked
 
 from minibert.errors import UserError
 from minibert.explore.look import packed
+from minibert.explore.passes import run
 from minibert.explore.session import Session
 from minibert.explore.subjects import open_subject
 from minibert.tasks import next_sentence_probability
@@ -167,6 +168,21 @@ def test_the_words_are_those_of_the_unchanged_pass(session):
     session.look(TEXT, answer="paris", changes=[HEAD])
     assert session.words() == plain
     assert [row["name"] for row in plain] == ["hidden", "input × gradient", "integrated gradients"]
+
+
+def test_the_unchanged_pass_is_made_once_for_all_parts(session, monkeypatch):
+    session.look(TEXT, answer="paris", changes=[HEAD])
+    made = []
+    monkeypatch.setattr("minibert.explore.session.run", lambda *given: made.append(given) or run(*given))
+    for places in ([], [4], [5]):
+        session.words(places=places, nodes=[])
+    assert len(made) == 1
+    session.look(TEXT, answer="rome", changes=[HEAD])
+    session.words(places=[], nodes=[])
+    assert [question.answer for _, _, question in made] == [
+        session.tokenizer.vocab["paris"],
+        session.tokenizer.vocab["rome"],
+    ]
 
 
 def test_the_words_in_parts(session):

@@ -53,6 +53,7 @@ function startLive() {
     const seen = await ask("look", { text, second, hidden, place, answer: draft.answer, changes: made });
     state = draft;
     $("trouble").textContent = "";
+    $("answer").parentElement.hidden = !seen.answers; // a number or a span cannot be named
     show({ text, look: seen, tensors: {}, words: null });
   }
 

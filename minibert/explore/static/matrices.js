@@ -33,18 +33,29 @@ function heatmap(
   const cell = columnNames ? Math.min(26, space / columns) : space / columns;
   const tall = columnNames ? cell : Math.max(4, Math.min(18, 420 / rows));
   const [canvas, context] = picture(margin + cell * columns + 2, head + tall * rows + 2, label);
-  const limit = most || peak(values);
+  const grid = { rows, columns, margin, head, cell, tall };
+  fillSquares(context, grid, values, most || peak(values) || 1);
+  writeNames(context, grid, rowNames, columnNames);
+  listen(canvas, grid, onHover, onClick);
+  return canvas;
+}
+
+function fillSquares(context, { rows, columns, margin, head, cell, tall }, values, most) {
   const plus = color("forward"),
     minus = color("gradient");
   for (let i = 0; i < rows; i++) {
     for (let j = 0; j < columns; j++) {
       const v = values[i * columns + j];
-      context.fillStyle = rgba(v < 0 ? minus : plus, Math.min(1, Math.abs(v) / (limit || 1)));
+      context.fillStyle = rgba(v < 0 ? minus : plus, Math.min(1, Math.abs(v) / most));
       context.fillRect(margin + j * cell, head + i * tall, cell + 0.5, tall + 0.5);
     }
   }
   context.strokeStyle = rgba(color("line"), 1);
   context.strokeRect(margin, head, cell * columns, tall * rows);
+}
+
+// Names of the rows on the left, and of the columns above, turned. Where squares are too small for them, none.
+function writeNames(context, { margin, head, cell, tall }, rowNames, columnNames) {
   context.fillStyle = rgba(color("quiet"), 1);
   context.font = `${Math.max(8, Math.min(12, (columnNames ? cell : tall) * 0.8))}px system-ui, sans-serif`;
   context.textBaseline = "middle";
@@ -62,6 +73,10 @@ function heatmap(
       context.restore();
     });
   }
+}
+
+// Which square the mouse is on, and which one was clicked.
+function listen(canvas, { rows, columns, margin, head, cell, tall }, onHover, onClick) {
   const place = (event) => {
     const box = canvas.getBoundingClientRect(),
       squeezed = parseFloat(canvas.style.width) / box.width; // where the page is too narrow for it
@@ -81,7 +96,6 @@ function heatmap(
       const at = place(event);
       if (at) onClick(...at);
     });
-  return canvas;
 }
 
 // The same as lines, from the tokens that ask on the left to those that are looked at on the right.

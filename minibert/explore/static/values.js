@@ -10,45 +10,45 @@ const values = {
     if (shown !== this.shown || name !== $("names").value) return; // something else has been chosen meanwhile
     const value = unpack(tensor.value),
       derivative = unpack(tensor.derivative);
-    const parts = value.shape.length === 3 ? value.shape[0] : 1;
-    this.offerParts(name, parts);
-    const [rows, columns] = value.shape.slice(-2),
-      from = Number($("part").value) * rows * columns;
-    const cut = (x) => x.values.subarray(from, from + rows * columns),
-      tokens = shown.look.tokens;
-    const rowNames = isValue ? rowsOf(shown.look, rows) : tensor.names;
-    const columnNames = isValue && /\.(scores|probabilities)$/.test(name) ? tokens : null;
+    this.offerParts(name, value.shape.length === 3 ? value.shape[0] : 1);
     const hint = live ? "Point at a number. Click it for its numeric derivative." : "Point at a number.";
     const note = element("p", { className: "hint number", textContent: hint });
-    const onHover = (i, j) => {
-      const at = from + i * columns + j;
-      note.textContent = `[${rowNames[i]}, ${columnNames?.[j] ?? j}]: value ${digits(value.values[at])}, ∂loss/∂value ${digits(derivative.values[at])}`;
-    };
-    const row = (i) => (isValue ? i : tensor.rows[i]);
-    const index = (i, j) => (value.shape.length === 3 ? [Number($("part").value), i, j] : [row(i), j]);
-    const onClick = live ? (i, j) => live.derivative(note, name, index(i, j)) : null;
-    const width = Math.max(260, Math.min(640, ($("tensor").clientWidth - 30) / 2));
-    const options = { rowNames, columnNames, onHover, onClick, width };
-    const maps = [
-      [isValue ? "value" : "parameter", value],
-      [isValue ? "its derivative" : "its gradient", derivative],
-    ].map(([label, x]) =>
-      element(
-        "figure",
-        {},
-        heatmap(cut(x), rows, columns, { ...options, label: `${name}: ${label}` }),
-        element("figcaption", { textContent: label }),
-      ),
-    );
     const more = isValue
       ? this.about(shown, name, tensor, value, derivative)
-      : { above: parameterNote(tensor, rows), below: [] };
+      : { above: parameterNote(tensor, value.shape[0]), below: [] };
+    const maps = this.maps(shown, name, tensor, value, derivative, note);
     $("tensor").replaceChildren(
       more.above,
       note,
       element("div", { className: "two" }, ...maps),
       ...more.below,
     );
+  },
+
+  // The value and its derivative as squares, of one head if it has heads. What the mouse finds goes into the note.
+  maps(shown, name, tensor, value, derivative, note) {
+    const isValue = !tensor.rows, // a parameter says which of its rows are shown
+      [rows, columns] = value.shape.slice(-2),
+      part = Number($("part").value),
+      from = part * rows * columns;
+    const rowNames = isValue ? rowsOf(shown.look, rows) : tensor.names;
+    const columnNames = isValue && /\.(scores|probabilities)$/.test(name) ? shown.look.tokens : null;
+    const onHover = (i, j) => {
+      const at = from + i * columns + j;
+      note.textContent = `[${rowNames[i]}, ${columnNames?.[j] ?? j}]: value ${digits(value.values[at])}, ∂loss/∂value ${digits(derivative.values[at])}`;
+    };
+    const index = (i, j) => (value.shape.length === 3 ? [part, i, j] : [isValue ? i : tensor.rows[i], j]);
+    const onClick = live ? (i, j) => live.derivative(note, name, index(i, j)) : null;
+    const width = Math.max(260, Math.min(640, ($("tensor").clientWidth - 30) / 2));
+    const options = { rowNames, columnNames, onHover, onClick, width };
+    const figure = (label, x) => {
+      const cut = x.values.subarray(from, from + rows * columns);
+      const squares = heatmap(cut, rows, columns, { ...options, label: `${name}: ${label}` });
+      return element("figure", {}, squares, element("figcaption", { textContent: label }));
+    };
+    return isValue
+      ? [figure("value", value), figure("its derivative", derivative)]
+      : [figure("parameter", value), figure("its gradient", derivative)];
   },
 
   offerParts(name, parts) {
