@@ -120,7 +120,7 @@ def picture(page: Page) -> None:
         "const clientX = box.left + 74 + 26 * 2.5, clientY = box.top + 62 + 26 * 4.5;"
         "canvas.dispatchEvent(new MouseEvent('click', { clientX, clientY }))"
     )
-    page.wait("document.getElementById('tensor').innerText.includes('numeric')")
+    page.wait("document.getElementById('tensor').innerText.includes('by hand')")
     page.save("tensor", "value")
 
 
