@@ -97,7 +97,9 @@ class Group:
             settings = settings.replace(steps=self._steps(settings))
         if not (settings.folder / "final").is_dir():
             resume = any(settings.folder.glob("checkpoint-*"))
-            pretrain(settings.replace(resume=resume), track.held_out if _fits(settings, track) else None)
+            fits = _fits(settings, track)
+            held_out = track.held_out_of(settings.max_seq_length) if fits else None
+            pretrain(settings.replace(resume=resume), held_out)
         made = read_json(settings.folder / "config.json", "file of settings")
         settings.with_sizes().replace(resume=True, precision=made["precision"]).check_resumes(made)
         results = read_json(settings.folder / "results.json", "file that a finished run leaves")

@@ -41,6 +41,10 @@ class Track:
     held_out: list[dict[str, np.ndarray]]
     passes: int
 
+    def held_out_of(self, length: int) -> list[dict[str, np.ndarray]]:
+        """The held-out text in sequences of another length, for runs that learn no further positions."""
+        return _held_out(self.settings, self.tokenizer, self.prepared, length)
+
 
 def open_track(name: str, folder: Path) -> Track:
     """Prepare the text of a track in a folder, and check that it is what all records were made with.

@@ -46,7 +46,7 @@ def track(tmp_path, monkeypatch):
         corpus=(str(tmp_path / "corpus.txt"),), held_out_seed=0, prepared=str(tmp_path / "prepared")
     )
     tokenizer, prepared = prepare(settings)
-    single = settings.replace(nsp=False, max_seq_length=32, batch_size=4)
+    single = settings.replace(nsp=False, max_seq_length=64, batch_size=4)
     batches = evaluation_batches(single, tokenizer, prepared)
     track = tracks.Track("docs", settings, tokenizer, prepared, batches, 3)
     monkeypatch.setattr(experiments, "open_track", lambda name, folder: track)
@@ -63,7 +63,16 @@ def test_runs_are_made_once_and_the_page_tells_of_all(track, tmp_path, monkeypat
     monkeypatch.setattr(experiments, "score", score)
     flags = ["objective", "--quick", "--threads", "1", "--track", "docs", "--seeds", "0", "1"]
     places = ["--folder", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    read = []
+
+    def pretrain(settings, held_out):
+        read.append((settings.max_seq_length, held_out and held_out[0]["input_ids"].shape[1]))
+        return real(settings, held_out)
+
+    real = experiments.pretrain
+    monkeypatch.setattr(experiments, "pretrain", pretrain)
     assert main([*flags, *places]) == 0
+    assert set(read) == {(32, 32), (32, None)}  # no further positions than were learned; None: the run's own
     assert len(asked) == 3 * 2 * 4 and ("sst2", "objective-no-nsp-1") in asked
     page = (tmp_path / "results" / "ablations.md").read_text()
     assert "## The next sentence, and both sides of a word" in page and "Devlin et al. 2019, table 5" in page

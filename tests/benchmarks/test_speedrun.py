@@ -12,6 +12,7 @@ from benchmarks.speedrun import tracks
 from benchmarks.speedrun.page import write_page
 from benchmarks.speedrun.timing import measure
 from minibert.errors import UserError
+from minibert.settings import read_settings
 from minibert.tasks import prepare
 from minibert.tasks.held_out import evaluation_batches
 from minibert.tasks.pretraining_settings import PretrainSettings
@@ -29,11 +30,14 @@ SMALL = {
 
 
 def test_every_record_has_settings_that_exist_and_a_reason():
-    names = set()
+    names, about = set(), read_settings(tracks.TRACKS_FILE)
     for track, record in speedrun.read_records():
         assert (track, record["name"]) not in names
         names.add((track, record["name"]))
-        assert PretrainSettings.from_dict(record["settings"]).steps > 0
+        settings = PretrainSettings.from_dict(record["settings"])
+        assert settings.steps > 0
+        longest = max(settings.max_seq_length, settings.long_seq_length or 0)
+        assert longest >= about[track]["sequence_length"], f"{record['name']} does not learn all positions"
         assert record["why"].endswith(".")
     assert {track for track, _ in names} <= {"docs", "10m"}
 
