@@ -16,7 +16,7 @@ order one, ids that occur twice, padding.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -72,7 +72,8 @@ class Exercise:
     ``outputs`` names what it returns: one thing, or a tuple of so many. ``make_trials`` draws the calls.
     ``reference`` is the library's own function, or, where the library has none, the solution; ``independent``
     says in a word where the trials' independent outputs come from. ``hints`` are for answers that match no
-    registered mistake. ``bound`` is on the relative error from the reference: tight, as both compute in
+    registered mistake. Where only some outputs are wrong, the first of ``hints_for`` that names them all
+    takes their place. ``bound`` is on the relative error from the reference: tight, as both compute in
     float64, unless the learner's method is itself an approximation. A ``secret`` exercise does not show the
     right answer; where ``views`` are allowed, an output may share its memory with an argument.
     """
@@ -83,6 +84,7 @@ class Exercise:
     outputs: tuple[str, ...]
     make_trials: Callable[[Draws], Sequence[Trial]]
     hints: Hints
+    hints_for: dict[str, Hints] = field(default_factory=dict)  # by outputs, with spaces between them
     independent: str = "numeric"
     bound: float = 1e-10
     secret: bool = False
@@ -97,6 +99,11 @@ class Exercise:
             return self.mistakes[-1]
 
         return register
+
+    def hints_about(self, wrong: Set[str]) -> Hints:
+        """The hints for an answer of which only these outputs are wrong."""
+        fitting = (hints for names, hints in self.hints_for.items() if wrong <= set(names.split()))
+        return next(fitting, self.hints)
 
     @cached_property
     def trials(self) -> list[Trial]:

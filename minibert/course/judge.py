@@ -1,10 +1,11 @@
 """Judging what a learner wrote: against the numeric gradient, against the library, against known mistakes."""
 
 import copy
+import itertools
 import re
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,8 +51,13 @@ def check(name: str, answer: Any) -> Result:
                 call = _call(answer, exercise, trial)
             rows += _judge(exercise, trial, call, expected)
             answers.append(call.outputs)
-        mistakes = _recognise(exercise, answers)
-    names, hints = [mistake.name for mistake in mistakes], _hints(exercise, rows, mistakes)
+        mistakes, in_order = _recognise(exercise, answers), not _in_another_order(exercise, answers)
+    if in_order:
+        hints = _hints(exercise, rows, mistakes)
+    else:  # numbers in the wrong place say nothing about how they were made
+        rows, mistakes = [replace(row, note="") for row in rows], []
+        hints = [f"All outputs are right, but in another order: return {', '.join(exercise.outputs)}."]
+    names = [mistake.name for mistake in mistakes]
     result = Result(name, rows, names, hints, exercise.independent)
     print(result)
     return result
@@ -75,8 +81,12 @@ def _hints(exercise: Exercise, rows: list[Row], mistakes: list[Mistake]) -> list
     _failures[exercise.name] += 1
     if mistakes:
         return [f"Recognised: {mistake.hint}" for mistake in mistakes]
-    level = min(_failures[exercise.name], len(exercise.hints))
-    return [f"Hint {level} of {len(exercise.hints)}: {exercise.hints[level - 1]}"]
+    outputs = itertools.cycle(exercise.outputs)  # in the order of the rows
+    hints = exercise.hints_about(
+        {output for row, output in zip(rows, outputs, strict=False) if row.verdict in WRONG_VALUES}
+    )
+    level = min(_failures[exercise.name], len(hints))
+    return [f"Hint {level} of {len(hints)}: {hints[level - 1]}"]
 
 
 # -- Calling the function -----------------------------------------------------------------------------
@@ -99,22 +109,23 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
     except NotImplementedError:
         return Call(arguments, None, Verdict.NOT_ATTEMPTED)
     except Exception as error:
-        note = f"{type(error).__name__}: {error}{_where(error, answer)}"
+        note = f"{type(error).__name__}: {_in_words(error)}{_where(error, answer)}{_cause(error, answer)}"
         return Call(arguments, None, Verdict.RAISES, note)
     except KeyboardInterrupt as error:
         note = f"You stopped it{_where(error, answer)}. Does every loop come to an end?"
         return Call(arguments, None, Verdict.STOPPED, note)
     if any(leaf is ... for _, leaf in _leaves(value)):
         return Call(arguments, None, Verdict.NOT_ATTEMPTED)
-    if value is answer and isinstance(answer, list):
-        value = tuple(answer)  # words that are asked for may stand in either
     wanted = exercise.outputs
     if value is None:
         return Call(arguments, None, Verdict.WRONG_TYPE, "It returned None: is a return missing at its end?")
+    outputs: tuple
     if len(wanted) == 1:
         outputs = (value,)
-    elif isinstance(value, tuple) and len(value) == len(wanted):
-        outputs = value
+    elif isinstance(value, tuple | list) and len(value) == len(wanted):
+        outputs = tuple(value)
+        if exercise.secret:  # answers in words, whose capitals mean nothing
+            outputs = tuple(word.lower() if isinstance(word, str) else word for word in outputs)
     else:
         what = "What it returned" if callable(answer) else "The answer"
         note = f"{what} is {_describe(value)}, expected a tuple of {len(wanted)}: {', '.join(wanted)}."
@@ -125,8 +136,8 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
     return Call(arguments, outputs)
 
 
-def _where(error: BaseException, function: Callable) -> str:
-    """The last line of the learner's own code that led to an error, with the shapes of the arrays in it."""
+def _own_line(error: BaseException, function: Callable) -> tuple[dict[str, np.ndarray], str, int] | None:
+    """The last line of the learner's own code that led to an error: arrays that stand in it, text, number."""
     code = getattr(function, "__code__", None)
     frames = traceback.walk_tb(error.__traceback__)
     lines = traceback.extract_tb(error.__traceback__)
@@ -136,11 +147,48 @@ def _where(error: BaseException, function: Callable) -> str:
         if code is not None and line.filename == code.co_filename
     ]
     if not own:
-        return ""
+        return None
     values, line = own[-1]
-    names = dict.fromkeys(re.findall(r"\w+", line.line or ""))  # each once
-    shapes = [f"{name} {values[name].shape}" for name in names if isinstance(values.get(name), np.ndarray)]
-    return f" (line {line.lineno}: {'; '.join([line.line or '', *shapes])})"
+    text = line.line or ""
+    names = dict.fromkeys(re.findall(r"\w+", text))  # each once
+    arrays = {name: values[name] for name in names if isinstance(values.get(name), np.ndarray)}
+    return arrays, text, line.lineno or 0
+
+
+def _where(error: BaseException, function: Callable) -> str:
+    """The learner's own line, with the shapes of the arrays in it; empty if there is none."""
+    if not (own := _own_line(error, function)):
+        return ""
+    arrays, text, number = own
+    shapes = [f"{name} {array.shape}" for name, array in arrays.items()]
+    return f" (line {number}: {'; '.join([text, *shapes])})"
+
+
+PRODUCT = re.compile(r"matmul: Input operand 1 has a mismatch.* \(size (\d+) is different from (\d+)\)")
+BROADCAST = re.compile(r"operands could not be broadcast together with shapes \((.*?)\) \((.*?)\)")
+
+
+def _in_words(error: Exception) -> str:
+    """What an error says; where NumPy names the axes of a product by letters, in words."""
+    if match := PRODUCT.search(str(error)):
+        return (
+            "in a matrix product the last axis on the left has to be as long as the last but one on the "
+            f"right, but they have {match[2]} and {match[1]}"
+        )
+    return str(error)
+
+
+def _cause(error: Exception, function: Callable) -> str:
+    """A sentence about what often leads to such an error; empty if this is not such a case."""
+    arrays, line, _ = _own_line(error, function) or ({}, "", 0)
+    for name, array in arrays.items():
+        if array.ndim > 2 and re.search(rf"\b{name}\.T\b", line):
+            return f". {name}.T turns all axes around; {name}.swapaxes(-1, -2) exchanges the last two."
+    if match := BROADCAST.search(str(error)):
+        short, long = sorted((part.strip(",").split(",") for part in match.groups()), key=len)
+        if any(long[:i] + long[i + 1 :] == short for i in range(len(long))):
+            return ". A sum, mean or maximum over an axis loses this axis, unless you say keepdims=True."
+    return ""
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
@@ -309,21 +357,29 @@ def _describe(value: Any) -> str:
 
 def _recognise(exercise: Exercise, answers: list[tuple | None]) -> list[Mistake]:
     """The mistakes that explain an output: in every trial that gave one it is what the mistake returns."""
-    returned = {i: answer for i, answer in enumerate(answers) if answer is not None}
-
-    def by_output(values: list[tuple] | dict[int, tuple]) -> list[tuple]:
-        """From a tuple of outputs for each trial to a tuple of trials for each output."""
-        return list(zip(*(values[i] for i in returned), strict=True))
-
-    expected, given = by_output(exercise.expected), by_output(returned)
+    expected, given = _by_output(exercise.expected, answers), _by_output(answers, answers)
     return [
         mistake
         for mistake, mistaken in exercise.mistaken
         if any(
             not _all_same(wrong, right) and _all_same(wrong, answer)
-            for wrong, right, answer in zip(by_output(mistaken), expected, given, strict=True)
+            for wrong, right, answer in zip(_by_output(mistaken, answers), expected, given, strict=True)
         )
     ]
+
+
+def _in_another_order(exercise: Exercise, answers: list[tuple | None]) -> bool:
+    """Whether each output is right in the place of another one, the same in all trials that gave any."""
+    expected, given = _by_output(exercise.expected, answers), _by_output(answers, answers)
+    places = [next((i for i, right in enumerate(expected) if _all_same(right, got)), -1) for got in given]
+    moved = sorted(places) == list(range(len(expected))) != places
+    return moved and not exercise.secret  # there it would give the answer away
+
+
+def _by_output(values: Sequence[tuple | None], answers: Sequence[tuple | None]) -> list[tuple]:
+    """From outputs for each trial to trials for each output: those trials that gave an answer."""
+    there = [value for value, answer in zip(values, answers, strict=True) if answer is not None]
+    return list(zip(*there, strict=True))
 
 
 def _all_same(a: tuple, b: tuple) -> bool:

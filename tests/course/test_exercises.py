@@ -39,6 +39,11 @@ def test_a_mistake_gets_its_hint_and_no_other(exercise: Exercise, mistake: Mista
     assert result.hints == [f"Recognised: {mistake.hint}"]
 
 
+def test_hints_for_some_outputs_name_them(exercise):
+    for names, hints in exercise.hints_for.items():
+        assert set(names.split()) <= set(exercise.outputs) and len(hints) == 3
+
+
 ODD = [None, 1, True, 2.5, "x", [], {}, (), np.zeros(0), np.zeros((3, 4, 6), dtype=object), np.array("x"), 1j]
 
 

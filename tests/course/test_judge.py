@@ -110,7 +110,7 @@ def test_one_output_is_odd(change, verdict, note):
             "wrong number of outputs",
             "a tuple of 2, expected a tuple of 3: dx, d",
         ),
-        (lambda *gradients: list(gradients), "wrong number of outputs", "a list of 3, expected a tuple of 3"),
+        (lambda *gradients: list(gradients[1:]), "wrong number of outputs", "a list of 2, expected a tuple"),
         (lambda *gradients: gradients[0], "wrong number of outputs", "an array of shape (3, 4, 6), expected"),
         (lambda *gradients: None, "wrong type", "returned None: is a return missing"),
     ],
@@ -184,11 +184,40 @@ def test_an_error_inside_a_library_is_shown_with_the_learners_line():
     assert row.note.startswith("LinAlgError") and "return np.linalg.inv(np.zeros((2, 3)))" in row.note
 
 
+@pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (1, 2, 0)])
+def test_right_outputs_in_another_order_are_told_this_and_nothing_else(order):
+    result = check(NAME, returning(lambda *gradients: tuple(gradients[i] for i in order)))
+    assert not result.passed and not result.mistakes
+    assert result.hints == ["All outputs are right, but in another order: return dx, dweight, dbias."]
+    assert not any(row.note for row in result.rows)
+
+
+def test_the_order_of_answers_that_are_secret_is_not_told():
+    a, b, c = EXERCISES["14.diagnosis"].solution()
+    assert len({a, b, c}) == 3
+    assert not any("order" in hint for hint in check("14.diagnosis", (b, c, a)).hints)
+
+
+def test_a_list_of_outputs_is_as_good_as_a_tuple():
+    assert check(NAME, returning(lambda *gradients: list(gradients))).passed
+
+
+def test_hints_are_about_the_outputs_that_are_wrong():
+    only_dx = check(NAME, returning(lambda dx, dw, db: (dx + 1.0, dw, db))).hints
+    judge._failures.clear()
+    no_dx = check(NAME, returning(lambda dx, dw, db: (dx, dw + 1.0, db + 1.0))).hints
+    judge._failures.clear()
+    everything = check(NAME, returning(lambda *gradients: tuple(g + 1.0 for g in gradients))).hints
+    assert "from x to x̂" in only_dx[0] and "rows" not in only_dx[0]
+    assert "added up" in no_dx[0] and "x̂" not in no_dx[0]
+    assert everything == [f"Hint 1 of 3: {EXERCISES[NAME].hints[0]}"]
+
+
 def test_an_output_in_the_place_of_another():
-    dx, dweight, dbias = check(NAME, returning(lambda dx, dw, db: (dw, dx, db))).rows[:3]
+    dx, dweight, dbias = check(NAME, returning(lambda dx, dw, db: (dw, dx, db + 1.0))).rows[:3]
     assert dx.note == "dx has shape (6,), expected (3, 4, 6). It is what dweight should be: mind the order."
     assert dweight.note.endswith("It is what dx should be: mind the order.")
-    assert dbias.verdict == "pass"
+    assert dbias.verdict == "fail"
 
 
 def test_rounding_gets_no_hint_about_the_formula():
@@ -203,8 +232,34 @@ def test_an_error_is_shown_with_the_learners_line():
 
     row = check(NAME, broken).rows[0]
     assert row.verdict == "raises"
-    assert row.note.startswith("ValueError: matmul")
+    assert row.note.startswith("ValueError: in a matrix product the last axis on the left has to be as long")
+    assert "they have 6 and 7 (line" in row.note and "gufunc" not in row.note
     assert row.note.endswith(": return np.matmul(dout, np.ones((7, 7))); dout (3, 4, 6))")
+
+
+def test_the_commonest_slips_with_axes_are_named():
+    def transposed(dout, cache):
+        return dout.T @ cache[0]
+
+    def axis_lost(dout, cache):
+        mean = dout.mean(axis=-1)
+        return dout - mean
+
+    assert (
+        check(NAME, transposed)
+        .rows[0]
+        .note.endswith(". dout.T turns all axes around; dout.swapaxes(-1, -2) exchanges the last two.")
+    )
+    note = check(NAME, axis_lost).rows[0].note
+    assert "dout (3, 4, 6); mean (3, 4))" in note
+    assert note.endswith("over an axis loses this axis, unless you say keepdims=True.")
+
+
+def test_other_errors_get_no_cause():
+    def other_shapes(dout, cache):
+        return dout + np.zeros((5, 5))
+
+    assert check(NAME, other_shapes).rows[0].note.endswith("dout (3, 4, 6))")
 
 
 def test_a_call_that_never_ends_and_is_stopped():
@@ -340,6 +395,13 @@ def test_answers_in_words_may_stand_in_a_list_and_one_text_is_no_six_answers():
     assert check("00.predictions", list(right)).passed
     row = check("00.predictions", " ".join(right)).rows[0]
     assert row.note == "The answer is of type str, expected a tuple of 6: A, B, C, D, E, F."
+
+
+def test_capitals_in_an_answer_in_words():
+    right = EXERCISES["00.predictions"].solution()
+    assert check("00.predictions", [word.title() for word in right]).passed
+    wrong = check("00.predictions", ["Other", *right[1:]])
+    assert wrong.mistakes == ["change A misjudged"]
 
 
 def test_not_attempting_does_not_use_up_hints():

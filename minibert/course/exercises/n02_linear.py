@@ -23,6 +23,23 @@ from minibert.ops.linear_map import linear_backward as library_backward
         "dx = dout W, dW = doutᵀ x, db = Σ dout over the rows; dx gets x's shape back at the end. See "
         "`linear_backward` in minibert/ops/linear_map.py.",
     ),
+    hints_for={
+        "dx": (
+            "How does x reach y? Every y[n] of a row has every x[k] of it inside, times W[n, k].",
+            "dx[r, k] = Σₙ dout[r, n] W[n, k]: a product of dout and W as it is stored.",
+            "dx = dout W, and its leading axes are those of x: (drows @ weight).reshape(x.shape).",
+        ),
+        "dweight": (
+            "Every row used W: what W[n, k] got from all rows is added up.",
+            "dW[n, k] = Σᵣ dout[r, n] x[r, k]. With rows made of both, this sum is a matrix product.",
+            "dW = doutᵀ x: drows.T @ rows, which has the shape of W at once.",
+        ),
+        "dbias": (
+            "Every row used b: what it got from all rows is added up.",
+            "b was broadcast over all axes but the last. The gradient is the sum over these.",
+            "db = drows.sum(axis=0), where drows is dout with all leading axes made one.",
+        ),
+    },
 )
 def linear_backward(dout, cache):
     x, weight = cache  # (…, K), (N, K)
@@ -101,3 +118,13 @@ def dbias_summed_over_the_first_two_axes(dout, cache):
 def divided_by_the_batch_size(dout, cache):
     dx, dweight, dbias = linear_backward.solution(dout, cache)
     return dx, dweight / len(dout), dbias / len(dout)
+
+
+@linear_backward.mistake(
+    "dweight is made with dout.reshape(N, -1). A reshape does not transpose, it reads the same numbers off "
+    "in another order. Make rows first, dout.reshape(-1, N), and transpose these."
+)
+def dout_reshaped_for_transposed(dout, cache):
+    x, weight = cache
+    dx, _, dbias = linear_backward.solution(dout, cache)
+    return dx, dout.reshape(len(weight), -1) @ x.reshape(-1, x.shape[-1]), dbias

@@ -151,6 +151,13 @@ def _staged_trials(draw: Draws) -> list[Trial]:
         "dp = zeros; dp[rows, labels] = −dout · weights / denominator / p[rows, labels]; then dlogits = "
         "p (dp − Σ dp p), summed over the last axis.",
     ),
+    hints_for={
+        "dlogits": (
+            "dp is right. What is left is one way back through the softmax, which you have written already.",
+            "softmax_backward(dout, cache): here its dout is dp, and its cache is (p,).",
+            "dlogits = p (dp − Σ dp p), the sum over the last axis with keepdims=True.",
+        ),
+    },
 )
 def staged_backward(dout, cache):
     p, labels, weights, denominator = cache
@@ -337,3 +344,14 @@ def all_labels_in_every_row(dout, cache):
     dlogits = np.exp(log_p) * scale[:, None]
     dlogits[:, labels] -= scale
     return dlogits
+
+
+@cross_entropy_backward.mistake(
+    "onehot[:, labels] = 1 sets the columns of all labels in every row. Each row has one label of its own: "
+    "onehot[rows, labels] = 1 with rows = np.arange(len(labels))."
+)
+def a_one_for_every_label(dout, cache):
+    log_p, labels, weights, denominator = cache
+    onehot = np.zeros_like(log_p)
+    onehot[:, labels] = 1
+    return (np.exp(log_p) - onehot) * (dout * weights / denominator)[:, None]

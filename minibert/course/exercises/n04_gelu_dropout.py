@@ -152,6 +152,13 @@ def square_missing(dout, cache):
     return dout * (0.5 * (1 + t) + 0.5 * x * (1 - t) * du)
 
 
+@gelu_tanh_backward.mistake("The derivative of tanh(u) is 1 − t², not (1 − t)²: only t is squared.")
+def all_of_it_squared(dout, cache):
+    x, t = cache
+    du = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
+    return dout * (0.5 * (1 + t) + 0.5 * x * (1 - t) ** 2 * du)
+
+
 @gelu_tanh_backward.mistake("√(2/π) is missing: u = √(2/π) (x + 0.044715 x³), so du/dx has that factor, too.")
 def root_missing(dout, cache):
     x, t = cache

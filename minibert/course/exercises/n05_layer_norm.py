@@ -28,6 +28,19 @@ EPS = 0.5  # of order one, like all else, so that leaving it out shows
         "keepdims=True. Compare it with the end of `layer_norm_backward` in "
         "minibert/ops/layer_normalisation.py.",
     ),
+    hints_for={
+        "dx": (
+            "dγ and dβ are right. There are three ways from x to x̂: which of them are in your dx?",
+            "x[j] reaches x̂[i] directly (where i = j), through the mean μ and through σ: dx has three terms.",
+            "With dx̂ = γ dout: dx = (dx̂ − mean(dx̂) − x̂ mean(dx̂ x̂)) / σ, each mean over the last axis, with "
+            "keepdims=True.",
+        ),
+        "dweight dbias": (
+            "Every row used γ and β: what they got from all rows is added up.",
+            "In y = γ x̂ + β, γ was multiplied with x̂, and β with 1.",
+            "dγ = Σ dout x̂ and dβ = Σ dout, over all axes but the last: axis=tuple(range(dout.ndim - 1)).",
+        ),
+    },
 )
 def layer_norm_backward(dout, cache):
     normalised, inverse_std, weight = cache  # (…, H), (…, 1), (H,)
@@ -227,3 +240,14 @@ def parameters_summed_over_the_first_two_axes(dout, cache):
 def parameters_divided_by_the_batch_size(dout, cache):
     dx, dweight, dbias = layer_norm_backward.solution(dout, cache)
     return dx, dweight / len(dout), dbias / len(dout)
+
+
+@layer_norm_backward.mistake(
+    "The term through σ is not divided by σ. All three terms are: 1/σ stands outside of the bracket."
+)
+def deviation_term_outside_the_bracket(dout, cache):
+    normalised, inverse_std, weight = cache
+    dnormalised = dout * weight
+    projection = (dnormalised * normalised).mean(axis=-1, keepdims=True)
+    dx = (dnormalised - dnormalised.mean(axis=-1, keepdims=True)) * inverse_std - normalised * projection
+    return dx, *layer_norm_backward.solution(dout, cache)[1:]

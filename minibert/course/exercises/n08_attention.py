@@ -46,6 +46,28 @@ def _reference(dout, cache):
         "dscores = softmax_backward(dp, (p,)) / √D; dq = dscores k; dk = dscoresᵀ q. See "
         "`attention_backward` in minibert/ops/attention.py.",
     ),
+    hints_for={
+        "dv": (
+            "v is the right factor of y = p v: a linear map, with p in the place of the weights.",
+            "Value j is a part of every y[i], with the share p[i, j]: dv[j] collects from all queries i.",
+            "dv = pᵀ dout, where ᵀ exchanges the last two axes: p.transpose(0, 2, 1) @ dout.",
+        ),
+        "dk": (
+            "dq is right, and so is dscores. Which of the scores did key j take part in?",
+            "Key j took part in one score of each query i: dk[j] = Σᵢ dscores[i, j] q[i].",
+            "dk = dscoresᵀ q, where ᵀ exchanges the last two axes.",
+        ),
+        "dq": (
+            "dk is right, and so is dscores. Which of the scores did query i take part in?",
+            "Query i took part in one score for each key j: dq[i] = Σⱼ dscores[i, j] k[j].",
+            "dq = dscores k.",
+        ),
+        "dq dk": (
+            "dv is right. Go on through dp and the softmax to the scores, and from there through q kᵀ / √D.",
+            "dp = dout vᵀ, and dscores = softmax_backward(dp, (p,)) / √D.",
+            "dq = dscores k; dk = dscoresᵀ q.",
+        ),
+    },
 )
 def attention_backward(dout, cache):
     q, k, v, p = cache  # (B, S, D) three times, (B, S, S)
@@ -167,3 +189,20 @@ def keys_transposed_then_reshaped(dout, cache):
 def values_without_the_transpose(dout, cache):
     dq, dk, _ = attention_backward.solution(dout, cache)
     return dq, dk, cache[3] @ dout
+
+
+@attention_backward.mistake(
+    "softmax_backward(p, (dp,)): its arguments have changed places. The gradient comes first, dp; what the "
+    "forward has kept, p, is the cache."
+)
+def arguments_of_the_softmax_exchanged(dout, cache):
+    return _after_softmax(dout, cache, lambda dp, p: softmax_backward(p, (dp,)))
+
+
+@attention_backward.mistake(
+    "dq = dscoresᵀ k: dscores is square, so the shapes fit even though it is transposed. Query i collects "
+    "from all keys j that it looked at, Σⱼ dscores[i, j] k[j]: dscores k."
+)
+def queries_with_a_transpose(dout, cache):
+    _, dk, dv = attention_backward.solution(dout, cache)
+    return _dscores(dout, cache).transpose(0, 2, 1) @ cache[1], dk, dv

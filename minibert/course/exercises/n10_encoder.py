@@ -133,6 +133,24 @@ def another_epsilon(x: Array, up: Affine, down: Affine, norm: Affine, eps: float
         "dsum, … = layer_norm_backward(dout, norm_cache); dwide, … = linear_backward(dsum, down_cache); "
         "dbranch, … = linear_activation_backward(dwide, up_cache); dx = dsum + dbranch.",
     ),
+    hints_for={
+        "dx": (
+            "All parameters have the right gradients. x was used in two places: are both of them in dx?",
+            "x goes into the branch, and into the sum behind it. What comes back along both is added.",
+            "dx = dsum + dbranch; dbranch is the first that linear_activation_backward returns.",
+        ),
+        "dx dup_weight dup_bias": (
+            "The norm and the second linear map are right. What does the first one get from them?",
+            "linear_backward returns the gradient of its input first: the dout of what came before.",
+            "dwide, … = linear_backward(dsum, down_cache); dbranch, … = linear_activation_backward(dwide, "
+            "up_cache); dx = dsum + dbranch.",
+        ),
+        "dx dup_weight dup_bias ddown_weight ddown_bias": (
+            "The norm's own gradients are right. Which of its outputs goes on to the linear maps?",
+            "layer_norm_backward returns the gradient of its input first; that input was the sum x + f(x).",
+            "dsum, … = layer_norm_backward(dout, norm_cache); dwide, … = linear_backward(dsum, down_cache).",
+        ),
+    },
 )
 def block_backward(dout, cache):
     up_cache, down_cache, norm_cache = cache

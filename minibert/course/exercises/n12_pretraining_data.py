@@ -51,6 +51,19 @@ def _library_mask_tokens(input_ids, chosen, fate, anything, mask_id):
         "np.where(chosen, new, input_ids); labels = np.where(chosen, input_ids, −100). See "
         "minibert/data/masking.py.",
     ),
+    hints_for={
+        "labels": (
+            "The model's input is right. What does it have to say, and where?",
+            "At every chosen place it has to say the token that was there, also where it was left as it is.",
+            "labels = np.where(chosen, input_ids, −100).",
+        ),
+        "masked": (
+            "The labels are right. Which of three fates has a chosen token?",
+            "Where fate is below 0.8 it becomes [MASK], below 0.9 it stays, and from there it is `anything`.",
+            "new = np.where(fate < 0.8, mask_id, np.where(fate < 0.9, input_ids, anything)); masked = "
+            "np.where(chosen, new, input_ids).",
+        ),
+    },
 )
 def mask_tokens(input_ids, chosen, fate, anything, mask_id):
     new = np.where(fate < 0.8, mask_id, np.where(fate < 0.9, input_ids, anything))

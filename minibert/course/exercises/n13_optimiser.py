@@ -252,6 +252,23 @@ def _library_step(value, grad, mean, variance, step, lr, beta1, beta2, eps, weig
         "value − lr · (direction + weight_decay · value): the decay stands beside the direction and never "
         "goes through the means. See `adamw_update` in minibert/ops/optimise.py.",
     ),
+    hints_for={
+        "value": (
+            "Both running means are right. The value moves against their quotient, and decays.",
+            "The direction is mean / (√variance + ε), with the new means and without bias correction.",
+            "value − lr · (direction + weight_decay · value): both in one bracket.",
+        ),
+        "value variance": (
+            "The mean is right. The variance is a running mean, too: of what, and with which β?",
+            "It is a running mean of the gradient's square: β₂ of the old, 1 − β₂ of the new.",
+            "variance = beta2 · variance + (1 − beta2) · grad²; the value is made with the new one.",
+        ),
+        "value mean": (
+            "The variance is right. The mean is a running mean, too: of what, and with which β?",
+            "It is a running mean of the gradient: β₁ of the old, 1 − β₁ of the new.",
+            "mean = beta1 · mean + (1 − beta1) · grad; the value is made with the new one.",
+        ),
+    },
 )
 def adamw_step(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
     mean = beta1 * mean + (1 - beta1) * grad
@@ -373,3 +390,26 @@ def gradient_not_squared(value, grad, mean, variance, step, lr, beta1, beta2, ep
 def decay_after_the_step(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
     moved, mean, variance = adamw_step.solution(value, grad, mean, variance, step, lr, beta1, beta2, eps, 0.0)
     return moved - lr * weight_decay * moved, mean, variance
+
+
+@adamw_step.mistake(
+    "ε stands outside of the fraction, mean / √variance + ε. It is a part of the denominator, which it keeps "
+    "away from 0: mean / (√variance + ε)."
+)
+def epsilon_outside_the_fraction(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    _, mean, variance = adamw_step.solution(
+        value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay
+    )
+    direction = mean / np.sqrt(variance) + eps
+    return value - lr * (direction + weight_decay * value), mean, variance
+
+
+@adamw_step.mistake(
+    "The variance is made of the mean's square. It is a running mean of the gradient's square: "
+    "(1 − β₂) · grad²."
+)
+def variance_of_the_mean(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    mean = beta1 * mean + (1 - beta1) * grad
+    variance = beta2 * variance + (1 - beta2) * mean**2
+    direction = mean / (np.sqrt(variance) + eps)
+    return value - lr * (direction + weight_decay * value), mean, variance

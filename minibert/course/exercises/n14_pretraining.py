@@ -99,10 +99,3 @@ diagnosis.mistakes += [
     for i, (run, told) in enumerate(WRONG.items())
     for letter, hint in told.items()
 ]
-diagnosis.mistakes.append(
-    Mistake(
-        "capital letters",
-        lambda: tuple(letter.upper() for letter in diagnosis.solution()),
-        "The causes have small letters: `a`, not `A`. (A, B and C are the runs.)",
-    )
-)

@@ -56,6 +56,18 @@ def _reference(dout, cache):
         "dprojected = (dout @ weight) · (1 − pooled²); dhidden is zeros of the cache's shape with "
         "dhidden[:, 0] = dprojected @ pool_weight.",
     ),
+    hints_for={
+        "dhidden": (
+            "All parameters have the right gradients. Which of the S tokens had a part in the pooled vector?",
+            "Only the first token, [CLS], was read. So all others have a gradient of 0.",
+            "dhidden = np.zeros(shape), and then dhidden[:, 0] = dprojected @ pool_weight.",
+        ),
+        "dhidden dpool_weight dpool_bias": (
+            "The classifier's own gradients are right. What comes back to the pooled vector, and to tanh?",
+            "The pooled vector gets dout W. For p = tanh(u) it is du = dp (1 − p²); the cache has p.",
+            "dprojected = (dout @ weight) · (1 − pooled²); dpool_weight = dprojectedᵀ first.",
+        ),
+    },
 )
 def classifier_backward(dout, cache):
     shape, first, pooled, pool_weight, weight = cache

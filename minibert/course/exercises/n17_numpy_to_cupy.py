@@ -148,6 +148,13 @@ def _rows(draw: Draws) -> list[Trial]:
         "subtracted, registers beyond the row hold −mean: set them to 0 again. See `normalise` in "
         "minibert/kernels/cuda/norm.cuh.",
     ),
+    hints_for={
+        "y": (
+            "The registers are right. What is left is what comes after the division by σ.",
+            "Only the first H registers, in the order of the columns, are in the row.",
+            "y = registers.reshape(−1)[:H] · weight + bias.",
+        ),
+    },
 )
 def layer_norm_row(x, weight, bias, eps, threads, pack):
     size = len(x)
