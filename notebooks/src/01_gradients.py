@@ -915,7 +915,7 @@ r"""
 <code>dout</code> does that pass?</summary>
 
 The right one is `f_backward(dout) + dout`, so theirs passes if `dout` is all ones, which is what "just sum the output"
-feeds in. (A published project has this line.)
+feeds in.
 
 </details>
 """

@@ -2,8 +2,8 @@
 r"""
 # 04 · GELU and dropout
 
-Two operations that treat every number by itself, and have no weights. Without the first, BERT's 12 layers would be no more than
-a chain of matrix products. The second makes its training random on purpose, and is a favourite place for quiet mistakes.
+Two operations that treat every number by itself, and have no weights. Without the first, the two linear maps of a feed-forward
+network would be no more than one. The second makes the training random on purpose, and is a favourite place for quiet mistakes.
 
 **You will** derive both forms of GELU's gradient and write them · see what happens to ReLU units that stop learning · say
 why dropout divides by 1 − p, and check it · write its backward, which needs the forward's dice again.
@@ -559,7 +559,7 @@ check("04.dropout_backward", my_dropout_backward)
 r"""
 ### The mask of the other one
 
-A mistake from a real project. Many libraries keep the mask on the layer, `self.mask`, for the backward. One
+Many libraries keep the mask on the layer, `self.mask`, for the backward. One
 such object was used in two places; the second use overwrites what the first remembered, and no error is raised.
 """
 

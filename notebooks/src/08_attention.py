@@ -758,8 +758,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-Twice the text, four times the work. That is one reason why BERT stops at 512 tokens, and why the original was trained on
-128 for nine tenths of its steps. (The library's kernels take a few heads at a time, whose scores stay in the processor's cache; the $S^2$ stays, too.)
+Twice the text means four times the work in attention, but only twice the work in the linear maps, which are most of a layer at the
+lengths that BERT reads. The scores also have to be kept for the backward pass. So BERT stops at 512 tokens, and the original was
+trained on 128 for nine tenths of its steps. (The library's kernels take a few heads at a time, whose scores stay in the processor's cache; the $S^2$ stays, too.)
 
 ## Recap
 

@@ -2,9 +2,9 @@
 r"""
 # 09 · Many heads
 
-One attention head takes *one* weighted mean. BERT-base takes twelve at a time, in each layer, from the same tokens; they
-cost nothing extra, and every head finds a job of its own. The price is a reshape that looks harmless and deceives
-nearly everybody once.
+One attention head takes *one* weighted mean. BERT-base takes twelve at a time, in each layer, from the same tokens. Each head has
+a twelfth of the width, so together they need as many multiplications as one head of full width. The price is a reshape that looks
+harmless and deceives nearly everybody once.
 
 **You will** see what one head cannot do · split and merge heads, and see what the wrong reshape does · know which tests it
 passes · write the backward of all heads at once · watch heads divide work among themselves, and take them out one by one.
@@ -74,7 +74,7 @@ for name, look in (("one head", one_mean), ("two heads", two_means)):
 
 # %% [markdown]
 r"""
-A mean forgets who gave what. Unequal weights would tell the two apart a little; [section 7](#7.-Every-head-finds-a-job) measures how little.
+A mean forgets who gave what. Unequal weights would tell the two apart a little; [section 7](#7.-Heads-divide-the-work) measures how little.
 Two heads keep them apart: the first fills one half of the result, the second the other. Each has only half as many
 features to say it with, so the result is as long as before.
 
@@ -452,7 +452,7 @@ print("dealt out = right, with the features in this order:", renamed)
 
 # %% [markdown]
 r"""
-## 7. Every head finds a job
+## 7. Heads divide the work
 
 A toy again. Ten tokens in a ring, each one of six symbols. Every token shall tell three things: the symbol on its **left**, the
 one on its **right**, and the **first** of the sequence. The model: one layer of attention and a linear map of what it returns.

@@ -626,8 +626,8 @@ for place in dict.fromkeys(record["place"] for record in log if "place" in recor
 
 # %% [markdown]
 r"""
-So there is nothing magic about [CLS]. The last [SEP] (always the same token) and the first word (always the same position) come near it; a word
-in the middle, which is neither, is behind. What speaks for [CLS]:
+So there is nothing magic about [CLS]. Two seeds cannot rank it, the last [SEP] (always the same token) and the first word (always the
+same position): two runs of one place differ as much as two places. Only a word in the middle is clearly worse. What speaks for [CLS]:
 
 - **the same token at the same position**, without a meaning of its own, free to collect;
 - **index 0**, whatever the length. The last [SEP] moves with length, padding and pairs;
@@ -635,7 +635,7 @@ in the middle, which is neither, is behind. What speaks for [CLS]:
 
 ## 8. Why was NSP dropped later?
 
-[12](12_pretraining_data.ipynb#3.-Why-was-NSP-dropped-later?) showed that counting common words solves most of it. What did the *model* learn?
+[12](12_pretraining_data.ipynb#3.-Why-was-NSP-dropped-later?) showed how far counting common words gets. What did the *model* learn?
 Ask the head that NSP trained, without any fine-tuning, of three kinds of pairs: a summary and its description; **the same two in
 the wrong order**; a summary and another function's description. It reads the pooled vector.
 """

@@ -398,7 +398,7 @@ r"""
 The first two squares say *what* a head does, the last what the model loses when the head is flat. Are the heads with the sharpest
 maps (few effective tokens) those whose loss rises most? Where they are not, a striking picture was of something that hardly
 matters. Nor does a small rise prove a head useless: others may stand in for it, as in
-[09](09_many_heads.ipynb#7.-Every-head-finds-a-job).
+[09](09_many_heads.ipynb#7.-Heads-divide-the-work).
 
 ## 5. What does each layer predict?
 

@@ -402,24 +402,24 @@ def measure():
 # %%
 name = "18_parity.jsonl"
 log = write_log(name, measure()) if RERUN else read_log(name)
-print("layer   float64   float32   float32 against float64: ours   theirs")
-for row in log:
-    print(f"{row['layer']:5}   {row['float64']:.0e}     {row['float32']:.0e}", end="")
+after = ["embeddings", *(f"layer {n}" for n in range(len(log) - 1))]
+print("after        float64   float32   float32 against float64: ours   theirs")
+for place, row in zip(after, log, strict=True):
+    print(f"{place:<10}   {row['float64']:.0e}     {row['float32']:.0e}", end="")
     print(f"{row['our rounding']:30.0e}    {row['their rounding']:.0e}")
 print("with", *(f"{package} {log[0][package]}" for package in ("transformers", "torch", "numpy")))
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(7.5, 3.4))
-layers = [row["layer"] for row in log]
 for key, label, style, colour in (
     ("float32", "ours and theirs, float32", "o-", plots.VERMILION),
     ("their rounding", "theirs, float32 and float64", "s--", plots.GREY),
     ("our rounding", "ours, float32 and float64", "^--", plots.ORANGE),
     ("float64", "ours and theirs, float64", "o-", plots.BLUE),
 ):
-    axes.semilogy(layers, [row[key] for row in log], style, color=colour, label=label, markersize=5)
-axes.set_xticks(layers, ["embeddings", *map(str, layers[1:])])
-axes.set(title="a real model, here and in transformers", xlabel="after layer")
+    axes.semilogy([row[key] for row in log], style, color=colour, label=label, markersize=5)
+axes.set_xticks(range(len(after)), after)
+axes.set(title="a real model, here and in transformers", xlabel="after")
 axes.set(ylabel="relative difference", ylim=(1e-17, 1e-4))
 axes.legend(fontsize=9, loc="center", bbox_to_anchor=(0.5, 0.42))
 plt.show()
@@ -491,7 +491,7 @@ def trace(model, input_ids, token_type_ids, attention_mask, pre_ln=False):
             return x + branch(norm.forward(x)[0])
         return norm.forward(x + branch(x))[0]
 
-    for n, layer in enumerate(model.bert.encoder.layer, 1):
+    for n, layer in enumerate(model.bert.encoder.layer):
 
         def attend(x, n=n, layer=layer):
             parts[f"{n} context"] = layer.attention.self.forward(x, bias)[0]
@@ -551,7 +551,7 @@ def from_mini(**settings):
 
 
 swapped, untransposed = from_mini(), from_mini()
-for part in ("weight", "bias"):  # in layer 3 only, as a slip in a map of names would do it
+for part in ("weight", "bias"):  # in layer 2 only, as a slip in a map of names would do it
     attention = swapped.bert.encoder.layer[2].attention.self
     query, key = (getattr(attention.query, part).value, getattr(attention.key, part).value)
     query[...], key[...] = key.copy(), query.copy()
@@ -562,7 +562,7 @@ for layer in untransposed.bert.encoder.layer:
 SUSPECTS = {
     "ε = 1e-5 for 1e-12": trace(from_mini(layer_norm_eps=1e-5), **batch),
     "tanh GELU for erf": trace(from_mini(hidden_act="gelu_new"), **batch),
-    "Q and K swapped, layer 3": trace(swapped, **batch),
+    "Q and K swapped, layer 2": trace(swapped, **batch),
     "transpose missing": trace(untransposed, **batch),
     "pre-LN for post-LN": trace(model, **batch, pre_ln=True),
 }
@@ -593,7 +593,7 @@ for n in range(1, len(right), 4):
 labels = [place.split()[-1] for place in right]
 axes.set_xticks(range(len(right)), labels, rotation=60, ha="right", rotation_mode="anchor")
 for n in range(1, len(right), 4):
-    axes.text(n + 1.5, 6, f"layer {n // 4 + 1}", ha="center", fontsize=9)
+    axes.text(n + 1.5, 6, f"layer {n // 4}", ha="center", fontsize=9)
 axes.set(title="difference after every part of the encoder\n", ylabel="relative difference")
 axes.set(ylim=(5e-11, 4))
 axes.set_yticks([1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1], ["0", "1e−8", "1e−6", "1e−4", "1e−2", "1"])
@@ -643,7 +643,7 @@ What to take from it:
 - **Q and K swapped** and **the wrong wiring**: the residuals carry much of the signal past such a mistake, so
   the model may still guess, only less well: "a bit worse than in the paper".
 - The missing transpose ruins the guesses. That is the lucky case: somebody will look for it.
-- The mistake in layer 3 leaves layers 1 and 2 exactly right. **Compare layers in order and stop at the first difference.**
+- The mistake in layer 2 leaves layers 0 and 1 exactly right. **Compare layers in order and stop at the first difference.**
 
 ### Which batch?
 
@@ -968,10 +968,10 @@ Answer before you unfold.
 # %% [markdown]
 r"""
 <details>
-<summary><b>1.</b> Your differences: embeddings 1e-16, layer 1 to 5 about 1e-15, layer 6 0.3. A colleague says "float rounding that adds up". What do you
+<summary><b>1.</b> Your differences: embeddings 1e-16, layers 0 to 4 about 1e-15, layer 5 0.3. A colleague says "float rounding that adds up". What do you
 say?</summary>
 
-Rounding grows slowly and everywhere, not by 14 orders in one layer. Layer 6 has a mistake of its own, or weights that were not loaded:
+Rounding grows slowly and everywhere, not by 14 orders in one layer. Layer 5 has a mistake of its own, or weights that were not loaded:
 look at its parts in order.
 
 </details>
