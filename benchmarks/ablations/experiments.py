@@ -158,8 +158,8 @@ class Group:
         alike = "the same time" if "seconds" in self.about else "equally many steps"
         parts = [
             self.about["question"],
-            f"Pre-trained with {alike}: mean ± standard deviation over seeds; the loss in nats, "
-            "and its exponential, the perplexity.",
+            f"Pre-trained with {alike}: mean ± standard deviation over seeds. The loss is in nats, of held-out "
+            "sequences as long as those that were learned from; the perplexity is its exponential.",
             table(header, rows),
             f"![Held-out loss against tokens read, one line for each run]({picture})",
             f"*Elsewhere.* {self.about['paper']}",
