@@ -158,8 +158,8 @@ class Group:
         alike = "the same time" if "seconds" in self.about else "equally many steps"
         parts = [
             self.about["question"],
-            f"Pre-trained with {alike}: mean ± standard deviation over seeds. The loss is in nats, of held-out "
-            "sequences as long as those that were learned from; the perplexity is its exponential.",
+            f"Pre-trained with {alike}: mean ± standard deviation over seeds. The loss is in nats, of "
+            "held-out sequences as long as those learned from; the perplexity is its exponential.",
             table(header, rows),
             f"![Held-out loss against tokens read, one line for each run]({picture})",
             f"*Elsewhere.* {self.about['paper']}",
@@ -190,15 +190,21 @@ def _told(values: list[float | None], digits: int, factor: float = 1.0) -> str:
 def plot(by_run: Mapping[str, list[Mapping[str, Any]]], path: Path) -> None:
     """Loss against tokens: a line for each run, the mean over its seeds."""
     figure, axes = new_axes(8, 4.5)
+    ends = []
     for number, (name, records) in enumerate(by_run.items()):
         points = [[(one["tokens"], one["mlm_loss"]) for one in record["evaluations"]] for record in records]
         shortest = min(map(len, points))
         tokens, losses = np.mean([one[:shortest] for one in points], axis=0).T
         shade = number / max(1, len(by_run) - 1)
         axes.plot(tokens / 1e6, losses, label=name, color=BLUE, alpha=1 - 0.7 * shade, linestyle="-")
-        end, near = (tokens[-1] / 1e6, losses[-1]), (3, 0)
-        axes.annotate(name, end, fontsize=7, xytext=near, textcoords="offset points")
+        ends.append((losses[-1], tokens[-1] / 1e6, name))
     axes.margins(x=0.12)  # room for the names
+    bottom, top = axes.get_ylim()
+    free = bottom
+    for end, at, name in sorted(ends):
+        height = max(end, free)  # not on the name below
+        axes.annotate(name, (at, height), fontsize=7, va="center", xytext=(3, 0), textcoords="offset points")
+        free = height + 0.03 * (top - bottom)
     axes.set_xlabel("tokens read, millions")
     axes.set_ylabel("held-out loss, nats")
     save_figure(figure, path)
