@@ -545,9 +545,7 @@ for panel, step in zip(axes, (0, 299), strict=True):
         key = run["wiring"], run["warmup"]
         flow = np.array(run[f"step {step}"]["flow"])[1::2]  # (L,): behind each layer
         label = LABELS_OF[key] if run["seed"] == 0 else None
-        panel.semilogy(
-            np.arange(12), flow / flow[-1], color=STYLE[key], linewidth=1.2, label=label
-        )
+        panel.semilogy(np.arange(12), flow / flow[-1], color=STYLE[key], linewidth=1.2, label=label)
     panel.set(title=f"step {step}", xlabel="layer", xticks=range(12), ylim=(1e-6, 30))
 axes[0].set_ylabel("‖dx‖, relative to the top")
 axes[0].legend(fontsize=9, loc="lower left")
