@@ -39,7 +39,7 @@ def course(tmp_path, monkeypatch):
     monkeypatch.setattr(make, "FOLDER", tmp_path)
     monkeypatch.setattr(make, "EXERCISES", tmp_path / "exercises")
     monkeypatch.setattr(rules, "CELLS", range(1, 10))
-    monkeypatch.setattr(rules, "WORDS", range(1, 20))
+    monkeypatch.setattr(rules, "LEAST_WORDS", 1)
     (tmp_path / "src").mkdir()
     source = tmp_path / "src" / "05_title.py"
     source.write_text(SOURCE, encoding="utf-8")
