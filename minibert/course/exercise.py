@@ -16,7 +16,7 @@ order one, ids that occur twice, padding.
 """
 
 import copy
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,8 @@ from typing import Any
 from minibert.arrays import Array
 from minibert.devices import resolve_device
 from minibert.gradcheck import Case, Draws, central_differences
+
+LEVELS = ("one step", "a whole formula", "open: find your own way")
 
 Hints = tuple[str, str, str]  # a nudge, a bit more, the place to look
 
@@ -69,13 +71,17 @@ class Mistake:
 class Exercise:
     """A function to write, named "NN.function" after its notebook and its solution.
 
-    ``outputs`` names what it returns: one thing, or a tuple of so many. ``make_trials`` draws the calls.
+    ``outputs`` names what it returns: one thing, or a tuple of so many, in which the parts of a cache are
+    named one by one. ``make_trials`` draws the calls.
     ``reference`` is the library's own function, or, where the library has none, the solution; ``independent``
     says in a word where the trials' independent outputs come from. ``hints`` are for answers that match no
     registered mistake. Where only some outputs are wrong, the first of ``hints_for`` that names them all
     takes their place. ``bound`` is on the relative error from the reference: tight, as both compute in
     float64, unless the learner's method is itself an approximation. A ``secret`` exercise does not show the
     right answer; where ``views`` are allowed, an output may share its memory with an argument.
+
+    The ``level`` is one of ``LEVELS``. ``minutes`` says how long it takes somebody who has just read the
+    notebook so far, and ``needs`` what this somebody has to remember, in Markdown.
     """
 
     name: str
@@ -86,6 +92,9 @@ class Exercise:
     hints: Hints
     hints_for: dict[str, Hints] = field(default_factory=dict)  # by outputs, with spaces between them
     independent: str = "numeric"
+    level: int = 0
+    minutes: int = 0
+    needs: str = ""
     bound: float = 1e-10
     secret: bool = False
     views: bool = False
@@ -99,6 +108,15 @@ class Exercise:
             return self.mistakes[-1]
 
         return register
+
+    def about(self) -> str:
+        """A line of Markdown about the exercise, to stand above it. Raises ValueError if nothing is known."""
+        if not (self.level and self.minutes and self.needs):
+            raise ValueError(f"the exercise {self.name} should have a level, minutes and needs")
+        return (
+            f"> **Exercise** `{self.name}` · level {self.level} of {len(LEVELS)}, {LEVELS[self.level - 1]} · "
+            f"about {self.minutes} minutes · **you need** {self.needs}"
+        )
 
     def hints_about(self, wrong: Set[str]) -> Hints:
         """The hints for an answer of which only these outputs are wrong."""
@@ -128,7 +146,19 @@ class Exercise:
 
     def _answers(self, function: Callable) -> list[tuple]:
         values = [function(*copy.deepcopy(trial.arguments).values()) for trial in self.trials]
-        return [(value,) for value in values] if len(self.outputs) == 1 else values
+        count = len(self.outputs)
+        return [(value,) if count == 1 else flat_outputs(value, count) for value in values]
+
+
+def flat_outputs(value: tuple | list, count: int) -> tuple:
+    """The outputs in a row: (y, cache) with a cache (x, weight) is (y, x, weight), if three are wanted."""
+    flat = tuple(_flat(value))
+    return flat if len(flat) == count else tuple(value)
+
+
+def _flat(value: tuple | list) -> Iterator[Any]:
+    for item in value:
+        yield from _flat(item) if isinstance(item, tuple) else (item,)
 
 
 def exercise(

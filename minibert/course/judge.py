@@ -1,6 +1,8 @@
 """Judging what a learner wrote: against the numeric gradient, against the library, against known mistakes."""
 
 import copy
+import functools
+import inspect
 import itertools
 import re
 import traceback
@@ -12,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minibert import ops
-from minibert.course.exercise import EXERCISES, Exercise, Mistake, Trial
+from minibert.course.exercise import EXERCISES, Exercise, Mistake, Trial, flat_outputs
 from minibert.course.result import Result, Row, Verdict
 from minibert.errors import UserError, did_you_mean
 from minibert.gradcheck import RELATIVE_BOUND
@@ -40,17 +42,8 @@ def check(name: str, answer: Any) -> Result:
     Raises UserError for a name that is no exercise's, and for no function where one is to be written.
     """
     exercise = _find(name)
-    rows: list[Row] = []
-    answers: list[tuple | None] = []
-    call: Call | None = None
     with ops.reference_only():
-        if not callable(answer) and answer is not ... and exercise.trials[0].arguments:
-            raise UserError(f"{name}: expected the function that you wrote, got {_describe(answer)}")
-        for trial, expected in zip(exercise.trials, exercise.expected, strict=True):
-            if call is None or call.verdict is not Verdict.STOPPED:  # who stops one call stops them all
-                call = _call(answer, exercise, trial)
-            rows += _judge(exercise, trial, call, expected)
-            answers.append(call.outputs)
+        rows, answers = _judge_all(exercise, answer)
         mistakes, in_order = _recognise(exercise, answers), not _in_another_order(exercise, answers)
     if in_order:
         hints = _hints(exercise, rows, mistakes)
@@ -61,6 +54,44 @@ def check(name: str, answer: Any) -> Result:
     result = Result(name, rows, names, hints, exercise.independent)
     print(result)
     return result
+
+
+def passes(name: str, answer: Any) -> bool:
+    """Whether ``check`` would pass this answer. Prints nothing and counts nothing. Raises as ``check``."""
+    with ops.reference_only():
+        rows, _ = _judge_all(_find(name), answer)
+    return all(row.verdict is Verdict.PASS for row in rows)
+
+
+def both(forward: Callable, backward: Callable) -> Callable:
+    """One function for ``check`` out of two that share a cache of any form.
+
+    (dout, *inputs) → (y, *gradients), where y, cache = forward(*inputs) and backward(dout, cache) returns
+    the gradients.
+    """
+
+    @functools.wraps(forward)
+    def run(dout: Any, *inputs: Any) -> tuple:
+        y, cache = forward(*inputs)
+        gradients = backward(dout, cache)
+        return y, *(gradients if isinstance(gradients, tuple | list) else (gradients,))
+
+    return run
+
+
+def _judge_all(exercise: Exercise, answer: Any) -> tuple[list[Row], list[tuple | None]]:
+    """A row for each output of each trial, and what the answer returned in each trial, if it did."""
+    rows: list[Row] = []
+    answers: list[tuple | None] = []
+    call: Call | None = None
+    if not callable(answer) and answer is not ... and exercise.trials[0].arguments:
+        raise UserError(f"{exercise.name}: expected the function that you wrote, got {_describe(answer)}")
+    for trial, expected in zip(exercise.trials, exercise.expected, strict=True):
+        if call is None or call.verdict is not Verdict.STOPPED:  # who stops one call stops them all
+            call = _call(answer, exercise, trial)
+        rows += _judge(exercise, trial, call, expected)
+        answers.append(call.outputs)
+    return rows, answers
 
 
 def _find(name: str) -> Exercise:
@@ -122,8 +153,8 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
     outputs: tuple
     if len(wanted) == 1:
         outputs = (value,)
-    elif isinstance(value, tuple | list) and len(value) == len(wanted):
-        outputs = tuple(value)
+    elif isinstance(value, tuple | list) and len(flat := flat_outputs(value, len(wanted))) == len(wanted):
+        outputs = flat
         if exercise.secret:  # answers in words, whose capitals mean nothing
             outputs = tuple(word.lower() if isinstance(word, str) else word for word in outputs)
     else:
@@ -138,7 +169,7 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
 
 def _own_line(error: BaseException, function: Callable) -> tuple[dict[str, np.ndarray], str, int] | None:
     """The last line of the learner's own code that led to an error: arrays that stand in it, text, number."""
-    code = getattr(function, "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)
     frames = traceback.walk_tb(error.__traceback__)
     lines = traceback.extract_tb(error.__traceback__)
     own = [

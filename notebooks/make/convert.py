@@ -4,7 +4,12 @@ A source is Python in jupytext's percent format. Tags tell what is special about
 
     # %% tags=["solution"]    in the exercises, what its functions do, and what it assigns, is left to do
     # %% tags=["answer"]      the cell, of code or Markdown, is not in the exercises
+    # %% tags=["yours"]       the cell is in the exercises only
+    # %% [markdown] tags=["derivation"]    in the exercises, folded below the check that comes next
     # %% tags=["figure"]      its code only draws: JupyterLab shows the figure, and the code on a click
+
+A line of Markdown that begins with ``@exercise``, such as ``@exercise 05.layer_norm_backward``, becomes what
+the course knows about this exercise: its level, how long it takes, and what one needs for it.
 """
 
 import ast
@@ -15,7 +20,9 @@ from typing import Any
 import jupytext
 from nbformat import NotebookNode
 
-SOLUTION, ANSWER, FIGURE = "solution", "answer", "figure"
+from minibert.course import EXERCISES
+
+SOLUTION, ANSWER, YOURS, DERIVATION, FIGURE = "solution", "answer", "yours", "derivation", "figure"
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
@@ -27,6 +34,7 @@ LINK = re.compile(r"\$\$.*?\$\$|\$[^$\n]+\$|```.*?```|`[^`\n]+`|(?<=\])\((?P<tar
 def complete_notebook(source: str, name: str) -> NotebookNode:
     """The notebook with every solution, not yet run. ``name`` is that of the source, without .py."""
     notebook = jupytext.reads(source, fmt="py:percent")
+    notebook.cells = [cell for cell in notebook.cells if YOURS not in tags(cell)]
     notebook.cells[
         0
     ].source += f"\n\n*To do the exercises yourself, open [exercises/{name}](exercises/{name}.ipynb).*"
@@ -36,7 +44,7 @@ def complete_notebook(source: str, name: str) -> NotebookNode:
 def exercise_notebook(source: str, name: str) -> NotebookNode:
     """The notebook without the solutions, for the folder below that of the complete one."""
     notebook = jupytext.reads(source, fmt="py:percent")
-    notebook.cells = [cell for cell in notebook.cells if ANSWER not in tags(cell)]
+    notebook.cells = _fold([cell for cell in notebook.cells if ANSWER not in tags(cell)])
     for cell in notebook.cells:
         if SOLUTION in tags(cell):
             cell.source = stub(cell.source)
@@ -46,6 +54,28 @@ def exercise_notebook(source: str, name: str) -> NotebookNode:
         0
     ].source += f"\n\n*The exercises are yours to do. Their solutions are in [{name}](../{name}.ipynb).*"
     return _tidy(notebook)
+
+
+def _fold(cells: list[NotebookNode]) -> list[NotebookNode]:
+    """The same cells; each derivation comes, folded, after the check that follows it.
+
+    Raises ValueError for a derivation that is no Markdown, or has no check after it.
+    """
+    folded, waiting = [], []
+    for cell in cells:
+        if DERIVATION not in tags(cell):
+            folded.append(cell)
+        elif cell.cell_type == "markdown":
+            text = f"<details>\n<summary>The derivation, folded</summary>\n\n{cell.source}\n\n</details>"
+            waiting.append(NotebookNode(cell, source=text))
+        else:
+            raise ValueError(f"a cell tagged {DERIVATION} is Markdown; this is not:\n{cell.source}")
+        if cell.source.startswith("check("):
+            folded += waiting
+            waiting = []
+    if waiting:
+        raise ValueError(f"no check comes after this derivation:\n{waiting[0].source}")
+    return folded
 
 
 def tags(cell: NotebookNode) -> list[str]:
@@ -100,6 +130,12 @@ def _last_line(node: ast.stmt) -> int:
     return node.end_lineno or node.lineno  # the parser always tells the end
 
 
+def _about(match: re.Match) -> str:
+    if (name := match[1]) not in EXERCISES:
+        raise ValueError(f"@exercise {name}: there is no such exercise")
+    return EXERCISES[name].about()
+
+
 def _from_the_folder_below(markdown: str) -> str:
     """The same text with its links as they are from one folder further down; exercises link to exercises."""
 
@@ -118,6 +154,8 @@ def _tidy(notebook: NotebookNode) -> NotebookNode:
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells, 1):
         cell.id = f"cell-{number}"
+        if cell.cell_type == "markdown":
+            cell.source = re.sub(r"^@exercise (\S+)$", _about, cell.source, flags=re.MULTILINE)
         metadata: dict[str, Any] = {"tags": tags(cell)} if tags(cell) else {}
         if FIGURE in tags(cell):
             metadata["jupyter"] = {"source_hidden": True}
