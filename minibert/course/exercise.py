@@ -79,6 +79,7 @@ class Exercise:
     takes their place. ``bound`` is on the relative error from the reference: tight, as both compute in
     float64, unless the learner's method is itself an approximation. A ``secret`` exercise does not show the
     right answer; where ``views`` are allowed, an output may share its memory with an argument.
+    Where outputs are ``in_order`` of their computation, the first that is wrong is the one to look at.
 
     The ``level`` is one of ``LEVELS``. ``minutes`` says how long it takes somebody who has just read the
     notebook so far, and ``needs`` what this somebody has to remember, in Markdown.
@@ -98,6 +99,7 @@ class Exercise:
     bound: float = 1e-10
     secret: bool = False
     views: bool = False
+    in_order: bool = False
     mistakes: list[Mistake] = field(default_factory=list)
 
     def mistake(self, hint: str) -> Callable[[Callable], Mistake]:
@@ -146,19 +148,34 @@ class Exercise:
 
     def _answers(self, function: Callable) -> list[tuple]:
         values = [function(*copy.deepcopy(trial.arguments).values()) for trial in self.trials]
-        count = len(self.outputs)
-        return [(value,) if count == 1 else flat_outputs(value, count) for value in values]
+        if len(self.outputs) == 1:
+            return [(value,) for value in values]
+        return [flat_outputs(value, self.outputs) for value in values]
 
 
-def flat_outputs(value: tuple | list, count: int) -> tuple:
-    """The outputs in a row: (y, cache) with a cache (x, weight) is (y, x, weight), if three are wanted."""
-    flat = tuple(_flat(value))
-    return flat if len(flat) == count else tuple(value)
+def flat_outputs(value: tuple | list, names: Sequence[str]) -> tuple:
+    """The outputs of these names in a row, where what was returned has them in tuples or dictionaries.
+
+    A cache (x, weight) counts as two outputs, and a dictionary as those that it has under their names. What
+    does not come to the right number is returned as it is.
+    """
+    named: dict[str, Any] = {}
+    others = list(_without_names(value, names, named))
+    if len(named) + len(others) != len(names):
+        return tuple(value)
+    next_one = iter(others)
+    return tuple(named[name] if name in named else next(next_one) for name in names)
 
 
-def _flat(value: tuple | list) -> Iterator[Any]:
+def _without_names(value: tuple | list, names: Sequence[str], named: dict[str, Any]) -> Iterator[Any]:
+    """What is in no dictionary, in order; ``named`` collects what is in one, under one of the names."""
     for item in value:
-        yield from _flat(item) if isinstance(item, tuple) else (item,)
+        if isinstance(item, tuple):
+            yield from _without_names(item, names, named)
+        elif isinstance(item, dict) and item.keys() & set(names):
+            named |= {name: item[name] for name in names if name in item}
+        else:
+            yield item
 
 
 def exercise(

@@ -50,10 +50,21 @@ def check(name: str, answer: Any) -> Result:
     else:  # numbers in the wrong place say nothing about how they were made
         rows, mistakes = [replace(row, note="") for row in rows], []
         hints = [f"All outputs are right, but in another order: return {', '.join(exercise.outputs)}."]
+    if exercise.in_order:
+        rows = _only_the_first_note(rows)
     names = [mistake.name for mistake in mistakes]
     result = Result(name, rows, names, hints, exercise.independent)
     print(result)
     return result
+
+
+def _only_the_first_note(rows: list[Row]) -> list[Row]:
+    """The rows, of which only the first that is wrong says why: the others may follow from it."""
+    wrong = [row for row in rows if row.verdict in WRONG_VALUES]
+    if len(wrong) < 2:
+        return rows
+    first = replace(wrong[0], note=f"The first difference is in {wrong[0].name}. {wrong[0].note}")
+    return [first if row is wrong[0] else replace(row, note="") for row in rows]
 
 
 def passes(name: str, answer: Any) -> bool:
@@ -153,18 +164,27 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
     outputs: tuple
     if len(wanted) == 1:
         outputs = (value,)
-    elif isinstance(value, tuple | list) and len(flat := flat_outputs(value, len(wanted))) == len(wanted):
+    elif isinstance(value, tuple | list) and len(flat := flat_outputs(value, wanted)) == len(wanted):
         outputs = flat
         if exercise.secret:  # answers in words, whose capitals mean nothing
             outputs = tuple(word.lower() if isinstance(word, str) else word for word in outputs)
     else:
-        what = "What it returned" if callable(answer) else "The answer"
-        note = f"{what} is {_describe(value)}, expected a tuple of {len(wanted)}: {', '.join(wanted)}."
+        note = _wrong_count("What it returned" if callable(answer) else "The answer", value, wanted)
         return Call(arguments, None, Verdict.WRONG_COUNT, note)
     if changed := _changed(trial.arguments, arguments):
         note = f"It changed {changed}, which its caller may still need: work on a copy, or make a new array."
         return Call(arguments, outputs, Verdict.OVERWRITES, note)
     return Call(arguments, outputs)
+
+
+def _wrong_count(what: str, value: Any, wanted: tuple[str, ...]) -> str:
+    """What to say of an answer with other outputs than those that are wanted."""
+    tables = [item for item in value if isinstance(item, dict)] if isinstance(value, tuple | list) else []
+    there = {name for table in tables for name in table}
+    if there & set(wanted):
+        missing = ", ".join(name for name in wanted if "." in name and name not in there)
+        return f"{what} lacks {missing or 'an output'}; expected {len(wanted)} outputs in all."
+    return f"{what} is {_describe(value)}, expected a tuple of {len(wanted)}: {', '.join(wanted)}."
 
 
 def _own_line(error: BaseException, function: Callable) -> tuple[dict[str, np.ndarray], str, int] | None:

@@ -1,7 +1,7 @@
 """Your BERT: what you wrote in the exercises, kept in files, in the place of the library's functions.
 
     keep("05.layer_norm_backward", my_layer_norm_backward)    writes my_bert/05_layer_norm_backward.py
-    mine = load()                                             notebook 20 puts the pieces together
+    mine = kept()                                             notebook 20 puts the pieces together
     mine.layer_norm_backward(dout, cache)                     yours, or the library's if you have none
     print(mine)                                               says which are yours
     with mine.in_the_library(): …                             the library computes with them
@@ -13,29 +13,41 @@ neither kept nor used.
 import importlib.util
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from minibert.course.assembly import in_the_library
 from minibert.course.exercise import EXERCISES
+from minibert.course.exercises.n08_attention import one_head
 from minibert.course.judge import passes
 from minibert.course.module_of import module_of
 from minibert.errors import UserError
 from minibert.files import write_text
+from minibert.ops import activations, cross_entropy_loss, embedding_lookup, layer_normalisation, linear_map
 
 FOLDER = "my_bert"
 PIECES = {
     name.partition(".")[2]: name
     for name in (
-        *("02.linear", "02.linear_backward"),
-        *("03.softmax", "03.softmax_backward", "03.cross_entropy", "03.cross_entropy_backward"),
-        *("04.gelu", "04.gelu_backward"),
-        *("05.layer_norm", "05.layer_norm_backward"),
-        *("06.embedding", "06.embedding_backward"),
-        *("08.attention", "08.attention_backward"),
-        *("09.split_heads", "09.merge_heads"),
-        *("12.mask_tokens", "13.learning_rate", "13.adamw_step"),
+        "02.linear_backward",
+        "03.cross_entropy_backward",
+        "04.gelu_backward",
+        "05.layer_norm_backward",
+        "06.embedding_backward",
+        *("08.attention_backward", "09.split_heads", "09.merge_heads"),
+        *("13.learning_rate", "13.adamw_step"),
     )
+}
+# The forwards, which no exercise asks for. Their caches are those that the backwards above take.
+FORWARDS: dict[str, Callable] = {
+    "linear": linear_map.linear,
+    "cross_entropy": cross_entropy_loss.cross_entropy,
+    "gelu": activations.gelu,
+    "layer_norm": layer_normalisation.layer_norm,
+    "embedding": embedding_lookup.embedding,
+    "attention": one_head,
 }
 
 
@@ -60,7 +72,7 @@ def keep(name: str, function: Callable, folder: str | Path = FOLDER) -> None:
     print(f"Kept in {path}. You have {there} of the {len(PIECES)} pieces of your BERT.")
 
 
-def load(folder: str | Path = FOLDER) -> "Mine":
+def kept(folder: str | Path = FOLDER) -> "Mine":
     """The pieces that are kept in ``folder`` and pass their checks; the library's for all others.
 
     Raises UserError for a file that Python cannot import, or in which the function is not.
@@ -76,6 +88,7 @@ def load(folder: str | Path = FOLDER) -> "Mine":
 class Mine:
     """The pieces of a BERT, each an attribute: those given, and the library's for those that are not.
 
+    Among the latter are the forwards (``FORWARDS``), for which there are no exercises.
     ``yours`` are functions by the name of the piece. ``kept`` names all pieces that were looked at: those
     that are not among yours have failed their checks.
     """
@@ -84,13 +97,21 @@ class Mine:
         self.yours, self.kept = yours, kept or set(yours)
 
     def __getattr__(self, piece: str) -> Callable:
-        if piece not in PIECES:
-            raise AttributeError(f"there is no piece {piece!r}; there are {', '.join(PIECES)}")
-        return self.yours.get(piece) or EXERCISES[PIECES[piece]].reference
+        if piece in self.yours:
+            return self.yours[piece]
+        if piece in PIECES:
+            return EXERCISES[PIECES[piece]].reference
+        if piece in FORWARDS:
+            return FORWARDS[piece]
+        raise AttributeError(f"there is no piece {piece!r}; there are {', '.join((*PIECES, *FORWARDS))}")
+
+    def in_the_library(self) -> AbstractContextManager[None]:
+        """Within this block the library computes with these pieces, wherever it can (see ``assembly``)."""
+        return in_the_library(self)
 
     def __str__(self) -> str:
-        """A line for each piece: whose it is, and how long."""
-        lines = [f"{len(self.yours)} of {len(PIECES)} pieces are yours.", ""]
+        """A line for each piece that can be yours: whose it is."""
+        lines = [f"{len(self.yours)} of the {len(PIECES)} pieces are yours.", ""]
         for piece, exercise in PIECES.items():
             whose = "yours" if piece in self.yours else "the library's"
             if piece in self.kept - set(self.yours):

@@ -9,7 +9,7 @@ from nbformat import NotebookNode
 from notebooks.make.convert import links
 
 MAX_BYTES = 1_000_000
-CELLS = range(40, 71)
+CELLS = range(40, 101)
 LEAST_WORDS = 1000
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|Users|root|tmp|usr|opt|var|work|mnt|private)/|\b[A-Z]:\\")
 SHOWS_CODE = re.compile(r"(?:print\(inspect\.getsource\([\w.]+\)\)\s*)+")

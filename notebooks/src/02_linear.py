@@ -236,6 +236,17 @@ def my_linear_backward(dout, cache):
 # %%
 check("02.linear_backward", my_linear_backward)
 
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+keep("02.linear_backward", my_linear_backward)
+
 # %% [markdown] tags=["answer"]
 r"""
 The library's:

@@ -471,6 +471,17 @@ def my_cross_entropy_backward(dout, cache):
 # %%
 check("03.cross_entropy_backward", my_cross_entropy_backward)
 
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+keep("03.cross_entropy_backward", my_cross_entropy_backward)
+
 # %% [markdown] tags=["answer"]
 r"""
 The library's does not build $y$, which would be another array of `V` numbers a row, but subtracts in one column:

@@ -172,6 +172,17 @@ def my_gelu_backward(dout, cache):
 # %%
 check("04.gelu_backward", my_gelu_backward)
 
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+keep("04.gelu_backward", my_gelu_backward)
+
 # %% tags=["answer"]
 print(inspect.getsource(gelu_backward))
 

@@ -389,6 +389,17 @@ def my_layer_norm_backward(dout, cache):
 # %%
 check("05.layer_norm_backward", my_layer_norm_backward)
 
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+keep("05.layer_norm_backward", my_layer_norm_backward)
+
 # %% [markdown] tags=["answer"]
 r"""
 And the library's own, with the derivation where it belongs: beside the code.

@@ -246,6 +246,17 @@ def my_embedding_backward(dout, cache):
 # %%
 check("06.embedding_backward", my_embedding_backward)
 
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+keep("06.embedding_backward", my_embedding_backward)
+
 # %% [markdown] tags=["answer"]
 r"""
 The library's own calls `add_rows`, which is `np.add.at` on a CPU. On a GPU many threads would add at once, in another order

@@ -533,6 +533,17 @@ def my_attention_backward(dout, cache):
 # %%
 check("08.attention_backward", my_attention_backward)
 
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+keep("08.attention_backward", my_attention_backward)
+
 # %% [markdown] tags=["answer"]
 r"""
 The library's, for all heads at once and with dropout between $p$ and $v$:

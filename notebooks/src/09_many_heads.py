@@ -161,6 +161,17 @@ def my_split_heads(x, num_heads):
 # %%
 check("09.split_heads", my_split_heads)
 
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+keep("09.split_heads", my_split_heads)
+
 
 # %% tags=["solution"]
 def my_merge_heads(heads):
@@ -171,6 +182,9 @@ def my_merge_heads(heads):
 
 # %%
 check("09.merge_heads", my_merge_heads)
+
+# %% tags=["yours"]
+keep("09.merge_heads", my_merge_heads)
 
 # %% [markdown] tags=["answer"]
 r"""

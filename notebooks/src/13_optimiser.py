@@ -437,6 +437,17 @@ def my_learning_rate(step, steps, warmup, peak):
 # %%
 check("13.learning_rate", my_learning_rate)
 
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+keep("13.learning_rate", my_learning_rate)
+
 # %% [markdown]
 r"""
 ## 8. Clipping
@@ -531,6 +542,9 @@ def my_adamw_step(value, grad, mean, variance, step, lr, beta1, beta2, eps, weig
 
 # %%
 check("13.adamw_step", my_adamw_step)
+
+# %% tags=["yours"]
+keep("13.adamw_step", my_adamw_step)
 
 # %% [markdown] tags=["answer"]
 r"""

@@ -964,7 +964,7 @@ Recall@1 becomes 0.75: wherever the right passage is among the 20, it is put fir
 
 # %% [markdown]
 r"""
-**You have come to the end of the course.** [The map](README.md) leads back to every part. The code of this notebook:
+**Next:** [20 · Your BERT](20_your_bert.ipynb), where all that you have written becomes one model. The code of this notebook:
 [similarity.py](../minibert/ops/similarity.py) (the loss), [sentence.py](../minibert/heads/sentence.py) (the encoder),
 [search.py](../minibert/tasks/search.py), [rerank.py](../minibert/tasks/rerank.py), [retrieval.py](../minibert/tasks/retrieval.py).
 """

@@ -71,14 +71,14 @@ def test_a_check_that_did_not_come_out_as_it_should(notebook):
 def test_too_long_too_short_too_large(notebook):
     few, many = copy.deepcopy(notebook), copy.deepcopy(notebook)
     del few.cells[:6]
-    many.cells += [new_markdown_cell("word " * 50) for _ in range(31)]
+    many.cells += [new_markdown_cell("word " * 50) for _ in range(61)]
     large = copy.deepcopy(notebook)
     large.cells[38].outputs = [stdout("9" * rules.MAX_BYTES)]
     assert rules.finished(few) == [
-        "has 34 cells; they should be 40 to 70",
+        "has 34 cells; they should be 40 to 100",
         "has 960 words; they should be at least 1,000",
     ]
-    assert rules.finished(many) == ["has 71 cells; they should be 40 to 70"]
+    assert rules.finished(many) == ["has 101 cells; they should be 40 to 100"]
     assert "bytes; they should be at most 1,000,000" in rules.finished(large)[0]
 
 

@@ -21,4 +21,5 @@ from minibert.course.exercises import (  # noqa: F401
     n17_numpy_to_cupy,
     n18_real_weights,
     n19_applications,
+    n20_your_bert,
 )

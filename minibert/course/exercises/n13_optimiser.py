@@ -235,6 +235,7 @@ def _updates(draw: Draws) -> list[Trial]:
 
 
 def _library_step(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    value, mean, variance = value.copy(), mean.copy(), variance.copy()  # the library's works in place
     adamw_update(value, grad, mean, variance, lr, 1.0, beta1, beta2, eps, weight_decay)
     return value, mean, variance
 
