@@ -39,6 +39,7 @@ CONFIG = BertConfig(
 )
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
 Parameters = dict[str, Array]
+Batch = dict[str, Array]
 
 
 # -- What the notebook gives -------------------------------------------------------------------------------
@@ -49,23 +50,23 @@ def inside(parameters: Parameters, prefix: str) -> Parameters:
     return {name.removeprefix(prefix): value for name, value in parameters.items() if name.startswith(prefix)}
 
 
-def dense(x, p, name):
+def dense(x: Array, p: Parameters, name: str) -> tuple[Array, tuple]:
     """The linear map of this name: x (…, K) → y (…, N), cache."""
     return mine.linear(x, p[f"{name}.weight"], p[f"{name}.bias"])
 
 
-def dense_backward(dout, cache, name):
+def dense_backward(dout: Array, cache: tuple, name: str) -> tuple[Array, Parameters]:
     """dx, and the two gradients under their names."""
     dx, dweight, dbias = mine.linear_backward(dout, cache)
     return dx, {f"{name}.weight": dweight, f"{name}.bias": dbias}
 
 
-def norm(x, p, name):
+def norm(x: Array, p: Parameters, name: str) -> tuple[Array, tuple]:
     """The LayerNorm of this name: x (…, H) → y (…, H), cache."""
     return mine.layer_norm(x, p[f"{name}.weight"], p[f"{name}.bias"], EPS)
 
 
-def norm_backward(dout, cache, name):
+def norm_backward(dout: Array, cache: tuple, name: str) -> tuple[Array, Parameters]:
     """dx, and the two gradients under their names."""
     dx, dweight, dbias = mine.layer_norm_backward(dout, cache)
     return dx, {f"{name}.weight": dweight, f"{name}.bias": dbias}
@@ -140,7 +141,7 @@ def _judged(p: Parameters) -> list[str]:
 # -- The embeddings --------------------------------------------------------------------------------------
 
 
-def embed(p, input_ids, token_type_ids):
+def embed(p: Parameters, input_ids: Array, token_type_ids: Array) -> tuple[Array, tuple]:
     """The three tables added and normalised: ids (B, S) → y (B, S, H), cache."""
     words, word_cache = mine.embedding(p["word_embeddings.weight"], input_ids)
     types, type_cache = mine.embedding(p["token_type_embeddings.weight"], token_type_ids)
@@ -149,7 +150,7 @@ def embed(p, input_ids, token_type_ids):
     return y, (word_cache, type_cache, positions, norm_cache)
 
 
-def embed_backward(dout, cache):
+def embed_backward(dout: Array, cache: tuple) -> Parameters:
     """The gradients of the three tables and of the LayerNorm, under their names."""
     word_cache, type_cache, positions, norm_cache = cache
     dtotal, gradients = norm_backward(dout, norm_cache, "LayerNorm")
@@ -260,7 +261,7 @@ def past_the_norm(dout, p, input_ids, token_type_ids):
 # -- Attention -----------------------------------------------------------------------------------------------
 
 
-def self_attention(hidden, p, bias, num_heads):
+def self_attention(hidden: Array, p: Parameters, bias: Array, num_heads: int) -> tuple[Array, tuple]:
     """Attention of all heads: hidden (B, S, H), bias (B, 1, S) → y (B, S, H), cache."""
     heads, caches = [], []
     for name in ("query", "key", "value"):
@@ -272,7 +273,7 @@ def self_attention(hidden, p, bias, num_heads):
     return mine.merge_heads(y.reshape(split.shape)), (caches, cache, split.shape)
 
 
-def self_attention_backward(dout, cache):
+def self_attention_backward(dout: Array, cache: tuple) -> tuple[Array, Parameters]:
     """dhidden (B, S, H), and the gradients of the three linear maps under their names."""
     caches, attention_cache, shape = cache
     dy = mine.split_heads(dout, shape[1]).reshape(-1, *shape[2:])  # (B·A, S, D)
@@ -386,7 +387,7 @@ def _with_biases(dout, hidden, p, biases, num_heads):
 # -- A layer -------------------------------------------------------------------------------------------------
 
 
-def attention_half(hidden, p, bias, num_heads):
+def attention_half(hidden: Array, p: Parameters, bias: Array, num_heads: int) -> tuple[Array, tuple]:
     """norm(hidden + what attention makes of it): hidden (B, S, H) → y (B, S, H), cache."""
     attended, attention_cache = self_attention(hidden, inside(p, "attention.self."), bias, num_heads)
     projected, dense_cache = dense(attended, p, "attention.output.dense")
@@ -394,7 +395,7 @@ def attention_half(hidden, p, bias, num_heads):
     return y, (attention_cache, dense_cache, norm_cache)
 
 
-def attention_half_backward(dout, cache):
+def attention_half_backward(dout: Array, cache: tuple) -> tuple[Array, Parameters]:
     """dhidden (B, S, H), and the gradients under their names."""
     attention_cache, dense_cache, norm_cache = cache
     dsum, gradients = norm_backward(dout, norm_cache, "attention.output.LayerNorm")
@@ -404,7 +405,7 @@ def attention_half_backward(dout, cache):
     return dhidden + dsum, gradients | more | inner
 
 
-def feed_forward_half(hidden, p):
+def feed_forward_half(hidden: Array, p: Parameters) -> tuple[Array, tuple]:
     """norm(hidden + what the feed-forward network makes of it): hidden (B, S, H) → y (B, S, H), cache."""
     wide, up_cache = dense(hidden, p, "intermediate.dense")  # (B, S, F)
     active, gelu_cache = mine.gelu(wide)
@@ -413,7 +414,7 @@ def feed_forward_half(hidden, p):
     return y, (up_cache, gelu_cache, down_cache, norm_cache)
 
 
-def feed_forward_half_backward(dout, cache):
+def feed_forward_half_backward(dout: Array, cache: tuple) -> tuple[Array, Parameters]:
     """dhidden (B, S, H), and the gradients under their names."""
     up_cache, gelu_cache, down_cache, norm_cache = cache
     dsum, gradients = norm_backward(dout, norm_cache, "output.LayerNorm")
@@ -422,14 +423,14 @@ def feed_forward_half_backward(dout, cache):
     return dhidden + dsum, gradients | down | up
 
 
-def layer(hidden, p, bias, num_heads):
+def layer(hidden: Array, p: Parameters, bias: Array, num_heads: int) -> tuple[Array, tuple]:
     """One layer of the encoder, its two halves: hidden (B, S, H) → y (B, S, H), cache."""
     middle, first_cache = attention_half(hidden, p, bias, num_heads)
     y, second_cache = feed_forward_half(middle, p)
     return y, (first_cache, second_cache)
 
 
-def layer_backward(dout, cache):
+def layer_backward(dout: Array, cache: tuple) -> tuple[Array, Parameters]:
     """dhidden (B, S, H), and the gradients of the layer under their names."""
     first_cache, second_cache = cache
     dmiddle, second = feed_forward_half_backward(dout, second_cache)
@@ -515,7 +516,7 @@ def halves_side_by_side(dout, hidden, p, bias, num_heads):
 # -- The heads and their losses ----------------------------------------------------------------------------
 
 
-def masked_words(hidden, p, labels):
+def masked_words(hidden: Array, p: Parameters, labels: Array) -> tuple[float, tuple]:
     """The mean loss of the masked words, and a cache: hidden (B, S, H), labels (B, S), −100 where none."""
     chosen = labels != IGNORED
     rows = hidden[chosen]  # (P, H): only these positions are scored
@@ -530,7 +531,7 @@ def masked_words(hidden, p, labels):
     return loss, (hidden.shape, chosen, caches)
 
 
-def masked_words_backward(dloss, cache):
+def masked_words_backward(dloss: float, cache: tuple) -> tuple[Array, Parameters]:
     """dhidden (B, S, H), zero where nothing was predicted, and the gradients under their names."""
     shape, chosen, (dense_cache, gelu_cache, norm_cache, decoder_cache, loss_cache) = cache
     dlogits = mine.cross_entropy_backward(dloss, loss_cache)
@@ -600,7 +601,7 @@ def gradient_at_the_first_positions(dout, hidden, p, labels):
     return loss, moved, gradients
 
 
-def next_sentence(hidden, p, labels):
+def next_sentence(hidden: Array, p: Parameters, labels: Array) -> tuple[float, tuple]:
     """The mean loss of the sentence pairs, and a cache: hidden (B, S, H), labels (B,), 0 or 1."""
     projected, pooler_cache = dense(hidden[:, 0], p, "bert.pooler.dense")  # (B, H): of [CLS]
     pooled = np.tanh(projected)
@@ -610,7 +611,7 @@ def next_sentence(hidden, p, labels):
     return loss, (hidden.shape, pooled, pooler_cache, head_cache, loss_cache)
 
 
-def next_sentence_backward(dloss, cache):
+def next_sentence_backward(dloss: float, cache: tuple) -> tuple[Array, Parameters]:
     """dhidden (B, S, H), zero but for the first tokens, and the gradients under their names."""
     shape, pooled, pooler_cache, head_cache, loss_cache = cache
     dlogits = mine.cross_entropy_backward(dloss, loss_cache)
@@ -685,7 +686,7 @@ def _through_the_pooler(loss, dprojected, pooler_cache, hidden, head):
 # -- The whole model -----------------------------------------------------------------------------------------
 
 
-def loss_and_gradients(parameters, batch, num_heads):
+def loss_and_gradients(parameters: Parameters, batch: Batch, num_heads: int) -> tuple[Parameters, Parameters]:
     """The values of the forward pass in order, and the gradients of the loss, both under their names."""
     embeddings = inside(parameters, "bert.embeddings.")
     hidden, embed_cache = embed(embeddings, batch["input_ids"], batch["token_type_ids"])
@@ -808,7 +809,9 @@ def mask_forgotten(parameters, batch, num_heads):
 # -- Training ------------------------------------------------------------------------------------------------
 
 
-def train(parameters, batches, num_heads, steps, peak, warmup):
+def train(
+    parameters: Parameters, batches: Iterable[Batch], num_heads: int, steps: int, peak: float, warmup: int
+) -> tuple[Array, Parameters]:
     """Train for so many steps, a batch each → the losses (steps,), and the new parameters by name."""
     means = {name: np.zeros_like(value) for name, value in parameters.items()}
     variances = {name: np.zeros_like(value) for name, value in parameters.items()}
