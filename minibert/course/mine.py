@@ -20,34 +20,23 @@ from typing import Any
 
 from minibert.course.assembly import in_the_library
 from minibert.course.exercise import EXERCISES
-from minibert.course.exercises.n08_attention import one_head
 from minibert.course.judge import passes
 from minibert.course.module_of import module_of
 from minibert.errors import UserError
 from minibert.files import write_text
-from minibert.ops import activations, cross_entropy_loss, embedding_lookup, layer_normalisation, linear_map
 
 FOLDER = "my_bert"
 PIECES = {
     name.partition(".")[2]: name
     for name in (
-        "02.linear_backward",
-        "03.cross_entropy_backward",
-        "04.gelu_backward",
-        "05.layer_norm_backward",
-        "06.embedding_backward",
-        *("08.attention_backward", "09.split_heads", "09.merge_heads"),
+        *("02.linear", "02.linear_backward"),
+        *("03.cross_entropy", "03.cross_entropy_backward"),
+        *("04.gelu", "04.gelu_backward"),
+        *("05.layer_norm", "05.layer_norm_backward"),
+        *("06.embedding", "06.embedding_backward"),
+        *("08.attention", "08.attention_backward", "09.split_heads", "09.merge_heads"),
         *("13.learning_rate", "13.adamw_step"),
     )
-}
-# The forwards, which no exercise asks for. Their caches are those that the backwards above take.
-FORWARDS: dict[str, Callable] = {
-    "linear": linear_map.linear,
-    "cross_entropy": cross_entropy_loss.cross_entropy,
-    "gelu": activations.gelu,
-    "layer_norm": layer_normalisation.layer_norm,
-    "embedding": embedding_lookup.embedding,
-    "attention": one_head,
 }
 
 
@@ -88,7 +77,6 @@ def kept(folder: str | Path = FOLDER) -> "Mine":
 class Mine:
     """The pieces of a BERT, each an attribute: those given, and the library's for those that are not.
 
-    Among the latter are the forwards (``FORWARDS``), for which there are no exercises.
     ``yours`` are functions by the name of the piece. ``kept`` names all pieces that were looked at: those
     that are not among yours have failed their checks.
     """
@@ -101,9 +89,7 @@ class Mine:
             return self.yours[piece]
         if piece in PIECES:
             return EXERCISES[PIECES[piece]].reference
-        if piece in FORWARDS:
-            return FORWARDS[piece]
-        raise AttributeError(f"there is no piece {piece!r}; there are {', '.join((*PIECES, *FORWARDS))}")
+        raise AttributeError(f"there is no piece {piece!r}; there are {', '.join(PIECES)}")
 
     def in_the_library(self) -> AbstractContextManager[None]:
         """Within this block the library computes with these pieces, wherever it can (see ``assembly``)."""

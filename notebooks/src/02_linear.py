@@ -3,15 +3,15 @@ r"""
 # 02 · Linear
 
 Most of BERT's time goes into one operation, and in BERT-base nearly four of five parameters belong to it: $y = x W^\top
-+ b$. Its backward is three lines, two of them matrix products. They are short enough to be learned by heart, and that is
-how they go wrong: derive them once, and you will not have to remember.
++ b$. Its backward pass is three lines, two of them matrix products. They are short enough to be learned by heart, and that is
+how they go wrong: derive them once, and you will not have to remember them.
 
-**You will** read the layer as shapes · derive its three gradients from one loop · write them as products · see what a
-cache keeps, and why it is returned · tell a reshape from a transpose · train your first layer, three times, and find
-that a falling loss proves nothing · count what all this costs in BERT.
+**You will** write the layer, and see what its cache keeps · derive its three gradients from one loop, step by step · write them
+as matrix products · tell a reshape from a transpose · derive the gradient of a weight that is used in both directions · train your first
+layer, three times, and find that a falling loss proves nothing · count what all this costs in BERT.
 
 **Before this:** [01 · Gradients](01_gradients.ipynb) (sums where something is used twice, numeric gradients).
-**Time:** 45 minutes; it runs in seconds.
+**Time:** 90 minutes with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -97,8 +97,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-In a product the inner letters meet and vanish (`K`), the outer ones remain (`R`, `N`). Every derivation below could be
-guessed from that rule alone; we will not, but it is a good second opinion.
+In a product the inner letters meet and vanish (`K`), the outer ones remain (`R`, `N`). Every product below could be
+guessed from that rule alone. We will derive them instead, but the rule is a good second opinion.
 
 ### One matrix for every token
 
@@ -120,19 +120,54 @@ assert (y_changed != y).any(axis=-1).sum() == 1
 
 # %% [markdown]
 r"""
-(Where then do tokens exchange anything? Only in attention, of [08](08_attention.ipynb).)
+(Where then do tokens exchange anything? Only in attention, in [08](08_attention.ipynb).)
 
 ## 2. The forward, and what it keeps
+
+@exercise 02.linear
+
+In this course a forward function returns two things: its output, and a **cache**, which holds what the backward pass will
+need. Here the cache is `(x, weight)`. Write it for any number of leading axes.
 """
 
+
+# %% tags=["solution"]
+def my_linear(x, weight, bias):
+    """Each output a weighted sum of all inputs, plus a constant: y (…, N), (x, weight).
+
+    x (…, K), weight (N, K), bias (N,). The cache is a tuple of x and weight, both as they came in.
+    """
+    y = x @ weight.T + bias  # (…, N): `@` takes leading axes as they are
+    return y, (x, weight)
+
+
 # %%
+check("02.linear", my_linear)
+
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+# %% tags=["yours"]
+keep("02.linear", my_linear)
+
+# %% [markdown] tags=["answer"]
+r"""
+The library's makes one long list of rows first. Its matrix product is then a single large one, not one for each sequence:
+"""
+
+# %% tags=["answer"]
 print(inspect.getsource(linear))
 
 # %% [markdown]
 r"""
-The cache is `(x, weight)`: what the two products of the backward will need. Not `y`, and not `bias`: you will see that no
-gradient contains them. And it holds no copies but *the very arrays*, so it costs no memory. In exchange nobody may
-write into `x` before the backward has run:
+The cache has neither `y` nor `bias`, because no gradient contains them, as you will see. And it holds no copies but *the
+very arrays*, so it costs no memory. In return, nobody may write into `x` before the backward pass has run:
 """
 
 # %%
@@ -161,38 +196,68 @@ for each r, n:       y[r, n] = b[n]
 for each r, n, k:    y[r, n] += x[r, k] · W[n, k]
 ```
 
-Each pass through the second line is one small product. Its derivative with respect to either factor is *the other
-factor*, so going back it contributes $dy_{rn} W_{nk}$ to $dx_{rk}$, and $dy_{rn} x_{rk}$ to $dW_{nk}$. What is used
-several times collects a sum over its uses. So ask of each thing: **in which passes was it used?**
+What is used several times collects a sum over its uses ([01](01_gradients.ipynb)). So ask of each thing: **in which passes
+through the loop was it used?**
 
-$$
-\begin{aligned}
-x_{rk} &\text{ for every output } n: & dx_{rk} &= \sum_n dy_{rn} \, W_{nk} & \Rightarrow \quad dx &= dy \; W \\
-W_{nk} &\text{ for every row } r: & dW_{nk} &= \sum_r dy_{rn} \, x_{rk} & \Rightarrow \quad dW &= dy^\top x \\
-b_n &\text{ for every row } r: & db_n &= \sum_r dy_{rn} & \Rightarrow \quad db &= dy^\top \mathbf 1
-\end{aligned}
-$$
+### One step at a time
 
-On the right the same sums as products: the letter that is summed over has to stand inside. In $\sum_r dy_{rn} x_{rk}$
-that is $r$, the *first* index of $dy$, therefore the transpose. ($\mathbf 1$ is a column of ones; in code, a sum over
-the rows.)
-"""
+@exercise 02.backward_in_steps
 
-# %% tags=["figure"]
-figure, panels = plt.subplots(1, 2, figsize=(7.5, 2.2), width_ratios=[16.2, 19.7])
-terms = [("dy", "R", "N", BACK), "·", ("W", "N", "K", LEARNED), "=", ("dx", "R", "K", BACK)]
-draw_product(panels[0], terms, "backward: dx")
-terms = [("dyᵀ", "N", "R", BACK), "·", ("x", "R", "K", DATA), "=", ("dW", "N", "K", BACK)]
-draw_product(panels[1], terms, "backward: dW")
-plt.show()
-
-# %% [markdown]
-r"""
-Before the products, the loop itself, turned around line by line. It is slow and unmistakable:
+Here is the same loop in two lines, for `x` of shape `(R, K)`: first all $R \cdot N \cdot K$ products, then their sums.
 """
 
 
 # %%
+def linear_in_steps(x, weight, bias):
+    products = x[:, None, :] * weight  # (R, N, K)
+    y = products.sum(axis=-1) + bias  # (R, N)
+    return y, (x, weight)
+
+
+rows = x.reshape(B * S, K)  # (R, K)
+assert np.allclose(linear_in_steps(rows, weight, bias)[0], y.reshape(B * S, N))
+
+# %% [markdown]
+r"""
+Walk back through it: from $y$ to the bias and to the products, and from the products to $x$ and $W$. Each of the four
+gradients is a line.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+$y_{rn}$ is a plain sum. If one of its products rises by 1, so does $y_{rn}$. So every product gets $dy_{rn}$ as it is, and so does
+$b_n$, which was used in every row $r$.
+
+Each product has two factors, and its derivative with respect to either is *the other factor*. So product $(r, n, k)$
+contributes $dy_{rn} W_{nk}$ to $dx_{rk}$, and $dy_{rn} x_{rk}$ to $dW_{nk}$. These contributions are added up: $x_{rk}$ was used
+for every output $n$, and $W_{nk}$ for every row $r$.
+"""
+
+
+# %% tags=["solution"]
+def my_backward_in_steps(dout, cache):
+    """The gradients of linear_in_steps: dbias (N,), dproducts (R, N, K), dx (R, K), dweight (N, K).
+
+    dout (R, N); cache = (x, weight): x (R, K) and W (N, K).
+    """
+    x, weight = cache
+    dbias = dout.sum(axis=0)  # (N,)
+    dproducts = np.repeat(dout[:, :, None], x.shape[1], axis=2)  # (R, N, K)
+    dx = (dproducts * weight).sum(axis=1)  # (R, K): over the outputs n
+    dweight = (dproducts * x[:, None, :]).sum(axis=0)  # (N, K): over the rows r
+    return dbias, dproducts, dx, dweight
+
+
+# %%
+check("02.backward_in_steps", my_backward_in_steps)
+
+# %% [markdown] tags=["answer"]
+r"""
+The same as a loop, turned around line by line. It is slow and unmistakable:
+"""
+
+
+# %% tags=["answer"]
 def backward_as_a_loop(dout, cache):
     x, weight = cache  # (R, K), (N, K)
     dx, dweight, dbias = np.zeros_like(x), np.zeros_like(weight), np.zeros(len(weight))
@@ -204,7 +269,7 @@ def backward_as_a_loop(dout, cache):
     return dx, dweight, dbias
 
 
-inputs = {"x": x.reshape(B * S, K), "weight": weight, "bias": bias}
+inputs = {"x": rows, "weight": weight, "bias": bias}
 for row in compare_with_numeric(function_case("loop", linear, backward_as_a_loop, inputs)):
     print(row)
     assert row.ok
@@ -213,14 +278,44 @@ for row in compare_with_numeric(function_case("loop", linear, backward_as_a_loop
 r"""
 ## 4. Your turn: the backward
 
-Without a loop. `dout` and `x` may have any number of leading axes, so make rows of them first, and give $dx$ its own
-shape back at the end.
+@exercise 02.linear_backward
+
+The array of all products is out of the question in a real model. For 4,096 tokens and BERT-base's largest matrix it
+would have almost ten billion numbers. But a sum of products *is* a matrix product. Write $dx$, $dW$ and $db$ with two
+matrix products and a sum.
+
+`dout` and `x` may have any number of leading axes, so make rows of them first, and give $dx$ its own shape back at the
+end.
 """
+
+# %% [markdown] tags=["derivation"]
+r"""
+The three sums, and beside them the same as products:
+
+$$
+\begin{aligned}
+x_{rk} &\text{ for every output } n: & dx_{rk} &= \sum_n dy_{rn} \, W_{nk} & \Rightarrow \quad dx &= dy \; W \\
+W_{nk} &\text{ for every row } r: & dW_{nk} &= \sum_r dy_{rn} \, x_{rk} & \Rightarrow \quad dW &= dy^\top x \\
+b_n &\text{ for every row } r: & db_n &= \sum_r dy_{rn} & \Rightarrow \quad db &= dy^\top \mathbf 1
+\end{aligned}
+$$
+
+The letter that is summed over has to stand inside. In $\sum_r dy_{rn} x_{rk}$ that is $r$, the *first* index of $dy$, hence the
+transpose. ($\mathbf 1$ is a column of ones; in code, a sum over the rows.)
+"""
+
+# %% tags=["figure", "answer"]
+figure, panels = plt.subplots(1, 2, figsize=(7.5, 2.2), width_ratios=[16.2, 19.7])
+terms = [("dy", "R", "N", BACK), "·", ("W", "N", "K", LEARNED), "=", ("dx", "R", "K", BACK)]
+draw_product(panels[0], terms, "backward: dx")
+terms = [("dyᵀ", "N", "R", BACK), "·", ("x", "R", "K", DATA), "=", ("dW", "N", "K", BACK)]
+draw_product(panels[1], terms, "backward: dW")
+plt.show()
 
 
 # %% tags=["solution"]
 def my_linear_backward(dout, cache):
-    """Derivatives of y = x Wᵀ + b: dx (…, K), dweight (N, K), dbias (N,).
+    """The gradients of y = x Wᵀ + b: dx (…, K), dweight (N, K), dbias (N,).
 
     dout (…, N); cache = (x, weight): x (…, K) and W (N, K).
     """
@@ -236,15 +331,7 @@ def my_linear_backward(dout, cache):
 # %%
 check("02.linear_backward", my_linear_backward)
 
-# %% [markdown] tags=["yours"]
-r"""
-What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
-`my_bert`.
-"""
-
 # %% tags=["yours"]
-from minibert.course import keep
-
 keep("02.linear_backward", my_linear_backward)
 
 # %% [markdown] tags=["answer"]
@@ -354,8 +441,8 @@ class Forgetful:
 
 # %% [markdown]
 r"""
-Now use one layer for two things, as BERT uses its word embeddings at the input *and* at the output, or one encoder for the two
-sentences that are to be compared. Two forwards, then two backwards:
+Now use one layer for two things, as BERT uses its word embeddings at the input *and* at the output, or one encoder for two
+sentences that are to be compared. Two forward passes, then two backward passes:
 """
 
 # %%
@@ -400,6 +487,58 @@ it, so that no other operation can take it by mistake.)
 
 # %%
 print(inspect.getsource(Linear.backward))
+
+# %% [markdown]
+r"""
+### Open: one weight, there and back
+
+@exercise 02.there_and_back_backward
+
+A weight can even be used twice on the way to a *single* output. This network squeezes each row of $K$ numbers into $N$, and
+spreads them out again with the same matrix. It is an autoencoder with tied weights:
+
+$$ h = x \, W^\top, \qquad y = h \, W . $$
+"""
+
+
+# %%
+def there_and_back(x, weight):
+    hidden = x @ weight.T  # (…, N)
+    return hidden @ weight, (x, hidden, weight)  # (…, K)
+
+
+# %% [markdown]
+r"""
+No section above has its gradients, but together they have all that you need.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Take the two products one after the other, the last one first, each as a layer without a bias. $y = h W$ uses $W$ as it is
+stored: $dh = dy \, W^\top$, and $W$ gets $h^\top dy$. Then $h = x W^\top$ is the layer of section 4, with $dh$ in the place of
+$dy$: $dx = dh \, W$, and $W$ gets $dh^\top x$. It was used twice, so its two shares add:
+
+$$ dW = h^\top dy + dh^\top x . $$
+"""
+
+
+# %% tags=["solution"]
+def my_there_and_back_backward(dout, cache):
+    """The gradients of y = (x Wᵀ) W: dx (…, K), dweight (N, K).
+
+    dout (…, K); cache = (x, hidden, weight): x (…, K), hidden (…, N) and W (N, K).
+    """
+    x, hidden, weight = cache
+    rows, drows = x.reshape(-1, x.shape[-1]), dout.reshape(-1, dout.shape[-1])  # (R, K)
+    dhidden = drows @ weight.T  # (R, N)
+    dx = (dhidden @ weight).reshape(x.shape)  # (…, K)
+    used_last = hidden.reshape(-1, hidden.shape[-1]).T @ drows  # (N, K)
+    used_first = dhidden.T @ rows  # (N, K)
+    return dx, used_last + used_first
+
+
+# %%
+check("02.there_and_back_backward", my_there_and_back_backward)
 
 # %% [markdown]
 r"""
@@ -458,7 +597,7 @@ so training cannot tell you whether a gradient is right. Only a check can.
 ## 9. What it costs
 
 Every pass through the loop of section 3 is one multiplication and one addition. The forward has $R \cdot K \cdot N$ of
-them; $dx$ has as many, and so has $dW$. So **a backward is the work of two forwards**.
+them; $dx$ has as many, and so has $dW$. So **a backward pass is the work of two forward passes**.
 
 How much is that in BERT-base, for one sequence of 128 tokens? These are the matrices of one layer:
 """
@@ -526,17 +665,18 @@ plt.show()
 
 # %% [markdown]
 r"""
-A small BERT is a big dictionary with a little network behind it; a large one is nearly nothing but linear layers. (The
+A small BERT is a big dictionary with a little network after it; a large one is almost nothing but linear layers. (The
 third part is the thin strip on the right.)
 
 ## Recap
 
 - $y = x W^\top + b$ on every row by itself; leading axes are just more rows. $W$ is *(outputs, inputs)*.
-- $dx = dy \, W$ (sum over outputs), $dW = dy^\top x$ and $db = \sum_r dy$ (sums over rows). Each is read off from who was used
+- $dx = dy \, W$ (sum over outputs), $dW = dy^\top x$ and $db = \sum_r dy$ (sums over rows). Each follows from what was used
   where.
 - $dW$ is a sum of outer products, one for each row, so gradients of pieces of a batch add up.
-- The cache holds the arrays themselves and is returned, so a layer can be used twice; its gradients are added.
-- A backward costs two forwards. A falling loss is no gradient check.
+- The cache holds the arrays themselves and is returned, so a layer can be used twice; its gradients are added. A weight that is
+  used twice collects two shares.
+- A backward pass costs two forward passes. A falling loss is no gradient check.
 
 ## What usually goes wrong
 
@@ -566,7 +706,7 @@ bends stands between them, in BERT [GELU](04_gelu_dropout.ipynb).
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> BERT computes query, key and value from the same x with three weights of shape (H, H). How does one product do, and
+<summary><b>2.</b> BERT computes query, key and value from the same x with three weights of shape (H, H). How can one product do it, and
 what is dx then?</summary>
 
 Put the three weights on top of each other: one weight of shape (3H, H), whose output holds query, key and value side

@@ -6,12 +6,12 @@ For every hidden word BERT gives a score to each of 30,522 candidates. Softmax t
 cross-entropy turns the probability of the right word into a loss, and there the backward pass of the whole model begins. Its
 first line is the simplest in this course, *prediction minus truth*, and the way to it the most instructive.
 
-**You will** compute a softmax that survives any scores · write its backward, Jacobian and all · walk back through softmax
-and logarithm in two stages · see the Jacobian cancel, and write the one line that is left · leave out what is not to be
-predicted, and divide by the right number · find that line inside a real BERT.
+**You will** write a softmax that survives any scores · derive its backward pass from the Jacobian · write the loss, and walk back
+through logarithm and softmax in two stages · see the Jacobian cancel, and write the one line that is left · find the gradient of smoothed
+labels on your own · leave out what is not to be predicted, and divide by the right number · find that line inside a real BERT.
 
 **Before this:** [01 · Gradients](01_gradients.ipynb), [02 · Linear](02_linear.ipynb).
-**Time:** 60 minutes; it runs in seconds.
+**Time:** two hours and a half with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -93,25 +93,54 @@ assert np.allclose(softmax(large)[0], p, atol=1e-5)
 
 # %% [markdown]
 r"""
-In float32 $e^z$ is infinite from $z \approx 88.7$ on, and infinity divided by infinity is not a number. The cure is the
-constant that changes nothing. Subtract the row's maximum $m$:
+In float32 $e^z$ is infinite from $z \approx 88.7$ on, and infinity divided by infinity is not a number.
+
+### Your turn: a softmax that survives
+
+@exercise 03.softmax
+
+Section 1 has said what may be done to a row of scores without changing its probabilities. Do it, so that nothing overflows and
+no row is divided by 0, whatever the scores are. The classes are the last axis, and any axes may come before it.
+
+The cache is a tuple with one array, `(y,)`: the backward pass needs the result and nothing else.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+The cure is the constant that changes nothing. Subtract the row's maximum $m$:
 
 $$
 \frac{e^{z_i - m}}{\sum_j e^{z_j - m}} = \frac{e^{-m} \, e^{z_i}}{e^{-m} \sum_j e^{z_j}} = p_i .
 $$
 
-Now the largest exponent is 0. Nothing overflows, and the sum is at least $e^0 = 1$, so nothing is divided by 0. Very low
-scores become 0, which is harmless here.
+Now the largest exponent is 0. Nothing overflows, and the sum is at least $e^0 = 1$, so nothing is divided by 0.
 """
 
+
+# %% tags=["solution"]
+def my_softmax(x):
+    """Probabilities over the last axis: y (…, V), (y,).
+
+    x (…, V), any scores. The cache is a tuple with one array, y.
+    """
+    e = np.exp(x - x.max(axis=-1, keepdims=True))  # (…, V)
+    y = e / e.sum(axis=-1, keepdims=True)  # (…, V)
+    return y, (y,)
+
+
 # %%
+check("03.softmax", my_softmax)
+
+# %% tags=["answer"]
 print(inspect.getsource(softmax))
 
 # %% [markdown]
 r"""
-It is not harmless if a logarithm follows. The loss will be $-\log p$ of the right word; if that word is far behind, its
-$p$ has been rounded to 0 before the logarithm sees it. So the library takes the logarithm on paper, where it meets its
-exponential:
+### The logarithm
+
+Probabilities of words that are far behind are rounded to 0. That is harmless, unless a logarithm follows. The loss will be
+$-\log p$ of the right word, and the logarithm of 0 is infinite. So the library takes the logarithm on paper, where it meets
+its exponential. With $m$ for the largest score of the row:
 
 $$ \log p_i = \log \frac{e^{z_i - m}}{\sum_j e^{z_j - m}} = (z_i - m) - \log \sum_j e^{z_j - m} . $$
 
@@ -191,16 +220,7 @@ r"""
 Every column sums to 0, since the probabilities go on summing to 1. Every row sums to 0, too: move all scores
 together, and nothing happens.
 
-The backward needs $dz = J^\top dp$. Multiply it out, and the matrix is gone:
-
-$$
-dz_j = \sum_i dp_i \, p_i \, (\delta_{ij} - p_j)
-= dp_j \, p_j - p_j \sum_i dp_i \, p_i
-= p_j \Big( dp_j - \underbrace{\textstyle\sum_i p_i \, dp_i}_{\text{mean of } dp \text{, weighted with } p} \Big) .
-$$
-
-With the matrix it costs $V^2$ operations a row (for BERT's vocabulary, 932 million); without it, a few times $V$. The slow
-way, against the numeric gradient:
+The backward pass needs $dz = J^\top dp$. First the slow way, with a matrix for each row, against the numeric gradient:
 """
 
 
@@ -222,14 +242,30 @@ assert row.ok
 r"""
 ## 4. Your turn: the backward of softmax
 
-The fast way. In code what goes in is `x`, what comes out is `y`, and the cache holds `y` alone. (The same function works
-inside attention, of [08](08_attention.ipynb), in every layer, for each token and head.)
+@exercise 03.softmax_backward
+
+The matrix costs $V^2$ operations per row, for BERT's vocabulary 932 million. Without it a few times $V$ are enough: write
+$dz_j$ as a sum over $i$, put in the Jacobian, and multiply out on paper until no $\delta_{ij}$ is left. Then write what remains.
+
+In code what goes in is `x`, what comes out is `y`, and the cache holds `y` alone. (The same function works
+inside attention, in [08](08_attention.ipynb), in every layer, for each token and head.)
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Multiply it out, and the matrix is gone:
+
+$$
+dz_j = \sum_i dp_i \, p_i \, (\delta_{ij} - p_j)
+= dp_j \, p_j - p_j \sum_i dp_i \, p_i
+= p_j \Big( dp_j - \underbrace{\textstyle\sum_i p_i \, dp_i}_{\text{mean of } dp \text{, weighted with } p} \Big) .
+$$
 """
 
 
 # %% tags=["solution"]
 def my_softmax_backward(dout, cache):
-    """Derivative of y = softmax(x) over the last axis: dx (…, V).
+    """The gradient of y = softmax(x) over the last axis: dx (…, V).
 
     dout (…, V); cache = (y,): y (…, V).
     """
@@ -273,10 +309,48 @@ Of a batch we take a weighted mean over its rows:
 
 $$ L = \frac1n \sum_r w_r \, (-\log p_{r, t_r}) . $$
 
-A row with $w_r = 0$ is **ignored**; $n$, the denominator, is usually $\sum_r w_r$. Here is how the library has it:
+A row with $w_r = 0$ is **ignored**; $n$, the denominator, is usually $\sum_r w_r$, but it is an argument, for a reason that
+section 9 shows.
+
+### Your turn: the loss
+
+@exercise 03.cross_entropy
+
+From scores to the loss. Take the logarithm as in section 2, so that no scores are too large. The cache holds what the
+backward pass needs: $\log p$ of all rows and classes, and the three other arguments.
 """
 
+
+# %% tags=["solution"]
+def my_cross_entropy(logits, labels, weights, denominator):
+    """The weighted mean of −log p at the labels: loss, a scalar, (log_p, labels, weights, denominator).
+
+    logits (P, V), labels (P,) whole numbers in [0, V), weights (P,), denominator a number. In the cache
+    log_p (P, V) is the logarithm of every probability; the other three are as they came in.
+    """
+    shifted = logits - logits.max(axis=-1, keepdims=True)  # (P, V)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))  # (P, V)
+    nll = -log_p[np.arange(len(labels)), labels]  # (P,): of each row the one at its label
+    loss = (weights * nll).sum() / denominator
+    return loss, (log_p, labels, weights, denominator)
+
+
 # %%
+check("03.cross_entropy", my_cross_entropy)
+
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+# %% tags=["yours"]
+keep("03.cross_entropy", my_cross_entropy)
+
+# %% tags=["answer"]
 print(inspect.getsource(cross_entropy))
 
 # %% [markdown]
@@ -297,6 +371,16 @@ def staged_cross_entropy(logits, labels, weights, denominator):
 
 # %% [markdown]
 r"""
+## 6. Your turn: the two stages
+
+@exercise 03.staged_backward
+
+Backwards the last stage comes first. Which numbers of `p` does the loss look at, and what does it make of them? For stage 1
+use the backward pass of softmax that you have written, or the library's `softmax_backward`.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
 **Stage 2**, backwards. Of each row the loss looks at *one* probability. All others have no influence on it, so their
 derivative is 0:
 
@@ -304,15 +388,13 @@ $$
 dp_{ri} = dL \cdot \frac{w_r}{n} \cdot \begin{cases} -\dfrac{1}{p_{r,t_r}} & i = t_r \\ 0 & \text{otherwise.} \end{cases}
 $$
 
-**Stage 1**, backwards, you have written already.
-
-## 6. Your turn: the two stages
+**Stage 1**, backwards, is the softmax's: it gets $dp$, and its cache is `(p,)`.
 """
 
 
 # %% tags=["solution"]
 def my_staged_backward(dout, cache):
-    """Derivatives of staged_cross_entropy: dp (P, V) after stage 2, dlogits (P, V) after stage 1.
+    """The gradients of staged_cross_entropy: dp (P, V) after stage 2, dlogits (P, V) after stage 1.
 
     dout: a scalar; cache = (p, labels, weights, denominator): p (P, V), labels and weights (P,).
     """
@@ -330,8 +412,14 @@ check("03.staged_backward", my_staged_backward)
 r"""
 ## 7. Why is softmax + cross-entropy's gradient p − y; where did the Jacobian go?
 
-Put stage 2 into stage 1, for one row with weight 1 and $n = 1$. $dp$ has a single entry that is not 0, so the sum in the
-softmax's backward has a single term:
+Put the two stages together on paper, for one row with weight 1 and $n = 1$. Of the sum in the softmax's backward a single
+term is left, and then nearly everything cancels: what remains is $p - y$. Find out where the Jacobian went, before you read
+on; then write the whole in one line, below.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+$dp$ has a single entry that is not 0, so the sum in the softmax's backward has a single term:
 
 $$ \sum_i p_i \, dp_i = p_t \cdot \left( - \frac1{p_t} \right) = -1 . $$
 
@@ -345,8 +433,49 @@ $$
 
 So the Jacobian did not vanish. The loss asks for *one row* of it, $p_t (\delta_{tj} - p_j)$, and multiplies that by $-1/p_t$; the
 logarithm's derivative cancels exactly the factor that the softmax has put there.
+"""
 
-Before we look at it, is it true? With *heart* as the right word, the numeric derivative of the loss, and $p - y$:
+# %% [markdown]
+r"""
+## 8. Your turn: all in one line
+
+@exercise 03.cross_entropy_backward
+
+Nearly. The cache holds `log_p`, as the forward has left it. Mind the weights, the denominator and `dout`.
+"""
+
+
+# %% tags=["solution"]
+def my_cross_entropy_backward(dout, cache):
+    """The gradient of cross_entropy with respect to the logits: dlogits (P, V).
+
+    dout: a scalar; cache = (log_p, labels, weights, denominator): log_p (P, V), labels, weights (P,).
+    """
+    log_p, labels, weights, denominator = cache
+    y = np.zeros_like(log_p)
+    y[np.arange(len(labels)), labels] = 1.0
+    return (np.exp(log_p) - y) * (dout * weights / denominator)[:, None]
+
+
+# %%
+check("03.cross_entropy_backward", my_cross_entropy_backward)
+
+# %% tags=["yours"]
+keep("03.cross_entropy_backward", my_cross_entropy_backward)
+
+# %% [markdown] tags=["answer"]
+r"""
+The library's does not build $y$, which would be another array with `V` numbers per row, but subtracts from one number in each row:
+"""
+
+# %% tags=["answer"]
+print(inspect.getsource(cross_entropy_backward))
+
+# %% [markdown]
+r"""
+### The cancellation at work
+
+Is it true? With *heart* as the right word, the numeric derivative of the loss, and $p - y$:
 """
 
 # %%
@@ -358,7 +487,7 @@ assert np.allclose(np.array(rises) / 2e-5, p - np.eye(5)[t], rtol=0, atol=1e-9)
 
 # %% [markdown]
 r"""
-And here is the cancellation at work, when *capital* is right, and when *banana* is, which the model thought nearly
+And here is what cancels: once when *capital* is right, and once when *banana* is, which the model thought nearly
 impossible.
 """
 
@@ -404,8 +533,8 @@ L = \log \sum_j e^{z_j} - z_t
 \frac{\partial L}{\partial z_j} = \frac{e^{z_j}}{\sum_k e^{z_k}} - [j = t] = p_j - y_j .
 $$
 
-($[j = t]$ is 1 where that is true, else 0: it is $y_j$.) This is where *log-sum-exp* pays twice: the loss is finite, and so is its gradient. The staged way divides by $p_t$; once
-that has been rounded to 0, zero times infinity gives NaN.
+($[j = t]$ is 1 where that is true, else 0: it is $y_j$.) This is where *log-sum-exp* pays twice: the loss is finite, and so is
+its gradient. The staged way divides by $p_t$; once that has been rounded to 0, zero times infinity gives NaN.
 """
 
 # %%
@@ -448,47 +577,64 @@ plt.show()
 # %% [markdown]
 r"""
 On the left the model is confident and wrong. Cross-entropy pulls with full force; the squared error hardly at all,
-since the flat softmax stands in the way. Who learns least there is who needs it most.
+since the flat softmax stands in the way. The rows that learn least are the ones that need it most.
+"""
 
-## 8. Your turn: all in one line
+# %% [markdown]
+r"""
+### Open: a softer truth
 
-Nearly. The cache holds `log_p`, as the forward has left it. Mind the weights, the denominator and `dout`.
+@exercise 03.smoothed_backward
+
+Sometimes a model should not be quite so sure. **Label smoothing**, with which the first Transformer was trained, gives the right class
+$1 - \varepsilon$ of the truth, and spreads $\varepsilon$ evenly over all $V$ classes, the right one among them. BERT does
+without it.
+"""
+
+
+# %%
+def smoothed_cross_entropy(logits, labels, smoothing):
+    log_p, _ = log_softmax(logits)  # (P, V)
+    at_label = log_p[np.arange(len(labels)), labels]  # (P,)
+    everywhere = log_p.mean(axis=-1)  # (P,)
+    losses = -(1 - smoothing) * at_label - smoothing * everywhere  # (P,)
+    return losses.mean(), (log_p, labels, smoothing)
+
+
+# %% [markdown]
+r"""
+Does the Jacobian cancel here, too? Write the gradient with respect to the logits.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Collect what stands before each logarithm: the loss of a row is $-\sum_i q_i \log p_i$ with $q = (1 - \varepsilon) \, y +
+\varepsilon / V$, a truth that is spread over all classes and still sums to 1. With the logarithm on paper,
+
+$$
+L = - \sum_i q_i \Big( z_i - \log \sum_j e^{z_j} \Big) = \log \sum_j e^{z_j} - \sum_i q_i \, z_i
+\qquad\Longrightarrow\qquad dz = p - q .
+$$
+
+So it cancels with any truth that sums to 1. The mean over $P$ rows divides by $P$.
 """
 
 
 # %% tags=["solution"]
-def my_cross_entropy_backward(dout, cache):
-    """Derivative of cross_entropy with respect to the logits: dlogits (P, V).
+def my_smoothed_backward(dout, cache):
+    """The gradient of smoothed_cross_entropy with respect to the logits: dlogits (P, V).
 
-    dout: a scalar; cache = (log_p, labels, weights, denominator): log_p (P, V), labels, weights (P,).
+    dout: a scalar; cache = (log_p, labels, smoothing): log_p (P, V), labels (P,), smoothing a number.
     """
-    log_p, labels, weights, denominator = cache
-    y = np.zeros_like(log_p)
-    y[np.arange(len(labels)), labels] = 1.0
-    return (np.exp(log_p) - y) * (dout * weights / denominator)[:, None]
+    log_p, labels, smoothing = cache
+    count, classes = log_p.shape
+    truth = np.full(log_p.shape, smoothing / classes)  # (P, V)
+    truth[np.arange(count), labels] += 1 - smoothing
+    return dout * (np.exp(log_p) - truth) / count
 
 
 # %%
-check("03.cross_entropy_backward", my_cross_entropy_backward)
-
-# %% [markdown] tags=["yours"]
-r"""
-What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
-`my_bert`.
-"""
-
-# %% tags=["yours"]
-from minibert.course import keep
-
-keep("03.cross_entropy_backward", my_cross_entropy_backward)
-
-# %% [markdown] tags=["answer"]
-r"""
-The library's does not build $y$, which would be another array of `V` numbers a row, but subtracts in one column:
-"""
-
-# %% tags=["answer"]
-print(inspect.getsource(cross_entropy_backward))
+check("03.smoothed_backward", my_smoothed_backward)
 
 # %% [markdown]
 r"""
@@ -553,12 +699,12 @@ assert np.isclose(sum(shares), whole) and not np.isclose(np.mean(means), whole)
 
 # %% [markdown]
 r"""
-The mean of means gives the lonely row three times the weight of each of the others. Therefore the library's denominator is an
+The mean of means gives the lonely row three times the weight of each of the others. That is why the denominator is an
 *argument*.
 
 ## 10. In a real BERT
 
-The last thing that BERT's masked-word head does is to add a bias, one number for each word of the vocabulary:
+The last thing that BERT's masked-word head does is to add a bias, with one number for each word of the vocabulary:
 $z = \dots + b$. So $db = \sum_r dz_r$, by [01](01_gradients.ipynb#4.-Why-does-a-bias-gradient-sum-over-the-batch?), and what
 the whole model's backward leaves there must be the sum of our $p - y$, divided by the number of predicted words.
 """
@@ -595,7 +741,8 @@ derivative in the model is made, layer by layer, on the way back to the embeddin
 - $\partial p_i / \partial z_j = p_i (\delta_{ij} - p_j)$, and the backward without a matrix:
   $dz = p \, (dp - \sum p \, dp)$.
 - Cross-entropy is $-\log p_t$; a model that knows nothing has $\ln V$.
-- Together: $dz = p - y$. The $1/p_t$ of the logarithm cancels the $p_t$ of the one Jacobian row that is asked for.
+- Together: $dz = p - y$. The $1/p_t$ of the logarithm cancels the $p_t$ of the one Jacobian row that is asked for. With a truth
+  that is spread out, $q$ takes the place of $y$.
 - Rows are ignored by weight 0, and the denominator counts those that are not, over the whole batch.
 
 ## What usually goes wrong

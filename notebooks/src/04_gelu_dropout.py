@@ -5,11 +5,12 @@ r"""
 Two operations that treat every number by itself, and have no weights. Without the first, the two linear maps of a feed-forward
 network would be no more than one. The second makes the training random on purpose, and is a favourite place for quiet mistakes.
 
-**You will** derive both forms of GELU's gradient and write them · see what happens to ReLU units that stop learning · say
-why dropout divides by 1 − p, and check it · write its backward, which needs the forward's dice again.
+**You will** write GELU, and derive the gradients of both its forms · see what happens to ReLU units that stop learning · find the
+gradient of a learned gate on your own · say why dropout divides by 1 − p, and check it · write its backward pass, which needs the
+dice of the forward pass again.
 
 **Before this:** [01 · Gradients](01_gradients.ipynb) (chain rule, numeric gradients), [02 · Linear](02_linear.ipynb).
-**Time:** 50 minutes; it runs in seconds.
+**Time:** two hours with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -52,13 +53,53 @@ r"""
 
 Why have anything between two linear layers? Because without it they are one:
 $(x A^\top) B^\top = x \, (BA)^\top$. Something has to bend. ReLU bends in the hardest way, $\max(x, 0)$: it lets a
-number pass or does not. GELU, the Gaussian error linear unit, is a softer gate:
+number pass or it does not. GELU, the Gaussian error linear unit, is a softer gate:
 
 $$ y = x \, \Phi(x), \qquad \Phi(x) = \tfrac12 \left( 1 + \operatorname{erf} \frac{x}{\sqrt2} \right) . $$
 
 $\Phi(x)$ is the share of a standard normal distribution that lies below $x$: 0 far to the left, ½ at 0, 1 far to the
 right. (Such an area has no formula in simpler functions, so it has a name, the *error function*
 $\operatorname{erf} t = \frac{2}{\sqrt\pi} \int_0^t e^{-s^2} \, ds$.) So large numbers pass whole, very negative ones become 0, and in between a part passes.
+
+### Your turn: GELU
+
+@exercise 04.gelu
+
+Write it for arrays of any shape. The cache is a tuple with one array, `(x,)`.
+"""
+
+
+# %% tags=["solution"]
+def my_gelu(x):
+    """x times the share of a standard normal distribution below x: y, of the shape of x, and (x,).
+
+    x, any shape. The cache is a tuple with one array, x as it came in.
+    """
+    share = 0.5 * (1 + erf(x / math.sqrt(2)))
+    return x * share, (x,)
+
+
+# %%
+check("04.gelu", my_gelu)
+
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+# %% tags=["yours"]
+keep("04.gelu", my_gelu)
+
+# %% tags=["answer"]
+print(inspect.getsource(gelu))
+
+# %% [markdown]
+r"""
+What does it look like?
 """
 
 # %%
@@ -80,8 +121,8 @@ plt.show()
 r"""
 Unlike ReLU it has no corner, and it is not monotonic: to the left of −0.75 it rises again towards 0.
 
-Where does $x \Phi(x)$ come from? Imagine a random gate: throw a standard normal number $z$, and let $x$ pass if $z < x$,
-else give 0. The larger $x$, the likelier it passes. GELU is the **average** over all throws, without the dice. (In
+Where does $x \Phi(x)$ come from? Imagine a random gate: draw a standard normal number $z$, and let $x$ pass if $z < x$;
+otherwise give 0. The larger $x$ is, the more likely it is to pass. GELU is the **average** over all draws, without the dice. (In
 section 6 the dice come back.)
 """
 
@@ -93,19 +134,83 @@ for value in (-1.0, 0.5, 2.0):
         f"x = {value:4.1f}   random gate, on average {average:6.3f}   x Φ(x) = {gelu(np.array(value))[0]:6.3f}"
     )
 
-# %%
-print(inspect.getsource(gelu))
-
 # %% [markdown]
 r"""
 ## 2. Its derivative
 
 $dx$ is short for $\partial L / \partial x$, and `dout` is the $dy$ that comes in. Each $y$ depends on its own $x$ alone, so
-there is no sum: $dx = dy \cdot y'(x)$. By the product rule
+there is no sum over other elements: $dx = dy \cdot y'(x)$. To find $y'$, take GELU apart.
+
+### One step at a time
+
+@exercise 04.gelu_backward_in_steps
+
+Here is GELU in three steps, with everything in the cache that you may want:
+"""
+
+
+# %%
+def gelu_in_steps(x):
+    u = x / math.sqrt(2)
+    gate = 0.5 * (1 + erf(u))
+    y = x * gate
+    return y, (x, u, gate)
+
+
+assert np.allclose(gelu_in_steps(x)[0], y)
+
+# %% [markdown]
+r"""
+Walk back through it, the last step first. In how many of the steps is $x$ used? Of erf you need the derivative, which follows
+from its integral: $\operatorname{erf}'(t) = \frac{2}{\sqrt\pi} \, e^{-t^2}$.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+The last step is a product, so each factor gets $dy$ times the other one: $dgate = dy \cdot x$, and $x$ gets $dy \cdot gate$.
+In the middle step $gate$ moves with half the slope of erf:
+
+$$ du = dgate \cdot \tfrac12 \cdot \tfrac{2}{\sqrt\pi} \, e^{-u^2} = dgate \cdot \tfrac{1}{\sqrt\pi} \, e^{-u^2} . $$
+
+In the first step $x$ is used once more, and gets $du / \sqrt2$. Its two shares add: $dx = dy \cdot gate + du / \sqrt2$.
+"""
+
+
+# %% tags=["solution"]
+def my_gelu_backward_in_steps(dout, cache):
+    """The gradients of gelu_in_steps: dgate, du, dx, each of the shape of x.
+
+    dout, any shape; cache = (x, u, gate).
+    """
+    x, u, gate = cache
+    dgate = dout * x
+    du = dgate * np.exp(-u * u) / math.sqrt(math.pi)
+    dx = dout * gate + du / math.sqrt(2)
+    return dgate, du, dx
+
+
+# %%
+check("04.gelu_backward_in_steps", my_gelu_backward_in_steps)
+
+# %% [markdown]
+r"""
+## 3. Your turn: GELU's backward
+
+@exercise 04.gelu_backward
+
+The same without the intermediate steps. GELU is $x \, \Phi(x)$, so the product rule needs $\Phi'$. Φ is an area up to $x$. What is
+the derivative of an area? Your steps contain it, too, in other letters.
+
+The cache is `(x,)`. `erf` from `minibert.arrays` works on arrays.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+By the product rule
 
 $$ y' = \Phi(x) + x \, \Phi'(x) . $$
 
-What is $\Phi'$? Φ is an area up to $x$, so its derivative is the height there, the normal density. From the formula,
+Φ is an area up to $x$, so its derivative is the height there: the normal density. From the formula,
 with $\operatorname{erf}'(t) = \frac{2}{\sqrt\pi} e^{-t^2}$ and the chain rule:
 
 $$
@@ -114,6 +219,33 @@ $$
 \qquad
 \boxed{ \; dx = dy \, \left( \Phi(x) + x \, \varphi(x) \right) \; }
 $$
+"""
+
+
+# %% tags=["solution"]
+def my_gelu_backward(dout, cache):
+    """The gradient of y = x Φ(x): dx, of the shape of x.
+
+    dout, any shape; cache = (x,).
+    """
+    (x,) = cache
+    cdf = 0.5 * (1 + erf(x / math.sqrt(2)))
+    density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return dout * (cdf + x * density)
+
+
+# %%
+check("04.gelu_backward", my_gelu_backward)
+
+# %% tags=["yours"]
+keep("04.gelu_backward", my_gelu_backward)
+
+# %% tags=["answer"]
+print(inspect.getsource(gelu_backward))
+
+# %% [markdown]
+r"""
+### What it looks like
 
 One point at a time, against the numeric derivative:
 """
@@ -150,55 +282,21 @@ plt.show()
 r"""
 Two things to see. The slope exceeds 1 and falls below 0; its extremes are where its own derivative $\varphi (2 - x^2)$ is 0, at
 $\pm\sqrt2$. And ReLU's slope is 0 on the whole left side, GELU's is not; that will matter in section 5.
-
-## 3. Your turn: GELU's backward
-
-The cache is `(x,)`. `erf` from `minibert.arrays` works on arrays.
 """
-
-
-# %% tags=["solution"]
-def my_gelu_backward(dout, cache):
-    """Derivative of y = x Φ(x): dx, of the shape of x.
-
-    dout, any shape; cache = (x,).
-    """
-    (x,) = cache
-    cdf = 0.5 * (1 + erf(x / math.sqrt(2)))
-    density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-    return dout * (cdf + x * density)
-
-
-# %%
-check("04.gelu_backward", my_gelu_backward)
-
-# %% [markdown] tags=["yours"]
-r"""
-What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
-`my_bert`.
-"""
-
-# %% tags=["yours"]
-from minibert.course import keep
-
-keep("04.gelu_backward", my_gelu_backward)
-
-# %% tags=["answer"]
-print(inspect.getsource(gelu_backward))
 
 # %% [markdown]
 r"""
 ## 4. GELU: erf or tanh?
 
-erf has no closed form, and where it is slow to compute one takes an approximation from the same paper. Google's BERT does:
+erf has no closed form. Where it is slow to compute, people use an approximation from the same paper, and so does Google's BERT:
 
 $$
 y = \tfrac12 \, x \, (1 + \tanh u), \qquad
 u = \sqrt{\tfrac2\pi} \, \left( x + 0.044715 \, x^3 \right) .
 $$
 
-Hugging Face's `"gelu"` is the erf form; the other is called `"gelu_new"` there, and here. Same weights, other function: how far
-apart are they?
+Hugging Face's `"gelu"` is the erf form; the other one is called `"gelu_new"`, there and here. With the same weights, how far apart
+are the two?
 """
 
 # %%
@@ -257,9 +355,9 @@ plt.show()
 r"""
 So the published constant is the one that is best for Φ; for $x \Phi$ another would do a little better.
 
-**Does it matter which form you take?** To train with, both have served: Google's BERT has the tanh, Hugging Face's the erf. But
-to *use* weights, take the form that they were trained with. A whole model shows the difference in its output, far above
-rounding, and the more, the larger its numbers are:
+**Does it matter which form you take?** Both are good for training: Google's BERT has the tanh, Hugging Face's the erf. But
+to *use* weights, take the form that they were trained with. The output of a whole model shows the difference, far above
+rounding, and it grows with the weights:
 """
 
 # %%
@@ -282,7 +380,17 @@ for deviation in (0.02, 0.1):
 r"""
 ### The gradient of the tanh form
 
-Three steps, and back through them. Forward: $u(x)$ as above, $t = \tanh u$, $y = \frac12 x (1 + t)$. With $\tanh' = 1 - \tanh^2$:
+@exercise 04.gelu_tanh_backward
+
+Three steps again: $u(x)$ as above, $t = \tanh u$, and $y = \frac12 x (1 + t)$. Walk back through them. Along how many paths does
+$x$ reach $y$?
+
+The forward pass has kept $t$, so no tanh has to be computed again. The cache is `(x, t)`.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+One step at a time, with $\tanh' = 1 - \tanh^2$:
 
 $$
 \frac{\partial y}{\partial t} = \tfrac12 x, \qquad
@@ -290,17 +398,15 @@ $$
 \frac{du}{dx} = \sqrt{\tfrac2\pi} \, (1 + 3 \cdot 0.044715 \, x^2) .
 $$
 
-$x$ reaches $y$ on two paths, as a factor and through $t$; they add:
+$x$ reaches $y$ along two paths, as a factor and through $t$; they add:
 
 $$ dx = dy \, \left( \tfrac12 (1 + t) + \tfrac12 x \, (1 - t^2) \, \frac{du}{dx} \right) . $$
-
-The forward has kept $t$, so no tanh is computed again. Write it; the cache is `(x, t)`.
 """
 
 
 # %% tags=["solution"]
 def my_gelu_tanh_backward(dout, cache):
-    """Derivative of y = ½ x (1 + t), t = tanh(√(2/π) (x + 0.044715 x³)): dx, of the shape of x.
+    """The gradient of y = ½ x (1 + t), t = tanh(√(2/π) (x + 0.044715 x³)): dx, of the shape of x.
 
     dout, any shape; cache = (x, t).
     """
@@ -314,7 +420,7 @@ check("04.gelu_tanh_backward", my_gelu_tanh_backward)
 
 # %% [markdown]
 r"""
-The two *derivatives* are close as well. Could one take the backward of the other form? Nothing would fail. But a gradient check
+The two *derivatives* are close as well. Could you take the backward pass of the other form? Nothing would fail. But a gradient check
 with a bound of $10^{-7}$ tells them apart, and one that is wide enough to let this pass lets real mistakes pass, too:
 """
 
@@ -333,9 +439,9 @@ for what, backward in PAIRS.items():
 r"""
 ## 5. Why not ReLU? (Dying units)
 
-A ReLU unit whose input is negative for *every* example gives 0 always, and its gradient is 0 always. So nothing changes the
-weights in front of it: it is **dead**, and stays so, unless a layer before it moves its inputs. One step that was too large is
-enough.
+A ReLU unit whose input is negative for *every* example always gives 0, and its gradient is always 0. So nothing changes the
+weights in front of it: it is **dead**, and stays dead, unless a layer before it moves its inputs. A single step that was too large
+is enough.
 
 Let 32 hidden units learn a sine wave by plain gradient descent, with either activation, from six different starts and
 with four learning rates. At the end we count the units whose weights get a gradient of exactly 0.
@@ -388,7 +494,9 @@ for name, label, colour, shift in (
     axes.plot(at, np.median(dead, axis=1), color=colour, label=f"{label}, median")
     axes.scatter(np.repeat(at, dead.shape[1]), dead.ravel(), s=18, color=colour)
 axes.set(
-    title="dead units, of 32, after 500 steps (a dot a run)", xlabel="learning rate", ylabel="units"
+    title="dead units, of 32, after 500 steps (a dot per run)",
+    xlabel="learning rate",
+    ylabel="units",
 )
 axes.set_xticks(range(len(RATES)), RATES)
 axes.set_ylim(-1, 33)
@@ -399,8 +507,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-With small steps ReLU does well, here even better; it loses no more units than had drawn a bad start. Larger steps, with which
-GELU learns *more*, cost ReLU one unit after the other.
+With small steps ReLU does well, here even better; it loses no more units than were dead at the start. Larger steps, with which
+GELU learns *more*, cost ReLU one unit after another.
 
 Do not conclude that GELU cannot die. Its slope fades quickly to the left, and where it is $10^{-5}$, "learning again" takes
 for ever:
@@ -416,10 +524,66 @@ for value in (-1.0, -2.0, -3.0, -4.0, -5.0):
 r"""
 BERT took GELU over from GPT; its paper does not compare the two. Here you can: `BertConfig(hidden_act="relu")`.
 
+### Open: a gate of its own
+
+@exercise 04.gated_backward
+
+In GELU a number opens its own gate. Later models let it be opened by another one. Of the $2H$ numbers that come in, the
+first half are values $v$, the second half are scores $a$, and each value goes through the gate of its score:
+
+$$ y = v \cdot a \, \sigma(a), \qquad \sigma(a) = \frac{1}{1 + e^{-a}} . $$
+
+Llama's feed-forward networks have this unit, under the name **SwiGLU**. (ModernBERT has its sibling, with GELU in the place of
+$a \, \sigma(a)$.)
+"""
+
+
+# %%
+def gated(x):
+    values, scores = np.split(x, 2, axis=-1)  # (…, H) each
+    sigmoid = 1 / (1 + np.exp(-scores))
+    return values * scores * sigmoid, (values, scores, sigmoid)
+
+
+# %% [markdown]
+r"""
+Derive its backward pass. First find $\sigma'$, and write it with nothing but $\sigma$.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+$\sigma = 1 / (1 + e^{-a})$ has the derivative $e^{-a} / (1 + e^{-a})^2$. The first factor $1 / (1 + e^{-a})$ of this is $\sigma$, and
+the rest, $e^{-a} / (1 + e^{-a})$, is $1 - \sigma$. So $\sigma' = \sigma (1 - \sigma)$, and by the product rule the gate has the slope
+
+$$ \big( a \, \sigma(a) \big)' = \sigma + a \, \sigma \, (1 - \sigma) . $$
+
+It is GELU's pattern, $\Phi + x \, \varphi$. The value and the gate are multiplied, so $dv = dy \cdot a \, \sigma$ and
+$da = dy \cdot v \cdot \big( \sigma + a \, \sigma \, (1 - \sigma) \big)$. Each number of $x$ was used in one half only, so the two are put
+side by side.
+"""
+
+
+# %% tags=["solution"]
+def my_gated_backward(dout, cache):
+    """The gradient of gated: dx (…, 2H).
+
+    dout (…, H); cache = (values, scores, sigmoid), each (…, H).
+    """
+    values, scores, sigmoid = cache
+    dvalues = dout * scores * sigmoid  # (…, H)
+    slope = sigmoid + scores * sigmoid * (1 - sigmoid)  # (…, H)
+    return np.concatenate([dvalues, dout * values * slope], axis=-1)
+
+
+# %%
+check("04.gated_backward", my_gated_backward)
+
+# %% [markdown]
+r"""
 ## 6. Dropout: why 1/(1 − p)?
 
-While it trains, BERT sets every tenth number to 0, at random, in 37 places. No unit can rely on another being there, so
-the model has to know things in more than one way, and learns less by heart. In use, nothing is dropped. With a mask $m$ of one
+While it trains, BERT sets a tenth of the numbers to 0, at random, in 37 places. No unit can rely on another being there, so
+the model has to know things in more than one way, and learns less by heart. In inference nothing is dropped. With a mask $m$ of one
 random number for each element:
 
 $$
@@ -443,7 +607,7 @@ assert np.array_equal(y, x * mask)
 figure, axes = plt.subplots(3, 1, figsize=(7.0, 5.4))
 for panel, values, title in (
     (axes[0], x, "x"),
-    (axes[1], mask, "m: 0 or 1.33"),
+    (axes[1], mask, "m: 0 (dark: dropped) or 1.33 (grey: kept)"),
     (axes[2], y, "y = x · m"),
 ):
     image = panel.imshow(values[0], vmin=0, vmax=2.7)
@@ -456,27 +620,27 @@ plt.show()
 
 # %% [markdown]
 r"""
-Why the factor? In use nothing is dropped, and the next layer should meet numbers of the size that it was trained with. On
+Why the factor? In inference nothing is dropped, and the next layer should meet numbers of the size that it was trained with. On
 average over the dice,
 
 $$ E[m] = p \cdot 0 + (1 - p) \cdot \frac{1}{1 - p} = 1, \qquad \text{so} \quad E[y] = x . $$
 
-Without the factor the average is $(1-p) \, x$: in use, everything behind would get numbers that are larger by $1/(1-p)$ than
-ever in training. (The first dropout had no factor and multiplied by $1 - p$ in use instead. Dividing in training,
-"inverted dropout", leaves the code for use alone.) See what comes out of the next layer, on average over more and more masks:
+Without the factor the average is $(1-p) \, x$: in inference, everything after it would get numbers that are larger by $1/(1-p)$ than
+in training. (The first dropout had no factor and multiplied by $1 - p$ in inference instead. Dividing in training,
+"inverted dropout", leaves the code for inference alone.) See what comes out of the next layer, on average over more and more masks:
 """
 
 # %%
 weight, bias = rng.standard_normal((1, 64)), np.zeros(1)
 token = 1 + rng.random((1, 64))  # (1, H)
-in_use = linear(token, weight, bias)[0].item()
+inference = linear(token, weight, bias)[0].item()
 keys = [dropout_key(4, step, 0, 0, 0) for step in range(2000)]
 with_factor = np.array(
     [linear(dropout(token, 0.25, key)[0], weight, bias)[0].item() for key in keys]
 )
 running = with_factor.cumsum() / np.arange(1, len(keys) + 1)
 without = 0.75 * running  # the layer is linear and its bias 0
-print(f"in use                        {in_use:.2f}")
+print(f"inference                     {inference:.2f}")
 print(f"average in training           {running[-1]:.2f}")
 print(f"the same without the factor   {without[-1]:.2f}")
 
@@ -485,7 +649,9 @@ figure, axes = plt.subplots(figsize=(6.5, 3.0))
 masks = np.arange(1, len(keys) + 1)
 axes.semilogx(masks[9:], running[9:], label="with 1/(1 − p)")
 axes.semilogx(masks[9:], without[9:], color=plots.VERMILION, label="without")
-axes.axhline(in_use, color="black", linestyle="--", linewidth=1.2, label="in use: nothing dropped")
+axes.axhline(
+    inference, color="black", linestyle="--", linewidth=1.2, label="inference: nothing dropped"
+)
 axes.set(title="output of the next layer, averaged over masks", xlabel="masks", ylim=(0, None))
 axes.set_xticks([10, 100, 1000], ["10", "100", "1,000"])
 axes.legend(loc="lower right")
@@ -517,9 +683,50 @@ assert np.array_equal(mask, again)
 
 # %% [markdown]
 r"""
-Three things follow. No mask has to be *stored* for the backward; it is made again. A layer can be computed a second time with
-the same result. And **a gradient check works with dropout on**: it calls the forward many times, and needs the same function each
-time. With fresh dice at each call there is nothing to differentiate:
+Three things follow. No mask has to be *stored* for the backward pass; it is made again. A layer can be computed a second time with
+the same result. And **a gradient check works with dropout on**, as the next section shows.
+"""
+
+# %% [markdown]
+r"""
+## 8. Dropout: what is its backward?
+
+@exercise 04.dropout_backward
+
+What does a number that was dropped get, and what one that was kept? The cache is `(probability, key)`;
+`dropout_mask(np, shape, dtype, probability, key)` makes the mask again.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+$m$ does not depend on $x$. So $y = x \cdot m$ is a product with a constant, and
+
+$$ dx = dy \cdot m , $$
+
+with **the same mask**. A number that was dropped had no influence on the loss, and gets 0. One that was kept had
+$\frac{1}{1-p}$ times its influence, and gets that factor, once. `dropout_mask` returns the mask with the factor in it.
+"""
+
+
+# %% tags=["solution"]
+def my_dropout_backward(dout, cache):
+    """The gradient of y = x · m with m from dropout_mask: dx, of the shape of dout.
+
+    dout, any shape; cache = (probability, key).
+    """
+    probability, key = cache
+    return dout * dropout_mask(np, dout.shape, dout.dtype, probability, key)
+
+
+# %%
+check("04.dropout_backward", my_dropout_backward)
+
+# %% [markdown]
+r"""
+### A gradient check with dropout on
+
+The check calls the forward many times, and needs the same function each time. A key gives it that. With fresh dice at each
+call there is nothing to differentiate:
 """
 
 # %%
@@ -541,37 +748,10 @@ for what in forward:
 
 # %% [markdown]
 r"""
-## 8. Dropout: what is its backward?
-
-$m$ does not depend on $x$. So $y = x \cdot m$ is a product with a constant, and
-
-$$ dx = dy \cdot m , $$
-
-with **the same mask**. A number that was dropped had no influence on the loss, and gets 0. One that was kept had
-$\frac{1}{1-p}$ times its influence, and gets that factor, once. The cache is `(probability, key)`; `dropout_mask(np, shape, dtype,
-probability, key)` makes the mask again, factor included.
-"""
-
-
-# %% tags=["solution"]
-def my_dropout_backward(dout, cache):
-    """Derivative of y = x · m with m from dropout_mask: dx, of the shape of dout.
-
-    dout, any shape; cache = (probability, key).
-    """
-    probability, key = cache
-    return dout * dropout_mask(np, dout.shape, dout.dtype, probability, key)
-
-
-# %%
-check("04.dropout_backward", my_dropout_backward)
-
-# %% [markdown]
-r"""
 ### The mask of the other one
 
-Many libraries keep the mask on the layer, `self.mask`, for the backward. One
-such object was used in two places; the second use overwrites what the first remembered, and no error is raised.
+Many libraries keep the mask on the layer, in `self.mask`, for the backward pass. If one such object is used in two places, the
+second use overwrites what the first remembered, and no error is raised.
 """
 
 
@@ -609,12 +789,12 @@ for what, layers in (("one object", (one, one)), ("two objects", (one, DropoutTh
 
 # %% [markdown]
 r"""
-That is why here every forward *returns* what its backward will need, and nothing is kept on a layer.
+That is why every forward function here *returns* what its backward will need, and nothing is kept on a layer.
 
 ## 9. In BERT
 
 GELU stands once in each layer, between the two matrices of its feed-forward part, and once in the head that predicts words. Dropout
-stands behind the embeddings, and three times in each layer: on the attention weights, and at the end of both halves.
+stands after the embeddings, and three times in each layer: on the attention weights, and at the end of both sublayers.
 """
 
 # %%
@@ -649,7 +829,7 @@ def same(first, second):
 
 print("training, the same step twice:", same(output(training(0)), output(training(0))))
 print("training, two steps:          ", same(output(training(0)), output(training(1))))
-print("in use, twice:                ", same(output(Context()), output(Context())))
+print("inference, twice:             ", same(output(Context()), output(Context())))
 model.train()
 print("train(), without a context:   ", same(output(), output()))
 model.eval()
@@ -667,6 +847,7 @@ r"""
 
 - GELU is $x$ times the share of a normal distribution below $x$; its derivative is $\Phi(x) + x \, \varphi(x)$.
 - The tanh form differs by at most 4.7e-4. Use the form that the weights were trained with, and the backward of that form.
+- A gated unit is a product of two halves; the half that opens the gate has a derivative of the same form.
 - A ReLU unit that no example reaches gets no gradient, so it stays as it is. GELU's slope is 0 almost nowhere, but it
   fades.
 - Dropout divides by $1 - p$ so that the average stays. Its backward multiplies by the same mask.
@@ -679,7 +860,7 @@ r"""
 - **Forward and backward of different forms.** Off by less than a thousandth; a loose check lets it pass.
 - **The factor 1/(1 − p)** missing in the backward, or in there twice.
 - **Another mask** in the backward than in the forward: fresh dice, or one object in two places.
-- **Dropout left on in use.** The same text then gives another answer each time.
+- **Dropout left on in inference.** The same text then gives another answer each time.
 
 ## Three questions
 

@@ -3,14 +3,15 @@ r"""
 # 05 · LayerNorm
 
 BERT rescales every token's vector 25 times on its way from the words to the output (twice in each of its 12 layers,
-once before them). The forward is two lines. The backward is the first one in this course that nobody guesses, and
+once before them). The forward pass is a few short lines. The backward pass is the first one in this course that nobody guesses, and
 mistakes in it have a way of staying unnoticed.
 
-**You will** say what LayerNorm does and along which axis · derive its gradient in five small steps · collapse them to
-the one line that the library runs · write that line yourself · see which tests would let a wrong one through.
+**You will** write LayerNorm, and know along which axis it works · derive its gradient in five small steps, each checked by itself ·
+collapse them into the one line that the library runs · find the gradient of a layer that is not in this notebook · see which
+tests would let a wrong one through.
 
 **Before this:** [01 · Gradients](01_gradients.ipynb) (un-broadcasting, numeric gradients).
-**Time:** 45 minutes; it runs in seconds.
+**Time:** 100 minutes with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -86,7 +87,7 @@ numbers from −17 to 40; after, every row has mean 0 and deviation 1, whatever 
 
 Along the last, and no other. A token's result does not depend on its neighbours in the sequence or on the other
 sequences in the batch. (BatchNorm is the opposite: it takes statistics *across* the batch, so it needs a large one, and
-it has to compute differently in training and in use. LayerNorm does the same always.)
+it has to compute differently in training and in inference. LayerNorm always does the same.)
 """
 
 # %%
@@ -132,15 +133,58 @@ with np.errstate(invalid="ignore", divide="ignore"):
 
 # %% [markdown]
 r"""
-### The library's forward
+### Your turn: the forward
 
-This is not code for a lesson: it is what minibert runs whenever no faster kernel stands in for it. Besides `y` it
-returns a **cache**, what the backward will need: $\hat x$, $1/\sigma$ and $\gamma$. Not $x$: the gradient can be
-written without it, as you are about to see.
+@exercise 05.layer_norm
+
+Write the formulas above, for rows of `H` numbers with any number of leading axes. Besides `y`, return a **cache** of what the
+backward pass will need: $\hat x$, $1/\sigma$ and $\gamma$, in this order. Not $x$: the gradient can be written without it, as
+you will find out. ($1/\sigma$ is one number for each row. Keep its last axis, of length 1, so that it broadcasts.)
 """
 
+
+# %% tags=["solution"]
+def my_layer_norm(x, weight, bias, eps):
+    """LayerNorm over the last axis: y (…, H), (normalised, inverse_std, weight).
+
+    x (…, H), weight γ and bias β (H,), eps a number. The cache is a tuple of x̂ (…, H), 1/σ (…, 1) and γ (H,).
+    """
+    centred = x - x.mean(axis=-1, keepdims=True)  # (…, H)
+    variance = (centred * centred).mean(axis=-1, keepdims=True)  # (…, 1)
+    inverse_std = 1.0 / np.sqrt(variance + eps)  # (…, 1)
+    normalised = centred * inverse_std  # (…, H)
+    return normalised * weight + bias, (normalised, inverse_std, weight)
+
+
 # %%
+check("05.layer_norm", my_layer_norm)
+
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+# %% tags=["yours"]
+keep("05.layer_norm", my_layer_norm)
+
+# %% [markdown] tags=["answer"]
+r"""
+### The library's forward
+
+This is not code for a lesson: it is what minibert runs whenever no faster kernel stands in for it.
+"""
+
+# %% tags=["answer"]
 print(inspect.getsource(layer_norm))
+
+# %% [markdown]
+r"""
+These are the three parts of the cache, for the batch above:
+"""
 
 # %%
 for name, part in zip(("normalised", "inverse_std", "weight"), cache, strict=True):
@@ -153,8 +197,17 @@ r"""
 From here on, $dx$ is short for $\partial L / \partial x$: how the loss moves when $x$ does. It always has the shape of
 the thing itself. We are given $dy$ (in code `dout`) and want $d\gamma$, $d\beta$ and $dx$.
 
-The last step was $y_i = \gamma_i \hat x_i + \beta_i$, in every row with the *same* $\gamma_i$ and $\beta_i$. What is
-used many times collects its gradient from every use:
+### The scale and the shift
+
+@exercise 05.scale_and_shift_backward
+
+The last step of the forward was $y_i = \gamma_i \hat x_i + \beta_i$, in every row with the *same* $\gamma_i$ and $\beta_i$. Take
+$\hat x$ as given, and write $d\hat x$, $d\gamma$ and $d\beta$ for a batch of shape `(B, S, H)`. Each of them is one line.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+What is used many times collects its gradient from every use:
 
 $$
 d\beta_i = \sum_{\text{rows}} dy_i, \qquad
@@ -163,7 +216,27 @@ d\hat x_i = \gamma_i \, dy_i .
 $$
 
 The sums run over both leading axes, `B` and `S`. $d\hat x$ has no sum, as each $\hat x_i$ was used once.
+"""
 
+
+# %% tags=["solution"]
+def my_scale_and_shift_backward(dout, cache):
+    """The gradients of y = γ x̂ + β: dnormalised (B, S, H), dweight (H,), dbias (H,).
+
+    dout (B, S, H); cache = (normalised, weight): x̂ (B, S, H) and γ (H,).
+    """
+    normalised, weight = cache
+    dnormalised = dout * weight  # (B, S, H)
+    dweight = (dout * normalised).sum(axis=(0, 1))  # (H,)
+    dbias = dout.sum(axis=(0, 1))  # (H,)
+    return dnormalised, dweight, dbias
+
+
+# %%
+check("05.scale_and_shift_backward", my_scale_and_shift_backward)
+
+# %% [markdown]
+r"""
 From now on γ, β and the incoming gradient are **random**. [Section 7](#7.-When-does-a-check-pass-although-the-gradient-is-wrong?) shows why that matters.
 """
 
@@ -173,19 +246,17 @@ x = rng.standard_normal((B, S, H))
 gamma, beta = rng.standard_normal(H), rng.standard_normal(H)
 dout = rng.standard_normal((B, S, H))
 
-y, (normalised, inverse_std, _) = layer_norm(x, gamma, beta, eps)
-dbeta = dout.sum(axis=(0, 1))  # (H,)
-dgamma = (dout * normalised).sum(axis=(0, 1))  # (H,)
-dnormalised = dout * gamma  # (B, S, H)
-print("dβ =", dbeta)
-print("dγ =", dgamma)
+y, cache = layer_norm(x, gamma, beta, eps)
+normalised, inverse_std, _ = cache  # x̂ (B, S, H), 1/σ (B, S, 1)
+dnormalised = dout * gamma  # dx̂ (B, S, H)
 
-# %% [markdown]
+# %% [markdown] tags=["answer"]
 r"""
 Is it right? Try one: move $\gamma_0$ a little to either side and watch $L = \sum dy \cdot y$.
 """
 
-# %%
+# %% tags=["answer"]
+_, dgamma, dbeta = my_scale_and_shift_backward(dout, (normalised, gamma))
 step = np.zeros(H)
 step[0] = 1e-5
 above = (layer_norm(x, gamma + step, beta, eps)[0] * dout).sum()
@@ -228,7 +299,35 @@ plt.show()
 # %% [markdown]
 r"""
 $x$ reaches $\hat x$ on three paths: straight through $c$, through the mean, through the variance. Where two arrows
-*leave* a node, their gradients will be **added**. Now backwards, from the last step to the first.
+*leave* a node, their gradients will be **added**. Here are the five steps as code:
+"""
+
+
+# %%
+def forward_in_steps(x, eps):
+    mu = x.mean(axis=-1, keepdims=True)  # 1  (B, S, 1)
+    c = x - mu  # 2  (B, S, H)
+    v = (c * c).mean(axis=-1, keepdims=True)  # 3  (B, S, 1)
+    s = (v + eps) ** -0.5  # 4  (B, S, 1)
+    return c * s, (c, s)  # 5  (B, S, H)
+
+
+assert np.allclose(forward_in_steps(x, eps)[0], normalised)
+
+# %% [markdown]
+r"""
+### Your turn: back through the steps
+
+@exercise 05.backward_in_steps
+
+$d\hat x$ comes in. Walk back from step 5 to step 1, and return what you find on the way: $ds$, $dv$, $dc$, $d\mu$ and $dx$. Each has
+the shape of the thing itself, and $dc$ and $dx$ are their final values, with all their terms. The cache has no $v$, but you do not need it:
+$(v + \varepsilon)^{-1/2}$ is $s$. `check` has a row for each of the five, so it can tell you how far you have come.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+From the last step to the first:
 
 **Step 5**, $\hat x_i = c_i s$. Product rule. $s$ was used by all $H$ features, so it collects a sum:
 
@@ -252,12 +351,15 @@ $$ dx_i \mathrel{+}= dc_i , \qquad d\mu = - \sum_i dc_i . $$
 **Step 1**, $\mu = \frac1H \sum_i x_i$. Every $x_i$ has a share of $1/H$:
 
 $$ dx_i \mathrel{+}= \tfrac1H \, d\mu . $$
+"""
 
-The same graph with the arrows turned around shows what has been done: every arrow that came in now goes out, and where
+# %% [markdown] tags=["answer"]
+r"""
+The same graph with the arrows turned around shows what has been done. Every arrow that came in now goes out, and where
 two arrive, they are added.
 """
 
-# %% tags=["figure"]
+# %% tags=["figure", "answer"]
 BACKWARD = [
     ("x̂", "s", "Σ dx̂ c"),
     ("x̂", "c", "s dx̂"),
@@ -271,43 +373,40 @@ figure, axes = plt.subplots(figsize=(7.5, 2.0))
 plots.graph(axes, NODES, BACKWARD, colour=plots.VERMILION)
 plt.show()
 
-# %% [markdown]
-r"""
-And line by line, as code:
-"""
 
+# %% tags=["solution"]
+def my_backward_in_steps(dnormalised, cache):
+    """The gradients of forward_in_steps: ds (…, 1), dv (…, 1), dc (…, H), dmu (…, 1), dx (…, H).
 
-# %%
-def forward_in_steps(x, eps):
-    mu = x.mean(axis=-1, keepdims=True)  # 1  (B, S, 1)
-    c = x - mu  # 2  (B, S, H)
-    v = (c * c).mean(axis=-1, keepdims=True)  # 3  (B, S, 1)
-    s = (v + eps) ** -0.5  # 4  (B, S, 1)
-    return c * s, (c, s)  # 5  (B, S, H)
-
-
-def backward_in_steps(dnormalised, cache):
+    dnormalised dx̂ (…, H); cache = (c, s): c = x − μ (…, H) and s = 1/σ (…, 1).
+    """
     c, s = cache
     H = c.shape[-1]
     ds = (dnormalised * c).sum(axis=-1, keepdims=True)  # 5: x̂ = c s
     dc = dnormalised * s
     dv = -0.5 * s**3 * ds  # 4: s = (v + ε)^−½
     dc += 2.0 / H * c * dv  # 3: v = mean(c²)
-    dx = dc  # 2: c = x − μ
-    dmu = -dc.sum(axis=-1, keepdims=True)
-    return dx + dmu / H  # 1: μ = mean(x)
+    dmu = -dc.sum(axis=-1, keepdims=True)  # 2: c = x − μ
+    dx = dc + dmu / H  # 2, and 1: μ = mean(x)
+    return ds, dv, dc, dmu, dx
 
 
-# %% [markdown]
+# %%
+check("05.backward_in_steps", my_backward_in_steps)
+
+# %% [markdown] tags=["answer"]
 r"""
-Compare it with the numeric gradient, in every element at once. `function_case` takes a forward and its backward, draws a
+`check` has compared every row with a numeric gradient. You can do that yourself with any function. `function_case` takes a forward and its backward, draws a
 random `dout`, moves each number of `x` by $\pm 10^{-5}$, and reports
 $\lVert a - n \rVert / (\lVert a \rVert + \lVert n \rVert)$. The bound is $10^{-7}$.
 """
 
-# %%
+# %% tags=["answer"]
 in_steps = function_case(
-    "in steps", lambda x: forward_in_steps(x, eps), backward_in_steps, {"x": x}
+    "in steps",
+    lambda x: forward_in_steps(x, eps),
+    lambda dx_hat, cache: my_backward_in_steps(dx_hat, cache)[-1],
+    {"x": x},
 )
 [row] = compare_with_numeric(in_steps)
 print(row)
@@ -317,10 +416,16 @@ assert row.ok
 r"""
 ## 4. Five steps become one line
 
-The code above is right, and you could stop here. But put the steps into each other and something simple appears. (Try
-it on paper before you read on.) We use two facts: $c_i = \hat x_i / s$ (step 5, backwards), and $\sum_i \hat x_i = 0$ (it was centred). Write
-$\overline{a} = \frac1H \sum_i a_i$ for a mean over the row.
+The five steps are right, and you could stop here. But substitute each step into the next and something simple appears: $ds$, $dv$
+and $d\mu$ vanish, and with them $c$ and the power of $s$. What is left is written with $d\hat x$, $\hat x$ and $1/\sigma$ alone, all of which
+are at hand.
 
+Do it on paper before you read on. Write $\overline{a} = \frac1H \sum_i a_i$ for a mean over the row. You will need two facts:
+$c_i = \hat x_i / s$ (step 5, read backwards), and $\sum_i \hat x_i = 0$ (it was centred). First find $dc$, then $d\mu$.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
 **First, $dc$.** Insert step 4 into step 3, then step 5 into that, then $c = \hat x / s$:
 
 $$
@@ -351,19 +456,21 @@ $$
 The incoming gradient, minus its mean, minus its share along $\hat x$, divided by σ. And indeed no $x$ in it.
 """
 
-# %%
-_, cache = layer_norm(x, gamma, beta, eps)
-one_line, _, _ = layer_norm_backward(dout, cache)  # the library's, which computes that formula
-in_five_steps = backward_in_steps(dnormalised, forward_in_steps(x, eps)[1])
-print(f"largest difference: {np.abs(one_line - in_five_steps).max():.0e}")
-assert np.allclose(one_line, in_five_steps, rtol=0, atol=1e-13)
+# %% tags=["answer"]
+of_library, _, _ = layer_norm_backward(dout, cache)  # which computes that formula
+*_, in_five_steps = my_backward_in_steps(dnormalised, forward_in_steps(x, eps)[1])
+print(f"largest difference: {np.abs(of_library - in_five_steps).max():.0e}")
+assert np.allclose(of_library, in_five_steps, rtol=0, atol=1e-13)
 
 # %% [markdown]
 r"""
 ## 5. Your turn: the fused backward
 
-Write the function as the library has it: all three gradients, from `dout` and the cache. `dout` may have any number of
-leading axes, not only two: the head that predicts masked words normalises only the P rows that were chosen, `(P, H)`. There is no loop and no $x$ in it; it takes about seven lines.
+@exercise 05.layer_norm_backward
+
+Write the function as the library has it: all three gradients, from `dout` and the cache of the forward. `dout` may have any
+number of leading axes, not only two: the head that predicts masked words normalises only the P rows that were chosen,
+`(P, H)`. There is no loop in it, and no $x$. It takes about seven lines.
 
 `check` calls it with random γ, β and `dout`, in float64, and compares the result with the numeric gradient *and* with the
 library. If it recognises a mistake that people often make, it tells you which.
@@ -372,7 +479,7 @@ library. If it recognises a mistake that people often make, it tells you which.
 
 # %% tags=["solution"]
 def my_layer_norm_backward(dout, cache):
-    """Derivatives of y = γ x̂ + β: dx (…, H), dweight (H,), dbias (H,).
+    """The gradients of LayerNorm: dx (…, H), dweight (H,), dbias (H,).
 
     dout (…, H); cache = (normalised, inverse_std, weight): x̂ (…, H), 1/σ (…, 1) and γ (H,).
     """
@@ -389,15 +496,7 @@ def my_layer_norm_backward(dout, cache):
 # %%
 check("05.layer_norm_backward", my_layer_norm_backward)
 
-# %% [markdown] tags=["yours"]
-r"""
-What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
-`my_bert`.
-"""
-
 # %% tags=["yours"]
-from minibert.course import keep
-
 keep("05.layer_norm_backward", my_layer_norm_backward)
 
 # %% [markdown] tags=["answer"]
@@ -426,6 +525,7 @@ matrix (`H × H` for every token), but for one small row we can: measure it colu
 """
 
 # %%
+one_line, _, _ = layer_norm_backward(dout, cache)  # the library's dx, (B, S, H)
 row = x[0, 0]  # (H,)
 x_hat, s = normalised[0, 0], inverse_std[0, 0, 0]
 
@@ -503,6 +603,70 @@ for factor in (0.1, 1.0, 10.0, 100.0):
     dx, _, _ = layer_norm_backward(dout, scaled_cache)
     size = np.linalg.norm(dx)
     print(f"x × {factor:<5}  ‖dx‖ = {size:8.4f}   ‖dx‖ × factor = {size * factor:.4f}")
+
+# %% [markdown]
+r"""
+### Open: a norm that subtracts nothing
+
+@exercise 05.rms_norm_backward
+
+T5, Llama and many other models have a simpler layer, **RMSNorm**. It subtracts no mean and adds no β; it only divides by
+the root mean square of the row, and scales:
+
+$$
+r = \sqrt{\frac1H \sum_i x_i^2 + \varepsilon}, \qquad
+\hat x_i = \frac{x_i}{r}, \qquad
+y_i = \gamma_i \, \hat x_i .
+$$
+"""
+
+
+# %%
+def rms_norm(x, weight, eps):
+    inverse_rms = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)  # 1/r (…, 1)
+    normalised = x * inverse_rms  # x̂ (…, H)
+    return normalised * weight, (normalised, inverse_rms, weight)
+
+
+# %% [markdown]
+r"""
+No formula of this notebook is its gradient, but you know the way to it. Begin with a question: which of the two blind
+directions does this layer still have? That tells you what to test your $dx$ with, before `check` does.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+With $v = \frac1H \sum_i x_i^2$ and $s = (v + \varepsilon)^{-1/2} = 1/r$ there are three steps, and $x$ is used in two of them:
+
+$$
+ds = \sum_i d\hat x_i \, x_i, \qquad dv = -\tfrac12 s^3 \, ds, \qquad
+dx_i = s \, d\hat x_i + \tfrac2H \, x_i \, dv .
+$$
+
+That is word for word the $dc$ of LayerNorm, with $x$ in the place of $c$. So it collapses in the same way, with $x_i = \hat x_i / s$:
+
+$$ dx_i = \frac1r \left( d\hat x_i - \hat x_i \; \overline{d\hat x \, \hat x} \right), \qquad d\hat x = \gamma \, dy . $$
+
+Scaling a row is still invisible, so the sums of $dx \cdot \hat x$ are 0 (exactly, if $\varepsilon = 0$). A shift is not: nothing
+takes the mean away, and the rows of $dx$ need not sum to 0.
+"""
+
+
+# %% tags=["solution"]
+def my_rms_norm_backward(dout, cache):
+    """The gradients of rms_norm: dx (…, H), dweight (H,).
+
+    dout (…, H); cache = (normalised, inverse_rms, weight): x̂ (…, H), 1/r (…, 1) and γ (H,).
+    """
+    normalised, inverse_rms, weight = cache
+    dweight = (dout * normalised).sum(axis=tuple(range(dout.ndim - 1)))  # (H,)
+    dnormalised = dout * weight  # (…, H)
+    projection = (dnormalised * normalised).mean(axis=-1, keepdims=True)  # (…, 1)
+    return (dnormalised - normalised * projection) * inverse_rms, dweight
+
+
+# %%
+check("05.rms_norm_backward", my_rms_norm_backward)
 
 # %% [markdown]
 r"""

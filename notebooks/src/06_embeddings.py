@@ -3,16 +3,16 @@ r"""
 # 06 · Embeddings
 
 A text reaches BERT as a row of whole numbers, but BERT computes with vectors. Three tables stand in between: one
-says what a token is, one where it stands, one to which of two texts it belongs. The forward looks rows up; the
-backward has a trap that gives an *almost* right gradient.
+says what a token is, one where it stands, one to which of two texts it belongs. The forward pass looks rows up; the
+backward pass has a trap that gives an *almost* right gradient.
 
-**You will** see the matrix product behind a look-up, and derive the gradient from it · find out what
-`dweight[ids] += dout` really does · write the backward yourself · take positions and token types away from a trained model ·
-check all three tables at once.
+**You will** write the look-up, and see the matrix product behind it · derive the gradient of the table, place by place · find out
+what `dweight[ids] += dout` really does, and write what is right · find the gradient of a mean over the pieces of a word · take
+positions and token types away from a trained model · check all three tables at once.
 
 **Before this:** [02 · Linear](02_linear.ipynb) (the products of a backward); [05 · LayerNorm](05_layer_norm.ipynb) comes
 right after the tables.
-**Time:** 45 minutes; it runs in seconds.
+**Time:** 75 minutes with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -58,12 +58,54 @@ y, cache = embedding(weight, ids)
 print(y.shape)  # (B, S, H)
 assert (y[0, 1] == weight[5]).all() and (y[0, 0] == y[0, 2]).all()
 
+# %% [markdown]
+r"""
+### Your turn: the look-up
+
+@exercise 06.embedding
+
+Write it, for ids of any shape. The cache has the ids and the *shape* of the table. The numbers in the table will not be needed: the
+gradient of a look-up does not depend on what was found.
+"""
+
+
+# %% tags=["solution"]
+def my_embedding(weight, ids):
+    """The rows of a table: y (…, H), (ids, shape).
+
+    weight (V, H), ids (…) integers. The cache is a tuple of the ids as they came in, and the shape (V, H) of the table.
+    """
+    return weight[ids], (ids, weight.shape)
+
+
 # %%
+check("06.embedding", my_embedding)
+
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+# %% tags=["yours"]
+keep("06.embedding", my_embedding)
+
+# %% [markdown] tags=["answer"]
+r"""
+The library's:
+"""
+
+# %% tags=["answer"]
 print(inspect.getsource(embedding))
 
 # %% [markdown]
 r"""
-One indexing: how does one take the derivative of that? Write it as something that we know.
+### The product behind it
+
+How does one take the derivative of an indexing? Write it as something that we know.
 Let $X$ have one row for each token of the batch, 0 everywhere but for a 1 in the column of its id (a **one-hot** row). Then
 
 $$ y = X W , \qquad X_{rv} = \begin{cases} 1 & \text{if } \mathrm{ids}_r = v \\ 0 & \text{otherwise,} \end{cases} $$
@@ -108,8 +150,45 @@ print(f"look-up: {4 * copied / 1e6:.1f} MB copied, and nothing computed")
 r"""
 ## 2. What is the gradient of an embedding table?
 
-$dW$ is short for $\partial L / \partial W$: how the loss moves when the table does. $dy$ (`dout`) comes in. For a
-product $y = XW$ it is $dW = X^\top dy$ ([02](02_linear.ipynb)). Row by row, with $X$ as above:
+$dW$ is short for $\partial L / \partial W$: how the loss moves when the table does. $dy$ (`dout`) comes in. (The ids get nothing: there
+is no "a little more" of token 5.)
+
+### Place by place
+
+@exercise 06.backward_in_steps
+
+Let the tokens of a batch stand in a row: `R` places, $r = 0, \dots, R - 1$. Imagine that every place has **its own copy** of the table to look
+its row up in: `copies` of shape `(R, V, H)`, where copy $r$ is only there for $y_r$. Copies are easy, since each is used exactly once.
+
+Write the gradient of every copy, and then that of the one table that they are all copies of. A loop is fine.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+$y_r$ is row $\mathrm{ids}_r$ of copy $r$. So this row gets $dy_r$ as it is. The other $V - 1$ rows of copy $r$ were not used, and get 0. If the table moves,
+all copies move with it, so its gradient is the sum of theirs.
+"""
+
+
+# %% tags=["solution"]
+def my_backward_in_steps(dout, cache):
+    """The gradients of y = weight[ids], place by place: dcopies (R, V, H), dweight (V, H).
+
+    dout (R, H); cache = (ids, shape): ids (R,) integers, and the shape (V, H) of the table.
+    """
+    ids, shape = cache
+    dcopies = np.zeros((len(ids), *shape))  # (R, V, H)
+    for r, v in enumerate(ids):
+        dcopies[r, v] = dout[r]
+    return dcopies, dcopies.sum(axis=0)
+
+
+# %%
+check("06.backward_in_steps", my_backward_in_steps)
+
+# %% [markdown] tags=["derivation"]
+r"""
+The product of section 1 says the same. For $y = XW$ the gradient is $dW = X^\top dy$ ([02](02_linear.ipynb)). Row by row, with $X$ as above, that gives the same:
 
 $$
 dW_v = \sum_r X_{rv} \, dy_r
@@ -119,13 +198,16 @@ $$
 
 In words: **every place where a token stood sends its gradient back to the token's row, and there they are added.** A
 row that was not looked up gets exactly 0, one that was looked up once a copy of one row of $dy$, and one that was
-looked up three times the sum of three. (The ids get nothing: there is no "a little more" of token 5.)
+looked up three times the sum of three.
+"""
 
-As a product first, which is slow but cannot be misunderstood, and held against the numeric gradient:
+# %% [markdown] tags=["answer"]
+r"""
+As a product it is slow but cannot be misunderstood. Compare it with the numeric gradient:
 """
 
 
-# %%
+# %% tags=["answer"]
 def backward_by_product(dout, cache):
     ids, (V, H) = cache
     one_hot = np.eye(V)[ids.reshape(-1)]  # (B·S, V)
@@ -143,27 +225,36 @@ assert row.ok
 r"""
 ## 3. Repeated ids: += gives 1, scatter-add gives 2
 
-Without the product, one goes through the places and adds each row of $dy$ to the row of its id. That is called
-**scatter-add**. In NumPy it seems to be one line, `dweight[ids] += dout`. Try the smallest case: row 1 was looked up twice,
-and both places send a gradient of 1.
+Nobody can afford a copy of the table for each place, nor a product with one-hot rows. Instead, one goes through the places and adds
+each row of $dy$ to the row of its id. That is called **scatter-add**. In NumPy it seems to be one line, `dweight[ids] += dout`. Try
+the smallest case: row 1 was looked up twice, and both places send a gradient of 1.
 """
 
 # %%
 twice = np.array([1, 1])
 with_plus = np.zeros(3)
 with_plus[twice] += 1.0
-with_add_at = np.zeros(3)
-np.add.at(with_add_at, twice, 1.0)
 print("dweight[ids] += 1          ", with_plus)
-print("np.add.at(dweight, ids, 1) ", with_add_at)
-assert with_plus[1] == 1 and with_add_at[1] == 2
+assert with_plus[1] == 1  # it should be 2
 
 # %% [markdown]
 r"""
 `a[ids] += b` is three operations one after the other: read **all** `a[ids]` into a new array (0 and 0), add `b` (1 and 1), write
-**all** of them back. Both results go to the same place, and the second overwrites the first. `np.add.at` reads, adds
-and writes for one id after the other.
+**all** of them back. Both results go to the same place, and the second overwrites the first.
+"""
 
+# %% [markdown] tags=["derivation"]
+r"""
+`np.add.at` reads, adds and writes for one id after the other, so it adds every time:
+
+```python
+dweight = np.zeros(3)
+np.add.at(dweight, [1, 1], 1.0)  # [0. 2. 0.]
+```
+"""
+
+# %% [markdown]
+r"""
 Nothing warns you, the shape is right, and so are all rows of tokens that occurred once.
 """
 
@@ -177,7 +268,7 @@ def backward_with_plus(dout, cache):
 
 
 dout = rng.standard_normal((B, S, H))
-right, wrong = backward_by_product(dout, cache), backward_with_plus(dout, cache)
+right, wrong = embedding_backward(dout, cache), backward_with_plus(dout, cache)
 print("row   right      with +=   (length of the gradient)")
 for v in range(V):
     count = int((ids == v).sum())
@@ -226,14 +317,17 @@ for what, some_ids in (("all ids differ", [[0, 1, 2], [3, 4, 5]]), ("some repeat
 r"""
 ## 4. Your turn: scatter-add
 
+@exercise 06.embedding_backward
+
 Write the backward, for ids of any shape. `shape` in the cache is that of the table: rows whose ids did not occur must be
-there, as zeros. (The product of section 2 would be right, and take the memory of section 1.)
+there, as zeros. Copies or one-hot rows would give the right result, and take far too much memory. A loop over the places is right,
+and slow. NumPy has it ready: look for a method of `np.add`.
 """
 
 
 # %% tags=["solution"]
 def my_embedding_backward(dout, cache):
-    """Derivative of y = weight[ids] with respect to the table: dweight (V, H).
+    """The gradient of y = weight[ids] with respect to the table: dweight (V, H).
 
     dout (…, H); cache = (ids, shape): ids (…) integers, and the shape (V, H) of the table.
     """
@@ -246,15 +340,7 @@ def my_embedding_backward(dout, cache):
 # %%
 check("06.embedding_backward", my_embedding_backward)
 
-# %% [markdown] tags=["yours"]
-r"""
-What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
-`my_bert`.
-"""
-
 # %% tags=["yours"]
-from minibert.course import keep
-
 keep("06.embedding_backward", my_embedding_backward)
 
 # %% [markdown] tags=["answer"]
@@ -265,6 +351,63 @@ each time, and so with other roundings; there it sorts the ids first and adds up
 
 # %% tags=["answer"]
 print(inspect.getsource(embedding_backward))
+
+# %% [markdown]
+r"""
+### Open: the mean of a word's pieces
+
+@exercise 06.word_means_backward
+
+BERT cuts rare words into pieces ([07](07_wordpiece.ipynb)): "embeddings" becomes `em ##bed ##ding ##s`. Whoever needs one vector for each
+*word* can take the mean of its pieces. `words` has for every token the number of its word, counted through the whole batch, and −1 for tokens that belong to none, such as
+[CLS] and padding:
+"""
+
+# %%
+words = np.array([[-1, 0, 0, 1, 2, -1], [-1, 3, 4, 4, 4, -1]])  # (B, S)
+
+
+def word_means(x, words):
+    used = words >= 0  # (B, S)
+    counts = np.bincount(words[used])  # (words,): how many pieces each word has
+    sums = np.zeros((len(counts), x.shape[-1]))
+    np.add.at(sums, words[used], x[used])
+    return sums / counts[:, None], (words, counts)  # (words, H)
+
+
+means, (_, counts) = word_means(rng.standard_normal((*words.shape, H)), words)
+print(f"{len(means)} words, of {counts} pieces")
+
+# %% [markdown]
+r"""
+Here scatter-add is in the *forward*. What is the gradient of $x$? Ask of a single token where it was used.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Token $t$ is in one result only, the mean $y_w$ of its word $w$, and its share in it is $1/n_w$. So
+
+$$ dx_t = \frac{1}{n_w} \, dy_w , \qquad dx_t = 0 \text{ if it belongs to no word.} $$
+
+Every token *looks up* the gradient of its word. The gradient of a look-up is a scatter-add, and the gradient of a scatter-add is a look-up. And $-1$ has
+to be excluded by hand, because NumPy takes it for the last row.
+"""
+
+
+# %% tags=["solution"]
+def my_word_means_backward(dout, cache):
+    """The gradient of word_means with respect to x: dx (B, S, H).
+
+    dout (words, H); cache = (words, counts): words (B, S), −1 for no word, counts (words,).
+    """
+    words, counts = cache
+    dx = (dout / counts[:, None])[words]  # (B, S, H)
+    dx[words < 0] = 0.0
+    return dx
+
+
+# %%
+check("06.word_means_backward", my_word_means_backward)
 
 # %% [markdown]
 r"""
@@ -514,7 +657,7 @@ every layer. For BERT-base and *one* sequence:
 """
 
 # %%
-print("   S   numbers in the table   attention maps   FLOPs a token")
+print("   S   numbers in the table   attention maps   FLOPs per token")
 for S in (128, 256, 512, 1024, 2048, 4096):
     longer = BertConfig.preset("base", max_position_embeddings=S)
     maps = 4 * longer.num_hidden_layers * longer.num_attention_heads * S**2  # bytes, float32
@@ -555,7 +698,7 @@ for name in ("as trained", "types: all 0", "types: swapped"):
 
 # %% [markdown]
 r"""
-The words hardly notice. The question about the *pair* loses half of what it knew beyond tossing a coin. That is what types are
+The prediction of words hardly changes. The question about the *pair* loses half of what it knew beyond tossing a coin. That is what types are
 for: tasks with two texts, such as question and paragraph. With a single text all types are 0 (so the model assumes if you
 leave them out), and the row is a constant.
 
@@ -564,7 +707,7 @@ would keep two gradients of the whole batch.
 
 ## 9. One sum, three gradients
 
-All of it together, as the library runs it, with LayerNorm and dropout behind:
+All of it together, as the library runs it, followed by LayerNorm and dropout:
 """
 
 # %%
@@ -573,7 +716,7 @@ print(source[source.index("    length =") :])
 
 # %% [markdown]
 r"""
-The three are **added**, and a sum hands its gradient to each of its terms as it is:
+The three are **added**, and a sum passes its gradient on to each of its terms as it is:
 
 $$ t = w + p + k \qquad\Longrightarrow\qquad dw = dp = dk = dt . $$
 
@@ -668,7 +811,7 @@ directions in many dimensions are almost at right angles. And these tables were 
 
 ## 11. In BERT
 
-Tables take no arithmetic, but room. The smaller a BERT, the more of it is vocabulary:
+Tables cost no arithmetic, but they cost memory. The smaller a BERT, the more of it is vocabulary:
 """
 
 # %%

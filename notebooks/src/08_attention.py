@@ -3,15 +3,15 @@ r"""
 # 08 · Attention
 
 Linear maps, GELU and LayerNorm treat every token by itself. Attention is the only place in BERT where one token
-learns anything from another: all that it knows of context passes through the few lines below.
+learns anything from another: everything it knows of its context passes through the few lines below.
 
-**You will** compute attention by hand for a sentence · say where √D comes from and watch what happens without it · mask
-padding, and know what goes wrong with each other way of doing it · derive the gradient and write it · train a head with
-it · see what long texts cost.
+**You will** compute attention for a sentence, query by query, and then write it for a whole batch · say where √D comes from, and
+watch what happens without it · mask padding, and know what goes wrong with every other way of doing it · derive the gradient of one
+query, step by step, and then of all · train a head with it · see what long texts cost.
 
 **Before this:** [02 · Linear](02_linear.ipynb), [03 · Softmax](03_softmax_cross_entropy.ipynb),
 [06 · Embeddings](06_embeddings.ipynb).
-**Time:** 60 minutes; it runs in seconds.
+**Time:** 120 minutes with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -62,9 +62,16 @@ seeks = np.array([[0, 0], [0, 2], [2, 0], [0, 0], [2, 0], [0, 1], [1, 0]], float
 gives = np.zeros((7, 3))  # values: animal, posture, mood
 gives[words.index("cat"), 0] = gives[words.index("sat"), 1] = gives[words.index("tired"), 2] = 1
 
-scores = seeks @ is_a.T / np.sqrt(2)  # (S, S): how well each key matches each query
-weights, _ = softmax(scores)  # (S, S): each row sums to 1
-gets = weights @ gives  # (S, 3): what each word learns
+
+def match(query):
+    """(S,): how well each key matches this query."""
+    return np.array([sum(query * key) for key in is_a]) / np.sqrt(2)
+
+
+weights = np.array([softmax(match(query))[0] for query in seeks])  # (S, S): each row sums to 1
+gets = np.array(
+    [sum(weight * value for weight, value in zip(row, gives, strict=True)) for row in weights]
+)  # (S, 3): what each word learns
 
 print("          animal posture mood")
 for word, row in zip(words, gets, strict=True):
@@ -102,7 +109,7 @@ mean; at 5 it is a dictionary.
 it = words.index("it")
 print("factor ", *(f"{word:>8}" for word in words))
 for factor in (0.0, 0.3, 1.0, 5.0):
-    sharpened, _ = softmax(factor * scores[it])
+    sharpened, _ = softmax(factor * match(seeks[it]))
     print(f"{factor:<7}", *(f"{weight:8.3f}" for weight in sharpened))
 
 # %% [markdown]
@@ -110,23 +117,61 @@ r"""
 ### Nobody makes the numbers up
 
 In BERT queries, keys and values are three linear maps of the same hidden states $x$, with weights that are learned:
-$q = x W_q^{\mathsf T} + b_q$, and so on. Hence *self*-attention. The library's function takes the three
-as they come out of the maps; `bias` will be the mask of section 3, and dropout ([04](04_gelu_dropout.ipynb)) takes away
-single weights in training.
+$q = x W_q^{\mathsf T} + b_q$, and so on. Hence *self*-attention.
+
+### Your turn: one head
+
+@exercise 08.attention
+
+Above, each query took its turn. Write the same for all queries of a batch at once, without a loop. The function takes $q$, $k$
+and $v$ as they come out of the three maps, and a `bias`, which is added to the scores: it will be the mask of section 3.
+`softmax(scores)` returns the weights and a cache, which you do not need here. What the backward pass will need is $q$, $k$, $v$ and the
+weights $p$.
 """
 
+
+# %% tags=["solution"]
+def my_attention(q, k, v, bias):
+    """One head of attention: y (B, S, D), (q, k, v, p).
+
+    q, k, v (B, S, D), bias (B, 1, S) or (B, S, S). The cache is a tuple of q, k and v as they came in, and the weights
+    p (B, S, S), with a row for each query.
+    """
+    scores = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1]) + bias  # (B, S, S)
+    p, _ = softmax(scores)  # (B, S, S)
+    return p @ v, (q, k, v, p)
+
+
 # %%
+check("08.attention", my_attention)
+
+# %% [markdown] tags=["yours"]
+r"""
+What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
+`my_bert`.
+"""
+
+# %% tags=["yours"]
+from minibert.course import keep
+
+# %% tags=["yours"]
+keep("08.attention", my_attention)
+
+# %% [markdown] tags=["answer"]
+r"""
+And the library's, which also drops single weights in training ([04](04_gelu_dropout.ipynb)):
+"""
+
+# %% tags=["answer"]
 print(inspect.getsource(attention))
 
 # %% [markdown]
 r"""
-It computes `A` heads at once. In this notebook there is one, without dropout, so we leave that axis away and keep $p$ in the
-cache. The same function, for one head:
+The library's function computes `A` heads at once. In this notebook there is one, without dropout, so we drop that axis. `one_head`
+is what you have just written, and the two agree:
 """
 
 # %%
-print(inspect.getsource(one_head))
-
 B, S, D = 3, 4, 5
 q, k, v = rng.standard_normal((3, B, S, D))
 no_bias = np.zeros((B, 1, S))
@@ -407,7 +452,7 @@ does it gain? Some words are decided by what comes *after* them: "a" or "an", fo
 r"""
 ## 6. The backward, step by step
 
-$dx$ means $\partial L / \partial x$ and has the shape of $x$; `dout` is $dy$, what comes in. The forward has three steps:
+$dx$ means $\partial L / \partial x$ and has the shape of $x$; `dout` is $dy$, what comes in. The forward pass has three steps:
 """
 
 # %% tags=["figure"]
@@ -432,35 +477,105 @@ plt.show()
 
 # %% [markdown]
 r"""
-**Step 3**, $y_{id} = \sum_j p_{ij} v_{jd}$. Ask of each factor where it was used. $p_{ij}$: in all features $d$ of $y_i$.
-$v_{jd}$: by all queries $i$ that looked at token $j$. Each collects over its uses:
+### One query
+
+@exercise 08.one_query_backward
+
+Begin with a single query: $q$ has `D` numbers, there are `S` keys and values, and $s$, $p$ are rows of `S` numbers.
 
 $$
-dp_{ij} = \sum_d dy_{id} \, v_{jd}, \qquad
-dv_{jd} = \sum_i p_{ij} \, dy_{id}
-\qquad\text{or}\qquad
-dp = dy \, v^{\mathsf T}, \quad dv = p^{\mathsf T} dy .
+s_j = \frac{1}{\sqrt D} \sum_d q_d \, k_{jd} + \text{bias}_j, \qquad p = \operatorname{softmax}(s), \qquad y_d = \sum_j p_j \, v_{jd} .
 $$
-
-**Step 2**, the softmax of each row, from [03](03_softmax_cross_entropy.ipynb):
-
-$$
-ds_{ij} = p_{ij} \Big( dp_{ij} - \sum_l p_{il} \, dp_{il} \Big) .
-$$
-
-**Step 1**, $s_{ij} = \frac{1}{\sqrt D} \sum_d q_{id} k_{jd} + \text{bias}_j$. The bias is a constant. $q_{id}$ was used
-with all keys $j$, $k_{jd}$ by all queries $i$; the factor stays:
-
-$$
-dq_{id} = \frac{1}{\sqrt D} \sum_j ds_{ij} \, k_{jd}, \qquad
-dk_{jd} = \frac{1}{\sqrt D} \sum_i ds_{ij} \, q_{id} .
-$$
-
-Watch the index that is summed. For $dq$ it is the *second* of $ds_{ij}$, as in an ordinary product; for $dk$ and $dv$ the
-*first*, so there a transpose is needed. And the matrices are square, so a forgotten one fits all the same.
 """
 
-# %% tags=["figure"]
+
+# %%
+def one_query(q, k, v, bias):
+    p, _ = softmax(k @ q / np.sqrt(len(q)) + bias)  # (S,)
+    return p @ v, (q, k, v, p)  # (D,)
+
+
+q, k, v, dout = rng.standard_normal((4, B, S, D))
+y, (_, _, _, p) = one_head(q, k, v, bias)  # all queries; below, query 3 of sequence 1
+assert np.allclose(one_query(q[1, 3], k[1], v[1], bias[1, 0])[0], y[1, 3])
+
+# %% [markdown]
+r"""
+Walk back through the three steps. Return the gradients of everything on the way, $ds$ being that of the scores as the softmax gets them.
+The softmax's own backward is from [03](03_softmax_cross_entropy.ipynb), `softmax_backward(dp, (p,))`; the others are a line each.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+**Step 3**, $y_d = \sum_j p_j v_{jd}$. Ask of each factor where it was used. $p_j$: in all features $d$, so it collects a sum over
+them. $v_{jd}$: in one feature only.
+
+$$ dp_j = \sum_d dy_d \, v_{jd}, \qquad dv_{jd} = p_j \, dy_d . $$
+
+**Step 2**, the softmax:
+
+$$ ds_j = p_j \Big( dp_j - \sum_l p_l \, dp_l \Big) . $$
+
+**Step 1**, $s_j = \frac{1}{\sqrt D} \sum_d q_d k_{jd} + \text{bias}_j$. The bias is a constant. $q_d$ was used with all keys $j$, $k_{jd}$
+only once; the factor stays:
+
+$$
+dq_d = \frac{1}{\sqrt D} \sum_j ds_j \, k_{jd}, \qquad
+dk_{jd} = \frac{1}{\sqrt D} \, ds_j \, q_d .
+$$
+"""
+
+
+# %% tags=["solution"]
+def my_one_query_backward(dout, cache):
+    """The gradients of one_query: dv (S, D), dp (S,), ds (S,), dq (D,), dk (S, D).
+
+    dout (D,); cache = (q, k, v, p): q (D,), k and v (S, D), p (S,).
+    """
+    q, k, v, p = cache
+    dv = p[:, None] * dout  # 3: y = Σ p v
+    dp = v @ dout
+    ds = softmax_backward(dp, (p,))  # 2
+    dq = ds @ k / np.sqrt(len(q))  # 1: s = k q / √D + bias
+    dk = ds[:, None] * q / np.sqrt(len(q))
+    return dv, dp, ds, dq, dk
+
+
+# %%
+check("08.one_query_backward", my_one_query_backward)
+
+# %% [markdown]
+r"""
+## 7. Your turn: one head's backward
+
+@exercise 08.attention_backward
+
+Now all queries of a batch: $dq$, $dk$ and $dv$ from `dout` and the cache of `one_head`. A query has its own row of $p$ and $ds$, but all
+queries of a sequence share the keys and values. So ask again: what was used by how many?
+
+Every step is one line, without a loop. `array.transpose(0, 2, 1)` swaps the last two axes of each sequence. Mind that $p$ and $ds$ are
+square matrices, `(S, S)`: where a transpose is needed and forgotten, the shapes fit all the same.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Write $i$ for the query. $p_{ij}$ and $q_{id}$ belong to query $i$ alone, so nothing changes for them. Key and value $j$ were used by
+**all** queries that looked at token $j$, and collect a sum over $i$:
+
+$$
+\begin{aligned}
+dp_{ij} &= \sum_d dy_{id} \, v_{jd} & \Rightarrow \quad dp &= dy \, v^{\mathsf T} \\
+dv_{jd} &= \sum_i p_{ij} \, dy_{id} & \Rightarrow \quad dv &= p^{\mathsf T} dy \\
+dq_{id} &= \tfrac{1}{\sqrt D} \sum_j ds_{ij} \, k_{jd} & \Rightarrow \quad dq &= ds \, k / \sqrt D \\
+dk_{jd} &= \tfrac{1}{\sqrt D} \sum_i ds_{ij} \, q_{id} & \Rightarrow \quad dk &= ds^{\mathsf T} q / \sqrt D
+\end{aligned}
+$$
+
+Watch the index that is summed. For $dq$ it is the *second* of $ds_{ij}$, as in an ordinary product. For $dk$ and $dv$ it is the
+*first*, so a transpose is needed there.
+"""
+
+# %% tags=["figure", "answer"]
 BACKWARD = [
     ("s", "q", "ds k / √D"),
     ("s", "k", "dsᵀ q / √D"),
@@ -472,16 +587,13 @@ figure, axes = plt.subplots(figsize=(7.5, 2.1))
 plots.graph(axes, NODES, BACKWARD, colour=plots.VERMILION)
 plt.show()
 
-# %% [markdown]
+# %% [markdown] tags=["answer"]
 r"""
 One number of each, in plain sums as they stand above, against the numeric derivative:
 """
 
-# %%
-q, k, v, dout = rng.standard_normal((4, B, S, D))
-y, (_, _, _, p) = one_head(q, k, v, bias)
 
-
+# %% tags=["answer"]
 def numeric(array, index, h=1e-5):
     """∂L/∂array[index] of L = Σ dout · y, by moving that number."""
     value = array[index]
@@ -508,18 +620,10 @@ for name, number in by_hand.items():
     print(f"{name}  by hand {number:12.9f}   numeric {tried[name]:12.9f}")
     assert np.isclose(number, tried[name])
 
-# %% [markdown]
-r"""
-## 7. Your turn: one head's backward
-
-All of $dq$, $dk$, $dv$ from `dout` and the cache of `one_head`. Every step is one line, and one of them is
-`softmax_backward(dp, (p,))`. `array.transpose(0, 2, 1)` swaps the last two axes of each sequence.
-"""
-
 
 # %% tags=["solution"]
 def my_attention_backward(dout, cache):
-    """Derivatives of y = softmax(q kᵀ / √D + bias) v: dq, dk, dv, each (B, S, D).
+    """The gradients of one head: dq, dk, dv, each (B, S, D).
 
     dout (B, S, D); cache = (q, k, v, p): q, k and v (B, S, D), p (B, S, S).
     """
@@ -533,15 +637,7 @@ def my_attention_backward(dout, cache):
 # %%
 check("08.attention_backward", my_attention_backward)
 
-# %% [markdown] tags=["yours"]
-r"""
-What passes its check can become a part of your own BERT, which [20](20_your_bert.ipynb) puts together. `keep` writes it into the folder
-`my_bert`.
-"""
-
 # %% tags=["yours"]
-from minibert.course import keep
-
 keep("08.attention_backward", my_attention_backward)
 
 # %% [markdown] tags=["answer"]
@@ -588,18 +684,90 @@ assert np.abs(dk.sum((0, 1, 2))).max() < 1e-12
 
 # %% [markdown]
 r"""
+### Open: a number for each distance
+
+@exercise 08.distances_backward
+
+Not every Transformer adds positions to its embeddings. T5, for one, tells attention itself how far apart two tokens are. A table
+has a learned number for each distance $j - i$ from a query to a key, $2S - 1$ of them, and that number is added to the score (T5
+groups large distances):
+
+$$ s_{ij} = \frac{1}{\sqrt D} \sum_d q_{id} \, k_{jd} + \text{bias}_j + t_{j - i} . $$
+"""
+
+
+# %%
+def attention_with_distances(q, k, v, bias, table):
+    S = q.shape[1]
+    rows = np.arange(S)[None, :] - np.arange(S)[:, None] + S - 1  # (S, S): j − i, from 0 on
+    y, cache = one_head(q, k, v, bias + table[rows])
+    return y, (*cache, rows)
+
+
+_, (*_, rows) = attention_with_distances(q, k, v, bias, np.zeros(2 * S - 1))
+print(rows)
+
+# %% [markdown]
+r"""
+Find the gradient of the table. No formula above has it, but the question is the same as ever: where was each number used?
+When you have a result, add it up before you `check` it. What must the sum of $dt$ be, and why?
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+$t_{j-i}$ is added to $s_{ij}$, after the division by √D, so it receives $ds_{ij}$ as it is. It was used by every pair of tokens at this distance, in
+every sequence $b$:
+
+$$ dt_n = \sum_b \; \sum_{i, j \,:\; j - i = n} ds_{bij} , $$
+
+the sums along the diagonals of $ds$. That is scatter-add ([06](06_embeddings.ipynb)) with `rows` for ids. And $\sum_n dt_n$ has every $ds_{bij}$ once. Each
+row of $ds$ sums to 0, so this must be 0, too: one more thing that a softmax does not notice.
+"""
+
+
+# %% tags=["solution"]
+def my_distances_backward(dout, cache):
+    """The gradient of attention_with_distances with respect to the table: dtable (2 S − 1,).
+
+    dout (B, S, D); cache = (q, k, v, p, rows): q, k and v (B, S, D), p (B, S, S), and rows (S, S), integers:
+    which number of the table was added to which score.
+    """
+    _, _, v, p, rows = cache
+    dp = dout @ v.transpose(0, 2, 1)  # (B, S, S)
+    ds = softmax_backward(dp, (p,))  # (B, S, S)
+    dtable = np.zeros(2 * len(rows) - 1)  # (2 S − 1,)
+    np.add.at(dtable, rows, ds.sum(axis=0))
+    return dtable
+
+
+# %%
+check("08.distances_backward", my_distances_backward)
+
+# %% [markdown]
+r"""
 ## 8. A head learns
 
-A toy of "a or an". Each of 12 positions holds a word that begins with a vowel or a consonant, at random. At every position
+A toy version of "a or an". Each of 12 positions holds a word that begins with a vowel or a consonant, at random. At every position
 the head is to say which of the two follows. No one tells it that the answer stands *one to the right*.
 A token is its word's vector plus its position's ([06](06_embeddings.ipynb)). All weights are random, and learn by plain
-gradient descent through the backward that you just wrote.
+gradient descent, through the backward that you just wrote.
 """
+
+# %% tags=["answer"]
+head_backward = my_attention_backward
+
+# %% tags=["yours"]
+from minibert.course import kept
+
+mine = kept()  # what you have kept so far, and the library's for the rest
+head_backward = mine.attention_backward
+whose = "yours" if "attention_backward" in mine.yours else "the library's, until you keep yours"
+print(f"The backward pass of this head is {whose}.")
 
 # %%
 S, H, D, BATCH = 12, 32, 64, 32
 STEPS, SHOWN = 300, (0, 100, 150, 299)
-COUNTED = np.tile(np.arange(S) < S - 1, BATCH).astype(float)  # behind the last word nothing follows
+COUNTED = np.tile(np.arange(S) < S - 1, BATCH).astype(float)  # nothing follows the last word
 
 
 def batch_of(rng, table, positions):
@@ -611,17 +779,17 @@ def batch_of(rng, table, positions):
 def step(W, x, labels, term, factor):
     """Forward and backward of the head: loss, the gradients by name, the weights p (BATCH, S, S)."""
     maps = {name: linear(x, W[name], np.zeros(D)) for name in "qkv"}
-    q, k, v = (y[:, None] for y, _ in maps.values())  # (BATCH, 1, S, D)
-    y, cache = attention(q * factor, k, v, term, 0.0, None)
+    q, k, v = (y for y, _ in maps.values())  # (BATCH, S, D)
+    y, cache = one_head(q * factor, k, v, term)
     logits, out_cache = linear(y.reshape(-1, D), W["out"], np.zeros(2))
     loss, loss_cache = cross_entropy(logits, labels, COUNTED, COUNTED.sum())
 
     dy, dout_weight, _ = linear_backward(cross_entropy_backward(1.0, loss_cache), out_cache)
-    dq, dk, dv = attention_backward(dy.reshape(y.shape), cache)
+    dq, dk, dv = head_backward(dy.reshape(y.shape), cache)
     gradients = {"out": dout_weight}
     for name, dmap in zip("qkv", (dq * factor, dk, dv), strict=True):
-        _, gradients[name], _ = linear_backward(dmap[:, 0], maps[name][1])
-    return loss, gradients, cache[3][:, 0]
+        _, gradients[name], _ = linear_backward(dmap, maps[name][1])
+    return loss, gradients, cache[3]
 
 
 # %%
@@ -631,7 +799,7 @@ def train(causal=False, factor=1.0, learning_rate=0.1):
     table, positions = rng.standard_normal((2, H)), rng.standard_normal((S, H))
     W = {name: rng.standard_normal((D, H)) / np.sqrt(H) for name in "qkv"}
     W["out"] = rng.standard_normal((2, D)) / np.sqrt(D)
-    term = attention_bias(np.ones((BATCH, S)), "float64", causal)
+    term = attention_bias(np.ones((BATCH, S)), "float64", causal)[:, 0]  # (BATCH, 1 or S, S)
     losses, maps = [], {}
     for number in range(STEPS):
         x, labels = batch_of(rng, table, positions)
@@ -713,7 +881,7 @@ $$
 \underbrace{2 \, S^2 H}_{q k^{\mathsf T} \text{ and } p v} ,
 $$
 
-equal at $S = 6H$, which is 4,608 tokens for BERT-base. But $p$ also has to be made, kept for the backward, read and written.
+equal at $S = 6H$, which is 4,608 tokens for BERT-base. But $p$ also has to be made, kept for the backward pass, read and written.
 The log has processor times of the library's reference attention; set `RERUN` to measure on your machine.
 """
 

@@ -54,8 +54,7 @@ r"""
 
 The pieces are functions of earlier notebooks. In [exercises/](exercises/20_your_bert.ipynb), `keep` has written those
 that passed their check into the folder `my_bert`, one file each. They are modules like any others: open them and read
-what you wrote. `kept` imports them, checks each once more, and takes the library's function wherever it finds none. The forward
-functions, such as `linear` and `layer_norm`, are the library's, because the notebooks gave them to you.
+what you wrote. `kept` imports them, checks each once more, and takes the library's function wherever it finds none.
 """
 
 # %% [markdown] tags=["answer"]

@@ -1,4 +1,4 @@
-"""03 Softmax and cross-entropy: first stage by stage, then all of it in one line."""
+"""03 Softmax and cross-entropy: forward, back stage by stage, then in one line, and with smoothed labels."""
 
 from dataclasses import replace
 
@@ -7,9 +7,10 @@ import numpy as np
 from minibert.arrays import Array
 from minibert.course.exercise import Trial, exercise, gradient_trial
 from minibert.gradcheck import Draws
-from minibert.ops.cross_entropy_loss import cross_entropy
+from minibert.ops.cross_entropy_loss import cross_entropy as library_cross_entropy
 from minibert.ops.cross_entropy_loss import cross_entropy_backward as library_backward
-from minibert.ops.stable_softmax import softmax
+from minibert.ops.stable_softmax import log_softmax
+from minibert.ops.stable_softmax import softmax as library_softmax
 from minibert.ops.stable_softmax import softmax_backward as library_softmax_backward
 
 # N = 5 rows, V = 7 classes: a label twice, and label 0; one row is ignored, one counts half. They are a
@@ -18,14 +19,129 @@ LABELS = np.array([2, 0, 6, 2, 4])
 WEIGHTS = np.array([1.0, 1.0, 0.0, 0.5, 1.0])
 DENOMINATOR = 6.0
 
+# -- Softmax ------------------------------------------------------------------------------------------
+
+
+def _scores(draw: Draws) -> list[Trial]:
+    """Scores of order one, and rows far up and far down, where exponentials overflow or vanish."""
+    far = np.array([1000.0, -1000.0, 0.0, -1000.0, 1000.0])[:, None]
+    return [
+        Trial({"x": draw.normal(3, 4, 6)}, "x (3, 4, 6)"),
+        Trial({"x": draw.normal(5, 7) + far}, "scores of ±1000"),
+    ]
+
+
+@exercise(
+    "03",
+    outputs="y cached_y",
+    trials=_scores,
+    reference=library_softmax,
+    level=1,
+    minutes=10,
+    needs="section 1: what may be added to a row of scores without changing its probabilities",
+    hints=(
+        "Two things have to hold for every row by itself: no exponential may overflow, and the sum may not "
+        "be 0.",
+        "Subtract a number from each row before the exponential, so that its largest score becomes 0. The "
+        "probabilities stay what they are.",
+        "e = exp(x − the maximum of the row), y = e / the sum of the row, both over axis=-1 with "
+        "keepdims=True; return y, (y,). See `softmax` in minibert/ops/stable_softmax.py.",
+    ),
+    hints_for={
+        "cached_y": (
+            "y is right. What is wrong is the second thing that you return, the cache.",
+            "The cache is a tuple that holds one array, y.",
+            "The last line is: return y, (y,). The comma makes it a tuple.",
+        ),
+    },
+)
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+    return y, (y,)
+
+
+def _with_cache(y):
+    return y, (y,)
+
+
+@softmax.mistake(
+    "Large scores overflow: exp(1000) is infinite, and infinity divided by infinity is not a number. A "
+    "constant may be subtracted from a row first; which one?"
+)
+def nothing_subtracted(x):
+    with np.errstate(over="ignore", invalid="ignore"):
+        e = np.exp(x)
+        return _with_cache(e / e.sum(axis=-1, keepdims=True))
+
+
+@softmax.mistake(
+    "The maximum of the whole array is subtracted. A row that lies far below it becomes all zeros, and 0 is "
+    "divided by 0: each row needs its own maximum."
+)
+def one_maximum_for_all_rows(x):
+    e = np.exp(x - x.max())
+    with np.errstate(invalid="ignore"):
+        return _with_cache(e / e.sum(axis=-1, keepdims=True))
+
+
+@softmax.mistake(
+    "The sum runs over the whole array. Each row is a softmax of its own, and sums to 1: axis=-1, "
+    "keepdims=True."
+)
+def divided_by_the_sum_of_all(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return _with_cache(e / e.sum())
+
+
+@softmax.mistake(
+    "The sum runs over axis 1. The classes are the last axis, however many come before: axis=-1."
+)
+def divided_by_the_sum_over_axis_1(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return _with_cache(e / e.sum(axis=1, keepdims=True))
+
+
+@softmax.mistake(
+    "The maximum is subtracted in the numerator only. The factor exp(−m) cancels only if it is in the sum, "
+    "too."
+)
+def subtracted_above_only(x):
+    with np.errstate(over="ignore", divide="ignore"):
+        e = np.exp(x - x.max(axis=-1, keepdims=True))
+        return _with_cache(e / np.exp(x).sum(axis=-1, keepdims=True))
+
+
+@softmax.mistake(
+    "These are the logarithms of the probabilities. They are what the loss needs; a softmax returns the "
+    "probabilities."
+)
+def logarithms_returned(x):
+    return _with_cache(log_softmax(x)[0])
+
+
+@softmax.mistake(
+    "The cache holds x. The backward needs the probabilities, so keep y; otherwise it would have to compute "
+    "them again."
+)
+def scores_in_the_cache(x):
+    return softmax.solution(x)[0], (x,)
+
+
+# -- Its backward ---------------------------------------------------------------------------------------
+
 
 @exercise(
     "03",
     outputs="dx",
     trials=lambda draw: [
-        gradient_trial(softmax, {"x": draw.normal(*shape)}, f"dx of {shape}") for shape in ((3, 4, 6), (5, 7))
+        gradient_trial(library_softmax, {"x": draw.normal(*shape)}, f"dx of {shape}")
+        for shape in ((3, 4, 6), (5, 7))
     ],
     reference=library_softmax_backward,
+    level=2,
+    minutes=15,
+    needs="the Jacobian of section 3, and that going back means multiplying with its transpose",
     hints=(
         "Every x[j] of a row is in the denominator of every y[i] of that row: each dx[j] has terms from all "
         "of them.",
@@ -112,7 +228,135 @@ def mean_over_the_row(dout, cache):
     return y * (dout - (dout * y).mean(axis=-1, keepdims=True))
 
 
-# -- Cross-entropy in stages ------------------------------------------------------------------------
+# -- Cross-entropy ------------------------------------------------------------------------------------
+
+
+@exercise(
+    "03",
+    outputs="loss cached_log_p cached_labels cached_weights cached_denominator",
+    trials=lambda draw: [
+        Trial(
+            {
+                "logits": scale * draw.normal(5, 7),
+                "labels": LABELS,
+                "weights": WEIGHTS,
+                "denominator": DENOMINATOR,
+            },
+            label,
+        )
+        for scale, label in ((1, ""), (500, "large scores"))
+    ],
+    reference=library_cross_entropy,
+    views=True,
+    level=2,
+    minutes=15,
+    needs="the logarithm of a softmax of section 2, and indexing with two arrays: `a[rows, columns]`",
+    hints=(
+        "First log p for all rows and classes, then of each row the one at its label, then the weighted sum.",
+        "Take the logarithm on paper: (z − m) − log Σ exp(z − m), over each row. Then log_p[rows, labels] "
+        "with rows = np.arange(len(labels)) is one number for each row.",
+        "loss = (weights · −log_p[rows, labels]).sum() / denominator; return loss, (log_p, labels, weights, "
+        "denominator). See `cross_entropy` in minibert/ops/cross_entropy_loss.py.",
+    ),
+    hints_for={
+        "loss": (
+            "The cache is right, and log_p with it. What does the loss make of log_p?",
+            "Of each row it takes the number at its label: log_p[rows, labels], with rows = "
+            "np.arange(len(labels)).",
+            "loss = (weights · −log_p[rows, labels]).sum() / denominator.",
+        ),
+        "cached_log_p cached_labels cached_weights cached_denominator": (
+            "The loss is right. What is wrong is in the second thing that you return, the cache.",
+            "The cache is a tuple of four: log_p of all rows and classes, then the last three arguments.",
+            "The last line is: return loss, (log_p, labels, weights, denominator).",
+        ),
+    },
+)
+def cross_entropy(logits, labels, weights, denominator):
+    shifted = logits - logits.max(axis=-1, keepdims=True)  # (N, V)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))  # (N, V)
+    nll = -log_p[np.arange(len(labels)), labels]  # (N,)
+    return (weights * nll).sum() / denominator, (log_p, labels, weights, denominator)
+
+
+@cross_entropy.mistake(
+    "The sign: the loss is *minus* the logarithm, so it is positive, and smaller the better the guess."
+)
+def minus_forgotten(logits, labels, weights, denominator):
+    loss, cache = cross_entropy.solution(logits, labels, weights, denominator)
+    return -loss, cache
+
+
+@cross_entropy.mistake(
+    "The weights are missing: every row counts in full. One of weight 0 should not count, whatever its label."
+)
+def every_row_counts(logits, labels, weights, denominator):
+    loss, cache = cross_entropy.solution(logits, labels, np.ones_like(weights), denominator)
+    return loss, (cache[0], labels, weights, denominator)
+
+
+@cross_entropy.mistake(
+    "You divide by the sum of these weights. The denominator is an argument: the rows may be a piece of a "
+    "batch, and then it counts what is in the other pieces, too."
+)
+def denominator_replaced_by_the_weights(logits, labels, weights, denominator):
+    loss, cache = cross_entropy.solution(logits, labels, weights, denominator)
+    return loss * denominator / weights.sum(), cache
+
+
+@cross_entropy.mistake(
+    "You divide by the number of rows, ignored ones among them. Divide by `denominator`, which says what "
+    "counts."
+)
+def denominator_replaced_by_the_rows(logits, labels, weights, denominator):
+    loss, cache = cross_entropy.solution(logits, labels, weights, denominator)
+    return loss * denominator / len(labels), cache
+
+
+@cross_entropy.mistake("The sum is not divided by the denominator, so a larger batch has a larger loss.")
+def not_divided(logits, labels, weights, denominator):
+    loss, cache = cross_entropy.solution(logits, labels, weights, denominator)
+    return loss * denominator, cache
+
+
+@cross_entropy.mistake(
+    "Where scores are large, the logarithm is infinite or not a number: exp overflowed, or p was rounded to "
+    "0 before its logarithm was taken. Take the logarithm on paper, as in section 2."
+)
+def logarithm_of_rounded_probabilities(logits, labels, weights, denominator):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_p = np.log(library_softmax(logits)[0])
+        nll = -log_p[np.arange(len(labels)), labels]
+        return (weights * nll).sum() / denominator, (log_p, labels, weights, denominator)
+
+
+@cross_entropy.mistake(
+    "log_p[:, labels] is the columns of all labels in every row. Each row has one label of its own: "
+    "log_p[rows, labels] with rows = np.arange(len(labels))."
+)
+def all_labels_of_every_row(logits, labels, weights, denominator):
+    _, cache = cross_entropy.solution(logits, labels, weights, denominator)
+    return (weights * -cache[0][:, labels]).sum() / denominator, cache
+
+
+@cross_entropy.mistake(
+    "The cache holds the probabilities. Keep their logarithms, as they are: the library's "
+    "`cross_entropy_backward` takes log_p, and very small probabilities survive in it."
+)
+def probabilities_in_the_cache(logits, labels, weights, denominator):
+    loss, (log_p, *others) = cross_entropy.solution(logits, labels, weights, denominator)
+    return loss, (np.exp(log_p), *others)
+
+
+@cross_entropy.mistake(
+    "The cache holds the logits. The backward needs log_p, and would have to compute it a second time."
+)
+def logits_in_the_cache(logits, labels, weights, denominator):
+    loss, (_, *others) = cross_entropy.solution(logits, labels, weights, denominator)
+    return loss, (logits, *others)
+
+
+# -- Back in two stages ---------------------------------------------------------------------------------
 
 
 def nll(p: Array, labels: Array, weights: Array, denominator: float) -> tuple[Array, tuple]:
@@ -125,14 +369,14 @@ def staged_cross_entropy(
     logits: Array, labels: Array, weights: Array, denominator: float
 ) -> tuple[Array, tuple]:
     """The same number as ``ops.cross_entropy``, in two stages: p = softmax(logits), then ``nll``."""
-    p, _ = softmax(logits)
+    p, _ = library_softmax(logits)
     return nll(p, labels, weights, denominator)
 
 
 def _staged_trials(draw: Draws) -> list[Trial]:
     """The numeric gradient after each stage, and so of each by itself."""
     logits = draw.normal(5, 7)
-    p, _ = softmax(logits)
+    p, _ = library_softmax(logits)
     constants = LABELS, WEIGHTS, DENOMINATOR
     whole = gradient_trial(lambda logits: staged_cross_entropy(logits, *constants), {"logits": logits})
     last_stage = gradient_trial(lambda p: nll(p, *constants), {"p": p})
@@ -143,6 +387,10 @@ def _staged_trials(draw: Draws) -> list[Trial]:
     "03",
     outputs="dp dlogits",
     trials=_staged_trials,
+    in_order=True,
+    level=1,
+    minutes=15,
+    needs="the derivative of the logarithm, and your softmax's backward",
     hints=(
         "Backwards, one stage at a time: from the loss to p, then from p to the logits with your softmax's "
         "backward.",
@@ -242,10 +490,14 @@ def softmax_without_the_row_sum(dout, cache):
     outputs="dlogits",
     trials=lambda draw: [
         gradient_trial(
-            lambda logits: cross_entropy(logits, LABELS, WEIGHTS, DENOMINATOR), {"logits": draw.normal(5, 7)}
+            lambda logits: library_cross_entropy(logits, LABELS, WEIGHTS, DENOMINATOR),
+            {"logits": draw.normal(5, 7)},
         )
     ],
     reference=library_backward,
+    level=2,
+    minutes=15,
+    needs="the two stages of section 6",
     hints=(
         "Put your two stages together on paper first: p at the label cancels.",
         "Prediction minus truth: for each row p − onehot(label), times what that row counts for.",
@@ -355,3 +607,111 @@ def a_one_for_every_label(dout, cache):
     onehot = np.zeros_like(log_p)
     onehot[:, labels] = 1
     return (np.exp(log_p) - onehot) * (dout * weights / denominator)[:, None]
+
+
+# -- Open: smoothed labels ------------------------------------------------------------------------------
+
+SMOOTHING = 0.3
+
+
+def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float) -> tuple[Array, tuple]:
+    """The mean loss of all rows, where a part of the truth is spread evenly over all classes."""
+    log_p, _ = log_softmax(logits)  # (N, V)
+    at_label = log_p[np.arange(len(labels)), labels]  # (N,)
+    losses = -(1 - smoothing) * at_label - smoothing * log_p.mean(axis=-1)  # (N,)
+    return losses.mean(), (log_p, labels, smoothing)
+
+
+@exercise(
+    "03",
+    outputs="dlogits",
+    trials=lambda draw: [
+        gradient_trial(
+            lambda logits: smoothed_cross_entropy(logits, LABELS, SMOOTHING), {"logits": draw.normal(5, 7)}
+        )
+    ],
+    level=3,
+    minutes=20,
+    needs="sections 7 and 8 of this notebook",
+    hints=(
+        "The loss of a row is still −Σ q[i] log p[i], with other weights q than a single 1. What are they?",
+        "q is (1 − ε) · onehot + ε/V in every class, and sums to 1. Put log p[i] = z[i] − log Σ exp(z) into "
+        "the loss and take the derivative again: what takes the place of p − onehot?",
+        "dlogits = dout · (p − q) / N: prediction minus the smoothed truth, for the mean of N rows.",
+    ),
+)
+def smoothed_backward(dout, cache):
+    log_p, labels, smoothing = cache
+    return dout * (np.exp(log_p) - _truth(log_p, labels, 1 - smoothing, smoothing)) / len(labels)
+
+
+def _truth(log_p, labels, at_label, spread):
+    """What a row should say: ``at_label`` there, and ``spread`` over all classes evenly."""
+    count, classes = log_p.shape
+    truth = np.full((count, classes), spread / classes)
+    truth[np.arange(count), labels] += at_label
+    return truth
+
+
+@smoothed_backward.mistake(
+    "This is p − onehot, the gradient without smoothing. The part ε of the truth lies on all classes evenly."
+)
+def smoothing_forgotten(dout, cache):
+    log_p, labels, _ = cache
+    return smoothed_backward.solution(dout, (log_p, labels, 0.0))
+
+
+@smoothed_backward.mistake(
+    "ε is spread over the V − 1 wrong classes here. The mean in the forward runs over all V, the right one "
+    "among them."
+)
+def spread_over_the_wrong_classes(dout, cache):
+    log_p, labels, smoothing = cache
+    classes = log_p.shape[1]
+    other = smoothing * classes / (classes - 1)
+    truth = _truth(log_p, labels, 1 - smoothing - other / classes, other)
+    return dout * (np.exp(log_p) - truth) / len(labels)
+
+
+@smoothed_backward.mistake(
+    "The right class lacks its share ε/V: it has 1 − ε + ε/V, so that each row of the truth sums to 1. A "
+    "row of dlogits has to sum to 0; does yours?"
+)
+def label_without_its_share(dout, cache):
+    log_p, labels, smoothing = cache
+    truth = _truth(log_p, labels, 1 - smoothing - smoothing / log_p.shape[1], smoothing)
+    return dout * (np.exp(log_p) - truth) / len(labels)
+
+
+@smoothed_backward.mistake(
+    "Every class gets ε instead of ε/V. The forward takes the mean of log p over the classes, not their sum."
+)
+def smoothing_not_divided(dout, cache):
+    log_p, labels, smoothing = cache
+    truth = _truth(log_p, labels, 1 - smoothing, smoothing * log_p.shape[1])
+    return dout * (np.exp(log_p) - truth) / len(labels)
+
+
+@smoothed_backward.mistake(
+    "This is (1 − ε)(p − onehot), the gradient of the first term alone. The second, the mean over all "
+    "classes, depends on the logits, too."
+)
+def the_first_term_only(dout, cache):
+    return (1 - cache[2]) * smoothing_forgotten.function(dout, cache)
+
+
+@smoothed_backward.mistake("The loss is a mean over the rows, so each row counts 1/N.")
+def not_divided_by_the_rows(dout, cache):
+    return smoothed_backward.solution(dout, cache) * len(cache[1])
+
+
+@smoothed_backward.mistake(
+    "The sign: it is prediction minus truth. Yours would raise the loss with every step."
+)
+def truth_minus_the_prediction(dout, cache):
+    return -smoothed_backward.solution(dout, cache)
+
+
+@smoothed_backward.mistake("dout is missing: every backward begins with what came from above.")
+def without_dout(dout, cache):
+    return smoothed_backward.solution(1.0, cache)

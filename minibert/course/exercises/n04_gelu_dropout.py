@@ -1,14 +1,17 @@
-"""04 GELU in its two forms, and dropout."""
+"""04 GELU forward and back, in its two forms; a unit with a learned gate; dropout."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from minibert.arrays import erf
-from minibert.course.exercise import exercise, gradient_trial
+from minibert.arrays import Array, erf
+from minibert.course.exercise import Trial, exercise, gradient_trial
 from minibert.dropout_bits import dropout_key
-from minibert.ops.activations import gelu, gelu_tanh
+from minibert.gradcheck import Draws
+from minibert.ops.activations import gelu as library_gelu
 from minibert.ops.activations import gelu_backward as library_gelu_backward
+from minibert.ops.activations import gelu_tanh
 from minibert.ops.activations import gelu_tanh_backward as library_gelu_tanh_backward
 from minibert.ops.inverted_dropout import dropout, dropout_mask
 from minibert.ops.inverted_dropout import dropout_backward as library_dropout_backward
@@ -21,11 +24,207 @@ def _density(x):
     return np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
+# -- GELU -----------------------------------------------------------------------------------------------
+
+
+@exercise(
+    "04",
+    outputs="y cached_x",
+    trials=lambda draw: [Trial({"x": draw.normal(3, 4, 6)})],
+    reference=library_gelu,
+    views=True,
+    level=1,
+    minutes=5,
+    needs="the formula above, and `erf` of `minibert.arrays`, which takes arrays",
+    hints=(
+        "y is a product of two things: x, and the share of the normal distribution that lies below x.",
+        "Φ(x) = ½ (1 + erf(x/√2)), number by number; `math.erf` takes single numbers only, `erf` takes "
+        "arrays.",
+        "y = x * 0.5 * (1 + erf(x / math.sqrt(2))); return y, (x,). See `gelu` in "
+        "minibert/ops/activations.py.",
+    ),
+    hints_for={
+        "cached_x": (
+            "y is right. What is wrong is the second thing that you return, the cache.",
+            "The cache is a tuple that holds one array, x as it came in.",
+            "The last line is: return y, (x,). The comma makes it a tuple.",
+        ),
+    },
+)
+def gelu(x):
+    return x * 0.5 * (1 + erf(x / math.sqrt(2))), (x,)
+
+
+@gelu.mistake(
+    "erf(x) for erf(x/√2): the error function belongs to a normal variable of variance ½; dividing by √2 "
+    "makes it 1."
+)
+def erf_of_x_itself(x):
+    return x * 0.5 * (1 + erf(x)), (x,)
+
+
+@gelu.mistake("The ½ is missing. Φ(x) is a share, between 0 and 1; yours goes up to 2.")
+def half_missing(x):
+    return x * (1 + erf(x / math.sqrt(2))), (x,)
+
+
+@gelu.mistake("This is Φ(x), the share that passes. What passes is that share of x: y = x Φ(x).")
+def the_share_alone(x):
+    return 0.5 * (1 + erf(x / math.sqrt(2))), (x,)
+
+
+@gelu.mistake("This is ReLU. GELU is the softer gate, x Φ(x).")
+def relu_instead(x):
+    return np.maximum(x, 0), (x,)
+
+
+@gelu.mistake("This is x φ(x), with the density in the place of the area below it: Φ(x) = ½ (1 + erf(x/√2)).")
+def density_for_the_area(x):
+    return x * _density(x), (x,)
+
+
+@gelu.mistake(
+    "This is the other GELU, the approximation with tanh of section 4. The two differ by up to 4.7e-4; here "
+    "the exact one is asked for, with erf."
+)
+def the_tanh_form(x):
+    return gelu_tanh(x)[0], (x,)
+
+
+@gelu.mistake("The cache holds y. The backward has to know where on the curve it is: keep x.")
+def output_in_the_cache(x):
+    y, _ = gelu.solution(x)
+    return y, (y,)
+
+
+# -- Back through GELU, in steps ------------------------------------------------------------------------
+
+
+def gelu_in_steps(x: Array) -> tuple[Array, tuple]:
+    """GELU in three steps: y, (x, u, gate). Any shape."""
+    u = x / math.sqrt(2)
+    gate = 0.5 * (1 + erf(u))
+    return x * gate, (x, u, gate)
+
+
+def _trials_in_steps(draw: Draws) -> list[Trial]:
+    """The numeric gradient of the whole, and those that begin after the first step and after the second."""
+    x = draw.normal(3, 4, 6)
+    _, (_, u, gate) = gelu_in_steps(x)
+    whole = gradient_trial(gelu_in_steps, {"x": x})
+    after_one = gradient_trial(lambda u: (x * 0.5 * (1 + erf(u)), ()), {"u": u})
+    after_two = gradient_trial(lambda gate: (x * gate, ()), {"gate": gate})
+    return [replace(whole, independent=after_two.independent | after_one.independent | whole.independent)]
+
+
+@exercise(
+    "04",
+    outputs="dgate du dx",
+    trials=_trials_in_steps,
+    in_order=True,
+    level=1,
+    minutes=15,
+    needs="the product rule and the chain rule of [01](01_gradients.ipynb)",
+    hints=(
+        "Begin with the last step, y = x · gate: what does gate get? Then go on to u, and from u to x.",
+        "A product gives each factor dout times the other one. d erf(u)/du = 2/√π · exp(−u²), and gate has "
+        "a ½ before it.",
+        "dgate = dout · x; du = dgate · exp(−u²)/√π; dx = dout · gate + du/√2, as x was used in the last "
+        "step and in the first.",
+    ),
+    hints_for={
+        "dx": (
+            "dgate and du are right. In how many of the three steps does x occur?",
+            "In two: y = x · gate, and u = x/√2. What it gets from both is added.",
+            "dx = dout * gate + du / math.sqrt(2).",
+        ),
+        "du dx": (
+            "dgate is right. Next is gate = ½ (1 + erf(u)): what is its derivative with respect to u?",
+            "½ · 2/√π · exp(−u²) = exp(−u²)/√π.",
+            "du = dgate * np.exp(-u * u) / math.sqrt(math.pi); then dx has two terms, dout · gate and du/√2.",
+        ),
+    },
+)
+def gelu_backward_in_steps(dout, cache):
+    x, u, gate = cache
+    return _steps_back(dout, x, u, gate)
+
+
+def _steps_back(dout, x, u, gate, *, slope_of_erf=1.0, direct=1.0, through=1.0):
+    """The three gradients; factors other than 1 are mistakes."""
+    dgate = dout * x
+    du = slope_of_erf * dgate * np.exp(-u * u) / math.sqrt(math.pi)
+    return dgate, du, direct * dout * gate + through * du / math.sqrt(2)
+
+
+@gelu_backward_in_steps.mistake(
+    "dgate has its own factor in it. In y = x · gate the derivative with respect to gate is the *other* "
+    "factor, x."
+)
+def its_own_factor(dout, cache):
+    _, u, gate = cache
+    return _steps_back(dout, gate, u, gate)
+
+
+@gelu_backward_in_steps.mistake(
+    "The ½ is missing in du: gate is ½ (1 + erf(u)), so it moves half as fast as erf."
+)
+def half_lost(dout, cache):
+    return _steps_back(dout, *cache, slope_of_erf=2)
+
+
+@gelu_backward_in_steps.mistake("The constant 2/√π of erf′ is missing in du: erf′(u) = 2/√π · exp(−u²).")
+def constant_of_erf_lost(dout, cache):
+    return _steps_back(dout, *cache, slope_of_erf=math.sqrt(math.pi) / 2)
+
+
+@gelu_backward_in_steps.mistake(
+    "The exponent of erf′ has x in the place of u: erf′(u) = 2/√π · exp(−u²), and u² is x²/2."
+)
+def exponent_of_x(dout, cache):
+    x, u, gate = cache
+    return _steps_back(dout, x, u, gate, slope_of_erf=np.exp(u * u - x * x))
+
+
+@gelu_backward_in_steps.mistake(
+    "The exponent is halved twice. u = x/√2 has the ½ of the normal density in it: erf′(u) = 2/√π · exp(−u²)."
+)
+def exponent_halved_twice(dout, cache):
+    x, u, gate = cache
+    return _steps_back(dout, x, u, gate, slope_of_erf=np.exp(u * u / 2))
+
+
+@gelu_backward_in_steps.mistake(
+    "dx has only the way through the gate. x is also a factor of the last step, and gets dout · gate there."
+)
+def through_the_gate_only(dout, cache):
+    return _steps_back(dout, *cache, direct=0)
+
+
+@gelu_backward_in_steps.mistake(
+    "dx has only the direct way, where x is a factor of the last step. The gate was made of x, too: add "
+    "du/√2."
+)
+def the_direct_way_only(dout, cache):
+    return _steps_back(dout, *cache, through=0)
+
+
+@gelu_backward_in_steps.mistake("u = x/√2, so du is divided by √2 on its way to x, not left as it is.")
+def du_not_divided(dout, cache):
+    return _steps_back(dout, *cache, through=math.sqrt(2))  # which undoes the division
+
+
+# -- In one line --------------------------------------------------------------------------------------
+
+
 @exercise(
     "04",
     outputs="dx",
-    trials=lambda draw: [gradient_trial(gelu, {"x": draw.normal(3, 4, 6)})],
+    trials=lambda draw: [gradient_trial(library_gelu, {"x": draw.normal(3, 4, 6)})],
     reference=library_gelu_backward,
+    level=2,
+    minutes=10,
+    needs="the three steps of section 2",
     hints=(
         "y = x Φ(x) is a product of two functions of x.",
         "The product rule gives Φ(x) + x Φ′(x), and Φ′ is the normal density, φ(x) = exp(−x²/2) / √(2π).",
@@ -117,6 +316,9 @@ def derivative_of_the_tanh_form(dout, cache):
     outputs="dx",
     trials=lambda draw: [gradient_trial(gelu_tanh, {"x": draw.normal(3, 4, 6)})],
     reference=library_gelu_tanh_backward,
+    level=2,
+    minutes=15,
+    needs="the product rule and the chain rule, and tanh′ = 1 − tanh²",
     hints=(
         "A product again, ½ x (1 + t), and t = tanh(u) where u itself depends on x: the chain rule inside.",
         "dt/du = 1 − t², and u = √(2/π) (x + 0.044715 x³), so du/dx = √(2/π) (1 + 3 · 0.044715 x²).",
@@ -196,6 +398,97 @@ def derivative_of_the_exact_form(dout, cache):
     return gelu_backward.solution(dout, (x,))
 
 
+# -- Open: a learned gate -------------------------------------------------------------------------------
+
+
+def gated(x: Array) -> tuple[Array, tuple]:
+    """One half of the numbers, times a gate made of the other half: x (…, 2H) → y (…, H)."""
+    values, scores = np.split(x, 2, axis=-1)  # (…, H) each
+    sigmoid = 1 / (1 + np.exp(-scores))
+    return values * scores * sigmoid, (values, scores, sigmoid)
+
+
+@exercise(
+    "04",
+    outputs="dx",
+    trials=lambda draw: [gradient_trial(gated, {"x": draw.normal(3, 4, 10)})],
+    level=3,
+    minutes=25,
+    needs="sections 2 and 3 of this notebook, and the derivative of 1/t",
+    hints=(
+        "y has three factors, and two of them are made of the same scores. First the values, which is easy; "
+        "then the scores, with the product rule.",
+        "With s = 1/(1 + exp(−a)), ds/da = s (1 − s). The gate a·s has the derivative s + a s (1 − s).",
+        "dvalues = dout · a s; dscores = dout · values · (s + a s (1 − s)); dx is both, side by side: "
+        "np.concatenate([dvalues, dscores], axis=-1).",
+    ),
+)
+def gated_backward(dout, cache):
+    return _gate_back(dout, cache, lambda a, s: s + a * s * (1 - s))
+
+
+def _gate_back(dout, cache, slope):
+    """dx, if the gate a·s had this slope."""
+    values, scores, sigmoid = cache
+    dvalues = dout * scores * sigmoid
+    dscores = dout * values * slope(scores, sigmoid)
+    return np.concatenate([dvalues, dscores], axis=-1)
+
+
+@gated_backward.mistake(
+    "The sigmoid is taken for a constant: the gate a·s has only the slope s here. s is made of a, too, and "
+    "adds a s (1 − s)."
+)
+def sigmoid_taken_for_a_constant(dout, cache):
+    return _gate_back(dout, cache, lambda a, s: s)
+
+
+@gated_backward.mistake(
+    "Only the sigmoid is differentiated here, a s (1 − s). The factor a before it depends on a as well: s "
+    "is missing."
+)
+def scores_taken_for_a_constant(dout, cache):
+    return _gate_back(dout, cache, lambda a, s: a * s * (1 - s))
+
+
+@gated_backward.mistake(
+    "The slope of the sigmoid is s (1 − s); the factor a before it stays: s + a s (1 − s)."
+)
+def slope_without_the_scores(dout, cache):
+    return _gate_back(dout, cache, lambda a, s: s + s * (1 - s))
+
+
+@gated_backward.mistake("The two terms of the product rule are subtracted; they add: s + a s (1 − s).")
+def terms_taken_from_each_other(dout, cache):
+    return _gate_back(dout, cache, lambda a, s: s - a * s * (1 - s))
+
+
+@gated_backward.mistake("The slope of the sigmoid is s (1 − s), not 1 − s².")
+def slope_of_tanh(dout, cache):
+    return _gate_back(dout, cache, lambda a, s: s + a * (1 - s * s))
+
+
+@gated_backward.mistake("Both halves are right, and in the wrong order: the values are the first half of x.")
+def halves_exchanged(dout, cache):
+    dvalues, dscores = np.split(gated_backward.solution(dout, cache), 2, axis=-1)
+    return np.concatenate([dscores, dvalues], axis=-1)
+
+
+@gated_backward.mistake(
+    "The second half lacks the values. y = values · gate, so what comes back to the gate is dout · values."
+)
+def values_forgotten(dout, cache):
+    values, scores, sigmoid = cache
+    return gated_backward.solution(dout, (np.ones_like(values), scores, sigmoid))
+
+
+@gated_backward.mistake(
+    "dout is missing: every backward begins with what came from above, and both halves get it."
+)
+def dout_missing(dout, cache):
+    return gated_backward.solution(np.ones_like(dout), cache)
+
+
 # -- Dropout ----------------------------------------------------------------------------------------
 
 
@@ -204,6 +497,9 @@ def derivative_of_the_exact_form(dout, cache):
     outputs="dx",
     trials=lambda draw: [gradient_trial(lambda x: dropout(x, PROBABILITY, KEY), {"x": draw.normal(3, 4, 6)})],
     reference=library_dropout_backward,
+    level=1,
+    minutes=5,
+    needs="sections 6 and 7: what the mask holds, and how it is made again",
     hints=(
         "y = x · m, and m does not depend on x. What is dy/dx?",
         "The backward needs the same m as the forward: `dropout_mask` makes it again from probability and "
