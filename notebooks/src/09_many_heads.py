@@ -7,10 +7,10 @@ a twelfth of the width, so together they need as many multiplications as one hea
 harmless and deceives nearly everybody once.
 
 **You will** see what one head cannot do · split and merge heads, and see what the wrong reshape does · know which tests it
-passes · write the backward of all heads at once · watch heads divide work among themselves, and take them out one by one.
+passes · write the backward of all heads at once · watch heads divide work among themselves, take them out one by one, and let them share.
 
 **Before this:** [08 · Attention](08_attention.ipynb).
-**Time:** 45 minutes; it runs in seconds.
+**Time:** 75 minutes with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -147,7 +147,12 @@ assert not np.shares_memory(merge_heads(computed), computed)  # merging these ha
 r"""
 ## 3. Your turn: split and merge
 
-Two functions of one line each (and one that unpacks the shape). First cut, then move; and back: first move, then glue.
+@exercise 09.split_heads
+
+@exercise 09.merge_heads
+
+Two functions of one line each (and one that unpacks the shape). Which steps does the right order of the numbers take? The
+second function undoes the first.
 """
 
 
@@ -170,6 +175,7 @@ What passes its check can become a part of your own BERT, which [20](20_your_ber
 # %% tags=["yours"]
 from minibert.course import keep
 
+# %% tags=["yours"]
 keep("09.split_heads", my_split_heads)
 
 
@@ -276,14 +282,63 @@ for name in ("tiny", "mini", "base", "large"):
 r"""
 ## 5. The backward of moving numbers around
 
-$dx$ means $\partial L / \partial x$. The split computes nothing: every number of its output *is* a number of its input, in another
-place. Write both as long vectors and number the places, so that $y_{\pi(n)} = x_n$. Each $x_n$ was used once, so
+$dx$ means $\partial L / \partial x$. All heads of a layer are a chain of four steps, of which only one computes anything:
+"""
+
+# %% tags=["figure"]
+CHAIN = {"qkv": (0, 0), "q k v": (1.6, 0), "heads": (3.2, 0), "results": (5.1, 0), "y": (6.7, 0)}
+STEPS = [("qkv", "q k v", "cut"), ("q k v", "heads", "split")]
+STEPS += [("heads", "results", "attention"), ("results", "y", "merge")]
+figure, axes = plt.subplots(figsize=(7.5, 1.0))
+plots.graph(axes, CHAIN, STEPS)
+plt.show()
+
+# %% [markdown]
+r"""
+The split computes nothing: every number of its output *is* a number of its input, in another place. Write both as long
+vectors and number the places, so that $y_{\pi(n)} = x_n$.
+
+### Your turn: all heads, backwards
+
+@exercise 09.packed_attention_backward
+
+What is $dx_n$ then, and which function that you have does that? Once you know, ask the same of the merge, and of the cut in three
+parts.
+
+`cache` is `(attention_cache, num_heads)`, and `attention_backward(dheads, attention_cache)` of notebook 08 returns $dq$, $dk$,
+$dv$ of all heads, (B, A, S, D) each. You have `split_heads`, `merge_heads` and `np.concatenate`.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Each $x_n$ was used once, in $y_{\pi(n)}$, so
 
 $$ dx_n = dy_{\pi(n)} : $$
 
-every gradient goes back to where its number came from. That is what merging does. As a matrix, the split is a
-permutation $P$, a 1 in each row and column, and the backward of $y = Px$ is $dx = P^{\mathsf T} dy$. For a permutation
-$P^{\mathsf T} = P^{-1}$. **So the backward of splitting is merging, and the backward of merging is splitting.**
+every gradient goes back to where its number came from. That is what merging does. **The backward of splitting is merging, and
+the backward of merging is splitting.** The three parts of $qkv$ share no number, so their gradients are put side by side again, in
+the same order. The whole backward pass is the forward read from the end: split, attention's backward, merge, glue.
+"""
+
+
+# %% tags=["solution"]
+def my_packed_attention_backward(dout, cache):
+    """The gradient of packed attention: dqkv (B, S, 3H).
+
+    dout (B, S, H); cache = (attention_cache, num_heads).
+    """
+    attention_cache, num_heads = cache
+    gradients = attention_backward(split_heads(dout, num_heads), attention_cache)
+    return np.concatenate([merge_heads(gradient) for gradient in gradients], axis=-1)
+
+
+# %%
+check("09.packed_attention_backward", my_packed_attention_backward)
+
+# %% [markdown]
+r"""
+As a matrix, the split is a permutation $P$, with one 1 in each row and column. The backward of $y = Px$ is
+$dx = P^{\mathsf T} dy$, as for every matrix, and for a permutation $P^{\mathsf T} = P^{-1}$: the transpose undoes it.
 """
 
 # %%
@@ -303,46 +358,6 @@ for panel, title, matrix in zip(axes, ("splitting, P", "merging, Pᵀ"), (P, P.T
 axes[0].set(xlabel="place in x", ylabel="place in y")
 axes[1].set(xlabel="place in dy", ylabel="place in dx")
 plt.show()
-
-# %% [markdown]
-r"""
-And the cut of $qkv$ in three? Three parts that share no number: their gradients are put side by side again, in the same
-order. So the whole backward is the forward read from the end:
-"""
-
-# %% tags=["figure"]
-CHAIN = {"qkv": (0, 0), "q k v": (1.6, 0), "heads": (3.2, 0), "results": (5.1, 0), "y": (6.7, 0)}
-STEPS = [("qkv", "q k v", "cut"), ("q k v", "heads", "split")]
-STEPS += [("heads", "results", "attention"), ("results", "y", "merge")]
-figure, axes = plt.subplots(2, 1, figsize=(7.5, 2.0))
-plots.graph(axes[0], CHAIN, STEPS)
-names = ("glue", "merge", "attention′", "split")
-back = [(end, start, name) for (start, end, _), name in zip(STEPS, names, strict=True)]
-plots.graph(axes[1], CHAIN, back, colour=plots.VERMILION)
-plt.show()
-
-# %% [markdown]
-r"""
-### Your turn: all heads, backwards
-
-`cache` is `(attention_cache, num_heads)`, and `attention_backward(dheads, attention_cache)` of notebook 08 returns $dq$, $dk$,
-$dv$ of all heads, (B, A, S, D) each. You have `split_heads`, `merge_heads` and `np.concatenate`.
-"""
-
-
-# %% tags=["solution"]
-def my_packed_attention_backward(dout, cache):
-    """Derivative of packed attention: dqkv (B, S, 3H).
-
-    dout (B, S, H); cache = (attention_cache, num_heads).
-    """
-    attention_cache, num_heads = cache
-    gradients = attention_backward(split_heads(dout, num_heads), attention_cache)
-    return np.concatenate([merge_heads(gradient) for gradient in gradients], axis=-1)
-
-
-# %%
-check("09.packed_attention_backward", my_packed_attention_backward)
 
 # %% [markdown]
 r"""
@@ -595,12 +610,72 @@ answers get worse, without head 2 nothing happens. There were three jobs for fou
 trained BERT: most heads can be taken out, one at a time, with hardly a loss. What its heads look at is the subject of
 [16](16_looking_inside.ipynb).
 
+### Open: keys and values for all heads together
+
+@exercise 09.multi_query_backward
+
+A model that writes text keeps the keys and values of all that it has written, for every head. Shazeer
+([2019](https://arxiv.org/abs/1911.02150)) gave them up but one: in **multi-query attention** each head has queries of its own,
+and all heads share the same keys and values. The linear map in front then makes only H + 2D numbers for each token.
+"""
+
+
+# %%
+def multi_query(qkv, bias, num_heads):
+    """qkv (B, S, H + 2D), bias (B, 1, 1, S) → y (B, S, H), (attention_cache, num_heads)."""
+    D = qkv.shape[-1] // (num_heads + 2)
+    q = split_heads(qkv[..., : -2 * D], num_heads)  # (B, A, S, D)
+    k = np.broadcast_to(qkv[:, None, :, -2 * D : -D], q.shape)  # the same for every head
+    v = np.broadcast_to(qkv[:, None, :, -D:], q.shape)
+    y, attention_cache = attention(q, k, v, bias, 0.0, None)
+    return merge_heads(y), (attention_cache, num_heads)
+
+
+qkv = rng.standard_normal((2, 5, 4 * 3 + 2 * 3))  # A = 4, D = 3
+print(multi_query(qkv, np.zeros((2, 1, 1, 5)), 4)[0].shape)
+
+# %% [markdown]
+r"""
+Find $dqkv$. Everything that you need is in section 5, but for one question: how often was each key used?
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+The queries are as before. A key was shown to all `A` heads, and each of them sends a gradient back. `attention_backward` returns
+what each head says, (B, A, S, D); the key gets the **sum over the heads**, and so does the value:
+
+$$ dk = \sum_a dk_a, \qquad dv = \sum_a dv_a . $$
+
+That is un-broadcasting, the rule of [01](01_gradients.ipynb): what the forward pass repeated along an axis is summed along it on
+the way back.
+"""
+
+
+# %% tags=["solution"]
+def my_multi_query_backward(dout, cache):
+    """The gradient of multi_query: dqkv (B, S, H + 2D).
+
+    dout (B, S, H); cache = (attention_cache, num_heads).
+    """
+    attention_cache, num_heads = cache
+    dq, dk, dv = attention_backward(
+        split_heads(dout, num_heads), attention_cache
+    )  # (B, A, S, D) each
+    return np.concatenate([merge_heads(dq), dk.sum(axis=1), dv.sum(axis=1)], axis=-1)
+
+
+# %%
+check("09.multi_query_backward", my_multi_query_backward)
+
+# %% [markdown]
+r"""
 ## Recap
 
 - One head returns one mean, which forgets who gave what. Several heads keep several means apart, side by side.
 - Splitting gives each head `D` neighbouring features of every token: a reshape of the last axis, *then* a transpose.
 - Head `a` owns rows $aD$ to $(a+1)D$ of $W_q$, $W_k$, $W_v$. Weights and multiplications are the same for any `A`.
 - Splitting is a permutation, so its backward is its inverse, merging; and the other way round.
+- Keys that all heads share collect the gradients of all heads.
 - What the heads return is added up by the next linear map: any head can be taken out by itself.
 
 ## What usually goes wrong

@@ -1,10 +1,11 @@
-"""09 Many heads: splitting, merging, and the backward of all heads at once."""
+"""09 Many heads: splitting, merging, the backward of all heads at once; heads that share keys and values."""
 
 import numpy as np
 
+from minibert.arrays import Array
 from minibert.course.exercise import Trial, exercise, gradient_trial
 from minibert.gradcheck import MASK, Draws
-from minibert.ops.attention import attention_backward, attention_bias
+from minibert.ops.attention import attention, attention_backward, attention_bias
 from minibert.ops.attention import merge_heads as library_merge_heads
 from minibert.ops.attention import split_heads as library_split_heads
 from minibert.ops.composites import packed_attention
@@ -21,6 +22,9 @@ HEADS = 2, 3  # A heads of D = 3 and D = 2 features; S = 4 tokens, B = 3 sequenc
     ],
     reference=library_split_heads,
     views=True,
+    level=1,
+    minutes=5,
+    needs="section 2: a reshape keeps the order of the numbers, a transpose changes it",
     hints=(
         "Head a gets the features a·D to (a+1)·D of every token. Which reshape cuts only the last axis?",
         "A reshape keeps the order of the numbers; only a transpose moves axes. First cut, then move.",
@@ -68,6 +72,9 @@ def heads_before_the_batch(x, num_heads):
     outputs="x",
     trials=lambda draw: [Trial({"heads": draw.normal(3, 2, 4, 3)})],
     reference=library_merge_heads,
+    level=1,
+    minutes=5,
+    needs="your split",
     hints=(
         "It undoes `split_heads`: the same two steps, in the opposite order.",
         "The features of a token have to be neighbours in memory before a reshape can glue them: (B, S, A, "
@@ -128,6 +135,9 @@ def _trials(draw: Draws) -> list[Trial]:
     outputs="dqkv",
     trials=_trials,
     reference=library_backward,
+    level=2,
+    minutes=10,
+    needs="that what was used once gets its gradient back unchanged",
     hints=(
         "The forward: qkv is cut in three, each is split into heads, attention, the heads are merged. Now "
         "backwards.",
@@ -187,3 +197,96 @@ def thirds_in_the_opposite_order(dout, cache):
 )
 def thirds_added_up(dout, cache):
     return sum(library_merge_heads(gradient) for gradient in _gradients(dout, cache))
+
+
+# -- Keys and values for all heads together ------------------------------------------------------------
+
+
+def multi_query(qkv: Array, bias: Array, num_heads: int) -> tuple[Array, tuple]:
+    """Attention in which all heads have the same keys and values (Shazeer 2019).
+
+    qkv (B, S, H + 2D), bias (B, 1, 1, S) → y (B, S, H), (attention_cache, num_heads).
+    """
+    size = qkv.shape[-1] // (num_heads + 2)
+    q = library_split_heads(qkv[..., : -2 * size], num_heads)  # (B, A, S, D)
+    k = np.broadcast_to(qkv[:, None, :, -2 * size : -size], q.shape)
+    v = np.broadcast_to(qkv[:, None, :, -size:], q.shape)
+    y, attention_cache = attention(q, k, v, bias, 0.0, None)
+    return library_merge_heads(y), (attention_cache, num_heads)
+
+
+def _multi_query_trials(draw: Draws) -> list[Trial]:
+    bias = attention_bias(draw.device.asarray(MASK), "float64")  # (B, 1, 1, S)
+    return [
+        gradient_trial(
+            lambda qkv, heads=heads: multi_query(qkv, bias, heads),
+            {"qkv": draw.normal(3, 4, 6 + 2 * (6 // heads))},
+            f"dqkv, {heads} heads",
+        )
+        for heads in HEADS
+    ]
+
+
+@exercise(
+    "09",
+    outputs="dqkv",
+    trials=_multi_query_trials,
+    level=3,
+    minutes=20,
+    needs="section 5, and one rule of [01](01_gradients.ipynb)",
+    hints=(
+        "The queries go back as in section 5. Each key was shown to all heads: how many gradients does it get?",
+        "attention_backward returns dk and dv for each head, (B, A, S, D). What was repeated along an axis "
+        "in the forward pass is summed along it in the backward pass.",
+        "np.concatenate([merge_heads(dq), dk.sum(axis=1), dv.sum(axis=1)], axis=-1).",
+    ),
+)
+def multi_query_backward(dout, cache):
+    dq, dk, dv = _gradients(dout, cache)  # (B, A, S, D) each
+    return np.concatenate([library_merge_heads(dq), dk.sum(axis=1), dv.sum(axis=1)], axis=-1)
+
+
+@multi_query_backward.mistake(
+    "dk and dv are means over the heads. Every head used the key in full, so their gradients add up."
+)
+def mean_over_the_heads(dout, cache):
+    dq, dk, dv = _gradients(dout, cache)
+    return np.concatenate([library_merge_heads(dq), dk.mean(axis=1), dv.mean(axis=1)], axis=-1)
+
+
+@multi_query_backward.mistake(
+    "dk and dv are those of the first head. All heads used the same keys and values: add up what they "
+    "send back."
+)
+def the_first_head_only(dout, cache):
+    dq, dk, dv = _gradients(dout, cache)
+    return np.concatenate([library_merge_heads(dq), dk[:, 0], dv[:, 0]], axis=-1)
+
+
+@multi_query_backward.mistake(
+    "dk and dv have a part for each head, (B, S, 3H) in all. There is one key for all heads: sum over them."
+)
+def a_key_for_each_head(dout, cache):
+    return np.concatenate([library_merge_heads(gradient) for gradient in _gradients(dout, cache)], axis=-1)
+
+
+@multi_query_backward.mistake(
+    "The keys' gradients stand where those of the values belong, and the other way round."
+)
+def keys_and_values_exchanged(dout, cache):
+    dq, dk, dv = _gradients(dout, cache)
+    return np.concatenate([library_merge_heads(dq), dv.sum(axis=1), dk.sum(axis=1)], axis=-1)
+
+
+@multi_query_backward.mistake("The keys and values stand in front. In qkv the queries come first.")
+def queries_last(dout, cache):
+    dq, dk, dv = _gradients(dout, cache)
+    return np.concatenate([dk.sum(axis=1), dv.sum(axis=1), library_merge_heads(dq)], axis=-1)
+
+
+@multi_query_backward.mistake(
+    "The queries are reshaped to (B, S, H) instead of merged, which mixes tokens. Use `merge_heads`."
+)
+def queries_reshaped_instead_of_merged(dout, cache):
+    dq, dk, dv = _gradients(dout, cache)
+    return np.concatenate([dq.reshape(dout.shape), dk.sum(axis=1), dv.sum(axis=1)], axis=-1)
