@@ -235,7 +235,7 @@ def _multi_query_trials(draw: Draws) -> list[Trial]:
     minutes=20,
     needs="section 5, and one rule of [01](01_gradients.ipynb)",
     hints=(
-        "The queries go back as in section 5. Each key was shown to all heads: how many gradients does it get?",
+        "The queries go back as in section 5. All heads saw each key: how many gradients does it get?",
         "attention_backward returns dk and dv for each head, (B, A, S, D). What was repeated along an axis "
         "in the forward pass is summed along it in the backward pass.",
         "np.concatenate([merge_heads(dq), dk.sum(axis=1), dv.sum(axis=1)], axis=-1).",
