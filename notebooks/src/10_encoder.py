@@ -6,12 +6,12 @@ Attention and a small feed-forward network, each followed by a sum and a norm: t
 them are nearly all of it. The parts are known from the notebooks before. What is new is how they are *wired*, and that decides
 whether a deep stack learns at all.
 
-**You will** wire half a layer, forward and backward · see what happens without residuals · decide between post-LN and pre-LN
+**You will** wire half a layer, forward and backward, with the norm behind it and before it · see what happens without residuals · decide between post-LN and pre-LN
 by experiment · check the gradient of a whole model, and let the check lead you to a bug · account for all 110 million
 parameters.
 
 **Before this:** [04 · GELU](04_gelu_dropout.ipynb), [05 · LayerNorm](05_layer_norm.ipynb), [09 · Many heads](09_many_heads.ipynb).
-**Time:** 60 minutes; it runs in seconds.
+**Time:** 100 minutes with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -129,8 +129,33 @@ print(f"{up_weight.size + down_weight.size} numbers, worth {12 * 12}")
 r"""
 ## 2. The backward of a sum
 
-Take a half without its norm, $s = x + f(x)$. $dx$ means $\partial L / \partial x$. $x_j$ reaches every $s_i$ through $f$,
-and $s_j$ directly as well:
+Take a half without its norm and without biases, $s = x + f(x)$:
+"""
+
+
+# %%
+def with_residual(x, up_weight, down_weight):
+    """s = x + f(x): x (…, H), up_weight (F, H), down_weight (H, F) → s (…, H), (up_cache, down_weight)."""
+    no_bias = np.zeros(len(up_weight))
+    wide, up_cache = linear_activation(x, up_weight, no_bias, "gelu")  # (…, F)
+    return x + wide @ down_weight.T, (up_cache, down_weight)
+
+
+# %% [markdown]
+r"""
+### Your turn: step by step
+
+@exercise 10.residual_in_steps
+
+Go back from $s$ to $x$, and return what you find on the way: the gradient of `wide`, what the branch sends back to $x$, and $dx$.
+$dx$ means $\partial L / \partial x$. `linear_activation_backward(dwide, up_cache)` returns the gradient of its input first, then those
+of its weight and bias. Then ask how often $x$ was used.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+The first two steps are known from [02](02_linear.ipynb) and [04](04_gelu_dropout.ipynb): $d\text{wide} = ds \, W_2$, and then GELU and
+the first map, backwards. For the last, note that $x_j$ reaches every $s_i$ through $f$, and $s_j$ directly as well:
 
 $$
 dx_j = \sum_i ds_i \, \frac{\partial s_i}{\partial x_j}
@@ -138,8 +163,29 @@ dx_j = \sum_i ds_i \, \frac{\partial s_i}{\partial x_j}
 = ds_j + \sum_i ds_i \, \frac{\partial f_i}{\partial x_j} .
 $$
 
-The last term is what the branch's own backward returns. So **the sum hands its gradient to both terms unchanged, and where
-the two ways began, the gradients are added**:
+The last term is what the branch's own backward returns.
+"""
+
+
+# %% tags=["solution"]
+def my_residual_in_steps(dout, cache):
+    """The gradients of with_residual: dwide (…, F), dbranch (…, H), dx (…, H).
+
+    dout ds (…, H); cache = (up_cache, down_weight), with down_weight W₂ (H, F). dbranch is what comes back
+    through f alone.
+    """
+    up_cache, down_weight = cache
+    dwide = dout @ down_weight  # (…, F)
+    dbranch, _, _ = linear_activation_backward(dwide, up_cache)  # (…, H)
+    return dwide, dbranch, dout + dbranch
+
+
+# %%
+check("10.residual_in_steps", my_residual_in_steps)
+
+# %% [markdown] tags=["answer"]
+r"""
+So **the sum hands its gradient to both terms unchanged, and where the two ways began, the gradients are added**:
 
 $$ dx = ds + f'(ds) . $$
 
@@ -147,28 +193,28 @@ Not $1 + f'(ds)$, as one reads now and then: $\partial x / \partial x$ is 1, but
 """
 
 
-# %%
-def with_residual(x):
-    wide, cache = linear_activation(x, up_weight, np.zeros(48), "gelu")
-    return x + wide @ down_weight.T, cache
-
-
-def with_residual_backward(ds, cache):
-    return ds + linear_activation_backward(ds @ down_weight, cache)[0]
-
-
+# %% tags=["answer"]
 def with_one(ds, cache):
-    return 1.0 + linear_activation_backward(ds @ down_weight, cache)[0]
+    _, dbranch, _ = my_residual_in_steps(ds, cache)
+    return 1.0 + dbranch
 
 
-for name, backward in (("ds + f'(ds)", with_residual_backward), ("1 + f'(ds)", with_one)):
-    [row] = compare_with_numeric(function_case(name, with_residual, backward, {"x": x}))
+for name, backward in (
+    ("ds + f'(ds)", lambda ds, cache: my_residual_in_steps(ds, cache)[-1]),
+    ("1 + f'(ds)", with_one),
+):
+    case = function_case(
+        name, lambda x: with_residual(x, up_weight, down_weight), backward, {"x": x}
+    )
+    [row] = compare_with_numeric(case)
     print(f"{name:<13} error {row.error:.0e}   {'right' if row.ok else 'wrong'}")
-    assert row.ok == (backward is with_residual_backward)
+    assert row.ok == (backward is not with_one)
 
 # %% [markdown]
 r"""
 ## 3. Your turn: half a layer
+
+@exercise 10.block_forward
 
 Now with the norm: $y = \operatorname{LN}(x + f(x))$ and $f(x) = \operatorname{gelu}(x W_1^{\mathsf T} + b_1) \, W_2^{\mathsf T} + b_2$.
 Every function returns its result and a cache; here you need the results only. `up`, `down` and `norm` are pairs of weight and
@@ -193,7 +239,11 @@ check("10.block_forward", my_block_forward)
 
 # %% [markdown]
 r"""
-And backwards. This forward keeps the three caches:
+### And backwards
+
+@exercise 10.block_backward
+
+This forward keeps the three caches:
 """
 
 # %%
@@ -201,14 +251,14 @@ print(inspect.getsource(feed_forward_block))
 
 # %% [markdown]
 r"""
-Call the backwards in the opposite order, each with its cache: `layer_norm_backward`, `linear_backward`,
-`linear_activation_backward`. Each returns the gradient of its input first, then those of weight and bias.
+You have `layer_norm_backward`, `linear_backward` and `linear_activation_backward`. Each takes the gradient of its output and its
+cache, and returns the gradient of its input first, then those of weight and bias.
 """
 
 
 # %% tags=["solution"]
 def my_block_backward(dout, cache):
-    """Derivatives of the block: dx, then those of W₁, b₁, W₂, b₂, γ, β, seven arrays.
+    """The gradients of the block: dx, then those of W₁, b₁, W₂, b₂, γ, β, seven arrays.
 
     dout (B, S, H); cache = (up_cache, down_cache, norm_cache).
     """
@@ -575,6 +625,59 @@ for run in runs:
 r"""
 **BERT is post-LN**, with a warm-up of 10,000 steps and weights that start small (0.02). Its trained weights only make sense in
 that wiring. (minibert has the other one as an option, for those who train from scratch.)
+
+### Open: the same half, pre-LN
+
+@exercise 10.pre_norm_backward
+
+The three functions are the same, in another order:
+"""
+
+
+# %%
+def pre_norm_block(x, up, down, norm, eps):
+    """y = x + f(layer_norm(x)): x and y (B, S, H), (norm_cache, up_cache, down_cache)."""
+    normalised, norm_cache = layer_norm(x, *norm, eps)
+    wide, up_cache = linear_activation(normalised, *up, "gelu")  # (B, S, F)
+    narrow, down_cache = linear(wide, *down)
+    return x + narrow, (norm_cache, up_cache, down_cache)
+
+
+# %% [markdown]
+r"""
+Draw the graph before you write. Where do the two ways of $x$ part now, and where do they meet? What comes down the residual on the
+way back, and what has it passed?
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+The ways part at $x$ itself, before the norm, and meet in the last step. So `dout` goes down the residual as it is. The other way leads
+back through the second map, GELU and the first map, and then through the norm:
+
+$$ dx = dy + \operatorname{LN}'\big(f'(dy)\big) . $$
+
+In post-LN the norm stands behind the sum, and both ways pass it: $dx = ds + f'(ds)$ with $ds = \operatorname{LN}'(dy)$.
+"""
+
+
+# %% tags=["solution"]
+def my_pre_norm_backward(dout, cache):
+    """The gradients of pre_norm_block: dx, then those of W₁, b₁, W₂, b₂, γ, β, seven arrays.
+
+    dout (B, S, H); cache = (norm_cache, up_cache, down_cache).
+    """
+    norm_cache, up_cache, down_cache = cache
+    dwide, *ddown = linear_backward(dout, down_cache)  # (B, S, F), dW₂, db₂
+    dnormalised, *dup = linear_activation_backward(dwide, up_cache)  # (B, S, H), dW₁, db₁
+    dbranch, *dnorm = layer_norm_backward(dnormalised, norm_cache)  # (B, S, H), dγ, dβ
+    return dout + dbranch, *dup, *ddown, *dnorm
+
+
+# %%
+check("10.pre_norm_backward", my_pre_norm_backward)
+
+# %% [markdown]
+r"""
 
 ## 6. Is the whole model right?
 

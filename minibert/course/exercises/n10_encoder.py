@@ -1,7 +1,12 @@
 """10 The encoder: wiring the feed-forward half of a layer, forward and backward.
 
-forward: y = layer_norm(x + f(x)) with f(x) = gelu(x W₁ᵀ + b₁) W₂ᵀ + b₂, "post-LN".
+forward: y = layer_norm(x + f(x)) with f(x) = gelu(x W₁ᵀ + b₁) W₂ᵀ + b₂, "post-LN"; and x + f(layer_norm(x)),
+"pre-LN".
 """
+
+from dataclasses import replace
+
+import numpy as np
 
 from minibert.arrays import Array
 from minibert.course.exercise import Trial, exercise, gradient_trial
@@ -57,6 +62,9 @@ def _library_forward(x: Array, up: Affine, down: Affine, norm: Affine, eps: floa
     outputs="y",
     trials=_forward_trials,
     reference=_library_forward,
+    level=1,
+    minutes=10,
+    needs="the three functions: linear map with GELU, linear map, LayerNorm",
     hints=(
         "x goes two ways: through the two linear maps, and past them. Where do the ways meet?",
         "Up to F features with GELU, down to H without; add x; normalise the sum. That is “post-LN”.",
@@ -118,6 +126,105 @@ def another_epsilon(x: Array, up: Affine, down: Affine, norm: Affine, eps: float
     return layer_norm(x + _f(x, up, down), *norm, 1e-12)[0]
 
 
+# -- The residual, in steps ---------------------------------------------------------------------------
+
+
+def with_residual(x: Array, up_weight: Array, down_weight: Array) -> tuple[Array, tuple]:
+    """s = x + f(x), without biases: x (…, H), W₁ (F, H), W₂ (H, F) → s (…, H), (up_cache, down_weight)."""
+    wide, up_cache = linear_activation(x, up_weight, np.zeros(len(up_weight)), "gelu")  # (…, F)
+    return x + wide @ down_weight.T, (up_cache, down_weight)
+
+
+def _residual_trials(draw: Draws) -> list[Trial]:
+    """The numeric gradients of the whole, of the branch, and of what comes after the first map."""
+    x, up_weight, down_weight = draw.normal(3, 4, 6), draw.matrix(8, 6), draw.matrix(6, 8)
+    wide, _ = linear_activation(x, up_weight, np.zeros(8), "gelu")
+
+    def branch(branch: Array) -> tuple[Array, tuple]:
+        s, cache = with_residual(branch, up_weight, down_weight)
+        return s - branch, cache
+
+    whole = gradient_trial(lambda x: with_residual(x, up_weight, down_weight), {"x": x})
+    parts = [
+        gradient_trial(branch, {"branch": x}),
+        gradient_trial(lambda wide: (wide @ down_weight.T, ()), {"wide": wide}),
+    ]
+    independent = parts[1].independent | parts[0].independent | whole.independent
+    return [replace(whole, independent=independent)]
+
+
+@exercise(
+    "10",
+    outputs="dwide dbranch dx",
+    trials=_residual_trials,
+    in_order=True,
+    level=1,
+    minutes=10,
+    needs="the backward of a linear map of [02](02_linear.ipynb)",
+    hints=(
+        "Begin at the end, with the product wide W₂ᵀ: what does wide get? Then go on to x, through the "
+        "branch.",
+        "wide gets ds W₂. linear_activation_backward leads from there to x. And x was used a second time.",
+        "dwide = dout @ down_weight; dbranch, _, _ = linear_activation_backward(dwide, up_cache); "
+        "dx = dout + dbranch.",
+    ),
+    hints_for={
+        "dx": (
+            "The branch is right. x was used in two places: what comes back from the other one?",
+            "The sum s = x + f(x) hands ds to both of its terms. The first of them is x itself.",
+            "dx = dout + dbranch.",
+        )
+    },
+)
+def residual_in_steps(dout, cache):
+    up_cache, down_weight = cache
+    dwide = dout @ down_weight  # (…, F)
+    dbranch, _, _ = linear_activation_backward(dwide, up_cache)  # (…, H)
+    return dwide, dbranch, dout + dbranch
+
+
+@residual_in_steps.mistake("dx lacks what came along the residual: x is a term of the sum, so add dout.")
+def the_direct_way_forgotten(dout, cache):
+    dwide, dbranch, _ = residual_in_steps.solution(dout, cache)
+    return dwide, dbranch, dbranch.copy()
+
+
+@residual_in_steps.mistake("dx lacks what came back through the branch: add dbranch.")
+def the_branch_forgotten(dout, cache):
+    dwide, dbranch, _ = residual_in_steps.solution(dout, cache)
+    return dwide, dbranch, dout.copy()
+
+
+@residual_in_steps.mistake(
+    "For the residual you add 1. ∂x/∂x is 1, but a backward multiplies with what comes in: add dout."
+)
+def one_added(dout, cache):
+    dwide, dbranch, _ = residual_in_steps.solution(dout, cache)
+    return dwide, dbranch, 1 + dbranch
+
+
+@residual_in_steps.mistake("dx is a product of both ways. Where ways meet, gradients are added.")
+def ways_multiplied(dout, cache):
+    dwide, dbranch, _ = residual_in_steps.solution(dout, cache)
+    return dwide, dbranch, dout * dbranch
+
+
+@residual_in_steps.mistake(
+    "The GELU is skipped in dbranch: linear_activation_backward has it, dwide @ W₁ has not."
+)
+def gelu_skipped(dout, cache):
+    (linear_cache, _, _), down_weight = cache
+    dwide = dout @ down_weight
+    dbranch, _, _ = linear_backward(dwide, linear_cache)
+    return dwide, dbranch, dout + dbranch
+
+
+@residual_in_steps.mistake("dbranch holds both ways already. It is what comes back through f alone.")
+def both_ways_in_the_branch(dout, cache):
+    dwide, _, dx = residual_in_steps.solution(dout, cache)
+    return dwide, dx, dx.copy()
+
+
 # -- The backward -----------------------------------------------------------------------------------
 
 
@@ -125,6 +232,9 @@ def another_epsilon(x: Array, up: Affine, down: Affine, norm: Affine, eps: float
     "10",
     outputs="dx dup_weight dup_bias ddown_weight ddown_bias dnorm_weight dnorm_bias",
     trials=lambda draw: [gradient_trial(_forward, _inputs(draw))],
+    level=2,
+    minutes=15,
+    needs="section 2: what a sum does with its gradient",
     hints=(
         "Every function of the forward has a backward; call them in the opposite order. One thing is added "
         "twice: x was used in two places.",
@@ -219,4 +329,103 @@ def activation_skipped(dout, cache):
     dwide, *ddown = linear_backward(dsum, down_cache)
     linear_cache, _, _ = up_cache
     dbranch, *dup = linear_backward(dwide, linear_cache)
+    return dsum + dbranch, *dup, *ddown, *dnorm
+
+
+# -- Pre-LN -----------------------------------------------------------------------------------------
+
+
+def pre_norm_block(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> tuple[Array, tuple]:
+    """y = x + f(layer_norm(x)) and its caches, in the order of the forward. x and y (B, S, H)."""
+    normalised, norm_cache = layer_norm(x, *norm, eps)
+    wide, up_cache = linear_activation(normalised, *up, "gelu")  # (B, S, F)
+    narrow, down_cache = linear(wide, *down)  # (B, S, H)
+    return x + narrow, (norm_cache, up_cache, down_cache)
+
+
+def _pre_norm(x, up_weight, up_bias, down_weight, down_bias, norm_weight, norm_bias):
+    return pre_norm_block(x, (up_weight, up_bias), (down_weight, down_bias), (norm_weight, norm_bias), EPS)
+
+
+@exercise(
+    "10",
+    outputs="dx dup_weight dup_bias ddown_weight ddown_bias dnorm_weight dnorm_bias",
+    trials=lambda draw: [gradient_trial(_pre_norm, _inputs(draw))],
+    level=3,
+    minutes=20,
+    needs="sections 2 and 3, and a graph on paper",
+    hints=(
+        "The last step is the sum. It hands dout to both of its terms: to x as it is, and to the branch.",
+        "Through the branch: the second map, GELU with the first map, then the norm, in this order. Only "
+        "then is the gradient one of x.",
+        "dwide, … = linear_backward(dout, down_cache); dnormalised, … = linear_activation_backward(dwide, "
+        "up_cache); dbranch, … = layer_norm_backward(dnormalised, norm_cache); dx = dout + dbranch.",
+    ),
+    hints_for={
+        "dx": (
+            "All parameters have the right gradients. Only where the two ways meet is something wrong.",
+            "x was a term of the last sum, and the input of the norm. Both send something back.",
+            "dx = dout + what layer_norm_backward returns first.",
+        )
+    },
+)
+def pre_norm_backward(dout, cache):
+    norm_cache, up_cache, down_cache = cache
+    dwide, *ddown = linear_backward(dout, down_cache)  # (B, S, F), dW₂, db₂
+    dnormalised, *dup = linear_activation_backward(dwide, up_cache)  # (B, S, H), dW₁, db₁
+    dbranch, *dnorm = layer_norm_backward(dnormalised, norm_cache)  # (B, S, H), dγ, dβ
+    return dout + dbranch, *dup, *ddown, *dnorm
+
+
+def _dnormalised(dout, cache):
+    """What comes back through f, before the norm."""
+    _, up_cache, down_cache = cache
+    return linear_activation_backward(linear_backward(dout, down_cache)[0], up_cache)[0]
+
+
+@pre_norm_backward.mistake("What came along the residual is missing in dx: the sum hands dout to x as it is.")
+def pre_norm_residual_forgotten(dout, cache):
+    dx, *parameters = pre_norm_backward.solution(dout, cache)
+    return dx - dout, *parameters
+
+
+@pre_norm_backward.mistake("What came back through the branch is missing in dx: add what the norm returns.")
+def pre_norm_branch_forgotten(dout, cache):
+    _, *parameters = pre_norm_backward.solution(dout, cache)
+    return dout.copy(), *parameters
+
+
+@pre_norm_backward.mistake(
+    "What comes back through the two maps is added to dout before it has passed the norm. The branch began "
+    "with the norm, so its backward ends with it."
+)
+def norm_left_out(dout, cache):
+    _, *parameters = pre_norm_backward.solution(dout, cache)
+    return dout + _dnormalised(dout, cache), *parameters
+
+
+@pre_norm_backward.mistake(
+    "The residual goes through the norm, too, as in post-LN. Here x is added as it is, and its gradient is "
+    "dout."
+)
+def the_sum_through_the_norm(dout, cache):
+    _, *parameters = pre_norm_backward.solution(dout, cache)
+    return layer_norm_backward(dout + _dnormalised(dout, cache), cache[0])[0], *parameters
+
+
+@pre_norm_backward.mistake("For the residual you add 1. A backward multiplies with what comes in: add dout.")
+def pre_norm_with_one(dout, cache):
+    dx, *parameters = pre_norm_backward.solution(dout, cache)
+    return dx - dout + 1, *parameters
+
+
+@pre_norm_backward.mistake(
+    "The norm comes first on your way back, as in post-LN. In the forward pass it came first, so in the "
+    "backward pass it comes last."
+)
+def norm_first(dout, cache):
+    norm_cache, up_cache, down_cache = cache
+    dsum, *dnorm = layer_norm_backward(dout, norm_cache)
+    dwide, *ddown = linear_backward(dsum, down_cache)
+    dbranch, *dup = linear_activation_backward(dwide, up_cache)
     return dsum + dbranch, *dup, *ddown, *dnorm
