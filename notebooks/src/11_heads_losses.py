@@ -7,11 +7,11 @@ the whole model its error signal: one asks which word was hidden, the other whet
 first has a weight that is used at both ends of the model, and so two gradients for one matrix.
 
 **You will** follow the masked-word head from hidden states to a loss · derive the gradient of a weight with two uses,
-and write it · see what the decoder's separate bias can learn · see where the pooler's gradient comes from, and what its tanh is
+and write it, for one matrix and for two · see what the decoder's separate bias can learn · see where the pooler's gradient comes from, and what its tanh is
 good for · check a model with both heads against numeric gradients.
 
 **Before this:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), [06 · Embeddings](06_embeddings.ipynb).
-**Time:** 50 minutes; it runs in seconds.
+**Time:** 100 minutes with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -91,8 +91,7 @@ which the encoder owns already. More of that in section 4.
 ## 2. Gather first
 
 Only 15 % of the positions are predicted ([12 · Pre-training data](12_pretraining_data.ipynb)). So the head first picks
-their rows out of `hidden`, seen as (B·S, H): row $b \cdot S + s$. Picking rows by number is a look-up, exactly like an
-embedding, and its backward is the same: put the gradients back where the rows came from, 0 elsewhere.
+their rows out of `hidden`, seen as (B·S, H): row $b \cdot S + s$.
 """
 
 # %%
@@ -118,6 +117,37 @@ base = BertConfig.preset("base")
 for name, rows in (("all positions", 128), ("gathered, P = 19", 19)):
     products = rows * base.hidden_size * (base.hidden_size + base.vocab_size)
     print(f"{name:<18} {products / 1e9:.2f} G multiplications")
+
+# %% [markdown]
+r"""
+### Your turn: back to their places
+
+@exercise 11.gather_backward
+
+`rows = hidden.reshape(-1, H)[positions]`. What is the gradient of `hidden`, all of it?
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Picking rows by number is a look-up, exactly like an embedding ([06](06_embeddings.ipynb)), and its backward pass is the same. The
+gradients go back to where the rows came from. All other positions had no part in the loss: their gradient is 0.
+"""
+
+
+# %% tags=["solution"]
+def my_gather_backward(drows, cache):
+    """The gradient of rows = hidden.reshape(-1, H)[positions]: dhidden (B, S, H).
+
+    drows (P, H); cache = (positions, shape): (P,), each at most once, and (B, S, H).
+    """
+    positions, shape = cache
+    dhidden = np.zeros(shape)
+    dhidden.reshape(-1, shape[-1])[positions] = drows  # a view: what is written there is in dhidden
+    return dhidden
+
+
+# %%
+check("11.gather_backward", my_gather_backward)
 
 # %% [markdown]
 r"""
@@ -154,35 +184,80 @@ print(f"encoder {size:,}; a decoder of its own would add {decoder:,} ({decoder /
 
 # %% [markdown]
 r"""
-What is the gradient of a matrix that is used twice? Pretend that the two uses are two matrices, $L(E_{\text{in}},
-E_{\text{out}})$, both of which happen to equal $E$. The chain rule goes through both arguments:
+What is the gradient of a matrix that is used twice?
 
-$$
-\frac{\partial L}{\partial E}
-= \frac{\partial L}{\partial E_{\text{in}}} \underbrace{\frac{\partial E_{\text{in}}}{\partial E}}_{1}
-+ \frac{\partial L}{\partial E_{\text{out}}} \underbrace{\frac{\partial E_{\text{out}}}{\partial E}}_{1}
-= dE_{\text{in}} + dE_{\text{out}} .
-$$
+### Your turn: the smallest case
 
-A **sum**, not a mean. The smallest case: $f(w) = w \tanh(w x)$, with $w$ once inside and once outside.
+@exercise 11.two_uses_in_steps
+
+$y = w \tanh(w x)$ uses the number $w$ twice, once in front and once inside. Pretend at first that these are two numbers, $y = w_{\text{out}}
+\tanh(w_{\text{in}} \, x)$, and find the gradient of each. Then: what is the gradient of $w$?
 """
 
+
 # %%
-w, x = 0.7, 1.3
-outside = np.tanh(w * x)  # ∂/∂w of the factor in front
-inside = w * (1 - np.tanh(w * x) ** 2) * x  # … of the one in the tanh
-numeric = ((w + 1e-6) * np.tanh((w + 1e-6) * x) - (w - 1e-6) * np.tanh((w - 1e-6) * x)) / 2e-6
-print(
-    f"outside {outside:.4f} + inside {inside:.4f} = {outside + inside:.4f}   numeric {numeric:.4f}"
-)
-assert np.isclose(outside + inside, numeric)
+def two_uses(w, x):
+    """y = w tanh(w x), each number by itself: w and x (N,) → y (N,), (w, x, tanh(w x))."""
+    t = np.tanh(w * x)
+    return w * t, (w, x, t)
+
+
+# %% [markdown] tags=["derivation"]
+r"""
+In front, $dw_{\text{out}} = dy \tanh(w x)$. Inside, through the derivative of tanh, which is $1 - \tanh^2$:
+$dw_{\text{in}} = dy \, w \, (1 - \tanh^2(w x)) \, x$.
+
+Both happen to equal $w$. The chain rule for $L(w_{\text{in}}, w_{\text{out}})$ goes through both arguments:
+
+$$
+\frac{\partial L}{\partial w}
+= \frac{\partial L}{\partial w_{\text{in}}} \underbrace{\frac{\partial w_{\text{in}}}{\partial w}}_{1}
++ \frac{\partial L}{\partial w_{\text{out}}} \underbrace{\frac{\partial w_{\text{out}}}{\partial w}}_{1}
+= dw_{\text{in}} + dw_{\text{out}} .
+$$
+"""
+
+
+# %% tags=["solution"]
+def my_two_uses_in_steps(dout, cache):
+    """The gradients of two_uses: dw_out (N,), dw_in (N,), dw (N,).
+
+    dout (N,); cache = (w, x, t), with t = tanh(w x), (N,) each.
+    """
+    w, x, t = cache
+    dw_out = dout * t
+    dw_in = dout * w * (1 - t**2) * x
+    return dw_out, dw_in, dw_out + dw_in
+
+
+# %%
+check("11.two_uses_in_steps", my_two_uses_in_steps)
+
+# %% [markdown] tags=["answer"]
+r"""
+A **sum**, not a mean. It is the same for matrices: $dE = dE_{\text{in}} + dE_{\text{out}}$.
+"""
 
 # %% [markdown]
 r"""
-Now the model of the exercise, the whole tied circle without an encoder: $h = \tanh(W[\text{ids}])$, $\text{logits} = h
-W^\top$. From $d\text{logits}$:
+## 5. Your turn: the tied gradient
 
-**As a decoder**, a linear map, with all positions $n = (b, s)$ in rows:
+@exercise 11.tied_backward
+
+Here is the whole tied circle without an encoder: $h = \tanh(W[\text{ids}])$, $\text{logits} = h W^\top$.
+"""
+
+# %%
+print(inspect.getsource(tied_model))
+
+# %% [markdown]
+r"""
+Return the one gradient of the one weight. (Careful with repeated ids: [06 · Embeddings](06_embeddings.ipynb).)
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+**As a decoder**, $W$ is the weight of a linear map. With all positions $n = (b, s)$ in rows:
 $\; dW_{\text{out}} = d\text{logits}^\top h . \;$ Every word got a score at every position, so every row gets a gradient.
 
 **As a table**: first back to $h$, then through tanh, whose derivative is $1 - h^2$, to the embeddings $e$,
@@ -193,20 +268,10 @@ and from there into the rows that were looked up, an id that occurs twice collec
 $\; dW_{\text{in}}[v] = \sum_{n : \, \text{id}_n = v} de_n .$
 """
 
-# %%
-print(inspect.getsource(tied_model))
-
-# %% [markdown]
-r"""
-## 5. Your turn: the tied gradient
-
-Return the one gradient of the one weight. (Careful with repeated ids: [06 · Embeddings](06_embeddings.ipynb).)
-"""
-
 
 # %% tags=["solution"]
 def my_tied_backward(dlogits, cache):
-    """Derivative of logits = h Wᵀ, h = tanh(W[ids]), with respect to W: dweight (V, H).
+    """The gradient of logits = h Wᵀ, h = tanh(W[ids]), with respect to W: dweight (V, H).
 
     dlogits (B, S, V); cache = (ids, hidden, weight): (B, S), h (B, S, H) and W (V, H).
     """
@@ -301,6 +366,70 @@ case = function_case(
 for row in compare_with_numeric(case):
     print(f"{row.parameter:<6} agrees with the numeric gradient: {row.ok}")
     assert row.ok
+
+# %% [markdown]
+r"""
+### Open: two matrices, each used twice
+
+@exercise 11.factorised_backward
+
+ALBERT (Lan and others, [2019](https://arxiv.org/abs/1909.11942)) makes the table smaller: words have `E` numbers only, fewer than `H`, and
+a second matrix, the projection, leads from `E` to `H`. Tie both of them, without an encoder in between:
+"""
+
+
+# %%
+def factorised_model(table, projection, ids):
+    """table (V, E), projection (H, E), ids (B, S) → logits (B, S, V), and the cache."""
+    embedded = table[ids]  # (B, S, E)
+    hidden = np.tanh(embedded @ projection.T)  # (B, S, H)
+    back = hidden @ projection  # (B, S, E): the projection the other way round
+    return back @ table.T, (ids, embedded, hidden, back, table, projection)
+
+
+# %% [markdown]
+r"""
+Find both gradients. Draw the way from the ids to the logits first, and mark each place where one of the matrices is used.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Four uses, four shares. From the logits back, with all positions in rows:
+
+$$
+\begin{aligned}
+\text{logits} &= u \, T^\top: & dT &\mathrel{+}= d\text{logits}^\top u, & du &= d\text{logits} \; T \\
+u &= h \, M: & dM &\mathrel{+}= h^\top du, & dh &= du \, M^\top \\
+h &= \tanh(a), \; a = e M^\top: & dM &\mathrel{+}= da^\top e, & da &= dh \odot (1 - h^2), \quad de = da \, M \\
+e &= T[\text{ids}]: & dT[v] &\mathrel{+}= \textstyle\sum_{n : \, \text{id}_n = v} de_n & &
+\end{aligned}
+$$
+
+where $T$ is the table, $M$ the projection and $u$ what the cache calls `back`. Mind the third line but one: $M$ was used there the other way round,
+so $h$ and $du$ change their places in its gradient.
+"""
+
+
+# %% tags=["solution"]
+def my_factorised_backward(dlogits, cache):
+    """The gradients of factorised_model: dtable (V, E), dprojection (H, E).
+
+    dlogits (B, S, V); cache = (ids, embedded, hidden, back, table, projection), as factorised_model has them.
+    """
+    ids, embedded, hidden, back, table, projection = cache
+    V, E = table.shape
+    H = len(projection)
+    dtable = dlogits.reshape(-1, V).T @ back.reshape(-1, E)
+    dback = dlogits @ table  # (B, S, E)
+    dprojection = hidden.reshape(-1, H).T @ dback.reshape(-1, E)
+    dsum = (dback @ projection.T) * (1 - hidden**2)  # (B, S, H), before the tanh
+    dprojection += dsum.reshape(-1, H).T @ embedded.reshape(-1, E)
+    np.add.at(dtable, ids, dsum @ projection)
+    return dtable, dprojection
+
+
+# %%
+check("11.factorised_backward", my_factorised_backward)
 
 # %% [markdown]
 r"""

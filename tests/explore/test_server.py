@@ -23,10 +23,13 @@ def served():
         assert server.stdout and server.stderr
         address = urlsplit(server.stdout.readline().split()[1])
         assert address.hostname == "127.0.0.1"
-        yield address.port, parse_qs(address.query)["token"][0]
-        server.send_signal(signal.SIGINT)
-        assert server.wait(10) == 130
-        assert server.stderr.read() == "minibert: interrupted\n"
+        try:
+            yield address.port, parse_qs(address.query)["token"][0]
+            server.send_signal(signal.SIGINT)
+            assert server.wait(10) == 130
+            assert server.stderr.read() == "minibert: interrupted\n"
+        finally:
+            server.kill()  # one that does not hear the signal would be waited for for ever
 
 
 def request(port, method, path, body=None, **headers):
