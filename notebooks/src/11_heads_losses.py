@@ -405,7 +405,7 @@ e &= T[\text{ids}]: & dT[v] &\mathrel{+}= \textstyle\sum_{n : \, \text{id}_n = v
 \end{aligned}
 $$
 
-where $T$ is the table, $M$ the projection and $u$ what the cache calls `back`. Mind the third line but one: $M$ was used there the other way round,
+where $T$ is the table, $M$ the projection and $u$ what the cache calls `back`. Mind the second line: $M$ was used there the other way round,
 so $h$ and $du$ change their places in its gradient.
 """
 
