@@ -59,7 +59,7 @@ STAGES = (
         r"$e = E[\mathrm{ids}] + T[\mathrm{types}] + P[0 \ldots S{-}1]$",
         "$e$",
         "B S H",
-        (("ids", "B S"),),
+        (("ids, types", "B S"),),
         (
             r"$dE[v] \leftarrow \sum_{b,s:\,\mathrm{ids}=v} de$   (scatter-add)",
             r"$dT, dP$: the same with types and positions",
@@ -429,8 +429,12 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], col
 def save(path: str | Path) -> None:
     """Write the poster as SVG. The same table gives the same bytes with the same matplotlib."""
     metadata = {"Title": "BERT, forwards and backwards", "Description": text_of(), "Date": None}
-    settings = {"svg.hashsalt": "minibert", "svg.fonttype": "path", "mathtext.fontset": "dejavusans"}
-    with matplotlib.rc_context(settings), atomic_file(path) as file:
+    with (
+        matplotlib.rc_context(
+            {"svg.hashsalt": "minibert", "svg.fonttype": "path", "mathtext.fontset": "dejavusans"}
+        ),
+        atomic_file(path) as file,
+    ):
         draw().savefig(file, format="svg", facecolor="white", metadata=metadata)
 
 
