@@ -29,6 +29,7 @@ As always, $dx$ is short for $\partial L / \partial x$.
 """
 
 # %%
+import inspect
 import itertools
 import textwrap
 
@@ -44,7 +45,6 @@ from minibert.course.exercises.n23_after_bert import (
 )
 from minibert.data import open_corpus
 from minibert.data.masking import choose_positions
-from minibert.gradcheck import central_differences, function_case
 from minibert.ops.stable_softmax import softmax
 from minibert.text import AlbertTokenizer, RobertaTokenizer
 from minibert.train import AdamW
@@ -394,7 +394,7 @@ print("WordPiece, the longest first:", *learned["WordPiece", 4000].tokenize("rei
 # %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 starts = np.cumsum([0, *map(len, ranked[0])])
-best = set(zip(starts[:-1], starts[1:], strict=True))
+best = set(itertools.pairwise(starts.tolist()))
 for start, end in itertools.combinations(range(len(WORD) + 1), 2):
     piece = WORD[start:end]
     if piece not in score:
@@ -483,7 +483,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-A tenth of the parameters, but **not a tenth of the work**: each token still passes twelve layers. And what happens to the gradient of a weight that is
+(By the paper's Table 1: 108 and 334 million for BERT, 12 and 18 for ALBERT.) A tenth of the parameters, but **not a tenth of the work**: each token still passes twelve layers. And what happens to the gradient of a weight that is
 used twelve times? Notebook 11 has answered that for a matrix with [two uses](11_heads_losses.ipynb#4.-The-tied-decoder:-why-two-gradients-add). Here the
 uses stand on top of each other.
 
@@ -495,8 +495,6 @@ A small layer with a residual connection, $x \leftarrow x + \tanh(x W^\top + b)$
 """
 
 # %%
-import inspect
-
 print(inspect.getsource(shared_layers))
 
 # %% [markdown] tags=["derivation"]
@@ -603,21 +601,23 @@ for temperature in (1, 2, 4):
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
-for shift, ((temperature, p), colour) in enumerate(
-    zip(softened.items(), (plots.BLUE, plots.ORANGE, plots.GREEN), strict=True)
+for (temperature, p), colour in zip(
+    softened.items(), (plots.BLUE, plots.ORANGE, plots.GREEN), strict=True
 ):
-    axes.bar(
-        np.arange(8) + 0.27 * (shift - 1), p[top], 0.27, color=colour, label=f"T = {temperature}"
+    axes.loglog(
+        np.arange(1, len(p) + 1), np.sort(p)[::-1], color=colour, label=f"T = {temperature}"
     )
-axes.set_xticks(range(8), [pieces.tokens[i] for i in top])
-axes.set(title="every morning he walked to the [MASK] .", ylabel="the teacher's p")
-axes.grid(False, axis="x")
+axes.set(
+    title="every morning he walked to the [MASK] .",
+    xlabel="word, by rank",
+    ylabel="the teacher's p",
+)
 axes.legend()
 plt.show()
 
 # %% [markdown]
 r"""
-The logits $z$ are divided by a **temperature** $T$ before the softmax. At $T = 2$ the distribution is flatter, so that unlikely words count more. The student has to come close to it, at the same temperature, and this is the *soft* loss.
+The logits $z$ are divided by a **temperature** $T$ before the softmax. The larger $T$, the flatter the distribution: at $T = 2$ the eight likeliest words keep only a small part of the probability, and the thousands of others count for most of it. The student has to come close to it, at the same temperature, and this is the *soft* loss.
 With it go the usual loss of masked words and, for each token, the cosine between the student's last hidden state $h$ and the teacher's $h'$. The weights are those of the published training program:
 
 $$
@@ -625,7 +625,7 @@ L = 5 \cdot T^2 \, \mathrm{KL}igl( \operatorname{softmax}(z' / T) \,\Vert\, \op
 + 2 \cdot L_{	ext{MLM}} + 1 \cdot igl( 1 - \cos(h, h') igr) .
 $$
 
-The $T^2$ makes up for the gradients, which become smaller with $T^2$. (Check it: `ops.soft_cross_entropy` at two temperatures.)
+Without the $T^2$ the gradients would shrink with $1/T^2$: a factor $1/T$ from $z/T$, and another one because both distributions become flat. With it they tend to a limit:
 """
 
 # %%
@@ -1006,6 +1006,7 @@ layer leaked, a state would move that should not.
 order = np.array([3, 0, 5, 1, 4, 2])  # token 3 first, then token 0, …
 S = len(order)
 masks = EXERCISES["23.permutation_masks"].reference(order)  # content and query, (S, S) each
+targets = np.sort(order[1:])  # the first has nothing to be predicted from
 net = xlnet.XLNetModel(
     xlnet.XLNetConfig(**TINY | {"num_hidden_layers": 3, "initializer_range": 0.3}),
     dtype="float64",
@@ -1013,13 +1014,13 @@ net = xlnet.XLNetModel(
 )
 net.eval()
 ids = rng.integers(5, 50, (1, S))
-orders = {"perm_mask": ~masks[0][None], "target_mapping": np.eye(S)[None]}
+orders = {"perm_mask": ~masks[1][None], "target_mapping": np.eye(S)[None, targets]}
 
 
 def states(ids):
-    """The states on top: content and query of each token, (2, S, H)."""
+    """The states on top: the content of all tokens, then the queries of the targets, (S + P, H)."""
     outputs, _ = net.forward(ids, **orders, return_hidden_states=True)
-    return outputs.hidden_states[-1][0].reshape(2, S, -1)
+    return outputs.hidden_states[-1][0]
 
 
 before = states(ids)
@@ -1027,7 +1028,8 @@ moved = np.zeros((2, S, S), bool)  # stream, state i, changed word j
 for j in range(S):
     changed = ids.copy()
     changed[0, j] += 1
-    moved[:, :, j] = np.abs(states(changed) - before).max(axis=-1) > 1e-9
+    change = np.abs(states(changed) - before).max(axis=-1) > 1e-9
+    moved[0, :, j], moved[1, targets, j] = change[:S], change[S:]
 assert np.array_equal(moved, masks)
 print("after three layers, exactly those states move that the masks allow")
 
@@ -1051,10 +1053,10 @@ plt.show()
 
 # %% [markdown]
 r"""
-A blue square: the state of this row moves when the word of this column changes. The two right panels are measured. They differ in the diagonal, and row 3 of the queries is empty: the first token of an
-order has to be predicted from nothing.
+A blue square: the state of this row moves when the word of this column changes. The two right panels are measured. They differ in the diagonal. Row 3 of the queries is empty: the first token of an
+order would have to be predicted from nothing, and the library refuses to.
 
-That is why only the last sixth of each order is predicted (section 2.3; $K = 6$ in the paper). It is a number close to BERT's 15 %, so XLNet does not learn from more tokens than BERT does. The library's `factorisation_orders` draws such orders
+The next few have little more. That is why only the last sixth of each order is predicted (section 2.3; $K = 6$ in the paper). It is a number close to BERT's 15 %, so XLNet does not learn from more tokens than BERT does. The library's `factorisation_orders` draws such orders
 for its own pre-training.
 
 **What the paper reports.** Table 6 has base models that were trained on the same text: MNLI 84.3 for BERT, 84.9 for BERT's task with XLNet's architecture (that of Transformer-XL, with
@@ -1306,8 +1308,11 @@ The library has two of these decisions, each as an option of BERT: `ModernConfig
 
 # %%
 settings = {"normalisation": "post", "positions": "learned"}
-as_bert = tiny(modern.ModernModel, modern.ModernConfig, **settings)
-assert np.array_equal(vectors(as_bert), vectors(MODELS["BERT (a table)"]))
+as_bert, bert = tiny(modern.ModernModel, modern.ModernConfig, **settings), MODELS["BERT (a table)"]
+values = dict(bert.named_parameters())
+for name, parameter in as_bert.named_parameters():
+    parameter.value[...] = values[name].value
+assert np.array_equal(vectors(as_bert), vectors(bert))
 print("post-LN and learned positions: BERT's vectors, exactly")
 
 
@@ -1346,14 +1351,14 @@ for length in (512, 8192):
     print(f"22 layers of ModernBERT {mixed / length**2:.0%} of all")
 
 LENGTH_SHOWN, REACH = 64, 8
-encoder = tiny(BertModel, BertConfig, num_hidden_layers=6, hidden_size=16).encoder
+encoder = tiny(BertModel, BertConfig, num_hidden_layers=6, initializer_range=0.2).encoder
 apart = np.abs(np.subtract.outer(np.arange(LENGTH_SHOWN), np.arange(LENGTH_SHOWN)))
 local = np.where(apart <= REACH, 0.0, ops.MASKED)[None, None]  # (1, 1, S, S)
 PLANS = {
     "window only": [local] * 6,
     "every third sees all": [local, local, np.zeros_like(local)] * 2,
 }
-x = rng.standard_normal((1, LENGTH_SHOWN, 16))
+x = rng.standard_normal((1, LENGTH_SHOWN, 32))
 changed = x.copy()
 changed[0, 32] += 1.0
 reached = {}
