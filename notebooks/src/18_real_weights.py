@@ -8,8 +8,7 @@ A model is only worth something with the numbers that somebody trained. Loading 
 **You will** take a weights file apart by hand · translate the names of the original checkpoints · read what a loader has to
 report · compare a real model with the reference, layer by layer · plant mistakes and find them by their curve.
 
-**Before this:** [10 · The encoder](10_encoder.ipynb), [11 · Heads and losses](11_heads_losses.ipynb),
-[12 · Pre-training data](12_pretraining_data.ipynb).
+**Before this:** [10 · The encoder](10_encoder.ipynb), [11 · Heads and losses](11_heads_losses.ipynb).
 **Time:** 60 minutes; it runs in seconds.
 
 | letter | in this notebook |
@@ -36,7 +35,6 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from minibert import (
-    BertConfig,
     BertForPreTraining,
     BertForSequenceClassification,
     BertModel,
@@ -637,7 +635,8 @@ What to take from it:
 - The table's second column names the **part**: embeddings (a norm), `wide` (the activation), `context` (attention, or what
   it is given), `attended` (its output map).
 - **ε and tanh** change next to nothing that a user sees. No test of quality finds them, and a generous tolerance such as
-  $10^{-2}$ would not, either. But the next bug hides behind them.
+  $10^{-2}$ would not, either. But the next bug hides behind them. Nobody has to invent the wrong ε: RoBERTa's published `config.json`
+  says `"layer_norm_eps": 1e-05`, and BERT's says 1e-12.
 - **Q and K swapped** and **the wrong wiring**: the residuals carry much of the signal past such a mistake, so
   the model may still guess, only less well: "a bit worse than in the paper".
 - The missing transpose ruins the guesses. That is the lucky case: somebody will look for it.
@@ -675,8 +674,7 @@ r"""
 Every 0.00 is a mistake that this batch cannot see. So a parity test takes several texts of different lengths, pairs among
 them, as `TEXTS` above; differences are taken over real tokens only.
 
-(The first mistake of the table is no invention. RoBERTa's published `config.json` says `"layer_norm_eps": 1e-05`, BERT's says 1e-12. Load one with the other's value, and nothing complains.) What else RoBERTa and
-BERT's other successors did differently is the subject of [23 · After BERT](23_after_bert.ipynb).
+What BERT's successors did differently is the subject of [23 · After BERT](23_after_bert.ipynb).
 
 ## Recap
 
