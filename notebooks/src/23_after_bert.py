@@ -3,10 +3,10 @@ r"""
 # 23 · After BERT
 
 BERT was a list of decisions: how long to train, on what, with how many parameters, on which task, with which positions, with which
-pieces of words. Most of them were made once, and not compared with anything. In the years that followed, each of BERT's successors took one
+pieces of words. A few were compared with an alternative in the paper; most were not. In the years that followed, each of BERT's successors took one
 decision and asked: is this the best that we can do?
 
-This notebook follows seven of these questions. For each one you see the change as an equation, a few lines of code in which it is alive,
+This notebook follows eight of these questions. For each one you see the change as an equation, a few lines of code in which it is alive,
 one property that we measure here, and what the paper reports.
 
 **You will** train three tokenizers and compare them · number positions as RoBERTa does · write the backward pass of ALBERT's shared layer ·
@@ -63,7 +63,7 @@ r"""
 | BERT decided | the question | asked by |
 |---|---|---|
 | a million steps, 16 GB of text, pairs of sentences | Was it trained long enough, and on the right thing? | RoBERTa |
-| WordPiece with [UNK] | Must any text be unknown? | RoBERTa, XLNet, ALBERT |
+| WordPiece with [UNK] | Which pieces of words? Must any text be unknown? | RoBERTa, XLNet, ALBERT |
 | twelve different layers, and `H` numbers for each word | Do we need all these parameters? | ALBERT |
 | twelve layers | Can a small model learn from a large one? | DistilBERT |
 | a loss on 15 % of the tokens | Can every token teach? | ELECTRA |
@@ -725,6 +725,10 @@ print("masked-word loss on unread documents       before    after   (the three s
 for name, losses in results.items():
     first, last = np.array(losses)[:, 0], np.array(losses)[:, -1]
     print(f"{name:<42}{first.mean():7.2f}{last.mean():9.2f}   ", *(f"{x:.2f}" for x in last))
+unread = chunks(documents[:40])[:300, 1:-1].ravel()
+counts_of = np.bincount(chunks(documents[40:])[:, 1:-1].ravel(), minlength=len(pieces)) + 1
+by_frequency = -np.log(counts_of[unread] / counts_of.sum()).mean()
+print(f"guessing by frequency, today's documentation{by_frequency:15.2f}")
 
 # %% tags=["figure"]
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
@@ -747,7 +751,7 @@ plt.show()
 r"""
 Seeds differ by about 0.01, so what is larger than that is a difference.
 
-- **The layers at the start** are worth more than all the rest together. Students that begin at random are still at 6.3 nats after 160 steps. They have hardly learned more than which words are frequent.
+- **The layers at the start** are worth more than all the rest together. Students that begin at random are still at 6.3 nats after 160 steps. That is the loss of somebody who only knows which words are frequent (the last line of the table): the plateau of [14](14_pretraining.ipynb).
 - **The soft targets** are worth 0.12 nats: without them a student ends at 3.43 instead of 3.31. It then learns hardly more than from the words alone (3.44).
 - **The masked words** are worth 0.04 nats beside the soft targets.
 - **The cosine** is worth nothing that we could measure here. Our students are short of training, and are judged by the masked-word loss only. The paper judges by tasks, and finds more.
@@ -951,7 +955,7 @@ for axes, stream in zip(panels, ("content", "query"), strict=True):
         axes.text(
             token,
             -0.95,
-            f"{PLACES[token] + 1} in the order",
+            ("1st", "2nd", "3rd", "4th")[PLACES[token]],
             ha="center",
             fontsize=9,
             color=plots.GREY,
@@ -987,7 +991,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-The order here is "york", "moved", "she", "to", and the figure shows what the two vectors of "she" read in one layer. Both read the content of what comes earlier in the order, "york" and "moved", on whichever side it stands. Only
+The order here is "york", "moved", "she", "to" (1st to 4th below the words), and the figure shows what the two vectors of "she" read in one layer. Both read the content of what comes earlier in the order, "york" and "moved", on whichever side it stands. Only
 the content reads its own word. (The dashed arrow is the residual connection of the query, which knows the position and no word.) At the bottom, all contents begin as the embeddings of their words, and all queries as one and the same learned vector.
 
 ### Your turn: two masks from an order
