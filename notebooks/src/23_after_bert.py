@@ -751,7 +751,7 @@ plt.show()
 r"""
 Seeds differ by about 0.01, so what is larger than that is a difference.
 
-- **The layers at the start** are worth more than all the rest together. Students that begin at random are still at 6.3 nats after 160 steps. That is the loss of somebody who only knows which words are frequent (the last line of the table): the plateau of [14](14_pretraining.ipynb).
+- **The layers at the start** are worth more than all the rest together. Students that begin at random are still at 6.3 nats after 160 steps. Somebody who only knows which words are frequent does no worse (the last line of the table): they have not left the plateau of [14](14_pretraining.ipynb).
 - **The soft targets** are worth 0.12 nats: without them a student ends at 3.43 instead of 3.31. It then learns hardly more than from the words alone (3.44).
 - **The masked words** are worth 0.04 nats beside the soft targets.
 - **The cosine** is worth nothing that we could measure here. Our students are short of training, and are judged by the masked-word loss only. The paper judges by tasks, and finds more.
