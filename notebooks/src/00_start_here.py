@@ -703,7 +703,7 @@ hours in all. If you have an afternoon: [08](08_attention.ipynb), [10](10_encode
 | **what one does with it** | [15 · Fine-tuning](15_fine_tuning.ipynb) | a head's backward |
 | | [16 · Looking inside](16_looking_inside.ipynb) | find a head that looks at its neighbour |
 | | [17 · NumPy to CuPy](17_numpy_to_cupy.ipynb) | port a kernel |
-| | [18 · Real weights, and after BERT](18_real_weights.ipynb) | rename the tensors |
+| | [18 · Real weights](18_real_weights.ipynb) | rename the tensors |
 | | [19 · Applications](19_applications.ipynb) | measure a search |
 
 In the exercises you write a function; `check` says what is wrong with it, and recognises mistakes that many make.

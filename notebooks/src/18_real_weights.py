@@ -1,16 +1,14 @@
 # %% [markdown]
 r"""
-# 18 · Real weights, and after BERT
+# 18 · Real weights
 
 A model is only worth something with the numbers that somebody trained. Loading them is easy to get nearly right, and
 "nearly" shows no error: the shapes fit, the model runs, the answers are worse.
 
 **You will** take a weights file apart by hand · translate the names of the original checkpoints · read what a loader has to
-report · compare a real model with the reference, layer by layer · plant mistakes and find them by their curve · compute what
-RoBERTa, ALBERT, XLNet and ELECTRA did differently.
+report · compare a real model with the reference, layer by layer · plant mistakes and find them by their curve.
 
-**Before this:** [10 · The encoder](10_encoder.ipynb), [11 · Heads and losses](11_heads_losses.ipynb),
-[12 · Pre-training data](12_pretraining_data.ipynb).
+**Before this:** [10 · The encoder](10_encoder.ipynb), [11 · Heads and losses](11_heads_losses.ipynb).
 **Time:** 60 minutes; it runs in seconds.
 
 | letter | in this notebook |
@@ -37,7 +35,6 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from minibert import (
-    BertConfig,
     BertForPreTraining,
     BertForSequenceClassification,
     BertModel,
@@ -49,7 +46,6 @@ from minibert import (
 )
 from minibert.assets import model_folder
 from minibert.course import read_log, write_log
-from minibert.data.masking import choose_positions
 from minibert.ops.attention import attention_bias
 from minibert.ops.stable_softmax import softmax
 from minibert.tasks import fill_mask
@@ -639,7 +635,8 @@ What to take from it:
 - The table's second column names the **part**: embeddings (a norm), `wide` (the activation), `context` (attention, or what
   it is given), `attended` (its output map).
 - **ε and tanh** change next to nothing that a user sees. No test of quality finds them, and a generous tolerance such as
-  $10^{-2}$ would not, either. But the next bug hides behind them.
+  $10^{-2}$ would not, either. But the next bug hides behind them. Nobody has to invent the wrong ε: RoBERTa's published `config.json`
+  says `"layer_norm_eps": 1e-05`, and BERT's says 1e-12.
 - **Q and K swapped** and **the wrong wiring**: the residuals carry much of the signal past such a mistake, so
   the model may still guess, only less well: "a bit worse than in the paper".
 - The missing transpose ruins the guesses. That is the lucky case: somebody will look for it.
@@ -677,280 +674,14 @@ r"""
 Every 0.00 is a mistake that this batch cannot see. So a parity test takes several texts of different lengths, pairs among
 them, as `TEXTS` above; differences are taken over real tokens only.
 
-## 9. RoBERTa (2019): the same model, better trained
-
-RoBERTa's encoder is BERT's. What changed is the training (Liu et al., 2019, sections 3 and 4): no next-sentence task
-([why](12_pretraining_data.ipynb#3.-Why-was-NSP-dropped-later?)), masks drawn anew in every pass (by their Table 1, that alone made little
-difference), ten times as much text (160 GB), batches of 8,000 sequences, all of full length, and another vocabulary.
-
-The original drew masks once, for ten copies of the text, and passed 40 times over it. How many tokens are ever asked for? And how much
-is read? (BERT, Devlin et al., appendix A.2: a million steps with 256 sequences, 90 % of them of 128 tokens, then 512. RoBERTa, Table 4: up
-to 500,000 steps.)
-"""
-
-# %%
-passes, tokens = 40, 400
-copies = rng.random((10, tokens)) < 0.15
-static, dynamic = copies[np.arange(passes) % 10], rng.random((passes, tokens)) < 0.15
-for name, masks, draws in (("ten copies", static, 10), ("each pass anew", dynamic, 40)):
-    print(f"{name:<15} asked for at least once: {masks.any(axis=0).mean():6.1%}", end="")
-    print(f"   expected: 1 − 0.85^{draws} = {1 - 0.85**draws:.1%}")
-
-bert_tokens = 900_000 * 256 * 128 + 100_000 * 256 * 512
-roberta_tokens = 500_000 * 8_000 * 512
-print(f"\nplaces read, in billions: BERT {bert_tokens / 1e9:.0f}", end="")
-print(f", RoBERTa's longest run {roberta_tokens / 1e9:,.0f}")
-
-# %% tags=["figure"]
-figure, axes = plt.subplots(1, 2, figsize=(7.5, 2.8), sharey=True)
-for panel, masks, title in ((axes[0], static, "ten copies"), (axes[1], dynamic, "each pass anew")):
-    panel.imshow(masks[:, :60], cmap="Greys", aspect="auto", interpolation="nearest")
-    panel.set(title=title, xlabel="token")
-    panel.grid(False)
-axes[0].set_ylabel("pass")
-plt.show()
-
-# %% [markdown]
-r"""
-The vocabulary is BPE over **bytes**: pieces are merged from the 256 bytes instead of from characters. Whatever can be written can be encoded, so there
-is no [UNK]. It has 50,265 entries, and words cost parameters:
-"""
-
-# %%
-odd = "naïve 🙂 ꙮ"
-pieces = tokenizer.tokenize(odd)
-print("WordPiece:", pieces, "  bytes:", list(odd.encode())[:8], "…")
-assert bytes(list(odd.encode())).decode() == odd
-
-
-def size(L, H, V=30_522, positions=512, types=2, E=None, shared=False):
-    """Parameters of an encoder with pooler; E: factorised embeddings; shared: one layer for all."""
-    width = E or H
-    embeddings = (V + positions + types + 2) * width + (E * H + H if E else 0)
-    layers = (1 if shared else L) * (12 * H**2 + 13 * H)
-    return np.array([embeddings, layers, H**2 + H])
-
-
-base, roberta = size(12, 768), size(12, 768, V=50_265, positions=514, types=1)
-print(f"BERT-base {base.sum():,}   RoBERTa-base {roberta.sum():,}")
-empty = BertModel(BertConfig.preset("base"), device=None)
-assert base.sum() == sum(p.size for _, p in empty.named_parameters())
-
-# %% [markdown]
-r"""
-(Its published `config.json` says `"layer_norm_eps": 1e-05`. Loaded with BERT's $10^{-12}$, it has the first mistake of section 8.)
-
-## 10. ALBERT (2019): fewer parameters
-
-By Lan et al., section 3.1:
-
-1. **Factorised embeddings.** A table of `V` × `E` with `E` = 128, and one map from `E` to `H`: $VE + EH$ instead of $VH$.
-2. **One layer for all.** The same weights are used `L` times.
-3. **Sentence order** instead of next sentence: two passages in a row, or the same two exchanged, so that
-   [their topic is no help](12_pretraining_data.ipynb#3.-Why-was-NSP-dropped-later?).
-"""
-
-# %%
-STEPS = {
-    "BERT": {},
-    "factorised": {"E": 128},
-    "shared": {"shared": True},
-    "ALBERT: both": {"E": 128, "shared": True},
-}
-print(f"{'':<14}{'base: L 12, H 768':>20}{'large: L 24, H 1024':>22}")
-counts = {name: size(12, 768, V=30_000, **step) for name, step in STEPS.items()}
-for name, step in STEPS.items():
-    large = size(24, 1024, V=30_000, **step).sum()
-    print(f"{name:<14}{counts[name].sum():20,}{large:22,}")
-
-# %% tags=["figure"]
-figure, axes = plt.subplots(figsize=(7.5, 2.5))
-left = np.zeros(len(STEPS))
-for i, (part, colour) in enumerate(
-    {"embeddings": plots.ORANGE, "layers": plots.BLUE, "pooler": plots.GREY}.items()
-):
-    widths = np.array([count[i] / 1e6 for count in counts.values()])
-    axes.barh(list(counts), widths, left=left, color=colour, label=part)
-    left += widths
-axes.invert_yaxis()
-axes.set(title="base: where the parameters are", xlabel="millions of parameters")
-axes.grid(False, axis="y")
-axes.legend(fontsize=9, loc="lower right")
-plt.show()
-
-# %% [markdown]
-r"""
-(The paper's Table 1 says 108 and 334 million for BERT, 12 and 18 for ALBERT.) A tenth of the parameters, but **not a tenth of the work**: every token still passes `L` layers. And the gradient? What is used `L` times
-collects `L` gradients. In minibert that needs no new code: the cache is returned, and never kept in the layer, so a layer can be
-in a list four times.
-"""
-
-# %%
-SMALL = {"vocab_size": 50, "hidden_size": 24, "num_attention_heads": 4, "intermediate_size": 96}
-separate = BertModel(BertConfig(num_hidden_layers=4, **SMALL), dtype="float64", seed=1)
-shared = BertModel(BertConfig(num_hidden_layers=1, **SMALL), dtype="float64")
-shared.encoder.layer = shared.encoder.layer * 4  # one layer, four times
-one = dict(shared.named_parameters())
-for name, parameter in separate.named_parameters():  # four layers, all with the weights of that one
-    first = name if "layer." not in name else f"encoder.layer.0.{name.split('.', 3)[3]}"
-    parameter.value[...] = one[first].value
-
-text = rng.integers(0, 50, (2, 7))
-dhidden = rng.standard_normal((2, 7, 24))
-for bert in (separate, shared):
-    bert.eval()
-    outputs, cache = bert.forward(text)
-    bert.zero_grad()
-    bert.backward(cache, dlast_hidden_state=dhidden)
-WEIGHT = "output.dense.weight"
-four = dict(separate.named_parameters())
-parts = [four[f"encoder.layer.{n}.{WEIGHT}"].grad for n in range(4)]
-assert np.allclose(one[f"encoder.layer.0.{WEIGHT}"].grad, sum(parts))
-print("lengths of the four gradients: ", *(f"{np.linalg.norm(part):.2f}" for part in parts))
-print(f"of the shared layer's, their sum: {np.linalg.norm(sum(parts)):.2f}")
-
-# %% [markdown]
-r"""
-## 11. XLNet (2019): any order
-
-BERT guesses two hidden words independently of each other. When it has to guess both parts of "new york" (the example of Yang et al.),
-neither guess knows of the other:
-"""
-
-# %%
-TRIP = "in the summer of 1998 she moved to new york with her family ."
-trip = np.array(tokenizer(TRIP)["input_ids"])
-[york] = tokenizer.token_ids("york")
-at = int(np.flatnonzero(trip == york)[0])
-
-
-def probability_of_york(hidden):
-    ids = trip.copy()
-    ids[hidden] = tokenizer.mask_id
-    outputs, _ = model.forward(ids[None])
-    return softmax(outputs.prediction_logits[0, at])[0][york]
-
-
-both, alone = probability_of_york([at - 1, at]), probability_of_york([at])
-print(f"p(york), both hidden: {both:.5f}     p(york | new): {alone:.3f}")
-assert both < alone
-
-# %% [markdown]
-r"""
-XLNet predicts one word after the other, each knowing those before it, but **in an order drawn at random**, so that either side can come
-first. The words stay where they are. Only the attention mask says who sees whom:
-
-$$ i \text{ sees } j \iff \operatorname{rank}(j) \le \operatorname{rank}(i) . $$
-
-Left to right is one such order. BERT's layers take any mask: change the token that is fourth in the order, and see which states move.
-"""
-
-# %%
-order = np.array([3, 0, 5, 1, 4, 2])  # token 3 first, then token 0, …
-rank = np.argsort(order)
-content = rank[None, :] <= rank[:, None]  # (S, S): query i, key j
-x = rng.standard_normal((1, 6, model.config.hidden_size))
-changed = x.copy()
-changed[0, order[3]] += 1.0
-bias = np.where(content, 0.0, -10000.0)[None, None]  # (1, 1, S, S)
-before, after = (model.bert.encoder.forward(states, bias)[0] for states in (x, changed))
-moved = np.flatnonzero(np.abs(after - before)[0].max(axis=-1) > 1e-9)
-print(f"changed: token {order[3]}   moved: {moved}   last three of the order: {order[3:]}")
-assert set(moved) == set(order[3:])
-
-# %% tags=["figure"]
-figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.9))
-for panel, seen, title in (
-    (axes[0], np.tri(6), "left to right"),
-    (axes[1], content, "order 3 0 5 1 4 2"),
-    (axes[2], content & ~np.eye(6, dtype=bool), "to predict a token"),
-):
-    panel.imshow(seen, cmap="Blues", vmax=1.4)
-    panel.set_xticks(np.arange(5) + 0.5, minor=True)
-    panel.set_yticks(np.arange(5) + 0.5, minor=True)
-    panel.set(title=title, xlabel="key", xticks=range(6), yticks=range(6))
-    panel.grid(False)
-    panel.grid(True, which="minor", color="white", linewidth=1.5)
-    panel.tick_params(which="minor", length=0)
-axes[0].set_ylabel("query")
-plt.show()
-
-# %% [markdown]
-r"""
-But a state that predicts its token must not contain it (the diagonal in the right panel), while for the tokens that come
-later it must. So XLNet carries two states for each token, the "two streams" (section 2.3). It predicts only the last part of each order, since
-the first tokens have little to go by; and it takes relative positions and a memory of the segment before from Transformer-XL.
-
-## 12. ELECTRA (2020): learn from every token
-
-BERT learns from 15 % of the tokens. ELECTRA lets a small masked-word model, the *generator*, fill the holes with guesses, and trains the
-real model to say of **every** token whether it is the original. Let `mini` be the generator:
-"""
-
-# %%
-B = 24
-rows = np.tile(story, (B, 1))  # (B, S)
-candidates = np.ones_like(rows, dtype=bool)
-candidates[:, [0, -1]] = False
-lengths = np.full(B, len(story))
-chosen = choose_positions(candidates, lengths, candidates, 0.15, 20, rng)  # (B, S)
-masked = np.where(chosen, tokenizer.mask_id, rows)
-outputs, _ = model.forward(masked, return_logits=False)
-logits, _ = model.cls.predictions.forward(outputs.last_hidden_state, np.flatnonzero(chosen))
-p, _ = softmax(logits)  # (N, V)
-fakes = (p.cumsum(axis=1) < rng.random((len(p), 1))).sum(axis=1).clip(max=V - 1)  # drawn from p
-corrupted = rows.copy()
-corrupted[chosen] = fakes
-replaced = corrupted != rows
-
-line = zip(rows[0], corrupted[0], strict=True)
-words = [tokenizer.tokens[a] + (f"→{tokenizer.tokens[b]}" if a != b else "") for a, b in line]
-print(textwrap.fill(" ".join(words[1:-1]), 100))
-print(f"\ntokens with a loss: BERT {chosen.mean():.0%}, ELECTRA 100%")
-print(
-    f"of the guesses {(fakes == rows[chosen]).mean():.0%} are the original, and labelled so; replaced: {replaced.mean():.0%}"
-)
-assert not replaced[~chosen].any()
-
-# %% [markdown]
-r"""
-Why a generator, and not any words? Those would give themselves away. Here is how likely `mini` finds the original, its own guesses, and
-random words in the same places:
-"""
-
-# %%
-anything = rng.integers(5, V, len(p))
-surprise = {
-    "original": -np.log(p[range(len(p)), rows[chosen]]),
-    "generator's guess": -np.log(p[range(len(p)), fakes]),
-    "any word": -np.log(p[range(len(p)), anything]),
-}
-for name, nats in surprise.items():
-    print(f"{name:<18} {np.median(nats):5.1f} nats (median)")
-assert np.median(surprise["any word"]) > np.median(surprise["generator's guess"])
-
-# %% tags=["figure"]
-figure, axes = plt.subplots(figsize=(7.5, 2.8))
-for (name, nats), colour in zip(
-    surprise.items(), (plots.BLUE, plots.ORANGE, plots.VERMILION), strict=True
-):
-    axes.hist(nats, np.arange(0, 21), histtype="step", linewidth=2, color=colour, label=name)
-axes.set(title="how surprising a word is in its place", xlabel="−log p (nats)", ylabel="words")
-axes.legend(fontsize=9)
-plt.show()
-
-# %% [markdown]
-r"""
-The generator is trained as BERT is, beside the other and on its own loss (nothing flows back through the drawn words), and thrown away
-afterwards. The paper's ablation (Clark et al., 2020, section 3.5) says where the gain is from, as means over the tasks of GLUE: BERT 82.2,
-ELECTRA with a loss on the 15 % only 82.4, on all tokens 85.0.
+What BERT's successors did differently is the subject of [23 · After BERT](23_after_bert.ipynb).
 
 ## Recap
 
 - Kernels of the original are transposed; tables and `output_weights` are not. Four of six matrices are square, so shapes prove little.
 - A loader may start a whole head anew, and says so. Nothing else may be missing.
 - Parity: by layer, in float64, with pairs and padding. The first difference names the part.
-- RoBERTa: more and better training. ALBERT: shared weights. XLNet: random orders. ELECTRA: a loss on every token.
+- A batch shows only what it contains: several lengths, and pairs, belong into it.
 
 ## What usually goes wrong
 
@@ -992,10 +723,10 @@ at "1 context".
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> ALBERT has a tenth of BERT's parameters. How much faster is its forward?</summary>
+<summary><b>3.</b> Your test compares one sentence, without padding, in float64, and the difference is 1e-15 after every layer. What may still be wrong?</summary>
 
-Hardly at all: it does the same `L` layers of products. Smaller are the file, the optimiser's moments, and what machines must exchange
-when they train together. (On many TPUs that counts: ALBERT-large trained 1.7 times as fast as BERT-large, the paper's Table 2.)
+Whatever this batch does not contain. The mask may be ignored, since nothing is padded, and the segments, since they are all 0: section 8's last table has a 0.00 for both. So may the second half of the table of
+positions, and the heads, which were not compared.
 
 </details>
 """

@@ -22,4 +22,5 @@ from minibert.course.exercises import (  # noqa: F401
     n18_real_weights,
     n19_applications,
     n20_your_bert,
+    n23_after_bert,
 )
