@@ -409,8 +409,12 @@ def _disentangled_trials(draw: Draws) -> list[Trial]:
     inputs = {name: draw.normal(2, 5, 4) for name in "qkv"}
     inputs |= {name: draw.normal(4, 4) for name in ("key_table", "query_table")}
     bias = np.where(np.array([[[1, 1, 1, 1, 1]], [[1, 1, 1, 1, 0]]]), 0.0, -10000.0)
-    trial = gradient_trial(lambda *arrays: disentangled_attention(*arrays, bias, distance_rows(5, 2)), inputs)
-    return [trial]
+    rows = distance_rows(5, 2)
+
+    def forward(q: Array, k: Array, v: Array, key_table: Array, query_table: Array) -> tuple[Array, tuple]:
+        return disentangled_attention(q, k, v, key_table, query_table, bias, rows)
+
+    return [gradient_trial(forward, inputs)]
 
 
 @exercise(
