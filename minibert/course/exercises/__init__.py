@@ -22,5 +22,6 @@ from minibert.course.exercises import (  # noqa: F401
     n18_real_weights,
     n19_applications,
     n20_your_bert,
+    n22_what_mattered,
     n23_after_bert,
 )
