@@ -1,3 +1,5 @@
+from io import BytesIO
+
 import matplotlib.colors
 import matplotlib.image
 import numpy as np
@@ -10,8 +12,10 @@ from minibert.plots import (
     HELD_OUT,
     PLATEAU,
     TRAINING,
+    description,
     graph,
     heatmap,
+    notebook_picture,
     notebook_style,
     plot_finetuning,
     plot_loss,
@@ -107,3 +111,35 @@ def test_the_style_of_notebooks_stays_in_them():
         notebook_style()
         assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"][0] == BLUE
     assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"][0] != BLUE
+
+
+def test_a_notebooks_picture_is_sharp_small_and_described():
+    figure = Figure(figsize=(2, 1), dpi=100)
+    axes = figure.add_subplot()
+    axes.plot([0, 1], label="baseline")
+    axes.legend()
+    axes.set(title="Losses", xlabel="step", ylabel="loss (nats)")
+    png, metadata = notebook_picture(figure)
+    image = matplotlib.image.imread(BytesIO(png), format="png")
+    assert image.shape[1] // 2 == metadata["width"] and image.shape[0] // 2 == metadata["height"]
+    assert len(png) < 20_000
+    assert metadata["alt"] == "Losses; loss (nats) against step; baseline"
+
+
+def test_a_picture_is_described_by_its_label_or_by_the_words_in_it():
+    figure = Figure()
+    axes = figure.add_subplot()
+    for word in ("linear", "GELU", "linear"):
+        axes.text(0, 0, word)
+    assert description(figure) == "linear, GELU"
+    figure.set_label("two layers")
+    assert description(figure) == "two layers"
+    assert notebook_picture(Figure()) is None
+
+
+def test_a_table_of_numbers_is_described_by_its_rows_and_columns():
+    figure = Figure()
+    heatmap(axes := figure.add_subplot(), np.eye(2), digits=1)
+    axes.set_xticks([0, 1], ["before", "after"])
+    axes.set_yticks([0, 1], ["γ = 1", "0.5"])
+    assert description(figure) == "γ = 1, before, after"

@@ -194,6 +194,9 @@ plt.show()
 r"""
 All numbers in the table and in the layers were found by training. The course takes each box and each arrow apart.
 
+The whole of it fits on [one page](../docs/images/poster.svg): the forward pass with the shape of every value, and the backward pass
+beside it. You need not understand it now. By notebook 20 you will have written every line of it.
+
 ## 3. The context decides
 
 The gap is always the same token, `[MASK]`, and its row in the table is always the same. Whatever differs in the guesses
@@ -635,8 +638,8 @@ Where each of the 110 million comes from, matrix by matrix, is counted in
 
 ## 10. The map of the course
 
-Each box has the number of its notebook. Blue is what computes, vermilion how it learns, round and round; green is what comes
-after.
+Each box has the number of its notebook. Blue is what computes. Vermilion is how it learns, round and round. Green is what one does
+with a trained model. Purple looks at the whole: you build it, and see where it came from and what followed.
 """
 
 # %% tags=["figure"]
@@ -653,9 +656,14 @@ ROWS = {  # height: colour, title, and what there is in which notebook
         "what one does with it",
         ["fine-tuning 15", "looking inside 16", "on a GPU 17", "real weights 18", "search 19"],
     ),
+    -1: (
+        plots.PURPLE,
+        "the whole, and what is around it",
+        ["your BERT 20", "its origins 21", "what mattered 22", "after BERT 23", "distillation 24"],
+    ),
 }
 PLACES = {"pre-training 14": 1.5, "optimiser 13": 3}
-figure, axes = plt.subplots(figsize=(7.5, 4.2))
+figure, axes = plt.subplots(figsize=(7.5, 5.2))
 for y, (colour, title, names) in ROWS.items():
     axes.text(-0.45, y + 0.42, title)
     for i, name in enumerate(names):
@@ -674,7 +682,7 @@ for start, end in (
     ((0, 1.32), (0, 1.75)),  # … and to the next batch
 ):
     arrow(axes, start, end, plots.VERMILION)
-axes.set(xlim=(-0.5, 5.5), ylim=(-0.4, 3.6))
+axes.set(xlim=(-0.5, 5.5), ylim=(-1.4, 3.6))
 axes.axis("off")
 plt.show()
 
@@ -705,6 +713,11 @@ hours in all. If you have an afternoon: [08](08_attention.ipynb), [10](10_encode
 | | [17 · NumPy to CuPy](17_numpy_to_cupy.ipynb) | port a kernel |
 | | [18 · Real weights](18_real_weights.ipynb) | rename the tensors |
 | | [19 · Applications](19_applications.ipynb) | measure a search |
+| **the whole** | [20 · Your BERT](20_your_bert.ipynb) | all of it, from the pieces that you wrote |
+| | [21 · Where BERT comes from](21_where_bert_comes_from.ipynb) | perplexity; word vectors; a step of an LSTM |
+| | [22 · What mattered](22_what_mattered.ipynb) | a difference, its interval, its test |
+| | [23 · After BERT](23_after_bert.ipynb) | what RoBERTa, ALBERT, XLNet and DeBERTa changed |
+| | [24 · Distillation](24_distillation.ipynb) | learn from a teacher |
 
 In the exercises you write a function; `check` says what is wrong with it, and recognises mistakes that many make.
 

@@ -756,6 +756,13 @@ Everything from the loss down to layer 1 is right, everything below is wrong. **
 just below the last thing that is right**: what layer 1 hands down to layer 0. (The word embeddings, last in the picture, get part of their
 gradient at the top, as the decoder; so their error is smaller.)
 
+### BERT on one page
+
+Every step of pre-training, from the text to the loss, stands on this page: its equation, the shape of what it gives, what its cache
+keeps, and the gradient that comes back. ([Open it alone](../docs/images/poster.svg) to read it, or to print it.)
+
+![BERT on one page: the forward pass from the text to the loss, and the backward pass beside it](../docs/images/poster.svg)
+
 ## 7. How do 110M and 340M parameters add up, matrix by matrix?
 
 A layer, with $F = 4H$:
