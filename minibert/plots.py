@@ -157,7 +157,7 @@ def description(figure: Figure) -> str:
 
 
 def _panel(axes: Axes) -> str:
-    """A panel in words: title, axes, legend; without the last two, what is written at its ticks or into it."""
+    """A panel in words: title, axes, legend; without the last two, what is written at its ticks or in it."""
     title = next((title for where in ("left", "center", "right") if (title := axes.get_title(where))), "")
     x, y = axes.get_xlabel(), axes.get_ylabel()
     between = f"{y} against {x}" if x and y else x or y

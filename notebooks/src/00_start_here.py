@@ -688,8 +688,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-Read them in order, or follow what you are curious about; each says what it builds on, and how long it takes: some eighteen
-hours in all. If you have an afternoon: [08](08_attention.ipynb), [10](10_encoder.ipynb), [12](12_pretraining_data.ipynb),
+Read them in order, or follow what you are curious about; each says what it builds on, and how long it takes: some thirty-five
+hours in all, if you do every exercise. If you have an afternoon: [08](08_attention.ipynb), [10](10_encoder.ipynb), [12](12_pretraining_data.ipynb),
 [15](15_fine_tuning.ipynb).
 
 | | | the exercise |
