@@ -43,6 +43,49 @@ rng = np.random.default_rng(6)
 
 # %% [markdown]
 r"""
+## What goes into BERT
+
+Two texts become one row of tokens, with `[CLS]` in front and `[SEP]` after each. Every token gets three vectors, one
+from each table. Their sum is what BERT reads:
+"""
+
+# %% tags=["figure"]
+PAIR = "[CLS] the dog sees the cat [SEP] it runs [SEP]".split()
+TYPES = [0] * 7 + [1] * 3  # 0 up to the first [SEP], 1 after it
+figure, axes = plt.subplots(figsize=(7.5, 3.0))
+for s, (token, kind) in enumerate(zip(PAIR, TYPES, strict=True)):
+    axes.text(s, 3.3, token, ha="center", va="center", fontsize=10)
+    for row, name, colour in (
+        (2, token, plots.SKY),
+        (1, f"{s}", plots.ORANGE),
+        (0, "AB"[kind], plots.GREEN if kind == 0 else plots.PURPLE),
+    ):
+        frame = {"facecolor": colour, "edgecolor": "none", "alpha": 0.35}
+        axes.add_patch(plt.Rectangle((s - 0.46, row + 0.2), 0.92, 0.6, **frame))
+        axes.text(s, row + 0.5, rf"$E_{{\mathrm{{{name.strip('[]')}}}}}$", ha="center", va="center")
+    for row in (1, 2):
+        axes.text(s, row, "+", ha="center", va="center", fontsize=10, color=plots.GREY)
+for row, name in (
+    (3.3, "input"),
+    (2.5, "token\n(V, H)"),
+    (1.5, "position\n(512, H)"),
+    (0.5, "type\n(2, H)"),
+):
+    axes.text(-0.7, row, name, ha="right", va="center", color=plots.GREY)
+axes.set(xlim=(-2.2, 9.6), ylim=(0.1, 3.6))
+axes.axis("off")
+figure.set_label(
+    "A pair of texts as ten tokens. Under each token stand the vectors of three tables, which are added: "
+    "its token, its position from 0 to 9, and its type, A for the first text and B for the second."
+)
+plt.show()
+
+# %% [markdown]
+r"""
+Each box is one vector of `H` numbers. The figure is that of the BERT paper (figure 2 of
+[Devlin and others, 2019](https://arxiv.org/abs/1810.04805)) with our sentence. The first row depends on the word alone, the second on its place
+alone, and the third only on which text it is in. We begin with the first table; the others work in the same way.
+
 ## 1. A look-up, and the product that it stands for
 
 The table, `weight`, has a row of `H` numbers for every token of the vocabulary. A token's **id** is the number of its

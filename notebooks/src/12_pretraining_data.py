@@ -288,6 +288,45 @@ Of the chosen tokens, 80 % are replaced by [MASK], 10 % are left **as they are**
 vocabulary. All of them are predicted. Two arrays come out: what the model sees, and `labels`, the true tokens at
 chosen places and −100 everywhere else.
 
+Follow one sentence. Here it is with every fate that its chosen tokens can have; the chosen places are the same in each row:
+"""
+
+# %% tags=["figure"]
+SENTENCE = "the boat was leaking so we pulled it ashore .".split()
+CHOSEN, RANDOM = {3: "leaking", 6: "pulled"}, {3: "oven", 6: "green"}
+FATES = {  # what the model sees at a chosen place: how often, and in which colour
+    "[MASK]\n80 %": (lambda s: "[MASK]", plots.BLUE),
+    "as it was\n10 %": (lambda s: CHOSEN[s], plots.GREEN),
+    "random\n10 %": (lambda s: RANDOM[s], plots.VERMILION),
+}
+figure, axes = plt.subplots(figsize=(7.5, 2.7))
+for row, (name, (becomes, colour)) in enumerate(FATES.items()):
+    axes.text(-0.8, -row, name, ha="right", va="center", color=colour, fontsize=9.5)
+    for s, word in enumerate(SENTENCE):
+        style = {"color": colour, "weight": "bold"} if s in CHOSEN else {"color": plots.GREY}
+        seen = becomes(s) if s in CHOSEN else word
+        axes.text(s, -row, seen, ha="center", va="center", fontsize=9.5, **style)
+for row, label in ((1, "sentence"), (-3, "labels")):
+    axes.text(-0.8, row, label, ha="right", va="center", fontsize=9.5)
+for s, word in enumerate(SENTENCE):
+    axes.text(s, 1, word, ha="center", va="center", fontsize=9.5)
+    label = {"s": word, "weight": "bold"} if s in CHOSEN else {"s": "−100", "color": "#999999"}
+    axes.text(s, -3, ha="center", va="center", fontsize=9.5, **label)
+for line in (0.5, -2.5):
+    axes.axhline(line, color="#cccccc", linewidth=0.8)
+axes.set(xlim=(-2.2, 9.5), ylim=(-3.5, 1.5))
+axes.axis("off")
+figure.set_label(
+    "One sentence of ten words of which two were chosen, leaking and pulled. The model sees [MASK] in 80 % of "
+    "cases, the word itself in 10 %, a random word in 10 %. The labels are the two words, and −100 elsewhere."
+)
+plt.show()
+
+# %% [markdown]
+r"""
+Every chosen token draws its fate by itself, so one sentence usually mixes them. The labels do not depend on the fate: even where nothing
+was changed, the model has to predict the token.
+
 ## 6. Your turn: masking
 
 So that the result can be checked, all randomness is passed in: `fate` is uniform in $[0, 1)$ for each position, `anything` a random token
