@@ -182,6 +182,65 @@ assert np.allclose(y, of_library[:, 0], rtol=0, atol=1e-15)
 
 # %% [markdown]
 r"""
+### The shapes
+
+All of attention is two matrix products with a softmax between them. Here they are for one sequence, drawn to scale for S = 6 and D = 3:
+"""
+
+# %% tags=["figure"]
+SIDE = {"S": 6, "D": 3}
+DATA, CHOICE = "#cfe3f1", "#f8e0b0"
+figure, axes = plt.subplots(figsize=(7.5, 2.6))
+at = 0.0
+for term in (
+    ("q", "S", "D", DATA),
+    "·",
+    ("kᵀ", "D", "S", DATA),
+    "→",
+    ("p", "S", "S", CHOICE),
+    "·",
+    ("v", "S", "D", DATA),
+    "=",
+    ("y", "S", "D", DATA),
+):
+    if isinstance(term, str):
+        middle = at + (1.6 if term == "→" else 1.2)
+        axes.text(middle, 0, term, ha="center", va="center", fontsize=15)
+        if term == "→":
+            axes.text(middle, 1.0, "/ √D\n+ bias", ha="center", va="bottom", fontsize=9)
+            axes.text(middle, -1.0, "softmax\nof rows", ha="center", va="top", fontsize=9)
+            at += 0.9
+        at += 2.0
+        continue
+    name, rows, columns, colour = term
+    height, width = SIDE[rows], SIDE[columns]
+    at += 0.4
+    axes.add_patch(plt.Rectangle((at, -height / 2), width, height, facecolor=colour, ec="black"))
+    if name == "kᵀ":  # a key is a column
+        axes.vlines(at + np.arange(1, width), -height / 2, height / 2, color="white", linewidth=1)
+    else:
+        axes.hlines(np.arange(1, height) - height / 2, at, at + width, color="white", linewidth=1)
+    if name in "qpy":  # row 1, which one query fills
+        row = plt.Rectangle((at, height / 2 - 2), width, 1, facecolor=plots.VERMILION, alpha=0.35)
+        axes.add_patch(row)
+    axes.text(at + width / 2, -0.5, name, ha="center", va="center", fontsize=13)
+    axes.text(at - 0.1, 0, rows, ha="right", va="center", fontsize=9, color=plots.GREY)
+    axes.text(at + width / 2, height / 2 + 0.1, columns, ha="center", va="bottom", fontsize=9)
+    axes.texts[-1].set_color(plots.GREY)
+    at += width
+axes.set(xlim=(-0.5, at + 0.5), ylim=(-3.4, 3.9), aspect="equal")
+axes.axis("off")
+figure.set_label(
+    "Attention as matrices: q (S, D) times k transposed (D, S) gives scores (S, S); divided by the root of D, with "
+    "the bias added and softmax applied to each row they are p (S, S); p times v (S, D) is y (S, D)."
+)
+plt.show()
+
+# %% [markdown]
+r"""
+Follow the vermilion row: one query meets all keys, so it fills one row of p, and this row mixes the rows of v into one row of y. The length
+of the text appears twice in the shape of p. That is what section 9 is about.
+
 ### It does not know the order
 
 Nothing in the formula asks where a token stands. Shuffle the tokens, and the results are the same, shuffled. To
