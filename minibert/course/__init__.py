@@ -3,7 +3,7 @@
 from minibert.course import exercises  # noqa: F401  (enters them in the table)
 from minibert.course.exercise import EXERCISES
 from minibert.course.judge import both, check
-from minibert.course.logs import read_log, write_log
+from minibert.course.logs import read_log, read_results, write_log
 from minibert.course.mine import Mine, keep, kept
 from minibert.course.result import Result
 
@@ -16,5 +16,6 @@ __all__ = [
     "keep",
     "kept",
     "read_log",
+    "read_results",
     "write_log",
 ]

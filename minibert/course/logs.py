@@ -9,6 +9,7 @@ from minibert.errors import UserError
 from minibert.files import read_text, write_text
 
 FOLDERS = (Path("logs"), Path("../logs"))  # as notebooks see them, and exercises
+RESULTS = (Path("../benchmarks/results"), Path("../../benchmarks/results"))
 
 
 def read_log(name: str) -> list[dict[str, Any]]:
@@ -20,6 +21,19 @@ def read_log(name: str) -> list[dict[str, Any]]:
         if (folder / name).exists():
             return [json.loads(line) for line in read_text(folder / name, "log").splitlines()]
     raise UserError(f"{name}: not in logs/ or ../logs/; run this in the folder of a notebook of the course")
+
+
+def read_results(name: str) -> dict[str, Any]:
+    """What the long measurements found: ``benchmarks/results/NAME.json``, wherever the notebook is that asks.
+
+    Raises UserError if there is no such file, as where only the package is installed.
+    """
+    for folder in RESULTS:
+        if (path := folder / f"{name}.json").exists():
+            return json.loads(read_text(path, "results"))
+    raise UserError(
+        f"{name}: not in benchmarks/results; clone the repository, and run this in its folder notebooks"
+    )
 
 
 def write_log(name: str, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

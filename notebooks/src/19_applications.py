@@ -31,7 +31,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import check, ops, plots
-from minibert.course import read_log, write_log
+from minibert.course import read_log, read_results, write_log
 from minibert.data.tasks import RECIPES, documentation
 from minibert.errors import UserError
 from minibert.gradcheck import check as compare_with_numeric
@@ -912,6 +912,36 @@ plt.show()
 
 # %% [markdown]
 r"""
+## 12. The same search with a real encoder
+
+All of this was done with `mini`, which had 5 million parameters and few pairs to learn from. With all-MiniLM-L6-v2, which was trained for search, minibert searches SQuAD's paragraphs by
+its questions. The commands are `minibert search index` and `minibert search evaluate`; the figures are those of the
+[repository's report](../benchmarks/results/finetuning.md):
+"""
+
+# %%
+found = read_results("finetuning")
+for name, run, part in (
+    ("as it is", "search-untouched", "brute_force"),
+    ("fine-tuned on SQuAD", "search-tuned", "brute_force"),
+    ("… fewer questions", "search-reranked", "brute_force"),
+    ("… re-ranked", "search-reranked", "reranked"),
+):
+    search = found[run]["figures"]["search"]
+    recalls = "  ".join(f"recall@{k} {search[part][f'recall@{k}']:.3f}" for k in (1, 10))
+    print(
+        f"{name:<20} {search['queries']:5,} questions, {search['passages']:,} passages   {recalls}"
+    )
+
+# %% [markdown]
+r"""
+The right paragraph is among the first ten of 2,067 for nine questions out of ten, with no training of our own. Fine-tuning raises recall@1 by a point and a half and does nothing for recall@10. The cross-encoder, which lowered
+recall@1 in section 9, now raises it from 0.648 to 0.664. By the rule of section 10 that is no proof: 500 questions have a standard
+error of two points.
+
+These questions were written by people who had the paragraph before their eyes, so they share many words with it. The numbers above say
+what a good encoder does on its own. They do not say that it beats tf-idf here; nobody has measured that in this report.
+
 ## Recap
 
 - Pooling makes one vector of a text; the mask belongs to it. Cosines of unit vectors are one matrix product.

@@ -25,8 +25,6 @@ deviation and quantiles are all the statistics that you need. **Time:** 90 minut
 
 # %%
 import functools
-import json
-from pathlib import Path
 from pydoc_data.topics import topics
 
 import matplotlib.pyplot as plt
@@ -34,6 +32,7 @@ import numpy as np
 from scipy import stats
 
 from minibert import BertConfig, BertForMaskedLM, BertTokenizer, check, plots
+from minibert.course import read_results
 from minibert.data.masking import mask_tokens
 from minibert.data.prose import prose_sentences
 from minibert.train import AdamW
@@ -633,15 +632,7 @@ are in a file of the repository, which we read here.
 """
 
 # %%
-RESULTS = "benchmarks/results/ablations.json"
-PLACES = [Path(up) / RESULTS for up in ("..", "../..", ".")]  # from notebooks, from exercises
-found_at = next((path for path in PLACES if path.exists()), None)
-if found_at is None:
-    raise FileNotFoundError(
-        f"{RESULTS} belongs to the repository, and is not installed with the package: "
-        "clone the repository, and run this notebook in its folder notebooks"
-    )
-committed = json.loads(found_at.read_text(encoding="utf-8"))
+committed = read_results("ablations")
 
 ablations = {}  # group → arm → a record for each seed, in order
 for group in ("objective", "masking", "rate", "size"):

@@ -1,6 +1,6 @@
 import pytest
 
-from minibert.course import read_log, write_log
+from minibert.course import read_log, read_results, write_log
 from minibert.errors import UserError
 
 
@@ -34,3 +34,14 @@ def test_a_log_is_written_where_it_is_read_and_only_whole(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path.parent)
     with pytest.raises(UserError, match=r"^run[.]jsonl: no folder logs/"):
         write_log("run.jsonl", broken())
+
+
+def test_results_are_found_from_both_folders_of_notebooks(tmp_path, monkeypatch):
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "benchmarks" / "results" / "speed.json").write_text('{"step": 1}', encoding="utf-8")
+    (tmp_path / "notebooks" / "exercises").mkdir(parents=True)
+    for folder in (tmp_path / "notebooks", tmp_path / "notebooks" / "exercises"):
+        monkeypatch.chdir(folder)
+        assert read_results("speed") == {"step": 1}
+    with pytest.raises(UserError, match=r"^sped: not in benchmarks/results"):
+        read_results("sped")
