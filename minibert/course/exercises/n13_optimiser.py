@@ -450,7 +450,7 @@ def _quiet_trials(draw: Draws) -> list[Trial]:
                 QUIET["weight_decay"],
             )
         after = {"value": value, "mean": mean, "variance": variance}
-        trials.append(Trial(arrays | {"steps": steps} | QUIET, f"{steps} steps", after))
+        trials.append(Trial(arrays | {"steps": steps} | QUIET, f"steps = {steps}", after))
     return trials
 
 
