@@ -11,7 +11,7 @@ broadcasting · write a numeric gradient · choose its step and its tolerance fo
 tests that cannot.
 
 **Before this:** [00 · Start here](00_start_here.ipynb); derivatives as in school, and NumPy.
-**Time:** 60 minutes; it runs in seconds.
+**Time:** 75 minutes with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -325,18 +325,32 @@ already in `dout`, and whoever divides again divides twice.
 
 NumPy lines up the two shapes at their **ends**, and copies in two cases:
 
-| shape of $x$ | into | what NumPy does | the gradient |
-|---|---|---|---|
-| `(5,)` | `(3, 4, 5)` | puts axes in front | sums over them; they vanish |
-| `(3, 1, 5)` | `(3, 4, 5)` | stretches an axis of size 1 | sums over it; it stays, with size 1 |
-| `(4, 1)` | `(3, 4, 5)` | both | both |
+| shape of $x$ | into | what NumPy does |
+|---|---|---|
+| `(5,)` | `(3, 4, 5)` | puts axes in front |
+| `(3, 1, 5)` | `(3, 4, 5)` | stretches an axis of size 1 |
+| `(4, 1)` | `(3, 4, 5)` | both |
 
 ## 5. Your turn: take a broadcast back
 
-$dx$ has the shape of $x$, always. That is half of the solution.
+@exercise 01.unbroadcast
+
+The bias was one row of this table. Write the gradient for all of them: given the gradient of the broadcast array and the shape that $x$ had,
+what is the gradient of $x$? $dx$ has the shape of $x$, always. That is half of the solution.
 
 `check` says how far each result is from the library's and from a numeric gradient (section 6): its worst number, and all
 of it relative to its size (section 8). If something is wrong, it names the mistake or gives a hint.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Each number of $x$ was copied, and its gradient is the sum over its copies:
+
+- **Axes put in front** hold copies of all of $x$. Sum over them; they vanish, since $x$ did not have them.
+- **A stretched axis** holds copies of one entry. Sum over it with `keepdims=True`; it stays, with size 1, since $x$ had it.
+
+Counted from the end, the axes of both shapes correspond. So there are `dout.ndim - len(shape)` axes in front, and once they are gone,
+axis $i$ of what is left is axis $i$ of $x$.
 """
 
 
@@ -464,7 +478,10 @@ than eight, in float32 never more than five, and at $h = 10^{-5}$ two, for there
 
 ## 7. Your turn: a numeric gradient
 
-Now for an array: move one number, leave the others.
+@exercise 01.numeric_grad
+
+Now for an array: `f` gets all of `x` and returns one number. Find the derivative with respect to each number of `x`, with a step of
+`h` to both sides. Move one number at a time and leave the others as they are.
 """
 
 

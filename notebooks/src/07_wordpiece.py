@@ -10,7 +10,7 @@ begin here.
 [UNK] · learn a vocabulary from text, merge by merge · see what its size costs. You write three of these functions yourself.
 
 **Before this:** plain Python; [06 · Embeddings](06_embeddings.ipynb) for what a token's number is used for.
-**Time:** 60 minutes; it runs in seconds.
+**Time:** 80 minutes with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -149,7 +149,9 @@ for text in ("US and us", "Polish or polish?", "résumé, resume"):
 r"""
 ## 3. Your turn: normalise
 
-Write steps 3, 4 and 5. `ASCII_PUNCTUATION` is the set of signs above, and all other punctuation of ASCII.
+@exercise 07.normalise
+
+Write steps 3, 4 and 5: from a text to the list of its words. `ASCII_PUNCTUATION` is the set of signs above, and all other punctuation of ASCII.
 """
 
 
@@ -223,7 +225,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Fourteen look-ups, three of them found. For most words the first is the last.
+Fourteen look-ups, three of them found. Most words are matched in one piece.
 
 **Why have ##?** For two reasons. It makes cutting reversible: `un able` is two words, `un ##able` one. And the ending in
 "unaffable" means something else than the word "able". They are different tokens, so they have different ids and different
@@ -239,7 +241,9 @@ for piece in ("able", "##able", "form", "##form"):
 r"""
 ## 5. Your turn: cut a word
 
-Greedy, from the left, ## on all pieces but the first. If you come to a place where no piece fits, not even of one
+@exercise 07.wordpiece
+
+Cut a word into pieces of the vocabulary: greedy, from the left, ## on all pieces but the first. If you come to a place where no piece fits, not even of one
 character, the answer for the *whole word* is `["[UNK]"]`. Why it is so harsh is the next section's business.
 """
 
@@ -340,7 +344,9 @@ so do we.)
 
 ## 8. Your turn: one merge
 
-`words` is a dictionary like the one above. Return the pair and the new dictionary. Of equally frequent pairs take the first in
+@exercise 07.merge_once
+
+`words` is a dictionary like the one above. Find the pair that is merged next, and return it with the new dictionary. Of equally frequent pairs take the first in
 alphabetical order (as Python sorts tuples), so that the result does not depend on the order of the texts.
 `pair_counts(words)` and `replace_pair(tokens, pair, token)` are given. What is the new token called?
 """

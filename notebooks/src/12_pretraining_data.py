@@ -6,12 +6,12 @@ BERT learned from plain text, without a single label written by a person. The la
 pieces of text together, hide some words, ask for them. The model is no better than this procedure, and its mistakes do
 not raise an error; they make a loss that looks fine.
 
-**You will** turn documents into sentence pairs · choose 15 % of the tokens and say of what that is 15 % · write the
+**You will** turn documents into sentence pairs · choose 15 % of the tokens, as whole words, and say of what that is 15 % · write the
 80/10/10 rule, and derive what it teaches · repair a loss whose mask does nothing · see why a model that looks both ways
 cannot be trained to predict the next word.
 
 **Before this:** [07 · WordPiece](07_wordpiece.ipynb), [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb).
-**Time:** 60 minutes; it runs in seconds.
+**Time:** 90 minutes with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -282,6 +282,46 @@ for name, word_starts in (("single pieces", everywhere), ("whole words", starts)
 
 # %% [markdown]
 r"""
+### Open: whole words
+
+@exercise 12.choose_words
+
+One instance of `S` subwords. `continues` says which of them continue a word, `order` has the numbers of its words in random order, and
+`wanted` is how many positions are to be predicted. Go through the words in that order, and choose each one that still fits as a whole. A word that
+is too long for what is left is skipped, so in the end there may be fewer positions than wanted, but never more. (To keep it short, there are no special tokens
+and no padding.)
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+The number of the word that a position belongs to rises by one wherever a word begins: that is a cumulative sum over
+`~continues`, less 1. From there a loop over `order` does it. The two ways of finishing the loop that suggest themselves are both wrong. Stopping at the first word that does not fit
+leaves room unused. Cutting that word leaves a half of it visible.
+
+Skipping has a price: long words are skipped more often than short ones, so that they are predicted less often.
+"""
+
+
+# %% tags=["solution"]
+def my_choose_words(continues, order, wanted):
+    """The chosen positions, whole words in this order: (S,) bool.
+
+    continues (S,) bool, False at 0; order (W,), a permutation of the W words; wanted, at most so many positions.
+    """
+    word = np.cumsum(~continues) - 1  # (S,): the number of each position's word
+    chosen = np.zeros(len(continues), dtype=bool)
+    for number in order:
+        pieces = word == number
+        if chosen.sum() + pieces.sum() <= wanted:
+            chosen |= pieces
+    return chosen
+
+
+# %%
+check("12.choose_words", my_choose_words)
+
+# %% [markdown]
+r"""
 ## 5. What becomes of a chosen token
 
 Of the chosen tokens, 80 % are replaced by [MASK], 10 % are left **as they are**, and 10 % are replaced by a random token of the
@@ -329,8 +369,11 @@ was changed, the model has to predict the token.
 
 ## 6. Your turn: masking
 
+@exercise 12.mask_tokens
+
 So that the result can be checked, all randomness is passed in: `fate` is uniform in $[0, 1)$ for each position, `anything` a random token
-for each. `fate` below 0.8 means [MASK], below 0.9 "as it is", else `anything`.
+for each. At a chosen position, `fate` below 0.8 means [MASK], from there to 0.9 "as it is", and from 0.9 on `anything`. Return what the model sees and
+the labels.
 """
 
 
@@ -488,7 +531,9 @@ It saves work, too. The library gathers the chosen positions *before* it scores 
 
 ## 9. Your turn: find the bug
 
-This loss runs without complaint.
+@exercise 12.masked_loss
+
+The loss is to be the mean of $-\log p$ over the positions that have a label. This one runs without complaint, and is wrong.
 """
 
 
@@ -511,8 +556,15 @@ print(f"another answer at an ignored place {masked_loss_with_a_bug(logits, label
 
 # %% [markdown]
 r"""
-The second number should equal the first. Repair it: the mean of $-\log p$ over the positions that have a label, whatever sequence
+The second number should equal the first. Find out why it does not, and repair the loss. All labelled positions count alike, whatever sequence
 they are in.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+`nll.mean()` is taken first, over all positions, the ignored ones included. What is left is one number. Times the mask and divided by
+the mask's sum, it is that number again: the mask does nothing. A mean that has been taken does not come apart again, so multiply
+by the mask *before* anything is summed, and divide by the number of labels.
 """
 
 

@@ -8,10 +8,11 @@ them was left out.
 
 **You will** see why one step size cannot serve all parameters · unroll Adam's two running means · say what the missing
 bias correction does, and when warm-up hides it · tell weight decay from L2 regularisation · write the schedule,
-the clipping and the whole step yourself, and hold the last against a step of PyTorch.
+the clipping and the whole step yourself, and hold the last against a step of PyTorch · find out what twenty steps
+without a gradient do, without taking them.
 
 **Before this:** [01 · Gradients](01_gradients.ipynb).
-**Time:** 60 minutes; it runs in seconds.
+**Time:** 100 minutes with the exercises; it runs in seconds.
 
 | symbol | in this notebook | BERT's value |
 |---|---|---|
@@ -341,9 +342,9 @@ print(f"what is left of a weight without gradient: {np.prod(1 - 0.01 * rates):.2
 r"""
 For a matrix entry, which begins near 0, a pull towards 0 says "stay small unless needed". For γ, which begins at **1**, it
 says "silence this feature" (0.61 of it would be left), and no reason speaks for that. Nor is overfitting a reason: a
-bias or a γ is one number a feature, and cannot memorise.
+bias or a γ is one number per feature, and cannot memorise.
 
-A pull that serves no purpose still costs accuracy. Four biases shall learn the mean of noisy data, $L = \frac12
+A pull that serves no purpose still costs accuracy. Four biases are to learn the mean of noisy data, $L = \frac12
 (b - y)^2$ with $y$ around 1, 5, 10 and 20:
 """
 
@@ -388,13 +389,10 @@ Fewer than one number in five hundred: whether you decay them will rarely show i
 ## 6. Warm-up, then decay
 
 At the start gradients are large and contradictory and $v$ has seen little: steps should be short. At the end the weights
-should settle: short again. In between, as long as is safe. BERT's schedule is two straight lines:
+should settle: short again. In between, as long as is safe. BERT's schedule is two straight lines. The first rises from 0
+at step 0 towards $\eta_{\max}$ at step $w$. The second falls to 0 at step $T$, and it takes over at step $w$.
 
-$$
-\eta_t = \begin{cases} \eta_{\max} \cdot t / w & t < w , \\ \eta_{\max} \cdot (1 - t / T) & t \ge w . \end{cases}
-$$
-
-The falling line starts at step **0**, not at the end of the warm-up: at $t = w$ the rate leaps down. With $w/T = 1\,\%$
+The falling line starts from $\eta_{\max}$ at step **0**, as if there had been no warm-up. So at $t = w$ the rate leaps down. With $w/T = 1\,\%$
 nobody sees it; with 10 % it does show. Most other code starts the falling line at the peak; here that is the
 option `triangle`.
 """
@@ -422,7 +420,19 @@ Steps count from 0, so the very first has rate 0: it fills $m$ and $v$ and moves
 
 ## 7. Your turn: the schedule
 
-The original's. `step` runs from 0 to `steps` − 1.
+@exercise 13.learning_rate
+
+Write the original's schedule. `step` is $t$ and runs from 0 to `steps` − 1; `steps` is $T$, `warmup` is $w$, and `peak` is
+$\eta_{\max}$. Step $w$ itself already belongs to the falling line.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+A line through 0 at step 0 and $\eta_{\max}$ at step $w$, and one through $\eta_{\max}$ at step 0 and 0 at step $T$:
+
+$$
+\eta_t = \begin{cases} \eta_{\max} \cdot t / w & t < w , \\ \eta_{\max} \cdot (1 - t / T) & t \ge w . \end{cases}
+$$
 """
 
 
@@ -453,14 +463,9 @@ r"""
 ## 8. Clipping
 
 Now and then a batch has a gradient a hundred times longer than usual. Take all gradients of the model as one
-vector $g$, and if it is longer than $c$, scale it to length $c$. BERT has $c = 1$:
+vector $g$. If it is longer than $c$, scale it to length $c$; if not, leave it alone. BERT has $c = 1$.
 
-$$
-g \leftarrow g \cdot \frac{c}{\max(\lVert g \rVert, c)}, \qquad
-\lVert g \rVert = \sqrt{\textstyle\sum g_i^2} \;\; \text{over all parameters together.}
-$$
-
-The direction stays. (Cutting off each number at ±c would turn it.) But was not Adam indifferent to the gradient's
+The direction stays the same. (Cutting off each number at ±c would turn it.) But was not Adam indifferent to the gradient's
 size? Only to a *constant* factor. One outlier enters $v$, squared, and $v$ remembers it for a thousand steps. Here a gradient of
 about 1 has one spike of 100, at step 1000:
 """
@@ -507,7 +512,20 @@ length, as if somebody had turned down the learning rate. Clipped, there is hard
 
 ## 9. Your turn: clipping
 
-A model with two parameters. Return both gradients, clipped together.
+@exercise 13.clip_gradients
+
+A model has two parameters, a `weight` and a `bias`. Return both gradients, clipped together to the length `clip_norm`.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+The squares of all numbers add up to the square of the length. One factor then serves both branches: where $g$ is
+shorter than $c$, it is 1.
+
+$$
+g \leftarrow g \cdot \frac{c}{\max(\lVert g \rVert, c)}, \qquad
+\lVert g \rVert = \sqrt{\textstyle\sum g_i^2} \;\; \text{over all parameters together.}
+$$
 """
 
 
@@ -526,8 +544,10 @@ check("13.clip_gradients", my_clip_gradients)
 r"""
 ## 10. Your turn: one whole step
 
-Everything of sections 2, 4 and 5, as BERT does it: both means, the direction (without correction, so `step` goes
-unused), the decay beside it. `check` holds it against the library, and against a step that PyTorch's AdamW took.
+@exercise 13.adamw_step
+
+Put the pieces together as BERT does: both means, the direction, the decay beside it. There is no bias correction, so `step` goes
+unused. `check` compares the result with the library's, and with a step that PyTorch's AdamW took.
 """
 
 
@@ -555,6 +575,54 @@ handful of operations; and where the gradient norm is not finite it changes noth
 # %% tags=["answer"]
 source = inspect.getsource(adamw_update)
 print(source[source.index("    xp = ") :])
+
+# %% [markdown]
+r"""
+### Open: a row that waits
+
+@exercise 13.catch_up
+
+A rare word's row of the embedding table may get no gradient for many steps. (Take a model without the tied decoder.) Taking Adam's
+step on a table of 30,000 rows each time, to serve the few that occur, is a waste. A *lazy* optimiser leaves a row alone until
+its word comes again, and then makes up for the steps that it has missed, all at once.
+
+Write this catching up. The row has had a gradient of 0 for `steps` steps in a row, at a constant learning rate and with
+$\varepsilon = 0$. Return its value and its two means as BERT's Adam would have left them. A loop of single steps would pass, but it is
+what we want to avoid: `steps` may appear in powers only.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+With $g = 0$ a step multiplies $m$ by $\beta_1$ and $v$ by $\beta_2$. So the direction $u = m / \sqrt v$ is multiplied by
+$r = \beta_1 / \sqrt{\beta_2}$, and the value takes the step
+
+$$
+p_j = p_{j-1} - \eta \left( r^j u + \lambda \, p_{j-1} \right) = d \, p_{j-1} - \eta \, r^j u , \qquad d = 1 - \eta \lambda .
+$$
+
+Put this into itself $k$ times. The move of step $j$ is decayed by the $k - j$ steps after it:
+
+$$
+p_k = d^k p_0 - \eta \, u \sum_{j=1}^{k} d^{\,k-j} \, r^j = d^k p_0 - \eta \, u \; r \, \frac{d^k - r^k}{d - r} .
+$$
+
+The last step is the geometric series in $r / d$, times $d^k$. (If $d = r$, the sum is $k \, r^k$.) With BERT's numbers $r = 0.9005$: the
+row moves on by about nine times its last direction before it comes to rest. Nothing of that is negligible, which is why lazy optimisers
+that simply skip these steps train differently.
+"""
+
+
+# %% tags=["solution"]
+def my_catch_up(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
+    """The new value, mean and variance after so many steps with a gradient of 0 and ε = 0: all (N,)."""
+    d, r = 1 - lr * weight_decay, beta1 / np.sqrt(beta2)
+    moves = r * (d**steps - r**steps) / (d - r)  # r dᵏ⁻¹ + r² dᵏ⁻² + … + rᵏ
+    value = value * d**steps - lr * mean / np.sqrt(variance) * moves
+    return value, mean * beta1**steps, variance * beta2**steps
+
+
+# %%
+check("13.catch_up", my_catch_up)
 
 # %% [markdown]
 r"""

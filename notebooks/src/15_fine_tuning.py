@@ -6,11 +6,11 @@ Pre-training leaves an encoder that knows something about words in context, and 
 Fine-tuning puts one small layer on top and shows it some labelled examples. Here are the
 four layers that BERT's authors used, their gradients, and what is gained.
 
-**You will** write out four heads and their backwards · write one yourself · fine-tune in seconds, beside a floor that knows
+**You will** see four heads and their backward passes · write one of them, and one of a head that BERT does not have · fine-tune in seconds, next to a baseline that knows
 no English · look into [CLS] before and after · read runs from several seeds.
 
 **Before this:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), [11 · Heads and losses](11_heads_losses.ipynb) (the pooler, NSP).
-**Time:** 50 minutes; it runs in seconds.
+**Time:** 90 minutes with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -45,7 +45,7 @@ from minibert import (
 )
 from minibert.bert.encoder import BertPooler
 from minibert.course import read_log, read_results, write_log
-from minibert.course.exercises.n15_fine_tuning import classification_head
+from minibert.course.exercises.n15_fine_tuning import attention_pooling, classification_head
 from minibert.data.tasks import (
     RECIPES,
     FeatureStream,
@@ -202,12 +202,30 @@ u = W_p h_0 + b_p, \qquad p = \tanh u, \qquad z = W p + b, \qquad
 L = -\tfrac1N \log \operatorname{softmax}(z)_k .
 $$
 
-Backwards, one step a line ($dz$ means $\partial L / \partial z$). The first is from [03](03_softmax_cross_entropy.ipynb), the others are linear layers and
-$\tanh' u = 1 - \tanh^2 u$:
+The first step back is that of [03](03_softmax_cross_entropy.ipynb) ($dz$ means $\partial L / \partial z$):
+
+$$
+dz = \tfrac1N \left( \operatorname{softmax}(z) - e_k \right) .
+$$
+
+All the others are yours. You have met each of them before: two linear maps, a tanh, and the choice of one token.
+
+## 4. Your turn: the backward of a classification head
+
+@exercise 15.classifier_backward
+
+`dout` is $dz$ for all texts, `(B, K)`. Find the gradients of both matrices and both biases, and of `hidden`: all of it, `(B, S, H)`. This is the forward pass, without the loss:
+"""
+
+# %%
+print(inspect.getsource(classification_head))
+
+# %% [markdown] tags=["derivation"]
+r"""
+For one text, one step per line:
 
 $$
 \begin{aligned}
-dz &= \tfrac1N \left( \operatorname{softmax}(z) - e_k \right) \\
 dW &= dz \, p^\top, \qquad db = dz, \qquad dp = W^\top dz \\
 du &= dp \odot (1 - p^2) \\
 dW_p &= du \, h_0^\top, \qquad db_p = du \\
@@ -215,16 +233,8 @@ dh_0 &= W_p^\top du, \qquad dh_s = 0 \;\text{ for } s > 0 .
 \end{aligned}
 $$
 
-(In a batch $dW$, $db$, $dW_p$, $db_p$ are summed over the texts.) The last line is the one to remember: **all that a
-text's label can say enters the encoder at one token.**
-
-## 4. Your turn: the backward of a classification head
-
-`dout` is $dz$, `(B, K)`. The forward, without the loss:
+In a batch $dW$, $db$, $dW_p$ and $db_p$ are summed over the texts.
 """
-
-# %%
-print(inspect.getsource(classification_head))
 
 
 # %% tags=["solution"]
@@ -246,6 +256,8 @@ check("15.classifier_backward", my_classifier_backward)
 
 # %% [markdown] tags=["answer"]
 r"""
+The last line of the derivation is the one to remember: **all that a text's label can say enters the encoder at one token**, [CLS].
+
 In the library the two halves are in two places, since the pooler is part of the encoder. `_head_backward` also
 names the output that its derivative belongs to:
 """
@@ -253,6 +265,58 @@ names the output that its derivative belongs to:
 # %% tags=["answer"]
 print(inspect.getsource(BertForSequenceClassification._head_backward))
 print(inspect.getsource(BertPooler.backward))
+
+# %% [markdown]
+r"""
+### Open: a pooling that learns
+
+@exercise 15.attention_pooling_backward
+
+Why should [CLS] speak for the whole text? Another head lets every token speak, and learns whom to listen to: a vector `query` of `H` numbers gives each
+token a score, a softmax over the real tokens makes weights of the scores, and the text's vector is the weighted mean.
+"""
+
+# %%
+print(inspect.getsource(attention_pooling))
+
+# %% [markdown]
+r"""
+Find the gradients of `hidden` and of `query`. The cache has the weights $a$, which are 0 at padding. `check` compares with numeric gradients.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+For one text, $s_t = h_t \cdot q$, $a = \operatorname{softmax}(s)$ and $y = \sum_t a_t h_t$. Each $h_t$ is used twice: in its score and in the sum.
+
+$$
+\begin{aligned}
+da_t &= dy \cdot h_t , & dh_t &\mathrel{+}= a_t \, dy & &\text{(the sum)} \\
+ds_t &= a_t \Bigl( da_t - \sum_r a_r \, da_r \Bigr) & & & &\text{(softmax)} \\
+dq &= \sum_t ds_t \, h_t , & dh_t &\mathrel{+}= ds_t \, q & &\text{(the scores)}
+\end{aligned}
+$$
+
+All texts share $q$, so $dq$ also sums over the batch. At padding $a_t = 0$, so that $ds_t$ and $dh_t$ are 0 without any mask. Unlike with [CLS], a text's label now
+reaches the encoder at every token.
+"""
+
+
+# %% tags=["solution"]
+def my_attention_pooling_backward(dout, cache):
+    """Gradients of the pooling: dhidden (B, S, H), dquery (H,).
+
+    dout (B, H); cache = (hidden, query, weights): (B, S, H), (H,), and a (B, S), 0 at padding.
+    """
+    hidden, query, weights = cache
+    dweights = (hidden * dout[:, None]).sum(axis=-1)  # (B, S)
+    mean = (weights * dweights).sum(axis=1, keepdims=True)  # (B, 1)
+    dscores = weights * (dweights - mean)  # (B, S)
+    dhidden = weights[:, :, None] * dout[:, None] + dscores[:, :, None] * query
+    return dhidden, (dscores[:, :, None] * hidden).sum(axis=(0, 1))
+
+
+# %%
+check("15.attention_pooling_backward", my_attention_pooling_backward)
 
 # %% [markdown]
 r"""

@@ -10,7 +10,7 @@ is then **tested by changing something**, because pictures of a network convince
 layer · see a word part into two meanings · follow a gradient down to the words · measure how far attention tells what matters.
 
 **Before this:** [05 · LayerNorm](05_layer_norm.ipynb), [08 · Attention](08_attention.ipynb), [10 · The encoder](10_encoder.ipynb).
-**Time:** 60 minutes; it runs in seconds.
+**Time:** 70 minutes with the exercise; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -187,15 +187,21 @@ assert (width >= 1).all() and (width <= S).all()
 r"""
 ## 3. Your turn: find a positional head
 
+@exercise 16.offset_score
+
 A picture of one sentence is an anecdote. A head that looks at the token before must do so everywhere. Write its score: the mean weight
-that a query $i$ gives to the key at $i + \text{offset}$, over all pairs in which **both tokens exist and are real**:
+that a query $i$ gives to the key at $i + \text{offset}$, over all pairs of the batch in which **both tokens exist and are real**. `offset` −1 is the token
+before, +1 the one after. Every pair counts alike, so a long sentence counts more than a short one. The result has one number per head.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Let $m$ be 1 for real tokens and 0 for padding, and $o$ the offset. A pair counts if both of its tokens are real, so it has the weight
+$m_{b,i} \, m_{b,i+o}$; and $i$ runs over the queries for which $i + o$ is a position at all.
 
 $$
-\text{score}_a = \frac{\sum_{b, i} m_{b,i} \, m_{b,i+o} \; p_{b,a,i,i+o}}{\sum_{b, i} m_{b,i} \, m_{b,i+o}},
-\qquad m = 1 \text{ for real tokens, else } 0 .
+\text{score}_a = \frac{\sum_{b, i} m_{b,i} \, m_{b,i+o} \; p_{b,a,i,i+o}}{\sum_{b, i} m_{b,i} \, m_{b,i+o}}
 $$
-
-`offset` −1 is the token before, +1 the one behind.
 """
 
 

@@ -9,7 +9,7 @@ The same files that ran on NumPy train on a GPU, since CuPy offers NumPy's funct
 kernel line by line and port it to NumPy · lose numbers in 16 bits, and save them · know what a captured step repeats.
 
 **Before this:** [05 · LayerNorm](05_layer_norm.ipynb), [13 · The optimiser](13_optimiser.ipynb). No CUDA.
-**Time:** 75 minutes; it runs in seconds.
+**Time:** 100 minutes with the exercises; it runs in seconds.
 
 > **Honesty first.** Nobody has run minibert on a GPU yet: **no number below is its speed on one**. Cells that need a GPU say
 > what they skip.
@@ -492,8 +492,10 @@ plt.show()
 r"""
 ## 5. Your turn: the butterfly, then the kernel
 
-What all threads do at once is one line of NumPy: an array has a number for each thread. Return what they hold after every
-round.
+@exercise 17.sum_row
+
+Play all threads at once: an array has a number for each thread, and what they do in one round is one line of NumPy. Return what the threads hold
+after every round.
 """
 
 
@@ -517,7 +519,11 @@ check("17.sum_row", my_sum_row)
 
 # %% [markdown]
 r"""
-Now the kernel. `registers` is an array `(threads, pack)`; `butterfly(values)`, given, returns every thread's copy of the sum.
+@exercise 17.layer_norm_row
+
+Now the kernel: LayerNorm of one row of `H` numbers, as the threads compute it. `registers` is an array `(threads, pack)`, and thread $t$ has the
+`pack` columns from $t \cdot$ `pack` on. `H` may be smaller than `threads · pack`; registers beyond the row hold 0 at the end. `butterfly(values)` is
+given: from one number per thread it makes every thread's copy of their sum.
 """
 
 

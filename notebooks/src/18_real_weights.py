@@ -9,7 +9,7 @@ A model is only worth something with the numbers that somebody trained. Loading 
 report · compare a real model with the reference, layer by layer · plant mistakes and find them by their curve.
 
 **Before this:** [10 · The encoder](10_encoder.ipynb), [11 · Heads and losses](11_heads_losses.ipynb).
-**Time:** 60 minutes; it runs in seconds.
+**Time:** 75 minutes with the exercise; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -191,14 +191,27 @@ The original checkpoints (TensorFlow, 2018) call the same things differently, an
 | `cls/seq_relationship/output_weights` | `cls.seq_relationship.weight` | the same |
 
 And one thing that is no name: TensorFlow's dense layer computes $x K$, with a kernel $K$ of (inputs, outputs). Ours computes $x
-W^{\mathsf T}$, with $W$ of (outputs, inputs). So
-
-$$ x K = x W^{\mathsf T} \quad\Rightarrow\quad W = K^{\mathsf T} . $$
-
-Kernels must be transposed. Not everything with two axes is a kernel: look-up tables have rows by id on both sides, and
+W^{\mathsf T}$, with $W$ of (outputs, inputs). Not everything with two axes is a kernel: look-up tables have rows by id on both sides, and
 `output_weights` is stored as (2, `H`).
 
 ## 4. Your turn: the rename map
+
+@exercise 18.rename
+
+Write one function for both kinds of old names. It gets one name and returns today's name, and whether the numbers must be transposed. Each name is
+translated by itself, without a look at the array.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Both sides are to compute the same:
+
+$$ x K = x W^{\mathsf T} \quad\Rightarrow\quad W = K^{\mathsf T} . $$
+
+So kernels must be transposed, and only they. The early PyTorch files have been turned already: their matrices end in `weight`, not in `kernel`.
+
+For the names, replace what is the same everywhere (`/` by `.`, `layer_3` by `layer.3`), then the ending. The tables have no ending at all, so theirs is
+added.
 """
 
 
@@ -244,7 +257,7 @@ r"""
 
 ## 5. What a loader reports
 
-Files of real people hold a head too many or lack one, come without `bert.` in their names, or are broken. Here are nine variants of `mini`:
+Real checkpoints often have an extra head, or lack one; they come without `bert.` in their names, or are broken. Here are nine variants of `mini`:
 """
 
 # %%

@@ -10,7 +10,7 @@ attentive. Here is a search made of both, beside what needs no network: counting
 of a dual encoder · search exactly and approximately · re-rank · decide when to count words instead.
 
 **Before this:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), [15 · Fine-tuning](15_fine_tuning.ipynb).
-**Time:** 60 minutes; it runs in under 20 seconds, over a third of them to read the documentation installed with Python.
+**Time:** 65 minutes with the exercise; it runs in under 20 seconds, over a third of them to read the documentation installed with Python.
 
 | letter | in this notebook |
 |---|---|
@@ -82,7 +82,7 @@ assert with_mask < 1e-4 < without_mask
 
 # %% [markdown]
 r"""
-How well two vectors fit is told by the **cosine** of their angle, $\cos(x, y) = x \cdot y \, / \, (\lVert x \rVert
+The **cosine** of their angle says how similar two vectors are, $\cos(x, y) = x \cdot y \, / \, (\lVert x \rVert
 \lVert y \rVert)$: 1 for the same direction, whatever the lengths. Of vectors of length 1 it is the product, so all cosines
 of many texts with many others are **one matrix product**.
 """
@@ -141,15 +141,12 @@ print("function:", passages[right[0]].title)
 # %% [markdown]
 r"""
 A search gives every passage $n$ a score $s_{qn}$ and puts the best on top. The **rank** of a query is the place of its
-right passage $a_q$, from 1. Two numbers sum up the ranks:
+right passage $a_q$, from 1:
 
-$$
-\text{rank}_q = \big\lvert \{ n : s_{qn} \ge s_{q a_q} \} \big\rvert, \qquad
-\text{recall@}k = \frac1Q \sum_q [\, \text{rank}_q \le k \,], \qquad
-\text{MRR} = \frac1Q \sum_q \frac{1}{\text{rank}_q} .
-$$
+$$ \text{rank}_q = \big\lvert \{ n : s_{qn} \ge s_{q a_q} \} \big\rvert . $$
 
-Recall@$k$ is the share of users who see the answer among $k$ results. The mean reciprocal rank also asks *where*.
+Two numbers sum up the ranks. **Recall@$k$** is the share of users who see the answer among $k$ results. The **mean reciprocal rank**, MRR, is the mean of
+$1 / \text{rank}_q$; it also asks *where* the answer stands.
 
 ### What about ties?
 
@@ -187,7 +184,20 @@ assert np.isclose(metrics.mean_reciprocal_rank(drawn), chance_mrr, rtol=0.05)
 r"""
 ## 3. Your turn: recall@k
 
-From `scores` (Q, N), `right` (Q,) and `k`. There are no ties in the trials, so you may sort or count. No loop is needed.
+@exercise 19.recall_at_k
+
+`scores` (Q, N) has a score for every query and passage, `right` (Q,) the number of each query's right passage. Return the one number recall@`k`.
+There are no ties in the trials, so you may sort or count. No loop is needed.
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+$[\dots]$ is 1 where the statement is true and 0 where it is not:
+
+$$ \text{recall@}k = \frac1Q \sum_q [\, \text{rank}_q \le k \,] . $$
+
+Either count the scores that are at least as high as the right passage's, and compare with $k$. Or sort $-s$, so that the best come first, and look whether
+the right passage is among the first $k$.
 """
 
 

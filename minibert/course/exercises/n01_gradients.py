@@ -22,6 +22,9 @@ BROADCASTS = [(shape, (3, 4, 5)) for shape in ((5,), (1, 5), (4, 1), (3, 1, 5), 
         )
         for shape, target in BROADCASTS
     ],
+    level=2,
+    minutes=12,
+    needs="section 4: a value that is used many times collects the gradient of every use",
     hints=(
         "Broadcasting makes copies. A number that was used several times collects the gradient of every use.",
         "NumPy aligns shapes at their ends. It adds axes in front, and it stretches axes of size 1: two "
@@ -113,6 +116,9 @@ def _numeric_trials(draw: Draws) -> list[Trial]:
     outputs="dx",
     trials=_numeric_trials,
     independent="complex step",
+    level=1,
+    minutes=10,
+    needs="the step to both sides of section 6",
     bound=RELATIVE_BOUND,
     hints=(
         "One number of x at a time: how does f(x) change if only that one moves a little?",

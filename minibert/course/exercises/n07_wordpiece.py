@@ -31,6 +31,9 @@ TEXTS = (
     outputs="words",
     trials=lambda draw: [Trial({"text": text}, repr(text)) for text in TEXTS],
     reference=lambda text: Normaliser().words(text),
+    level=2,
+    minutes=15,
+    needs="section 2, and `unicodedata` as it is used there",
     hints=(
         "Three things happen to every character: lower case, accents off, and punctuation becomes a word of "
         "its own.",
@@ -170,6 +173,9 @@ def library_wordpiece(word: str, vocabulary: frozenset[str]) -> list[str]:
     outputs="pieces",
     trials=lambda draw: [Trial({"word": word, "vocabulary": VOCABULARY}, repr(word)) for word in WORDS],
     reference=library_wordpiece,
+    level=2,
+    minutes=15,
+    needs="section 4",
     hints=(
         "From left to right, and greedy: which is the longest piece of the vocabulary that the word begins "
         "with?",
@@ -305,6 +311,9 @@ CORPORA = {
     "07",
     outputs="pair words",
     trials=lambda draw: [Trial({"words": words}, name) for name, words in CORPORA.items()],
+    level=2,
+    minutes=12,
+    needs="section 7",
     hints=(
         "Count every pair of neighbours, as often as its word occurs; the most frequent pair becomes one "
         "token.",
@@ -313,6 +322,15 @@ CORPORA = {
         "Then go through each word from left to right: where both halves of the pair stand next to each "
         "other, put left + right.removeprefix('##') in their place.",
     ),
+    hints_for={
+        "words": (
+            "The pair is right. In the words, what is the merged token called, and what are the counts?",
+            "The token is left + right, but a ## in the middle goes away. The counts of the words stay as "
+            "they are.",
+            "{replace_pair(tokens, pair, left + right.removeprefix('##')): count for tokens, count in "
+            "words.items()}.",
+        ),
+    },
 )
 def merge_once(words):
     counts = pair_counts(words)

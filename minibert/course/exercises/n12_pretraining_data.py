@@ -1,4 +1,4 @@
-"""12 Pre-training data: the 80/10/10 of masking, and a loss with a bug to repair."""
+"""12 Pre-training data: which words are chosen, the 80/10/10 of masking, and a loss with a bug to repair."""
 
 from unittest.mock import Mock
 
@@ -13,6 +13,139 @@ from minibert.ops.stable_softmax import log_softmax
 
 IGNORED = masking.IGNORED  # −100, the label where nothing is predicted
 MASK_ID, FIRST_WORD, VOCABULARY = 4, 5, 30  # ids below 5 are special
+
+# -- Open: whole words --------------------------------------------------------------------------------------
+
+
+def _instances(draw: Draws) -> list[Trial]:
+    """Four instances of 16 subwords; in most of them a word does not fit while a later one does."""
+    rng = np.random.default_rng(7)
+    trials = []
+    for wanted in (3, 5, 2, 4):
+        continues = rng.random(16) < 0.55
+        continues[0] = False
+        order = rng.permutation(int((~continues).sum()))
+        trials.append(
+            Trial({"continues": continues, "order": order, "wanted": wanted}, f"{wanted} of {len(continues)}")
+        )
+    return trials
+
+
+def _library_choose_words(continues, order, wanted):
+    keys = np.ones((1, len(continues)), dtype=np.float32)
+    keys[0, order] = np.arange(len(order)) / len(continues)  # the library takes words by rising keys
+    rng = Mock(np.random.Generator)
+    rng.random.return_value = keys
+    everywhere, lengths = np.ones((1, len(continues)), dtype=bool), np.array([len(continues)])
+    return masking.choose_positions(everywhere, lengths, ~continues[None], 1.0, wanted, rng)[0]
+
+
+@exercise(
+    "12",
+    outputs="chosen",
+    trials=_instances,
+    reference=_library_choose_words,
+    level=3,
+    minutes=20,
+    needs="section 4",
+    hints=(
+        "Which word does each position belong to? And what becomes of a word that is too long for what is "
+        "left?",
+        "np.cumsum(~continues) − 1 numbers the words. Go through `order` and count the positions so far.",
+        "For each word of `order`: its positions are word == number. If there are no more than wanted minus "
+        "those that are chosen already, choose them all; if there are more, go on to the next word.",
+    ),
+)
+def choose_words(continues, order, wanted):
+    word = np.cumsum(~continues) - 1
+    chosen = np.zeros(len(continues), dtype=bool)
+    for number in order:
+        pieces = word == number
+        if chosen.sum() + pieces.sum() <= wanted:
+            chosen |= pieces
+    return chosen
+
+
+def _words(continues):
+    return np.cumsum(~continues) - 1
+
+
+@choose_words.mistake(
+    "You stop at the first word that is too long. It is skipped; a shorter one may follow that still fits."
+)
+def stops_at_the_first_that_does_not_fit(continues, order, wanted):
+    chosen = np.zeros(len(continues), dtype=bool)
+    for number in order:
+        pieces = _words(continues) == number
+        if chosen.sum() + pieces.sum() > wanted:
+            break
+        chosen |= pieces
+    return chosen
+
+
+@choose_words.mistake(
+    "The last word goes beyond `wanted`. Look whether it fits before you take it: there is no room for more "
+    "predictions."
+)
+def last_word_too_much(continues, order, wanted):
+    chosen = np.zeros(len(continues), dtype=bool)
+    for number in order:
+        if chosen.sum() >= wanted:
+            break
+        chosen |= _words(continues) == number
+    return chosen
+
+
+@choose_words.mistake(
+    "A word is cut where `wanted` is reached, and the rest of it stays visible. Then its end is guessed from "
+    "its beginning, which is what whole words are to prevent. Skip it."
+)
+def last_word_cut(continues, order, wanted):
+    places = np.concatenate([np.flatnonzero(_words(continues) == number) for number in order])
+    chosen = np.zeros(len(continues), dtype=bool)
+    chosen[places[:wanted]] = True
+    return chosen
+
+
+@choose_words.mistake(
+    "`order` has numbers of words; you take them for positions. np.cumsum(~continues) − 1 says which word a "
+    "position belongs to."
+)
+def words_taken_for_positions(continues, order, wanted):
+    chosen = np.zeros(len(continues), dtype=bool)
+    chosen[order[:wanted]] = True
+    return chosen
+
+
+@choose_words.mistake(
+    "You count words, but `wanted` counts positions: a word of three pieces takes three of them."
+)
+def words_counted(continues, order, wanted):
+    return np.isin(_words(continues), order[:wanted])
+
+
+@choose_words.mistake(
+    "Only the first piece of each word is chosen. The pieces that continue it are chosen together with it."
+)
+def first_pieces_only(continues, order, wanted):
+    return choose_words.solution(continues, order, wanted) & ~continues
+
+
+@choose_words.mistake(
+    "You take the words as they stand in the text. Then the beginning of a text is always asked for and its "
+    "end never; `order` has the random order."
+)
+def in_the_order_of_the_text(continues, order, wanted):
+    return choose_words.solution(continues, np.sort(order), wanted)
+
+
+@choose_words.mistake(
+    "You read `order[i]` as the place of word i in the order. It is the other way round: order[0] is the "
+    "word that comes first."
+)
+def order_taken_for_ranks(continues, order, wanted):
+    return choose_words.solution(continues, np.argsort(order), wanted)
+
 
 # -- Masking ----------------------------------------------------------------------------------------
 
@@ -42,6 +175,9 @@ def _library_mask_tokens(input_ids, chosen, fate, anything, mask_id):
     outputs="masked labels",
     trials=_batch,
     reference=_library_mask_tokens,
+    level=1,
+    minutes=8,
+    needs="section 5, and `np.where`",
     hints=(
         "Two arrays: what the model sees, and what it has to say. Tokens that were not chosen stay in the "
         "first and do not count in the second.",
@@ -182,6 +318,9 @@ def _library_loss(logits, labels):
     outputs="loss",
     trials=_losses,
     reference=_library_loss,
+    level=2,
+    minutes=10,
+    needs="section 8, and the cross-entropy of [03](03_softmax_cross_entropy.ipynb)",
     hints=(
         "Change a label from −100 to something else, and a prediction at a place that is ignored. Which of "
         "the two moves the loss, and which should?",

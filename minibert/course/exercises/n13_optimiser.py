@@ -1,4 +1,4 @@
-"""13 The optimiser: the learning rate of a step, clipping, and one step of Adam as BERT takes it."""
+"""13 The optimiser: learning rate, clipping, one step of Adam as BERT takes it, and many steps at once."""
 
 import numpy as np
 
@@ -20,6 +20,9 @@ STEPS, WARMUP, PEAK = 1000, 100, 1e-4
         for step in (0, 25, 99, 100, 500, 999)
     ],
     reference=schedule.original,
+    level=1,
+    minutes=5,
+    needs="section 6",
     hints=(
         "Two straight lines: one that rises from 0, and one that falls to 0. Which holds for which steps?",
         "During the warm-up peak · step / warmup. From then on the line that falls from the peak at step 0 "
@@ -122,6 +125,9 @@ def _library_clip(dweight, dbias, clip_norm):
     outputs="dweight dbias",
     trials=_gradients,
     reference=_library_clip,
+    level=1,
+    minutes=8,
+    needs="section 8: what stays the same when a vector is clipped",
     views=True,
     hints=(
         "Clipping changes the length of the gradient, never its direction. Whose length: that of each array?",
@@ -245,6 +251,9 @@ def _library_step(value, grad, mean, variance, step, lr, beta1, beta2, eps, weig
     outputs="value mean variance",
     trials=_updates,
     reference=_library_step,
+    level=2,
+    minutes=12,
+    needs="the running means of section 2, the decay of section 4, and what section 3 says about BERT",
     independent="PyTorch",
     hints=(
         "First both running means, from the old ones and the gradient; then the value, from the new means.",
@@ -414,3 +423,159 @@ def variance_of_the_mean(value, grad, mean, variance, step, lr, beta1, beta2, ep
     variance = beta2 * variance + (1 - beta2) * mean**2
     direction = mean / (np.sqrt(variance) + eps)
     return value - lr * (direction + weight_decay * value), mean, variance
+
+
+# -- Open: many steps without a gradient, at once ------------------------------------------------------------
+
+QUIET = {"lr": 0.05, "beta1": 0.8, "beta2": 0.95, "weight_decay": 0.6}
+
+
+def _quiet_trials(draw: Draws) -> list[Trial]:
+    """Some steps, none, and many; the decay is strong enough for its order to show."""
+    trials = []
+    for steps in (1, 7, 0, 20):
+        arrays = {"value": draw.normal(6), "mean": draw.normal(6), "variance": draw.normal(6) ** 2 + 0.1}
+        value, mean, variance = (array.copy() for array in arrays.values())
+        for _ in range(steps):
+            adamw_update(
+                value,
+                np.zeros(6),
+                mean,
+                variance,
+                QUIET["lr"],
+                1.0,
+                QUIET["beta1"],
+                QUIET["beta2"],
+                0.0,
+                QUIET["weight_decay"],
+            )
+        after = {"value": value, "mean": mean, "variance": variance}
+        trials.append(Trial(arrays | {"steps": steps} | QUIET, f"steps = {steps}", after))
+    return trials
+
+
+@exercise(
+    "13",
+    outputs="value mean variance",
+    trials=_quiet_trials,
+    independent="single steps",
+    level=3,
+    minutes=25,
+    needs="section 2, and the sum of a geometric series",
+    hints=(
+        "Write down two steps with a gradient of 0. What happens to the mean, to the variance, and to their "
+        "quotient?",
+        "From step to step m is multiplied by β₁, v by β₂, so the direction m/√v by r = β₁/√β₂. The value is "
+        "multiplied by d = 1 − lr · weight_decay, and so is every move that it has made before.",
+        "value · dᵏ − lr · m/√v · (r dᵏ⁻¹ + r² dᵏ⁻² + … + rᵏ). The sum is r (dᵏ − rᵏ)/(d − r).",
+    ),
+    hints_for={
+        "value": (
+            "Both means are right. By which factor does the direction m/√v change from step to step?",
+            "By r = β₁/√β₂. Each step multiplies the value by d = 1 − lr · weight_decay and "
+            "subtracts lr times the new direction. Write down two steps.",
+            "value · dᵏ − lr · m/√v · (r dᵏ⁻¹ + r² dᵏ⁻² + … + rᵏ). The sum is r (dᵏ − rᵏ)/(d − r).",
+        ),
+        "mean variance": (
+            "The value is right. Without a gradient, what does a step do to a running mean?",
+            "It keeps β of the old mean and adds nothing.",
+            "mean · β₁ᵏ and variance · β₂ᵏ.",
+        ),
+    },
+)
+def catch_up(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
+    d, r = 1 - lr * weight_decay, beta1 / np.sqrt(beta2)
+    moves = r * (d**steps - r**steps) / (d - r)  # r dᵏ⁻¹ + r² dᵏ⁻² + … + rᵏ
+    value = value * d**steps - lr * mean / np.sqrt(variance) * moves
+    return value, mean * beta1**steps, variance * beta2**steps
+
+
+def _caught_up(value, mean, variance, steps, lr, beta1, beta2, weight_decay, moves):
+    """The right answer, but with this sum of moves."""
+    d = 1 - lr * weight_decay
+    value = value * d**steps - lr * mean / np.sqrt(variance) * moves
+    return value, mean * beta1**steps, variance * beta2**steps
+
+
+def _geometric(ratio, steps):
+    return ratio * (1 - ratio**steps) / (1 - ratio)
+
+
+@catch_up.mistake(
+    "The value only decays. The mean does not become 0 when the gradient does: it fades over some "
+    "1/(1 − β₁) steps and keeps moving the value."
+)
+def only_the_decay(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
+    return _caught_up(value, mean, variance, steps, lr, beta1, beta2, weight_decay, 0.0)
+
+
+@catch_up.mistake(
+    "The decay is missing. It does not need a gradient: each step multiplies the value by "
+    "1 − lr · weight_decay."
+)
+def no_decay_while_waiting(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
+    return catch_up.solution(value, mean, variance, steps, lr, beta1, beta2, 0.0)
+
+
+@catch_up.mistake(
+    "Your direction shrinks by β₁ per step. The variance shrinks as well, and stands below: m/√v shrinks by "
+    "β₁/√β₂."
+)
+def variance_stands_still(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
+    moved, new_mean, _ = catch_up.solution(value, mean, variance, steps, lr, beta1, 1.0, weight_decay)
+    return moved, new_mean, variance * beta2**steps
+
+
+@catch_up.mistake(
+    "Your direction shrinks by β₁/β₂ per step. It is divided by the *root* of the variance: β₁/√β₂."
+)
+def root_of_beta2_left_out(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
+    moved, new_mean, _ = catch_up.solution(value, mean, variance, steps, lr, beta1, beta2**2, weight_decay)
+    return moved, new_mean, variance * beta2**steps
+
+
+@catch_up.mistake(
+    "Your sum begins one step too early, with the direction as it was given. A step first brings both means "
+    "up to date, so that even the first move is shorter by r = β₁/√β₂."
+)
+def first_move_too_long(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
+    d, r = 1 - lr * weight_decay, beta1 / np.sqrt(beta2)
+    moves = (d**steps - r**steps) / (d - r)
+    return _caught_up(value, mean, variance, steps, lr, beta1, beta2, weight_decay, moves)
+
+
+@catch_up.mistake(
+    "The moves do not decay. A move that was made at the first step is a part of the value from then on, so "
+    "the later steps decay it, too."
+)
+def moves_that_do_not_decay(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
+    moves = _geometric(beta1 / np.sqrt(beta2), steps)
+    return _caught_up(value, mean, variance, steps, lr, beta1, beta2, weight_decay, moves)
+
+
+@catch_up.mistake(
+    "You make all moves first and then decay their sum for all steps. Each move is decayed only by the steps "
+    "that come after it; the last is not decayed at all."
+)
+def all_moves_before_the_decay(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
+    moves = _geometric(beta1 / np.sqrt(beta2), steps) * (1 - lr * weight_decay) ** steps
+    return _caught_up(value, mean, variance, steps, lr, beta1, beta2, weight_decay, moves)
+
+
+@catch_up.mistake(
+    "All moves are as long as the first. The direction shrinks by r = β₁/√β₂ at each step: it is a geometric "
+    "series."
+)
+def moves_all_alike(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
+    d, r = 1 - lr * weight_decay, beta1 / np.sqrt(beta2)
+    moves = r * (1 - d**steps) / (1 - d)
+    return _caught_up(value, mean, variance, steps, lr, beta1, beta2, weight_decay, moves)
+
+
+@catch_up.mistake(
+    "The value is right, but the means are returned as they were. They fade without a gradient: by β₁ and β₂ "
+    "per step."
+)
+def means_left_alone(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
+    moved, _, _ = catch_up.solution(value, mean, variance, steps, lr, beta1, beta2, weight_decay)
+    return moved, mean.copy(), variance.copy()

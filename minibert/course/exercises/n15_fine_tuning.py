@@ -1,4 +1,6 @@
-"""15 Fine-tuning: the backward of a classification head."""
+"""15 Fine-tuning: the backward passes of a classification head, and of a pooling that learns."""
+
+from functools import partial
 
 import numpy as np
 
@@ -48,6 +50,9 @@ def _reference(dout, cache):
         )
     ],
     reference=_reference,
+    level=2,
+    minutes=15,
+    needs="the backward pass of a linear map ([02](02_linear.ipynb)), and tanh′ = 1 − tanh²",
     hints=(
         "From the logits back: the classifier is a linear map, then tanh, then another linear map. And "
         "which of the S tokens had a part in it?",
@@ -160,3 +165,147 @@ def tanh_taken_twice(dout, cache):
 @classifier_backward.mistake("p (1 − p) is the derivative of the sigmoid. That of tanh is 1 − p².")
 def slope_of_the_sigmoid(dout, cache):
     return _through(dout, cache, lambda pooled: pooled * (1 - pooled))
+
+
+# -- Open: a pooling that learns ----------------------------------------------------------------------------
+
+
+def attention_pooling(hidden: Array, query: Array, mask: Array) -> tuple[Array, tuple]:
+    """y = Σₛ a[:, s] hidden[:, s], with a = softmax over the real tokens of hidden · query.
+
+    hidden (B, S, H), query (H,), mask (B, S) with 1 for tokens → y (B, H), (hidden, query, a).
+    """
+    scores = np.where(mask > 0, hidden @ query, -np.inf)  # (B, S)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return (weights[:, :, None] * hidden).sum(axis=1), (hidden, query, weights)
+
+
+POOLED_MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]])
+
+
+@exercise(
+    "15",
+    outputs="dhidden dquery",
+    trials=lambda draw: [
+        gradient_trial(
+            partial(attention_pooling, mask=POOLED_MASK),
+            {"hidden": draw.normal(3, 5, 6), "query": draw.normal(6)},
+        )
+    ],
+    level=3,
+    minutes=25,
+    needs="the backward pass of softmax ([03](03_softmax_cross_entropy.ipynb)), and a drawing",
+    hints=(
+        "Draw it: hidden is used twice, in the scores and in the sum. What comes back on each path?",
+        "y = Σ a h gives da[b, s] = dout[b] · h[b, s], and a first share of dh. Softmax makes ds of da, and "
+        "s = h · query gives the second share of dh, and dquery.",
+        "da = (hidden @ dout[:, :, None])[:, :, 0]; ds = a (da − Σₛ a da); dhidden = a dout + ds query; "
+        "dquery = Σ ds hidden over all tokens of all texts.",
+    ),
+    hints_for={
+        "dhidden": (
+            "dquery is right, so the scores are. hidden is used twice: which use is missing in dhidden?",
+            "Once in the scores, and once in the sum: the two shares are added.",
+            "dhidden = a[:, :, None] · dout[:, None] + ds[:, :, None] · query.",
+        ),
+        "dquery": (
+            "dhidden is right, so you have the gradients of the scores. Who used the query?",
+            "Every token of every text: s[b, t] = hidden[b, t] · query.",
+            "dquery = Σ ds[b, t] hidden[b, t] over b and t.",
+        ),
+    },
+)
+def attention_pooling_backward(dout, cache):
+    hidden, query, weights = cache  # (B, S, H), (H,), (B, S)
+    dweights = (hidden * dout[:, None]).sum(axis=-1)  # (B, S)
+    mean = (weights * dweights).sum(axis=1, keepdims=True)  # (B, 1)
+    dscores = weights * (dweights - mean)  # (B, S)
+    dhidden = weights[:, :, None] * dout[:, None] + dscores[:, :, None] * query
+    return dhidden, (dscores[:, :, None] * hidden).sum(axis=(0, 1))
+
+
+def _from_scores(dout, cache, dscores):
+    """The gradients, with these of the scores."""
+    hidden, query, weights = cache
+    dhidden = weights[:, :, None] * dout[:, None] + dscores[:, :, None] * query
+    return dhidden, (dscores[:, :, None] * hidden).sum(axis=(0, 1))
+
+
+@attention_pooling_backward.mistake(
+    "dhidden has the path through the sum only. The weights depend on hidden as well: add ds · query."
+)
+def weights_taken_for_constants(dout, cache):
+    return cache[2][:, :, None] * dout[:, None], attention_pooling_backward.solution(dout, cache)[1]
+
+
+@attention_pooling_backward.mistake(
+    "dhidden has the path through the scores only. The tokens also stand in the sum themselves: add a · dout."
+)
+def scores_alone(dout, cache):
+    dhidden, dquery = attention_pooling_backward.solution(dout, cache)
+    return dhidden - cache[2][:, :, None] * dout[:, None], dquery
+
+
+@attention_pooling_backward.mistake(
+    "The softmax was skipped on the way back: da is the gradient of the weights, not of the scores."
+)
+def softmax_skipped(dout, cache):
+    return _from_scores(dout, cache, (cache[0] * dout[:, None]).sum(axis=-1))
+
+
+@attention_pooling_backward.mistake(
+    "In the backward pass of softmax the mean is missing: ds = a (da − Σ a da). A larger score of one token "
+    "lowers the weights of all others."
+)
+def softmax_without_its_mean(dout, cache):
+    return _from_scores(dout, cache, cache[2] * (cache[0] * dout[:, None]).sum(axis=-1))
+
+
+@attention_pooling_backward.mistake(
+    "In the backward pass of softmax the weights in front of the bracket are missing: ds = a (da − Σ a da)."
+)
+def softmax_without_its_weights(dout, cache):
+    hidden, _, weights = cache
+    dweights = (hidden * dout[:, None]).sum(axis=-1)
+    return _from_scores(dout, cache, dweights - (weights * dweights).sum(axis=1, keepdims=True))
+
+
+@attention_pooling_backward.mistake(
+    "The sum in the backward pass of softmax runs over the texts. Each text has a softmax of its own: sum "
+    "over its tokens, axis=1, with keepdims=True."
+)
+def softmax_over_the_texts(dout, cache):
+    hidden, _, weights = cache
+    dweights = (hidden * dout[:, None]).sum(axis=-1)
+    mean = (weights * dweights).sum(axis=0, keepdims=True)
+    return _from_scores(dout, cache, weights * (dweights - mean))
+
+
+@attention_pooling_backward.mistake(
+    "This dhidden is that of a plain mean over the tokens. Here each token has a weight of its own, and the "
+    "weights depend on the tokens."
+)
+def backward_of_a_mean(dout, cache):
+    _, _, weights = cache
+    share = (weights > 0) / (weights > 0).sum(axis=1, keepdims=True)
+    return share[:, :, None] * dout[:, None], attention_pooling_backward.solution(dout, cache)[1]
+
+
+@attention_pooling_backward.mistake(
+    "dquery is one vector per text, (B, H). All texts share the query, so its gradient sums over them, too."
+)
+def a_query_for_each_text(dout, cache):
+    hidden, query, weights = cache
+    dhidden, _ = attention_pooling_backward.solution(dout, cache)
+    dscores = (dhidden - weights[:, :, None] * dout[:, None]) @ query / (query @ query)
+    return dhidden, (dscores[:, :, None] * hidden).sum(axis=1)
+
+
+@attention_pooling_backward.mistake(
+    "dquery is divided by the number of texts. Each text used the query in full; if the loss is a mean, its "
+    "1/N has come in with dout."
+)
+def mean_over_the_texts(dout, cache):
+    dhidden, dquery = attention_pooling_backward.solution(dout, cache)
+    return dhidden, dquery / len(dout)

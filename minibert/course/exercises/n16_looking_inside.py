@@ -36,6 +36,9 @@ def _counted_one_by_one(probabilities, mask, offset):
     outputs="score",
     trials=_maps,
     reference=_counted_one_by_one,
+    level=2,
+    minutes=15,
+    needs="the attention map of section 2: rows are queries, columns are keys",
     hints=(
         "probabilities[b, a, i, j] is what query i gives to key j. Which j do you want, and which i have "
         "such a neighbour?",

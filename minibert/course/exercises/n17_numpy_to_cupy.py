@@ -29,6 +29,9 @@ def butterfly(values: np.ndarray) -> np.ndarray:
     "17",
     outputs="rounds",
     trials=lambda draw: [Trial({"values": draw.normal(8)})],
+    level=1,
+    minutes=10,
+    needs="the shuffles of section 4",
     hints=(
         "Play it with four threads on paper: after the first round every thread holds a sum of two, after "
         "the second the sum of four.",
@@ -139,6 +142,9 @@ def _rows(draw: Draws) -> list[Trial]:
     outputs="registers y",
     trials=_rows,
     independent="minibert",
+    level=2,
+    minutes=20,
+    needs="the kernel of section 4, line by line, and the forward pass of [05](05_layer_norm.ipynb)",
     hints=(
         "Who holds what? Thread t has the `pack` neighbours from column t · pack on, and some columns do "
         "not exist.",

@@ -32,6 +32,9 @@ ENDINGS = {
     "18",
     outputs="renamed",
     trials=lambda draw: [Trial({"old": old}, old) for old in NAMES],
+    level=2,
+    minutes=15,
+    needs="section 3",
     hints=(
         "Compare an old name with `[name for name, _ in model.named_parameters()]`, piece by piece.",
         "Slashes become dots, layer_3 becomes layer.3, and the ending changes: gamma and beta, kernel, "

@@ -32,6 +32,9 @@ def _searches(draw: Draws) -> list[Trial]:
     outputs="recall",
     trials=_searches,
     independent="ranks",
+    level=1,
+    minutes=8,
+    needs="section 2",
     hints=(
         "For each query a yes or a no: is its right passage among the k best? Then the share of yes.",
         "np.argsort sorts from the lowest; the k highest scores are what you want.",
