@@ -22,6 +22,7 @@ from minibert.course.exercises import (  # noqa: F401
     n18_real_weights,
     n19_applications,
     n20_your_bert,
+    n21_where_bert_comes_from,
     n22_what_mattered,
     n23_after_bert,
 )
