@@ -457,13 +457,15 @@ plt.show()
 
 # %% [markdown]
 r"""
-All of them move, even the first. Nothing can be kept, so reading $n$ tokens as they come means to compute $1 + 2 + \dots + n$
+All of them move, even the first. Nothing can be kept, so reading $n$ tokens as they come means computing $1 + 2 + \dots + n$
 vectors. In a left-to-right model the old ones stay ([12](12_pretraining_data.ipynb) shows it), and each token costs one new vector.
 
 So: not for writing, chatting or live captions. But where a whole text lies there and is to be *understood*, two open
 eyes see more: sorting, finding, marking, comparing, answering from a page.
 
 ## 7. Your turn: change the sentence
+
+@exercise 00.predictions
 
 Here is a sentence, and six things that can be done to it. **Will the probabilities at the gap be the same as before, or other
 ones?** Decide before you run anything; you have seen all that you need.

@@ -37,6 +37,9 @@ def probabilities_at_mask(
     "00",
     outputs=" ".join(CHANGES),
     trials=lambda draw: [Trial({})],
+    level=1,
+    minutes=5,
+    needs="sections 1 to 4",
     secret=True,
     hints=(
         'The answers are the words "same" and "other", six of them, A to F. For each change ask first: does '
