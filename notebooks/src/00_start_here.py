@@ -391,7 +391,7 @@ SPECIAL = [tokenizer.vocab[name] for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]"
 
 
 def write_on(text, words, end):
-    """Append the likeliest token, ``words`` times; ``end`` stands behind the gap meanwhile."""
+    """Append the likeliest token, ``words`` times; ``end`` stands after the gap meanwhile."""
     ids = [tokenizer.cls_id, *tokenizer.token_ids(text)]
     for _ in range(words):
         asked = [*ids, tokenizer.mask_id, *tokenizer.token_ids(end), tokenizer.sep_id]
@@ -402,13 +402,13 @@ def write_on(text, words, end):
 
 
 for beginning in ("the old man sat by the fire and", "she closed the door"):
-    print("nothing behind the gap:", write_on(beginning, 10, end=""))
-    print("a full stop behind it: ", write_on(beginning, 10, end="."), end="\n\n")
+    print("nothing after the gap: ", write_on(beginning, 10, end=""))
+    print("a full stop after it:  ", write_on(beginning, 10, end="."), end="\n\n")
 
 # %% [markdown]
 r"""
-With nothing behind the gap, the model is asked for the last token of a text, and that is usually punctuation. With a full
-stop behind it, it is asked for the last *word*, again and again. A larger BERT has not learned it either: it has been asked
+With nothing after the gap, the model is asked for the last token of a text, and that is usually punctuation. With a full
+stop after it, it is asked for the last *word*, again and again. A larger BERT has not learned it either: it has been asked
 for words of finished texts, and never how to go on.
 
 There is a deeper reason. To write, one needs *the* probability of a text. Two gaps, filled one after the other: the
@@ -460,13 +460,15 @@ plt.show()
 
 # %% [markdown]
 r"""
-All of them move, even the first. Nothing can be kept, so reading $n$ tokens as they come means to compute $1 + 2 + \dots + n$
+All of them move, even the first. Nothing can be kept, so reading $n$ tokens as they come means computing $1 + 2 + \dots + n$
 vectors. In a left-to-right model the old ones stay ([12](12_pretraining_data.ipynb) shows it), and each token costs one new vector.
 
 So: not for writing, chatting or live captions. But where a whole text lies there and is to be *understood*, two open
 eyes see more: sorting, finding, marking, comparing, answering from a page.
 
 ## 7. Your turn: change the sentence
+
+@exercise 00.predictions
 
 Here is a sentence, and six things that can be done to it. **Will the probabilities at the gap be the same as before, or other
 ones?** Decide before you run anything; you have seen all that you need.

@@ -586,7 +586,7 @@ A rare word's row of the embedding table may get no gradient for many steps. (Ta
 step on a table of 30,000 rows each time, to serve the few that occur, is a waste. A *lazy* optimiser leaves a row alone until
 its word comes again, and then makes up for the steps that it has missed, all at once.
 
-Write this catching up. The row has had a gradient of 0 for `steps` steps in a row, at a constant learning rate and with
+Write this catching up. The row has had a gradient of 0 for `steps` steps in a row, at a constant learning rate, with weight decay, and with
 $\varepsilon = 0$. Return its value and its two means as BERT's Adam would have left them. A loop of single steps would pass, but it is
 what we want to avoid: `steps` may appear in powers only.
 """

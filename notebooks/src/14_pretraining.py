@@ -11,7 +11,7 @@ two lines that show what a model has learned so far · say why pre-training seem
 find out what is wrong with three broken runs · stop a run and go on with it, bit for bit.
 
 **Before this:** [11 · Heads and losses](11_heads_losses.ipynb), [12 · Pre-training data](12_pretraining_data.ipynb),
-[13 · The optimiser](13_optimiser.ipynb). **Time:** 60 minutes; it runs in seconds (the long runs are in a log).
+[13 · The optimiser](13_optimiser.ipynb). **Time:** 60 minutes with the exercise; it runs in seconds (the long runs are in a log).
 
 | letter | in this notebook |
 |---|---|
@@ -625,7 +625,9 @@ It is short on the plateau, and grows when context begins to count.
 
 ## 9. Your turn: what is wrong with these three runs?
 
-One thing is wrong in each; all else is as in the healthy run. The causes to choose from:
+@exercise 14.diagnosis
+
+One thing is wrong in each; all else is as in the healthy run. Say what it is, from the curves alone. The causes to choose from:
 """
 
 # %%

@@ -380,7 +380,7 @@ for i, a in np.ndindex(L, A):
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.5), sharey=True)
 for panel, values, digits, title in (
     (axes[0], scores["documentation", -1], 2, "token before"),
-    (axes[1], scores["documentation", 1], 2, "token behind"),
+    (axes[1], scores["documentation", 1], 2, "token after"),
     (axes[2], width, 1, "effective tokens"),
     (axes[3], rise, 1, "loss rises by"),
 ):

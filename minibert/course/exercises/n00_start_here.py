@@ -37,6 +37,9 @@ def probabilities_at_mask(
     "00",
     outputs=" ".join(CHANGES),
     trials=lambda draw: [Trial({})],
+    level=1,
+    minutes=5,
+    needs="sections 1 to 4",
     secret=True,
     hints=(
         'The answers are the words "same" and "other", six of them, A to F. For each change ask first: does '
@@ -54,7 +57,7 @@ HINTS = {
     "A": "The tokenizer makes all letters small before it looks them up, so the ids are the same.",
     "B": "Blanks only separate words, and a full stop is a token of its own anyway: the ids are the same.",
     "C": "To the model the full stop is a token like any other. Without it the sentence is not finished.",
-    "D": "The word stands behind the gap, and BERT reads both sides.",
+    "D": "The word stands after the gap, and BERT reads both sides.",
     "E": (
         "Each token also gets a vector for its position; without it, BERT would see a bag of words. So "
         "another order is another input."

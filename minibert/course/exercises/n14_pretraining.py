@@ -17,6 +17,9 @@ CAUSES = {
     "14",
     outputs="A B C",
     trials=lambda draw: [Trial({})],
+    level=3,
+    minutes=12,
+    needs="the two lines of sections 4 and 5, section 6, and the gradient norm of section 8",
     secret=True,
     hints=(
         "Look at three things: where the loss is against ln V and against the line of guessing by "
