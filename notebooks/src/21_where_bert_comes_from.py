@@ -508,12 +508,13 @@ for one, two in PAIRS:
         print(
             f"{one + '/' + two:<19} {word:<10} {counts[i]:6} {r[i]:12.2f} {(r > r[i]).sum() + 1:12}"
         )
+    assert min(r[number[one]], r[number[two]]) > np.median(r) + 0.1
     print(f"{'':<19} the others {'':<5} {np.median(r):12.2f}  (median)")
 
 # %% [markdown]
 r"""
-Each pseudo-word resembles both of its parts far more than an ordinary word does, and neither of them as it was. In all three, the part that occurs more often is the stronger one. The rarer meaning is still in the vector, but as a minority: it is hardly seen among the nearest
-neighbours. A reader of a sentence cannot undo the mixture from this vector alone, because the same numbers stand for both. (For real words, Arora and others, [2018](https://arxiv.org/abs/1601.03764), found that the vector of a word with several meanings is about a
+Each pseudo-word resembles both of its parts more than it resembles most words, and neither of them fully. In all three, the part that occurs more often is the stronger one: it is at the top of the list, or second. The rarer part is well above the median, but other words come before
+it, and few of its neighbours are left among the nearest ones. A reader of a sentence cannot undo the mixture from this vector alone, because the same numbers stand for both. (For real words, Arora and others, [2018](https://arxiv.org/abs/1601.03764), found that the vector of a word with several meanings is about a
 weighted sum of what its meanings would have.)
 
 ### The same word in several sentences
@@ -604,8 +605,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-In the table all eight vectors of a word are the same vector, so there is no nearest one. The embeddings add only the position, and are at chance. From layer to layer the meanings part, and in the last one most sentences find their own kind. Not all: "spring" stays
-together in this small model. With 64 sentences that we wrote ourselves, this is an illustration and no benchmark. Notebook [16](16_looking_inside.ipynb#6.-Neighbours-in-context) takes it further.
+In the table all eight vectors of a word are the same vector, so there is no nearest one. The embeddings add only the position, and are at chance. From layer to layer the meanings part. In the last one, the nearest vector has the same meaning in most cases, but not in all: for "spring", this small model does not
+tell the season from the water. With 64 sentences that we wrote ourselves, this is an illustration and no benchmark. Notebook [16](16_looking_inside.ipynb#6.-Neighbours-in-context) takes it further.
 
 ## 5. ELMo: vectors in context, from LSTMs
 
@@ -1079,7 +1080,7 @@ for answer in ("in the spring of 1953", "1953", "spring"):
 
 # %% [markdown]
 r"""
-The same accuracy, and two very different correlations: one model knows nothing, the other something.
+Both have about the same accuracy, but their correlations differ: the first model knows nothing, the second something.
 
 ## 10. What did it cost?
 
