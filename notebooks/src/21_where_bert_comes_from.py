@@ -55,7 +55,7 @@ r"""
   title of the paper explains it: "Pre-training of Deep Bidirectional Transformers for Language Understanding"
   ([Devlin and others, 2018](https://arxiv.org/abs/1810.04805); NAACL 2019).
 
-And the name is a joke: the model before it is called ELMo. Both are characters of *Sesame Street*.
+The name also answers that of an earlier model, ELMo. Both are characters of *Sesame Street*.
 
 Here is the line of ideas in time. The colours tell what each work contributed.
 """
@@ -144,10 +144,10 @@ r"""
 ### The cloze procedure
 
 In 1953 Wilson Taylor wanted to measure how readable a text is. He deleted every $n$-th word and asked people to fill in the gaps. The more gaps they filled with the original
-word, the more readable the text. He called a gap a *cloze*, after "closure" in Gestalt psychology: the mind completes a broken pattern.
+word, the more readable the text. He made the name from "closure", a term of Gestalt psychology: the mind completes a broken pattern.
 
 BERT's paper cites Taylor for its "masked language model". The roles have changed: Taylor's readers knew the language and measured the text. BERT's text is
-given, and measures (and teaches) the reader. So let us give Taylor's test to *mini*, the BERT that comes with minibert. The text is the documentation inside Python, and every fifth word is deleted.
+given, and measures (and teaches) the reader. So let us give Taylor's test to *mini*, the BERT that comes with minibert. The text is the documentation inside Python. Of the words that mini's vocabulary has in one piece, every fifth is deleted.
 """
 
 # %%
@@ -187,7 +187,7 @@ for b in range(3):
 
 # %% [markdown]
 r"""
-In brackets, the deleted word and what mini put there. It has read novels and encyclopedia articles, and no manual of Python, so these texts are strange to it.
+In brackets, the deleted word and what mini put there. mini has read novels and encyclopedia articles, but no manual of Python, so these texts are unfamiliar to it.
 
 ### Language models
 
@@ -276,12 +276,12 @@ check("21.perplexity", my_perplexity)
 r"""
 ## 3. A word is known by the company it keeps
 
-J. R. Firth wrote in 1957: "You shall know a word by the company it keeps!" Words that occur among the same neighbours tend to have similar meanings. This is the **distributional hypothesis**, and it turns meaning into something
+J. R. Firth wrote in 1957: "You shall know a word by the company it keeps". Words that occur among the same neighbours tend to have similar meanings. This is the **distributional hypothesis**, and it turns meaning into something
 that can be counted in plain text. It is also why a cloze test teaches: to fill in "the ___ barked", you have to know what dogs do.
 
 ### Skip-gram
 
-Word2Vec (2013) removed everything from Bengio's model that was slow: the hidden layer and the softmax over the vocabulary. Its **skip-gram** variant goes through a text. From each word, the *centre* $w$, it predicts each word $c$ nearby. Both have a vector,
+Word2Vec (2013) left out what was slow in Bengio's model: the hidden layer, and the full softmax over the vocabulary. Its **skip-gram** variant goes through a text. From each word, the *centre* $w$, it predicts each word $c$ nearby. Both have a vector,
 from two tables: `words`, and `contexts` for words in their role as neighbours. With **negative sampling**, the task becomes: tell the true neighbour from $K$ words that are drawn at random,
 
 $$ \text{loss} = -\log \sigma(w \cdot c) - \sum_{k=1}^{K} \log \sigma(-w \cdot n_k), \qquad \sigma(s) = \frac{1}{1 + e^{-s}} . $$
@@ -341,7 +341,7 @@ r"""
 
 Two more ideas of the papers are in the next cell. Very frequent words are left out at random (**subsampling**), because "the" says little about its neighbours. And negatives are drawn in proportion to count$^{0.75}$, a power that the authors found to work best.
 
-The text is what is inside Python's help: about 47,000 words. (Word2Vec's authors used billions.)
+The text is what is inside Python's help: about 47,000 words. (Word2Vec's authors used a billion and more.)
 """
 
 # %%
@@ -429,13 +429,38 @@ points = points / np.linalg.norm(points, axis=1, keepdims=True)
 _, _, axes_of = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
 flat = (points - points.mean(axis=0)) @ axes_of[:2].T
 figure, axes = plt.subplots(figsize=(7.5, 4.6))
+axes.set(title="word vectors, projected onto two directions", xticks=[], yticks=[])
+axes.plot(*flat.T, ".", alpha=0)  # sets the limits
+axes.margins(0.12)
+figure.canvas.draw()
+taken = [
+    axes.transData.transform(point)[None] + [[-4, -4], [4, 4]] for point in flat
+]  # boxes, in pixels
+
+
+def overlap(box):
+    """How much of a box, two corners (2, 2), others have taken."""
+    sides = [np.minimum(box[1], other[1]) - np.maximum(box[0], other[0]) for other in taken]
+    return sum(side.clip(min=0).prod() for side in sides)
+
+
 for (x, y), word in zip(flat, shown, strict=True):
     colour = next(colour for colour, words in GROUPS.values() if word in words.split())
     axes.plot(x, y, "o", color=colour, markersize=5)
-    axes.annotate(word, (x, y), xytext=(5, 3), textcoords="offset points", fontsize=8.5)
+    options = []
+    for dx, dy, side in ((6, -3, "left"), (-6, -3, "right"), (0, 6, "center"), (0, -13, "center")):
+        text = axes.annotate(
+            word, (x, y), xytext=(dx, dy), textcoords="offset points", fontsize=8.5, ha=side
+        )
+        box = text.get_window_extent().get_points()
+        options.append((overlap(box), len(options), text, box))
+    best = min(options, key=lambda option: option[:2])
+    for _, _, text, _ in options:
+        if text is not best[2]:
+            text.remove()
+    taken.append(best[3])
 for name, (colour, _) in GROUPS.items():
     axes.plot([], [], "o", color=colour, label=name)
-axes.set(title="word vectors, projected onto two directions", xticks=[], yticks=[])
 axes.legend(fontsize=9, loc="best")
 plt.show()
 
@@ -483,12 +508,13 @@ for one, two in PAIRS:
         print(
             f"{one + '/' + two:<19} {word:<10} {counts[i]:6} {r[i]:12.2f} {(r > r[i]).sum() + 1:12}"
         )
+    assert min(r[number[one]], r[number[two]]) > np.median(r) + 0.1
     print(f"{'':<19} the others {'':<5} {np.median(r):12.2f}  (median)")
 
 # %% [markdown]
 r"""
-Each pseudo-word resembles both of its parts far more than an ordinary word does, and neither of them as it was. In all three, the part that occurs more often is the stronger one. The rarer meaning is still in the vector, but as a minority: it is hardly seen among the nearest
-neighbours. Who reads this vector in a sentence cannot undo the mixture, as the same numbers stand for both. (For real words, Arora and others, [2018](https://arxiv.org/abs/1601.03764), found that the vector of a word with several meanings is about a
+Each pseudo-word resembles both of its parts more than it resembles most words, and neither of them fully. In all three, the part that occurs more often is the stronger one: it is at the top of the list, or second. The rarer part is well above the median, but other words come before
+it, and few of its neighbours are left among the nearest ones. A reader of a sentence cannot undo the mixture from this vector alone, because the same numbers stand for both. (For real words, Arora and others, [2018](https://arxiv.org/abs/1601.03764), found that the vector of a word with several meanings is about a
 weighted sum of what its meanings would have.)
 
 ### The same word in several sentences
@@ -579,12 +605,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-In the table all eight vectors of a word are the same vector, so there is no nearest one. The embeddings add only the position, and are at chance. From layer to layer the meanings part, and in the last one most sentences find their own kind. Not all: "spring" stays
-together in this small model. With 64 sentences that we wrote ourselves, this is an illustration and no benchmark. Notebook [16](16_looking_inside.ipynb#6.-Neighbours-in-context) takes it further.
+In the table all eight vectors of a word are the same vector, so there is no nearest one. The embeddings add only the position, and are at chance. From layer to layer the meanings part. In the last one, the nearest vector has the same meaning in most cases, but not in all: for "spring", this small model does not
+tell the season from the water. With 64 sentences that we wrote ourselves, this is an illustration and no benchmark. Notebook [16](16_looking_inside.ipynb#6.-Neighbours-in-context) takes it further.
 
 ## 5. ELMo: vectors in context, from LSTMs
 
-ELMo ("Embeddings from Language Models", February 2018) was the first widely used answer. It has two language models. One reads from left to right and predicts the next word; the other reads from right to left. Each is a stack of two
+ELMo ("Embeddings from Language Models", February 2018) was the first widely used answer to this problem. It has two language models. One reads from left to right and predicts the next word; the other reads from right to left. Each is a stack of two
 **LSTM** layers. The vector of a word is a weighted sum of the layers, in which the states of both directions stand side by side. The weights of the sum are learned for each task.
 
 Before the Transformer, reading meant recurrence: a network that takes one token at a time and hands its state to the next step. The LSTM ([Hochreiter and Schmidhuber, 1997](https://doi.org/10.1162/neco.1997.9.8.1735); the forget gate is by
@@ -603,7 +629,7 @@ almost unchanged. A residual connection in a Transformer does the same between l
 
 @exercise 21.lstm_step_backward
 
-Write the backward pass of one step. Two derivatives come in: that of the new state and that of the new cell, as the steps after this one return them. Six go out. This exercise is open: draw the graph yourself, and find every path.
+Write the backward pass of one step. Two derivatives come in: that of the new state and that of the new cell, as the steps after this one return them. Six go out. This exercise is open: draw the graph yourself, and find every path. The cache keeps what the forward pass had.
 """
 
 # %% [markdown] tags=["derivation"]
@@ -699,8 +725,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-Half-open gates lose half in every step. Open gates keep most of it. But even so 40 steps need 40 multiplications one *after* the other. A token cannot be computed before its neighbour, and a processor that could do a thousand steps at a time has to wait. This is what the
-Transformer got rid of.
+With half-open gates about half is lost in every step. With open gates most of it arrives. (What arrives is more than $\sigma(\text{bias})^{40}$, because gates also depend on the input, and because there are paths through the states as well.) But even so 40 steps need 40 multiplications one *after* the other. The state of a token cannot be computed before that of its neighbour, however many processors there are. The Transformer removed this restriction:
+attention computes all positions of a layer at once.
 
 A whole model in ELMo's manner, trained by hand-written backward passes, is [examples/elmo.py](../examples/elmo.py).
 
@@ -991,7 +1017,7 @@ From the first layer on, every token has felt the change, also those before it. 
 | good for | many tasks that share one expensive forward pass; vectors can be stored | the best score on one task |
 
 **ULMFiT** (January 2018) showed how to fine-tune a language model without destroying it: smaller learning rates for lower layers, layers that are unfrozen one by one, a rate that first rises and then falls. Its model was an LSTM. **GPT** (June 2018) did it with a Transformer, and turned each task into one sequence with
-delimiters, so that nothing but a linear layer had to be added. BERT took this over: the [SEP] between two sentences, and one layer on top.
+delimiters, so that nothing but a linear layer and the vectors of the delimiters had to be added. BERT took this over: the [SEP] between two sentences, and one layer on top.
 
 BERT can do both, and its paper compared them on named entities (CoNLL-2003, table 7, F1 on the development set, BERT-base): fine-tuning 96.4, the last four layers side by side as features 96.1, the embeddings alone 91.0. So most of what is needed is in the frozen vectors already. You can repeat the comparison with your own hands in
 [15 · Fine-tuning](15_fine_tuning.ipynb).
@@ -1014,7 +1040,7 @@ BERT became famous by a table of scores. Two names in it are worth knowing.
 | RTE | does the second sentence follow? | 2.5k | accuracy |
 | WNLI | what does the pronoun refer to? | 634 | accuracy |
 
-(The numbers are those of GLUE's paper. BERT's authors left WNLI out, because its development set made it impossible to beat the majority.) In BERT's table 1 the mean of the other eight is 75.1 for GPT, 79.6 for BERT-base, and 82.1 for BERT-large.
+(The numbers are those of GLUE's paper. BERT's authors left WNLI out: no system submitted until then was better than always naming the more frequent answer.) In BERT's table 1 the mean of the other eight is 75.1 for GPT, 79.6 for BERT-base, and 82.1 for BERT-large.
 
 **SQuAD** ([Rajpurkar and others, 2016](https://arxiv.org/abs/1606.05250)) asks more than 100,000 questions about paragraphs of Wikipedia. The answer is a span of the paragraph. Version 2.0 ([2018](https://arxiv.org/abs/1806.03822)) adds over 50,000 questions that have no answer there. Two scores: **exact match** (EM), and the **F1** of the answer's words.
 
@@ -1054,7 +1080,7 @@ for answer in ("in the spring of 1953", "1953", "spring"):
 
 # %% [markdown]
 r"""
-The same accuracy, and two very different correlations: one model knows nothing, the other something.
+Both have about the same accuracy, but their correlations differ: the first model knows nothing, the second something.
 
 ## 10. What did it cost?
 
@@ -1108,8 +1134,8 @@ for name, count in cost.items():
 
 # %% [markdown]
 r"""
-The rule of thumb, six FLOPs per weight and token, is close: attention itself adds little at these lengths. Your computer needs years for what took four days. It does not follow that nothing can be done without such machines. *mini* has a twentieth of BERT-base's parameters, and was trained on an ordinary computer; notebook
-[18](18_real_weights.ipynb) loads the real weights, which have been public since 2018; and fine-tuning costs minutes. That was the point of transfer learning: the cost is paid once.
+The rule of thumb, six FLOPs per weight and token, is close: attention itself adds little at these lengths. By itself, the processor that made this page would need years for what took four days. It does not follow that nothing can be done without such machines. *mini* has a twentieth of BERT-base's parameters, and was trained on a CPU ([its card](../minibert/assets/mini/README.md) has the details). Notebook
+[18](18_real_weights.ipynb) loads real weights. BERT's paper says that each of its results can be reproduced from the published model in at most an hour on one Cloud TPU, or a few hours on a GPU. That is the point of transfer learning: the large cost is paid once.
 
 ## Recap
 

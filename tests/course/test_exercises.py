@@ -6,10 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from examples.elmo import lstm, lstm_backward
+from examples.word2vec import negative_sampling, negative_sampling_backward
 from minibert import BertConfig, BertForPreTraining, BertTokenizer, ops
 from minibert.course import EXERCISES, check
 from minibert.course.exercise import Exercise, Mistake
-from minibert.course.exercises import n00_start_here, n07_wordpiece, n18_real_weights, n19_applications
+from minibert.course.exercises import (
+    n00_start_here,
+    n07_wordpiece,
+    n18_real_weights,
+    n19_applications,
+    n21_where_bert_comes_from,
+)
 from minibert.gradcheck import RELATIVE_BOUND
 from minibert.tasks.metrics import recall_at
 from minibert.text.learn import learn_vocabulary
@@ -114,6 +122,44 @@ def test_recall_at_k_is_that_of_the_metrics():
         scores, right, k = trial.arguments.values()
         ours = n19_applications.recall_at_k.solution(scores, right, k)
         assert ours == recall_at(n19_applications.ranks(scores, right).tolist(), k)
+
+
+def test_skip_gram_is_that_of_the_example():
+    rng = np.random.default_rng(0)
+    words, contexts = rng.normal(size=(2, 6, 4))
+    centres, targets = np.array([0, 3, 3]), np.array([[1, 2, 5], [4, 1, 1], [2, 0, 4]])
+    loss, cache = n21_where_bert_comes_from.skip_gram(words, contexts, centres, targets)
+    theirs, their_cache = negative_sampling(words, contexts, centres, targets)
+    assert loss == pytest.approx(theirs)
+    ours = n21_where_bert_comes_from.skip_gram_backward.solution(0.7, cache)
+    for table, (rows, gradient) in zip(ours, negative_sampling_backward(0.7, their_cache), strict=True):
+        np.testing.assert_allclose(table[rows], gradient)
+        assert not np.delete(table, rows, axis=0).any()
+
+
+def test_steps_of_the_lstm_are_the_lstm_of_the_example():
+    rng = np.random.default_rng(0)
+    x, weights = rng.normal(size=(3, 2, 4)), [rng.normal(size=shape) for shape in ((12, 4), (12, 3), (12,))]
+    y, whole = lstm(x, np.ones((3, 2)), *weights)
+    state = cell = np.zeros((2, 3))
+    caches = []
+    for token, there in zip(x, y, strict=True):
+        state, cell, cache = n21_where_bert_comes_from.lstm_step(token, state, cell, *weights)
+        np.testing.assert_allclose(state, there)
+        caches.append(cache)
+
+    dout = rng.normal(size=y.shape)
+    dstate, dcell = np.zeros((2, 2, 3))
+    dx, dweights = [], []
+    for d, cache in zip(dout[::-1], caches[::-1], strict=True):
+        token, dstate, dcell, *rest = n21_where_bert_comes_from.lstm_step_backward.solution(
+            dstate + d, dcell, cache
+        )
+        dx.insert(0, token)
+        dweights.append(rest)
+    ours = [np.array(dx), *(sum(parts) for parts in zip(*dweights, strict=True))]
+    for mine, theirs in zip(ours, lstm_backward(dout, whole), strict=True):
+        np.testing.assert_allclose(mine, theirs)
 
 
 def test_exercises_stand_in_the_order_of_the_course():

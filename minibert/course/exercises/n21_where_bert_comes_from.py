@@ -265,15 +265,18 @@ def mean_over_the_pairs(dout, cache):
 # -- One step of an LSTM ----------------------------------------------------------------------------------
 
 
-def lstm_step(x, state, cell, weight, state_weight, bias):
-    """One token: x (B, E), state and cell (B, H) → the new state and cell, and the cache.
+def lstm_step(
+    x: Array, state: Array, cell: Array, weight: Array, state_weight: Array, bias: Array
+) -> tuple[Array, Array, tuple]:
+    """One token: x (B, E), state and cell (B, H) → the new state, the new cell, and the cache.
 
     weight (4H, E), state_weight (4H, H) and bias (4H,) hold the gates i, f, o and then the candidate g.
-    The cache is (x, state, cell, weight, state_weight, i, f, o, g, tanh_cell), before the step but for the
-    last five.
+    The cache is (x, state, cell, weight, state_weight, i, f, o, g, tanh_cell), where state and cell are those
+    before the step.
     """
-    i, f, o, g = np.split(x @ weight.T + state @ state_weight.T + bias, 4, axis=1)
-    i, f, o = 1 / (1 + np.exp(-i)), 1 / (1 + np.exp(-f)), 1 / (1 + np.exp(-o))
+    sums = x @ weight.T + state @ state_weight.T + bias  # (B, 4H)
+    i, f, o, g = np.split(sums, 4, axis=1)
+    i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
     g = np.tanh(g)
     new_cell = f * cell + i * g
     tanh_cell = np.tanh(new_cell)
