@@ -3,8 +3,8 @@ r"""
 # 21 · Where BERT comes from
 
 Very little in BERT was new in 2018. Guessing deleted words is from 1953, learning vectors by predicting words from 2003, pre-training a language model
-and then adapting it from 2015, and the encoder is half of a model for translation. BERT put these together, and the whole worked better
-than anything before. This notebook follows each idea to its source, and runs the ones that are small enough.
+and then adapting it from 2015, and the encoder is half of a model for translation. BERT put these together, and set records on
+eleven tasks at once. This notebook follows each idea to its source, and runs the ones that are small enough.
 
 **You will** spell out the name · give a model a cloze test · compute a perplexity · train word vectors in NumPy, and see which mistake they cannot avoid ·
 take one step back through an LSTM · draw who sees whom in ELMo, GPT and BERT · count what BERT cost.
@@ -281,7 +281,7 @@ that can be counted in plain text. It is also why a cloze test teaches: to fill 
 
 ### Skip-gram
 
-Word2Vec (2013) left out what was slow in Bengio's model: the hidden layer, and the full softmax over the vocabulary. Its **skip-gram** variant goes through a text. From each word, the *centre* $w$, it predicts each word $c$ nearby. Both have a vector,
+Word2Vec (2013) left out what was slow in Bengio's model: the hidden layer, and the full softmax over the vocabulary. Its **skip-gram** variant goes through a text. For each word, the *centre* $w$, it predicts the words $c$ nearby. Both have a vector,
 from two tables: `words`, and `contexts` for words in their role as neighbours. With **negative sampling**, the task becomes: tell the true neighbour from $K$ words that are drawn at random,
 
 $$ \text{loss} = -\log \sigma(w \cdot c) - \sum_{k=1}^{K} \log \sigma(-w \cdot n_k), \qquad \sigma(s) = \frac{1}{1 + e^{-s}} . $$
@@ -410,7 +410,7 @@ for word in ("true", "left", "string", "float", "class", "import", "list", "exce
 # %% [markdown]
 r"""
 Nobody told the model what "true" is opposed to, or that a string is made of characters. All it has seen is which words stand within four words of each other. Notice that *opposites* are near each other: "left" and "right" keep the
-same company. Similar vectors mean similar use. That is not the same as similar meaning.
+same company, and so do "true" and "false". Similar vectors mean similar use. That is not the same as similar meaning.
 
 The same program with more of its options is [examples/word2vec.py](../examples/word2vec.py).
 """
@@ -1036,7 +1036,7 @@ BERT became famous by a table of scores. Two names in it are worth knowing.
 | STS-B | how similar are they, from 0 to 5? | 7k | Pearson and Spearman correlation |
 | QQP | are two questions the same? | 364k | accuracy and F1 |
 | MNLI | does the second sentence follow from the first, contradict it, or neither? | 393k | accuracy, on matched and mismatched genres |
-| QNLI | does the sentence answer the question? | 105k | accuracy |
+| QNLI | does the sentence contain the answer to the question? | 105k | accuracy |
 | RTE | does the second sentence follow? | 2.5k | accuracy |
 | WNLI | what does the pronoun refer to? | 634 | accuracy |
 
@@ -1186,7 +1186,7 @@ r"""
 <details>
 <summary><b>3.</b> ELMo's vector of a word has seen the words on both sides. Why is it called "shallowly" bidirectional?</summary>
 
-The state from the left was computed without any knowledge of the right side, and the other way round. They are only put side by side. A state such as "the bank (of a river, as the next words say) on which (as the words before say) he sat" needs a layer that sees both, and passes it on to the next layer.
+The state from the left was computed without any knowledge of the right side, and the other way round. They are only put side by side at the end. No layer can combine what both sides say and hand the result to a layer above, where other words could use it. In BERT every layer does this.
 
 </details>
 """
