@@ -6,7 +6,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-OTHER_PAGES = [ROOT / folder / "README.md" for folder in ("notebooks", "benchmarks", "tests")]
+OTHER_PAGES = [
+    *(ROOT / folder / "README.md" for folder in ("notebooks", "benchmarks", "tests")),
+    ROOT / "notebooks" / "GLOSSARY.md",
+]
 
 
 def name_of(path: Path) -> str:

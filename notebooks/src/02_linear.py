@@ -729,6 +729,13 @@ its $dW$ is 0; the first gets $dy \, W = 0$ from the second. Only the last bias 
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Rumelhart, Hinton and Williams, [Learning representations by back-propagating errors](https://www.nature.com/articles/323533a0), 1986: the short paper that made backpropagation known.
+- Parr and Howard, [The matrix calculus you need for deep learning](https://arxiv.org/abs/1802.01528), 2018: derivatives of vectors and matrices, from the beginning.
+- Baydin and others, [Automatic differentiation in machine learning: a survey](https://arxiv.org/abs/1502.05767), 2018: how libraries derive the backward pass that you wrote by hand.
+- Glorot and Bengio, [Understanding the difficulty of training deep feedforward neural networks](https://proceedings.mlr.press/v9/glorot10a.html), 2010: how large the random weights of a linear layer should be at the start.
+
 **Next:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), where the gradient begins.
 The code of this notebook: [linear_map.py](../minibert/ops/linear_map.py), [layers.py](../minibert/nn/layers.py).
 """

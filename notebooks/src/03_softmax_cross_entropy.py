@@ -796,6 +796,13 @@ frequency. The loss is then the entropy of the words' frequencies, the first pla
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Szegedy and others, [Rethinking the Inception architecture for computer vision](https://arxiv.org/abs/1512.00567), 2015: section 7 introduces label smoothing.
+- Müller, Kornblith and Hinton, [When does label smoothing help?](https://arxiv.org/abs/1906.02629), 2019: what smoothed labels do to the vectors before the softmax.
+- Guo and others, [On calibration of modern neural networks](https://arxiv.org/abs/1706.04599), 2017: whether the probabilities of a softmax can be believed, and how one number repairs them.
+- Milakov and Gimelshein, [Online normalizer calculation for softmax](https://arxiv.org/abs/1805.02867), 2018: the maximum and the sum of the exponentials in a single pass.
+
 **Next:** [04 · GELU and dropout](04_gelu_dropout.ipynb), the two functions that act on each number by itself.
 The code of this notebook: [stable_softmax.py](../minibert/ops/stable_softmax.py), [cross_entropy_loss.py](../minibert/ops/cross_entropy_loss.py).
 """

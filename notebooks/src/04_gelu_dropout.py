@@ -904,6 +904,13 @@ It is what the original does: now and then a token cannot see the one that it at
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Hendrycks and Gimpel, [Gaussian error linear units (GELUs)](https://arxiv.org/abs/1606.08415), 2016: the original, with the tanh form.
+- Glorot, Bordes and Bengio, [Deep sparse rectifier neural networks](https://proceedings.mlr.press/v15/glorot11a.html), 2011: the case for ReLU, and a discussion of its zero gradient.
+- Srivastava and others, [Dropout: a simple way to prevent neural networks from overfitting](https://jmlr.org/papers/v15/srivastava14a.html), 2014: the full account of dropout, with many experiments.
+- Shazeer, [GLU variants improve transformer](https://arxiv.org/abs/2002.05202), 2020: gated units in the feed-forward network, compared with GELU and ReLU.
+
 **Next:** [05 · LayerNorm](05_layer_norm.ipynb), where numbers no longer stand by themselves. The code of this notebook:
 [activations.py](../minibert/ops/activations.py), [inverted_dropout.py](../minibert/ops/inverted_dropout.py), and the random bits in
 [dropout_bits.py](../minibert/dropout_bits.py).

@@ -907,6 +907,13 @@ turn. (That is one reason why the size of a step is best judged in relation to t
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Ba, Kiros and Hinton, [Layer normalization](https://arxiv.org/abs/1607.06450), 2016: the original, and which changes of its input it cannot see.
+- Ioffe and Szegedy, [Batch normalization](https://arxiv.org/abs/1502.03167), 2015: the forerunner, which normalises along the other axis.
+- Zhang and Sennrich, [Root mean square layer normalization](https://arxiv.org/abs/1910.07467), 2019: the norm that subtracts nothing.
+- Xu and others, [Understanding and improving layer normalization](https://arxiv.org/abs/1911.07013), 2019: evidence that its backward pass matters more than its forward pass.
+
 **Next:** [06 · Embeddings](06_embeddings.ipynb), where the forward is a look-up and the trap is in the backward.
 The code of this notebook: [layer_normalisation.py](../minibert/ops/layer_normalisation.py).
 """

@@ -940,6 +940,13 @@ sequences first, as the authors did; or cut the texts into windows of 128, as on
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Mikolov and others, [Efficient estimation of word representations in vector space](https://arxiv.org/abs/1301.3781), 2013: Word2Vec, where tables of word vectors became popular.
+- Vaswani and others, [Attention is all you need](https://arxiv.org/abs/1706.03762), 2017: section 3.5 has the sinusoids, and a comparison with learned positions.
+- Wang and Chen, [What do position embeddings learn?](https://arxiv.org/abs/2010.04903), 2020: the learned positions of BERT, RoBERTa and GPT-2 side by side.
+- Press, Smith and Lewis, [Train short, test long](https://arxiv.org/abs/2108.12409), 2021: positions that work beyond the length of the training texts.
+
 **Next:** [07 · WordPiece](07_wordpiece.ipynb), where the ids come from. The code of this notebook:
 [embedding_lookup.py](../minibert/ops/embedding_lookup.py), [embeddings.py](../minibert/bert/embeddings.py), and `embed` in
 [composites.py](../minibert/ops/composites.py).

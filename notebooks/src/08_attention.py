@@ -1060,6 +1060,14 @@ without a mask is enough to give the answer away.
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Bahdanau, Cho and Bengio, [Neural machine translation by jointly learning to align and translate](https://arxiv.org/abs/1409.0473), 2014: attention before the transformer.
+- Vaswani and others, [Attention is all you need](https://arxiv.org/abs/1706.03762), 2017: section 3.2 defines the attention of this notebook, and gives the reason for √D.
+- Shaw, Uszkoreit and Vaswani, [Self-attention with relative position representations](https://arxiv.org/abs/1803.02155), 2018: what attention can learn about distances.
+- Dao and others, [FlashAttention](https://arxiv.org/abs/2205.14135), 2022: exact attention that never stores the S × S matrix.
+- Tay and others, [Efficient transformers: a survey](https://arxiv.org/abs/2009.06732), 2020: the many attempts to avoid the quadratic cost.
+
 **Next:** [09 · Many heads](09_many_heads.ipynb), since one weighted mean is not enough.
 The code of this notebook: [attention.py](../minibert/ops/attention.py), [stable_softmax.py](../minibert/ops/stable_softmax.py).
 """

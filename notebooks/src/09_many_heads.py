@@ -728,6 +728,15 @@ as with 12 heads.
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Vaswani and others, [Attention is all you need](https://arxiv.org/abs/1706.03762), 2017: table 3 compares different numbers of heads.
+- Michel, Levy and Neubig, [Are sixteen heads really better than one?](https://arxiv.org/abs/1905.10650), 2019: many heads can be removed after training.
+- Voita and others, [Analyzing multi-head self-attention](https://arxiv.org/abs/1905.09418), 2019: which heads specialise, and which of them can be pruned.
+- Clark and others, [What does BERT look at?](https://arxiv.org/abs/1906.04341), 2019: what the 144 heads of BERT-base attend to.
+- Shazeer, [Fast transformer decoding: one write-head is all you need](https://arxiv.org/abs/1911.02150), 2019: multi-query attention.
+- Ainslie and others, [GQA](https://arxiv.org/abs/2305.13245), 2023: the middle way, in which groups of heads share keys and values.
+
 **Next:** [10 · The encoder](10_encoder.ipynb), where attention becomes half of a layer.
 The code of this notebook: [attention.py](../minibert/ops/attention.py), [composites.py](../minibert/ops/composites.py).
 """

@@ -930,6 +930,14 @@ $(30522 + 516) \cdot 384 + 6 \, (12 \cdot 384^2 + 13 \cdot 384) + 384^2 + 384 = 
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Devlin and others, [BERT](https://arxiv.org/abs/1810.04805), 2018: the sizes of base and large are in section 3.
+- He and others, [Deep residual learning for image recognition](https://arxiv.org/abs/1512.03385), 2015: the residual connection, and the problem that it solved.
+- Xiong and others, [On layer normalization in the transformer architecture](https://arxiv.org/abs/2002.04745), 2020: why post-LN needs a warm-up and pre-LN does not.
+- Liu and others, [Understanding the difficulty of training transformers](https://arxiv.org/abs/2004.08249), 2020: another explanation of the same difficulty.
+- Elhage and others, [A mathematical framework for transformer circuits](https://transformer-circuits.pub/2021/framework/index.html), 2021: the residual stream as a channel that all layers read and write.
+
 **Next:** [11 · Heads and losses](11_heads_losses.ipynb), what stands on top of the encoder.
 The code of this notebook: [encoder.py](../minibert/bert/encoder.py), [info.py](../minibert/tasks/info.py),
 [gradcheck](../minibert/gradcheck/__init__.py).

@@ -705,6 +705,14 @@ layer below took part in their keys and values, and there the gradient comes bac
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Devlin and others, [BERT](https://arxiv.org/abs/1810.04805), 2018: section 3.1 describes the two objectives.
+- Press and Wolf, [Using the output embedding to improve language models](https://arxiv.org/abs/1608.05859), 2017: weight tying, and what each of the two matrices learns without it.
+- Inan, Khosravi and Socher, [Tying word vectors and word classifiers](https://arxiv.org/abs/1611.01462), 2016: the same idea, derived from the loss.
+- Lan and others, [ALBERT](https://arxiv.org/abs/1909.11942), 2019: the factorised table, and another objective for pairs.
+- Reimers and Gurevych, [Sentence-BERT](https://arxiv.org/abs/1908.10084), 2019: how well [CLS] and the mean serve as the vector of a sentence.
+
 **Next:** [12 · Pre-training data](12_pretraining_data.ipynb). The code of this notebook:
 [heads.py](../minibert/bert/heads.py) · [encoder.py](../minibert/bert/encoder.py) (the pooler) ·
 [composites.py](../minibert/ops/composites.py) (the loss) · [models.py](../minibert/bert/models.py).

@@ -858,6 +858,15 @@ keeps only the input of each layer, for a third more work.
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Devlin and others, [BERT](https://arxiv.org/abs/1810.04805), 2018: you can now read every sentence of it; appendix A has the details of the training.
+- Google Research, [the original code of BERT](https://github.com/google-research/bert), 2018: compare `modeling.py` with your functions.
+- Rogers, Kovaleva and Rumshisky, [A primer in BERTology](https://arxiv.org/abs/2002.12327), 2020: what is known about how BERT works.
+- Liu and others, [RoBERTa](https://arxiv.org/abs/1907.11692), 2019: the same model, trained with more care.
+- Izsak, Berchansky and Levy, [How to train BERT with an academic budget](https://arxiv.org/abs/2104.07705), 2021: a day on one machine with eight GPUs.
+- Geiping and Goldstein, [Cramming](https://arxiv.org/abs/2212.14034), 2022: how far a BERT gets in one day on one GPU.
+
 **You have reached the end.** From here: [the documentation](../docs/README.md), [the explorer](../docs/explore.md), and
 the code itself, which you have now written once.
 """
