@@ -13,6 +13,7 @@ CELLS = range(40, 101)
 LEAST_WORDS = 1000
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|Users|root|tmp|usr|opt|var|work|mnt|private)/|\b[A-Z]:\\")
 SHOWS_CODE = re.compile(r"(?:print\(inspect\.getsource\([\w.]+\)\)\s*)+")
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")  # all but the end of a line
 ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
 
 
@@ -32,6 +33,12 @@ def readable(notebook: NotebookNode) -> list[str]:
         problems.append(f"has {cells} cells; they should be {CELLS.start} to {CELLS.stop - 1}")
     if words < LEAST_WORDS:
         problems.append(f"has {words} words; they should be at least {LEAST_WORDS:,}")
+    for cell in notebook.cells:
+        if found := CONTROL.search(cell.source):
+            line = cell.source[: found.start()].count("\n") + 1
+            problems.append(
+                f"{cell.id}: line {line} has {found[0]!r}; was a backslash of LaTeX taken for an escape?"
+            )
     return problems
 
 

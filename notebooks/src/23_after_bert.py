@@ -621,8 +621,8 @@ The logits $z$ are divided by a **temperature** $T$ before the softmax. The larg
 With it go the usual loss of masked words and, for each token, the cosine between the student's last hidden state $h$ and the teacher's $h'$. The weights are those of the published training program:
 
 $$
-L = 5 \cdot T^2 \, \mathrm{KL}igl( \operatorname{softmax}(z' / T) \,\Vert\, \operatorname{softmax}(z / T) igr)
-+ 2 \cdot L_{	ext{MLM}} + 1 \cdot igl( 1 - \cos(h, h') igr) .
+L = 5 \cdot T^2 \, \mathrm{KL}\bigl( \operatorname{softmax}(z' / T) \,\Vert\, \operatorname{softmax}(z / T) \bigr)
++ 2 \cdot L_{\text{MLM}} + 1 \cdot \bigl( 1 - \cos(h, h') \bigr) .
 $$
 
 Without the $T^2$ the gradients would shrink with $1/T^2$: a factor $1/T$ from $z/T$, and another one because both distributions become flat. With it they tend to a limit:
@@ -768,7 +768,7 @@ BERT learns from 15 % of the tokens that it reads. ELECTRA (Clark and others, [2
 for each. The other one, the **discriminator**, says of *every* token whether it is the original. With $z_s$ the score of token $s$, and $y_s = 1$ where it was replaced:
 
 $$
-L = L_{	ext{MLM}}(	ext{generator}) + 50 \cdot rac{1}{S} \sum_{s=1}^{S} igl( \log(1 + e^{z_s}) - y_s z_s igr) .
+L = L_{\text{MLM}}(\text{generator}) + 50 \cdot \frac{1}{S} \sum_{s=1}^{S} \bigl( \log(1 + e^{z_s}) - y_s z_s \bigr) .
 $$
 
 Let `mini` be the generator, on a text of four sentences, 24 times with other gaps.

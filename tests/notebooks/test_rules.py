@@ -82,6 +82,14 @@ def test_too_long_too_short_too_large(notebook):
     assert "bytes; they should be at most 1,000,000" in rules.finished(large)[0]
 
 
+def test_latex_whose_backslashes_were_taken_for_escapes(notebook):
+    notebook.cells[
+        3
+    ].source += "\n$$\n\bigl( L_{\text{MLM}} \bigr)\n$$"  # \\b and \\t are control characters here
+    [found] = rules.finished(notebook)
+    assert found.endswith(r"line 5 has '\x08'; was a backslash of LaTeX taken for an escape?")
+
+
 def test_only_prose_counts_as_words():
     text = "Two **words**: $a + b$ [the norm's link](../a.md) `code` <b>x̂</b>\n$$\nx y\n$$\n```\ncode\n```"
     assert rules.count_words(text) == 6  # x̂ is one
