@@ -24,4 +24,5 @@ from minibert.course.exercises import (  # noqa: F401
     n20_your_bert,
     n22_what_mattered,
     n23_after_bert,
+    n24_distillation,
 )
