@@ -180,7 +180,7 @@ for T in (1.0, 10.0, 100.0):
 r"""
 ## 5. A teacher and a student
 
-Four random languages of 16 words each have their own probabilities for the next word. A text is written in one of them; the question is which. The teacher sees 20,000 labelled
+Four random languages of 16 words each have their own probabilities for the next word. A text is written in one of them; the question is which. The teacher draws its batches from 20,000 labelled
 texts. The student has half the width, and 128 labels.
 """
 
@@ -246,7 +246,7 @@ def train(model, ids, steps, rate, seed, labels=None, teacher=None, w=1.0, T=2.0
 
 # %% [markdown]
 r"""
-The arms share the language, the first weights of the student and the order of the batches. Each is a student of width 16 that takes 200 steps. The settings were chosen once, before these runs, and were not tuned for any arm.
+The arms share the language, the first weights of the student and the order of the batches. Each is a student of width 16 that takes 200 steps. A pilot with seeds 0 and 1 and more steps came first; then the steps were cut to save time. Nothing else was changed, and no arm was tuned.
 """
 
 # %%
@@ -298,7 +298,14 @@ for name in list(ARMS)[1:]:
 
 # %% [markdown]
 r"""
-RESULTS
+Without a teacher the student is hardly better than guessing. With the same 128 texts and the teacher's scores in place of the labels, it gains 18 points. All five seeds agree. The student
+ends three points below its teacher, which had far more labels.
+
+Three results are less simple:
+
+- **Labels did not help next to the teacher.** Half and half gains 9 points only, half as much as the teacher alone. Few labels invite the student to learn them by heart.
+- **More unlabelled text helped little.** From 128 to 512 texts the gain is two points; from 512 to 4096 there is none. The student takes 200 steps of 32 texts, and its teacher's own score is a limit.
+- **Part of the gain is information about the task.** The teacher was trained on 20,000 labels, and the student receives some of them through it. So this is no fair comparison with a student that had those labels.
 
 ## 6. Imitating layers
 
