@@ -25,4 +25,5 @@ from minibert.course.exercises import (  # noqa: F401
     n21_where_bert_comes_from,
     n22_what_mattered,
     n23_after_bert,
+    n24_distillation,
 )

@@ -1,0 +1,450 @@
+# %% [markdown]
+r"""
+# 24 · Distillation
+
+A large model has learned a task. A small one is to do the same work, faster. **Distillation** lets the small model, the **student**, learn from what the
+large one, the **teacher**, says about each example.
+
+**You will** soften probabilities with a temperature · derive the gradient of soft targets · measure why the loss has a factor T² ·
+teach a small model with and without a teacher, over five seeds · let a teacher label text for free · imitate hidden states.
+
+**Before this:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), [15 · Fine-tuning](15_fine_tuning.ipynb),
+[22 · What mattered](22_what_mattered.ipynb). **Time:** 90 minutes with the exercises; it runs in about a minute.
+
+| letter | in this notebook |
+|---|---|
+| `B`, `K` | examples in a batch, classes |
+| $z$, $u$ | logits of the student and of the teacher |
+| $p$, $q$ | their probabilities at temperature $T$ |
+| $T$ | the temperature |
+| $w$ | the weight of the teacher in the loss |
+| `H`, $H'$ | hidden sizes of the student and of the teacher |
+"""
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+from scipy import stats
+
+from minibert import BertConfig, BertForSequenceClassification, check, ops, plots
+from minibert.train import AdamW
+from minibert.train.schedule import triangle
+
+plots.notebook_style()
+np.set_printoptions(precision=3, suppress=True)
+
+# %% [markdown]
+r"""
+## 1. What does a teacher say that a label does not?
+
+A label names one class. A teacher's probabilities say more: which other classes were likely, and how sure the answer is. Hinton, Vinyals and Dean
+([2015](https://arxiv.org/abs/1503.02531)) called this the *dark knowledge* of a model. Buciluă, Caruana and Niculescu-Mizil
+([2006](https://doi.org/10.1145/1150402.1150464)) had trained a small network to imitate a large ensemble before, on examples that the ensemble had labelled.
+
+Here are a teacher's logits for one example with five classes.
+"""
+
+# %%
+u = np.array([9.0, 5.0, 4.0, 0.0, -2.0])
+q, _ = ops.softmax(u[None])
+print("probabilities", q[0])
+
+# %% [markdown]
+r"""
+The order of the other four classes is in there, but the probabilities are so small that a loss hardly sees them.
+
+## 2. Temperature
+
+Divide the logits by a number $T$ before the softmax. A large $T$ makes the distribution flat. $T = 1$ changes nothing.
+
+### Your turn: probabilities at a temperature
+
+@exercise 24.soften
+"""
+
+
+# %% tags=["solution"]
+def my_soften(logits, temperature):
+    """Probabilities at a temperature, without overflow. logits (B, K) → (B, K)."""
+    z = logits / temperature
+    e = np.exp(z - z.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+# %%
+check("24.soften", my_soften)
+
+# %%
+TEMPERATURES = (1, 2, 4, 10)
+softened = {T: ops.softmax(u[None] / T)[0][0] for T in TEMPERATURES}
+for T, q in softened.items():
+    print(f"T = {T:<3}", q)
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.2), sharey=True)
+for panel, (T, q) in zip(axes, softened.items(), strict=True):
+    panel.bar(range(5), q, color=plots.BLUE)
+    panel.set(title=f"T = {T}", xlabel="class")
+axes[0].set_ylabel("probability")
+plt.show()
+
+# %% [markdown]
+r"""
+At $T = 1$ only one class is visible. At $T = 4$ the second and the third can be told apart from the others. At $T = 10$ all are nearly alike.
+"""
+
+# %%
+for T, q in softened.items():
+    print(f"T = {T:<3} entropy {-(q * np.log(q)).sum():.2f} of at most {np.log(5):.2f} nats")
+
+# %% [markdown]
+r"""
+## 3. The loss and its gradient
+
+The student should have the teacher's probabilities. The distance is the Kullback–Leibler divergence, at the same temperature on both sides:
+
+$$ L = \frac{T^2}{B} \sum_b \sum_k q_{bk} \, (\log q_{bk} - \log p_{bk}), \qquad p = \operatorname{softmax}(z / T), \quad q = \operatorname{softmax}(u / T) . $$
+
+Minus the sum of $q \log q$ this is a cross-entropy with soft targets. The missing part does not depend on the student.
+
+### Your turn: the gradient of soft targets
+
+The cache is $(p, q, T)$, and `dout` is a number.
+
+@exercise 24.soft_target_backward
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Let $v = z / T$. For one example, $\partial (-\sum_k q_k \log p_k) / \partial v_j = p_j \sum_k q_k - q_j = p_j - q_j$, as the $q_k$ add up to 1. The chain rule brings $\partial v_j / \partial z_j = 1/T$,
+and the loss has $T^2 / B$ in front.
+"""
+
+
+# %% tags=["solution"]
+def my_soft_target_backward(dout, cache):
+    """dlogits (B, K) of T²·KL(q ‖ p), the mean over the batch. cache = (p, q, T)."""
+    p, q, temperature = cache
+    return dout * temperature / len(p) * (p - q)
+
+
+# %%
+check("24.soft_target_backward", my_soft_target_backward)
+
+# %% [markdown]
+r"""
+## 4. Why T²?
+
+Measure the gradient norm with random logits, with the factor and without.
+"""
+
+# %%
+rng = np.random.default_rng(24)
+z, u = 2 * rng.standard_normal((2, 64, 5))
+RANGE = np.array([1, 2, 4, 8, 16, 32])
+norms = []
+for T in RANGE:
+    _, cache = ops.soft_cross_entropy(z, u, float(T), len(z))
+    norms.append(np.linalg.norm(ops.soft_cross_entropy_backward(1.0, cache)))
+norms = np.array(norms)
+for T, norm in zip(RANGE, norms, strict=True):
+    print(f"T = {T:<3} with T²: {norm:.4f}   without: {norm / T**2:.6f}")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(5, 3))
+axes.loglog(RANGE, norms, "o-", color=plots.BLUE, label="with T²")
+axes.loglog(RANGE, norms / RANGE**2, "s-", color=plots.VERMILION, label="without")
+axes.set(xlabel="temperature T", ylabel="gradient norm")
+axes.legend()
+plt.show()
+
+# %% [markdown]
+r"""
+Without the factor, the gradient falls like $1/T^2$, and a hard loss next to it would drown it. With the factor, the two losses keep their proportion when $T$ is changed.
+
+The reason is in the expansion for large $T$: $\operatorname{softmax}(z / T)_k \approx \frac1K (1 + (z_k - \bar z)/T)$. So $p - q$ is about
+$\frac{1}{KT} \left( (z_k - \bar z) - (u_k - \bar u) \right)$, and with the factor $T$ in front the gradient no longer depends on $T$. In this limit the student matches the **centred logits**.
+"""
+
+# %%
+centred = (z - z.mean(axis=1, keepdims=True)) - (u - u.mean(axis=1, keepdims=True))
+limit = centred / (5 * len(z))
+for T in (1.0, 10.0, 100.0):
+    _, cache = ops.soft_cross_entropy(z, u, T, len(z))
+    d = ops.soft_cross_entropy_backward(1.0, cache)
+    print(
+        f"T = {T:<6} distance from the limit {np.linalg.norm(d - limit) / np.linalg.norm(limit):.3f}"
+    )
+
+# %% [markdown]
+r"""
+## 5. A teacher and a student
+
+Four random languages of 16 words each have their own probabilities for the next word. A text is written in one of them; the question is which. The teacher draws its batches from 20,000 labelled
+texts. The student has half the width, and 128 labels.
+"""
+
+# %%
+SPECIAL, WORDS, S, K = 5, 16, 12, 4
+V = SPECIAL + WORDS
+
+
+def write(grammars, count, rng):
+    """Texts as ids (count, S), and the language of each (count,)."""
+    labels = rng.integers(K, size=count)
+    ids = np.empty((count, S), np.int32)
+    ids[:, 0] = rng.integers(WORDS, size=count)
+    ends = grammars.cumsum(axis=-1)
+    for s in range(1, S):
+        drawn = (rng.random(count)[:, None] > ends[labels, ids[:, s - 1]]).sum(axis=1)
+        ids[:, s] = np.minimum(drawn, WORDS - 1)
+    return ids + SPECIAL, labels
+
+
+# %%
+def new_model(seed, H):
+    config = BertConfig.preset(
+        "tiny",
+        vocab_size=V,
+        hidden_size=H,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=4 * H,
+        max_position_embeddings=S,
+        num_labels=K,
+        initializer_range=0.1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return BertForSequenceClassification(config, seed=seed)
+
+
+def logits_of(model, ids):
+    return np.concatenate(
+        [model.forward(input_ids=part)[0].logits for part in np.array_split(ids, 8)]
+    )
+
+
+# %%
+def train(model, ids, steps, rate, seed, labels=None, teacher=None, w=1.0, T=2.0):
+    """Learn from labels (N,), from the teacher's logits (N, K), or from both, w and 1 − w."""
+    rng = np.random.default_rng([seed, 7])
+    optimiser = AdamW(model, beta2=0.98)
+    for step in range(steps):
+        rows = rng.integers(len(ids), size=32)
+        given = {} if labels is None else {"labels": labels[rows]}
+        outputs, cache = model.forward(input_ids=ids[rows], **given)
+        derivatives = {} if labels is None else {"dloss": 1.0 if teacher is None else 1.0 - w}
+        if teacher is not None:
+            _, soft = ops.soft_cross_entropy(outputs.logits, teacher[rows], T, len(rows))
+            derivatives["dlogits"] = ops.soft_cross_entropy_backward(w, soft)
+        model.zero_grad()
+        model.backward(cache, **derivatives)
+        optimiser.step(triangle(step, steps, 20, rate), step)
+    return model
+
+
+# %% [markdown]
+r"""
+The arms share the language, the first weights of the student and the order of the batches. Each is a student of width 16 that takes 200 steps. A pilot with seeds 0 and 1 and more steps came first; then the steps were cut to save time. Nothing else was changed, and no arm was tuned.
+"""
+
+# %%
+ARMS = {  # texts, weight of the teacher (None: labels only)
+    "128 labels": (128, None),
+    "128, both": (128, 0.5),
+    "128, teacher": (128, 1.0),
+    "512, teacher": (512, 1.0),
+    "4096, teacher": (4096, 1.0),
+}
+scores = {name: [] for name in ("teacher", *ARMS)}
+for seed in range(5):
+    grammars = np.random.default_rng([seed, 0]).dirichlet(np.full(WORDS, 0.5), size=(K, WORDS))
+    ids, labels = write(grammars, 20_000, np.random.default_rng([seed, 1]))
+    test, truth = write(grammars, 2000, np.random.default_rng([seed, 2]))
+    teacher = train(new_model(seed, 32), ids, 400, 0.006, seed, labels)
+    scores["teacher"].append((logits_of(teacher, test).argmax(axis=1) == truth).mean())
+    said = logits_of(teacher, ids[:4096])
+    for name, (n, w) in ARMS.items():
+        told = {} if w is None else {"teacher": said[:n], "w": w}
+        if w != 1.0:
+            told["labels"] = labels[:n]
+        student = train(new_model(seed + 50, 16), ids[:n], 200, 0.01, seed, **told)
+        scores[name].append((logits_of(student, test).argmax(axis=1) == truth).mean())
+scores = {name: np.array(values) for name, values in scores.items()}
+for name, values in scores.items():
+    print(f"{name:<14}", values, f"  mean {values.mean():.3f}")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(figsize=(6.5, 3.2))
+values = np.array(list(scores.values()))
+axes.plot(values, "o", color=plots.BLUE, alpha=0.7)
+axes.plot(values.mean(axis=1), "_", color=plots.VERMILION, markersize=24, markeredgewidth=2.5)
+axes.axhline(1 / K, color=plots.GREY, linewidth=0.8)
+axes.set_xticks(range(len(scores)), scores, rotation=20)
+axes.set(ylabel="accuracy", title="five seeds, and their means; the line is guessing")
+plt.show()
+
+# %% [markdown]
+r"""
+Now in pairs, as in [22](22_what_mattered.ipynb): the difference from the student that has labels only, with its 95 % t interval.
+"""
+
+# %%
+for name in list(ARMS)[1:]:
+    d = scores[name] - scores["128 labels"]
+    half = stats.t.ppf(0.975, len(d) - 1) * stats.sem(d)
+    print(f"{name:<14} {d.mean():+.3f} ± {half:.3f}")
+
+# %% [markdown]
+r"""
+Without a teacher the student is hardly better than guessing. With the same 128 texts and the teacher's scores in place of the labels, it gains 18 points. All five seeds agree. The student
+ends three points below its teacher, which had far more labels.
+
+Three results are less simple:
+
+- **Labels did not help next to the teacher.** Half and half gains 9 points only, half as much as the teacher alone. Few labels invite the student to learn them by heart.
+- **More unlabelled text helped little.** From 128 to 512 texts the gain is two points; from 512 to 4096 there is none. The student takes 200 steps of 32 texts, and its teacher's own score is a limit.
+- **Part of the gain is information about the task.** The teacher was trained on 20,000 labels, and the student receives some of them through it. So this is no fair comparison with a student that had those labels.
+
+## 6. Imitating layers
+
+A teacher has more to show than its last layer. Three methods differ in what is compared:
+
+| | imitated | when widths differ |
+|---|---|---|
+| DistilBERT ([2019](https://arxiv.org/abs/1910.01108)) | scores, and the direction of the last hidden states (cosine) | they do not: the student is as wide as the teacher |
+| TinyBERT ([2019](https://arxiv.org/abs/1909.10351)) | embeddings, hidden states and attention of chosen layers, then scores | a learned projection |
+| MiniLM ([2020](https://arxiv.org/abs/2002.10957)) | attention and the relations of the values, in the last layer | nothing is needed: relations are `(S, S)` |
+
+[Notebook 23](23_after_bert.ipynb) trains a DistilBERT.
+
+### Your turn: a wider teacher
+
+Project the student's hidden states with $W$, `(H′, H)`, and compare them with the teacher's $t$, `(B, S, H′)`. Only real tokens count:
+
+$$ y_{bs} = W h_{bs}, \qquad L = \frac{1}{H' \sum m} \sum_{b, s} m_{bs} \, \lVert y_{bs} - t_{bs} \rVert^2 . $$
+
+The cache is (hidden, weight, difference, mask), with difference $y - t$.
+
+@exercise 24.imitation_backward
+"""
+
+# %% [markdown] tags=["derivation"]
+r"""
+Each $y_{bsk}$ enters one square: $dy_{bsk} = 2 \, m_{bs} (y_{bsk} - t_{bsk}) / (H' \sum m)$. Then a linear layer: $dh_{bs} = W^\top dy_{bs}$, and
+$dW = \sum_{b, s} dy_{bs} h_{bs}^\top$.
+"""
+
+
+# %% tags=["solution"]
+def my_imitation_backward(dout, cache):
+    """dhidden (B, S, H), dweight (H′, H). cache = (hidden, weight, difference, mask)."""
+    hidden, weight, difference, mask = cache
+    count = mask.sum() * difference.shape[-1]
+    dy = 2 * dout * mask[:, :, None] * difference / count  # (B, S, H′)
+    return dy @ weight, np.einsum("bsk,bsh->kh", dy, hidden)
+
+
+# %%
+check("24.imitation_backward", my_imitation_backward)
+
+# %% [markdown]
+r"""
+The projection is thrown away after training. The library compares relations of tokens instead, so it needs none:
+"""
+
+# %%
+hidden, wider = rng.standard_normal((2, 6, 8)), rng.standard_normal((2, 6, 20))
+weights = np.full((2, 6, 6), 1 / 72)
+loss, cache = ops.relation_loss(hidden, wider, weights)
+print(f"loss {loss:.3f}, gradient {ops.relation_loss_backward(1.0, cache).shape}")
+
+# %% [markdown]
+r"""
+## 7. With the library
+
+```sh
+minibert distill --teacher runs/sst2/best --model mini --train train.tsv --dev dev.tsv --name small --temperature 4 --teacher-weight 0.9
+```
+
+The teacher is asked once about every training text. The flags `--hidden-weight` and `--attention-weight` add the imitation of layers. See [the manual](../docs/finetuning.md).
+"""
+
+# %% [markdown]
+r"""
+## 8. What the papers report
+
+- DistilBERT keeps 97 % of BERT's score on GLUE with 40 % fewer parameters, and is 60 % faster ([2019](https://arxiv.org/abs/1910.01108)).
+- Turc and others ([2019](https://arxiv.org/abs/1908.08962)): pre-training the student before distillation matters, also for very small students.
+- Beyer and others ([2021](https://arxiv.org/abs/2106.05237)): for images, a teacher should see the same crop as the student, and training should be long.
+"""
+
+# %% [markdown]
+r"""
+## Recap
+
+- Soft targets carry the order of the wrong classes and the teacher's doubt.
+- The gradient is that of a label, with $q$ in its place. T² keeps it at the same size when $T$ changes.
+- A teacher turns unlabelled text into training data.
+- Hidden states of another width need a projection, or a comparison of relations.
+
+## What usually goes wrong
+
+- **T on one side only.** Teacher and student need the same temperature.
+- **T² forgotten**, so that a higher T quietly turns the teacher off.
+- **The teacher in training mode**: its dropout makes the targets noisy.
+- **Temperature in use.** In inference the student runs at $T = 1$.
+- **No student without a teacher** to compare with.
+"""
+
+# %% [markdown]
+r"""
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> Why may the loss be KL or cross-entropy?</summary>
+
+They differ by the entropy of the teacher, which does not depend on the student. The gradients are equal.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> Can a student be better than its teacher?</summary>
+
+Yes. The teacher's errors are partly noise, and a student that cannot follow them may average them out. It should not be expected.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> Does the transfer set need labels?</summary>
+
+No. With $w = 1$ only the teacher's scores are used. The texts should resemble those in use.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+## Further reading
+
+- Hinton, Vinyals and Dean: [Distilling the knowledge in a neural network](https://arxiv.org/abs/1503.02531) (2015).
+- Sanh and others: [DistilBERT](https://arxiv.org/abs/1910.01108) (2019).
+- Jiao and others: [TinyBERT](https://arxiv.org/abs/1909.10351) (2019).
+- Turc and others: [Well-read students learn better](https://arxiv.org/abs/1908.08962) (2019).
+
+## Next
+
+Back to the [overview of the course](README.md).
+"""
