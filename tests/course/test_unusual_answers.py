@@ -1,7 +1,11 @@
 """Answers that are right but written in another way than the solution: the judge should pass all of them."""
 
 import functools
+import itertools
 import math
+import statistics
+import unicodedata
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -320,6 +324,236 @@ def joined(axis, heads):
 
 
 ANSWERS.append(("09.merge_heads", functools.partial(joined, -1)))
+
+
+# -- Notebooks 04, 07 and 09 again, and those from 10 on ------------------------------------------------
+
+
+@answers("00.predictions")
+def predictions_in_capitals():
+    return ["Same", "SAME", "other", "Other", "other", "same"]
+
+
+class ErfGelu:
+    """GELU as an object that is called."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, x):
+        return 0.5 * (x + x * special.erf(x * self.scale)), (x,)
+
+
+ANSWERS.append(("04.gelu", ErfGelu(scale=0.5**0.5)))
+
+
+@answers("04.gelu_backward")
+def derivative_by_a_complex_step(dout, cache):
+    def gelu(z):
+        return z * (1 + special.erf(z / math.sqrt(2))) / 2
+
+    return dout * gelu(cache[0] + 1e-30j).imag / 1e-30
+
+
+@answers("07.normalise")
+def with_a_regular_expression(text):
+    decomposed = unicodedata.normalize("NFD", text.lower())
+    bare = "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
+    marks = {char for char in bare if unicodedata.category(char)[0] == "P"} | set("$+<=>^`|~")
+    return "".join(f" {char} " * (char in marks) or char for char in bare).split()
+
+
+@answers("07.wordpiece")
+def wordpiece_by_recursion(word, vocabulary, prefix=""):
+    if not word:
+        return []
+    for end in reversed(range(1, len(word) + 1)):
+        if prefix + word[:end] in vocabulary:
+            rest = wordpiece_by_recursion(word[end:], vocabulary, "##")
+            return ["[UNK]"] if "[UNK]" in rest else [prefix + word[:end], *rest]
+    return ["[UNK]"]
+
+
+@answers("07.merge_once")
+def merge_by_a_counter(words):
+    counts = Counter()
+    for tokens, count in words.items():
+        for pair in itertools.pairwise(tokens):
+            counts[pair] += count
+    most = max(counts.values())
+    best = sorted(pair for pair in counts if counts[pair] == most)[0]
+    merged = {}
+    for tokens, count in words.items():
+        new, rest = [], list(tokens)
+        while rest:
+            if tuple(rest[:2]) == best:
+                new.append(best[0] + best[1].removeprefix("##"))
+                rest = rest[2:]
+            else:
+                new.append(rest.pop(0))
+        merged[tuple(new)] = count
+    return best, merged
+
+
+@answers("09.split_heads")
+def heads_by_swapped_axes(x, num_heads):
+    return x.reshape(*x.shape[:2], num_heads, -1).swapaxes(1, 2).copy()
+
+
+@answers("11.gather_backward")
+def gathered_by_a_one_hot(drows, cache):
+    positions, shape = cache
+    return (np.eye(math.prod(shape[:-1]))[positions].T @ drows).reshape(shape)
+
+
+@answers("11.gather_backward")
+def gathered_by_a_loop(drows, cache):
+    positions, shape = cache
+    dhidden = np.zeros(shape)
+    for row, position in zip(drows, positions, strict=True):
+        dhidden[np.unravel_index(position, shape[:-1])] += row
+    return dhidden
+
+
+@answers("11.two_uses_in_steps")
+def slope_by_two_factors(dout, cache):
+    w, x, t = cache
+    shares = [dout * t, (1 + t) * (1 - t) * dout * x * w]
+    return [*shares, sum(shares)]
+
+
+@answers("11.tied_backward")
+def tied_by_one_hot_products(dlogits, cache):
+    ids, hidden, weight = cache
+    dembedded = np.einsum("bsv,vh->bsh", dlogits, weight) * (1 + hidden) * (1 - hidden)
+    one_hot = np.eye(len(weight))[ids]
+    return np.einsum("bsv,bsh->vh", one_hot, dembedded) + np.einsum("bsv,bsh->vh", dlogits, hidden)
+
+
+@answers("12.mask_tokens")
+def masked_in_place_on_a_copy(input_ids, chosen, fate, anything, mask_id):
+    masked, labels = input_ids.astype(np.int32), np.full_like(input_ids, -100, dtype=np.int32)
+    labels[chosen] = input_ids[chosen]
+    masked[chosen & (fate < 0.8)] = mask_id
+    random = chosen & (fate >= 0.9)
+    masked[random] = anything[random]
+    return [masked, labels]
+
+
+@answers("12.masked_loss")
+def loss_of_selected_rows(logits, labels):
+    rows, targets = logits[labels >= 0], labels[labels >= 0]
+    return float(np.mean(special.logsumexp(rows, axis=-1) - rows[np.arange(len(rows)), targets]))
+
+
+@answers("13.learning_rate")
+def rate_in_one_expression(step, steps, warmup, peak):
+    return np.float64(peak * (step / warmup if step < warmup else (steps - step) / steps))
+
+
+@answers("13.learning_rate")
+def rate_of_zero_dimensions(step, steps, warmup, peak):
+    return np.where(step < warmup, peak * step / max(warmup, 1), peak - peak * step / steps)
+
+
+@answers("13.clip_gradients")
+def clipped_by_hypot(dweight, dbias, clip_norm):
+    norm = math.hypot(*dweight.flat, *dbias)
+    return [
+        gradient * min(1.0, clip_norm / norm) if norm else gradient.copy() for gradient in (dweight, dbias)
+    ]
+
+
+@answers("13.adamw_step")
+def moments_by_differences(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    mean = mean + (1 - beta1) * (grad - mean)
+    variance = variance + (1 - beta2) * (grad * grad - variance)
+    decayed = value * (1 - lr * weight_decay)
+    return [decayed - lr * mean / (variance**0.5 + eps), mean, variance]
+
+
+@answers("15.classifier_backward")
+def classifier_by_einsum(dout, cache):
+    shape, first, pooled, pool_weight, weight = cache
+    dprojected = np.einsum("bc,ch->bh", dout, weight) * (1 - pooled) * (1 + pooled)
+    dhidden = np.eye(1, shape[1])[..., None] * (dprojected @ pool_weight)[:, None]
+    shares = np.einsum("bi,bj->ij", dprojected, first), np.einsum("bi,bj->ij", dout, pooled)
+    return dhidden, shares[0], sum(dprojected), shares[1], sum(dout)
+
+
+@answers("16.offset_score")
+def score_by_a_loop(probabilities, mask, offset):
+    total, count = 0.0, 0
+    for b, row in enumerate(mask):
+        for i in range(len(row)):
+            if 0 <= i + offset < len(row) and row[i] and row[i + offset]:
+                total, count = total + probabilities[b, :, i, i + offset], count + 1
+    return total / count
+
+
+@answers("16.offset_score")
+def score_by_a_band(probabilities, mask, offset):
+    band = mask[:, :, None] * mask[:, None, :] * np.eye(mask.shape[1], k=offset)
+    return np.einsum("baij,bij->a", probabilities, band) / band.sum()
+
+
+@answers("17.sum_row")
+def sums_by_reversed_halves(values):
+    rounds, distance = [], len(values) // 2
+    while distance:
+        pairs = values.reshape(-1, 2, distance)
+        values = (pairs + pairs[:, ::-1]).reshape(-1)
+        rounds.append(values)
+        distance >>= 1
+    return np.array(rounds)
+
+
+@answers("18.rename")
+def renamed_by_patterns(old):
+    endings = {"kernel": "weight", "gamma": "weight", "beta": "bias", "output_weights": "weight"}
+    endings |= {"output_bias": "bias", "word_embeddings": "word_embeddings.weight"}
+    *path, last = old.replace("/", ".").replace("layer_", "layer.").split(".")
+    return ".".join([*path, endings.get(last, last)]), last == "kernel"
+
+
+@answers("19.recall_at_k")
+def recall_by_ranks(scores, right, k):
+    own = np.take_along_axis(scores, right[:, None], axis=1)
+    return float(np.mean((scores > own).sum(axis=1) < k))
+
+
+@answers("22.paired_difference")
+def difference_by_sums(a, b):
+    differences = [float(y - x) for x, y in zip(a, b, strict=True)]
+    return [statistics.fmean(differences), statistics.stdev(differences) / len(differences) ** 0.5]
+
+
+@answers("22.bootstrap_interval")
+def interval_by_percentiles(differences, drawn, level):
+    means = np.take(differences, drawn).sum(axis=1) / drawn.shape[1]
+    return [np.percentile(means, 50 * (1 - level)), np.percentile(means, 50 * (1 + level))]
+
+
+@answers("22.permutation_test")
+def every_sign_in_a_loop(differences):
+    observed, hits = abs(sum(differences)) - 1e-9, 0
+    for signs in itertools.product((-1, 1), repeat=len(differences)):
+        hits += abs(np.dot(signs, differences)) >= observed
+    return float(hits / 2 ** len(differences))
+
+
+@answers("23.positions_from_padding")
+def positions_by_accumulate(mask, padding):
+    counts = [list(itertools.accumulate(row)) for row in mask]
+    return np.where(mask, np.array(counts, dtype=np.int32) + np.int32(padding), padding)
+
+
+@answers("23.permutation_masks")
+def masks_of_sorted_places(order):
+    rank = np.empty(len(order), dtype=np.int32)
+    rank[order] = range(len(order))
+    earlier = np.greater.outer(rank, rank)
+    return [earlier | np.eye(len(order), dtype=bool), earlier]
 
 
 @pytest.mark.parametrize(
