@@ -282,6 +282,8 @@ def _judge(exercise: Exercise, trial: Trial, call: Call, expected: tuple) -> Ite
             yield Row(name, call.verdict, *_form(right), note=call.note)
             continue
         got = _as_array(call.outputs[i])
+        if isinstance(right, tuple) and isinstance(got, list):
+            got = tuple(got)  # both are several things in a row
         row = _judge_output(exercise, name, got, right, trial.independent.get(output))
         if call.verdict is not Verdict.PASS:
             row = replace(row, verdict=call.verdict, note=call.note)

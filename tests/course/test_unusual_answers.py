@@ -1,0 +1,599 @@
+"""Answers that are right but written in another way than the solution: the judge should pass all of them."""
+
+import functools
+import itertools
+import math
+import statistics
+import unicodedata
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import special
+
+from minibert.course import EXERCISES, check
+
+ANSWERS: list[tuple[str, Callable]] = []
+
+
+def answers(exercise: str) -> Callable[[Callable], Callable]:
+    """Decorator: a right answer to this exercise."""
+
+    def register(function: Callable) -> Callable:
+        ANSWERS.append((exercise, function))
+        return function
+
+    return register
+
+
+# -- 01 -----------------------------------------------------------------------------------------------
+
+
+@answers("01.unbroadcast")
+def one_axis_at_a_time(dout, shape):
+    while dout.ndim > len(shape):
+        dout = dout.sum(0)
+    for axis, size in enumerate(shape):
+        if size == 1:
+            dout = dout.sum(axis, keepdims=True)
+    return dout.copy()
+
+
+@answers("01.unbroadcast")
+def add_at_a_broadcast_index(dout, shape):
+    places = np.broadcast_to(np.arange(math.prod(shape)).reshape(shape), dout.shape)
+    return np.bincount(places.ravel(), dout.ravel(), math.prod(shape)).reshape(shape)
+
+
+@answers("01.numeric_grad")
+def flat_and_in_place(f, x, h):
+    moved = x.copy()
+    gradient = []
+    for i in range(x.size):
+        old = moved.flat[i]
+        moved.flat[i] = old + h
+        above = f(moved)
+        moved.flat[i] = old - h
+        gradient.append((above - f(moved)) / (2 * h))
+        moved.flat[i] = old
+    return np.array(gradient).reshape(x.shape)
+
+
+@answers("01.numeric_grad")
+def rows_of_the_identity(f, x, h):
+    steps = h * np.eye(x.size).reshape(-1, *x.shape)
+    return np.array([f(x + step) - f(x - step) for step in steps]).reshape(x.shape) / 2 / h
+
+
+# -- 02 -----------------------------------------------------------------------------------------------
+
+
+@answers("02.linear")
+def linear_by_einsum(x, weight, bias):
+    return [np.einsum("...k,nk->...n", x, weight) + bias, (x, weight)]
+
+
+@answers("02.linear")
+def linear_by_tensordot(x, weight, bias):
+    return bias + np.tensordot(x, weight, axes=(-1, -1)), (x, weight)
+
+
+@answers("02.linear")
+def bias_as_a_column(x, weight, bias):
+    ones = np.ones((*x.shape[:-1], 1))
+    return np.concatenate([x, ones], -1) @ np.column_stack([weight, bias]).T, (x, weight)
+
+
+@answers("02.backward_in_steps")
+def steps_by_einsum(dout, cache):
+    x, weight = cache
+    dproducts = np.broadcast_to(dout[..., None], (*dout.shape, x.shape[1])).copy()
+    dx, dweight = np.einsum("rn,nk->rk", dout, weight), np.einsum("rn,rk->nk", dout, x)
+    return [np.einsum("rn->n", dout), dproducts, dx, dweight]
+
+
+@answers("02.linear_backward")
+def linear_backward_by_einsum(dout, cache):
+    x, weight = cache
+    lead = list(range(dout.ndim - 1))
+    dweight = np.einsum(dout, [*lead, 20], x, [*lead, 21], [20, 21])
+    return [dout @ weight, dweight, np.einsum(dout, [*lead, 20], [20])]
+
+
+@answers("02.linear_backward")
+def outer_products_of_rows(dout, cache):
+    x, weight = cache
+    dx, dweight, dbias = np.zeros(x.shape), np.zeros(weight.shape), np.zeros(len(weight))
+    for place in np.ndindex(*x.shape[:-1]):
+        dx[place] = weight.T @ dout[place]
+        dweight += np.outer(dout[place], x[place])
+        dbias += dout[place]
+    return dx, dweight, dbias
+
+
+@answers("02.there_and_back_backward")
+def both_uses_by_einsum(dout, cache):
+    x, hidden, weight = cache
+    dhidden = np.einsum("...k,nk->...n", dout, weight)
+    lead = list(range(x.ndim - 1))
+    first = np.tensordot(dhidden, x, axes=(lead, lead))
+    return dhidden @ weight, first + np.tensordot(hidden, dout, axes=(lead, lead))
+
+
+# -- 03 -----------------------------------------------------------------------------------------------
+
+
+@answers("03.softmax")
+def softmax_of_scipy(x):
+    y = special.softmax(x, axis=-1)
+    return y, (y,)
+
+
+@answers("03.softmax")
+def softmax_by_logsumexp(x):
+    y = np.exp(x - special.logsumexp(x, axis=-1, keepdims=True))
+    return [y, (y,)]
+
+
+@answers("03.softmax_backward")
+def by_the_jacobian(dout, cache):
+    (y,) = cache
+    jacobian = y[..., :, None] * np.eye(y.shape[-1]) - y[..., :, None] * y[..., None, :]
+    return np.einsum("...i,...ij->...j", dout, jacobian)
+
+
+@answers("03.softmax_backward")
+def products_first(dout, cache):
+    product = dout * cache[0]
+    return product - cache[0] * np.einsum("...i->...", product)[..., None]
+
+
+@answers("03.cross_entropy")
+def cross_entropy_of_scipy(logits, labels, weights, denominator):
+    log_p = special.log_softmax(logits, axis=-1)
+    loss = -float(weights @ np.take_along_axis(log_p, labels[:, None], 1)[:, 0]) / denominator
+    return loss, (log_p, labels, weights, denominator)
+
+
+@answers("03.cross_entropy")
+def cross_entropy_one_hot(logits, labels, weights, denominator):
+    log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    one_hot = np.eye(logits.shape[1])[labels]
+    loss = -np.einsum("n,nv,nv->", weights, one_hot, log_p) / denominator
+    return np.array(loss), (log_p, labels, weights, denominator)
+
+
+@answers("03.staged_backward")
+def stages_with_a_one_hot(dout, cache):
+    p, labels, weights, denominator = cache
+    scale = (dout * weights / denominator)[:, None]
+    one_hot = np.eye(p.shape[1])[labels]
+    return -scale * one_hot / p, scale * (p - one_hot)
+
+
+@answers("03.cross_entropy_backward")
+def one_hot_subtracted(dout, cache):
+    log_p, labels, weights, denominator = cache
+    truth = np.arange(log_p.shape[1]) == labels[:, None]
+    return dout / denominator * weights[:, None] * np.where(truth, np.expm1(log_p), np.exp(log_p))
+
+
+# -- 04 -----------------------------------------------------------------------------------------------
+
+
+@answers("04.gelu")
+def by_the_normal_distribution(x):
+    return x * special.ndtr(x), (x,)
+
+
+@answers("04.gelu")
+def by_erfc(x):
+    return x / 2 * special.erfc(-x / np.sqrt(2)), (x,)
+
+
+@answers("04.gelu_backward")
+def derivative_by_the_normal_distribution(dout, cache):
+    x = cache[0]
+    return dout * special.ndtr(x) + dout * x * np.exp(-x * x / 2) * (2 * np.pi) ** -0.5
+
+
+@answers("04.gelu_tanh_backward")
+def squared_secant(dout, cache):
+    x, t = cache
+    du = np.sqrt(2 / np.pi) * (1 + 0.134145 * x * x)
+    return dout / 2 * (1 + t + x * du * (1 - t) * (1 + t))
+
+
+# -- 05 -----------------------------------------------------------------------------------------------
+
+
+@answers("05.layer_norm")
+def by_the_variance(x, weight, bias, eps):
+    inverse_std = (x.var(-1, keepdims=True) + eps) ** -0.5
+    normalised = (x - np.mean(x, -1, keepdims=True)) * inverse_std
+    return np.multiply(weight, normalised) + bias, (normalised, inverse_std, weight)
+
+
+@answers("05.scale_and_shift_backward")
+def scale_and_shift_by_einsum(dout, cache):
+    normalised, weight = cache
+    dweight = np.einsum("bsh,bsh->h", dout, normalised)
+    return [np.einsum("bsh,h->bsh", dout, weight), dweight, dout.sum(0).sum(0)]
+
+
+def norm_jacobian_product(normalised, dnormalised, centred=True):
+    """(I − 1/H − n nᵀ/H) dnormalised, with the matrix in full."""
+    size = normalised.shape[-1]
+    matrix = np.eye(size) - centred / size - normalised[..., None] * normalised[..., None, :] / size
+    return (matrix @ dnormalised[..., None])[..., 0]
+
+
+@answers("05.layer_norm_backward")
+def layer_norm_by_the_jacobian(dout, cache):
+    normalised, inverse_std, weight = cache
+    dx = inverse_std * norm_jacobian_product(normalised, dout * weight)
+    rows = dout.reshape(-1, len(weight))
+    return dx, np.einsum("rh,rh->h", rows, normalised.reshape(rows.shape)), np.einsum("rh->h", rows)
+
+
+@answers("05.rms_norm_backward")
+def rms_norm_by_the_jacobian(dout, cache):
+    normalised, inverse_rms, weight = cache
+    dx = inverse_rms * norm_jacobian_product(normalised, dout * weight, centred=False)
+    return [dx, (dout * normalised).reshape(-1, len(weight)).sum(0)]
+
+
+# -- 06 -----------------------------------------------------------------------------------------------
+
+
+@answers("06.embedding")
+def embedding_by_take(weight, ids):
+    return np.take(weight, ids, axis=0), (ids, weight.shape)
+
+
+@answers("06.embedding")
+def embedding_by_a_product(weight, ids):
+    return np.eye(len(weight))[ids] @ weight, (ids, weight.shape)
+
+
+@answers("06.backward_in_steps")
+def copies_by_a_one_hot(dout, cache):
+    ids, shape = cache
+    one_hot = np.eye(shape[0])[ids]
+    return one_hot[:, :, None] * dout[:, None, :], one_hot.T @ dout
+
+
+@answers("06.embedding_backward")
+def by_a_one_hot_product(dout, cache):
+    ids, shape = cache
+    return np.eye(shape[0])[ids.ravel()].T @ dout.reshape(-1, shape[1])
+
+
+@answers("06.embedding_backward")
+def by_bincount(dout, cache):
+    ids, (size, hidden) = cache
+    columns = dout.reshape(-1, hidden).T
+    return np.stack([np.bincount(ids.ravel(), column, size) for column in columns]).T
+
+
+@answers("06.word_means_backward")
+def by_where(dout, cache):
+    words, counts = cache
+    return np.where(words[..., None] >= 0, dout[words] / counts[words][..., None], 0.0)
+
+
+# -- 08 and 09 ----------------------------------------------------------------------------------------
+
+
+@answers("08.attention")
+def attention_by_einsum(q, k, v, bias):
+    p = special.softmax(np.einsum("bid,bjd->bij", q, k) * q.shape[-1] ** -0.5 + bias, axis=-1)
+    return np.einsum("bij,bjd->bid", p, v), (q, k, v, p)
+
+
+@answers("08.attention_backward")
+def attention_backward_by_einsum(dout, cache):
+    q, k, v, p = cache
+    dp = np.einsum("bid,bjd->bij", dout, v)
+    ds = by_the_jacobian(dp, (p,)) * q.shape[-1] ** -0.5
+    dq, dk = np.einsum("bij,bjd->bid", ds, k), np.einsum("bij,bid->bjd", ds, q)
+    return [dq, dk, np.einsum("bij,bid->bjd", p, dout)]
+
+
+@answers("08.one_query_backward")
+def one_query_by_outer_products(dout, cache):
+    q, k, v, p = cache
+    dp = np.einsum("sd,d->s", v, dout)
+    ds = (np.diag(p) - np.outer(p, p)) @ dp
+    return [np.outer(p, dout), dp, ds, k.T @ ds / len(q) ** 0.5, np.outer(ds, q) / len(q) ** 0.5]
+
+
+@answers("09.split_heads")
+def heads_stacked(x, num_heads):
+    return np.stack(np.split(x, num_heads, axis=-1), axis=1)
+
+
+@answers("09.merge_heads")
+def heads_side_by_side(heads):
+    return np.concatenate([heads[:, i] for i in range(heads.shape[1])], axis=-1)
+
+
+def joined(axis, heads):
+    return np.concatenate([*heads.swapaxes(0, 1)], axis)
+
+
+ANSWERS.append(("09.merge_heads", functools.partial(joined, -1)))
+
+
+# -- Notebooks 04, 07 and 09 again, and those from 10 on ------------------------------------------------
+
+
+@answers("00.predictions")
+def predictions_in_capitals():
+    return ["Same", "SAME", "other", "Other", "other", "same"]
+
+
+class ErfGelu:
+    """GELU as an object that is called."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, x):
+        return 0.5 * (x + x * special.erf(x * self.scale)), (x,)
+
+
+ANSWERS.append(("04.gelu", ErfGelu(scale=0.5**0.5)))
+
+
+@answers("04.gelu_backward")
+def derivative_by_a_complex_step(dout, cache):
+    def gelu(z):
+        return z * (1 + special.erf(z / math.sqrt(2))) / 2
+
+    return dout * gelu(cache[0] + 1e-30j).imag / 1e-30
+
+
+@answers("07.normalise")
+def with_a_regular_expression(text):
+    decomposed = unicodedata.normalize("NFD", text.lower())
+    bare = "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
+    marks = {char for char in bare if unicodedata.category(char)[0] == "P"} | set("$+<=>^`|~")
+    return "".join(f" {char} " * (char in marks) or char for char in bare).split()
+
+
+@answers("07.wordpiece")
+def wordpiece_by_recursion(word, vocabulary, prefix=""):
+    if not word:
+        return []
+    for end in reversed(range(1, len(word) + 1)):
+        if prefix + word[:end] in vocabulary:
+            rest = wordpiece_by_recursion(word[end:], vocabulary, "##")
+            return ["[UNK]"] if "[UNK]" in rest else [prefix + word[:end], *rest]
+    return ["[UNK]"]
+
+
+@answers("07.merge_once")
+def merge_by_a_counter(words):
+    counts = Counter()
+    for tokens, count in words.items():
+        for pair in itertools.pairwise(tokens):
+            counts[pair] += count
+    most = max(counts.values())
+    best = sorted(pair for pair in counts if counts[pair] == most)[0]
+    merged = {}
+    for tokens, count in words.items():
+        new, rest = [], list(tokens)
+        while rest:
+            if tuple(rest[:2]) == best:
+                new.append(best[0] + best[1].removeprefix("##"))
+                rest = rest[2:]
+            else:
+                new.append(rest.pop(0))
+        merged[tuple(new)] = count
+    return best, merged
+
+
+@answers("09.split_heads")
+def heads_by_swapped_axes(x, num_heads):
+    return x.reshape(*x.shape[:2], num_heads, -1).swapaxes(1, 2).copy()
+
+
+@answers("11.gather_backward")
+def gathered_by_a_one_hot(drows, cache):
+    positions, shape = cache
+    return (np.eye(math.prod(shape[:-1]))[positions].T @ drows).reshape(shape)
+
+
+@answers("11.gather_backward")
+def gathered_by_a_loop(drows, cache):
+    positions, shape = cache
+    dhidden = np.zeros(shape)
+    for row, position in zip(drows, positions, strict=True):
+        dhidden[np.unravel_index(position, shape[:-1])] += row
+    return dhidden
+
+
+@answers("11.two_uses_in_steps")
+def slope_by_two_factors(dout, cache):
+    w, x, t = cache
+    shares = [dout * t, (1 + t) * (1 - t) * dout * x * w]
+    return [*shares, sum(shares)]
+
+
+@answers("11.tied_backward")
+def tied_by_one_hot_products(dlogits, cache):
+    ids, hidden, weight = cache
+    dembedded = np.einsum("bsv,vh->bsh", dlogits, weight) * (1 + hidden) * (1 - hidden)
+    one_hot = np.eye(len(weight))[ids]
+    return np.einsum("bsv,bsh->vh", one_hot, dembedded) + np.einsum("bsv,bsh->vh", dlogits, hidden)
+
+
+@answers("12.mask_tokens")
+def masked_in_place_on_a_copy(input_ids, chosen, fate, anything, mask_id):
+    masked, labels = input_ids.astype(np.int32), np.full_like(input_ids, -100, dtype=np.int32)
+    labels[chosen] = input_ids[chosen]
+    masked[chosen & (fate < 0.8)] = mask_id
+    random = chosen & (fate >= 0.9)
+    masked[random] = anything[random]
+    return [masked, labels]
+
+
+@answers("12.masked_loss")
+def loss_of_selected_rows(logits, labels):
+    rows, targets = logits[labels >= 0], labels[labels >= 0]
+    return float(np.mean(special.logsumexp(rows, axis=-1) - rows[np.arange(len(rows)), targets]))
+
+
+@answers("13.learning_rate")
+def rate_in_one_expression(step, steps, warmup, peak):
+    return np.float64(peak * (step / warmup if step < warmup else (steps - step) / steps))
+
+
+@answers("13.learning_rate")
+def rate_of_zero_dimensions(step, steps, warmup, peak):
+    return np.where(step < warmup, peak * step / max(warmup, 1), peak - peak * step / steps)
+
+
+@answers("13.clip_gradients")
+def clipped_by_hypot(dweight, dbias, clip_norm):
+    norm = math.hypot(*dweight.flat, *dbias)
+    return [
+        gradient * min(1.0, clip_norm / norm) if norm else gradient.copy() for gradient in (dweight, dbias)
+    ]
+
+
+@answers("13.adamw_step")
+def moments_by_differences(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
+    mean = mean + (1 - beta1) * (grad - mean)
+    variance = variance + (1 - beta2) * (grad * grad - variance)
+    decayed = value * (1 - lr * weight_decay)
+    return [decayed - lr * mean / (variance**0.5 + eps), mean, variance]
+
+
+@answers("15.classifier_backward")
+def classifier_by_einsum(dout, cache):
+    shape, first, pooled, pool_weight, weight = cache
+    dprojected = np.einsum("bc,ch->bh", dout, weight) * (1 - pooled) * (1 + pooled)
+    dhidden = np.eye(1, shape[1])[..., None] * (dprojected @ pool_weight)[:, None]
+    shares = np.einsum("bi,bj->ij", dprojected, first), np.einsum("bi,bj->ij", dout, pooled)
+    return dhidden, shares[0], sum(dprojected), shares[1], sum(dout)
+
+
+@answers("16.offset_score")
+def score_by_a_loop(probabilities, mask, offset):
+    total, count = 0.0, 0
+    for b, row in enumerate(mask):
+        for i in range(len(row)):
+            if 0 <= i + offset < len(row) and row[i] and row[i + offset]:
+                total, count = total + probabilities[b, :, i, i + offset], count + 1
+    return total / count
+
+
+@answers("16.offset_score")
+def score_by_a_band(probabilities, mask, offset):
+    band = mask[:, :, None] * mask[:, None, :] * np.eye(mask.shape[1], k=offset)
+    return np.einsum("baij,bij->a", probabilities, band) / band.sum()
+
+
+@answers("17.sum_row")
+def sums_by_reversed_halves(values):
+    rounds, distance = [], len(values) // 2
+    while distance:
+        pairs = values.reshape(-1, 2, distance)
+        values = (pairs + pairs[:, ::-1]).reshape(-1)
+        rounds.append(values)
+        distance >>= 1
+    return np.array(rounds)
+
+
+@answers("18.rename")
+def renamed_by_patterns(old):
+    endings = {"kernel": "weight", "gamma": "weight", "beta": "bias", "output_weights": "weight"}
+    endings |= {"output_bias": "bias", "word_embeddings": "word_embeddings.weight"}
+    *path, last = old.replace("/", ".").replace("layer_", "layer.").split(".")
+    return ".".join([*path, endings.get(last, last)]), last == "kernel"
+
+
+@answers("18.rename")
+def a_list_of_both(old):
+    return list(renamed_by_patterns(old))
+
+
+@answers("05.backward_in_steps")
+def norm_steps_by_einsum(dnormalised, cache):
+    c, s = cache
+    ds = np.einsum("...h,...h->...", dnormalised, c)[..., None]
+    dv = ds * s * s * s / -2
+    dc = s * dnormalised + c * (2 * dv / c.shape[-1])
+    dmu = np.einsum("...h->...", -dc)[..., None]
+    return [ds, dv, dc, dmu, dc - dc.mean(-1, keepdims=True)]
+
+
+@answers("08.distances_backward")
+def distances_by_bincount(dout, cache):
+    _, _, v, p, rows = cache
+    ds = by_the_jacobian(np.einsum("bid,bjd->bij", dout, v), (p,))
+    return np.bincount(rows.ravel(), ds.sum(0).ravel(), 2 * len(rows) - 1)
+
+
+@answers("19.recall_at_k")
+def recall_by_ranks(scores, right, k):
+    own = np.take_along_axis(scores, right[:, None], axis=1)
+    return float(np.mean((scores > own).sum(axis=1) < k))
+
+
+@answers("22.paired_difference")
+def difference_by_sums(a, b):
+    differences = [float(y - x) for x, y in zip(a, b, strict=True)]
+    return [statistics.fmean(differences), statistics.stdev(differences) / len(differences) ** 0.5]
+
+
+@answers("22.bootstrap_interval")
+def interval_by_percentiles(differences, drawn, level):
+    means = np.take(differences, drawn).sum(axis=1) / drawn.shape[1]
+    return [np.percentile(means, 50 * (1 - level)), np.percentile(means, 50 * (1 + level))]
+
+
+@answers("22.permutation_test")
+def every_sign_in_a_loop(differences):
+    observed, hits = abs(sum(differences)) - 1e-9, 0
+    for signs in itertools.product((-1, 1), repeat=len(differences)):
+        hits += abs(np.dot(signs, differences)) >= observed
+    return float(hits / 2 ** len(differences))
+
+
+@answers("23.positions_from_padding")
+def positions_by_accumulate(mask, padding):
+    counts = [list(itertools.accumulate(row)) for row in mask]
+    return np.where(mask, np.array(counts, dtype=np.int32) + np.int32(padding), padding)
+
+
+@answers("23.permutation_masks")
+def masks_of_sorted_places(order):
+    rank = np.empty(len(order), dtype=np.int32)
+    rank[order] = range(len(order))
+    earlier = np.greater.outer(rank, rank)
+    return [earlier | np.eye(len(order), dtype=bool), earlier]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    ANSWERS,
+    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", "partial"),
+)
+def test_a_right_answer_passes(name, answer):
+    result = check(name, answer)
+    assert result.passed
+    assert not result.hints
+    assert not result.mistakes
+
+
+def test_they_are_answers_to_exercises():
+    assert {name for name, _ in ANSWERS} <= EXERCISES.keys()
+
+
+def test_there_are_many():
+    assert len(ANSWERS) >= 70
+    assert len({name for name, _ in ANSWERS}) >= 45
