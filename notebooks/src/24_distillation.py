@@ -105,7 +105,7 @@ The student should have the teacher's probabilities. The distance is the Kullbac
 
 $$ L = \frac{T^2}{B} \sum_b \sum_k q_{bk} \, (\log q_{bk} - \log p_{bk}), \qquad p = \operatorname{softmax}(z / T), \quad q = \operatorname{softmax}(u / T) . $$
 
-Minus the sum of $q \log q$ this is a cross-entropy with soft targets. The missing part does not depend on the student.
+The part $\sum q \log q$ does not depend on the student. What is left is a cross-entropy with soft targets.
 
 ### Your turn: the gradient of soft targets
 
@@ -246,7 +246,7 @@ def train(model, ids, steps, rate, seed, labels=None, teacher=None, w=1.0, T=2.0
 
 # %% [markdown]
 r"""
-The arms share the language, the first weights of the student and the order of the batches. Each is a student of width 16 that takes 200 steps. A pilot with seeds 0 and 1 and more steps came first; then the steps were cut to save time. Nothing else was changed, and no arm was tuned.
+The arms share the language, the first weights of the student and the order of the batches. Each is a student of width 16 that takes 200 steps. A pilot with seeds 0 and 1 came first. After it the steps were cut to save time, and two arms were added: the one with both, and the one with 4,096 labels. No arm was tuned.
 """
 
 # %%
@@ -256,7 +256,9 @@ ARMS = {  # texts, weight of the teacher (None: labels only)
     "128, teacher": (128, 1.0),
     "512, teacher": (512, 1.0),
     "4096, teacher": (4096, 1.0),
+    "4096 labels": (4096, None),
 }
+by_heart = []  # accuracy of "128 labels" on its own 128 texts
 scores = {name: [] for name in ("teacher", *ARMS)}
 for seed in range(5):
     grammars = np.random.default_rng([seed, 0]).dirichlet(np.full(WORDS, 0.5), size=(K, WORDS))
@@ -271,12 +273,15 @@ for seed in range(5):
             told["labels"] = labels[:n]
         student = train(new_model(seed + 50, 16), ids[:n], 200, 0.01, seed, **told)
         scores[name].append((logits_of(student, test).argmax(axis=1) == truth).mean())
+        if name == "128 labels":
+            by_heart.append((logits_of(student, ids[:n]).argmax(axis=1) == labels[:n]).mean())
 scores = {name: np.array(values) for name, values in scores.items()}
 for name, values in scores.items():
     print(f"{name:<14}", values, f"  mean {values.mean():.3f}")
+print(f"\n128 labels, on the texts that it learned from: mean {np.mean(by_heart):.3f}")
 
 # %% tags=["figure"]
-figure, axes = plt.subplots(figsize=(6.5, 3.2))
+figure, axes = plt.subplots(figsize=(7.5, 3.4))
 values = np.array(list(scores.values()))
 axes.plot(values, "o", color=plots.BLUE, alpha=0.7)
 axes.plot(values.mean(axis=1), "_", color=plots.VERMILION, markersize=24, markeredgewidth=2.5)
@@ -298,14 +303,16 @@ for name in list(ARMS)[1:]:
 
 # %% [markdown]
 r"""
-Without a teacher the student is hardly better than guessing. With the same 128 texts and the teacher's scores in place of the labels, it gains 18 points. All five seeds agree. The student
-ends three points below its teacher, which had far more labels.
+With 128 labels the student reaches 34 %, where guessing has 25 %. It is right about 97 % of its own 128 texts: it has learned them by heart. With the same 128 texts and the
+teacher's scores in place of the labels, it gains 18 points. All five seeds agree. The student ends three points below its teacher.
 
-Three results are less simple:
+Four results are less simple:
 
-- **Labels did not help next to the teacher.** Half and half gains 9 points only, half as much as the teacher alone. Few labels invite the student to learn them by heart.
-- **More unlabelled text helped little.** From 128 to 512 texts the gain is two points; from 512 to 4096 there is none. The student takes 200 steps of 32 texts, and its teacher's own score is a limit.
-- **Part of the gain is information about the task.** The teacher was trained on 20,000 labels, and the student receives some of them through it. So this is no fair comparison with a student that had those labels.
+- **The teacher's scores are worth more than labels.** Their gain is larger than that of 4,096 labels, which is 10 points. Each text of 12 words may be ambiguous between languages. A label then is the toss of a coin, and the teacher's
+  scores say how the coin is loaded.
+- **Labels did not help next to the teacher.** Half and half gains 9 points, half as much as the teacher alone.
+- **More text helped little.** From 128 to 512 texts the gain is two points; from 512 to 4,096 there is none. The student takes 200 steps of 32 texts, and its teacher's own score is near.
+- **The comparison with "128 labels" is not a fair one.** The teacher was trained on 20,000 labels, these texts among them. Distillation does not make knowledge. It moves it to where it is cheaper to use.
 
 ## 6. Imitating layers
 

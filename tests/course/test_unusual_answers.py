@@ -511,8 +511,9 @@ def sums_by_reversed_halves(values):
 @answers("18.rename")
 def renamed_by_patterns(old):
     endings = {"kernel": "weight", "gamma": "weight", "beta": "bias", "output_weights": "weight"}
-    endings |= {"output_bias": "bias", "word_embeddings": "word_embeddings.weight"}
+    endings |= {"output_bias": "bias"}
     *path, last = old.replace("/", ".").replace("layer_", "layer.").split(".")
+    endings |= {last: f"{last}.weight"} if last.endswith("_embeddings") else {}
     return ".".join([*path, endings.get(last, last)]), last == "kernel"
 
 
