@@ -161,6 +161,8 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
     wanted = exercise.outputs
     if value is None:
         return Call(arguments, None, Verdict.WRONG_TYPE, "It returned None: is a return missing at its end?")
+    if isinstance(value, np.ndarray) and value.shape == (len(wanted),) != (1,):
+        value = tuple(value)  # several numbers in one array, as np.quantile returns them
     outputs: tuple
     if len(wanted) == 1:
         outputs = (value,)
