@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from minibert.arrays import Array
 from minibert.course.exercise import Trial, exercise, gradient_trial
 from minibert.gradcheck import Draws
 
@@ -175,7 +176,7 @@ def gradient_of_the_probabilities(dout, cache):
 # -- Imitation of a wider teacher -------------------------------------------------------------------------
 
 
-def hidden_imitation(hidden, weight, teacher, mask):
+def hidden_imitation(hidden: Array, weight: Array, teacher: Array, mask: Array) -> tuple[Array, tuple]:
     """Mean squared error of projected hidden states over real tokens; the loss and its cache.
 
     hidden (B, S, H), weight (H′, H), teacher (B, S, H′), mask (B, S) of 0 and 1.
