@@ -31,10 +31,7 @@ def third_party_imports(folder: Path) -> set[str]:
 ONLY_WITH_A_GPU = {"cupy", "cupyx", "cuda", "ml_dtypes"}
 ONLY_TO_SEARCH = {"lancedb", "pyarrow"}  # the vector database, and the tables that it takes
 ONLY_TO_EXPLORE = {"tornado"}  # the server behind the page
-BROUGHT_ALONG = {
-    "PIL",
-    "matplotlib_inline",
-}  # Pillow by matplotlib; the other by IPython, and used only there
+BROUGHT_ALONG = {"PIL", "matplotlib_inline"}  # by matplotlib; by IPython, and used only there
 
 
 def test_the_package_imports_what_it_requires_and_nothing_else():

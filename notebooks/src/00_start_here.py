@@ -195,7 +195,7 @@ r"""
 All numbers in the table and in the layers were found by training. The course takes each box and each arrow apart.
 
 The whole of it fits on [one page](../docs/images/poster.svg): the forward pass with the shape of every value, and the backward pass
-beside it. You need not understand it now. By notebook 20 you will have written every line of it.
+beside it. You need not understand it now. In notebook 20 you put it together from functions of your own.
 
 ## 3. The context decides
 

@@ -83,9 +83,8 @@ def test_too_long_too_short_too_large(notebook):
 
 
 def test_latex_whose_backslashes_were_taken_for_escapes(notebook):
-    notebook.cells[
-        3
-    ].source += "\n$$\n\bigl( L_{\text{MLM}} \bigr)\n$$"  # \\b and \\t are control characters here
+    damaged = "\n$$\n\bigl( L_{\text{MLM}} \bigr)\n$$"  # not a raw string
+    notebook.cells[3].source += damaged
     [found] = rules.finished(notebook)
     assert found.endswith(r"line 5 has '\x08'; was a backslash of LaTeX taken for an escape?")
 

@@ -217,16 +217,14 @@ POOLED_MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]])
     },
 )
 def attention_pooling_backward(dout, cache):
-    hidden, query, weights = cache  # (B, S, H), (H,), (B, S)
+    hidden, _, weights = cache  # (B, S, H), (H,), (B, S)
     dweights = (hidden * dout[:, None]).sum(axis=-1)  # (B, S)
     mean = (weights * dweights).sum(axis=1, keepdims=True)  # (B, 1)
-    dscores = weights * (dweights - mean)  # (B, S)
-    dhidden = weights[:, :, None] * dout[:, None] + dscores[:, :, None] * query
-    return dhidden, (dscores[:, :, None] * hidden).sum(axis=(0, 1))
+    return _from_scores(dout, cache, weights * (dweights - mean))
 
 
 def _from_scores(dout, cache, dscores):
-    """The gradients, with these of the scores."""
+    """The gradients, with these of the scores, (B, S)."""
     hidden, query, weights = cache
     dhidden = weights[:, :, None] * dout[:, None] + dscores[:, :, None] * query
     return dhidden, (dscores[:, :, None] * hidden).sum(axis=(0, 1))

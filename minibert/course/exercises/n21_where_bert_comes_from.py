@@ -47,7 +47,7 @@ def _real(losses, labels):
     ),
 )
 def perplexity(losses, labels):
-    return np.exp(losses[labels != IGNORED].mean())
+    return np.exp(_real(losses, labels).mean())
 
 
 @perplexity.mistake(
@@ -111,6 +111,10 @@ def sum_for_mean(losses, labels):
 
 
 # -- Skip-gram with negative sampling ---------------------------------------------------------------------
+
+
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
 
 
 def skip_gram(words: Array, contexts: Array, centres: Array, targets: Array) -> tuple[Array, tuple]:
@@ -182,18 +186,13 @@ def skip_gram_backward(dout, cache):
 def _skip_gram_backward(dout, cache, change=lambda difference, scores: difference, add=np.add.at, first=None):
     """Both gradients, with what some people do otherwise."""
     words, contexts, centres, targets, scores = cache
-    probabilities = 1 / (1 + np.exp(-scores))
     labels = np.zeros_like(scores)
     labels[:, 0] = 1
-    dscores = dout * change(probabilities - labels, scores)  # (B, 1 + K)
+    dscores = dout * change(_sigmoid(scores) - labels, scores)  # (B, 1 + K)
     dwords, dcontexts = np.zeros_like(words), np.zeros_like(contexts)
     add(dwords, centres, np.einsum("bk,bkd->bd", dscores[:, :first], contexts[targets[:, :first]]))
     add(dcontexts, targets, dscores[..., None] * words[centres][:, None])
     return dwords, dcontexts
-
-
-def _sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def _overwrite(table, rows, values):
