@@ -93,12 +93,14 @@ class Settings:
                     flags += [flag, *map(str, value if isinstance(value, tuple) else [value])]
         return flags
 
-    def describe(self) -> str:
-        """The settings as text, one line per group."""
-        return "\n".join(
-            f"{group:<10} {'  '.join(f'{f.name}={self._told(f.name)}' for f in members)}"
-            for group, members in self.groups().items()
-        )
+    def describe(self, changed_only: bool = False) -> str:
+        """The settings as text, one line per group: all, or only those that are not their defaults."""
+        lines = []
+        for group, members in self.groups().items():
+            shown = [f for f in members if not changed_only or getattr(self, f.name) != f.default]
+            if shown:
+                lines.append(f"{group:<10} {'  '.join(f'{f.name}={self._told(f.name)}' for f in shown)}")
+        return "\n".join(lines)
 
     def _told(self, name: str) -> Any:
         value = getattr(self, name)

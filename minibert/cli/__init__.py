@@ -9,8 +9,9 @@ import argparse
 import io
 import os
 import sys
+import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from minibert import __version__, interrupts
@@ -34,24 +35,13 @@ from minibert.cli import (
 from minibert.cli.parser import Parser, for_example
 from minibert.errors import UserError
 
-# In the order in which --help lists them.
-COMMANDS = (
-    pretrain,
-    finetune,
-    distill,
-    fill_mask,
-    explore,
-    view,
-    predict,
-    evaluate,
-    embed,
-    search,
-    tokenizer,
-    prepare,
-    export,
-    info,
-    gradcheck,
-)
+# As --help lists them.
+COMMANDS = {
+    "train a model": (pretrain, finetune, distill),
+    "ask a model": (fill_mask, predict, embed, search),
+    "judge a model, and look into it": (evaluate, explore, view, info, gradcheck),
+    "prepare text, and write models": (tokenizer, prepare, export),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,9 +77,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
     Raises UserError for a wrong flag.
     """
+    return make_parser().parse_args(arguments)
+
+
+def make_parser() -> Parser:
+    """The parser of all commands, from which ``shtab`` also makes completions for a shell."""
     parser = Parser(
         prog="minibert",
-        description="BERT from scratch in NumPy and CuPy. Every command explains itself with --help.",
         epilog=for_example(
             "minibert pretrain",
             'minibert fill-mask "the capital of france is [MASK] ."',
@@ -98,6 +92,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"minibert {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add(commands)
-    return parser.parse_args(arguments)
+    parser._action_groups.pop()  # argparse lists commands without groups; here the description lists them
+    about = "BERT from scratch in NumPy and CuPy. Every command explains itself with --help."
+    parser.description = "\n".join([about, *_add_commands(commands)])
+    return parser
+
+
+def _add_commands(commands: Any) -> Iterator[str]:
+    """Add all commands; the lines that list them, group by group."""
+    for title, members in COMMANDS.items():
+        yield f"\n{title}:"
+        for command in members:
+            command.add(commands)
+            name, parser = list(commands.choices.items())[-1]
+            lines = textwrap.wrap(parser.description, width=67)
+            yield f"  {name:<9}  {lines[0]}"
+            yield from (f"{'':<13}{line}" for line in lines[1:])

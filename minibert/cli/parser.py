@@ -27,6 +27,13 @@ class Parser(argparse.ArgumentParser):
             raise UserError(f"unknown argument {unknown[0]!r}; {hint}")
         return namespace, unknown
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise UserError for a value that is not among the choices, with the nearest of them."""
+        if action.choices is not None and value not in action.choices:
+            what = action.option_strings[0] if action.option_strings else str(action.metavar).lower()
+            hint = did_you_mean(str(value), map(str, action.choices))
+            raise UserError(f"unknown {what} {value!r}; {hint}; see  {self.prog} --help")
+
     def error(self, message: str) -> NoReturn:
         """Raise UserError with the message of argparse."""
         raise UserError(f"{message.removeprefix('argument ')}; see  {self.prog} --help")

@@ -70,7 +70,6 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
 def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dict[str, Any]:
     ended, checkpoint = _find_start(run, settings)
     run.prepare_machine()
-    print(f"{settings.describe()}\n{options.describe()}\n", flush=True)
     data = read_data(settings, options)
     if settings.teacher is not None:
         data = _ask_teacher(settings, data, run.device)

@@ -139,7 +139,6 @@ def _pretrain(
     settings.model_config(settings.vocabulary_size)  # sizes that do not fit are reported before any work
     settings.phases()  # and so are lengths
     run.prepare_machine()
-    print(f"{settings.describe()}\n", flush=True)
     tokenizer, prepared = prepare(settings)
     held_out = held_out or evaluation_batches(settings, tokenizer, prepared)
     plateau = unigram_plateau(

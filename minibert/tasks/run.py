@@ -105,7 +105,7 @@ class Run:
         return self.settings.to_dict() | (self.options.to_dict() if self.options else {})
 
     def prepare_machine(self) -> None:
-        """Apply the settings of threads and kernels, and print the device."""
+        """Apply the settings of threads and kernels, and print the device and the settings."""
         settings = self.settings
         if settings.threads is not None:
             set_threads(settings.threads)
@@ -113,6 +113,14 @@ class Run:
         chosen = " (chosen by auto)" if settings.device == "auto" else ""
         threads = f"{get_threads()} CPU threads for matrix products"
         print(f"device: {self.device.name}{chosen}, {threads}", flush=True)
+        print(f"{self._describe_settings()}\n", flush=True)
+
+    def _describe_settings(self) -> str:
+        """The settings that make this run different from others, or all of them."""
+        verbose = self.settings.verbose
+        told = "settings:" if verbose else "settings that differ from the defaults (all of them: --verbose):"
+        parts = [part.describe(changed_only=not verbose) for part in (self.settings, self.options) if part]
+        return "\n".join([told, *filter(None, parts)])
 
     def begin(self, folders: Sequence[Path], files: Sequence[str]) -> None:
         """Write ``config.json``, and remove what a killed run was writing.

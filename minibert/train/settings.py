@@ -86,6 +86,9 @@ class RunSettings(Settings):
     print_every: int = setting(
         100, "Report", "steps between printed lines where there is no progress bar", least=1
     )
+    verbose: bool = setting(
+        False, "Report", "print all settings at the start, not only those that differ from their defaults"
+    )
     keep_checkpoints: int = setting(2, "Report", "how many of the newest checkpoints to keep", least=1)
 
     device: str = setting("auto", "Machine", "auto, cpu, cuda or cuda:N")

@@ -2,9 +2,11 @@
 
 import contextlib
 import errno
+import importlib.util
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from minibert import ops
-from minibert.cli import main
+from minibert.cli import COMMANDS, main, make_parser
 from minibert.data import open_corpus
 from minibert.kernels import cuda
 from minibert.kernels.cuda.launch import KernelError
@@ -340,7 +342,7 @@ MISTAKES = {
     "unknown flag": (NOTHING, "pretrain --stpes 3", ["--stpes", "did you mean '--steps'?"]),
     "text without quotes": (NOTHING, "fill-mask a [MASK] .", ["'[MASK]'", "quotes"]),
     "wrong value": (NOTHING, "pretrain --steps many", ["--steps", "many"]),
-    "unknown command": (NOTHING, "pretain", ["pretain", "pretrain"]),
+    "unknown command": (NOTHING, "pretain", ["pretain", "did you mean 'pretrain'?"]),
     "no command": (NOTHING, "", ["minibert --help"]),
     "unknown device": (NOTHING, "fill-mask [MASK] --device tpu", ["tpu", "cuda"]),
     "unknown preset": (NOTHING, "info --preset tyni", ["tyni", "tiny"]),
@@ -491,3 +493,38 @@ def test_help_has_an_example_for_every_command(capsys):
             main([*command.split(), "--help"])
         assert exit.value.code == 0
         assert f"for example:\n  minibert {command}" in capsys.readouterr().out
+
+
+def test_help_lists_every_command_once_in_its_group(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    listed = re.findall(r"^  ([a-z-]+)  ", shown.split("options:")[0], flags=re.MULTILINE)
+    (commands,) = make_parser()._subparsers._group_actions
+    assert listed == list(commands.choices)
+    assert max(map(len, shown.splitlines())) <= 80
+    titles = re.findall(r"^(\w.*):$", shown.split("options:")[0], flags=re.MULTILINE)
+    assert titles == list(COMMANDS)
+
+
+def test_pretrain_shows_the_settings_that_were_changed_and_all_on_demand(workplace, capsys):
+    flags = shlex.split(f"pretrain --corpus corpus.txt --name shown --overwrite {SMALL}")
+    for verbose in (False, True):
+        assert main([*flags, *["--verbose"] * verbose]) == 0
+        shown = capsys.readouterr().out.split("\n\n")[0]
+        assert "num_hidden_layers=1" in shown and "steps=3" in shown
+        assert ("weight_decay=0.01" in shown) is verbose
+
+
+@pytest.mark.skipif(importlib.util.find_spec("shtab") is None, reason="needs shtab")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_a_shell_completes_commands_and_flags(tmp_path):
+    script = tmp_path / "completion.bash"
+    make = [sys.executable, "-m", "shtab", "--shell=bash", "minibert.cli.make_parser"]
+    script.write_text(subprocess.run(make, check=True, capture_output=True, text=True).stdout)
+    ask = "COMP_WORDS=(minibert {}); COMP_CWORD={}; _shtab_minibert; echo ${{COMPREPLY[@]}}"
+    lines = [f"source {script}", ask.format("pre", 1), ask.format("pretrain --mask", 2)]
+    answer = subprocess.run(["bash", "-c", "\n".join(lines)], check=True, capture_output=True, text=True)
+    commands, found = answer.stdout.splitlines()
+    assert commands.split() == ["pretrain", "predict", "prepare"]
+    assert "--masked-lm-prob" in found.split()
