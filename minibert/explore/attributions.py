@@ -1,11 +1,12 @@
 """Which words mattered? Several answers that differ, for one pass; none of them is the truth by itself."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from minibert.explore.changes import Patch
-from minibert.explore.passes import Pass, Sentence, hide, run, words_in
+from minibert.explore.passes import Pass, hide, remove, run, words_in
 from minibert.explore.questions import Explored
 from minibert.text import PretrainedTokenizer
 
@@ -32,35 +33,85 @@ def input_gradients(found: Pass, name: str) -> np.ndarray:
     return -(found.derivatives[name] * found.values[name]).sum(axis=-1)
 
 
+def baseline(
+    model: Explored, found: Pass, tokenizer: PretrainedTokenizer, name: str, kind: str = "mask"
+) -> np.ndarray:
+    """The embeddings of the pass's sentence with nothing in the place of its words: (S, H).
+
+    Nothing is what the ``kind`` says: the embedding of [MASK] or of [PAD] ("mask", "pad") at that place, or
+    0 ("zero"). Special tokens stay what they are.
+    """
+    b, places = found.values[name].copy(), words_in(found.sentence, tokenizer)
+    if kind == "zero":
+        b[places] = 0.0
+        return b
+    ids = found.sentence.input_ids.copy()
+    ids[places] = {"mask": tokenizer.mask_id, "pad": tokenizer.pad_id}[kind]
+    blank = replace(found.sentence, input_ids=ids)
+    b[places] = run(model, blank, found.question, names=[name], backward=False).values[name][places]
+    return b
+
+
+def pass_at(model: Explored, found: Pass, name: str, x: np.ndarray, *, backward: bool = False) -> Pass:
+    """A pass of the same sentence in which the value of this name, the embeddings for instance, is ``x``."""
+    patch = Patch(name, (), model.device.asarray(x.astype(found.values[name].dtype)))
+    return run(model, found.sentence, found.question, changes=[patch], names=[name], backward=backward)
+
+
 def integrated_gradients(
     model: Explored,
     found: Pass,
-    baseline: Sentence,
+    b: np.ndarray,
     name: str,
     nodes: int = NODES,
     some: Collection[int] | None = None,
 ) -> np.ndarray:
-    """How ln p(answer) of a pass, minus that of a baseline, is made up: the share of each token (S,).
+    """How ln p(answer) of a pass, minus that at a baseline, is made up: the share of each token (S,).
 
         share of i = (x_i − b_i) · ∫₀¹ ∂ ln p/∂x_i at b + t (x − b) dt
 
-    x and b are the embeddings of the sentence and of the baseline. The integral is a sum over the nodes of
-    Gauss and Legendre; with ``some`` of them, only these are added up. That the shares of all sum to the
-    difference is how well the sum stands for the integral. Only the embeddings change on the way: what an
-    XLNet must not see stays what it is. Source: Sundararajan et al. 2017, "Axiomatic Attribution for Deep
-    Networks".
+    x are the embeddings of the sentence, the value called ``name``, and b (S, H) those of the baseline. The
+    integral is a sum over the nodes of Gauss and Legendre; with ``some`` of them, only these are added up.
+    How far the sum of all shares is from the difference says how well the sum stands for the integral. Only
+    the embeddings change on the way: what an XLNet must not see stays what it is. Source: Sundararajan et
+    al. 2017, "Axiomatic Attribution for Deep Networks".
     """
-    below = run(model, baseline, found.question, names=[name], backward=False)
-    x, b = found.values[name], below.values[name]  # (S, H)
+    x = found.values[name]  # (S, H)
     places, weights = np.polynomial.legendre.leggauss(nodes)  # on [−1, 1]
     mean = np.zeros_like(x)
     for node in range(nodes) if some is None else some:
-        place, weight = places[node], weights[node]
-        between = b + (place + 1) / 2 * (x - b)
-        patch = Patch(name, (), model.device.asarray(between.astype(x.dtype)))
-        there = run(model, found.sentence, found.question, changes=[patch], names=[name])
-        mean -= weight / 2 * there.derivatives[name]
+        there = pass_at(model, found, name, b + (places[node] + 1) / 2 * (x - b), backward=True)
+        mean -= weights[node] / 2 * there.derivatives[name]
     return (mean * (x - b)).sum(axis=-1)
+
+
+def left_out(
+    model: Explored,
+    found: Pass,
+    tokenizer: PretrainedTokenizer,
+    groups: Sequence[Sequence[int]],
+    removed: bool = False,
+) -> np.ndarray:
+    """What ln p(answer) loses when each group of tokens in turn is hidden by [MASK], or removed: (G,).
+
+    It is NaN for a group with a special token in it, and for one that cannot be removed because the
+    question is about it. One forward pass per group.
+    """
+    lost, words = np.full(len(groups), np.nan), set(words_in(found.sentence, tokenizer))
+    for number, group in enumerate(groups):
+        sentence, question = found.sentence, found.question
+        if not words.issuperset(group):
+            continue
+        if removed:
+            sentence, moved = remove(sentence, group), question.without(group)
+            if moved is None:
+                continue
+            question = moved
+        else:
+            for place in group:
+                sentence = hide(sentence, place, tokenizer)
+        lost[number] = run(model, sentence, question, names=[], backward=False).loss - found.loss
+    return lost
 
 
 def leave_one_out(
@@ -70,9 +121,7 @@ def leave_one_out(
 
     One forward pass for each of the ``places``, by default for all; elsewhere it is NaN.
     """
-    lost = np.full(len(found.sentence), np.nan)
-    for place in words_in(found.sentence, tokenizer):
-        if places is None or place in places:
-            hidden = hide(found.sentence, place, tokenizer)
-            lost[place] = run(model, hidden, found.question, names=[], backward=False).loss - found.loss
+    lost, chosen = np.full(len(found.sentence), np.nan), words_in(found.sentence, tokenizer)
+    chosen = [place for place in chosen if places is None or place in places]
+    lost[chosen] = left_out(model, found, tokenizer, [[place] for place in chosen])
     return lost

@@ -11,10 +11,16 @@ from minibert import ops
 from minibert.arrays import Array, to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
-from minibert.explore.attributions import input_gradients, integrated_gradients, leave_one_out, rollout
-from minibert.explore.explain import explain
+from minibert.explore.attributions import (
+    baseline,
+    input_gradients,
+    integrated_gradients,
+    leave_one_out,
+    rollout,
+)
 from minibert.explore.layers import Residual, offered, residuals, written
-from minibert.explore.passes import Pass, Sentence, cut_words, hide, run, words_in
+from minibert.explore.passes import Pass, Sentence, cut_words, run, words_in
+from minibert.explore.provenance import provenance
 from minibert.explore.questions import HiddenWord
 from minibert.explore.subjects import Subject, Words
 from minibert.nn import Observer, Parameter
@@ -108,7 +114,7 @@ def tensor(subject: Subject, found: Pass, name: str) -> dict[str, Any]:
     """A value of a pass, its derivative, and what made it. Raises UserError for an unknown name."""
     if name not in found.values:
         raise UserError(f"there is no value {name!r}")
-    told = explain(subject.model, name)
+    told = provenance(subject.model, name)
     return {
         "name": name,
         "value": packed(found.values[name]),
@@ -168,12 +174,11 @@ def words(
     integral's. The first rows of all parts complete each other, the last ones are to be added up.
     """
     model, tokenizer = subject.model, subject.tokenizer
-    name, length, baseline = next(iter(found.values)), len(found.sentence), found.sentence
-    for place in words_in(found.sentence, tokenizer):
-        baseline = hide(baseline, place, tokenizer)
+    name, length = next(iter(found.values)), len(found.sentence)
     integrated = np.full(length, np.nan)
     if nodes is None or len(nodes):
-        integrated = integrated_gradients(model, found, baseline, name, some=nodes)
+        below = baseline(model, found, tokenizer, name)
+        integrated = integrated_gradients(model, found, below, name, some=nodes)
     rows = {
         "hidden": leave_one_out(model, found, tokenizer, places),
         "input × gradient": input_gradients(found, name)[:length],

@@ -1,5 +1,6 @@
 """One text through a model, forwards and backwards, with every value on the way and its derivative."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,26 +13,89 @@ from minibert.errors import UserError
 from minibert.explore.questions import Explored, Question
 from minibert.nn import Context, Observer
 from minibert.text import PretrainedTokenizer
+from minibert.text.tokenizer import truncate
+from minibert.text.words import Pieces, pieces_of
+
+
+@dataclass(frozen=True)
+class Part:
+    """A word, or one token of it: the characters text[start:stop] of the first text (0) or the second (1)."""
+
+    text: str
+    source: int
+    start: int
+    stop: int
+    places: tuple[int, ...]  # of its tokens in the sentence
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A text, or two, as the model reads it: S tokens, of which some may be hidden by [MASK]."""
+    """A text, or two, as the model reads it: S tokens, of which some may be hidden by [MASK].
+
+    ``words`` and ``pieces`` are the parts of the texts that the tokens stand for; special tokens around the
+    texts belong to none.
+    """
 
     tokens: tuple[str, ...]  # as they are read, "[MASK]" included
     input_ids: np.ndarray  # (S,)
     token_type_ids: np.ndarray  # (S,)
+    words: tuple[Part, ...]
+    pieces: tuple[Part, ...]
     other: str | None = None  # a second text that is not read with it, but compared with it
 
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def batch(self) -> dict[str, Any]:
+        """What ``forward`` takes: input_ids and token_type_ids (1, S)."""
+        return {"input_ids": self.input_ids[None], "token_type_ids": self.token_type_ids[None]}
 
-def encode(tokenizer: PretrainedTokenizer, text: str, second: str | None = None) -> Sentence:
-    """A text, or a pair of texts, in its special tokens. A [MASK] in it is a hidden word."""
-    encoded = tokenizer([text], None if second is None else [second])
-    ids, types = (np.array(encoded[name][0]) for name in ("input_ids", "token_type_ids"))
-    return Sentence(tuple(tokenizer.tokens[i] for i in ids), ids, types)
+
+def encode(
+    tokenizer: PretrainedTokenizer, text: str, second: str | None = None, max_length: int | None = None
+) -> Sentence:
+    """A text, or a pair of texts, in its special tokens. A [MASK] in it is a hidden word.
+
+    What is beyond ``max_length`` tokens is left out, with a warning.
+    """
+    texts = [text] if second is None else [text, second]
+    return encode_pieces(tokenizer, texts, [pieces_of(tokenizer, each) for each in texts], max_length)
+
+
+def encode_pieces(
+    tokenizer: PretrainedTokenizer,
+    texts: Sequence[str],
+    pieces: Sequence[Pieces],
+    max_length: int | None = None,
+) -> Sentence:
+    """The same, of one or two texts whose tokens are known, or some of them."""
+    around = tokenizer.special_counts(len(texts))
+    ids = [each.ids for each in pieces]
+    if max_length is not None and sum(map(len, ids)) + sum(around) > max_length:
+        ids = truncate(ids, max_length - sum(around), True)
+        warnings.warn(f"only the first {max_length} tokens are read: {texts[0][:40]!r} …", stacklevel=2)
+    words: list[Part] = []
+    tokens: list[Part] = []
+    before = around[0]
+    for source, own in enumerate(ids):
+        of, count = pieces[source], len(own)
+        words += _parts(texts[source], source, of.spans, of.words[:count], before)
+        tokens += _parts(texts[source], source, of.spans, np.arange(count), before)
+        before += count + around[source + 1]
+    row, types = tokenizer.with_special_tokens(*ids)
+    named = tuple(tokenizer.tokens[i] for i in row)
+    return Sentence(named, np.array(row), np.array(types), tuple(words), tuple(tokens))
+
+
+def _parts(text: str, source: int, spans: np.ndarray, owners: np.ndarray, before: int) -> list[Part]:
+    """The parts of a text: neighbouring tokens with one owner, (T,), the first of them at ``before``."""
+    starts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
+    parts = []
+    for first, last in pairwise([*starts, len(owners)]):
+        start, stop = int(spans[first, 0]), int(spans[last - 1, 1])
+        parts.append(Part(text[start:stop], source, start, stop, tuple(range(before + first, before + last))))
+    return parts
 
 
 def words_in(sentence: Sentence, tokenizer: PretrainedTokenizer) -> list[int]:
@@ -68,6 +132,14 @@ def hide(sentence: Sentence, place: int, tokenizer: PretrainedTokenizer) -> Sent
     ids, tokens = sentence.input_ids.copy(), list(sentence.tokens)
     ids[place], tokens[place] = tokenizer.mask_id, tokenizer.special_tokens["mask_token"]
     return replace(sentence, tokens=tuple(tokens), input_ids=ids)
+
+
+def remove(sentence: Sentence, places: Sequence[int]) -> Sentence:
+    """The sentence without some of its tokens. It has no words or pieces: their places would be others."""
+    gone = set(places)
+    tokens = tuple(token for place, token in enumerate(sentence.tokens) if place not in gone)
+    ids, types = (np.delete(x, list(gone)) for x in (sentence.input_ids, sentence.token_type_ids))
+    return replace(sentence, tokens=tokens, input_ids=ids, token_type_ids=types, words=(), pieces=())
 
 
 class Keeper(Observer):
@@ -129,11 +201,8 @@ def run(
     keeper, context = Keeper(names), Context()
     for observer in (*changes, keeper):
         context = context.with_observer(observer)
-    batch: dict[str, Any] = {
-        "input_ids": sentence.input_ids[None],
-        "token_type_ids": sentence.token_type_ids[None],
-    }
-    outputs, cache = model.forward(**batch | question.arguments(model, sentence.input_ids), context=context)
+    arguments = sentence.batch | question.arguments(model, sentence.input_ids)
+    outputs, cache = model.forward(**arguments, context=context)
     loss, probabilities, derivatives = question.ask(model, outputs)
     if backward:
         model.zero_grad()

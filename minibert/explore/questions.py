@@ -6,10 +6,12 @@ The loss is the model's surprise at that answer, and all derivatives of a pass a
 a model gives no probabilities, the loss is what it gives.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.special import expit
 
 from minibert import ops
 from minibert.arrays import Array, get_array_module, to_numpy
@@ -36,18 +38,30 @@ class Question(Protocol):
         Raises UserError for an answer that the model does not know.
         """
 
+    def without(self, places: Sequence[int]) -> "Question | None":
+        """The same question about a sentence from which these tokens are gone; None if it is about them."""
+
+
+def _moved(place: int, gone: Sequence[int]) -> int:
+    """Where a token is after those before it are gone; −1 if it is gone itself."""
+    return -1 if place in gone else place - sum(other < place for other in gone)
+
 
 def _surprise(logits: Array, row: tuple[int, ...], answer: int) -> tuple[float, np.ndarray, Array]:
     """−ln p of one answer, by one row (K,) of the logits; p (K,); the derivative of all logits."""
     xp = get_array_module(logits)
     scores = logits[row][None]  # (1, K)
-    if not 0 <= answer < scores.shape[1]:
-        raise UserError(f"there is no answer {answer}; the model knows {scores.shape[1]}, counted from 0")
+    _check_answer(answer, scores.shape[1])
     label, weight = xp.full(1, answer, dtype="int32"), xp.ones(1, dtype=logits.dtype)
     loss, cache = ops.cross_entropy(scores, label, weight, 1.0)
     dlogits = xp.zeros_like(logits)
     dlogits[row] = ops.cross_entropy_backward(1.0, cache)[0]
     return float(loss), to_numpy(ops.softmax(scores)[0])[0], dlogits
+
+
+def _check_answer(answer: int, count: int) -> None:
+    if not 0 <= answer < count:
+        raise UserError(f"there is no answer {answer}; the model knows {count}, counted from 0")
 
 
 def _check_place(place: int, input_ids: np.ndarray) -> None:
@@ -81,6 +95,11 @@ class HiddenWord:
         loss, probabilities, dlogits = _surprise(outputs.prediction_logits, row, self.answer)
         return loss, probabilities, {"dprediction_logits": dlogits}
 
+    def without(self, places: Sequence[int]) -> "Question | None":
+        """The question about the place that the token moves to."""
+        place = _moved(self.place, places)
+        return None if place < 0 else replace(self, place=place)
+
 
 @dataclass(frozen=True)
 class NextSentence:
@@ -96,6 +115,10 @@ class NextSentence:
         """The surprise at the answer, from ``seq_relationship_logits``."""
         loss, probabilities, dlogits = _surprise(outputs.seq_relationship_logits, (0,), self.answer)
         return loss, probabilities, {"dseq_relationship_logits": dlogits}
+
+    def without(self, places: Sequence[int]) -> "Question":
+        """The same: it is about the whole."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -117,6 +140,36 @@ class Label:
         loss, probabilities, dlogits = _surprise(outputs.logits, row, self.answer)
         return loss, probabilities, {"dlogits": dlogits}
 
+    def without(self, places: Sequence[int]) -> "Question | None":
+        """The question about the place that the token moves to, if it is about one."""
+        if self.place is None:
+            return self
+        place = _moved(self.place, places)
+        return None if place < 0 else replace(self, place=place)
+
+
+@dataclass(frozen=True)
+class OwnLabel:
+    """Has the text this label, by its number, of those that do not exclude each other? p = 1/(1 + e⁻ˣ)."""
+
+    answer: int
+
+    def arguments(self, model: Explored, input_ids: np.ndarray) -> dict[str, Any]:
+        """None."""
+        return {}
+
+    def ask(self, model: Explored, outputs: Any) -> Answer:
+        """The surprise at the label, from ``logits``: −ln p, whose derivative is p − 1."""
+        p = expit(to_numpy(outputs.logits)[0].astype(np.float64))  # (K,)
+        _check_answer(self.answer, len(p))
+        dlogits = get_array_module(outputs.logits).zeros_like(outputs.logits)
+        dlogits[0, self.answer] = p[self.answer] - 1.0
+        return -float(np.log(p[self.answer])), p, {"dlogits": dlogits}
+
+    def without(self, places: Sequence[int]) -> "Question":
+        """The same: it is about the whole."""
+        return self
+
 
 @dataclass(frozen=True)
 class Span:
@@ -137,6 +190,11 @@ class Span:
         last, p_end, dend = _surprise(outputs.end_logits, (0,), self.end)
         return first + last, np.stack([p_start, p_end]), {"dstart_logits": dstart, "dend_logits": dend}
 
+    def without(self, places: Sequence[int]) -> "Question | None":
+        """The question about the places that both ends move to."""
+        start, end = _moved(self.start, places), _moved(self.end, places)
+        return None if min(start, end) < 0 else Span(start, end)
+
 
 @dataclass(frozen=True)
 class Score:
@@ -151,6 +209,10 @@ class Score:
         dlogits = get_array_module(outputs.logits).zeros_like(outputs.logits)
         dlogits[0, 0] = 1.0
         return float(outputs.logits[0, 0]), np.zeros(0), {"dlogits": dlogits}
+
+    def without(self, places: Sequence[int]) -> "Question":
+        """The same: it is about the whole."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -168,3 +230,7 @@ class Cosine:
         cosine, cache = ops.cosine_similarity(outputs.embeddings, self.other)
         dembeddings, _ = ops.cosine_similarity_backward(-get_array_module(cosine).ones_like(cosine), cache)
         return 1.0 - float(cosine[0]), np.zeros(0), {"dembeddings": dembeddings}
+
+    def without(self, places: Sequence[int]) -> "Question":
+        """The same: it is about the whole."""
+        return self

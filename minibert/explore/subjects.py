@@ -10,16 +10,22 @@ from typing import Any
 
 import numpy as np
 
+from minibert import ops
+from minibert.arrays import to_numpy
 from minibert.assets import model_folder
 from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.data.tasks import Place
+from minibert.data.tasks.faults import Problem
+from minibert.data.tasks.windows import window_places
 from minibert.errors import UserError
-from minibert.explore.passes import Pass, Sentence, encode, last_text, run
+from minibert.explore.passes import Pass, Sentence, encode, encode_pieces, last_text, run
 from minibert.explore.questions import (
     Cosine,
     Explored,
     HiddenWord,
     Label,
     NextSentence,
+    OwnLabel,
     Question,
     Score,
     Span,
@@ -33,11 +39,13 @@ from minibert.heads import (
     SentenceEncoder,
 )
 from minibert.nn import Observer
-from minibert.tasks.classify import TextTask
+from minibert.tasks.classify import MULTI_LABEL
 from minibert.tasks.masked_words import masked_word_head
+from minibert.tasks.question_answering import AnswerQuestions
 from minibert.tasks.registry import TASKS, open_task
-from minibert.tasks.task import TASK_FILE
+from minibert.tasks.task import TASK_FILE, Task
 from minibert.text import PretrainedTokenizer, open_tokenizer
+from minibert.text.words import Pieces, pieces_of, pieces_of_words
 from minibert.variants import FAMILIES, family, model_class
 
 LONGEST_SPAN = 30  # tokens
@@ -45,16 +53,41 @@ NEXT_SENTENCE = "cls.seq_relationship.weight"
 
 
 class Subject:
-    """A model, its tokenizer, and the way from a sentence to a question about it."""
+    """A model, its tokenizer, and the way from a sentence to a question about it.
 
-    def __init__(self, model: Any, tokenizer: PretrainedTokenizer):
+    With the ``task`` that it was fine-tuned for, it reads texts as that does. The measure that speaks for an
+    answer is ``offset`` + ``sign`` · loss: ln p, but for a few kinds of heads.
+    """
+
+    sign = -1.0
+    offset = 0.0
+
+    def __init__(self, model: Any, tokenizer: PretrainedTokenizer, task: Task | None = None):
         tokenizer.check_size(model.config.vocab_size)
         self.model: Explored = model
         self.tokenizer = tokenizer
+        self.task = task
 
     def encode(self, text: str, second: str | None = None) -> Sentence:
-        """A text or a pair in the model's special tokens."""
-        return encode(self.tokenizer, text, second)
+        """A text or a pair in the model's special tokens, cut to what its task reads.
+
+        Raises UserError for what the task does not read: one text instead of a pair, for instance.
+        """
+        self.check(text, second)
+        return encode(self.tokenizer, text, second, self.max_length)
+
+    @property
+    def max_length(self) -> int | None:
+        """How many tokens the task reads, if there is one."""
+        return None if self.task is None else self.task.options.max_length
+
+    def check(self, text: str, second: str | None) -> None:
+        """Raise UserError for texts that the task does not read."""
+        try:
+            if self.task is not None:
+                self.task.example(text, second, Place("the text", 1))
+        except Problem as problem:
+            raise UserError(str(problem)) from None
 
     def ask(
         self,
@@ -82,6 +115,10 @@ class Subject:
         """The token that is asked about if none is named; None if the question is about the whole."""
         return None
 
+    def telling_place(self, sentence: Sentence) -> int | None:
+        """The token that says most about a sentence: the usual one, if there is no better."""
+        return self.usual_place(sentence)
+
     @property
     def names(self) -> Sequence[str]:
         """What the answers are called, in the order of their probabilities."""
@@ -99,7 +136,19 @@ class Subject:
 
     def told(self, found: Pass) -> str:
         """What the loss of a pass is, in words."""
-        return f"−ln p({self.names[found.question.answer]})"  # type: ignore[attr-defined]
+        return f"−{self.measure(found)}"
+
+    def measure(self, found: Pass) -> str:
+        """What speaks for the answer of a pass, in words: its logarithmic probability."""
+        return f"ln p({self.answer(found)})"
+
+    def answer(self, found: Pass) -> str | None:
+        """What the answer of a pass is called, if there are several."""
+        return self.names[found.question.answer]  # type: ignore[attr-defined]
+
+    def p(self, found: Pass) -> float | None:
+        """The probability of the answer of a pass, if there are several."""
+        return float(found.probabilities[found.question.answer])  # type: ignore[attr-defined]
 
     def best(self, found: Pass, count: int) -> list[dict[str, Any]]:
         """The likeliest answers, best first, each with its ``number`` and its probability ``p``."""
@@ -176,8 +225,10 @@ class Pairs(Subject):
 class Labels(Subject):
     """A model that gives a text one of K labels."""
 
-    def __init__(self, model: BertForSequenceClassification, tokenizer: PretrainedTokenizer):
-        super().__init__(model, tokenizer)
+    def __init__(
+        self, model: BertForSequenceClassification, tokenizer: PretrainedTokenizer, task: Task | None = None
+    ):
+        super().__init__(model, tokenizer, task)
         names: Mapping[int, str] = model.config.id2label or {}
         self._names = [names.get(i, f"label {i}") for i in range(model.config.num_labels)]
 
@@ -191,10 +242,19 @@ class Labels(Subject):
         return Label(number)
 
 
+class OwnLabels(Labels):
+    """A model that gives a text any of K labels, which do not exclude each other."""
+
+    def question(self, place: int | None, number: int) -> Question:
+        """Has the text this label?"""
+        return OwnLabel(number)
+
+
 class Numbers(Subject):
     """A model that gives a text, or a pair, a number. The loss is that number itself."""
 
     names: Sequence[str] = ()
+    sign = 1.0
 
     def ask(self, sentence: Sentence, place: int | None, answer: str | None, *_: Any, **__: Any) -> Question:
         """There is only one question. Raises UserError for an answer, which cannot be chosen."""
@@ -203,15 +263,65 @@ class Numbers(Subject):
 
     def told(self, found: Pass) -> str:
         """The loss is what the model answers."""
+        return self.measure(found)
+
+    def measure(self, found: Pass) -> str:
+        """What the model answers."""
         return "the number that it gives"
+
+    def answer(self, found: Pass) -> None:
+        """There is only one."""
+
+    def p(self, found: Pass) -> None:
+        """There is only one."""
 
 
 class Tags(Labels):
-    """A model that gives each token one of K tags."""
+    """A model that gives each word one of K tags, at its first token.
+
+    All probabilities are those of the word by itself. With a CRF, the tags that are asked about are those of
+    the likeliest sequence.
+    """
+
+    def encode(self, text: str, second: str | None = None) -> Sentence:
+        """A text whose words are what is between its spaces, as the task reads it."""
+        if second is not None:
+            raise UserError("words are tagged in one text, not in two; give one")
+        return encode_pieces(self.tokenizer, [text], [pieces_of_words(self.tokenizer, text)], self.max_length)
+
+    def ask(
+        self, sentence: Sentence, place: int | None, answer: str | None, changes: Sequence[Observer] = ()
+    ) -> Question:
+        """As ``Subject.ask``; with a CRF, the tag that it gives the word."""
+        question = super().ask(sentence, place, answer, changes)
+        assert isinstance(question, Label) and question.place is not None
+        places = [word.places[0] for word in sentence.words]
+        if answer is not None or not self.model.config.crf or question.place not in places:
+            return question
+        return replace(question, answer=int(self._tags(sentence)[0][question.place]))
 
     def usual_place(self, sentence: Sentence) -> int:
         """The first word."""
         return self.tokenizer.special_counts(1)[0] if len(sentence) > 2 else 0
+
+    def telling_place(self, sentence: Sentence) -> int:
+        """The word whose tag is most certain among those with another tag than O, if there are any."""
+        if not sentence.words:
+            return self.usual_place(sentence)
+        places = [word.places[0] for word in sentence.words]
+        tags, p = (x[places] for x in self._tags(sentence))  # (W,), (W, K)
+        certain = np.take_along_axis(p, tags[:, None], axis=1)[:, 0]
+        named = np.array([self.names[tag] != "O" for tag in tags])
+        return places[int(np.where(named, certain, certain * (not named.any())).argmax())]
+
+    def _tags(self, sentence: Sentence) -> tuple[np.ndarray, np.ndarray]:
+        """The tag of each word, at its first token, (S,); the probabilities of all at each token, (S, K)."""
+        assert isinstance(self.model, BertForTokenClassification)
+        self.model.eval()
+        logits = self.model.forward(**sentence.batch)[0].logits  # (1, S, K)
+        chosen = np.zeros((1, len(sentence)), bool)
+        chosen[0, [word.places[0] for word in sentence.words]] = True
+        return self.model.best_tags(logits, chosen)[0], to_numpy(ops.softmax(logits)[0])[0]
 
     def question(self, place: int | None, number: int) -> Question:
         """Which tag has the token there?"""
@@ -224,10 +334,26 @@ class Spans(Subject):
     names: Sequence[str] = ()
 
     def encode(self, text: str, second: str | None = None) -> Sentence:
-        """The question and the passage. Raises UserError without a passage, or with an empty one."""
+        """The question and the passage. Raises UserError without a passage, or with an empty one.
+
+        Of a passage that needs several windows, it is the window with the best answer.
+        """
         if second is None or not self.tokenizer.tokenize(second):
             raise UserError("a question is answered from a passage; give it as the second text")
-        return encode(self.tokenizer, text, second)
+        texts, pieces = [text, second], [pieces_of(self.tokenizer, each) for each in (text, second)]
+        if isinstance(self.task, AnswerQuestions):
+            pieces = self._window(self.task, text, second, *pieces)
+        return encode_pieces(self.tokenizer, texts, pieces)
+
+    def _window(self, task: AnswerQuestions, text: str, second: str, asked: Pieces, passage: Pieces) -> list:
+        """The question, and the part of the passage that the task answers it from."""
+        assert isinstance(self.model, BertForQuestionAnswering)
+        options, asked = task.options, asked.part(0, task.options.max_question)
+        windows = task.features([task.example(text, second, Place("the text", 1))], training=False)
+        scored = task.window_scores(self.model, windows, 1)
+        best = np.argmax([scores.span_scores(options.max_answer).max() for scores in scored])
+        room = options.max_length - len(asked.ids) - sum(self.tokenizer.special_counts(2))
+        return [asked, passage.part(*window_places(len(passage.ids), room, options.stride)[best])]
 
     def ask(
         self, sentence: Sentence, place: int | None, answer: str | None, changes: Sequence[Observer] = ()
@@ -237,10 +363,14 @@ class Spans(Subject):
         found = run(self.model, sentence, Span(0, 0), changes=changes, names=[], backward=False)
         return Span(*self._spans(found)[0][:2])
 
-    def told(self, found: Pass) -> str:
-        """The loss is that of both ends."""
+    def answer(self, found: Pass) -> str:
+        """The text of the span; p is the product for both ends."""
         assert isinstance(found.question, Span)
-        return f"−ln p({self._text(found, found.question.start, found.question.end)})"
+        return self._text(found, found.question.start, found.question.end)
+
+    def p(self, found: Pass) -> float:
+        """The product for both ends."""
+        return float(np.exp(-found.loss))
 
     def best(self, found: Pass, count: int) -> list[dict[str, Any]]:
         """The likeliest spans."""
@@ -266,23 +396,35 @@ class Similar(Subject):
     """A sentence encoder: how near is a text's vector to that of a second one, which is a constant here?"""
 
     names: Sequence[str] = ()
+    offset = 1.0
 
     def encode(self, text: str, second: str | None = None) -> Sentence:
         """The first text. Raises UserError without a second."""
         if second is None:
             raise UserError("a sentence encoder compares two texts; give a second one")
-        return replace(encode(self.tokenizer, text), other=second)
+        return replace(encode(self.tokenizer, text, max_length=self.max_length), other=second)
 
     def ask(self, sentence: Sentence, place: int | None, answer: str | None, *_: Any, **__: Any) -> Question:
         """There is only one question. Raises UserError for an answer, which cannot be chosen."""
         refuse_answer(answer)
         assert isinstance(self.model, SentenceEncoder) and sentence.other is not None
         self.model.eval()
-        return Cosine(self.model.forward(**self.tokenizer([sentence.other]))[0].embeddings)
+        other = encode(self.tokenizer, sentence.other, max_length=self.max_length)
+        return Cosine(self.model.forward(**other.batch)[0].embeddings)
 
     def told(self, found: Pass) -> str:
         """The loss is smallest for the same direction."""
-        return "1 − cosine to the second text"
+        return f"1 − {self.measure(found)}"
+
+    def measure(self, found: Pass) -> str:
+        """How near the texts are."""
+        return "cosine to the second text"
+
+    def answer(self, found: Pass) -> None:
+        """There is only one."""
+
+    def p(self, found: Pass) -> None:
+        """There is only one."""
 
 
 def refuse_answer(answer: str | None) -> None:
@@ -307,11 +449,14 @@ def open_subject(folder: str | Path, **options: Any) -> Subject:
     path = model_folder(folder)
     if (path / TASK_FILE).is_file() or any(task.recognises(path) for task in TASKS.values()):
         task, model = open_task(folder, **options)
-        if isinstance(task, TextTask) and task.several:
-            raise UserError(f"{folder}: a model that gives several labels or numbers cannot be looked into")
         if isinstance(model, BertForSequenceClassification) and model.config.is_regression:
-            return Numbers(model, task.tokenizer)
-        return next(made(model, task.tokenizer) for kind, made in SUBJECTS.items() if isinstance(model, kind))
+            if model.config.num_labels > 1:
+                raise UserError(f"{folder}: a model that gives several numbers cannot be looked into")
+            return Numbers(model, task.tokenizer, task)
+        if isinstance(model, BertForSequenceClassification) and model.config.problem_type == MULTI_LABEL:
+            return OwnLabels(model, task.tokenizer, task)
+        made = next(made for kind, made in SUBJECTS.items() if isinstance(model, kind))
+        return made(model, task.tokenizer, task)
     model = _class_for_words(path).from_pretrained(path, complete=True, **options)
     return Words(model, open_tokenizer(path))
 

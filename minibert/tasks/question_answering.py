@@ -183,13 +183,13 @@ class AnswerQuestions(
         "No answer" is scored by the window where its score is smallest.
         """
         windows = self.features(examples, training=False)
-        scored = self._window_scores(model, windows, batch_size)
+        scored = self.window_scores(model, windows, batch_size)
         return [
             self._prediction(examples[index].passage, list(own))
             for index, own in groupby(scored, key=lambda scores: scores.window.example)
         ]
 
-    def _window_scores(
+    def window_scores(
         self, model: BertForQuestionAnswering, windows: Sequence[QuestionWindow], batch_size: int
     ) -> list[WindowScores]:
         """The model's scores of each window, in their order."""

@@ -193,7 +193,7 @@ class PretrainedTokenizer:
         for pair in pairs:
             pieces = [self.token_ids(piece) for piece in pair]
             if truncation and max_length is not None:
-                pieces = _truncate(pieces, self._room(max_length, len(pieces)), truncation)
+                pieces = truncate(pieces, self._room(max_length, len(pieces)), truncation)
             row, types = self.with_special_tokens(*pieces)
             input_ids.append(row)
             token_type_ids.append(types)
@@ -295,7 +295,7 @@ def _width(lengths: Sequence[int], padding: bool | str, max_length: int | None) 
     return max_length
 
 
-def _truncate(pieces: list[list[int]], room: int, strategy: bool | str) -> list[list[int]]:
+def truncate(pieces: list[list[int]], room: int, strategy: bool | str) -> list[list[int]]:
     """Cut the ends of one or two sequences so that together they have at most ``room`` tokens."""
     lengths = [len(piece) for piece in pieces]
     excess = sum(lengths) - room

@@ -6,6 +6,7 @@ import pytest
 from minibert import BertForPreTraining, BertTokenizer
 from minibert.errors import UserError
 from minibert.explore.attributions import (
+    baseline,
     input_gradients,
     integrated_gradients,
     leave_one_out,
@@ -153,11 +154,12 @@ def test_a_special_token_belongs_to_no_word():
 
 
 def test_integrated_gradients_sum_to_the_difference(model, tokenizer, sentence, found):
-    baseline = sentence
+    blank = sentence
     for place in (1, 2, 3, 4, 5, 7):
-        baseline = hide(baseline, place, tokenizer)
-    shares = integrated_gradients(model, found, baseline, EMBEDDINGS, nodes=24)
-    difference = run(model, baseline, found.question, backward=False).loss - found.loss
+        blank = hide(blank, place, tokenizer)
+    below = baseline(model, found, tokenizer, EMBEDDINGS)
+    shares = integrated_gradients(model, found, below, EMBEDDINGS, nodes=24)
+    difference = run(model, blank, found.question, backward=False).loss - found.loss
     assert shares.shape == (len(sentence),)
     assert shares.sum() == pytest.approx(difference, rel=1e-3)
     np.testing.assert_array_equal(shares[[0, 6, 8]], 0)  # they are the same in both

@@ -128,10 +128,10 @@ def test_answers_and_places_that_there_are_not(tmp_path, place, answer, message)
 
 
 def test_what_cannot_be_opened(tmp_path):
-    config = BertConfig(**SIZES, num_labels=3, problem_type="multi_label_classification")
+    config = BertConfig(**SIZES, num_labels=3, problem_type="regression")
     BertForSequenceClassification(config).save_pretrained(tmp_path)
     TOKENIZER.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="several labels or numbers"):
+    with pytest.raises(UserError, match="several numbers"):
         open_subject(tmp_path)
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from minibert.errors import UserError
-from minibert.explore.attributions import integrated_gradients
+from minibert.explore.attributions import baseline, integrated_gradients
 from minibert.explore.changes import Patch
-from minibert.explore.explain import explain
 from minibert.explore.look import look, words
 from minibert.explore.passes import hide, run, words_in
+from minibert.explore.provenance import provenance
 from minibert.explore.session import Session
 from minibert.explore.subjects import Words
 from minibert.text import RobertaTokenizer, XLNetTokenizer
@@ -39,7 +39,7 @@ def test_an_xlnet_has_a_query_besides_its_tokens(xlnet):
     last = shown["values"][-1]
     assert last["dnorms"][:length] == [0] * length and last["dnorms"][length] > 0
     assert shown["answer"] == shown["guesses"][0]["number"] == found.question.answer
-    told = explain(xlnet.model, last["name"])
+    told = provenance(xlnet.model, last["name"])
     assert told.equation == told.shape == ""
 
 
@@ -58,12 +58,13 @@ def test_the_weights_of_the_query_can_be_pinned(xlnet):
 def test_the_integral_is_over_the_embeddings_alone(xlnet):
     """Who sees whom stays as it is on the way, though the words of the baseline are all hidden."""
     _, found = look(xlnet, xlnet.encode(TEXT))
-    baseline = found.sentence
-    for place in words_in(baseline, xlnet.tokenizer):
-        baseline = hide(baseline, place, xlnet.tokenizer)
+    blank = found.sentence
+    for place in words_in(blank, xlnet.tokenizer):
+        blank = hide(blank, place, xlnet.tokenizer)
     name = next(iter(found.values))
-    shares = integrated_gradients(xlnet.model, found, baseline, name, nodes=100)
-    there = run(xlnet.model, baseline, found.question, names=[name], backward=False).values[name]
+    there = run(xlnet.model, blank, found.question, names=[name], backward=False).values[name]
+    np.testing.assert_array_equal(baseline(xlnet.model, found, xlnet.tokenizer, name), there)
+    shares = integrated_gradients(xlnet.model, found, there, name, nodes=100)
 
     patch = Patch(name, (), xlnet.model.device.asarray(there))
     below = run(xlnet.model, found.sentence, found.question, changes=[patch], backward=False)
@@ -76,7 +77,7 @@ def test_the_layers_of_an_albert_name_the_parameters_that_there_are(device):
     model = AlbertForPreTraining(config, device=device)
     known = {name for name, _ in model.named_parameters()}
     for layer in range(3):
-        told = explain(model, f"bert.encoder.layer.{layer}.intermediate").parameters
+        told = provenance(model, f"bert.encoder.layer.{layer}.intermediate").parameters
         assert len(told) == 2 and set(told) <= known
 
 

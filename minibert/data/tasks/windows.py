@@ -73,7 +73,7 @@ def question_windows(
         if room < 1:
             raise UserError(f"max_length {max_length} leaves no room for a passage; give more")
         first, last = _answer_tokens(*answers[0], spans) if answers else (-1, -1)
-        places = _window_places(len(ids), room, stride)
+        places = window_places(len(ids), room, stride)
         for (start, stop), best in zip(places, _max_context(len(ids), places), strict=True):
             row, types = tokenizer.with_special_tokens(asked, list(ids[start:stop]))
             inputs: dict[str, Any] = {
@@ -97,7 +97,7 @@ def _tokens_with_spans(tokenizer: PretrainedTokenizer, passage: str) -> tuple[np
     return np.array(ids, np.int32), np.array(spans, np.int32).reshape(-1, 2)
 
 
-def _window_places(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+def window_places(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
     """Which tokens (start, stop) of the passage each window holds."""
     places, start = [], 0
     while start + room < tokens:

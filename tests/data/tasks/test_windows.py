@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minibert.data.tasks import Answer, Question, question_windows
-from minibert.data.tasks.windows import _max_context, _window_places
+from minibert.data.tasks.windows import _max_context, window_places
 from minibert.errors import UserError
 from minibert.text import BertTokenizer
 
@@ -86,7 +86,7 @@ def test_long_questions_are_cut(tokenizer):
 
 @pytest.mark.parametrize(("tokens", "places"), [(4, [(0, 4)]), (5, [(0, 4), (2, 5)]), (6, [(0, 4), (2, 6)])])
 def test_there_is_no_window_beyond_the_one_that_ends_with_the_passage(tokens, places):
-    assert _window_places(tokens, 4, 2) == places
+    assert window_places(tokens, 4, 2) == places
 
 
 def test_neighbours_without_a_space_do_not_belong_to_an_answer(tokenizer):
@@ -140,7 +140,7 @@ def test_answers_of_whole_words_come_back_exactly(words, separator, max_length, 
 @given(tokens=st.integers(1, 200), room=st.integers(1, 50), stride=st.integers(1, 60))
 def test_max_context_is_that_of_the_original(tokens, room, stride):
     """Written out as in the original: for each token all windows are asked, and the first best one has it."""
-    places = _window_places(tokens, room, stride)
+    places = window_places(tokens, room, stride)
     ours = _max_context(tokens, places)
     for token in range(tokens):
         scores = [

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from minibert import BertForPreTraining, BertTokenizer
-from minibert.explore.explain import explain
 from minibert.explore.passes import encode, run
+from minibert.explore.provenance import provenance
 from minibert.explore.questions import HiddenWord
 from minibert.variants.xlnet import XLNetConfig, XLNetLMHeadModel
 
@@ -26,14 +26,14 @@ def found(model):
 
 def test_every_value_is_explained(model, found):
     for name, value in found.values.items():
-        told = explain(model, name)
+        told = provenance(model, name)
         assert value.shape == tuple(SIZES[letter] for letter in told.shape.strip("()").split(", ")), name
         assert told.equation and told.forward.startswith("def ") and "_backward(dout" in told.backward
 
 
 def test_all_parameters_of_the_encoder_belong_to_values(model, found):
     """Each to one, but for those of the heads above the last value."""
-    told = [name for value in found.values for name in explain(model, value).parameters]
+    told = [name for value in found.values for name in provenance(model, value).parameters]
     encoder = [name for name, _ in model.named_parameters() if name.startswith("bert.")]
     assert sorted(told) == sorted(name for name in encoder if not name.startswith("bert.pooler"))
 
@@ -44,7 +44,7 @@ def test_the_equations_are_those_that_were_computed(model, found):
     layer = "bert.encoder.layer.1"
 
     def of(name):
-        return [parameters[p].value for p in explain(model, name).parameters]
+        return [parameters[p].value for p in provenance(model, name).parameters]
 
     weight, bias = of(f"{layer}.attention.self.k")
     keys = (values["bert.encoder.layer.0"] @ weight.T + bias).reshape(9, 4, 64).transpose(1, 0, 2)
@@ -60,6 +60,6 @@ def test_a_variants_own_code_is_shown():
     model = XLNetLMHeadModel(
         XLNetConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
     )
-    told = explain(model, "bert.encoder.layer.0.attention.self.scores")
+    told = provenance(model, "bert.encoder.layer.0.attention.self.scores")
     assert told.equation == "" and "ops.relative_attention(" in told.forward
     assert "ops.relative_attention_backward(" in told.backward

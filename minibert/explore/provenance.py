@@ -13,7 +13,7 @@ from minibert.ops import attention, composites, linear_map, stable_softmax
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Provenance:
     """What made a value, and what made its derivative.
 
     ``equation`` and ``shape`` are empty where a variant has other layers than BERT; its code is shown all the
@@ -63,7 +63,7 @@ _STEPS = {
 }
 
 
-def explain(model: Explored, name: str) -> Explanation:
+def provenance(model: Explored, name: str) -> Provenance:
     """What made the value of this name, as an observer sees it, in this model."""
     path = name.split(".")
     kind = "layer" if path[-1].isdigit() else path[-1]
@@ -81,7 +81,7 @@ def explain(model: Explored, name: str) -> Explanation:
     else:
         equation, shape, functions = "", "", (type(owner).forward, type(owner).backward)
     forward, backward = map(inspect.getsource, functions)
-    return Explanation(equation, shape, forward, backward, parameters)
+    return Provenance(equation, shape, forward, backward, parameters)
 
 
 def _module(model: Module, path: list[str]) -> Any:
