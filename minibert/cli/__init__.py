@@ -19,6 +19,7 @@ from minibert.cli import (
     distill,
     embed,
     evaluate,
+    explain,
     explore,
     export,
     fill_mask,
@@ -39,7 +40,7 @@ from minibert.errors import UserError
 COMMANDS = {
     "train a model": (pretrain, finetune, distill),
     "ask a model": (fill_mask, predict, embed, search),
-    "judge a model, and look into it": (evaluate, explore, view, info, gradcheck),
+    "judge a model, and look into it": (evaluate, explain, explore, view, info, gradcheck),
     "prepare text, and write models": (tokenizer, prepare, export),
 }
 

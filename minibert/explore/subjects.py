@@ -55,10 +55,12 @@ NEXT_SENTENCE = "cls.seq_relationship.weight"
 class Subject:
     """A model, its tokenizer, and the way from a sentence to a question about it.
 
-    With the ``task`` that it was fine-tuned for, it reads texts as that does. The measure that speaks for an
-    answer is ``offset`` + ``sign`` · loss: ln p, but for a few kinds of heads.
+    With the ``task`` that it was fine-tuned for, it reads texts as that does. ``by_word`` says whether it has
+    an answer for each word. What speaks for an answer is ``offset`` + ``sign`` · loss: ln p, but for a few
+    kinds of heads.
     """
 
+    by_word = False
     sign = -1.0
     offset = 0.0
 
@@ -162,6 +164,8 @@ class Words(Subject):
 
     Two texts in which no word is hidden are for its head for the next sentence, if it has one.
     """
+
+    by_word = True
 
     def __init__(self, model: BertForPreTraining, tokenizer: PretrainedTokenizer):
         masked_word_head(model)
@@ -282,6 +286,8 @@ class Tags(Labels):
     All probabilities are those of the word by itself. With a CRF, the tags that are asked about are those of
     the likeliest sequence.
     """
+
+    by_word = True
 
     def encode(self, text: str, second: str | None = None) -> Sentence:
         """A text whose words are what is between its spaces, as the task reads it."""

@@ -41,16 +41,25 @@ def pieces_of(tokenizer: PretrainedTokenizer, text: str) -> Pieces:
 def pieces_of_words(tokenizer: PretrainedTokenizer, text: str) -> Pieces:
     """A text as tokens, whose words are what is between its spaces, as taggers read it.
 
-    Each token has the span of its word. No word is lost: one without tokens is [UNK].
+    No word is lost: one without tokens is [UNK].
     """
     ids: list[int] = []
     spans, words = [], []
     for number, word in enumerate(re.finditer(r"\S+", text)):
         own = tokenizer.word_token_ids(word[0]) or [tokenizer.unk_id]
         ids += own
-        spans += [word.span()] * len(own)
+        spans += [(word.start() + a, word.start() + b) for a, b in _spans_in(tokenizer, word[0], own)]
         words += [number] * len(own)
     return Pieces(ids, np.array(spans, np.int64).reshape(-1, 2), np.array(words, np.int64))
+
+
+def _spans_in(tokenizer: PretrainedTokenizer, word: str, own: list[int]) -> list[tuple[int, int]]:
+    """Where in a word its tokens are, of which the first may have a space before it."""
+    for space in ("", " "):
+        ids, spans = tokenizer.token_ids_with_spans(space + word)
+        if ids == own:
+            return [(max(start - len(space), 0), stop - len(space)) for start, stop in spans]
+    return [(0, len(word))] * len(own)
 
 
 def special_ids(tokenizer: PretrainedTokenizer) -> set[int]:
