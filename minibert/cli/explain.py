@@ -12,8 +12,8 @@ from minibert.cli.flags import DEFAULT_MODEL, add_machine_flags, check_written, 
 from minibert.cli.parser import add_command
 from minibert.data.lines import read_lines
 from minibert.errors import UserError
-from minibert.explore.explain import BASELINES, LEAVE_OUT, STEPS, Explanation, Settings, explain
-from minibert.explore.report import as_page, as_text
+from minibert.explore.explain import BASELINES, LARGE_GAP, LEAVE_OUT, STEPS, Explanation, Settings, explain
+from minibert.explore.report import LARGE, as_page, as_text
 from minibert.explore.subjects import open_subject
 from minibert.files import write_text
 
@@ -96,6 +96,8 @@ def _run(flags: argparse.Namespace) -> None:
     for number, (text, second) in enumerate(texts):
         told = explain(subject, text, second, word=flags.word, target=flags.target, settings=settings)
         explanations.append(told)
+        if flags.json and told.relative_gap > LARGE_GAP:
+            print(f"minibert: warning: text {number + 1}: {LARGE}", file=sys.stderr)
         if flags.json or not flags.html:
             print("\n" * (number > 0 and not flags.json) + _shown(told, flags.json), end="", flush=True)
     if flags.html:

@@ -11,8 +11,11 @@ from minibert.explore.explain import LARGE_GAP, Explanation
 
 BAR = 10  # characters of the longest
 MOST_OF_WORD = 24  # characters of a word in the table
+LEAST = 0.01  # of the largest weight that is worth a shade
 BLUE, ORANGE, PLAIN = "\x1b[38;5;33m", "\x1b[38;5;208m", "\x1b[0m"
 NOTHING = {"mask": "[MASK] for every word", "pad": "[PAD] for every word", "zero": "0 for every word"}
+
+LARGE = f"the gap is more than {LARGE_GAP:.0%} of the difference; give more --steps"
 
 
 def as_text(told: Explanation, colours: bool = False) -> str:
@@ -47,7 +50,7 @@ def summary(told: Explanation) -> Iterator[str]:
         f"the difference is {_shown(told.value - told.below)}, the gap {_shown(told.gap)} ({_share(told)})"
     )
     if told.relative_gap > LARGE_GAP:
-        yield f"warning: the gap is more than {LARGE_GAP:.0%}; give more --steps"
+        yield f"warning: {LARGE}"
 
 
 def _share(told: Explanation) -> str:
@@ -125,10 +128,10 @@ def _shaded(told: Explanation, weights: np.ndarray) -> str:
 
 
 def _mark(text: str, weight: float, largest: float) -> str:
-    if np.isnan(weight) or not text:
-        return html.escape(text)
-    kind, share = "for" if weight > 0 else "against", abs(weight) / largest
-    shown = html.escape(text)
+    shown, share = html.escape(text), abs(weight) / largest
+    if not text or not share >= LEAST:  # as NaN is not
+        return shown
+    kind = "for" if weight > 0 else "against"
     return f'<mark class="{kind}" style="--w:{share:.3f}" title="{_signed(weight, largest)}">{shown}</mark>'
 
 

@@ -78,9 +78,20 @@ def test_masked_words_and_vectors(workplace, capsys):
     (shown,) = json.loads(data)["sentences"]
     for told in (shown["look"]["guesses"], shown["look"]["lens"][-1]):
         assert [guess["token"].strip() for guess in told[:3]] == guesses
+    explained(f'--model words "ann sings a {mask} song ."', capsys, masked=True)
     run("embed --model encoder --input texts.txt --output vectors.npy")
     vectors = np.load("vectors.npy")
     assert vectors.shape == (4, 8) and np.abs(vectors[0] - vectors[1]).max() > 1e-3
+
+
+def explained(line, capsys, masked=False):
+    """The words of a text by three methods; the integrated gradients of a random model add up."""
+    capsys.readouterr()
+    run(f"explain {line} --json --steps 40 --dtype float64")
+    told = json.loads(capsys.readouterr().out)
+    assert told["relative_gap"] < 1e-3 and told["value"] != told["baseline"]["value"]
+    assert all(word["gradient_x_input"] for word in told["words"])
+    assert [word["left_out"] is None for word in told["words"]].count(True) == masked
 
 
 def refused(line, capsys, *parts):
@@ -125,6 +136,7 @@ def test_fine_tuning_and_prediction(workplace, capsys, task, file, text):
     capsys.readouterr()
     run(f"predict --model runs/mine/best {text}")
     assert "prediction" in json.loads(capsys.readouterr().out)
+    explained(f"--model runs/mine/best {text}", capsys)
     run(f"evaluate --model runs/mine/best --data {file}")
     assert "examples" in capsys.readouterr().out
 
@@ -137,6 +149,7 @@ def test_answers_in_passages(workplace, capsys):
     capsys.readouterr()
     run(f'predict --model runs/mine/best "who sings ?" --pair "{TEXTS[0]}"')
     assert json.loads(capsys.readouterr().out)["prediction"] in TEXTS[0]
+    explained(f'--model runs/mine/best "who sings ?" --pair "{TEXTS[0]}"', capsys)
 
 
 def test_an_index_of_passages(workplace, capsys):

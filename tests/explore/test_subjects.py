@@ -2,60 +2,26 @@
 
 import numpy as np
 import pytest
+from small_subjects import KINDS, OTHER, SIZES, TEXT, TOKENIZER, open_small
 
 from minibert.arrays import to_numpy
 from minibert.bert import BertConfig
 from minibert.errors import UserError
 from minibert.explore.look import look, words
 from minibert.explore.session import Session
-from minibert.explore.subjects import Labels, Numbers, Similar, Spans, Tags, open_subject
+from minibert.explore.subjects import open_subject
 from minibert.heads import (
-    BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
     SentenceEncoder,
 )
-from minibert.tasks.question_answering import AnswerQuestions
 from minibert.tasks.similarity import Similarity
-from minibert.text import BertTokenizer
-
-TOKENIZER = BertTokenizer(
-    "[PAD] [UNK] [CLS] [SEP] [MASK] ann lee sings is in rome a fine bad film who .".split()
-)
-SIZES = {
-    "vocab_size": len(TOKENIZER),
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 40,
-    "initializer_range": 0.5,
-}
-TEXT, OTHER = "who sings in rome", "ann sings a fine film in rome ."
-KINDS = {
-    "labels": (Labels, BertForSequenceClassification, {"id2label": {0: "bad", 1: "fine", 2: "so"}}, None),
-    "pairs": (Labels, BertForSequenceClassification, {"num_labels": 2}, OTHER),
-    "number": (Numbers, BertForSequenceClassification, {"num_labels": 1}, OTHER),
-    "tags": (Tags, BertForTokenClassification, {"id2label": {0: "O", 1: "B-person"}}, None),
-    "spans": (Spans, BertForQuestionAnswering, {}, OTHER),
-    "similarity": (Similar, SentenceEncoder, {}, OTHER),
-}
 
 
 @pytest.fixture(params=KINDS)
 def opened(request, tmp_path, device):
-    """A subject of each kind, from a folder as fine-tuning leaves it, and what it is asked about."""
-    expected, kind, more, second = KINDS[request.param]
-    model = kind(BertConfig(**SIZES, **more), dtype="float64", seed=1)
-    task = {"spans": AnswerQuestions, "similarity": Similarity}.get(request.param)
-    if task:
-        task(TOKENIZER, task.Options(max_length=32)).save(model, tmp_path)
-    else:
-        model.save_pretrained(tmp_path)
-        TOKENIZER.save_pretrained(tmp_path)
-    subject = open_subject(tmp_path, dtype="float64", device=device)
-    assert type(subject) is expected
-    return request.param, subject, second
+    """A subject of each kind, and the second text that it is asked about, if there is one."""
+    return request.param, open_small(request.param, tmp_path, device=device), KINDS[request.param][-1]
 
 
 def test_the_answer_is_the_models(opened):
@@ -63,7 +29,13 @@ def test_the_answer_is_the_models(opened):
     shown, found = look(subject, subject.encode(TEXT, second))
     batch = TOKENIZER([TEXT], [second] if second and kind != "similarity" else None)
     outputs, _ = subject.model.forward(**batch)
-    if kind in ("labels", "pairs", "tags"):
+    if kind == "own labels":
+        p = 1 / (1 + np.exp(-to_numpy(outputs.logits)[0]))
+        np.testing.assert_allclose(found.probabilities, p)
+        assert found.loss == pytest.approx(-np.log(p.max())) and shown["guesses"][0]["token"] == (
+            f"label {p.argmax()}"
+        )
+    elif kind in ("labels", "pairs", "tags"):
         logits = to_numpy(outputs.logits)[0] if kind != "tags" else to_numpy(outputs.logits)[0, 1]
         p = np.exp(logits) / np.exp(logits).sum()
         assert found.loss == pytest.approx(-np.log(p.max()))
