@@ -3,7 +3,8 @@
 import argparse
 import functools
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from minibert.errors import UserError, did_you_mean
@@ -18,6 +19,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does. Raises UserError for arguments that are left over."""
+        args = _with_lists_joined(sys.argv[1:] if args is None else args)
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown and not unknown[0].startswith("-"):
             raise UserError(f"{unknown[0]!r} is one word too many; put a text with spaces in quotes")
@@ -37,6 +39,17 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise UserError with the message of argparse."""
         raise UserError(f"{message.removeprefix('argument ')}; see  {self.prog} --help")
+
+
+def _with_lists_joined(args: Sequence[str]) -> list[str]:
+    """``--layers -1,-2`` as ``--layers=-1,-2``: argparse takes a negative number for a value, but no list."""
+    joined: list[str] = []
+    for arg in args:
+        if re.fullmatch(r"-\d+(,-?\d+)+", arg) and joined and re.fullmatch(r"--[a-z-]+", joined[-1]):
+            joined[-1] += f"={arg}"
+        else:
+            joined.append(arg)
+    return joined
 
 
 def add_command(

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,16 +13,76 @@ from tqdm import tqdm
 
 from minibert.arrays import to_numpy
 from minibert.assets import model_folder
-from minibert.data.tasks import TextExample, ordered_batches, single_features
+from minibert.data.tasks import Feature, ordered_batches, single_features
 from minibert.errors import UserError
-from minibert.files import atomic_file, read_json
+from minibert.files import read_json
 from minibert.heads import SentenceEncoder
 from minibert.text import PretrainedTokenizer, open_tokenizer
+from minibert.text.words import Pieces, pieces_of
 from minibert.variants import open_model
 
 # Where the sentence-transformers library finds the length that texts are cut to: {"max_seq_length": tokens}.
 LENGTH_FILE = "sentence_bert_config.json"
-OUTPUTS = (".npy", ".npz", ".jsonl")
+COMBINE = ("mean", "concat", "none")  # several layers
+WORD_POOLING = ("mean", "first")  # several tokens of a word
+BATCHES_HELD = 16  # whose word vectors are in memory at a time
+
+
+@dataclass(frozen=True)
+class WordChoice:
+    """Which vectors of words are wanted.
+
+    ``layers`` are numbers of hidden states: 0 is the sum of the embeddings, L the last layer, −1 the last
+    too. Several are averaged ("mean"), put one after the other ("concat"), or kept apart ("none"), as
+    ``combine`` says. A word of several tokens has their mean, or the vector of its first one, as ``pooling``
+    says (Devlin et al. 2019, section 5.4, take the first); with ``pieces``, every token has its own vector.
+    Raises UserError for what is none of these.
+    """
+
+    layers: tuple[int, ...] = (-1,)
+    combine: str = "mean"
+    pooling: str = "mean"
+    pieces: bool = False
+
+    def __post_init__(self) -> None:
+        for name, known in (("combine", COMBINE), ("pooling", WORD_POOLING)):
+            if getattr(self, name) not in known:
+                raise UserError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}")
+        if not self.layers:
+            raise UserError("no layers; give at least one, for instance -1")
+
+    def numbers(self, count: int) -> tuple[int, ...]:
+        """The layers, from 0, of a model with ``count``. Raises UserError for one that it does not have."""
+        for layer in self.layers:
+            if not -count - 1 <= layer <= count:
+                raise UserError(
+                    f"there is no layer {layer}; expected 0 (the embeddings) to {count} (the last layer), or "
+                    f"-1 to -{count + 1}, the same from the end"
+                )
+        return tuple(layer % (count + 1) for layer in self.layers)
+
+    def combined(self, states: Sequence[np.ndarray]) -> np.ndarray:
+        """K states (…, H) → (…, H), (…, K·H) or (…, K, H)."""
+        if self.combine == "concat":
+            return np.concatenate(states, axis=-1)
+        return np.mean(states, axis=0) if self.combine == "mean" else np.stack(states, axis=-2)
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectors:
+    """The N words of some texts, with their vectors, in their order.
+
+    ``texts`` (N,) are the numbers of the texts, from 0; ``spans`` (N, 2) the characters text[start:stop] of
+    each word; ``vectors`` (N, H) float32, (N, K·H) of concatenated layers, (N, K, H) of layers kept apart.
+    ``layers`` are the numbers of these layers. Of ``cut`` texts the end was not read.
+    """
+
+    texts: np.ndarray
+    words: list[str]
+    spans: np.ndarray
+    vectors: np.ndarray
+    layers: tuple[int, ...]
+    cut: int
 
 
 @dataclass(frozen=True)
@@ -81,6 +141,59 @@ class TextEncoder:
                 bar.update(len(rows))
         return vectors[[rows_of[text] for text in texts]]
 
+    def word_vectors(
+        self,
+        texts: Sequence[str],
+        choice: WordChoice | None = None,
+        batch_size: int = 32,
+        progress: bool = False,
+    ) -> Iterator[WordVectors]:
+        """The vectors of all words of texts, some texts at a time, so that few are in memory.
+
+        Special tokens have none. What is beyond ``max_length`` tokens of a text is left out. Leaves the model
+        in evaluation mode. Raises UserError for layers that the model does not have.
+        """
+        choice = choice or WordChoice()
+        layers = choice.numbers(self.model.config.num_hidden_layers)
+        self.model.eval()
+        size = batch_size * BATCHES_HELD
+        with tqdm(total=len(texts), unit=" texts", disable=None if progress else True) as bar:
+            for start in range(0, len(texts), size):
+                yield self._word_vectors(texts[start : start + size], start, choice, layers, batch_size)
+                bar.update(min(size, len(texts) - start))
+
+    def _word_vectors(
+        self, texts: Sequence[str], first: int, choice: WordChoice, layers: tuple[int, ...], batch_size: int
+    ) -> WordVectors:
+        """Those of a few texts, of which the first has the number ``first``."""
+        before, after = self.tokenizer.special_counts(1)
+        room, found = self.max_length - before - after, [pieces_of(self.tokenizer, text) for text in texts]
+        kept, features = [pieces.part(0, room) for pieces in found], []
+        for number, pieces in enumerate(kept):
+            row = zip(
+                ("input_ids", "token_type_ids"), self.tokenizer.with_special_tokens(pieces.ids), strict=True
+            )
+            features.append(Feature({name: np.array(ids, np.int32) for name, ids in row}, number))
+        vectors: list[Any] = [None] * len(texts)
+        for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
+            hidden = self.model.forward(**batch, return_hidden_states=True)[0].hidden_states
+            assert hidden is not None  # it was asked for
+            states = choice.combined([to_numpy(hidden[layer]).astype(np.float32) for layer in layers])
+            for row, state in zip(rows, states, strict=True):  # (S, …)
+                vectors[row] = pooled(state[before : before + len(kept[row].ids)], kept[row], choice)
+        starts = [_starts(pieces, choice) for pieces in kept]
+        spans = np.concatenate([_word_spans(*both) for both in zip(kept, starts, strict=True)])
+        owners = np.repeat(np.arange(len(texts)), [len(own) for own in starts])
+        places = zip(owners.tolist(), spans.tolist(), strict=True)
+        return WordVectors(
+            texts=first + owners,
+            words=[texts[owner][a:b] for owner, (a, b) in places],
+            spans=spans,
+            vectors=np.concatenate(vectors),
+            layers=layers,
+            cut=sum(len(pieces.ids) > room for pieces in found),
+        )
+
     @cached_property
     def digest(self) -> str:
         """A fingerprint of all that a vector's direction depends on: encoders with the same one agree.
@@ -111,29 +224,22 @@ def _stated_length(folder: Path) -> int | None:
     return length
 
 
-def write_vectors(path: str | Path, texts: Sequence[TextExample], vectors: np.ndarray) -> None:
-    """Write vectors (N, H) to a file, in the format that its suffix tells.
-
-    ``.npy``: the array. ``.npz``: the arrays ``vectors`` and ``lines`` (N,), the number of each text's line
-    in its file. ``.jsonl``: an object per text, with line, text and vector. Raises UserError for another
-    suffix.
-    """
-    path = Path(path)
-    check_output(path)
-    lines = [text.place.line for text in texts]
-    with atomic_file(path) as file:
-        if path.suffix == ".npy":
-            np.save(file, vectors)
-        elif path.suffix == ".npz":
-            np.savez(file, vectors=vectors, lines=np.array(lines))
-        else:
-            for line, text, vector in zip(lines, texts, vectors, strict=True):
-                numbers = [float(str(number)) for number in vector]  # as few digits as identify a float32
-                row = {"line": line, "text": text.text, "vector": numbers}
-                file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+def pooled(states: np.ndarray, pieces: Pieces, choice: WordChoice) -> np.ndarray:
+    """The vectors of a text's T tokens, (T, …), as those of its W words, (W, …): their mean, or the first."""
+    starts = _starts(pieces, choice)
+    if choice.pieces or choice.pooling == "first" or not len(starts):
+        return states[starts]
+    counts = np.diff([*starts, len(states)]).astype(states.dtype)
+    return np.add.reduceat(states, starts, axis=0) / counts.reshape(-1, *[1] * (states.ndim - 1))
 
 
-def check_output(path: str | Path) -> None:
-    """Raise UserError if ``write_vectors`` does not know how to write a file of this name."""
-    if Path(path).suffix not in OUTPUTS:
-        raise UserError(f"{path}: unknown format for vectors; the suffix must be one of {', '.join(OUTPUTS)}")
+def _starts(pieces: Pieces, choice: WordChoice) -> np.ndarray:
+    """The first token of each word: (W,)."""
+    owners = np.arange(len(pieces.ids)) if choice.pieces else pieces.words
+    return np.flatnonzero(np.diff(owners, prepend=-1))
+
+
+def _word_spans(pieces: Pieces, starts: np.ndarray) -> np.ndarray:
+    """The characters of each word: (W, 2)."""
+    last = np.append(starts[1:], len(pieces.ids)) - 1 if len(starts) else starts
+    return np.stack([pieces.spans[starts, 0], pieces.spans[last, 1]], axis=1)

@@ -78,20 +78,25 @@ def test_masked_words_and_vectors(workplace, capsys):
     (shown,) = json.loads(data)["sentences"]
     for told in (shown["look"]["guesses"], shown["look"]["lens"][-1]):
         assert [guess["token"].strip() for guess in told[:3]] == guesses
-    explained(f'--model words "ann sings a {mask} song ."', capsys, masked=True)
+    told = explained(f'--model words "ann sings a {mask} song ."', capsys, steps=200)
+    assert told["relative_gap"] < 1e-3
     run("embed --model encoder --input texts.txt --output vectors.npy")
     vectors = np.load("vectors.npy")
     assert vectors.shape == (4, 8) and np.abs(vectors[0] - vectors[1]).max() > 1e-3
 
 
-def explained(line, capsys, masked=False):
-    """The words of a text by three methods; the integrated gradients of a random model add up."""
+def explained(line, capsys, steps=2):
+    """The words of a text by three methods. With enough steps, the integrated gradients add up."""
     capsys.readouterr()
-    run(f"explain {line} --json --steps 40 --dtype float64")
+    run(f"explain {line} --json --steps {steps} --dtype float64")
     told = json.loads(capsys.readouterr().out)
-    assert told["relative_gap"] < 1e-3 and told["value"] != told["baseline"]["value"]
-    assert all(word["gradient_x_input"] for word in told["words"])
-    assert [word["left_out"] is None for word in told["words"]].count(True) == masked
+    shares = [word["integrated_gradients"] for word in told["words"]]
+    assert told["sum"] == pytest.approx(sum(shares))
+    assert shares.count(0.0) == line.count("[MASK]") + line.count("<mask>")  # the same in the baseline
+    assert told["value"] != told["baseline"]["value"]
+    assert any(word["gradient_x_input"] for word in told["words"])
+    assert any(word["left_out"] for word in told["words"])
+    return told
 
 
 def refused(line, capsys, *parts):
