@@ -29,14 +29,20 @@ def third_party_imports(folder: Path) -> set[str]:
 
 # CuPy's own packages, the finder of NVIDIA's libraries that comes with it, and bfloat16 for NumPy.
 ONLY_WITH_A_GPU = {"cupy", "cupyx", "cuda", "ml_dtypes"}
-ONLY_TO_SEARCH = {"lancedb", "pyarrow"}  # the vector database, and the tables that it takes
+ONLY_TO_SEARCH = {"lancedb"}  # the vector database
+ONLY_FOR_TABLES = {"pyarrow"}  # those that the database takes, and Parquet files
 ONLY_TO_EXPLORE = {"tornado"}  # the server behind the page
 BROUGHT_ALONG = {"PIL", "matplotlib_inline"}  # by matplotlib; by IPython, and used only there
 
 
 def test_the_package_imports_what_it_requires_and_nothing_else():
     assert third_party_imports(ROOT / "minibert") == (
-        names(PROJECT["dependencies"]) | ONLY_WITH_A_GPU | ONLY_TO_SEARCH | ONLY_TO_EXPLORE | BROUGHT_ALONG
+        names(PROJECT["dependencies"])
+        | ONLY_WITH_A_GPU
+        | ONLY_TO_SEARCH
+        | ONLY_FOR_TABLES
+        | ONLY_TO_EXPLORE
+        | BROUGHT_ALONG
     )
 
 
@@ -50,6 +56,11 @@ def test_the_vector_database_is_an_extra_and_tested():
     extras = PROJECT["optional-dependencies"]
     assert names(extras["search"]) == {"lancedb"}
     assert any(requirement.startswith(extras["search"][0]) for requirement in extras["dev"])
+
+
+def test_the_writer_of_tables_is_an_extra_and_tested():
+    extras = PROJECT["optional-dependencies"]
+    assert names(extras["parquet"]) == ONLY_FOR_TABLES <= names(extras["dev"])
 
 
 def test_the_explorers_server_is_an_extra_and_tested():

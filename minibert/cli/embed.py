@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 from minibert.cli.flags import (
@@ -18,7 +17,7 @@ from minibert.cli.parser import add_command
 from minibert.data.tasks import FORMATS, Faults, TextExample, read_texts
 from minibert.data.tasks.tables import column_of
 from minibert.errors import UserError
-from minibert.tasks.embed import COMBINE, WORD_POOLING, TextEncoder, WordChoice, WordVectors
+from minibert.tasks.embed import COMBINE, WORD_POOLING, TextEncoder, WordChoice
 from minibert.tasks.vector_files import check_output, write_vectors, write_word_vectors
 
 
@@ -127,17 +126,10 @@ def _word_choice(flags: argparse.Namespace) -> WordChoice:
 def _write_words(
     flags: argparse.Namespace, encoder: TextEncoder, texts: list[TextExample], choice: WordChoice
 ) -> None:
-    cut, size = [], []
-
-    def counted(parts: Iterable[WordVectors]) -> Iterator[WordVectors]:
-        for part in parts:
-            cut.append(part.cut)
-            size.append(" × ".join(map(str, part.vectors.shape[1:])))
-            yield part
-
     parts = encoder.word_vectors([text.text for text in texts], choice, flags.batch_size, progress=True)
-    count = write_word_vectors(flags.output, texts, counted(parts))
-    print(f"{count:,} vectors of {size[0]} numbers written to {flags.output}")
-    if any(cut):
-        told = f"{sum(cut):,} text(s) have more than {encoder.max_length} tokens; the rest has no vectors"
+    count, cut = write_word_vectors(flags.output, texts, parts)
+    size = " × ".join(map(str, choice.shape(encoder.dimension)))
+    print(f"{count:,} vectors of {size} numbers written to {flags.output}")
+    if cut:
+        told = f"{cut:,} text(s) have more than {encoder.max_length} tokens; the rest has no vectors"
         print(f"minibert: warning: {told}", file=sys.stderr)

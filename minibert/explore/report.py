@@ -23,7 +23,7 @@ def as_text(told: Explanation, colours: bool = False) -> str:
 
     A full bar (blue, with ``colours``) speaks for the answer, a hatched one (orange) against it.
     """
-    rows = [part.text[:MOST_OF_WORD] for part in told.parts]
+    rows = [part.text.strip()[:MOST_OF_WORD] for part in told.parts]
     width = max(map(len, [*rows, "word"]))
     columns = [_column(weights, colours) for weights in told.methods.values()]
     head = [f"{name:<{width}}" for name in ["word"]] + [f"{name:<{BAR + 10}}" for name in told.methods]
@@ -41,7 +41,7 @@ def summary(told: Explanation) -> Iterator[str]:
     """What was asked, what the model answers, and whether the integrated gradients add up: a few lines."""
     yield told.text if told.second is None else f"{told.text} — {told.second}"
     yield ""
-    about = "" if told.asked is None else f"at {told.asked.text!r}: "
+    about = "" if told.asked is None else f"at {told.asked.text.strip()!r}: "
     sure = "" if told.p is None else f", p = {told.p:.3g}"
     yield f"{about}{told.measure} = {_shown(told.value)}{sure}"
     yield f"baseline ({NOTHING[told.settings.baseline]}): {_shown(told.below)}"

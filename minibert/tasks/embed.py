@@ -61,8 +61,13 @@ class WordChoice:
                 )
         return tuple(layer % (count + 1) for layer in self.layers)
 
+    def shape(self, hidden: int) -> tuple[int, ...]:
+        """The shape of a vector made of K states of the size H: (H,), (K·H,) or (K, H)."""
+        count = len(self.layers)
+        return {"mean": (hidden,), "concat": (count * hidden,), "none": (count, hidden)}[self.combine]
+
     def combined(self, states: Sequence[np.ndarray]) -> np.ndarray:
-        """K states (…, H) → (…, H), (…, K·H) or (…, K, H)."""
+        """K states (…, H) → vectors (…, *shape)."""
         if self.combine == "concat":
             return np.concatenate(states, axis=-1)
         return np.mean(states, axis=0) if self.combine == "mean" else np.stack(states, axis=-2)

@@ -1,7 +1,8 @@
 """Files of vectors: of whole texts, or of their words."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,10 @@ def write_vectors(path: str | Path, texts: Sequence[TextExample], vectors: np.nd
                 file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
-def write_word_vectors(path: str | Path, texts: Sequence[TextExample], parts: Iterable[WordVectors]) -> int:
-    """Write the vectors of the words of texts, part after part; how many there were.
+def write_word_vectors(
+    path: str | Path, texts: Sequence[TextExample], parts: Iterable[WordVectors]
+) -> tuple[int, int]:
+    """Write the vectors of the words of texts, part after part → how many words, and how many texts were cut.
 
     Each word has the number of its text, from 0, the line of that text in its file, its characters
     text[start:stop], and its vector. ``.npz`` holds the arrays ``texts``, ``lines``, ``words``, ``spans``
@@ -63,31 +66,42 @@ def write_word_vectors(path: str | Path, texts: Sequence[TextExample], parts: It
     """
     path = Path(path)
     check_output(path, words=True)
-    lines, counts = np.array([text.place.line for text in texts], np.int64), [0]
+    lines, counts, cut = np.array([text.place.line for text in texts], np.int64), [], []
+
+    def counted() -> Iterator[WordVectors]:
+        for part in parts:
+            counts.append(len(part.words))
+            cut.append(part.cut)
+            yield part
+
     if path.suffix == ".parquet":
-        _write_tables(path, (_columns(part, lines, counts) for part in parts))
-        return sum(counts)
-    held = list(parts)
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in held]) for name in ("texts", "spans", "vectors")
-    }
-    arrays |= {
-        "lines": lines[arrays["texts"]],
-        "words": np.array([word for part in held for word in part.words], str),
-        "layers": np.array(held[0].layers),
-    }
+        _write_tables(path, (_columns(part, lines) for part in counted()))
+    else:
+        _write_arrays(path, list(counted()), lines)
+    return sum(counts), sum(cut)
+
+
+def _write_arrays(path: Path, parts: Sequence[WordVectors], lines: np.ndarray) -> None:
+    texts, spans, vectors = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("texts", "spans", "vectors")
+    )
     with atomic_file(path) as file:
-        np.savez(file, **arrays)
-    return len(arrays["texts"])
+        np.savez(
+            file,
+            texts=texts,
+            lines=lines[texts],
+            words=np.array([word for part in parts for word in part.words], str),
+            spans=spans,
+            vectors=vectors,
+            layers=np.array(parts[0].layers),
+        )
 
 
-def _columns(part: WordVectors, lines: np.ndarray, counts: list[int]) -> dict[str, Any]:
-    """The columns of a table; adds the number of its rows to ``counts``."""
-    counts.append(len(part.texts))
-    vectors = part.vectors
-    kept = {"vector": vectors}
-    if vectors.ndim == 3:  # (N, K, H)
-        kept = {f"layer_{layer}": vectors[:, k] for k, layer in enumerate(part.layers)}
+def _columns(part: WordVectors, lines: np.ndarray) -> dict[str, Any]:
+    """The columns of a table."""
+    kept = {"vector": part.vectors}
+    if part.vectors.ndim == 3:  # (N, K, H)
+        kept = {f"layer_{layer}": part.vectors[:, k] for k, layer in enumerate(part.layers)}
     return {
         "text": part.texts,
         "line": lines[part.texts],
@@ -100,15 +114,13 @@ def _columns(part: WordVectors, lines: np.ndarray, counts: list[int]) -> dict[st
 
 def _write_tables(path: Path, tables: Iterable[dict[str, Any]]) -> None:
     """Write a Parquet file, a row group per table. Columns are arrays (N,) or (N, H), or lists of text."""
-    pyarrow = _pyarrow(path)
-    writer = None
-    with atomic_file(path) as file:
+    pyarrow, writer = _pyarrow(path), None
+    with atomic_file(path) as file, ExitStack() as stack:
         for columns in tables:
             table = pyarrow.table({name: _column(pyarrow, values) for name, values in columns.items()})
-            writer = writer or pyarrow.parquet.ParquetWriter(file, table.schema)
+            if writer is None:
+                writer = stack.enter_context(pyarrow.parquet.ParquetWriter(file, table.schema))
             writer.write_table(table)
-        if writer:
-            writer.close()
 
 
 def _column(pyarrow: Any, values: Any) -> Any:

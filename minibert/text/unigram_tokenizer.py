@@ -51,6 +51,7 @@ class UnigramTokenizer(PretrainedTokenizer):
         self.continues_word = np.array(
             [not token.startswith(SPACE) and token not in skipped for token in self.tokens]
         )  # (V,)
+        self.continues_word[self.unk_id] = SPACE in self.vocab  # then an unknown first letter comes after it
 
         self._normaliser = MetaspaceNormaliser(
             lowercase=lowercase,

@@ -11,7 +11,7 @@ from small_encoder import PASSAGES, QUERIES, TOKENIZER, write_encoder
 
 from minibert.cli import main
 from minibert.tasks.classify import Classify
-from minibert.tasks.embed import TextEncoder
+from minibert.tasks.embed import TextEncoder, WordChoice
 from minibert.tasks.similarity import Similarity
 
 FILES = {
@@ -89,6 +89,21 @@ def test_embed_counts_what_it_leaves_out(workplace, capsys):
     assert [(row["line"], row["text"]) for row in rows] == [(1, "ann sings"), (3, "bob dances")]
 
 
+def test_embed_writes_the_words_of_texts(workplace, capsys):
+    flags = "--tokens --layers -1,-2 --combine concat --word-pooling first --max-length 4"
+    assert run(f"embed --model encoder --input texts.txt --output w.npz {flags}") == 0
+    assert capsys.readouterr().out == "4 vectors of 16 numbers written to w.npz\n"
+    choice = WordChoice(layers=(1, 0), combine="concat", pooling="first")
+    [part] = TextEncoder.open("encoder").word_vectors(["ann sings", "bob dances"], choice)
+    held = np.load("w.npz")
+    np.testing.assert_allclose(held["vectors"], part.vectors, rtol=1e-4, atol=1e-6)
+    assert held["words"].tolist() == part.words == ["ann", "sings", "bob", "dances"]
+    assert run("embed --model encoder --input texts.txt --output w.npz --tokens --pieces --max-length 3") == 0
+    said = capsys.readouterr()
+    assert said.out == "2 vectors of 8 numbers written to w.npz\n"
+    assert "2 text(s) have more than 3 tokens; the rest has no vectors" in said.err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -99,6 +114,12 @@ def test_embed_counts_what_it_leaves_out(workplace, capsys):
         ("--input table.tsv --output v.npy", "table.tsv: line 1: expected the columns (text) or (sentence)"),
         ("--input table.tsv --column 3 --output v.npy", "table.tsv: line 1: expected the columns (3)"),
         ("--input texts.txt --output v.npy --max-length 1000", "encoder: max_length is 1000; expected 3 to"),
+        ("--input texts.txt --output v.npz --tokens --layers -1,5", "there is no layer 5; expected 0"),
+        ("--input texts.txt --output v.npz --tokens --layers 1,x", "--layers: invalid list of numbers"),
+        ("--input texts.txt --output v.npz --layers -1,-2", "--layers is for vectors of words; add --tokens"),
+        ("--input texts.txt --output v.npz --word-pooling first", "--word-pooling is for vectors of words"),
+        ("--input texts.txt --output v.npz --tokens --pooling cls", "--pooling is for vectors of texts"),
+        ("--input texts.txt --output v.npy --tokens", "v.npy: unknown format for vectors of words"),
         ("--input texts.txt --output v.npy --batch-size 0", "batch size must be at least 1, got 0"),
     ],
 )

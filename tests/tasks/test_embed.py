@@ -1,5 +1,5 @@
-import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -7,11 +7,10 @@ from small_encoder import TOKENIZER
 
 from minibert.arrays import to_numpy
 from minibert.bert import BertForMaskedLM
-from minibert.data.tasks import Place, TextExample
 from minibert.errors import UserError
 from minibert.files import write_json
 from minibert.heads import SentenceEncoder
-from minibert.tasks.embed import TextEncoder, write_vectors
+from minibert.tasks.embed import TextEncoder, WordChoice
 from minibert.text import BertTokenizer
 
 TEXTS = ["ann sings", "bob dances in the river", "who ?", "ann sings", "", "a bridge"]
@@ -113,18 +112,69 @@ def test_a_model_may_have_more_rows_than_the_vocabulary_has_tokens(encoder_folde
     np.testing.assert_array_equal(TextEncoder.open(encoder_folder).embed(["ann sings"]), expected)
 
 
-def test_vectors_are_written_in_three_ways(tmp_path):
-    vectors = np.array([[0.1, 1 / 3], [2.0, -1e-7]], np.float32)
-    texts = [TextExample(text, None, None, Place("a.txt", line)) for text, line in (("été", 1), ("b", 3))]
-    for name in ("a.npy", "a.npz", "a.jsonl"):
-        write_vectors(tmp_path / name, texts, vectors)
-    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), vectors)
-    archive = np.load(tmp_path / "a.npz")
-    np.testing.assert_array_equal(archive["vectors"], vectors)
-    assert archive["lines"].tolist() == [1, 3]
-    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [(row["line"], row["text"]) for row in rows] == [(1, "été"), (3, "b")]
-    np.testing.assert_array_equal(np.array([row["vector"] for row in rows], np.float32), vectors)
-    assert rows[0]["vector"][0] == 0.1, "no more digits than are needed"
-    with pytest.raises(UserError, match=r"a.csv: unknown format for vectors; the suffix must be one of .npy"):
-        write_vectors(tmp_path / "a.csv", texts, vectors)
+# -- Words -------------------------------------------------------------------------------------------
+
+
+def words_of(encoder, texts, batch_size=2, **choice):
+    """All parts together: texts, words, spans, vectors."""
+    parts = list(encoder.word_vectors(texts, WordChoice(**choice), batch_size))
+    kept = [np.concatenate([getattr(part, name) for part in parts]) for name in ("texts", "spans", "vectors")]
+    return kept[0], [word for part in parts for word in part.words], *kept[1:]
+
+
+WRITTEN = ["Ann  sings!", "", "BOB dances in the river", "dances"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_words_have_the_hidden_states_of_their_tokens(encoder_folder, monkeypatch, batch_size):
+    """Each text by itself, without batches: the mean of what the model gives, token by token."""
+    monkeypatch.setattr("minibert.tasks.embed.BATCHES_HELD", 1)
+    encoder = TextEncoder.open(encoder_folder, hidden_dropout_prob=0.5)
+    texts, words, spans, vectors = words_of(encoder, WRITTEN, batch_size, layers=(-1, 0), combine="none")
+    assert vectors.dtype == np.float32 and vectors.shape == (len(words), 2, 8)
+    assert texts.tolist() == sorted(texts) and set(texts) == {0, 2, 3}
+    for number, word, (start, stop) in zip(texts, words, spans, strict=True):
+        assert WRITTEN[number][start:stop] == word
+    for number, text in enumerate(WRITTEN):
+        outputs, _ = encoder.model.forward(**encoder.tokenizer([text]), return_hidden_states=True)
+        pieces = encoder.tokenizer.tokenize(text)
+        begins = [i for i, piece in enumerate(pieces) if not piece.startswith("##")]
+        runs = [list(range(a, b)) for a, b in pairwise([*begins, len(pieces)])]
+        for k, layer in enumerate((1, 0)):
+            states = to_numpy(outputs.hidden_states[layer])[0, 1:-1]
+            expected = np.array([states[run].mean(axis=0) for run in runs]).reshape(-1, 8)
+            np.testing.assert_allclose(vectors[texts == number, k], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_pieces_first_tokens_and_several_layers():
+    encoder = TextEncoder.open("mini")
+    texts = ["Unhappily, she left"]
+    _, words, spans, apart = words_of(encoder, texts, layers=(4, 2), combine="none", pieces=True)
+    assert words[:3] == ["Unhapp", "ily", ","] and spans[:2].tolist() == [[0, 6], [6, 9]]
+    _, words, spans, mean = words_of(encoder, texts, layers=(4, 2))
+    assert words[:2] == ["Unhappily", ","] and spans[0].tolist() == [0, 9]
+    np.testing.assert_allclose(mean[0], apart[:2].mean(axis=(0, 1)), rtol=1e-4, atol=1e-6)
+    _, _, _, first = words_of(encoder, texts, layers=(4, 2), combine="concat", pooling="first")
+    np.testing.assert_array_equal(first[0], apart[0].ravel())
+    assert WordChoice(layers=(4, 2), combine="concat").shape(256) == first.shape[1:] == (512,)
+
+
+def test_long_texts_are_cut_and_counted(encoder_folder):
+    encoder = TextEncoder.open(encoder_folder, max_length=5)
+    [part] = encoder.word_vectors(["ann sings", "bob dances in the river"])
+    assert part.words == ["ann", "sings", "bob", "dances", "in"] and part.cut == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"layers": (0, 2)}, r"there is no layer 2; expected 0 \(the embeddings\) to 1 \(the last layer\)"),
+        ({"layers": (-3,)}, "there is no layer -3; .* or -1 to -2"),
+        ({"layers": ()}, "no layers; give at least one"),
+        ({"combine": "max"}, "combine is 'max'; expected one of mean, concat, none"),
+        ({"pooling": "cls"}, "pooling is 'cls'; expected one of mean, first"),
+    ],
+)
+def test_vectors_that_there_are_not(encoder_folder, choice, message):
+    with pytest.raises(UserError, match=message):
+        words_of(TextEncoder.open(encoder_folder), ["ann"], **choice)
