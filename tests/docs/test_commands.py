@@ -19,7 +19,7 @@ from minibert.proofs import all_cases
 OTHERS = ("python -m venv ", "python -c ", "python convert.py ", ".venv/bin/python -m pip ")
 OTHERS += (".venv/bin/python -m shtab ",)
 # Commands whose output is shown but takes too long to be made again here, or that go on until stopped.
-LONG = ("pretrain", "finetune", "gradcheck", "predict", "explore")
+LONG = ("pretrain", "finetune", "gradcheck", "predict", "explain", "explore")
 
 
 def shown_with_output(block: Block) -> list[tuple[str, str]]:
