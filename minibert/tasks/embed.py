@@ -25,7 +25,7 @@ from minibert.variants import open_model
 LENGTH_FILE = "sentence_bert_config.json"
 COMBINE = ("mean", "concat", "none")  # several layers
 WORD_POOLING = ("mean", "first")  # several tokens of a word
-BATCHES_HELD = 16  # whose word vectors are in memory at a time
+BATCHES_HELD = 4  # whose word vectors are in memory at a time
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,11 @@ class TextEncoder:
         """The vectors of all words of texts, some texts at a time, so that few are in memory.
 
         Special tokens have none. What is beyond ``max_length`` tokens of a text is left out. Leaves the model
-        in evaluation mode. Raises UserError for layers that the model does not have.
+        in evaluation mode. Raises UserError for layers that the model does not have, and for a batch size
+        below 1.
         """
+        if batch_size < 1:
+            raise UserError(f"batch size must be at least 1, got {batch_size}")
         choice = choice or WordChoice()
         layers = choice.numbers(self.model.config.num_hidden_layers)
         self.model.eval()
@@ -171,33 +174,40 @@ class TextEncoder:
         self, texts: Sequence[str], first: int, choice: WordChoice, layers: tuple[int, ...], batch_size: int
     ) -> WordVectors:
         """Those of a few texts, of which the first has the number ``first``."""
-        before, after = self.tokenizer.special_counts(1)
-        room, found = self.max_length - before - after, [pieces_of(self.tokenizer, text) for text in texts]
-        kept, features = [pieces.part(0, room) for pieces in found], []
-        for number, pieces in enumerate(kept):
-            row = zip(
-                ("input_ids", "token_type_ids"), self.tokenizer.with_special_tokens(pieces.ids), strict=True
-            )
-            features.append(Feature({name: np.array(ids, np.int32) for name, ids in row}, number))
-        vectors: list[Any] = [None] * len(texts)
-        for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
-            hidden = self.model.forward(**batch, return_hidden_states=True)[0].hidden_states
-            assert hidden is not None  # it was asked for
-            states = choice.combined([to_numpy(hidden[layer]).astype(np.float32) for layer in layers])
-            for row, state in zip(rows, states, strict=True):  # (S, …)
-                vectors[row] = pooled(state[before : before + len(kept[row].ids)], kept[row], choice)
+        found = [pieces_of(self.tokenizer, text) for text in texts]
+        room = self.max_length - sum(self.tokenizer.special_counts(1))
+        kept = [pieces.part(0, room) for pieces in found]
+        states = self._piece_vectors(kept, choice, layers, batch_size)
         starts = [_starts(pieces, choice) for pieces in kept]
         spans = np.concatenate([_word_spans(*both) for both in zip(kept, starts, strict=True)])
         owners = np.repeat(np.arange(len(texts)), [len(own) for own in starts])
         places = zip(owners.tolist(), spans.tolist(), strict=True)
         return WordVectors(
             texts=first + owners,
-            words=[texts[owner][a:b] for owner, (a, b) in places],
+            words=[texts[owner][start:stop] for owner, (start, stop) in places],
             spans=spans,
-            vectors=np.concatenate(vectors),
+            vectors=np.concatenate([pooled(*each, choice) for each in zip(states, kept, strict=True)]),
             layers=layers,
             cut=sum(len(pieces.ids) > room for pieces in found),
         )
+
+    def _piece_vectors(
+        self, texts: Sequence[Pieces], choice: WordChoice, layers: tuple[int, ...], batch_size: int
+    ) -> list[np.ndarray]:
+        """The vectors of all tokens of each text, special ones left out: (T, …) each."""
+        features = []
+        for number, pieces in enumerate(texts):
+            ids, types = self.tokenizer.with_special_tokens(pieces.ids)
+            inputs = {"input_ids": np.array(ids, np.int32), "token_type_ids": np.array(types, np.int32)}
+            features.append(Feature(inputs, number))
+        before, vectors = self.tokenizer.special_counts(1)[0], [np.empty(0)] * len(texts)
+        for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
+            hidden = self.model.forward(**batch, return_hidden_states=True)[0].hidden_states
+            assert hidden is not None  # it was asked for
+            states = choice.combined([to_numpy(hidden[layer]).astype(np.float32) for layer in layers])
+            for row, state in zip(rows, states, strict=True):  # (S, …)
+                vectors[row] = state[before : before + len(texts[row].ids)].copy()  # lets go of the padding
+        return vectors
 
     @cached_property
     def digest(self) -> str:

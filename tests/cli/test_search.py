@@ -120,6 +120,7 @@ def test_embed_writes_the_words_of_texts(workplace, capsys):
         ("--input texts.txt --output v.npz --word-pooling first", "--word-pooling is for vectors of words"),
         ("--input texts.txt --output v.npz --tokens --pooling cls", "--pooling is for vectors of texts"),
         ("--input texts.txt --output v.npy --tokens", "v.npy: unknown format for vectors of words"),
+        ("--input texts.txt --output v.npz --tokens --batch-size 0", "batch size must be at least 1, got 0"),
         ("--input texts.txt --output v.npy --batch-size 0", "batch size must be at least 1, got 0"),
     ],
 )
