@@ -62,7 +62,7 @@ def test_a_large_gap_is_said_beside_the_json(capsys):
         (f"{TEXT} --target parisparis", "'parisparis' is not a token of the vocabulary"),
         (f"{TEXT} --word 9", "there is no word 9; the text has 7, counted from 1"),
         (f"{TEXT} --html .", "cannot write here (there is a folder)"),
-        (f"{TEXT} --baseline none", "invalid choice: 'none'"),
+        (f"{TEXT} --baseline none", "unknown --baseline 'none'"),
     ],
 )
 def test_what_is_refused(tmp_path, monkeypatch, capsys, line, message):
