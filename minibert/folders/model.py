@@ -125,7 +125,7 @@ class PretrainedModel(Module):
         before memory is allocated.
         """
         folder = model_folder(folder)
-        stored = open_weights(folder, cls.architecture or cls.__name__)
+        stored = open_weights(folder)
         model = cls._skeleton(folder, settings)
         renamed = model.tensor_names
         stored = without_heads(stored, renamed) if new_head else stored
