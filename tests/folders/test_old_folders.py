@@ -79,22 +79,16 @@ def test_of_two_configurations_the_newer_counts(tmp_path):
 # -- Shards of torch's ------------------------------------------------------------------------------
 
 
+SHARD = "pytorch_model-00001-of-00001.bin"
+
+
 @pytest.fixture
 def shards(tmp_path):
-    """Two files and an index. The first file is the whole model; the second has one more tensor."""
+    """An index of one file."""
     folder = fill(tmp_path / "model", "zip")
-    (folder / "pytorch_model.bin").rename(folder / "pytorch_model-00001-of-00002.bin")
-    places = dict.fromkeys(
-        open_from(folder / "pytorch_model-00001-of-00002.bin"), "pytorch_model-00001-of-00002.bin"
-    )
-    write_index(folder, places)
+    (folder / "pytorch_model.bin").rename(folder / SHARD)
+    write_index(folder, dict.fromkeys(read_torch_file(folder / SHARD), SHARD))
     return folder
-
-
-def open_from(path):
-    from minibert.folders.torch_file import read_torch_file
-
-    return read_torch_file(path)
 
 
 def write_index(folder, places):
@@ -108,10 +102,8 @@ def test_shards(shards):
 
 
 def test_shards_must_agree_with_the_index(shards):
-    write_index(shards, {"cls.predictions.bias": "pytorch_model-00001-of-00002.bin"})
-    with pytest.raises(
-        UserError, match=r"the index and pytorch_model-00001-of-00002\.bin do not agree about"
-    ):
+    write_index(shards, {"cls.predictions.bias": SHARD})
+    with pytest.raises(UserError, match=r"the index and .* do not agree about"):
         BertForPreTraining.from_pretrained(shards)
 
 
@@ -153,13 +145,9 @@ def test_of_several_checkpoints_the_latest(several):
         open_weights(several)
 
 
-@pytest.mark.parametrize(
-    "name", ["bert_model.ckpt", "bert_model.ckpt.data-00000-of-00001", "model.ckpt-1000"]
-)
+@pytest.mark.parametrize("name", ["bert_model.ckpt", "bert_model.ckpt.data-00000-of-00001"])
 def test_a_checkpoint_without_an_index(tmp_path, name):
     (tmp_path / name).write_bytes(b"")
-    with pytest.raises(
-        UserError, match=rf"has '{name}', but no \.index.*since 2016, and is not read"
-    ) as caught:
+    with pytest.raises(UserError, match=rf"has '{name}', but no \.index.*is not read") as caught:
         open_weights(tmp_path)
     assert "\n" not in str(caught.value)

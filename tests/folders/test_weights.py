@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 from model_files import raw_file, split_model, write_raw
 
-from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
+from minibert.bert import BertConfig, BertForPreTraining, BertModel
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.folders.weights import HEADER_LIMIT, read_header
