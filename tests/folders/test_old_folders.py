@@ -10,6 +10,7 @@ from old_folders import LAYOUTS, fill, golden_numbers
 from minibert import BertForMaskedLM, BertForPreTraining, BertTokenizer
 from minibert.cli import main
 from minibert.errors import UserError
+from minibert.folders.torch_file import read_torch_file
 from minibert.folders.weights import open_weights
 from minibert.heads.sentence import SentenceEncoder
 from minibert.heads.task_models import BertForSequenceClassification
