@@ -69,7 +69,7 @@ def mini():
 def test_it_is_small_and_whole(mini):
     model, tokenizer = mini
     assert sum(path.stat().st_size for path in MINI.rglob("*")) <= 12_000_000
-    assert {tensor.dtype for tensor in open_weights(MINI, "").values()} == {"F16"}
+    assert {tensor.dtype for tensor in open_weights(MINI).values()} == {"F16"}
     assert len(tokenizer) == model.config.vocab_size and tokenizer.lowercase
 
 

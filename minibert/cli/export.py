@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from minibert.cli.parser import add_command
-from minibert.folders.weights import DTYPES
+from minibert.folders.stored import DTYPES
 from minibert.tasks import export
 
 

@@ -471,6 +471,6 @@ def _class_for_words(folder: Path) -> type[BertForPreTraining]:
     """With the head for the next sentence, if the folder has one."""
     models = family(folder).models
     both = models.get(BertForPreTraining)
-    if both and name_in_file(NEXT_SENTENCE, both.tensor_names) in open_weights(folder, both.__name__):
+    if both and name_in_file(NEXT_SENTENCE, both.tensor_names) in open_weights(folder):
         return both  # type: ignore[return-value]  # each is a subclass of its kind
     return model_class(BertForMaskedLM, folder)

@@ -150,7 +150,7 @@ class PretrainedConfig(Sizes):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **settings: Any) -> Self:
-        """The configuration in ``folder/config.json``; entries that are not our fields are ignored.
+        """The configuration in a folder's `config_file`; entries that are not our fields are ignored.
 
         ``folder`` may also be the name of a model that comes with the package, "mini". ``settings`` are
         fields that override those of the file. Raises UserError if the folder or the file is missing or
@@ -158,7 +158,7 @@ class PretrainedConfig(Sizes):
         """
         folder = model_folder(folder)
         check_folder(folder)
-        path = folder / "config.json"
+        path = config_file(folder)
         values = read_json(path, "model configuration")
         kind = cls.model_type
         if not isinstance(values, dict) or values.get("model_type", kind) != kind:
@@ -188,6 +188,12 @@ class PretrainedConfig(Sizes):
     def to_dict(self) -> dict[str, Any]:
         """The fields and their values."""
         return dataclasses.asdict(self)
+
+
+def config_file(folder: Path) -> Path:
+    """``config.json`` or, in a folder as Google released it, ``bert_config.json``."""
+    names = ("config.json", "bert_config.json")
+    return next((folder / name for name in names if (folder / name).is_file()), folder / names[0])
 
 
 def check_size(name: str, value: Any, largest: int) -> None:

@@ -112,7 +112,7 @@ class PretrainedModel(Module):
         new_head: bool = False,
         **settings: Any,
     ) -> Self:
-        """The model in a local folder (``config.json``, ``model.safetensors``), in evaluation mode.
+        """The model in a local folder, in evaluation mode; `open_weights` says which files it may have.
 
         ``folder`` may also be the name of a model that comes with the package, "mini".
 
@@ -125,7 +125,7 @@ class PretrainedModel(Module):
         before memory is allocated.
         """
         folder = model_folder(folder)
-        stored = open_weights(folder, cls.architecture or cls.__name__)
+        stored = open_weights(folder)
         model = cls._skeleton(folder, settings)
         renamed = model.tensor_names
         stored = without_heads(stored, renamed) if new_head else stored

@@ -16,7 +16,8 @@ import numpy as np
 
 from minibert.errors import UserError
 from minibert.files import atomic_file
-from minibert.folders.weights import DTYPES, FILE_NAME, INDEX_NAME, STORAGE
+from minibert.folders.stored import DTYPES, STORAGE
+from minibert.folders.weights import FILE_NAME, INDEX_NAME
 
 _ENTRY = 128  # bytes that a header takes per tensor, at most, besides the tensor's name
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")

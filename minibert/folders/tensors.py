@@ -10,8 +10,9 @@ import numpy as np
 
 from minibert.errors import UserError
 from minibert.files import read_json
+from minibert.folders.config import config_file
 from minibert.folders.names import Names, name_in_file, name_in_model
-from minibert.folders.weights import STORAGE, StoredTensor, list_names
+from minibert.folders.stored import STORAGE, StoredTensor, list_names
 from minibert.nn import Module, Parameter
 
 # What may be missing from a file, each part as a whole; the model then initialises it.
@@ -151,7 +152,7 @@ def _check_equal(second: StoredTensor, first: StoredTensor) -> None:
 
 def _check_tied(folder: Path) -> None:
     """Raise UserError if the configuration promises a decoder of its own, which the files do not have."""
-    path = folder / "config.json"
+    path = config_file(folder)
     if read_json(path, "model configuration").get("tie_word_embeddings") is False:
         raise UserError(
             f"{path}: tie_word_embeddings is false, but there is no tensor 'cls.predictions.decoder.weight'; "

@@ -11,10 +11,12 @@ from minibert.assets import model_folder
 from minibert.bert import BertModel
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
+from minibert.folders.config import config_file
 from minibert.folders.names import name_in_file
 from minibert.folders.shards import replacing_weights
+from minibert.folders.stored import DTYPES, StoredTensor
 from minibert.folders.tensors import check_type, encoder_tensors, without_constants
-from minibert.folders.weights import DTYPES, INDEX_NAME, StoredTensor, open_weights
+from minibert.folders.weights import INDEX_NAME, TORCH_NAME, open_weights
 from minibert.heads.sentence import POOLING_FOLDER
 from minibert.tasks.task import TASK_FILE
 from minibert.variants import family, open_config
@@ -22,7 +24,8 @@ from minibert.variants.electra_training import GENERATOR
 
 # Vocabulary, tokenizer, task, model card and its pictures.
 COMPANIONS = (".txt", ".json", ".model", ".md", ".png")
-NOT_COMPANIONS = ("config.json", INDEX_NAME, "state.json")  # two are made again, the last is a checkpoint's
+# The configuration and an index of shards are made again; the state is a checkpoint's.
+NOT_COMPANIONS = ("config.json", "bert_config.json", INDEX_NAME, f"{TORCH_NAME}.index.json", "state.json")
 
 POSITION_TABLE = "embeddings.position_embeddings.weight"
 
@@ -73,14 +76,14 @@ def _prepare(
     folder: Path, dtype: str | None, encoder_only: bool, positions: int | None
 ) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
     """The configuration of the new folder, and the tensors of the old one that it will have; none is read."""
-    stored = open_weights(folder, "BertForPreTraining")
+    stored = open_weights(folder)
     resized = {} if positions is None else {"max_position_embeddings": positions}
     members, old = family(folder), open_config(folder)
     if positions is not None and old.longest_sequence != old.max_position_embeddings:
         raise UserError(f"{folder}: the positions of a {members.config.model_type} cannot be changed")
     open_config(folder, **resized)  # raises for an impossible number
     in_file = {members.config.names_in_file.get(name, name): value for name, value in resized.items()}
-    config = read_json(folder / "config.json") | in_file
+    config = {"model_type": members.config.model_type} | read_json(config_file(folder)) | in_file
     encoder = members.models[BertModel]
     stored = without_constants(stored, encoder.tensor_names)
     if encoder_only:

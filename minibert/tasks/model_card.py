@@ -173,7 +173,7 @@ def _kind(folder: Path, pairs: bool) -> Kind:
 def _sizes(folder: Path) -> dict[str, str]:
     """What the folder itself says about the model."""
     config, tokenizer = open_config(folder), open_tokenizer(folder)
-    tensors = open_weights(folder, "BertModel")
+    tensors = open_weights(folder)
     sizes = {
         "layers": f"{config.num_hidden_layers}",
         "hidden size": f"{config.hidden_size}",

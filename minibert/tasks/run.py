@@ -94,7 +94,7 @@ class Run:
                 )
         check_writable(run / "config.json")
         for model in needed:
-            open_weights(model_folder(model), "BertForPreTraining")
+            open_weights(model_folder(model))
 
     def check_resumes(self, saved: Mapping[str, Any]) -> None:
         """Raise UserError if the settings that the run was started with, ``saved``, are not those of now."""

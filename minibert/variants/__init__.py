@@ -17,6 +17,7 @@ from minibert.bert import (
 )
 from minibert.errors import UserError
 from minibert.files import read_json
+from minibert.folders.config import config_file
 from minibert.folders.model import PretrainedModel
 from minibert.folders.weights import check_folder
 from minibert.heads import (
@@ -149,7 +150,7 @@ def family(folder: str | Path) -> Family:
     """
     folder = model_folder(folder)
     check_folder(folder)
-    path = folder / "config.json"
+    path = config_file(folder)
     values = read_json(path, "model configuration")
     name = values.get("model_type", "bert") if isinstance(values, dict) else None
     if not isinstance(name, str) or name not in FAMILIES:
@@ -159,7 +160,7 @@ def family(folder: str | Path) -> Family:
 
 def architectures(folder: str | Path) -> list[str]:
     """The classes that the configuration in a pretrained folder names, as transformers calls them."""
-    config = read_json(model_folder(folder) / "config.json", "model configuration")
+    config = read_json(config_file(model_folder(folder)), "model configuration")
     return config.get("architectures") or []
 
 

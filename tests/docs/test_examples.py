@@ -24,14 +24,13 @@ LEARNT = {  # the folders that the examples speak of, and for which task
 }
 
 BLOCKS = code_blocks("python")
-# Quotations from the code, where each stands; and what other tests run: parity/test_tensorflow_live.py,
-# tasks/test_documentation.py.
+# Quotations from the code, where each stands; and what another test runs: tasks/test_documentation.py.
 QUOTED = {
     "c1, c2, ": "examples/bert_in_one_file.py",
     "centred = ": "minibert/ops/layer_normalisation.py",
     "normalised, inverse_std, weight = cache": "minibert/ops/layer_normalisation.py",
 }
-ELSEWHERE = ("import json, shutil, sys\n", "from minibert.data.tasks import RECIPES\n")
+ELSEWHERE = ("from minibert.data.tasks import RECIPES\n",)
 EXAMPLES = [block for block in BLOCKS if not block.text.startswith((*QUOTED, *ELSEWHERE))]
 
 

@@ -120,7 +120,7 @@ def test_old_files_are_gone_when_the_new_are_there(make, tmp_path, sizes):
     models = [make(1), make(2)]
     for model, size in zip(models, sizes, strict=True):
         model.save_pretrained(tmp_path, max_shard_size=size)
-    names = {stored.file.name for stored in open_weights(tmp_path, "").values()}
+    names = {stored.file.name for stored in open_weights(tmp_path).values()}
     names |= {INDEX_NAME} if sizes[1] else set()
     assert set(weight_files(tmp_path)) == {*names, "model_of_mine.safetensors"}
     again = BertForPreTraining.from_pretrained(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 from model_files import raw_file, split_model, write_raw
 
-from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
+from minibert.bert import BertConfig, BertForPreTraining, BertModel
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.folders.weights import HEADER_LIMIT, read_header
@@ -214,28 +214,6 @@ def test_a_name_that_is_no_folder(name, opener):
 
 def test_a_file_is_no_folder(folder):
     refused(folder / "model.safetensors", "a model is a folder with config.json and model.safetensors")
-
-
-@pytest.mark.parametrize(
-    "names", [["pytorch_model.bin"], ["pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"]]
-)
-def test_pickles_are_not_read(folder, names):
-    (folder / "model.safetensors").unlink()
-    for name in names:
-        (folder / name).write_bytes(b"\x80\x04cos\nsystem\n(S'exit 1'\ntR.")
-    refused(folder, f"'{names[0]}'.* is not read, since a pickle can run any program; convert it once")
-    with pytest.raises(UserError, match="from transformers import BertForMaskedLM as M") as caught:
-        BertForMaskedLM.from_pretrained(folder)
-    command = re.search(r'python -c "(.*)"$', str(caught.value))
-    assert f"save_pretrained({str(folder)!r}, safe_serialization=True)" in command[1]
-    compile(command[1], "the command", "exec")
-
-
-def test_a_tensorflow_checkpoint(tmp_path):
-    for suffix in ("index", "meta", "data-00000-of-00001"):
-        (tmp_path / f"bert_model.ckpt.{suffix}").write_bytes(b"")
-    (tmp_path / "bert_config.json").write_text("{}")
-    refused(tmp_path, "an original TensorFlow checkpoint; the README, under 'Pretrained weights'")
 
 
 def test_no_model_file(folder):
