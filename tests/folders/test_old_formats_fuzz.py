@@ -16,7 +16,7 @@ from minibert.errors import UserError
 from minibert.folders.bundle import read_checkpoint
 from minibert.folders.torch_file import read_torch_file
 
-CASES = int(os.environ.get("FUZZ_CASES", "3000"))
+CASES = int(os.environ.get("FUZZ_CASES", "1000"))
 
 
 def result_of(reader, path):
