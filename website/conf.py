@@ -1,0 +1,62 @@
+"""The settings of Sphinx."""
+
+import os
+from typing import Any
+
+import minibert
+from website.links import slug
+from website.reference import source_lines
+
+project = "minibert"
+version = release = minibert.__version__
+language = "en"
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.linkcode",
+    "website.maths", "website.reference", "website.sources",
+]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+
+# -- Pages in Markdown
+myst_enable_extensions = ["dollarmath", "attrs_block"]
+myst_heading_anchors = 4
+myst_heading_slug_func = slug
+myst_url_schemes = {"http": None, "https": None, "mailto": None, "site": "{{path}}#{{fragment}}"}
+suppress_warnings = ["myst.header"]  # a notebook's headings may skip a level
+
+# -- Reference
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 80
+toc_object_entries_show_parents = "hide"
+
+
+def linkcode_resolve(domain: str, info: dict[str, Any]) -> str | None:
+    """Where the source of a name is shown."""
+    found = source_lines(info["module"], info["fullname"]) if domain == "py" and info["module"] else None
+    return f"../source/{found[0]}.html#L{found[1]}" if found else None
+
+
+# -- HTML
+html_theme = "furo"
+html_title = "minibert"
+html_math_renderer = "mathml"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_extra_path = [os.environ["SITE_EXTRA"]]
+templates_path = ["templates"]
+html_additional_pages = {"search": "search.html"}
+html_copy_source = html_show_sourcelink = False
+html_use_index = False
+html_domain_indices = False
+html_show_copyright = False
+pygments_style, pygments_dark_style = "friendly", "monokai"
+
+
+def setup(app: Any) -> None:
+    """Pagefind searches; Sphinx's own index is not made."""
+
+    def no_index(app: Any) -> None:
+        app.builder.search = False
+
+    app.connect("builder-inited", no_index)

@@ -1,0 +1,91 @@
+"""Everything that Sphinx reads, in one folder, and what it only copies, in another."""
+
+import shutil
+from pathlib import Path
+
+import nbformat
+
+from website import pages as site_pages
+from website.explorer import index, write_explorer_pages
+from website.figures import gallery
+from website.links import READABLE, rewrite
+from website.maths import write_font
+from website.notebooks import to_markdown
+from website.pages import CHAPTERS, FRONT, ROOT, address
+from website.reference import reference_pages
+
+EXERCISE_FILES = "notebooks/exercises"
+MADE = {"explorer.md", "figures.md"}  # pages that are no file of the checkout
+
+
+def gather(sources: Path, extra: Path) -> None:
+    """Write the pages to ``sources``, and the files that are copied as they are to ``extra``.
+
+    Both folders are emptied first.
+    """
+    for folder in (sources, extra):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    known = site_pages.pages() | MADE
+    texts, linked = {}, set()
+    for page in sorted(known - MADE):
+        texts[page], files = _page(page, known, extra)
+        linked |= files
+    texts["explorer.md"], _ = rewrite(index(), "explorer.md", known)
+    shown = [page for chapter in ("Course", "How good is it?") for page in site_pages.listed(ROOT)[chapter]]
+    texts["figures.md"] = gallery((page, texts[page]) for page in ["docs/explore.md", *shown] if page in texts)
+
+    for page, text in texts.items():
+        _write(sources / f"{address(page)}.md", text)
+    for page, text in reference_pages().items():
+        _write(sources / page, text)
+    for file in sorted(linked):
+        if not file.endswith(READABLE):
+            for folder in (sources, extra):  # Sphinx takes pictures from the one, links lead to the other
+                _copy(file, folder)
+    _write(sources / "linked.txt", "\n".join(sorted(linked)))
+    _write(sources / "index.md", texts[FRONT] + _navigation(sources))
+    write_explorer_pages(extra / "explorer")
+    (extra / "_static").mkdir(exist_ok=True)
+    write_font(extra / "_static")
+
+
+def _page(page: str, known: set[str], extra: Path) -> tuple[str, set[str]]:
+    """A page in Markdown with the links of the site, and the files that it leads to. Its figures are written."""
+    if not page.endswith(".ipynb"):
+        return rewrite((ROOT / page).read_text(encoding="utf-8"), page, known)
+    notebook = nbformat.read(ROOT / page, as_version=4)
+    text, shown, files = to_markdown(notebook, page, known)
+    for name, content in shown.items():
+        path = extra / Path(page).parent / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    if page.startswith(EXERCISE_FILES):
+        _copy(page, extra)
+        name = Path(page).name
+        text = f"---\norphan: true\n---\n\n{text}\n\n[Download this notebook](site:{name}), or run `make lab`.\n"
+    return text, files
+
+
+def _navigation(sources: Path) -> str:
+    """The tables of contents of the front page, which make the navigation; they are not shown there."""
+    chapters = {title: [_staged(pattern) for pattern in patterns] for title, patterns in CHAPTERS.items()}
+    parts = []
+    for title, found in site_pages.listed(sources, chapters).items():
+        names = "\n".join(page.rpartition(".")[0] for page in found)
+        parts.append(f"```{{toctree}}\n:hidden:\n:caption: {title}\n\n{names}\n```")
+    return "\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _staged(pattern: str) -> str:
+    return pattern.replace(".ipynb", ".md").replace("*.md", "*.md")
+
+
+def _copy(file: str, folder: Path) -> None:
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(ROOT / file, folder / file)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
