@@ -4,7 +4,6 @@ import os
 from typing import Any
 
 import minibert
-from website.links import slug
 from website.reference import source_lines
 
 project = "minibert"
@@ -19,7 +18,7 @@ source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 # -- Pages in Markdown
 myst_enable_extensions = ["dollarmath", "attrs_block"]
 myst_heading_anchors = 4
-myst_heading_slug_func = slug
+myst_heading_slug_func = "website.links.slug"
 myst_url_schemes = {"http": None, "https": None, "mailto": None, "site": "{{path}}#{{fragment}}"}
 suppress_warnings = ["myst.header"]  # a notebook's headings may skip a level
 

@@ -92,32 +92,46 @@ def _value(value: Any) -> str:
 # -- From the docstrings of this package to reST -----------------------------------------------------
 
 
+ITEM = re.compile(r"\s*[*-] ")
+FIELD = re.compile(r"\s*([a-z_]\w*(?:, \w+)*): (.*)")
+
+
 def to_rest(doc: str, names: dict[str, str] | None = None) -> list[str]:
     """A docstring in plain text as lines of reST.
 
     Code stands between one or two backticks, and becomes a link where it is one of ``names``. What is
-    indented after an empty line is shown as it is. "Args:" begins a list. Nothing else is markup.
+    indented after an empty line is shown as it is. "- …", "* …", and lines "name: …" are lists. Nothing
+    else is markup.
     """
     lines: list[str] = []
-    in_arguments = False
-    blocks = re.split(r"\n\s*\n", textwrap.dedent(doc).strip("\n"))
     verbatim = False
-    for block in blocks:
+    for block in re.split(r"\n\s*\n", textwrap.dedent(doc).strip("\n")):
         if block.startswith(" "):
-            lines += ([] if verbatim else ["::", ""]) + textwrap.indent(block, "    ").splitlines() + [""]
-            verbatim = True
-            continue
-        verbatim = in_arguments = False
-        for line in block.splitlines():
-            if line.strip() == "Args:":
-                in_arguments = True
-            elif in_arguments and (found := re.match(r"    (\S[^:]*): (.*)", line)):
-                lines += [f"- **{escaped(found[1])}**: {escaped(found[2], names)}"]
-            elif in_arguments:
-                lines += ["  " + escaped(line.strip(), names)]
-            else:
-                lines.append(escaped(line, names))
+            lines += ([] if verbatim else ["::", ""]) + textwrap.indent(block, "    ").splitlines()
+        else:
+            lines += _prose(block.splitlines(), names)
+        verbatim = block.startswith(" ")
         lines.append("")
+    return lines
+
+
+def _prose(block: list[str], names: dict[str, str] | None) -> list[str]:
+    """A paragraph, or a list, or one after the other."""
+    fields = block[0] == "Args:" or sum(bool(FIELD.match(line)) for line in block if line[0] != " ") > 1
+    lines: list[str] = []
+    in_list = False
+    for line in block[block[0] == "Args:" :]:
+        if (found := FIELD.match(line)) and fields:
+            item = f"- **{escaped(found[1])}**: {escaped(found[2], names)}"
+        elif ITEM.match(line):
+            item = "- " + escaped(line.strip()[2:], names)
+        else:
+            item = ""
+        belongs = in_list and line.startswith(" ")
+        if (item and not in_list) or (in_list and not item and not belongs):
+            lines.append("")  # a list begins or ends
+        in_list = bool(item) or belongs
+        lines.append(item or "  " * belongs + escaped(line.strip(), names))
     return lines
 
 
