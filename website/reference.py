@@ -16,9 +16,13 @@ SHORT = 120  # characters of a value that is shown whole
 def reference_pages() -> dict[str, str]:
     """The pages in reST, by their names."""
     modules = {room: importlib.import_module(f"minibert.{room}") for room in ROOMS}
-    pages = {f"api/{number:02}-{room}.rst": _room(room, module)
-             for number, (room, module) in enumerate(modules.items(), 1)}
-    return {"api/00-minibert.rst": _top(modules)} | pages
+    pages = [_top(modules), *(_room(room, module) for room, module in modules.items())]
+    return {f"api/{name}.rst": page for name, page in zip(_names(), pages, strict=True)}
+
+
+def _names() -> list[str]:
+    """What the pages are called: numbered, so that they stand in the order of the rooms."""
+    return [f"{number:02}-{room}" for number, room in enumerate(["minibert", *ROOMS])]
 
 
 def public_names(room: str, module: ModuleType) -> list[str]:
@@ -53,7 +57,8 @@ def _top(modules: dict[str, ModuleType]) -> str:
     lead = "What ``import minibert`` offers. Everything else is imported from the package where it is, as in"
     lead += "\n``from minibert.ops import layer_norm``."
     table = ".. list-table::\n\n" + "\n".join(rows)
-    return f"{_title('minibert')}\n{lead}\n\n{table}\n\n.. autoexception:: minibert.errors.UserError\n"
+    rooms = "\n   ".join(_names()[1:])
+    return f"{_title('minibert')}\n{lead}\n\n{table}\n\n.. autoexception:: minibert.errors.UserError\n\n.. toctree::\n   :hidden:\n\n   {rooms}\n"
 
 
 def _first_line(module: ModuleType, name: str) -> str:
@@ -68,7 +73,8 @@ def _room(room: str, module: ModuleType) -> str:
     for member_name in public_names(room, module):
         member, full = getattr(module, member_name), f"{name}.{member_name}"
         if inspect.isclass(member):
-            lines += [f".. autoclass:: {full}", "   :members:", "   :show-inheritance:", ""]
+            bases = ["   :show-inheritance:"] * (member.__base__ is not object)
+            lines += [f".. autoclass:: {full}", "   :members:", *bases, ""]
         elif inspect.isfunction(member):
             lines += [f".. autofunction:: {full}", ""]
         else:
