@@ -9,10 +9,25 @@ from urllib.parse import unquote, urlsplit
 
 # Attributes with the address of something that a browser fetches by itself. <a href> is not among them.
 FETCHED = {
-    ("script", "src"), ("img", "src"), ("img", "srcset"), ("source", "src"), ("source", "srcset"),
-    ("iframe", "src"), ("embed", "src"), ("object", "data"), ("video", "src"), ("video", "poster"),
-    ("audio", "src"), ("track", "src"), ("input", "src"), ("link", "href"), ("use", "href"),
-    ("image", "href"), ("image", "xlink:href"), ("form", "action"), ("base", "href"),
+    ("script", "src"),
+    ("img", "src"),
+    ("img", "srcset"),
+    ("source", "src"),
+    ("source", "srcset"),
+    ("iframe", "src"),
+    ("embed", "src"),
+    ("object", "data"),
+    ("video", "src"),
+    ("video", "poster"),
+    ("audio", "src"),
+    ("track", "src"),
+    ("input", "src"),
+    ("link", "href"),
+    ("use", "href"),
+    ("image", "href"),
+    ("image", "xlink:href"),
+    ("form", "action"),
+    ("base", "href"),
 }
 PASSIVE_LINKS = {"canonical", "next", "prev", "author", "license", "help", "search", "index"}  # <link rel>
 CSS_ADDRESS = re.compile(r"""url\(\s*["']?([^"')]+)|@import\s+["']([^"']+)""")
@@ -88,14 +103,20 @@ def js_addresses(script: str) -> list[str]:
 
 def problems(site: Path) -> tuple[str, list[str]]:
     """What was looked at, and every dead link, request to elsewhere and picture without a description."""
-    pages = {path.relative_to(site).as_posix(): read(path.read_text("utf-8")) for path in site.rglob("*.html")}
+    pages = {
+        path.relative_to(site).as_posix(): read(path.read_text("utf-8")) for path in site.rglob("*.html")
+    }
     fetched = [(name, address) for name, page in pages.items() for address in page.fetched]
     for pattern, addresses in (("*.css", css_addresses), ("*.js", js_addresses)):
         for path in site.rglob(pattern):
             name = path.relative_to(site).as_posix()
             fetched += [(name, address) for address in addresses(path.read_text("utf-8"))]
     links = [(name, link) for name, page in pages.items() for link in page.links]
-    found = [f"{name}: a picture without alt text: {src}" for name, page in pages.items() for src in page.missing_alt]
+    found = [
+        f"{name}: a picture without alt text: {src}"
+        for name, page in pages.items()
+        for src in page.missing_alt
+    ]
     found += [f"{name}: fetches {address}" for name, address in fetched if OUTWARD.match(address)]
     inner = [(name, link) for name, link in [*links, *fetched] if not re.match(r"[a-z]+:|//", link)]
     for name, link in dict.fromkeys(inner):
@@ -103,8 +124,8 @@ def problems(site: Path) -> tuple[str, list[str]]:
             found.append(f"{name}: links to {link}: no such {what}")
     outer = {link for _, link in links if re.match("https?:", link)}
     sent = sum(bool(OUTWARD.match(address)) for _, address in fetched)
-    counts = f"{len(pages)} pages, {len(inner)} links inside, {len(outer)} addresses outside, {sent} requests to elsewhere"
-    return counts, found
+    counts = f"{len(pages)} pages, {len(inner)} links inside, {len(outer)} addresses outside"
+    return f"{counts}, {sent} requests to elsewhere", found
 
 
 def _missing(link: str, name: str, site: Path, pages: dict[str, Page]) -> str:

@@ -11,8 +11,12 @@ version = release = minibert.__version__
 language = "en"
 highlight_language = "text"
 extensions = [
-    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.linkcode",
-    "website.maths", "website.reference", "website.sources",
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.linkcode",
+    "website.maths",
+    "website.reference",
+    "website.sources",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 

@@ -18,8 +18,8 @@ PAGES = {
     ),
     "agreement": (
         "Is or are?",
-        "One verb, three subjects; in two of them a noun of the other number stands between subject and verb. "
-        "Choose the sentence at the top.",
+        "One verb, three subjects. In two of them a noun of the other number stands between subject and "
+        "verb. Choose the sentence at the top of the page.",
         [
             "the key to the old house [MASK] on the table .",
             "the key to the old houses [MASK] on the table .",
@@ -47,15 +47,17 @@ def write_explorer_pages(folder: Path) -> None:
 def index() -> str:
     """The page that shows them all, in Markdown."""
     parts = [
-        "# The explorer, live\n\nThese are pages that `minibert explore --output` has written: what the small model "
-        f"`{MODEL}` makes of a sentence, forwards and backwards, with every number in it. Move the slider, click "
-        "a stream, open a value. [Look into a model](docs/explore.md) explains what you see. With the command "
-        "you can try sentences of your own, and change something along the way."
+        "# The explorer, live\n\n"
+        f"`minibert explore --output` wrote these pages. They show what the small model `{MODEL}` makes of a "
+        "sentence, forwards and backwards, with every number in it. Move the slider, click a stream, open a "
+        "value. [Look into a model](docs/explore.md) explains what you see. With the command you can try "
+        "sentences of your own, and change something along the way."
     ]
     for name, (title, about, texts) in PAGES.items():
         sentences = "\n".join(f"- {text}" for text in texts)
-        frame = f'<iframe class="explorer" src="explorer/{name}.html" title="{html.escape(title)}" loading="lazy"></iframe>'
-        parts.append(
-            f"## {title}\n\n{about}\n\n{sentences}\n\n[Open it in a page of its own](site:explorer/{name}.html)\n\n{frame}"
-        )
+        address = f"explorer/{name}.html"
+        named = f'title="{html.escape(title)}" loading="lazy"'
+        frame = f'<iframe class="explorer" src="{address}" {named}></iframe>'
+        link = f"[Open it in a page of its own](site:{address})"
+        parts.append(f"## {title}\n\n{about}\n\n{sentences}\n\n{link}\n\n{frame}")
     return "\n\n".join(parts) + "\n"

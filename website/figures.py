@@ -7,13 +7,18 @@ from collections.abc import Iterable
 
 from website.pages import address
 
-PICTURE = re.compile(r'!\[(?P<alt>[^\]]*)\]\((?P<file>[^)\s]+)\)|<img class="figure" src="(?P<src>[^"]+)" alt="(?P<text>[^"]*)"')
+PICTURE = re.compile(
+    r"!\[(?P<alt>[^\]]*)\]\((?P<file>[^)\s]+)\)|"
+    r'<img class="figure" src="(?P<src>[^"]+)" alt="(?P<text>[^"]*)"'
+)
 HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
 def gallery(pages: Iterable[tuple[str, str]]) -> str:
     """The page, from the pages in Markdown and their paths; those without figures are left out."""
-    parts = ["# Figures\n\nAll figures of the course and of the results. Each leads to where it is explained."]
+    parts = [
+        "# Figures\n\nAll figures of the course and of the results. Each leads to where it is explained."
+    ]
     for page, text in pages:
         figures = [_figure(match, page) for match in PICTURE.finditer(text)]
         if figures:

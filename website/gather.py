@@ -34,7 +34,12 @@ def gather(sources: Path, extra: Path) -> None:
     reference = reference_pages()
     chapters = listed({*texts, *reference, "figures.md"}, CHAPTERS)
     below = listed({*texts, *reference}, BELOW)
-    shown = ["docs/explore.md", *below["notebooks/README.md"], "docs/speed.md", *below["benchmarks/README.md"]]
+    shown = [
+        "docs/explore.md",
+        *below["notebooks/README.md"],
+        "docs/speed.md",
+        *below["benchmarks/README.md"],
+    ]
     texts["figures.md"] = gallery((page, texts[page]) for page in shown)
     texts[FRONT] += "".join(_contents(title, found) for title, found in chapters.items())
     for page, text in texts.items():
@@ -52,7 +57,7 @@ def gather(sources: Path, extra: Path) -> None:
 
 
 def _page(page: str, known: set[str], extra: Path) -> tuple[str, set[str]]:
-    """A page in Markdown with the links of the site, and the files that it leads to. Its figures are written."""
+    """A page in Markdown with the links of the site, and the files that it leads to. Writes its figures."""
     if not page.endswith(".ipynb"):
         return rewrite((ROOT / page).read_text(encoding="utf-8"), page, known)
     notebook = nbformat.read(ROOT / page, as_version=4)
@@ -64,7 +69,9 @@ def _page(page: str, known: set[str], extra: Path) -> tuple[str, set[str]]:
     if page.startswith(EXERCISE_FILES):
         _copy(page, extra)
         name = Path(page).name
-        text = f"---\norphan: true\n---\n\n{text}\n\n[Download this notebook](site:{name}), or run `make lab`.\n"
+        text = (
+            f"---\norphan: true\n---\n\n{text}\n\n[Download this notebook](site:{name}), or run `make lab`.\n"
+        )
     return text, files
 
 

@@ -40,7 +40,12 @@ def mathml(formula: str, display: bool) -> str:
 def write_font(folder: Path) -> None:
     """Write the part of the font that formulas need."""
     source = str(files("ziamath") / "fonts" / "STIXTwoMath-Regular.ttf")
-    options = [f"--unicodes={CHARACTERS}", "--layout-features=*", "--no-hinting", f"--output-file={folder / FONT}"]
+    options = [
+        f"--unicodes={CHARACTERS}",
+        "--layout-features=*",
+        "--no-hinting",
+        f"--output-file={folder / FONT}",
+    ]
     subset.main([source, *options])
 
 

@@ -45,14 +45,20 @@ def listed(files: set[str], chapters: dict[str, list[str]]) -> dict[str, list[st
     for title, patterns in chapters.items():
         pages: list[str] = []
         for pattern in patterns:
-            pages += sorted(file for file in files if fnmatch(file, pattern) and (file == pattern or file not in named))
+            pages += sorted(
+                file for file in files if fnmatch(file, pattern) and (file == pattern or file not in named)
+            )
         found[title] = pages
     return found
 
 
 def pages() -> set[str]:
     """All Markdown files and notebooks of the checkout that become pages."""
-    patterns = [FRONT, *UNLISTED, *(page for pages in [*CHAPTERS.values(), *BELOW.values()] for page in pages)]
+    patterns = [
+        FRONT,
+        *UNLISTED,
+        *(page for pages in [*CHAPTERS.values(), *BELOW.values()] for page in pages),
+    ]
     return {path.relative_to(ROOT).as_posix() for pattern in patterns for path in ROOT.glob(pattern)}
 
 

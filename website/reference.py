@@ -5,8 +5,12 @@ import importlib
 import inspect
 import re
 import textwrap
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from website.pages import ROOT
 
 ROOMS = "ops nn bert heads variants text data data.tasks train tasks explore gradcheck course".split()
 WITHOUT_ALL = {"variants": ["open_config", "open_model", "Family"]}
@@ -31,6 +35,7 @@ def public_names(room: str, module: ModuleType) -> list[str]:
     return sorted(names, key=lambda name: (_kind(getattr(module, name)), name))
 
 
+@cache
 def documented() -> dict[str, str]:
     """Where each public name is documented: "BertModel" → "minibert.bert.BertModel"."""
     return {
@@ -57,8 +62,9 @@ def _top(modules: dict[str, ModuleType]) -> str:
     lead = "What ``import minibert`` offers. Everything else is imported from the package where it is, as in"
     lead += "\n``from minibert.ops import layer_norm``."
     table = ".. list-table::\n\n" + "\n".join(rows)
-    rooms = "\n   ".join(_names()[1:])
-    return f"{_title('minibert')}\n{lead}\n\n{table}\n\n.. autoexception:: minibert.errors.UserError\n\n.. toctree::\n   :hidden:\n\n   {rooms}\n"
+    contents = ".. toctree::\n   :hidden:\n\n   " + "\n   ".join(_names()[1:])
+    error = ".. autoexception:: minibert.errors.UserError"
+    return "\n\n".join([_title("minibert"), lead, table, error, contents]) + "\n"
 
 
 def _first_line(module: ModuleType, name: str) -> str:
@@ -144,8 +150,10 @@ def _prose(block: list[str], names: dict[str, str] | None) -> list[str]:
 def escaped(text: str, names: dict[str, str] | None = None) -> str:
     """A line of prose in reST: code between backticks stays code, nothing else is markup."""
     parts = re.split(r"(?::\w+:)?(``.+?``|`[^`]+`)", text)
-    return "".join(_code(part.strip("`"), names or {}) if number % 2 else _plain(part)
-                   for number, part in enumerate(parts))
+    return "".join(
+        _code(part.strip("`"), names or {}) if number % 2 else _plain(part)
+        for number, part in enumerate(parts)
+    )
 
 
 def _plain(text: str) -> str:
@@ -186,7 +194,9 @@ def process_signature(_app: Any, what: str, _name: str, member: Any, *_: Any) ->
     return signature(member)
 
 
-def process_docstring(_app: Any, _what: str, name: str, _member: Any, _options: Any, lines: list[str]) -> None:
+def process_docstring(
+    _app: Any, _what: str, name: str, _member: Any, _options: Any, lines: list[str]
+) -> None:
     """Replace the lines of a docstring by reST."""
     others = {short: full for short, full in documented().items() if full != name}
     lines[:] = to_rest("\n".join(lines), others)
@@ -199,11 +209,11 @@ def source_lines(module: str, name: str) -> tuple[str, int] | None:
         member = getattr(member, part, None)
     member = inspect.unwrap(getattr(member, "fget", None) or member) if member is not None else None
     try:
-        lines, line = inspect.getsourcelines(member)
-        file = importlib.import_module(member.__module__).__file__
-    except (OSError, TypeError, AttributeError):
+        line = inspect.getsourcelines(member)[1]
+        path = Path(inspect.getsourcefile(member) or "").relative_to(ROOT)
+    except (OSError, TypeError, ValueError):  # made by a dataclass, or not ours
         return None
-    return f"{member.__module__.replace('.', '/')}{'/__init__' if (file or '').endswith('__init__.py') else ''}.py", line
+    return path.as_posix(), line
 
 
 def setup(app: Any) -> dict[str, bool]:
@@ -211,5 +221,3 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", process_docstring)
     app.connect("autodoc-process-signature", process_signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
-
-

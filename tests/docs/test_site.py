@@ -1,0 +1,214 @@
+"""The site's parts: links, notebooks, docstrings, the check. ``make docs`` builds and checks the whole."""
+
+import base64
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from website import check, pages
+from website.figures import gallery
+from website.links import rewrite, slug
+from website.notebooks import to_markdown
+from website.reference import escaped, signature, source_lines, to_rest
+
+KNOWN = {"README.md", "docs/gpu.md", "docs/README.md", "notebooks/05_layer_norm.ipynb"}
+
+
+@pytest.mark.parametrize(
+    "page, target, moved",
+    [
+        ("docs/gpu.md", "../README.md", "../index.md"),
+        ("docs/gpu.md", "../README.md#speed", "../index.md#speed"),
+        ("README.md", "docs/gpu.md#Checking-the-GPU", "docs/gpu.md#checking-the-gpu"),
+        (
+            "docs/gpu.md",
+            "../notebooks/05_layer_norm.ipynb#3.-Where-does-LayerNorm's-dx-come-from?",
+            "../notebooks/05_layer_norm.md#3-where-does-layernorms-dx-come-from",
+        ),
+        ("notebooks/05_layer_norm.ipynb", "#8.-In-BERT", "#8-in-bert"),
+        ("docs/gpu.md", "../minibert/replay.py", "site:../source/minibert/replay.py.html"),
+        ("README.md", "LICENSE", "site:source/LICENSE.html"),
+        ("README.md", "docs/images/poster.svg", "site:docs/images/poster.svg"),
+        ("README.md", "docs", "docs/README.md"),
+        ("README.md", "https://example.org/a#B", "https://example.org/a#B"),
+    ],
+)
+def test_links_lead_to_pages_of_the_site(page, target, moved):
+    assert rewrite(f"see [it]({target}).", page, KNOWN)[0] == f"see [it]({moved})."
+
+
+def test_pictures_stay_where_they_are_and_are_copied():
+    text = "![a [b] c](images/poster.svg) and [a](images/poster.svg)"
+    moved, files = rewrite(text, "docs/gpu.md", KNOWN)
+    assert moved == "![a [b] c](images/poster.svg) and [a](site:images/poster.svg)"
+    assert files == {"docs/images/poster.svg"}
+
+
+def test_code_and_formulas_are_no_links():
+    text = "`a[0](gpu.md)` $f[0](gpu.md)$\n```\n[a](../README.md)\n```\n"
+    assert rewrite(text, "docs/gpu.md", KNOWN) == (text, set())
+
+
+def test_a_slug_is_githubs():
+    assert slug("7. Why 80/10/10?") == "7-why-801010"
+    assert slug("Why does a whole word become [UNK]?") == "why-does-a-whole-word-become-unk"
+
+
+def test_every_page_is_listed_once():
+    known = pages.pages()
+    assert {"docs/gpu.md", "notebooks/00_start_here.ipynb", "CONTRIBUTING.md"} <= known
+    shown = [*pages.listed(known, pages.CHAPTERS).values(), *pages.listed(known, pages.BELOW).values()]
+    flat = [page for chapter in shown for page in chapter]
+    assert len(flat) == len(set(flat))
+    unlisted = known - set(flat) - {pages.FRONT}
+    assert all(page.startswith("notebooks/exercises/") for page in unlisted)
+
+
+PNG = b"\x89PNG a picture"
+ABOUT = "> **Exercise** `05.layer_norm` · level 1 of 3"
+
+
+def picture(alt: str) -> nbformat.NotebookNode:
+    data = {"image/png": base64.b64encode(PNG).decode(), "text/plain": "<Figure>"}
+    return new_output("display_data", data, metadata={"image/png": {"alt": alt, "width": 640}})
+
+
+@pytest.fixture
+def notebook():
+    cells = [
+        new_markdown_cell(f"# 05 · LayerNorm\n\n{ABOUT}"),
+        new_code_cell("plot()", metadata={"tags": ["figure"]}, outputs=[picture('a "line"')]),
+        new_markdown_cell("$x$", metadata={"tags": ["derivation"]}),
+        new_code_cell("solve()", metadata={"tags": ["solution"]}),
+        new_code_cell("print(1)", outputs=[new_output("stream", name="stdout", text="``` 1\n")]),
+    ]
+    for number, cell in enumerate(cells, 1):
+        cell.id = f"cell-{number}"
+    return new_notebook(cells=cells)
+
+
+def test_a_notebook_becomes_a_page_with_its_outputs(notebook):
+    text, shown, linked = to_markdown(notebook, "notebooks/05_layer_norm.ipynb", KNOWN)
+    assert shown == {"images/05_layer_norm-cell-2-0.png": PNG}
+    assert 'alt="a &quot;line&quot;" width="640"' in text
+    assert "````text\n``` 1\n````" in text
+    assert linked == set()
+    folded = text.split("<summary>")
+    assert [part.split("</summary>")[0] for part in folded[1:]] == [
+        "The code of this figure",
+        "The derivation",
+        "The solution",
+    ]
+    anchor = "exercise-05.layer_norm"
+    assert f'<a id="{anchor}"></a>' in text
+    assert f"[open the exercise](site:exercises/05_layer_norm.html#{anchor})" in text
+
+
+def test_an_exercise_is_not_folded_and_leads_back(notebook):
+    text, _, _ = to_markdown(notebook, "notebooks/exercises/05_layer_norm.ipynb", KNOWN)
+    assert "The solution<" not in text and "solve()" in text
+    assert "[its solution](site:../05_layer_norm.html#exercise-05.layer_norm)" in text
+
+
+def test_the_gallery_shows_every_figure_and_leads_to_its_page(notebook):
+    text, _, _ = to_markdown(notebook, "notebooks/05_layer_norm.ipynb", KNOWN)
+    pictures = gallery([("notebooks/05_layer_norm.ipynb", text), ("docs/gpu.md", "# GPU\n![seen](a.png)")])
+    assert pictures.count("<img ") == 2
+    assert (
+        '<a href="notebooks/05_layer_norm.html"><img src="notebooks/images/05_layer_norm-cell-2-0.png"'
+        in pictures
+    )
+    assert '<a href="docs/gpu.html"><img src="docs/a.png" alt="seen"' in pictures
+
+
+def test_docstrings_become_rest():
+    doc = "y = γ x*_ of `x`.\n\n    a = b * c\n\nArgs:\n    x, y: both\n        of them.\n\n"
+    doc += "It is:\n  * one\n  * two"
+    assert to_rest(doc) == [
+        "y = γ x\\*\\_ of \\ ``x``\\ .",
+        "",
+        "::",
+        "",
+        "        a = b * c",
+        "",
+        "",
+        "- **x, y**: both",
+        "  of them.",
+        "",
+        "It is:",
+        "",
+        "- one",
+        "- two",
+        "",
+    ]
+
+
+def test_a_public_name_in_a_docstring_is_a_link():
+    names = {"BertModel": "minibert.bert.BertModel"}
+    link = "\\ :py:obj:`BertModel <minibert.bert.BertModel>`\\ "
+    assert escaped("a ``BertModel`` or :func:`other`", names) == f"a {link} or \\ ``other``\\ "
+
+
+def test_signatures_are_those_of_the_source():
+    from minibert import ops
+
+    assert signature(ops.softmax) == ("(x: Array)", "tuple[Array, Cache]")
+    file, line = source_lines("minibert.ops", "softmax")
+    assert file == "minibert/ops/stable_softmax.py"
+    source = (pages.ROOT / file).read_text(encoding="utf-8").splitlines()
+    assert source[line - 1].startswith("def softmax(")
+
+
+GOOD = '<h1 id="top">A</h1><a href="#top">up</a><a href="https://example.org">out</a><img src="a.png" alt="">'
+
+
+def site_of(folder, **files: str) -> list[str]:
+    (folder / "a.png").write_bytes(PNG)
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text, encoding="utf-8")
+    return check.problems(folder)[1]
+
+
+def test_a_good_site_has_no_problems(tmp_path):
+    other = '<a href="index.html#top">a</a><script>fetch("/own.json")</script>'
+    other += '<svg id="x"><use href="#x"/></svg>'
+    assert site_of(tmp_path, index_html=GOOD, b_html=other, s_css="a { background: url(data:abc) }") == []
+
+
+@pytest.mark.parametrize(
+    "html, problem",
+    [
+        ('<a href="none.html">', "no such file"),
+        ('<a href="../outside.html">', "no such file"),
+        ('<a href="#nowhere">', "no such anchor"),
+        ('<img src="none.png" alt="">', "no such file"),
+        ('<img src="a.png">', "without alt text"),
+        ('<img src="https://example.org/a.png" alt="">', "fetches"),
+        ('<script src="//example.org/a.js"></script>', "fetches"),
+        ('<link rel="stylesheet" href="https://example.org/a.css">', "fetches"),
+        ('<link rel="preconnect" href="https://example.org">', "fetches"),
+        ('<img srcset="a.png 1x, https://example.org/a.png 2x" alt="">', "fetches"),
+        ("<style>@import 'https://example.org/a.css';</style>", "fetches"),
+        ('<p style="background: url(https://example.org/a.png)">', "fetches"),
+        ('<script>fetch("https://example.org/a")</script>', "fetches"),
+        ('<script>const a = await import("https://example.org/a.js")</script>', "fetches"),
+        ('<script>image.src = "//example.org/a.png"</script>', "fetches"),
+        (
+            '<iframe srcdoc="&lt;img alt=&quot;&quot; src=&quot;https://example.org/a&quot;&gt;"></iframe>',
+            "fetches",
+        ),
+    ],
+)
+def test_a_bad_site_is_found_out(tmp_path, html, problem):
+    found = site_of(tmp_path, index_html=GOOD + html)
+    assert len(found) == 1 and problem in found[0]
+
+
+def test_what_style_sheets_and_scripts_fetch_is_found(tmp_path):
+    found = site_of(
+        tmp_path,
+        a_css="@font-face { src: url('https://example.org/a.woff2') }",
+        b_js='new Worker("https://example.org")',
+    )
+    assert len(found) == 2
