@@ -37,7 +37,17 @@ def main() -> int:
     ]
     if failed := build_main([*options, str(sources), str(site)]):
         return failed
-    index = ["--site", str(site), "--root-selector", "article", "--glob", SEARCHED, "--quiet"]
+    index = [
+        "--site",
+        str(site),
+        "--root-selector",
+        "article",
+        "--glob",
+        SEARCHED,
+        "--exclude-selectors",
+        ".headerlink",
+        "--quiet",
+    ]
     subprocess.run([sys.executable, "-m", "pagefind", *index], check=True)
     counts, found = problems(site)
     print(*found, sep="\n")

@@ -1,6 +1,7 @@
 """The settings of Sphinx."""
 
 import os
+import re
 from typing import Any
 
 import minibert
@@ -16,7 +17,6 @@ extensions = [
     "sphinx.ext.linkcode",
     "website.maths",
     "website.reference",
-    "website.sources",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 
@@ -45,6 +45,7 @@ def linkcode_resolve(domain: str, info: dict[str, Any]) -> str | None:
 html_theme = "furo"
 html_title = "minibert"
 html_math_renderer = "mathml"
+html_favicon = "static/icon.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_extra_path = [os.environ["SITE_EXTRA"]]
@@ -57,10 +58,18 @@ html_show_copyright = False
 pygments_style, pygments_dark_style = "friendly", "monokai"
 
 
+def no_index(app: Any) -> None:
+    """Sphinx's own index is not made: Pagefind searches."""
+    app.builder.search = False
+
+
+def name_headings(_app: Any, _page: str, _template: str, context: dict[str, Any], *_: Any) -> None:
+    """Sphinx names sections, Pagefind leads to headings that have a name: give them that of their section."""
+    section = r'<section id="([^"]+)">(\s*(?:<span id="[^"]+"></span>)*)<h([1-6])>'
+    context["body"] = re.sub(section, r'<section>\2<h\3 id="\1">', context.get("body", ""))
+
+
 def setup(app: Any) -> None:
-    """Pagefind searches; Sphinx's own index is not made."""
-
-    def no_index(app: Any) -> None:
-        app.builder.search = False
-
+    """What no setting does."""
     app.connect("builder-inited", no_index)
+    app.connect("html-page-context", name_headings)

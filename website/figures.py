@@ -9,7 +9,7 @@ from website.pages import address
 
 PICTURE = re.compile(
     r"!\[(?P<alt>[^\]]*)\]\((?P<file>[^)\s]+)\)|"
-    r'<img class="figure" src="(?P<src>[^"]+)" alt="(?P<text>[^"]*)"'
+    r'<img class="figure" id="(?P<id>[^"]+)" src="(?P<src>[^"]+)" alt="(?P<text>[^"]*)"'
 )
 HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 
@@ -33,5 +33,5 @@ def _figure(match: re.Match, page: str) -> str:
     """A figure that leads to its page. Pictures in Markdown are copied to the same place; see gather.py."""
     file = posixpath.join(posixpath.dirname(page), match["file"] or match["src"])
     alt = html.escape(match["alt"]) if match["file"] else match["text"]
-    goal = address(page) + ".html"
+    goal = address(page) + ".html" + (f"#{match['id']}" if match["id"] else "")
     return f'<a href="{goal}"><img src="{posixpath.normpath(file)}" alt="{alt}" loading="lazy"></a>'

@@ -12,6 +12,7 @@ from website.maths import write_font
 from website.notebooks import to_markdown
 from website.pages import BELOW, CHAPTERS, FRONT, ROOT, address, listed, pages
 from website.reference import reference_pages
+from website.sources import write_source_pages
 
 EXERCISE_FILES = "notebooks/exercises"
 MADE = {"explorer.md", "figures.md"}  # pages that are no file of the checkout
@@ -50,7 +51,7 @@ def gather(sources: Path, extra: Path) -> None:
         if not file.endswith(READABLE):
             for folder in (sources, extra):  # Sphinx takes pictures from the one, links lead to the other
                 _copy(file, folder)
-    _write(sources / "linked.txt", "\n".join(sorted(linked)))
+    write_source_pages(extra, linked)
     write_explorer_pages(extra / "explorer")
     (extra / "_static").mkdir(exist_ok=True)
     write_font(extra / "_static")

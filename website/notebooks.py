@@ -85,7 +85,7 @@ def _output(output: NotebookNode, name: str) -> tuple[str, dict[str, bytes]]:
         about = output.metadata.get("image/png", {})
         alt, width = html.escape(about.get("alt", "")), about.get("width", 600)
         file = f"images/{name}.png"
-        picture = f'<img class="figure" src="{file}" alt="{alt}" width="{width}" loading="lazy">'
+        picture = f'<img class="figure" id="{name}" src="{file}" alt="{alt}" width="{width}" loading="lazy">'
         return picture, {file: base64.b64decode(output.data["image/png"])}
     if "text/html" in output.data:
         if not (frame := FRAME.search(output.data["text/html"])):

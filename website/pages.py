@@ -46,10 +46,14 @@ def listed(files: set[str], chapters: dict[str, list[str]]) -> dict[str, list[st
         pages: list[str] = []
         for pattern in patterns:
             pages += sorted(
-                file for file in files if fnmatch(file, pattern) and (file == pattern or file not in named)
+                file for file in files if _matches(file, pattern) and (file == pattern or file not in named)
             )
         found[title] = pages
     return found
+
+
+def _matches(file: str, pattern: str) -> bool:
+    return fnmatch(file, pattern) and file.count("/") == pattern.count("/")
 
 
 def pages() -> set[str]:

@@ -64,7 +64,7 @@ def _top(modules: dict[str, ModuleType]) -> str:
     table = ".. list-table::\n\n" + "\n".join(rows)
     contents = ".. toctree::\n   :hidden:\n\n   " + "\n   ".join(_names()[1:])
     error = ".. autoexception:: minibert.errors.UserError"
-    return "\n\n".join([_title("minibert"), lead, table, error, contents]) + "\n"
+    return "\n\n".join([_title("Reference"), lead, table, error, contents]) + "\n"
 
 
 def _first_line(module: ModuleType, name: str) -> str:
