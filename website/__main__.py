@@ -45,7 +45,7 @@ def main() -> int:
         "--glob",
         SEARCHED,
         "--exclude-selectors",
-        ".headerlink",
+        ".headerlink,annotation",
         "--quiet",
     ]
     subprocess.run([sys.executable, "-m", "pagefind", *index], check=True)

@@ -38,11 +38,11 @@ def public_names(room: str, module: ModuleType) -> list[str]:
 @cache
 def documented() -> dict[str, str]:
     """Where each public name is documented: "BertModel" → "minibert.bert.BertModel"."""
-    return {
-        name: f"minibert.{room}.{name}"
-        for room in reversed(ROOMS)
-        for name in public_names(room, importlib.import_module(f"minibert.{room}"))
-    }
+    where = {"UserError": "minibert.errors.UserError"}
+    for room in reversed(ROOMS):
+        module = importlib.import_module(f"minibert.{room}")
+        where |= {name: f"minibert.{room}.{name}" for name in public_names(room, module)}
+    return where
 
 
 def _kind(member: Any) -> int:
@@ -84,7 +84,7 @@ def _room(room: str, module: ModuleType) -> str:
         elif inspect.isfunction(member):
             lines += [f".. autofunction:: {full}", ""]
         else:
-            lines += [f".. py:data:: {full}", "", f"   {_value(member)}", ""]
+            lines += [f".. py:data:: {member_name}", "", f"   {_value(member)}", ""]
     return "\n".join(lines)
 
 
