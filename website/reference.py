@@ -45,6 +45,20 @@ def documented() -> dict[str, str]:
     return where
 
 
+@cache
+def base_classes() -> dict[str, str]:
+    """What public classes inherit from and no room offers, by its full name: the first room that needs it."""
+    found: dict[str, str] = {}
+    for room in ROOMS:
+        module = importlib.import_module(f"minibert.{room}")
+        members = (getattr(module, name) for name in public_names(room, module))
+        for base in (base for member in members if inspect.isclass(member) for base in member.__mro__[1:]):
+            ours = base.__module__.startswith("minibert.") and not base.__name__.startswith("_")
+            if ours and base.__name__ not in documented():
+                found.setdefault(f"{base.__module__}.{base.__name__}", room)
+    return found
+
+
 def _kind(member: Any) -> int:
     return 0 if inspect.isclass(member) else 1 if inspect.isfunction(member) else 2
 
@@ -79,13 +93,20 @@ def _room(room: str, module: ModuleType) -> str:
     for member_name in public_names(room, module):
         member, full = getattr(module, member_name), f"{name}.{member_name}"
         if inspect.isclass(member):
-            bases = ["   :show-inheritance:"] * (member.__base__ is not object)
-            lines += [f".. autoclass:: {full}", "   :members:", *bases, ""]
+            lines += _class(full, member)
         elif inspect.isfunction(member):
             lines += [f".. autofunction:: {full}", ""]
         else:
             lines += [f".. py:data:: {member_name}", "", f"   {_value(member)}", ""]
+    for full in (full for full, first in base_classes().items() if first == room):
+        home, _, member_name = full.rpartition(".")
+        lines += _class(full, getattr(importlib.import_module(home), member_name))
     return "\n".join(lines)
+
+
+def _class(full: str, member: type) -> list[str]:
+    bases = ["   :show-inheritance:"] * (member.__base__ is not object)
+    return [f".. autoclass:: {full}", "   :members:", *bases, ""]
 
 
 def _title(name: str) -> str:

@@ -10,7 +10,7 @@ from website import check, pages
 from website.figures import gallery
 from website.links import rewrite, slug
 from website.notebooks import to_markdown
-from website.reference import escaped, signature, source_lines, to_rest
+from website.reference import ROOMS, WITHOUT_ALL, base_classes, escaped, signature, source_lines, to_rest
 
 KNOWN = {"README.md", "docs/gpu.md", "docs/README.md", "notebooks/05_layer_norm.ipynb"}
 
@@ -147,6 +147,20 @@ def test_a_public_name_in_a_docstring_is_a_link():
     names = {"BertModel": "minibert.bert.BertModel"}
     link = "\\ :py:obj:`BertModel <minibert.bert.BertModel>`\\ "
     assert escaped("a ``BertModel`` or :func:`other`", names) == f"a {link} or \\ ``other``\\ "
+
+
+def test_the_reference_has_every_room_that_offers_names():
+    offering = {
+        path.parent.relative_to(pages.ROOT / "minibert").as_posix().replace("/", ".")
+        for path in (pages.ROOT / "minibert").rglob("__init__.py")
+        if "\n__all__ = " in path.read_text(encoding="utf-8")
+    }
+    assert offering - {"."} == set(ROOMS) - set(WITHOUT_ALL)
+
+
+def test_the_reference_has_what_public_classes_inherit():
+    assert base_classes()["minibert.folders.model.PretrainedModel"] == "bert"
+    assert not any(full.endswith(".BertModel") for full in base_classes())
 
 
 def test_signatures_are_those_of_the_source():
