@@ -20,6 +20,7 @@ CHAPTERS = {
         "docs/weights.md",
         "docs/variants.md",
         "docs/explore.md",
+        "docs/explain.md",
         "docs/python.md",
         "docs/*.md",
         "minibert/assets/mini/README.md",
