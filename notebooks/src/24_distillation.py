@@ -281,6 +281,8 @@ for name, values in scores.items():
 print(f"\n128 labels, on the texts that it learned from: mean {np.mean(by_heart):.3f}")
 
 # %% tags=["figure"]
+# Caption: Each dot is a student, each bar the mean of five. A teacher adds most where there are
+#   few examples.
 figure, axes = plt.subplots(figsize=(7.5, 3.4))
 values = np.array(list(scores.values()))
 axes.plot(values, "o", color=plots.BLUE, alpha=0.7)
