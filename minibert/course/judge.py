@@ -253,7 +253,7 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
         if isinstance(old[name], np.ndarray):
             if np.shape(new[name]) != old[name].shape:
                 return f"the shape of {name}"
-            if not np.array_equal(old[name], new[name]):
+            if not np.array_equal(old[name], new[name], equal_nan=old[name].dtype.kind in "fc"):
                 return f"{name} (by up to {np.abs(_difference(new[name], old[name])).max():.1e})"
         elif not _equal(old[name], new[name]):
             return name
@@ -370,6 +370,8 @@ def _factor(got: np.ndarray, right: np.ndarray) -> str:
     """A sentence about the factor that all numbers of an output are off by; empty if there is none."""
     if got.size < 2 or got.dtype.kind != "f" or not right.any():
         return ""
+    largest = np.abs(right).max()
+    got, right = got / largest, right / largest  # else their squares overflow where they are huge
     factor = float((got * right).sum() / (right * right).sum())
     return (
         f" All its numbers are {factor:.4g} times what they should be." if _same(got, factor * right) else ""
@@ -377,8 +379,12 @@ def _factor(got: np.ndarray, right: np.ndarray) -> str:
 
 
 def _relative_error(a: np.ndarray, b: np.ndarray) -> float:
-    size = float(np.linalg.norm(a) + np.linalg.norm(b))
-    return float(np.linalg.norm(_difference(a, b))) / size if size else 0.0
+    a, b = (np.asarray(x, dtype=np.float64) for x in (a, b))
+    largest = max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0))
+    if not largest:
+        return 0.0
+    a, b = a / largest, b / largest  # else the squares in the norms overflow where numbers are huge
+    return float(np.linalg.norm(a - b) / (np.linalg.norm(a) + np.linalg.norm(b)))
 
 
 def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:

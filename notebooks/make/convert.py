@@ -8,6 +8,8 @@ A source is Python in jupytext's percent format. Tags tell what is special about
     # %% [markdown] tags=["derivation"]    in the exercises, folded below the check that comes next
     # %% tags=["figure"]      its code only draws: JupyterLab shows the figure, and the code on a click
 
+A figure's cell may begin with ``# Caption: …``, a sentence or two. They stand below the figure, in italics.
+
 A line of Markdown that begins with ``@exercise``, such as ``@exercise 05.layer_norm_backward``, becomes what
 the course knows about this exercise: its level, how long it takes, and what one needs for it.
 """
@@ -19,10 +21,12 @@ from typing import Any
 
 import jupytext
 from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell
 
 from minibert.course import EXERCISES
 
 SOLUTION, ANSWER, YOURS, DERIVATION, FIGURE = "solution", "answer", "yours", "derivation", "figure"
+CAPTION = re.compile(r"# Caption: (?P<text>.+(?:\n#   .+)*)\n")  # goes on in lines that are indented by three
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
@@ -34,7 +38,7 @@ LINK = re.compile(r"\$\$.*?\$\$|\$[^$\n]+\$|```.*?```|`[^`\n]+`|(?<=\])\((?P<tar
 def complete_notebook(source: str, name: str) -> NotebookNode:
     """The notebook with every solution, not yet run. ``name`` is that of the source, without .py."""
     notebook = jupytext.reads(source, fmt="py:percent")
-    notebook.cells = [cell for cell in notebook.cells if YOURS not in tags(cell)]
+    notebook.cells = [cell for cell in _caption(notebook.cells) if YOURS not in tags(cell)]
     notebook.cells[
         0
     ].source += f"\n\n*To do the exercises yourself, open [exercises/{name}](exercises/{name}.ipynb).*"
@@ -44,7 +48,7 @@ def complete_notebook(source: str, name: str) -> NotebookNode:
 def exercise_notebook(source: str, name: str) -> NotebookNode:
     """The notebook without the solutions, for the folder below that of the complete one."""
     notebook = jupytext.reads(source, fmt="py:percent")
-    notebook.cells = _fold([cell for cell in notebook.cells if ANSWER not in tags(cell)])
+    notebook.cells = _fold([cell for cell in _caption(notebook.cells) if ANSWER not in tags(cell)])
     for cell in notebook.cells:
         if SOLUTION in tags(cell):
             cell.source = stub(cell.source)
@@ -54,6 +58,26 @@ def exercise_notebook(source: str, name: str) -> NotebookNode:
         0
     ].source += f"\n\n*The exercises are yours to do. Their solutions are in [{name}](../{name}.ipynb).*"
     return _tidy(notebook)
+
+
+def _caption(cells: list[NotebookNode]) -> list[NotebookNode]:
+    """The same cells; a caption is taken out of its figure's code and put above the text that follows."""
+    captioned: list[NotebookNode] = []
+    waiting = ""
+    for cell in [*cells, None]:
+        if waiting:
+            where = [tag for tag in tags(captioned[-1]) if tag != FIGURE]
+            if cell and cell.cell_type == "markdown" and tags(cell) == where:
+                cell = NotebookNode(cell, source=f"{waiting}\n\n{cell.source}")
+            else:
+                captioned.append(new_markdown_cell(waiting, metadata={"tags": where}))
+            waiting = ""
+        if cell and FIGURE in tags(cell) and (found := CAPTION.match(cell.source)):
+            words = re.sub(r"\n# *", " ", found["text"])
+            waiting, cell = f"*{words}*", NotebookNode(cell, source=cell.source[found.end() :])
+        if cell:
+            captioned.append(cell)
+    return captioned
 
 
 def _fold(cells: list[NotebookNode]) -> list[NotebookNode]:

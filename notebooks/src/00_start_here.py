@@ -6,7 +6,7 @@ BERT reads a text and turns every word into a vector that knows what stands arou
 from one game: guess the hidden word. This page plays the game with a small BERT that comes with the package, and
 shows what goes on inside, what it is good for, and what it cannot do.
 
-**You will** let it fill gaps · follow one sentence from text to probabilities · see that it reads both sides, and
+**You will** let it fill gaps, and teach it a fact · follow one sentence from text to probabilities · see that it reads both sides, and
 what it is unable to do for that reason · predict which changes of a sentence change its answer · find your way
 through the course.
 
@@ -26,6 +26,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import BertConfig, BertForPreTraining, BertTokenizer, check, ops, plots
+from minibert.course import read_results
 from minibert.course.exercises.n00_start_here import CHANGES, SENTENCE, probabilities_at_mask
 from minibert.tasks import fill_mask
 from minibert.tasks.info import parameter_table
@@ -35,18 +36,62 @@ np.set_printoptions(precision=3, suppress=True)
 
 # %% [markdown]
 r"""
-## 1. Ask it
+## 1. Ask it, look inside, teach it
 
-`[MASK]` is the gap. The model answers with a probability for every token that it knows, and these are the likeliest.
+`[MASK]` is a gap. Run the next cell: a BERT that you have on your own machine, and every line of which you can read, says what belongs there.
 """
 
 # %%
 model = BertForPreTraining.from_pretrained("mini")  # a folder of this package: no download
 tokenizer = BertTokenizer.from_pretrained("mini")
 
-[guesses] = fill_mask(model, tokenizer, "my [MASK] is john .", top_k=8)
+QUESTION = "she opened the [MASK] and looked out into the garden ."
+[guesses] = fill_mask(model, tokenizer, QUESTION, top_k=7)
 for word, probability in guesses:
     print(f"{word:<8} {probability:6.1%}")
+
+# %% [markdown]
+r"""
+Where did it look? Every layer has heads that let the gap look at the other words, and how much each looks where can be read off. And it can be *taught*. It does not know the capital of France.
+The next cell shows it the answer a few times, with the gradient of every one of its 5.4 million numbers. All of these derivatives are written by hand in this project, so they had better be
+right. If they are, they foretell how much the loss falls for a small step. Does it?
+"""
+
+# %%
+question = np.array([tokenizer(QUESTION)["input_ids"]])  # (1, S)
+gap = question[0].tolist().index(tokenizer.mask_id)
+attentions = model.forward(question, return_attentions=True)[0].attentions  # L of (1, A, S, S)
+looks_at = np.mean([layer[0, :, gap] for layer in attentions], axis=(0, 1))  # (S,)
+
+pupil = BertForPreTraining.from_pretrained("mini")
+lesson = np.array([tokenizer("the capital of france is [MASK] .")["input_ids"]])
+answer = np.where(lesson == tokenizer.mask_id, tokenizer.token_ids("paris")[0], -100)
+weights = pupil.buffers.value  # all its numbers, one after another
+
+
+def loss_and_gradient():
+    pupil.zero_grad()
+    outputs, cache = pupil.forward(lesson, labels=answer)
+    pupil.backward(cache)
+    return float(outputs.mlm_loss), pupil.buffers.grad.copy()
+
+
+loss, gradient = loss_and_gradient()
+length = np.linalg.norm(gradient)
+start, steps, fallen = weights.copy(), np.linspace(0, 0.02, 9), []
+for step in steps:
+    weights[...] = start - step * gradient / length
+    fallen.append(loss - loss_and_gradient()[0])
+weights[...] = start
+print(f"a step of {steps[1]}: foretold {steps[1] * length:.4f}, measured {fallen[1]:.4f}")
+
+knows = [np.exp(-loss)]
+for _ in range(4):
+    weights -= 0.05 * gradient / np.linalg.norm(gradient)
+    loss, gradient = loss_and_gradient()
+    knows.append(np.exp(-loss))
+print("paris:", " → ".join(f"{p:.1%}" for p in knows))
+assert abs(fallen[1] / (steps[1] * length) - 1) < 0.1 and knows[-1] > 0.9
 
 
 # %% tags=["figure"]
@@ -61,9 +106,56 @@ def bars(axes, guesses, title):
     axes.set_xlabel("probability")
 
 
-figure, axes = plt.subplots(figsize=(5.5, 2.9))
-bars(axes, guesses, "my [MASK] is john .")
+figure, axes = plt.subplots(2, 2, figsize=(8.6, 6.0), height_ratios=(1.25, 1))
+bars(axes[0, 0], guesses, "what belongs in the gap?")
+words = [tokenizer.tokens[i] for i in question[0]]
+panel = axes[0, 1]
+panel.barh(range(len(words)), looks_at, color=plots.ORANGE)
+panel.set_yticks(range(len(words)), words, fontsize=9)
+panel.invert_yaxis()
+panel.grid(False, axis="y")
+panel.set_title("where does the gap look?", fontsize=10)
+panel.set_xlabel("mean attention")
+panel.locator_params(axis="x", nbins=5)
+panel = axes[1, 0]
+panel.plot(steps, steps * length, color=plots.GREY, label="foretold by the gradient")
+panel.plot(steps, fallen, "o", color=plots.VERMILION, label="measured")
+panel.set_title("are 5.4 million derivatives right?", fontsize=10)
+panel.set(xlabel="length of the step", ylabel="fall of the loss (nats)")
+panel.legend(fontsize=9)
+panel = axes[1, 1]
+panel.plot(knows, "o-", color=plots.GREEN)
+panel.set_title("the capital of france is paris", fontsize=10)
+panel.set(
+    xlabel="times that it was told", ylabel="probability", ylim=(-0.03, 1.05), xticks=range(5)
+)
+figure.set_label(
+    "Four panels. The likeliest words for the gap, led by door and window. How much the gap looks at each word. "
+    "The fall of the loss foretold by the gradient, a line, and measured, dots that begin on it. The probability of "
+    "paris, which rises from under 1 % to over 99 % in four steps"
+)
 plt.show()
+
+# %% [markdown]
+r"""
+*Top: a guess, and where the gap looked for it. Bottom: the gradient foretells what a small step does (the dots leave the line where the step gets long), and four steps teach a fact.*
+
+The dots begin on the line: along this step the derivatives are right, all of them together. [01](01_gradients.ipynb) makes a sharp test of this picture. And has it understood? Ask it for another capital:
+"""
+
+# %%
+for name, asked in (("before", model), ("after", pupil)):
+    [found] = fill_mask(asked, tokenizer, "the capital of italy is [MASK] .", top_k=3)
+    print(f"{name:<7}", *(f"{word} {probability:.1%}" for word, probability in found), sep="   ")
+
+# %% [markdown]
+r"""
+It learned one sentence by heart, and forgot the rest. Learning from *much* text, in small steps, is another matter. Here is what it made of that, before our lesson:
+"""
+
+# %%
+[guesses] = fill_mask(model, tokenizer, "my [MASK] is john .", top_k=8)
+print(*(f"{word} {probability:.0%}" for word, probability in guesses), sep="   ")
 
 # %% [markdown]
 r"""
@@ -80,6 +172,22 @@ print(*(f"{word} {probability:.0%}" for word, probability in guesses), sep="   "
 r"""
 A probability says what is *usual in such a place*, in the texts that it has read. It says nothing about the world, not
 even in the largest BERT.
+
+Is the code at fault, or the size? The same lines of this project run encoders that others trained for long. With all-MiniLM-L6-v2, four times as large, and a head of a few hundred numbers, they tell praise
+from blame in film reviews, and find answers in paragraphs ([15](15_fine_tuning.ipynb#11.-The-same-heads-on-a-real-encoder) has the details and more tasks):
+"""
+
+# %%
+results = read_results("finetuning")
+for what, run, score in (
+    ("film reviews, right", "sst2", "accuracy"),
+    ("answers in Wikipedia, F1", "squad", "f1"),
+    ("do two texts say the same, F1", "mrpc", "f1"),
+):
+    print(f"{what:<30} {results[run]['figures']['test']['scores'][score]:.1%}")
+
+# %% [markdown]
+r"""
 
 ## 2. From text to probabilities
 
@@ -115,6 +223,8 @@ for number, states in enumerate(outputs.hidden_states):
 hidden = outputs.last_hidden_state[0]  # (S, H)
 
 # %% tags=["figure"]
+# Caption: Each row is a token's vector after the last layer. The framed row is all that the guess
+#   is made of.
 tokens = [tokenizer.tokens[i] for i in ids]
 gap = ids.index(tokenizer.mask_id)
 figure, axes = plt.subplots(figsize=(7.5, 2.2))
@@ -125,6 +235,10 @@ axes.set_yticks(range(len(tokens)), tokens)
 axes.set_xticks(range(0, 64, 16))
 axes.set(title="what comes out: a row for each token", xlabel="its first 64 of H numbers")
 figure.colorbar(image)
+figure.set_label(
+    "A heat map: seven rows, one for each token, of the first 64 numbers of its vector "
+    "after the last layer; the row of [MASK] is framed"
+)
 plt.show()
 
 # %% [markdown]
@@ -156,6 +270,7 @@ assert np.allclose(p, by_library, atol=1e-6)
 
 
 # %% tags=["figure"]
+# Caption: The way from text to probabilities, with the shape of what is passed on.
 def box(axes, x, y, text, colour):
     style = {
         "boxstyle": "round,pad=0.4",
@@ -188,6 +303,11 @@ for i, step in enumerate(STEPS):
     axes.text(i + 0.48, 0.55, step, ha="center", fontsize=9.5, color=plots.BLUE)
 axes.set(xlim=(-0.4, 5.7), ylim=(-0.6, 0.9))
 axes.axis("off")
+figure.set_label(
+    "Six boxes in a row joined by arrows: text, tokens, ids, vectors S × H, vectors S × "
+    "H, probabilities V; the arrows are the tokenizer, the vocabulary, the table, L "
+    "layers and the head"
+)
 plt.show()
 
 # %% [markdown]
@@ -253,10 +373,17 @@ print(f"two of the same kind: {within:.2f} on average; a month and a verb: {acro
 assert within > across
 
 # %% tags=["figure"]
+# Caption: The vectors of “may” in six sentences. On average months are like months, and verbs like
+#   verbs.
 figure, axes = plt.subplots(figsize=(6.2, 3.2))
 image = plots.heatmap(axes, cosines, digits=2)
 axes.set_yticks(range(6), WITH_MAY)
 axes.set(title="one word, two meanings", xticks=[])
+figure.set_label(
+    "A table of cosines between the vectors of the word may in six sentences: three "
+    "months in the upper left block and three verbs in the lower right block are more "
+    "alike than a month and a verb"
+)
 plt.show()
 
 # %% [markdown]
@@ -546,6 +673,12 @@ for i, what in enumerate(HEADS):
     arrow(axes, (1.5, 0.7), (1.5 * i, -0.6), plots.BLUE)
 axes.set(xlim=(-0.5, 5.2), ylim=(-1.95, 1.8))
 axes.axis("off")
+figure.set_label(
+    "Two rows of boxes. Pre-training, once: plain text, words hidden, encoder, a head "
+    "that asks which word. Fine-tuning: the same encoder with a new head for each task, a "
+    "label for a text, a label for each token, where an answer stands, how alike two "
+    "texts are"
+)
 plt.show()
 
 # %% [markdown]
@@ -652,11 +785,21 @@ ROWS = {  # height: colour, title, and what there is in which notebook
         ["linear 02", "GELU 04", "LayerNorm 05", "attention 08", "many heads 09"],
     ),
     2: (plots.BLUE, "", ["text", "tokens 07", "vectors 06", "L layers 10", "guess 11", "loss 03"]),
-    1: (plots.VERMILION, "", ["hide words 12", "pre-training 14", "optimiser 13", "gradients 01"]),
+    1: (
+        plots.VERMILION,
+        "",
+        ["hide words 12", "pre-training 14,26", "optimiser 13", "gradients 01"],
+    ),
     0: (
         plots.GREEN,
         "what one does with it",
-        ["fine-tuning 15", "looking inside 16", "on a GPU 17", "real weights 18", "search 19"],
+        [
+            "fine-tuning 15",
+            "looking inside 16",
+            "on a GPU 17",
+            "real weights 18,27",
+            "search 19,28",
+        ],
     ),
     -1: (
         plots.PURPLE,
@@ -664,7 +807,7 @@ ROWS = {  # height: colour, title, and what there is in which notebook
         ["your BERT 20", "its origins 21", "what mattered 22", "after BERT 23", "distillation 24"],
     ),
 }
-PLACES = {"pre-training 14": 1.5, "optimiser 13": 3}
+PLACES = {"pre-training 14,26": 1.5, "optimiser 13": 3}
 figure, axes = plt.subplots(figsize=(7.5, 5.2))
 for y, (colour, title, names) in ROWS.items():
     axes.text(-0.45, y + 0.42, title)
@@ -686,11 +829,15 @@ for start, end in (
     arrow(axes, start, end, plots.VERMILION)
 axes.set(xlim=(-0.5, 5.5), ylim=(-1.4, 3.6))
 axes.axis("off")
+figure.set_label(
+    "A map of the course on BERT's parts: text, tokens, vectors, L layers, heads; beside "
+    "it what is inside a layer; each part with the number of its notebook"
+)
 plt.show()
 
 # %% [markdown]
 r"""
-Read them in order, or follow what you are curious about; each says what it builds on, and how long it takes: some thirty-five
+Read them in order, or follow what you are curious about; each says what it builds on, and how long it takes: some forty
 hours in all, if you do every exercise. If you have an afternoon: [08](08_attention.ipynb), [10](10_encoder.ipynb), [12](12_pretraining_data.ipynb),
 [15](15_fine_tuning.ipynb).
 
@@ -709,12 +856,15 @@ hours in all, if you do every exercise. If you have an afternoon: [08](08_attent
 | | [11 · Heads and losses](11_heads_losses.ipynb) | a matrix with two uses |
 | **the training** | [12 · Pre-training data](12_pretraining_data.ipynb) | hide words; find the bug |
 | | [13 · The optimiser](13_optimiser.ipynb) | one step |
-| | [14 · Pre-training](14_pretraining.ipynb) | diagnose three broken runs |
+| | [14 · Pre-training](14_pretraining.ipynb) | two lines that need no training |
+| | [26 · When training fails](26_when_training_fails.ipynb) | diagnose three broken runs |
 | **what one does with it** | [15 · Fine-tuning](15_fine_tuning.ipynb) | a head's backward |
 | | [16 · Looking inside](16_looking_inside.ipynb) | find a head that looks at its neighbour |
 | | [17 · NumPy to CuPy](17_numpy_to_cupy.ipynb) | port a kernel |
-| | [18 · Real weights](18_real_weights.ipynb) | rename the tensors |
+| | [18 · Real weights](18_real_weights.ipynb) | read a file; rename the tensors |
+| | [27 · Parity](27_parity.ipynb) | find the first difference |
 | | [19 · Applications](19_applications.ipynb) | measure a search |
+| | [28 · Learning to search](28_learning_to_search.ipynb) | the gradient of a dual encoder |
 | **the whole** | [20 · Your BERT](20_your_bert.ipynb) | all of it, from the pieces that you wrote |
 | | [21 · Where BERT comes from](21_where_bert_comes_from.ipynb) | perplexity; word vectors; a step of an LSTM |
 | | [22 · What mattered](22_what_mattered.ipynb) | a difference, its interval, its test |
@@ -778,6 +928,13 @@ The text is its own label: what was hidden is known. All text in the world can b
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Devlin and others, [BERT: pre-training of deep bidirectional transformers for language understanding](https://arxiv.org/abs/1810.04805), 2018: the paper.
+- Vaswani and others, [Attention is all you need](https://arxiv.org/abs/1706.03762), 2017: the Transformer, whose left half BERT is.
+- Alammar, [The illustrated BERT](https://jalammar.github.io/illustrated-bert/), 2018: the same story in pictures.
+- Rogers, Kovaleva and Rumshisky, [A primer in BERTology](https://arxiv.org/abs/2002.12327), 2020: what was found out about how it works.
+
 **Next:** [01 · Gradients and checks](01_gradients.ipynb), how a number in this model learns. The code of this page:
 [models.py](../minibert/bert/models.py) · [masked_words.py](../minibert/tasks/masked_words.py).
 """

@@ -310,6 +310,10 @@ terms = [("dy", "R", "N", BACK), "·", ("W", "N", "K", LEARNED), "=", ("dx", "R"
 draw_product(panels[0], terms, "backward: dx")
 terms = [("dyᵀ", "N", "R", BACK), "·", ("x", "R", "K", DATA), "=", ("dW", "N", "K", BACK)]
 draw_product(panels[1], terms, "backward: dW")
+figure.set_label(
+    "Two matrix products as rectangles: dy, R by N, times W, N by K, gives dx, R by K; dy "
+    "transposed, N by R, times x, R by K, gives dW, N by K"
+)
 plt.show()
 
 
@@ -579,6 +583,7 @@ for name, losses in RUNS.items():
 assert all((np.diff(losses[:50]) < 0).all() for losses in RUNS.values())
 
 # %% tags=["figure"]
+# Caption: A gradient that is too small by a constant factor still learns, only far more slowly.
 figure, axes = plt.subplots(figsize=(7.0, 3.2))
 for name, losses in RUNS.items():
     axes.semilogy(losses, label=name)

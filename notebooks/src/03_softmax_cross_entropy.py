@@ -286,6 +286,7 @@ less the word was expected. The logarithm makes the loss of several words a sum,
 """
 
 # %% tags=["figure"]
+# Caption: Being sure and wrong is what costs: the loss has no upper bound.
 figure, axes = plt.subplots(figsize=(7.0, 3.0))
 grid = np.logspace(-5.5, 0, 200)
 axes.semilogx(grid, -np.log(grid))
@@ -566,6 +567,7 @@ for at in (0, 80):
     print(f"lead {lead[at]:4.0f}: cross-entropy pulls with {pair}")
 
 # %% tags=["figure"]
+# Caption: Cross-entropy pulls hardest where the model is most wrong. Squared error gives up there.
 figure, axes = plt.subplots(figsize=(7.0, 3.0))
 axes.plot(lead, -with_logarithm[:, 0], label="cross-entropy: 1 − p")
 axes.plot(lead, -with_squares[:, 0], label="squared error: 2 p (1 − p)²")

@@ -263,6 +263,7 @@ for value in (-2.0, -0.5, 0.0, 1.0, 3.0):
     assert abs(derived - numeric) < 1e-9
 
 # %% tags=["figure"]
+# Caption: GELU's derivative goes below 0 and above 1, ReLU's knows only 0 and 1.
 cdf, density = 0.5 * (1 + erf(x / math.sqrt(2))), np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 axes.plot(x, cdf + x * density, label="GELU′ = Φ + x φ")
@@ -484,6 +485,7 @@ print(f"ReLU units that were dead at the start: {born_dead}")
 assert runs["gelu"][:, :, 1].max() == 0 and np.median(runs["relu"][-1, :, 1]) > 16
 
 # %% tags=["figure"]
+# Caption: Units that are 0 for every input never learn again. GELU has none.
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 for name, label, colour, shift in (
     ("relu", "ReLU", plots.VERMILION, -0.1),

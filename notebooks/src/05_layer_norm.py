@@ -294,6 +294,10 @@ FORWARD = [
 ]
 figure, axes = plt.subplots(figsize=(7.5, 2.0))
 plots.graph(axes, NODES, FORWARD)
+figure.set_label(
+    "LayerNorm as a graph of five steps: the mean μ of x, the centred c, the variance v, "
+    "its inverse root s, and x̂, the product of c and s"
+)
 plt.show()
 
 # %% [markdown]
@@ -371,6 +375,10 @@ BACKWARD = [
 ]
 figure, axes = plt.subplots(figsize=(7.5, 2.0))
 plots.graph(axes, NODES, BACKWARD, colour=plots.VERMILION)
+figure.set_label(
+    "The same graph backwards: dx̂ reaches c directly and through s and the variance, and "
+    "dc reaches x directly and through the mean"
+)
 plt.show()
 
 
@@ -575,6 +583,8 @@ print(f"row sums of dx · x̂: at most {np.abs((one_line * normalised).sum(axis=
 assert np.allclose(np.sort(np.abs(eigenvalues)), [0, 0, 1, 1, 1, 1])
 
 # %% tags=["figure"]
+# Caption: LayerNorm's backward takes two things out of a gradient: its mean, and what points along
+#   x̂.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 incoming = dnormalised[0, 0]  # (H,)
 bars = {
@@ -826,6 +836,7 @@ for offset in offsets:
 assert one_pass.min() < 0 < two_pass.min()
 
 # %% tags=["figure"]
+# Caption: Subtracting two large numbers loses all digits. Subtracting the mean first does not.
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 for (name, values), colour in zip(errors_of.items(), (plots.BLUE, plots.VERMILION), strict=True):
     axes.loglog(offsets, values, "o-", color=colour, label=name)

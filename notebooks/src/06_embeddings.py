@@ -488,6 +488,7 @@ assert (lengths[counts == 0] == 0).all()
 assert counts[0] == 7 and lengths[0] == 0  # [PAD]
 
 # %% tags=["figure"]
+# Caption: Only tokens that occur in the batch have a gradient, and padding has none.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 axes.bar(range(len(tokenizer)), lengths, color=plots.BLUE)
 for v, (length, count) in enumerate(zip(lengths, counts, strict=True)):
@@ -659,6 +660,7 @@ r"""
 """
 
 # %% tags=["figure"]
+# Caption: What the model loses if its positions are taken away or mixed up.
 figure, axes = plt.subplots(figsize=(7.5, 2.6))
 names = [name for name in scores if not name.startswith("types")]
 losses = [scores[name]["mlm_loss"] for name in names]
@@ -868,6 +870,7 @@ for preset in PRESETS:
     print(f"{preset:<7} {tables_count:12,} of {total:12,} numbers in the three tables")
 
 # %% tags=["figure"]
+# Caption: In a small model most parameters are word vectors. In a large one they are a tenth.
 figure, axes = plt.subplots(figsize=(6.5, 2.8))
 axes.bar(PRESETS, shares, color=plots.BLUE, width=0.6)
 for x, share in enumerate(shares):

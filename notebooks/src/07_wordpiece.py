@@ -464,6 +464,7 @@ for size in SIZES:
         tokens_a_word[name].append(tokens / sum(counts.values()))
 
 # %% tags=["figure"]
+# Caption: A larger vocabulary makes texts shorter, but each doubling gains less.
 figure, axes = plt.subplots(figsize=(7.0, 3.2))
 for (name, values), marker in zip(tokens_a_word.items(), "os", strict=True):
     axes.semilogx(SIZES, values, marker=marker, label=name)
@@ -499,6 +500,7 @@ print(f"never used: {len(never)} tokens, such as", *never[3:11])
 assert RERUN or ("##ribut" in never and {"distribution", "attribute"} <= set(vocabulary))
 
 # %% tags=["figure"]
+# Caption: Tokens that were learned late are rare, and some are never used again.
 ids = np.flatnonzero(learned)
 some = uses[ids] > 0
 figure, axes = plt.subplots(figsize=(7.0, 3.4))
@@ -618,6 +620,14 @@ the pieces; with a few examples it stays noise.
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Schuster and Nakajima, [Japanese and Korean voice search](https://doi.org/10.1109/ICASSP.2012.6289079), 2012: where WordPiece comes from.
+- Sennrich, Haddow and Birch, [Neural machine translation of rare words with subword units](https://arxiv.org/abs/1508.07909), 2015: byte-pair encoding.
+- Wu and others, [Google's neural machine translation system](https://arxiv.org/abs/1609.08144), 2016: WordPiece in a large system.
+- Kudo and Richardson, [SentencePiece](https://arxiv.org/abs/1808.06226), 2018: subwords straight from raw text.
+- Song and others, [Fast WordPiece tokenization](https://arxiv.org/abs/2012.15524), 2020: the greedy match in linear time.
+
 **Next:** [08 · Attention](08_attention.ipynb), where the tokens look at each other. The code of this notebook:
 [normalise.py](../minibert/text/normalise.py), [wordpiece.py](../minibert/text/wordpiece.py),
 [learn.py](../minibert/text/learn.py), [bert_tokenizer.py](../minibert/text/bert_tokenizer.py), [tokenizer.py](../minibert/text/tokenizer.py).

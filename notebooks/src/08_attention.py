@@ -78,6 +78,7 @@ for word, row in zip(words, gets, strict=True):
     print(f"{word:<9} {row[0]:6.2f} {row[1]:7.2f} {row[2]:4.2f}")
 
 # %% tags=["figure"]
+# Caption: One row for each query: how it distributes its attention over the keys.
 figure, axes = plt.subplots(figsize=(6.2, 4.3))
 image = plots.heatmap(axes, weights, digits=2)
 axes.set_xticks(range(7), words)
@@ -298,6 +299,8 @@ for size, variance in zip(SIZES[::2], raw[::2, 0], strict=True):
 assert np.allclose(raw[:, 0] / SIZES, 1, atol=0.1)
 
 # %% tags=["figure"]
+# Caption: Without the division by √D, a query looks at a single key as soon as D is large, and
+#   next to no gradient gets through.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.1))
 for values, label, colour in (
     (divided, "divided by √D", plots.BLUE),
@@ -532,6 +535,10 @@ FORWARD = [
 ]
 figure, axes = plt.subplots(figsize=(7.5, 2.1))
 plots.graph(axes, NODES, FORWARD)
+figure.set_label(
+    "A graph of attention: q and k give the scores s, the softmax makes p of them, and p "
+    "with v gives y"
+)
 plt.show()
 
 # %% [markdown]
@@ -644,6 +651,9 @@ BACKWARD = [
 ]
 figure, axes = plt.subplots(figsize=(7.5, 2.1))
 plots.graph(axes, NODES, BACKWARD, colour=plots.VERMILION)
+figure.set_label(
+    "The same graph backwards: dy gives dp and dv, the softmax gives ds, and ds gives dq and dk"
+)
 plt.show()
 
 # %% [markdown] tags=["answer"]
@@ -978,6 +988,8 @@ for row in log:
     print(f"{12 * 12 * row['S'] ** 2 * 4 / 2**20:14,.0f} MiB a sequence")
 
 # %% tags=["figure"]
+# Caption: The linear maps grow with the length, attention with its square. Up to 512 tokens the
+#   linear maps still take longer.
 figure, axes = plt.subplots(figsize=(6.5, 3.2))
 lengths = np.array([row["S"] for row in log])
 for part, label, colour, marker in (

@@ -291,6 +291,10 @@ STEPS = [("qkv", "q k v", "cut"), ("q k v", "heads", "split")]
 STEPS += [("heads", "results", "attention"), ("results", "y", "merge")]
 figure, axes = plt.subplots(figsize=(7.5, 1.0))
 plots.graph(axes, CHAIN, STEPS)
+figure.set_label(
+    "Boxes in a row: qkv is cut into q, k and v, these are split into heads, attention "
+    "runs in each, and the results are merged into y"
+)
 plt.show()
 
 # %% [markdown]

@@ -68,6 +68,10 @@ for left, (start, branch, end) in {
     wires = [(start, "+"), (start, branch), (branch, "+"), ("+", "LN"), ("LN", end)]
     plots.graph(axes, places, [(*wire, "") for wire in wires])
 axes.set_xlim(-0.4, 9.2)
+figure.set_label(
+    "One layer as a graph: attention's result is added to x and normalised to h, then the "
+    "feed-forward network's result is added to h and normalised to y"
+)
 plt.show()
 
 # %%
@@ -422,6 +426,7 @@ for wiring in ("post", "none"):
 print(f"without residuals, behind the first layer: {likeness['none'][1]:.2f}")
 
 # %% tags=["figure"]
+# Caption: Without the residual connection all tokens become the same after a few layers.
 figure, axes = plt.subplots(figsize=(6.5, 2.9))
 for (wiring, label), colour in zip(
     {"none": "without residuals", "post": "with residuals"}.items(),
@@ -528,6 +533,7 @@ for key, label in LABELS_OF.items():
     print(f"{label:<20} loss at the end, seed by seed:", *(f"{end:.3f}" for end in ends))
 
 # %% tags=["figure"]
+# Caption: At this learning rate post-LN needs the warm-up. Pre-LN does not.
 STYLE = {
     ("none", 0): plots.GREY,
     ("post", 0): plots.VERMILION,

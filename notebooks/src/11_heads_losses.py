@@ -71,6 +71,12 @@ ARROWS = [
     ("scores ", "loss", "NSP"),
 ]
 plots.graph(axes, NODES, ARROWS)
+figure.set_label(
+    "From the hidden states two ways: chosen rows are gathered, transformed and "
+    "multiplied by the transposed table to scores of the words; the first row goes "
+    "through tanh and a linear layer to the scores of the next sentence. Both end in the "
+    "loss"
+)
 plt.show()
 
 # %%
@@ -467,6 +473,7 @@ print(f"entropy of the frequencies: {entropy:.3f}")
 assert np.isclose(losses[-1], entropy, atol=2e-3)
 
 # %% tags=["figure"]
+# Caption: A bias by itself can learn one thing: how frequent each token is.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.1))
 axes[0].plot(losses)
 axes[0].axhline(entropy, color=plots.GREY, linestyle="--", linewidth=1.2)

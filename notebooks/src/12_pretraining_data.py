@@ -198,6 +198,7 @@ print(f"which came first, by word overlap: {order_accuracy:.0%} right")
 assert max(accuracy) > 0.7 > 0.6 > order_accuracy
 
 # %% tags=["figure"]
+# Caption: Two texts that belong together share more words, in most cases.
 figure, axes = plt.subplots(figsize=(7.5, 2.9))
 bins = np.linspace(0, 1, 41)
 axes.hist(shared[label == 0], bins, histtype="step", linewidth=2, label="B follows A")
@@ -476,6 +477,7 @@ print(f"\ncounted {counted:.3f}, computed {trust(q, 0.1, 0.1, V):.3f}")
 assert abs(counted - trust(q, 0.1, 0.1, V)) < 0.01
 
 # %% tags=["figure"]
+# Caption: Only with kept and random words together is it worth asking whether the shown word fits.
 q = np.logspace(-7, 0, 200)
 figure, axes = plt.subplots(figsize=(7.5, 3.1))
 axes.semilogx(q, trust(q, 0.2, 0.0), "--", label="80/20/0: kept only")
@@ -723,6 +725,14 @@ compromise, and not a sharp one: Wettig et al. (2022) found 40 % to be better fo
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Taylor, [“Cloze procedure”: a new tool for measuring readability](https://doi.org/10.1177/107769905303000401), 1953: hiding words, to measure readers.
+- Devlin and others, [BERT](https://arxiv.org/abs/1810.04805), 2018: appendix C.2 compares 80/10/10 with other shares.
+- Liu and others, [RoBERTa](https://arxiv.org/abs/1907.11692), 2019: masks drawn anew, and training without next sentences.
+- Joshi and others, [SpanBERT](https://arxiv.org/abs/1907.10529), 2019: hiding neighbours together.
+- Wettig and others, [Should you mask 15% in masked language modeling?](https://arxiv.org/abs/2202.08005), 2022: larger shares often do better.
+
 **Next:** [13 · The optimiser](13_optimiser.ipynb). The code of this notebook:
 [instances.py](../minibert/data/instances.py) · [masking.py](../minibert/data/masking.py) ·
 [batches.py](../minibert/data/batches.py).

@@ -87,6 +87,8 @@ for name, path in PATHS.items():
 print(f"gradient descent, η = 0.021: after 40 steps: y = {descend(0.021)[-1, 1]:.1f}")
 
 # %% tags=["figure"]
+# Caption: A valley that is steep one way and flat the other. Adam gives each direction its own
+#   step.
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 x, y = np.meshgrid(np.linspace(-4.5, 1.5, 120), np.linspace(-0.75, 0.75, 80))
 axes.contour(x, y, 0.5 * (x**2 + 100 * y**2), levels=12, colors="#c8c8c8", linewidths=0.8)
@@ -497,6 +499,8 @@ for name, sizes in (("not clipped", free), ("clipped at 2", clipped)):
 assert free[1100:2000].mean() < 0.5 * clipped[1100:2000].mean()
 
 # %% tags=["figure"]
+# Caption: One gradient that is far too long makes one long step, and then hundreds of short ones.
+#   Clipping prevents both.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 axes.plot(free, color=plots.VERMILION, linewidth=1.2, label="not clipped")
 axes.plot(clipped, color=plots.BLUE, linewidth=1.2, label="clipped at 2")
@@ -760,7 +764,7 @@ r"""
 - **ε inside the root.** $\sqrt{v + 10^{-6}}$ is $10^{-3}$ for small $v$: a thousand times the ε that was meant.
 - **Means not saved with the weights.** A run resumed with $m = v = 0$ goes through $f(t)$ once more, now at full rate: its
   steps are too long, and the older the run, the more. The loss may hide it, as
-  [14](14_pretraining.ipynb#10.-Stopping,-and-going-on-as-if-nothing-had-happened) measures.
+  [26](26_when_training_fails.ipynb#6.-Stopping,-and-going-on-as-if-nothing-had-happened) measures.
 
 ## Three questions
 
@@ -807,6 +811,14 @@ twenty times shorter, for a gradient of the same size that cannot make up its mi
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Kingma and Ba, [Adam: a method for stochastic optimization](https://arxiv.org/abs/1412.6980), 2014: the original, with bias correction.
+- Loshchilov and Hutter, [Decoupled weight decay regularization](https://arxiv.org/abs/1711.05101), 2017: AdamW.
+- Mosbach, Andriushchenko and Klakow, [On the stability of fine-tuning BERT](https://arxiv.org/abs/2006.04884), 2020: what the missing correction does to small tasks.
+- Zhang and others, [Revisiting few-sample BERT fine-tuning](https://arxiv.org/abs/2006.05987), 2020: the same question, and other remedies.
+- You and others, [Large batch optimization for deep learning: training BERT in 76 minutes](https://arxiv.org/abs/1904.00962), 2019: LAMB.
+
 **Next:** [14 · Pre-training](14_pretraining.ipynb), where all of it runs for real.
 The code of this notebook: [ops/optimise.py](../minibert/ops/optimise.py) ·
 [train/optimiser.py](../minibert/train/optimiser.py) · [train/schedule.py](../minibert/train/schedule.py).

@@ -31,6 +31,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.patches import FancyBboxPatch
 
 from minibert import (
     BertConfig,
@@ -84,24 +85,104 @@ In every one the loss is cross-entropy. The pooler $W_p$ came with the encoder; 
 """
 
 # %% tags=["figure"]
-TOKENS = ["[CLS]", "what", "is", "x", "[SEP]", "x", "(", "int", ")", "[SEP]"]
-READS = {
-    "single text, pair": [0],
-    "tagging": [1, 2, 3, 5, 6, 7, 8],
-    "answers": list(range(10)),
+# Caption: Four tasks, one encoder (after figure 4 of BERT's paper). Each head reads the coloured
+#   outputs. Grey tokens belong to the second segment.
+# For each task: segment A, segment B, which outputs its head reads, what the head is, its scores, and the
+# answers with the places where they stand.
+TASKS = {
+    "a single text": (
+        "[CLS] a great film [SEP]",
+        "",
+        [0],
+        "pooler, then W (K, H)",
+        "(B, K)   softmax over the labels",
+        {0: "positive"},
+    ),
+    "a pair of texts": (
+        "[CLS] it rains [SEP]",
+        "it is dry [SEP]",
+        [0],
+        "pooler, then W (K, H)",
+        "(B, K)   softmax over the labels",
+        {0: "contradiction"},
+    ),
+    "tagging": (
+        "[CLS] ada was born in paris [SEP]",
+        "",
+        [1, 2, 3, 4, 5],
+        "W (K, H), the same at every token",
+        "(B, S, K)   softmax over the labels",
+        {1: "PER", 2: "O", 3: "O", 4: "O", 5: "LOC"},
+    ),
+    "question answering": (
+        "[CLS] where ? [SEP]",
+        "she lived in paris [SEP]",
+        list(range(9)),
+        "W (2, H), the same at every token",
+        "(B, S, 2)   softmax over the tokens, twice",
+        {6: "start", 7: "end"},
+    ),
 }
-figure, axes = plt.subplots(figsize=(7.5, 2.6))
-for x, token in enumerate(TOKENS):
-    box = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": plots.GREY}
-    axes.text(x, 0, token, ha="center", va="center", fontsize=9.5, bbox=box)
-colours = (plots.BLUE, plots.GREEN, plots.VERMILION)
-for height, ((name, reads), colour) in enumerate(zip(READS.items(), colours, strict=True), start=1):
-    axes.plot([-0.4, 9.4], [height, height], color="#e6e6e6", linewidth=1, zorder=0)
-    axes.scatter(reads, [height] * len(reads), s=90, color=colour)
-    axes.text(9.7, height, name, color=colour, va="center")
-axes.text(9.7, 0, "tokens", color=plots.GREY, va="center")
-axes.set(title="which rows of hidden does a head read?", xlim=(-0.7, 12.6), ylim=(-0.6, 3.5))
-axes.axis("off")
+ENCODER, TRUNK = "#dbe9f4", plots.BLUE
+
+
+def draw_task(axes, title, first, second, reads, head, scores, answers, colour):
+    """Inputs at the bottom, the encoder, its outputs, the head on those that it reads, the answer on top."""
+    tokens = [*first.split(), *second.split()]
+    A = len(first.split())
+    pitch = 8 / len(tokens)  # all panels are equally wide
+    at = [pitch * (s + 0.5) for s in range(len(tokens))]
+    thin = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, "linewidth": 1.0, "mutation_scale": 7}
+
+    def arrow(x, start, x_end, end, colour):
+        axes.annotate("", (x_end, end), (x, start), arrowprops=thin | {"color": colour})
+
+    def box(left, bottom, width, height, face, edge):
+        shape = {"boxstyle": "round,pad=0,rounding_size=0.12", "facecolor": face, "edgecolor": edge}
+        axes.add_patch(FancyBboxPatch((left, bottom), width, height, linewidth=1.1, **shape))
+
+    box(0.05, 1.0, 7.9, 0.9, ENCODER, TRUNK)
+    axes.text(4, 1.45, "pre-trained encoder, L layers", ha="center", va="center", color=TRUNK)
+    left, right = at[reads[0]], at[reads[-1]]
+    middle = (left + right) / 2 if len(reads) > 1 else 2.6
+    half = max((right - left) / 2 + 0.35 * pitch, 2.55)
+    box(middle - half, 3.15, 2 * half, 0.6, "white", colour)
+    axes.text(middle, 3.45, head, ha="center", va="center", color=colour, fontsize=8.5)
+    for s, (x, token) in enumerate(zip(at, tokens, strict=True)):
+        face = "#ffffff" if s < A else "#eeeeee"  # the second segment is grey
+        box(x - 0.46 * pitch, -0.02, 0.92 * pitch, 0.5, face, plots.GREY)
+        axes.text(x, 0.23, token, ha="center", va="center", fontsize=7.5)
+        arrow(x, 0.5, x, 0.98, plots.GREY)
+        arrow(x, 1.92, x, 2.28, plots.GREY)
+        read = s in reads
+        box(x - 0.13, 2.3, 0.26, 0.48, colour if read else "white", colour if read else "#bbbbbb")
+        if read:
+            arrow(x, 2.8, x, 3.13, colour)
+    for s, answer in answers.items():
+        x = at[s] if len(reads) > 1 else middle
+        arrow(x, 3.77, x, 4.1, colour)
+        axes.text(
+            x, 4.18, answer, ha="center", va="bottom", color=colour, fontsize=9, weight="bold"
+        )
+    axes.text(0.05, 4.8, scores, fontsize=8.5, color=colour)
+    for height, shape in ((0.23, "(B, S)"), (2.54, "(B, S, H)")):
+        axes.text(8.15, height, shape, va="center", fontsize=8, color=plots.GREY)
+    axes.set_title(title, color=colour, weight="bold")
+    axes.set(xlim=(-0.05, 9.6), ylim=(-0.1, 5.1))
+    axes.axis("off")
+
+
+figure, axes = plt.subplots(2, 2, figsize=(9.2, 7.2))
+figure.get_layout_engine().set(hspace=0.1)
+colours = (plots.VERMILION, "#a5527f", "#007f5f", "#8f6200")
+for panel, (title, task), colour in zip(axes.flat, TASKS.items(), colours, strict=True):
+    draw_task(panel, title, *task, colour)
+figure.set_label(
+    "Four panels with the same pre-trained encoder: token ids (B, S) go in at the bottom, hidden states (B, S, H) "
+    "come out. For a single text and for a pair only the output of [CLS] is read, by the pooler and a matrix (K, H). "
+    "For tagging every word's output is read by one matrix (K, H). For question answering all outputs are read by a "
+    "matrix (2, H), and the softmax runs over the tokens: where does the answer start, where does it end?"
+)
 plt.show()
 
 # %% [markdown]
@@ -1021,6 +1102,7 @@ for task, scores in on_test.items():
     print(f"{task:<12} {cells}    {', '.join(learned)}")
 
 # %% tags=["figure"]
+# Caption: What the encoder is worth. (For SST-2, MiniLM had more examples to learn from.)
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 names = ("random weights", "mini, 5 M", "MiniLM, 22.7 M")
 columns = zip(names, (plots.GREY, plots.BLUE, plots.VERMILION), "^os", strict=True)
@@ -1098,6 +1180,14 @@ The head's, and of that not even $dh$. Nothing below learns, so nobody asks. Tha
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Devlin and others, [BERT](https://arxiv.org/abs/1810.04805), 2018: figure 4 is the picture of section 1, and section 5.3 compares frozen features with fine-tuning.
+- Howard and Ruder, [Universal language model fine-tuning for text classification](https://arxiv.org/abs/1801.06146), 2018: pre-train, then fine-tune, before BERT.
+- Peters, Ruder and Smith, [To tune or not to tune?](https://arxiv.org/abs/1903.05987), 2019: when features are enough.
+- Dodge and others, [Fine-tuning pretrained language models](https://arxiv.org/abs/2002.06305), 2020: how much depends on the seed.
+- Sun and others, [How to fine-tune BERT for text classification?](https://arxiv.org/abs/1905.05583), 2019: rates, layers and further pre-training.
+
 **Next:** [16 · Looking inside](16_looking_inside.ipynb). The code of this notebook:
 [task_models.py](../minibert/heads/task_models.py) · [freezing.py](../minibert/heads/freezing.py) ·
 [answer_span_loss.py](../minibert/ops/answer_span_loss.py) · [finetuning.py](../minibert/tasks/finetuning.py) ·

@@ -476,6 +476,7 @@ print("plain:", plain, "\ntuned:", tuned)
 assert (tuned[1:-1] < plain[1:-1]).all()
 
 # %% tags=["figure"]
+# Caption: Each layer guesses better than the one before.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 axes.plot(plain, "o-", label="the last layer's head, as it is")
 axes.plot(tuned, "s--", label="after a linear translation")
@@ -549,6 +550,11 @@ for i, panel in enumerate(axes):
     panel.set_xticklabels(["tool", "see"])
     panel.set_yticklabels(["tool", "see"], rotation=90, va="center")
 figure.colorbar(image, ax=axes, shrink=0.7, label="cosine")
+figure.set_label(
+    "Five tables of cosines between the vectors of one word, as a tool and as seeing, "
+    "from the input to the last layer: the uses in one meaning grow alike and apart from "
+    "those in the other"
+)
 plt.show()
 
 # %% [markdown]
@@ -873,6 +879,7 @@ print(f"single heads: from {heads.min():.2f} to {heads.max():.2f}")
 assert max(agreements.values()) < 0.95  # none of them is the effect
 
 # %% tags=["figure"]
+# Caption: How well seven measures rank the words by what happens when a word is really hidden.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 colours = [plots.GREY] + 2 * [plots.VERMILION] + 4 * [plots.BLUE]
 axes.barh(list(agreements), list(agreements.values()), color=colours)
@@ -992,6 +999,14 @@ words are faint, so it sees what they do together. (A mistake would be a sum oth
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Clark and others, [What does BERT look at?](https://arxiv.org/abs/1906.04341), 2019: positional heads, syntactic heads, and attention to [SEP].
+- Tenney, Das and Pavlick, [BERT rediscovers the classical NLP pipeline](https://arxiv.org/abs/1905.05950), 2019: what each layer knows.
+- Jain and Wallace, [Attention is not explanation](https://arxiv.org/abs/1902.10186), and Wiegreffe and Pinter, [Attention is not not explanation](https://arxiv.org/abs/1908.04626), 2019: a dispute about what attention maps prove.
+- Hewitt and Liang, [Designing and interpreting probes with control tasks](https://arxiv.org/abs/1909.03368), 2019: controls for probes.
+- Rogers, Kovaleva and Rumshisky, [A primer in BERTology](https://arxiv.org/abs/2002.12327), 2020: over 150 such studies, summed up.
+
 **Next:** [17 · NumPy to CuPy](17_numpy_to_cupy.ipynb), the same code on a GPU.
 The code of this notebook: [encoder.py](../minibert/bert/encoder.py), [models.py](../minibert/bert/models.py),
 [heads.py](../minibert/bert/heads.py).

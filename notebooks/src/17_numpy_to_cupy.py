@@ -308,6 +308,8 @@ print(f": {bytes_unfused / bytes_fused:.1f} times as much")
 assert bytes_unfused > 3.9 * bytes_fused
 
 # %% tags=["figure"]
+# Caption: One kernel reads and writes everything once. A chain of array operations does it again
+#   for each step.
 figure, axes = plt.subplots(figsize=(7.5, 1.9))
 one_kernel = [(x.nbytes, y.nbytes + cache[0].nbytes)]
 for place, moves in enumerate(([(entry.read, entry.written) for entry in unfused], one_kernel)):
@@ -486,6 +488,10 @@ for at, held in enumerate(rounds):
         axes.text(at, i, text, ha="center", va="center", fontsize=9)
 axes.set(xlim=(-0.35, 3.35), ylim=(7.6, -1.4), title="eight threads: whose numbers each one holds")
 axes.axis("off")
+figure.set_label(
+    "Eight threads in four rows of boxes: in each round every thread adds what its "
+    "partner at distance 4, 2 and 1 holds, until each holds the sum of all eight"
+)
 plt.show()
 
 # %% [markdown]
@@ -1020,6 +1026,14 @@ What has become 0 stays 0, whatever it is multiplied with.
 
 # %% [markdown]
 r"""
+## Further reading
+
+- Harris and others, [Array programming with NumPy](https://www.nature.com/articles/s41586-020-2649-2), 2020: arrays, broadcasting, and the protocols that CuPy shares.
+- Micikevicius and others, [Mixed precision training](https://arxiv.org/abs/1710.03740), 2017: 16 bits, with weights in 32 and a loss scale.
+- Ivanov and others, [Data movement is all you need](https://arxiv.org/abs/2007.00072), 2020: where the time of a Transformer goes on a GPU.
+- Dao and others, [FlashAttention](https://arxiv.org/abs/2205.14135), 2022: exact attention that never writes its scores to memory.
+- Karpathy, [llm.c](https://github.com/karpathy/llm.c), 2024: a Transformer in plain C and CUDA, kernel by kernel.
+
 **Next:** [18 · Real weights](18_real_weights.ipynb). With a GPU for an hour: [gpu_session.sh](../benchmarks/gpu_session.sh)
 checks and measures what this notebook had to skip.
 """

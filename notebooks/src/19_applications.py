@@ -2,20 +2,20 @@
 r"""
 # 19 · Applications
 
-"Which function does this?" A search for what a text *means* needs a number that tells how well two texts fit. BERT can give it
-in two ways: a vector for each text, made once and compared quickly, or one reading of both together, slower and more
-attentive. Here is a search made of both, beside what needs no network: counting words.
+"Which function does this?" A search for what a text *means* needs a number that says how similar two texts are. BERT gives a vector
+for each text, made once and compared quickly. Here is a search made of such vectors, next to one that needs no network: counting words.
+How a model *learns* to search is the subject of [28 · Learning to search](28_learning_to_search.ipynb).
 
-**You will** pool token vectors · write recall@k · see why vectors of a masked language model search badly · derive the loss
-of a dual encoder · search exactly and approximately · re-rank · decide when to count words instead.
+**You will** pool token vectors · write recall@k · see why vectors of a masked language model search badly, and what whitening
+does about it · search exactly and approximately · decide when to count words instead · type a question.
 
-**Before this:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), [15 · Fine-tuning](15_fine_tuning.ipynb).
-**Time:** 65 minutes with the exercise; it runs in under 20 seconds, over a third of them to read the documentation installed with Python.
+**Before this:** [10 · The encoder](10_encoder.ipynb), [14 · Pre-training](14_pretraining.ipynb).
+**Time:** 50 minutes with the exercise; it runs in under 20 seconds, over a third of them to read the documentation installed with Python.
 
 | letter | in this notebook |
 |---|---|
 | `B`, `S`, `H` | texts in a batch, tokens in a text, hidden size |
-| `Q`, `N` | queries; passages (in the loss: pairs in a batch) |
+| `Q`, `N` | queries; passages |
 | `V` | different words of the passages |
 """
 
@@ -31,13 +31,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minibert import check, ops, plots
-from minibert.course import read_log, read_results, write_log
-from minibert.data.tasks import RECIPES, documentation
+from minibert.data.tasks import documentation
 from minibert.errors import UserError
-from minibert.gradcheck import check as compare_with_numeric
-from minibert.gradcheck import function_case
 from minibert.ops.pooling import first_token, max_pooling, mean_pooling
-from minibert.ops.similarity import in_batch_softmax_loss, in_batch_softmax_loss_backward
 from minibert.tasks import metrics
 from minibert.tasks.embed import TextEncoder
 from minibert.tasks.search import PassageIndex, exact_search
@@ -107,10 +103,15 @@ six = unit(encoder.embed(SENTENCES))  # (6, H); the library pools by the mean if
 cosines = six @ six.T  # (6, 6)
 
 # %% tags=["figure"]
+# Caption: All six are alike. The pairs that mean the same hardly stand out.
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 plots.heatmap(axes, cosines, digits=2, limit=1.0)
 axes.set(title="cosines before any fine-tuning", xticks=[])
 axes.set_yticks(range(6), SENTENCES)
+figure.set_label(
+    "A table of the cosines of six sentences with each other before any fine-tuning: all "
+    "are high, and the two pairs that mean the same are only a little higher"
+)
 plt.show()
 
 # %% [markdown]
@@ -350,6 +351,7 @@ rows = np.arange(len(right))
 right_cosines, wrong_cosines = by_vectors[rows, right], by_vectors[rows, wrong]
 
 # %% tags=["figure"]
+# Caption: Right passages are only a little nearer than others: what tells them apart is small.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 bins = np.linspace(-0.2, 1, 61)
 for values, colour, label in (
@@ -410,320 +412,20 @@ assert before < after < metrics.recall_at(ranks["tf-idf"], 10)
 # %% [markdown]
 r"""
 Not one label, and the search is better. So meaning was there, in directions that the cosine had no reason to heed. Which
-ones matter is what pairs can teach.
+ones matter is what pairs can teach ([28](28_learning_to_search.ipynb)).
 
-## 6. The loss of a dual encoder
+## 6. Exact and approximate search
 
-Take a batch of `N` pairs: queries $x_n$, passages $y_n$, from the same encoder. **Each query has to find its partner among
-all `N`.** The others' partners are the wrong answers, which cost nothing extra. Scores are cosines times a factor τ, and the
-rest is a classification with `N` classes:
-
-$$
-\hat x_n = \frac{x_n}{\lVert x_n \rVert}, \quad
-z_{nm} = \tau \; \hat x_n \cdot \hat y_m, \quad
-p_{nm} = \frac{e^{z_{nm}}}{\sum_j e^{z_{nj}}}, \quad
-L_{\rightarrow} = - \frac1N \sum_n \ln p_{nn} .
-$$
-
-With $L_{\leftarrow}$, where each passage has to find its query (a softmax $p'$ down the *columns*), the loss is
-$L = \frac12 (L_{\rightarrow} + L_{\leftarrow})$. An encoder that tells nothing apart has $L = \ln N$.
-
-**Why a factor?** Suppose a perfect encoder: cosine 1 for the partner, 0 for all others. Then
-$L = \ln(1 + (N - 1) \, e^{-\tau})$:
-"""
-
-# %%
-for scale in (1.0, 5.0, 20.0):
-    perfect, _ = in_batch_softmax_loss(np.eye(32, 256), np.eye(32, 256), scale, True, 32.0)
-    assert np.isclose(perfect, np.log(1 + 31 * np.exp(-scale)))
-    print(f"τ = {scale:4.0f}   perfect encoder: {perfect:.4f}   knows nothing: {np.log(32):.4f}")
-
-# %% [markdown]
-r"""
-With τ = 1 even perfection is punished. 20 is usual. (1/τ is also called the *temperature*.)
-
-### Its gradient, step by step
-
-$dx$ means $\partial L / \partial x$. We go back through three steps.
-
-**Softmax and cross-entropy.** [03](03_softmax_cross_entropy.ipynb) derived $p - y$. The right class of row $n$ is $n$, so $y$ is
-the unit matrix $\delta$. The other direction is the same on $z^\top$, and each counts half:
-
-$$ dz_{nm} = \frac{1}{2N} \big( p_{nm} - \delta_{nm} \big) + \frac{1}{2N} \big( p'_{nm} - \delta_{nm} \big) . $$
-
-**The matrix product** $z = \tau \, \hat x \, \hat y^\top$ ([02](02_linear.ipynb)): every $\hat x_n$ took part in a row, every $\hat y_m$ in a column:
-
-$$ d\hat x_n = \tau \sum_m dz_{nm} \, \hat y_m, \qquad d\hat y_m = \tau \sum_n dz_{nm} \, \hat x_n . $$
-
-**Unit length**, $\hat x = x / r$ with $r = \lVert x \rVert$. Every $x_j$ acts on its own $\hat x_j$, and through $r$ on all.
-From $r^2 = \sum_i x_i^2$ follows $\partial r / \partial x_j = x_j / r = \hat x_j$, so
-
-$$
-dx_j = \frac{d\hat x_j}{r} + \sum_i d\hat x_i \cdot \left( - \frac{x_i}{r^2} \right) \hat x_j
-= \frac1r \Big( d\hat x_j - \hat x_j \sum_i \hat x_i \, d\hat x_i \Big) .
-$$
-
-What points along $x$ is taken out: only the direction counts.
+**Exact** search computes all $Q \cdot N$ cosines, then the `k` best of each row. Nothing is missed.
 """
 
 
 # %%
-def softmax(z):
-    e = np.exp(z - z.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)
-
-
-def loss_in_steps(x, y, scale=20.0):
-    r_x, r_y = (np.linalg.norm(side, axis=1, keepdims=True) for side in (x, y))  # (N, 1)
-    x, y = x / r_x, y / r_y  # (N, H)
-    z = scale * x @ y.T  # (N, N)
-    p, p_columns = softmax(z), softmax(z.T).T
-    loss = -0.5 * (np.log(np.diag(p)) + np.log(np.diag(p_columns))).mean()
-    return loss, (x, y, r_x, r_y, scale, p, p_columns)
-
-
-def backward_in_steps(dout, cache):
-    x, y, r_x, r_y, scale, p, p_columns = cache
-    right = np.eye(len(p))
-    dz = dout * (p - right + p_columns - right) / (2 * len(p))  # (N, N)
-    dx, dy = scale * dz @ y, scale * dz.T @ x  # of the unit vectors
-    dx = (dx - x * (x * dx).sum(axis=1, keepdims=True)) / r_x
-    dy = (dy - y * (y * dy).sum(axis=1, keepdims=True)) / r_y
-    return dx, dy
-
-
-x, y = rng.standard_normal((2, 5, 7))  # N = 5 pairs, H = 7
-case = function_case("in steps", loss_in_steps, backward_in_steps, {"x": x, "y": y})
-for row in compare_with_numeric(case):
-    print(row)
-    assert row.ok
-
-# %%
-loss, cache = in_batch_softmax_loss(x, y, 20.0, True, 5.0)  # the library's
-dx, dy = in_batch_softmax_loss_backward(1.0, cache)
-loss_here, cache_here = loss_in_steps(x, y)
-for ours, theirs in zip(
-    (loss_here, *backward_in_steps(1.0, cache_here)), (loss, dx, dy), strict=True
-):
-    assert np.allclose(ours, theirs, rtol=1e-10, atol=1e-12)
-print(
-    f"the library's loss and gradients agree; dx · x is at most {np.abs((dx * x).sum(1)).max():.0e}"
-)
-
-# %% [markdown]
-r"""
-Read the first two steps together: $-d\hat x_n \propto (1 - p_{nn}) \, \hat y_n - \sum_{m \ne n} p_{nm} \, \hat y_m$ (in one direction). A query is
-pulled to its partner, and pushed away from the others, from each as hard as it is mistaken for the partner. Here are $p$ and $dz$ for
-six real pairs:
-"""
-
-# %%
-_, cache = loss_in_steps(query_vectors[:6], vectors[right[:6]])
-p, p_columns = cache[-2:]
-pull = (p + p_columns - 2 * np.eye(6)) / 12  # (6, 6): dz
-
-# %% tags=["figure"]
-figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.4))
-for panel, values, digits, limit, title in (
-    (axes[0], p, 2, 1.0, "p: whom does a query choose?"),
-    (axes[1], 12 * pull, 2, 2.0, "2N dz: pulled (−), pushed away (+)"),
-):
-    plots.heatmap(panel, values, digits=digits, limit=limit)
-    panel.set(title=title, xlabel="passage", ylabel="query")
-plt.show()
-
-# %% [markdown]
-r"""
-**A trap:** if a batch holds the same passage twice, a right answer counts as wrong. `DistinctPairs` deals the pairs to batches
-so that none has a text twice.
-
-### A few seconds of learning
-
-Let us use that gradient on one matrix $M$ (`H × H`) behind it, the unit matrix at first. From $xM$
-and $yM$ follows $dM = x^\top d(xM) + y^\top d(yM)$. 300 pairs, 100 steps of plain gradient descent:
-"""
-
-# %%
-pairs = RECIPES["docs-search"].read("train")[:300]
-train_x = unit(encoder.embed([pair.text for pair in pairs]))  # (300, H)
-train_y = unit(encoder.embed([pair.text_pair for pair in pairs]))
-matrix = np.eye(256, dtype=np.float32)
-curve = []
-for step in range(101):
-    moved_x, moved_y = train_x @ matrix, train_y @ matrix
-    loss, cache = in_batch_softmax_loss(moved_x, moved_y, 20.0, True, 300.0)
-    if step % 20 == 0:
-        on_train = partner_ranks(unit(moved_x), unit(moved_y), [pair.text_pair for pair in pairs])
-        on_dev = ranks_of(unit(query_vectors @ matrix) @ unit(vectors @ matrix).T)
-        curve.append((step, float(loss), *(metrics.recall_at(r, 10) for r in (on_train, on_dev))))
-    dx, dy = in_batch_softmax_loss_backward(1.0, cache)
-    matrix -= 0.3 * (train_x.T @ dx + train_y.T @ dy)
-
-steps, losses, train_recall, dev_recall = np.array(curve).T
-print(f"loss {losses[0]:.2f} → {losses[-1]:.2f}  (ln 300 = {np.log(300):.2f})")
-print(
-    f"recall@10 of the 300 pairs {train_recall[0]:.2f} → {train_recall[-1]:.2f} (of 300 passages)"
-)
-print(f"recall@10 of the dev queries {dev_recall[0]:.2f} → {dev_recall[-1]:.2f} (of {N:,})")
-assert losses[-1] < 0.6 * losses[0] and train_recall[-1] > 0.9 > dev_recall[-1] + 0.2
-
-# %% tags=["figure"]
-figure, axes = plt.subplots(figsize=(7.5, 2.8))
-axes.plot(steps, train_recall, "o-", color=plots.ORANGE, label="the 300 pairs learned from")
-axes.plot(steps, dev_recall, "o-", color=plots.BLUE, label="new queries and passages")
-axes.set(title="learned by heart", xlabel="step", ylabel="recall@10", ylim=(0, 1.03))
-axes.legend(loc="center right")
-plt.show()
-
-# %% [markdown]
-r"""
-The loss does what it should: the training queries find their partners. On new texts next to nothing is gained: 65,536 free
-numbers tell 300 pairs apart by heart. It takes more pairs, and the entire encoder.
-
-## 7. What fine-tuning brings
-
-Eight minutes on one core, so it is in a log: the shipped model, all training pairs (some 4,000), four epochs,
-batches of 64. On a command line it is `minibert finetune --recipe docs-search --model mini` with the settings below (folded). `RERUN`
-repeats it, and the re-ranker of section 9.
-"""
-
-# %%
-RERUN = False  # True: writes the log anew, in a quarter of an hour on one core; needs LanceDB
-
-
-def standardise(scores):
-    """Of each query, scores with mean 0 and deviation 1: (Q, N)."""
-    return (scores - scores.mean(axis=1, keepdims=True)) / scores.std(axis=1, keepdims=True)
-
-
 def best_first(scores, k):
     """The rows of the k best passages of each query: (Q, k)."""
     return np.argsort(-scores, axis=1, kind="stable")[:, :k]
 
 
-# %% tags=["figure"]
-def fine_tune(out):
-    """Train the dual encoder and the cross-encoder in the folder ``out``."""
-    from minibert.files import write_text
-    from minibert.tasks import finetune
-    from minibert.tasks.predict import json_lines
-    from minibert.tasks.rerank import training_pairs
-
-    shared = dict(model="mini", out=str(out), learning_rate=2e-4, dropout=0.1, threads=1)
-    finetune(
-        recipe="docs-search",
-        name="dual",
-        epochs=4.0,
-        batch_size=64,
-        max_length=96,
-        eval_every=32,
-        **shared,
-    )
-
-    dual = TextEncoder.open(out / "dual" / "best")
-    for part in ("train", "dev"):  # each query with its passage and two of the best wrong ones
-        found_in = PassageIndex.create(
-            out / f"{part}.index", dual, documentation.search_passages(part)
-        )
-        asked = documentation.search_queries(part)
-        examples = training_pairs(found_in, dual, asked, negatives=2)
-        write_text(out / f"{part}.jsonl", json_lines(example.to_dict() for example in examples))
-    columns = dict(text_column="text", pair_column="text_pair", label_column="label")
-    data = dict(train=str(out / "train.jsonl"), dev=str(out / "dev.jsonl"), dev_limit=600)
-    cross = dict(task="classify", name="cross", epochs=1.0, max_length=112)
-    finetune(**cross, **columns, **data, **shared)
-
-
-def history(out):
-    """What the dual encoder in the folder ``out`` wrote down while it learned, short."""
-    from minibert.train.metrics import read_metrics
-
-    for record in read_metrics(out / "dual" / "seed-0" / "metrics.jsonl"):
-        kept = {name.removeprefix("held_out_"): value for name, value in record.items()}
-        kept = {name: round(kept[name], 4) for name in ("loss", "mrr", "recall@10") if name in kept}
-        yield {"step": record["step"], **kept}
-
-
-def compare(out):
-    """The ranks of all ways to search, with the models in the folder ``out``; yields the lines of the log."""
-    from minibert.tasks.rerank import Reranker
-
-    dual = TextEncoder.open(out / "dual" / "best")
-    tuned = unit(dual.embed(query_texts)) @ unit(dual.embed(passage_texts)).T  # (Q, N)
-    both = standardise(by_words) + standardise(tuned)
-    best = best_first(both, 20)  # (Q, 20)
-    asked = [(query_texts[q], passage_texts[n]) for q, row in enumerate(best) for n in row]
-    judged = Reranker.open(out / "cross" / "best").scores(asked).reshape(best.shape)
-
-    def in_new_order(new):
-        """The ranks, if the best 20 are sorted by other scores (Q, 20)."""
-        ranks, is_right = ranks_of(both), best == right[:, None]
-        there = is_right.any(axis=1)
-        ranks[there] = (new[there] >= new[is_right][:, None]).sum(axis=1)
-        return ranks
-
-    ways = {
-        "tf-idf": ranks_of(by_words),
-        "raw vectors": ranks_of(by_vectors),
-        "fine-tuned vectors": ranks_of(tuned),
-        "both": ranks_of(both),
-        "both, re-ranked": in_new_order(judged),
-        "all three": in_new_order(
-            standardise(np.take_along_axis(both, best, axis=1)) + standardise(judged)
-        ),
-    }
-    for way, found in ways.items():
-        yield {"way": way, "ranks": found.tolist()}
-
-
-def measure():
-    with tempfile.TemporaryDirectory() as out:
-        fine_tune(Path(out))
-        yield from history(Path(out))
-        yield from compare(Path(out))
-
-
-# %%
-name = "19_applications.jsonl"
-log = write_log(name, measure()) if RERUN else read_log(name)
-losses = np.array([(line["step"], line["loss"]) for line in log if "loss" in line])
-evaluations = [line for line in log if "recall@10" in line]
-ways = {line["way"]: np.array(line["ranks"]) for line in log if "way" in line}
-
-at = [line["step"] for line in evaluations]
-recall = [line["recall@10"] for line in evaluations]
-plain = metrics.recall_at(ways["tf-idf"], 10)
-kept = max(evaluations, key=lambda line: line["mrr"])
-print(f"recall@10 {recall[0]:.3f} → {recall[-1]:.3f} in {at[-1]} steps; tf-idf {plain:.3f}")
-print(f"kept: the weights of step {kept['step']}, recall@10 {kept['recall@10']:.3f}")
-assert recall[0] + 0.1 < recall[-1] < plain
-
-# %% tags=["figure"]
-figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
-axes[0].plot(*losses.T, color=plots.GREY, linewidth=1)
-axes[0].axhline(np.log(64), color=plots.VERMILION, linestyle="--", linewidth=1.4)
-axes[0].text(losses[-1, 0], np.log(64) + 0.12, "ln 64", color=plots.VERMILION, ha="right")
-axes[0].set(title="each among 64 pairs", xlabel="step", ylabel="loss in nats", ylim=(0, 4.8))
-axes[1].plot(at, recall, "o-", color=plots.BLUE)
-axes[1].axhline(plain, color=plots.GREEN, linestyle="--", linewidth=1.4)
-axes[1].text(0, plain + 0.015, "tf-idf", color=plots.GREEN)
-axes[1].set(title="among all dev passages", xlabel="step", ylabel="recall@10", ylim=(0, 0.8))
-plt.show()
-
-# %% [markdown]
-r"""
-The encoder learns to search, among functions that it never saw. And it remains behind tf-idf: a small model, little data.
-(The card of all-MiniLM-L6-v2, made for search, counts 1.17 *billion* pairs.)
-
-**A choice that flatters:** kept are the weights with the best MRR *on these queries*, and on them they are scored, here and in
-section 9. Compare the last ones, which nobody chose. Cleaner: a third set of queries to choose on.
-
-## 8. Exact and approximate search
-
-**Exact** search computes all $Q \cdot N$ cosines, then the `k` best of each row. Nothing is missed.
-"""
-
-# %%
 nearest, cosines = exact_search(query_vectors, vectors, top_k=10)  # (Q, 10) each
 print(
     f"{len(query_vectors):,} × {N:,} × 256 = {query_vectors.size * N / 1e6:,.0f} million multiplications"
@@ -732,7 +434,7 @@ assert np.allclose(cosines[:, 0], by_vectors.max(axis=1), atol=1e-5)
 
 # %% [markdown]
 r"""
-A thousand passages take next to no time; tens of millions would not do, so one accepts to *miss* a few. The
+A thousand passages take next to no time. Tens of millions would take too long, so we accept missing a few. The
 simplest idea is an **inverted file**: group the vectors into cells by their nearest centre (k-means), and compare only those in the
 cells whose centres are nearest to the query. A true neighbour is found exactly if its cell is looked into.
 """
@@ -756,6 +458,7 @@ for probes in (1, 2, 4, 8, 16, 32):
 assert tradeoff[-1][1:] == (1.0, 1.0)
 
 # %% tags=["figure"]
+# Caption: A third of the comparisons finds nearly nine in ten of the true neighbours.
 figure, axes = plt.subplots(figsize=(7.5, 2.9))
 probes, shares, agreement = zip(*tradeoff, strict=True)
 axes.plot(shares, agreement, "o-", color=plots.BLUE)
@@ -791,53 +494,7 @@ else:
 
 # %% [markdown]
 r"""
-## 9. A second look: re-ranking
-
-A dual encoder presses a passage into `H` numbers before it knows the question. A **cross-encoder** reads both at once,
-`[CLS] query [SEP] passage [SEP]`: every token attends to every other, and a classifier says whether they match. Nothing can be
-computed in advance. So one **retrieves** cheaply, then **re-ranks** the best 20, say. Recall@20 is the ceiling for what follows.
-
-Its training data come from the search: right passages, and wrong ones *that were found*; random ones would be too easy. The
-score is $\ln \frac{p(\text{match})}{p(\text{no match})}$.
-
-The log has the ranks. "Both" adds tf-idf and fine-tuned cosines, each standardised per query, with equal weights; "all three" adds
-the cross-encoder's scores likewise.
-"""
-
-# %%
-for way, found in ways.items():
-    recalls = "".join(f"{metrics.recall_at(found, k):8.3f}" for k in (1, 5, 10, 20))
-    mrr = metrics.mean_reciprocal_rank(found)
-    print(f"{way:<20} recall@1, 5, 10, 20 {recalls}   MRR {mrr:.3f}")
-assert metrics.recall_at(ways["both, re-ranked"], 20) == metrics.recall_at(ways["both"], 20)
-first = {way: metrics.recall_at(found, 1) for way, found in ways.items()}
-chance_first = metrics.recall_at(ways["both"], 20) / 20  # if the 20 came in a random order
-assert 2 * chance_first < first["both, re-ranked"] < min(first["both"], first["all three"])
-
-# %% tags=["figure"]
-figure, axes = plt.subplots(figsize=(7.5, 3.6))
-k = np.arange(1, 51)
-colours = {
-    "both": plots.VERMILION,
-    "tf-idf": plots.GREEN,
-    "fine-tuned vectors": plots.BLUE,
-    "raw vectors": plots.SKY,
-}
-for way, colour in colours.items():
-    axes.plot(k, [metrics.recall_at(ways[way], n) for n in k], color=colour, label=way)
-count = len(ways["both"])
-axes.plot(k, k / count, color=plots.GREY, linestyle="--", label="chance")
-axes.set(title="how far down must one look?", xlabel="k", ylabel="recall@k", ylim=(0, 1))
-axes.legend(loc="upper left", ncols=3, fontsize=9)
-plt.show()
-
-# %% [markdown]
-r"""
-The cross-encoder **alone** puts more right passages first than a random order of the 20 would (recall@20 / 20), but fewer than
-the order that it was given: a small model, that saw some 12,000 pairs. Do not throw away a good order for a cleverer
-model. As a *third voice*, does it help?
-
-## 10. Words or vectors?
+## 7. Words or vectors?
 
 They fail on different queries. For either side, one that it answers at once and the other does not:
 """
@@ -859,32 +516,25 @@ r"""
 - **Count words** if queries use the texts' own words: names, error codes, rare terms. It needs no training and tells why it
   found something. Start with it.
 - **Use vectors** if people ask in other words than the texts use, *and* the encoder was fine-tuned for search on something like your texts.
-- **Combine** them: their mistakes differ.
-
-Did adding really help, or was it luck? Count the queries whose right passage came into the first `k`, and those where it fell
-out:
+- **Combine** them: their mistakes differ. Each query's scores are brought to mean 0 and deviation 1 and added:
 """
 
+
 # %%
-beyond_luck = {}
-for old, new in (("tf-idf", "both"), ("both", "all three")):
-    for k in (1, 10):
-        before, after = ways[old] <= k, ways[new] <= k
-        gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
-        coin = np.sqrt(gained + lost)
-        beyond_luck[new, k] = gained - lost > 2 * coin
-        told = f"{gained} gained, {lost} lost: {gained - lost:+}; coins would give 0 ± {coin:.0f}"
-        print(f"{old:>6} → {new:<9}  first {k:<2}  {told}")
-assert beyond_luck["both", 10] and beyond_luck["all three", 10]
-assert not beyond_luck["all three", 1]
+def standardise(scores):
+    """Of each query, scores with mean 0 and deviation 1: (Q, N)."""
+    return (scores - scores.mean(axis=1, keepdims=True)) / scores.std(axis=1, keepdims=True)
+
+
+ranks["tf-idf + whitened"] = ranks_of(standardise(by_words) + standardise(by_white))
+for name, found in ranks.items():
+    tell(name, found)
 
 # %% [markdown]
 r"""
-If both were equally good, each query that changes sides would be a coin's toss, and the difference after $n$ tosses has a
-standard deviation of $\sqrt n$. Celebrate two of these, not less. Vectors bring more right passages
-into the first ten, and so does the cross-encoder's voice. That it puts more of them first may be luck.
+Is such a difference more than luck? [28](28_learning_to_search.ipynb#7.-Did-it-help,-or-was-it-luck?) shows how to tell.
 
-## 11. A search to type into
+## 8. A search to type into
 
 Change the question and run both cells: tf-idf plus whitened vectors of the raw model search the passages above.
 """
@@ -922,43 +572,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-## 12. The same search with a real encoder
-
-All of this was done with `mini`, which had 5 million parameters and few pairs to learn from. With all-MiniLM-L6-v2, which was trained for search, minibert searches SQuAD's paragraphs by
-its questions. The commands are `minibert search index` and `minibert search evaluate`; the figures are those of the
-[repository's report](../benchmarks/results/finetuning.md):
-"""
-
-# %%
-found = read_results("finetuning")
-for name, run, part in (
-    ("as it is", "search-untouched", "brute_force"),
-    ("fine-tuned on SQuAD", "search-tuned", "brute_force"),
-    ("… fewer questions", "search-reranked", "brute_force"),
-    ("… re-ranked", "search-reranked", "reranked"),
-):
-    search = found[run]["figures"]["search"]
-    recalls = "  ".join(f"recall@{k} {search[part][f'recall@{k}']:.3f}" for k in (1, 10))
-    print(
-        f"{name:<20} {search['queries']:5,} questions, {search['passages']:,} passages   {recalls}"
-    )
-
-# %% [markdown]
-r"""
-The right paragraph is among the first ten of 2,067 for nine questions out of ten, with no training of our own. Fine-tuning raises recall@1 by a point and a half and does nothing for recall@10. The cross-encoder, which lowered
-recall@1 in section 9, now raises it from 0.648 to 0.664. By the rule of section 10 that is no proof: 500 questions have a standard
-error of two points.
-
-These questions were written by people who had the paragraph before their eyes, so they share many words with it. The numbers above say
-what a good encoder does on its own. They do not say that it beats tf-idf here; nobody has measured that in this report.
 
 ## Recap
 
 - Pooling makes one vector of a text; the mask belongs to it. Cosines of unit vectors are one matrix product.
 - recall@k: the share of queries with rank ≤ k. MRR: the mean of 1/rank. Ties count against you.
-- Vectors of a masked language model were never trained to be compared. Whitening helps without labels, pairs help more.
-- The in-batch softmax: $p - I$, through a matrix product and two projections.
-- Retrieve cheaply, re-rank a few, and measure against counting words.
+- Vectors of a masked language model were never trained to be compared. Whitening helps without labels.
+- Approximate search trades a few of the true neighbours for time.
+- Measure against counting words, and combine both.
 
 ## What usually goes wrong
 
@@ -974,20 +595,10 @@ Answer before you unfold.
 # %% [markdown]
 r"""
 <details>
-<summary><b>1.</b> You double the batch of the in-batch softmax from 64 to 128 pairs and the loss goes up. Is the encoder worse?</summary>
+<summary><b>1.</b> A colleague's search has a recall@10 of 1.0 for every encoder that you try, even for an untrained one. What do you look at?</summary>
 
-Not necessarily. The task is harder: an encoder that knows nothing goes from ln 64 = 4.16 to ln 128 = 4.85. Losses of different
-batch sizes cannot be compared; recall can.
-
-</details>
-"""
-
-# %% [markdown]
-r"""
-<details>
-<summary><b>2.</b> Accumulating the gradients of four micro-batches of 16 pairs: is that the same as one batch of 64?</summary>
-
-Not for this loss. Each query then chooses among 16 passages, not 64: an easier task, with fewer wrong answers to learn from.
+At ties and at the ranks. If the vectors are all alike, or the scores are rounded, and ties count in favour, every rank is 1. Shuffle the passages: an
+honest recall stays.
 
 </details>
 """
@@ -995,16 +606,36 @@ Not for this loss. Each query then chooses among 16 passages, not 64: an easier 
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> recall@20 of the retrieval is 0.75. A perfect re-ranker looks at these 20. What are recall@1 and recall@50 after it?</summary>
+<summary><b>2.</b> You add ten times as many passages. The queries and their right passages stay. What becomes of recall@10, and is the encoder worse?</summary>
 
-Recall@1 becomes 0.75: wherever the right passage is among the 20, it is put first. Recall@50 stays as it was, since nothing beyond place 20 moves.
+It falls, since there are more wrong passages to come before the right one. The encoder is the same. Recalls of collections of different sizes cannot be
+compared; the chance level k / N says what the task is worth.
 
 </details>
 """
 
 # %% [markdown]
 r"""
-**Next:** [20 · Your BERT](20_your_bert.ipynb), where all that you have written becomes one model. The code of this notebook:
-[similarity.py](../minibert/ops/similarity.py) (the loss), [sentence.py](../minibert/heads/sentence.py) (the encoder),
-[search.py](../minibert/tasks/search.py), [rerank.py](../minibert/tasks/rerank.py), [retrieval.py](../minibert/tasks/retrieval.py).
+<details>
+<summary><b>3.</b> Whitening is computed from the passages' vectors. Is that cheating?</summary>
+
+No label is used, and no query: the mean and the covariance of the collection are known before the first question is asked. It would be cheating to
+choose the directions by how well the test queries then do.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+## Further reading
+
+- Manning, Raghavan and Schütze, [Introduction to information retrieval](https://nlp.stanford.edu/IR-book/), 2008: tf-idf, BM25, recall and MRR, free to read.
+- Ethayarajh, [How contextual are contextualized word representations?](https://arxiv.org/abs/1909.00512), 2019: the narrow cone of section 5, measured in BERT, ELMo and GPT-2.
+- Su and others, [Whitening sentence representations for better semantics and faster retrieval](https://arxiv.org/abs/2103.15316), 2021: the remedy of section 5.
+- Malkov and Yashunin, [Efficient and robust approximate nearest neighbor search using hierarchical navigable small world graphs](https://arxiv.org/abs/1603.09320), 2016: HNSW.
+- Thakur and others, [BEIR](https://arxiv.org/abs/2104.08663), 2021: eighteen search tasks on which BM25 is hard to beat.
+
+**Next:** [28 · Learning to search](28_learning_to_search.ipynb), where the encoder is trained for this; or [20 · Your BERT](20_your_bert.ipynb), where all that you have written becomes one model.
+The code of this notebook: [pooling.py](../minibert/ops/pooling.py), [embed.py](../minibert/tasks/embed.py), [search.py](../minibert/tasks/search.py),
+[retrieval.py](../minibert/tasks/retrieval.py).
 """

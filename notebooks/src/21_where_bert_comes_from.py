@@ -119,6 +119,11 @@ for panel in panels:
     panel.set(yticks=[], ylim=(-3.3, 3.3))
     panel.grid(False)
     panel.spines["left"].set_visible(False)
+figure.set_label(
+    "A time line from the cloze procedure, 1953, over a neural language model, 2003, "
+    "Word2Vec, 2013, attention, GloVe, semi-supervised learning, the Transformer, 2017, "
+    "and ELMo, ULMFiT and GPT, to BERT, 2018"
+)
 plt.show()
 
 # %% [markdown]
@@ -583,6 +588,8 @@ print(f"\nby chance: {len(ids) * 3 / 7:.0f} / {len(ids)}")
 assert hits[-1].mean() > hits[1].mean() + 0.2
 
 # %% tags=["figure"]
+# Caption: For most of these words the vectors of the last layer tell the meanings apart. Those of
+#   the table do not.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 order = list(dict.fromkeys(spelling))
 for shift, layer, colour, label in (
@@ -710,6 +717,7 @@ for open_by in (0.0, 2.0, 4.0):
 assert arrived[0.0][-1] < arrived[2.0][-1] < arrived[4.0][-1]
 
 # %% tags=["figure"]
+# Caption: A forget gate that is open lets the gradient through many steps.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 for (open_by, norms), colour in zip(
     arrived.items(), (plots.VERMILION, plots.ORANGE, plots.BLUE), strict=True
@@ -806,6 +814,11 @@ arrow(axes, (4.3, 3.3), (4.3, 3.8), plots.BLUE)
 axes.text(4.3, -0.75, "BERT (12 or 24 layers)", ha="center", color=plots.PURPLE, weight="bold")
 axes.set(xlim=(-1, 5.4), ylim=(-1.0, 5.4))
 axes.axis("off")
+figure.set_label(
+    "Three columns of boxes: the Transformer's encoder, which is kept, its decoder, which "
+    "is cut, and BERT, which is the encoder with learned positions and segments, GELU, "
+    "and heads for masked words and the next sentence"
+)
 plt.show()
 
 # %% [markdown]
@@ -953,6 +966,11 @@ for x0 in (0, 4.6):
     for i in range(4):
         panels[2].plot([x0 + i, x0 + i], [2.17, 2.4], color=plots.GREY, linewidth=1)
 panels[2].text(3.8, 2.62, "both, side by side: $t_1 \\ldots t_4$", ha="center", fontsize=9)
+figure.set_label(
+    "Three networks of arrows from four words to four outputs: BERT's go from every word "
+    "to every output, GPT's only to the right, and ELMo has one chain in each direction, "
+    "side by side"
+)
 plt.show()
 
 # %% [markdown]

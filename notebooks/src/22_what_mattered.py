@@ -540,6 +540,7 @@ print(f"experiments with at least one p < 0.05      {below.any(axis=1).mean():.0
 print(f"the best of {M} arms gains, on average        {-means.min(axis=1).mean():.2f} σ")
 
 # %% tags=["figure"]
+# Caption: Twenty arms that differ by nothing. The best of them looks like a discovery.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
 one = null_ablations(1, seed=12)[0]
 order = np.argsort(one.mean(axis=-1))
@@ -967,6 +968,7 @@ print(
 assert same_rate.mean() > 0.2 > abs(each_best)
 
 # %% tags=["figure"]
+# Caption: At one rate two layers are ahead, at another one layer. The dots are seeds.
 figure, axes = plt.subplots(figsize=(7.5, 2.9))
 for (layers, losses), colour, mark in zip(
     swept.items(), (plots.BLUE, plots.VERMILION), "os", strict=True

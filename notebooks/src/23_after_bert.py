@@ -731,6 +731,8 @@ by_frequency = -np.log(counts_of[unread] / counts_of.sum()).mean()
 print(f"guessing by frequency, today's documentation{by_frequency:15.2f}")
 
 # %% tags=["figure"]
+# Caption: All of these students begin with the teacher's layers. The lines say what was left out
+#   of the lessons.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 names = [name for name in STUDENTS if STUDENTS[name][0]]  # those that begin with layers
 for place, name in enumerate(names):

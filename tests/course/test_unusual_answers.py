@@ -2,8 +2,10 @@
 
 import functools
 import itertools
+import json
 import math
 import statistics
+import struct
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
@@ -13,8 +15,10 @@ import pytest
 from scipy import special
 
 from minibert.course import EXERCISES, check
+from minibert.course.exercises import n20_your_bert
 from minibert.ops.attention import attention_backward
 from minibert.ops.composites import linear_activation_backward
+from minibert.ops.inverted_dropout import dropout
 from minibert.ops.layer_normalisation import layer_norm_backward
 from minibert.ops.linear_map import linear_backward
 
@@ -864,6 +868,318 @@ def imitation_token_by_token(dout, cache):
         dhidden[place] = weight.T @ dy
         dweight += np.outer(dy, hidden[place])
     return dhidden, dweight
+
+
+# -- 04, 14, 17, 18, 20, 21 and from 26 on -------------------------------------------------------------
+
+
+@answers("04.dropout_backward")
+def dropout_by_running_it_on_ones(dout, cache):
+    probability, key = cache
+    mask, _ = dropout(np.ones_like(dout), probability, key)  # of ones, dropout makes its own mask
+    return np.where(mask > 0, dout / (1 - probability), 0.0)
+
+
+@answers("14.unigram_line")
+def unigram_line_by_counting_labels(counts, labels):
+    asked = np.bincount(labels[labels >= 0], minlength=len(counts))
+    log_f = np.log1p(counts) - math.log(counts.sum() + len(counts))
+    return -float(asked @ log_f) / int(asked.sum())
+
+
+@answers("14.copying_rule")
+def copying_rule_by_a_table_of_posteriors(f, seen, right, mask_id):
+    V = len(f)
+    joint = 0.1 * np.diag(f) + 0.1 * f[:, None] / V * np.ones(V)  # (right, seen)
+    posterior = joint / joint.sum(axis=0)
+    posterior[:, mask_id] = f
+    return posterior[right, seen]
+
+
+@answers("17.layer_norm_row")
+def the_row_by_its_moments(x, weight, bias, eps, threads, pack):
+    normalised = (x - x.mean()) * (x.var() + eps) ** -0.5
+    registers = np.pad(normalised, (0, threads * pack - len(x))).reshape(threads, -1)
+    return [registers, bias + weight * normalised]
+
+
+@answers("18.read_tensor")
+def a_tensor_by_struct(raw, name):
+    (size,) = struct.unpack_from("<Q", raw)
+    entry = json.loads(raw[8 : 8 + size].decode("utf-8"))[name]
+    kind = np.dtype({"F16": "float16", "F32": "float32"}[entry["dtype"]]).newbyteorder("<")
+    return np.ndarray(entry["shape"], kind, raw, offset=8 + size + entry["data_offsets"][0]).copy()
+
+
+@answers("18.to_bfloat16")
+def eight_digits_of_the_fraction(x):
+    fraction, exponent = np.frexp(x.astype(np.float64))
+    return np.ldexp(np.rint(fraction * 256) / 256, exponent).astype(np.float32)  # rint: ties to even
+
+
+class Affine:
+    """Tables, norms and linear maps for the answers to 20, without anything of the course."""
+
+    @staticmethod
+    def norm(x, weight, bias):
+        inverse_std = 1 / np.sqrt(x.var(-1, keepdims=True) + n20_your_bert.EPS)
+        normalised = (x - x.mean(-1, keepdims=True)) * inverse_std
+        return normalised * weight + bias, (normalised, inverse_std, weight)
+
+    @staticmethod
+    def norm_backward(dout, cache, name):
+        dx, dweight, dbias = layer_norm_by_the_jacobian(dout, cache)
+        return dx, {f"{name}.weight": dweight, f"{name}.bias": dbias}
+
+    @staticmethod
+    def dense(x, p, name):
+        return np.einsum("...k,nk->...n", x, p[f"{name}.weight"]) + p[f"{name}.bias"]
+
+    @staticmethod
+    def dense_backward(dout, x, p, name):
+        dx, dweight, dbias = linear_backward_by_einsum(dout, (x, p[f"{name}.weight"]))
+        return dx, {f"{name}.weight": dweight, f"{name}.bias": dbias}
+
+
+@answers("20.embed_gradients")
+def embeddings_by_one_hots(dout, p, input_ids, token_type_ids):
+    tables = ("word_embeddings.weight", "token_type_embeddings.weight", "position_embeddings.weight")
+    positions = np.broadcast_to(np.arange(input_ids.shape[1]), input_ids.shape)
+    chosen = [
+        np.eye(len(p[table]))[ids]
+        for table, ids in zip(tables, (input_ids, token_type_ids, positions), strict=True)
+    ]
+    total = sum(rows @ p[table] for rows, table in zip(chosen, tables, strict=True))
+    y, cache = Affine.norm(total, p["LayerNorm.weight"], p["LayerNorm.bias"])
+    dtotal, gradients = Affine.norm_backward(dout, cache, "LayerNorm")
+    for rows, table in zip(chosen, tables, strict=True):
+        gradients[table] = np.einsum("bsv,bsh->vh", rows, dtotal)
+    return y, gradients
+
+
+def attention_of_heads(hidden, p, bias, num_heads):
+    """Self-attention, each head by itself, and a function of dout that gives dhidden and the gradients."""
+    H = hidden.shape[-1]
+    D = H // num_heads
+    q, k, v = (Affine.dense(hidden, p, name) for name in ("query", "key", "value"))
+    y, probabilities = np.empty_like(hidden), []
+    for head in range(num_heads):
+        at = slice(head * D, (head + 1) * D)
+        p_head = special.softmax(q[..., at] @ k[..., at].swapaxes(1, 2) / D**0.5 + bias, axis=-1)
+        probabilities.append(p_head)
+        y[..., at] = p_head @ v[..., at]
+
+    def backward(dout):
+        dq, dk, dv = (np.empty_like(hidden) for _ in range(3))
+        for head, p_head in enumerate(probabilities):
+            at = slice(head * D, (head + 1) * D)
+            dv[..., at] = p_head.swapaxes(1, 2) @ dout[..., at]
+            ds = by_the_jacobian(dout[..., at] @ v[..., at].swapaxes(1, 2), (p_head,)) / D**0.5
+            dq[..., at], dk[..., at] = ds @ k[..., at], ds.swapaxes(1, 2) @ q[..., at]
+        dhidden, gradients = 0.0, {}
+        for name, d in (("value", dv), ("query", dq), ("key", dk)):
+            dx, more = Affine.dense_backward(d, hidden, p, name)
+            dhidden, gradients = dhidden + dx, {**gradients, **more}
+        return dhidden, gradients
+
+    return y, backward
+
+
+@answers("20.self_attention_gradients")
+def attention_head_by_head(dout, hidden, p, bias, num_heads):
+    y, backward = attention_of_heads(hidden, p, bias, num_heads)
+    return y, *backward(dout)
+
+
+@answers("20.layer_gradients")
+def a_layer_in_one_piece(dout, hidden, p, bias, num_heads):
+    own = {name.removeprefix("attention.self."): x for name, x in p.items() if "attention.self." in name}
+    mixed, back_through_heads = attention_of_heads(hidden, own, bias, num_heads)
+    FIRST, SECOND = "attention.output", "output"
+    norms = {name: (p[f"{name}.LayerNorm.weight"], p[f"{name}.LayerNorm.bias"]) for name in (FIRST, SECOND)}
+    middle, first = Affine.norm(hidden + Affine.dense(mixed, p, f"{FIRST}.dense"), *norms[FIRST])
+    wide = Affine.dense(middle, p, "intermediate.dense")
+    active = wide * special.ndtr(wide)
+    y, second = Affine.norm(middle + Affine.dense(active, p, f"{SECOND}.dense"), *norms[SECOND])
+
+    dmiddle, gradients = Affine.norm_backward(dout, second, f"{SECOND}.LayerNorm")
+    dactive, more = Affine.dense_backward(dmiddle, active, p, f"{SECOND}.dense")
+    gradients |= more
+    dx, more = Affine.dense_backward(
+        derivative_by_the_normal_distribution(dactive, (wide,)), middle, p, "intermediate.dense"
+    )
+    dhidden, even_more = Affine.norm_backward(dmiddle + dx, first, f"{FIRST}.LayerNorm")
+    gradients |= more | even_more
+    dmixed, more = Affine.dense_backward(dhidden, mixed, p, f"{FIRST}.dense")
+    gradients |= more
+    dx, more = back_through_heads(dmixed)
+    return y, dhidden + dx, gradients | {f"attention.self.{name}": value for name, value in more.items()}
+
+
+@answers("20.masked_words_gradients")
+def every_position_is_scored(dout, hidden, p, labels):
+    HEAD, WORDS = "cls.predictions.transform", n20_your_bert.WORDS
+    wide = Affine.dense(hidden, p, f"{HEAD}.dense")
+    scale, shift = p[f"{HEAD}.LayerNorm.weight"], p[f"{HEAD}.LayerNorm.bias"]
+    active, cache = Affine.norm(wide * special.ndtr(wide), scale, shift)
+    log_p = special.log_softmax(active @ p[WORDS].T + p["cls.predictions.bias"], axis=-1)  # (B, S, V)
+    target = np.eye(len(p[WORDS]))[labels * (labels > 0)] * (labels != -100)[..., None]
+    count = (labels != -100).sum()
+    loss = -(target * log_p).sum() / count
+    dlogits = dout * (np.exp(log_p) * (labels != -100)[..., None] - target) / count
+    gradients = {
+        WORDS: np.einsum("bsv,bsh->vh", dlogits, active),
+        "cls.predictions.bias": dlogits.sum((0, 1)),
+    }
+    dx, more = Affine.norm_backward(dlogits @ p[WORDS], cache, f"{HEAD}.LayerNorm")
+    dx = derivative_by_the_normal_distribution(dx, (wide,))
+    dhidden, even_more = Affine.dense_backward(dx, hidden, p, f"{HEAD}.dense")
+    return loss, dhidden, gradients | more | even_more
+
+
+@answers("20.next_sentence_gradients")
+def a_sigmoid_of_the_difference(dout, hidden, p, labels):
+    POOLER, HEAD = "bert.pooler.dense", "cls.seq_relationship"
+    pooled = np.tanh(Affine.dense(hidden[:, 0], p, POOLER))
+    logits = Affine.dense(pooled, p, HEAD)
+    sign = 2 * labels - 1
+    margin = sign * (logits[:, 1] - logits[:, 0])
+    loss = np.logaddexp(0, -margin).mean()
+    slope = -dout * sign * special.expit(-margin) / len(labels)
+    dpooled, gradients = Affine.dense_backward(np.stack([-slope, slope], axis=1), pooled, p, HEAD)
+    dfirst, more = Affine.dense_backward(dpooled / np.cosh(np.arctanh(pooled)) ** 2, hidden[:, 0], p, POOLER)
+    rest = np.zeros_like(hidden[:, 1:])
+    return loss, np.concatenate([dfirst[:, None], rest], axis=1), gradients | more
+
+
+@answers("20.bert_gradients")
+def each_loss_by_itself(parameters, batch, num_heads):
+    """Two backward passes, one for each loss, whose gradients are added."""
+    n20 = n20_your_bert
+    ids = batch["input_ids"], batch["token_type_ids"]
+    hidden, embed_cache = n20.embed(n20.inside(parameters, "bert.embeddings."), *ids)
+    bias = np.where(batch["attention_mask"] == 1, 0.0, -1e4)[:, None]
+    values, caches = {"embeddings": hidden}, []
+    for i in range(n20.CONFIG.num_hidden_layers):
+        p = n20.inside(parameters, f"bert.encoder.layer.{i}.")
+        hidden, cache = n20.layer(hidden, p, bias, num_heads)
+        values[f"encoder.layer.{i}"] = hidden
+        caches.append(cache)
+    heads = {
+        "mlm_loss": (n20.masked_words, n20.masked_words_backward, batch["labels"]),
+        "nsp_loss": (n20.next_sentence, n20.next_sentence_backward, batch["next_sentence_label"]),
+    }
+    total = {name: np.zeros_like(value) for name, value in parameters.items()}
+    for loss, (forward, backward, labels) in heads.items():
+        values[loss], head_cache = forward(hidden, parameters, labels)
+        dhidden, gradients = backward(1.0, head_cache)
+        for i in reversed(range(len(caches))):
+            dhidden, more = n20.layer_backward(dhidden, caches[i])
+            gradients |= {f"bert.encoder.layer.{i}.{name}": value for name, value in more.items()}
+        parts = [gradients]
+        parts.append(
+            {f"bert.embeddings.{n}": value for n, value in n20.embed_backward(dhidden, embed_cache).items()}
+        )
+        for part in parts:  # the table of words is in both
+            for name, value in part.items():
+                total[name] += value
+    return values, total
+
+
+@answers("20.train_bert")
+def adam_on_one_long_vector(parameters, batches, num_heads, steps, peak, warmup):
+    names = list(parameters)
+    ends = np.cumsum([parameters[name].size for name in names])[:-1]
+
+    def flat(arrays):
+        return np.concatenate([arrays[name].ravel() for name in names])
+
+    def named(vector):
+        pieces = zip(names, np.split(vector, ends), strict=True)
+        return {name: piece.reshape(parameters[name].shape) for name, piece in pieces}
+
+    decays = flat(
+        {name: np.full(value.shape, 0.01 * (value.ndim == 2)) for name, value in parameters.items()}
+    )
+    vector, losses = flat(parameters), []
+    mean, variance = np.zeros((2, vector.size))
+    for step, batch in enumerate(batches):
+        values, gradients = n20_your_bert.loss_and_gradients(named(vector), batch, num_heads)
+        losses.append(float(values["mlm_loss"] + values["nsp_loss"]))
+        gradient = flat(gradients)
+        gradient /= max(1.0, np.linalg.norm(gradient))
+        rate = peak * step / warmup if step < warmup else peak * (1 - step / steps)
+        mean += 0.1 * (gradient - mean)
+        variance += 0.001 * (gradient**2 - variance)
+        vector = vector - rate * (mean / (np.sqrt(variance) + 1e-6) + decays * vector)
+    return losses and np.array(losses), named(vector)
+
+
+@answers("21.lstm_step_backward")
+def gate_by_gate(dstate, dcell, cache):
+    x, state, cell, weight, state_weight, i, f, o, g, tanh_cell = cache
+    total = dcell + dstate * o / np.cosh(np.arctanh(tanh_cell)) ** 2
+    dsums = np.hstack(
+        [
+            total * g * (i - i**2),
+            total * cell * (f - f**2),
+            dstate * tanh_cell * (o - o**2),
+            total * i * (1 - g * g),
+        ]
+    )
+    outer = np.einsum("bg,bk->gk", dsums, np.concatenate([x, state, np.ones((len(x), 1))], axis=1))
+    dweight, dstate_weight, dbias = np.split(outer, [x.shape[1], x.shape[1] + state.shape[1]], axis=1)
+    dx, dold = np.split(dsums @ np.hstack([weight, state_weight]), [x.shape[1]], axis=1)
+    return [dx, dold, f * total, dweight, dstate_weight, dbias[:, 0]]
+
+
+@answers("26.diagnosis")
+def a_list_of_capitals():
+    return ["D", "A", "E"]
+
+
+@answers("26.batch_of_step")
+def all_batches_up_to_this_one(step, examples, batch_size, seed):
+    batches, epoch = [], 0
+    while len(batches) <= step:
+        order = np.random.default_rng([seed, epoch]).permutation(np.arange(examples))
+        batches += [order[at : at + batch_size] for at in range(0, examples - batch_size + 1, batch_size)]
+        epoch += 1
+    return batches[step]
+
+
+@answers("27.relative_difference")
+def by_selected_rows(ours, theirs, mask):
+    ours, theirs = ours[mask.astype(bool)], theirs[mask.astype(bool)]
+    return math.sqrt(np.square(ours - theirs).sum() / np.vdot(theirs, theirs))
+
+
+@answers("27.first_difference")
+def from_a_list_of_all(ours, theirs, bound):
+    far = [
+        place
+        for place, there in theirs.items()
+        if not np.isfinite(ours[place]).all()
+        or np.linalg.norm(ours[place] - there) > bound * np.linalg.norm(there)
+    ]
+    return [*far, "nowhere"][0]
+
+
+@answers("28.unit_length_backward")
+def by_a_projection_matrix(dout, cache):
+    unit, r = cache
+    projection = np.eye(unit.shape[1]) - unit[:, :, None] * unit[:, None, :]
+    return np.einsum("nij,nj->ni", projection, dout) / r
+
+
+@answers("28.in_batch_backward")
+def from_the_gram_matrix(dout, cache):
+    x, y, r_x, r_y, scale, p, p_columns = cache
+    dz = (p + p_columns) / 2 - np.eye(len(p))
+    z = x @ y.T
+    dx = dz @ y - x * (dz * z).sum(axis=1, keepdims=True)
+    dy = dz.T @ x - y * (dz * z).sum(axis=0)[:, None]
+    return dout * scale / len(p) * dx / r_x, dout * scale / len(p) * dy / r_y
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,38 @@ def test_the_code_of_a_figure_is_folded_away():
     assert [cell.metadata.get("jupyter", {}).get("source_hidden") for cell in cells] == [None, True, None]
 
 
+FIGURE = """# %% [markdown]
+# # Title
+
+# %% tags=["figure"]
+# Caption: A line. It
+#   rises.
+plt.plot(x)
+
+"""
+
+
+@pytest.mark.parametrize("convert", [complete_notebook, exercise_notebook])
+@pytest.mark.parametrize(
+    ("after", "below"),
+    [
+        ("# %% [markdown]\n# Text.\n", "*A line. It rises.*\n\nText."),
+        ("# %%\nx\n", "*A line. It rises.*"),
+        ("", "*A line. It rises.*"),
+    ],
+)
+def test_a_caption_stands_below_its_figure(convert, after, below):
+    _, figure, text, *_ = convert(FIGURE + after, "05_title").cells
+    assert figure.source == "plt.plot(x)"
+    assert text.cell_type == "markdown" and text.source == below
+
+
+def test_the_caption_of_an_answer_is_an_answer():
+    source = FIGURE.replace('["figure"]', '["figure", "answer"]') + "# %% [markdown]\n# Text.\n"
+    assert "It rises" in complete_notebook(source, "05_title").cells[2].source
+    assert [cell.source for cell in exercise_notebook(source, "05_title").cells[1:]] == ["Text."]
+
+
 @pytest.mark.parametrize("convert", [complete_notebook, exercise_notebook])
 def test_the_same_source_gives_the_same_file(convert):
     notebook = convert(SOURCE, "05_title")

@@ -1,8 +1,167 @@
-"""18 Real weights: from the names of the original checkpoints to today's."""
+"""18 Real weights: reading a file by hand, and from the names of the original checkpoints to today's."""
 
+import json
 import re
 
+import numpy as np
+
 from minibert.course.exercise import Trial, exercise
+from minibert.gradcheck import Draws
+
+# -- A file of weights, read by hand --------------------------------------------------------------------
+
+
+def weights_file(tensors: dict[str, np.ndarray]) -> bytes:
+    """The bytes of a safetensors file: the header's length, the header, the tensors one after another."""
+    header: dict[str, dict] = {"__metadata__": {"format": "np"}}
+    data = b""
+    for name, tensor in tensors.items():
+        kind = {2: "F16", 4: "F32", 8: "F64"}[tensor.itemsize]
+        offsets = [len(data), len(data) + tensor.nbytes]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": offsets}
+        data += tensor.tobytes()
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def _files(draw: Draws) -> list[Trial]:
+    tensors = {
+        "embeddings.weight": draw.normal(5, 3).astype("<f4"),
+        "dense.weight": draw.normal(4, 2).astype("<f2"),
+        "dense.bias": draw.normal(4).astype("<f4"),
+    }
+    raw = weights_file(tensors)
+    return [Trial({"raw": raw, "name": name}, name, {"tensor": tensor}) for name, tensor in tensors.items()]
+
+
+@exercise(
+    "18",
+    outputs="tensor",
+    trials=_files,
+    independent="as written",
+    level=1,
+    minutes=15,
+    needs="section 2",
+    bound=0.0,
+    views=True,
+    hints=(
+        "The first 8 bytes are a whole number, smallest byte first: the length of the header, which is JSON.",
+        "data_offsets count from the end of the header, not from the beginning of the file.",
+        "N = int.from_bytes(raw[:8], 'little'); header = json.loads(raw[8 : 8 + N]); "
+        "np.frombuffer(raw[8 + N + start : 8 + N + end], kind).reshape(shape).",
+    ),
+)
+def read_tensor(raw, name):
+    return _tensor(raw, name)
+
+
+KINDS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+
+
+def _tensor(raw, name, shift=0, kinds=KINDS, order="C"):
+    """The tensor, with one thing done in another way."""
+    N = int.from_bytes(raw[:8], "little")
+    entry = json.loads(raw[8 : 8 + N])[name]
+    start, end = (8 + N + offset + shift for offset in entry["data_offsets"])
+    data = (raw + bytes(max(0, end - len(raw))))[max(start, 0) : end]
+    return np.frombuffer(data, kinds[entry["dtype"]]).reshape(entry["shape"], order=order)
+
+
+@read_tensor.mistake(
+    "The offsets are counted from the 8th byte. They count from the end of the header: add 8 + N."
+)
+def counted_from_the_header(raw, name):
+    return _tensor(raw, name, shift=-int.from_bytes(raw[:8], "little"))
+
+
+@read_tensor.mistake("The 8 bytes in front of the header are forgotten: the data begin at 8 + N.")
+def eight_bytes_forgotten(raw, name):
+    return _tensor(raw, name, shift=-8)
+
+
+@read_tensor.mistake("The bytes of each number are in the wrong order. The format is little-endian: '<f4'.")
+def big_endian(raw, name):
+    return (
+        _tensor(raw, name, kinds={"F16": ">f2", "F32": ">f4"}).astype(float).astype(_tensor(raw, name).dtype)
+    )
+
+
+@read_tensor.mistake("The numbers are in the wrong places: rows come one after another, order='C'.")
+def column_after_column(raw, name):
+    return np.ascontiguousarray(_tensor(raw, name, order="F"))
+
+
+@read_tensor.mistake("The shape is missing: these are the right numbers in one long row. Reshape them.")
+def without_the_shape(raw, name):
+    return _tensor(raw, name).ravel()
+
+
+# -- Sixteen bits of thirty-two -------------------------------------------------------------------------
+
+
+def _numbers(draw: Draws) -> list[Trial]:
+    ties = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0xBF808000], np.uint32).view(np.float32)
+    return [
+        Trial({"x": draw.normal(6, 5).astype(np.float32)}, "random"),
+        Trial({"x": ties}, "half way between two"),
+        Trial({"x": (1e30 * draw.normal(8)).astype(np.float32)}, "large"),
+    ]
+
+
+@exercise(
+    "18",
+    outputs="rounded",
+    trials=_numbers,
+    level=2,
+    minutes=15,
+    needs="the bits of a float32: 1 sign, 8 exponent, 23 fraction",
+    bound=0.0,
+    hints=(
+        "x.view(np.uint32) gives the bits as a whole number. bfloat16 keeps the upper 16 of the 32.",
+        "Cutting rounds towards zero. To round to the nearest, add half of the last kept bit before you cut.",
+        "bits + 0x7FFF + ((bits >> 16) & 1), then & 0xFFFF0000. The last term sends a tie to the even one.",
+    ),
+)
+def to_bfloat16(x):
+    bits = x.view(np.uint32)
+    return _upper(bits + np.uint32(0x7FFF) + ((bits >> 16) & 1))
+
+
+def _upper(bits):
+    return (bits & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+@to_bfloat16.mistake("The lower bits are only cut off, which rounds towards zero. Round to the nearest.")
+def cut_off(x):
+    return _upper(x.view(np.uint32))
+
+
+@to_bfloat16.mistake(
+    "Nearly: what lies half way between two is always rounded away from zero. It goes to the one whose last "
+    "bit is 0."
+)
+def ties_away_from_zero(x):
+    return _upper(x.view(np.uint32) + np.uint32(0x8000))
+
+
+@to_bfloat16.mistake("Ties go to the odd number here: to the one whose last kept bit is 0 is usual.")
+def ties_to_odd(x):
+    bits = x.view(np.uint32)
+    return _upper(bits + np.uint32(0x8000) - ((bits >> 16) & 1))
+
+
+@to_bfloat16.mistake("This is float16: 10 bits and a small range. bfloat16 keeps the exponent of float32.")
+def float16(x):
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(np.float32)
+
+
+@to_bfloat16.mistake("Rounded up always: add half of the last kept bit, not all of it.")
+def always_up(x):
+    return _upper(x.view(np.uint32) + np.uint32(0xFFFF))
+
+
+# -- Old names -------------------------------------------------------------------------------------------
 
 # Variables of google-research/bert's checkpoints; the last but one is from old files of PyTorch.
 NAMES = (

@@ -1,0 +1,714 @@
+# %% [markdown]
+r"""
+# 26 · When training fails
+
+A program with a mistake usually stops. A training with a mistake goes on, and its loss even falls. So one has to know how mistakes *look*. Here are
+broken runs to diagnose, numbers that are none and where they come from, and the moment after a stop, when a run may go on wrongly without a sign.
+
+**You will** read the length of the gradient · find out what is wrong with three broken runs · break a training in five ways and watch ·
+find the first number that is not a number · see one bad step poison an optimiser · say from the step number alone which examples come next ·
+stop a run and go on with it, bit for bit.
+
+**Before this:** [14 · Pre-training](14_pretraining.ipynb), of which this is the second half; [13 · The optimiser](13_optimiser.ipynb).
+**Time:** 75 minutes with the exercises; it runs in a minute (the long runs are in a log).
+
+| letter | in this notebook |
+|---|---|
+| `B`, `S` | sequences in a batch, tokens in a sequence |
+| `V`, `H` | tokens in the vocabulary, hidden size |
+| $m$, $v$ | Adam's two means of a parameter's gradient and of its square |
+
+Losses are in nats, means over predicted positions.
+"""
+
+# %%
+import contextlib
+import io
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from minibert import BertConfig, BertForPreTraining, BertTokenizer, check, plots
+from minibert.course import EXERCISES, read_log
+from minibert.course.exercises.n26_when_training_fails import CAUSES
+from minibert.data import BatchStream, Documents, InstanceSettings
+from minibert.data.batches import held_out_batches
+from minibert.data.prose import prose_sentences
+from minibert.nn.context import Context
+from minibert.ops.stable_softmax import log_softmax
+from minibert.tasks.held_out import evaluate
+from minibert.tasks.pretraining_settings import PretrainSettings
+from minibert.train import AdamW, Trainer
+from minibert.train.checkpoint import open_checkpoint, save_checkpoint
+from minibert.train.metrics import MetricsLog, read_metrics
+from minibert.train.schedule import original
+
+plots.notebook_style()
+np.set_printoptions(precision=3, suppress=True)
+
+# %% [markdown]
+r"""
+## 1. What a healthy run looks like
+
+To see what is wrong one has to know what is right. [14](14_pretraining.ipynb) followed one healthy run: `minibert pretrain`'s tiny model (2 layers, `H` = 128) on the
+documentation that is installed with Python. Its log is here again, with the two lines that need no training. The **unigram line** is the loss of guessing by frequency,
+and the **copying line** that of also reading the word that stands at the place. `RERUN` trains it anew, and the four broken runs: a quarter of an hour on one core.
+"""
+
+# %%
+RERUN = False  # True: make the runs anew, on the documentation installed here
+SETTINGS = PretrainSettings(
+    vocab_size=4096,
+    position_initializer="sinusoidal",
+    steps=3000,
+    log_every=20,
+    eval_every=100,
+    eval_batches=16,
+)
+
+
+# %% tags=["figure"]
+def lines_of(counts, batches, mask_id):
+    """The unigram line and the copying line on these batches, as in 14."""
+    seen, right = (
+        np.concatenate([batch[name].ravel() for batch in batches])
+        for name in ("input_ids", "labels")
+    )
+    chosen = right != -100
+    f = (counts + 1) / (counts.sum() + len(counts))
+    p = EXERCISES["14.copying_rule"].solution(f, seen[chosen], right[chosen], mask_id)
+    return float(-np.log(f[right[chosen]]).mean()), float(-np.log(p).mean())
+
+
+def constants(model, batches):
+    """Held-out losses of what a model says without its input: its mean logits, and its bias alone."""
+    logits = [model.forward(**batch)[0].prediction_logits for batch in batches]
+    mean = np.concatenate(logits).mean(axis=0)  # (V,): h̄ Wᵀ + b, as every logit is h Wᵀ + b
+    bias = dict(model.named_parameters())["cls.predictions.bias"].value  # (V,)
+    labels = np.concatenate([batch["labels"].ravel() for batch in batches])
+    labels = labels[labels != -100]  # (P,)
+    return {
+        name: float(-log_softmax(row)[0][labels].mean())
+        for name, row in (("mean_logits_loss", mean), ("bias_loss", bias))
+    }
+
+
+def train(
+    name, folder, settings=SETTINGS, documents=slice(None), wrap=lambda batches: batches, stop=None
+):
+    """Pre-train on the documentation installed here; returns the run as one line of the log.
+
+    documents: which of them to train on; wrap: what is done to the stream of batches.
+    """
+    from minibert.tasks.pretraining import evaluation_batches, prepare
+    from minibert.tasks.run import learning_rates, make_optimiser
+
+    settings = replace(settings, prepared=str(folder), processes=1)
+    tokenizer, prepared = prepare(settings)
+    batches = evaluation_batches(settings, tokenizer, prepared)
+    counts = prepared.train.token_counts(len(tokenizer))
+    unigram, copying = lines_of(counts, batches, tokenizer.mask_id)
+
+    text = replace(prepared.train, chosen=prepared.train.chosen[documents])
+    [phase] = settings.phases()
+    stream = BatchStream(text, tokenizer, phase.instances, phase.batch_size, settings.seed)
+    model = BertForPreTraining(settings.model_config(len(tokenizer)), seed=settings.seed)
+    metrics = MetricsLog(Path(folder) / f"{name}.jsonl")
+    trainer = Trainer(
+        model,
+        make_optimiser(settings, model),
+        wrap(stream),
+        learning_rates(settings, settings.steps),
+        evaluate=lambda: evaluate(model, batches) | constants(model, batches),
+        save=lambda state: metrics.path,  # no checkpoints
+        metrics=metrics,
+        steps=settings.steps,
+        log_every=settings.log_every,
+        eval_every=settings.eval_every,
+        save_every=settings.steps,
+    )
+    trainer.run(stop)
+    kept = [
+        {
+            key: float(f"{value:.4g}") if isinstance(value, float) else value
+            for key, value in record.items()
+            if "second" not in key
+        }
+        for record in read_metrics(metrics.path)
+    ]
+    return {
+        "run": name,
+        "V": len(tokenizer),
+        "unigram_line": round(unigram, 3),
+        "copying_line": round(copying, 3),
+        "documents": len(text),
+        "text_tokens": int(text.lengths().sum()),
+        "metrics": kept,
+    }
+
+
+# %%
+logged = {run["run"]: run for run in read_log("14_runs.jsonl")}
+healthy = logged["healthy"]
+
+
+def column(run, name, stop=None):
+    """(2, N): steps, and what was measured after them."""
+    pairs = [
+        (r["step"], r[name]) for r in run["metrics"] if name in r and r["step"] <= (stop or 1e9)
+    ]
+    return np.array(pairs).T
+
+
+LINES = {
+    "ln V": np.log(healthy["V"]),
+    "unigram line": healthy["unigram_line"],
+    "copying line": healthy["copying_line"],
+}
+
+
+# %% tags=["figure"]
+def draw_lines(axes, values, stop, texts=True, below=("copying line",)):
+    """Horizontal lines, named at their right ends."""
+    for (name, value), style in zip(values.items(), (":", "--", "-."), strict=True):
+        axes.axhline(value, color=plots.GREY, linestyle=style, linewidth=1.2)
+        if texts:
+            offset, va = (-4, "top") if name in below else (2, "bottom")
+            how = {"color": plots.GREY, "fontsize": 9, "ha": "right", "va": va}
+            axes.annotate(name, (stop, value), (0, offset), textcoords="offset points", **how)
+
+
+def draw_losses(axes, run, stop=None):
+    axes.plot(*column(run, "mlm_loss", stop), color=plots.SKY, linewidth=1.1, label="training")
+    held_out_losses = column(run, "held_out_mlm_loss", stop)
+    axes.plot(*held_out_losses, "o-", color=plots.BLUE, markersize=3, label="held-out text")
+
+
+figure, axes = plt.subplots(figsize=(7.5, 3.2))
+draw_lines(axes, LINES, 3000)
+draw_losses(axes, healthy)
+axes.set(title="the healthy run", xlabel="step", ylabel="MLM loss (nats)")
+axes.legend(fontsize=9, loc="lower left")
+figure.set_label(
+    "The loss of a healthy run over 3,000 steps: it falls below the unigram line within 200, rests around the "
+    "copying line until about 900, and then falls again; held-out text follows the training text closely"
+)
+plt.show()
+
+# %% [markdown]
+r"""
+## 2. The length of the gradient
+
+Besides the loss a run reports one more number at each step: the length of the whole gradient, before it is clipped to 1.
+"""
+
+# %% tags=["figure"]
+# Caption: Short on the plateau, longer when context begins to count.
+figure, axes = plt.subplots(figsize=(7.5, 2.6))
+axes.plot(*column(healthy, "grad_norm"), color=plots.PURPLE)
+axes.axhline(1, color=plots.GREY, linestyle="--", linewidth=1.2)
+axes.text(3000, 1.05, "clipped above this", color=plots.GREY, fontsize=9, ha="right", va="bottom")
+axes.set(title="the same run", xlabel="step", ylabel="length of the gradient", ylim=(0, None))
+figure.set_label(
+    "The gradient norm of the healthy run over 3,000 steps: a peak at the start, about "
+    "1.6 on the plateau, and nearly 3 at the end, always above the line at which it is "
+    "clipped"
+)
+plt.show()
+
+# %%
+at, length = column(healthy, "grad_norm")
+shelf, end = length[(at > 300) & (at < 700)].mean(), length[at > 2500].mean()
+print(f"on the plateau {shelf:.1f}, in the last 500 steps {end:.1f}")
+assert end > shelf
+
+# %% [markdown]
+r"""
+It is short on the plateau, and grows when context begins to count.
+
+## 3. Your turn: what is wrong with these three runs?
+
+@exercise 26.diagnosis
+
+One thing is wrong in each; all else is as in the healthy run. Say what it is, from the curves alone. The causes to choose from:
+"""
+
+# %%
+for letter, cause in CAUSES.items():
+    print(f"{letter}  {cause}")
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(
+    2, 4, figsize=(7.5, 4.4), sharex=True, sharey="row", height_ratios=(2, 1)
+)
+for (upper, lower), name in zip(axes.T, ("healthy", "A", "B", "C"), strict=True):
+    draw_lines(upper, LINES, 1500, texts=name == "C", below=("ln V", "copying line"))
+    draw_losses(upper, logged[name], 1500)
+    lower.semilogy(*column(logged[name], "grad_norm", 1500), color=plots.PURPLE, linewidth=1.2)
+    upper.set(title=name, ylim=(1, 9.2))
+    lower.set(xticks=(0, 500, 1000, 1500), xlabel="step")
+    lower.tick_params(axis="x", labelsize=8.5)
+axes[0, 0].set_ylabel("MLM loss (nats)")
+axes[1, 0].set_ylabel("gradient")
+axes[0, 1].legend(fontsize=8.5, loc="lower left")
+plt.show()
+
+# %%
+print("           training  |         the last 200 steps")
+print("steps      100–300   |  training  held-out  gradient")
+for name in ("healthy", "A", "B", "C"):
+    means = []
+    for measured, first, last in (
+        ("mlm_loss", 100, 300),
+        ("mlm_loss", 1300, 1500),
+        ("held_out_mlm_loss", 1300, 1500),
+        ("grad_norm", 1300, 1500),
+    ):
+        at, values = column(logged[name], measured)
+        means.append(values[(at > first) & (at <= last)].mean())
+    print("{:<8} {:9.2f}   | {:9.2f} {:9.2f} {:9.1f}".format(name, *means))
+
+# %% [markdown]
+r"""
+Answer with three letters, `("?", "?", "?")`, for A, B and C.
+"""
+
+# %% tags=["solution"]
+diagnosis = ("d", "a", "e")
+
+# %%
+check("26.diagnosis", diagnosis)
+
+# %% [markdown] tags=["answer"]
+r"""
+**A** reaches the unigram line as fast as the healthy run, and stays: not even the copying line, for its labels have nothing to
+do with its input. Each row had the labels of the row before. No error, no strange number, and the test with one batch ([14](14_pretraining.ipynb#3.-Overfit-one-batch-first)) is passed.
+**B** has 100 times the learning rate: it never reaches the line, rises again with the rate, and its gradient is long. **C** has 12 documents
+instead of 965. It learns them by heart, and gets worse and worse on other text. Without the held-out curve it would look like the best of all.
+
+What made them, by `train` above:
+"""
+
+
+# %% tags=["answer"]
+class LabelsOfOthers:
+    """A stream of batches in which every row's labels are those of the row before."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __next__(self):
+        batch = next(self.stream)
+        return batch | {"labels": np.roll(batch["labels"], 1, axis=0)}
+
+    def state(self):
+        return self.stream.state()
+
+
+BROKEN = {
+    "A": {"wrap": LabelsOfOthers},
+    "B": {"settings": replace(SETTINGS, learning_rate=100 * SETTINGS.learning_rate)},
+    "C": {"documents": slice(12)},
+    "D": {"settings": replace(SETTINGS, learning_rate=10 * SETTINGS.learning_rate)},
+}
+if RERUN:
+    with tempfile.TemporaryDirectory() as folder:
+        logged["healthy"] = train("healthy", folder)
+        for name, how in BROKEN.items():
+            logged[name] = train(name, folder, stop=1500, **how)
+print("    documents    tokens  held-out  gradient   NSP")
+for name in BROKEN:
+    ends = [column(logged[name], key)[1][-10:].mean() for key in ("grad_norm", "nsp_loss")]
+    documents, text_tokens = logged[name]["documents"], logged[name]["text_tokens"]
+    _, losses = column(logged[name], "held_out_mlm_loss")
+    print(f"{name} {documents:11} {text_tokens:9,} {losses[-1]:9.2f} {ends[0]:9.1f} {ends[1]:6.2f}")
+
+# %% [markdown] tags=["answer"]
+r"""
+**D** is one more, with 10 times the rate. Its loss is almost indistinguishable from A's, but its gradient is more than twice as
+long. When in doubt, lower the rate; if the loss stays on the line, suspect the data.
+"""
+
+# %% [markdown]
+r"""
+## 4. Break it yourself
+
+Five more mistakes, small enough to run here: a model of 64 numbers per token, 150 steps on Python's language reference. What do you expect of each?
+"""
+
+# %%
+texts = [prose_sentences(text) for text in topics.values()]
+texts = [text for text in texts if len(text) >= 4]
+tokenizer = BertTokenizer.train((sentence for text in texts for sentence in text), 2048)
+ids = [tokenizer.token_ids_batch(text) for text in texts]
+
+lengths = [len(sentence) for text in ids for sentence in text]
+everything = Documents(
+    tokens=np.array([token for text in ids for sentence in text for token in sentence]),
+    sentence_starts=np.cumsum([0, *lengths]),
+    document_starts=np.cumsum([0, *map(len, ids)]),
+    chosen=np.arange(len(ids)),
+)
+is_held_out = everything.chosen % 8 == 7
+training = replace(everything, chosen=everything.chosen[~is_held_out])
+held_out = replace(everything, chosen=everything.chosen[is_held_out])
+
+V = tokenizer.vocab_size
+INSTANCES = InstanceSettings(max_seq_length=64)
+stream = BatchStream(training, tokenizer, INSTANCES, batch_size=8)
+batch = next(stream)
+batches = list(held_out_batches(held_out, tokenizer, INSTANCES, batch_size=8))
+CONFIG = BertConfig.preset("tiny", vocab_size=V, max_position_embeddings=64, initializer_range=0.05)
+SMALL = CONFIG.replace(hidden_size=64, intermediate_size=256, num_attention_heads=2)
+unigram, copying = lines_of(training.token_counts(V), batches, tokenizer.mask_id)
+print(f"ln V {np.log(V):.2f}   unigram line {unigram:.2f}   copying line {copying:.2f}")
+
+
+# %%
+def unhidden(batch):
+    """The same batch, with the true words where they were hidden."""
+    ids = np.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+    return batch | {"input_ids": ids}
+
+
+def run_with(
+    change=lambda batch: batch, steps=150, zero_grad=True, peak=3e-3, decay=0.01, clip=1.0
+):
+    """Train from the same start and on the same batches: training losses, gradient norms, held-out loss."""
+    model = BertForPreTraining(SMALL, seed=1)
+    optimiser = AdamW(model, weight_decay=decay, clip_norm=clip)
+    stream = BatchStream(training, tokenizer, INSTANCES, batch_size=8, seed=1)
+    losses, lengths = [], []
+    for step in range(steps):
+        if zero_grad or step == 0:
+            model.zero_grad()
+        outputs, cache = model.forward(**change(next(stream)), return_logits=False)
+        model.backward(cache)
+        rate = original(step, steps=steps, warmup=15, peak=peak)
+        lengths.append(float(optimiser.step(rate, step)))
+        losses.append(float(outputs.mlm_loss))
+    return losses, lengths, evaluate(model, batches[:4])["mlm_loss"]
+
+
+FAULTS = {
+    "healthy": {},
+    "the words are not hidden": {"change": unhidden},
+    "zero_grad forgotten": {"zero_grad": False},
+    "a rate 100 times too low": {"peak": 3e-5},
+    "decay 1,000 times too high": {"decay": 10.0},
+    "no clipping": {"clip": 1e9},
+}
+gallery = {name: run_with(**how) for name, how in FAULTS.items()}
+print(f"{'':<28}training   held-out   gradient norm   (last 20 steps)")
+for name, (losses, lengths, held_out_loss) in gallery.items():
+    print(
+        f"{name:<28}{np.mean(losses[-20:]):8.2f} {held_out_loss:10.2f} {np.mean(lengths[-20:]):15.2f}"
+    )
+
+# %% tags=["figure"]
+figure, axes = plt.subplots(2, 3, figsize=(7.5, 4.4), sharex=True, sharey=True)
+for panel, (name, (losses, _, held_out_loss)) in zip(axes.flat, gallery.items(), strict=True):
+    panel.axhline(unigram, color=plots.GREY, linestyle="--", linewidth=1.1)
+    panel.plot(losses, color=plots.SKY, linewidth=1.1, label="training")
+    panel.plot([149], [held_out_loss], "o", color=plots.BLUE, label="held-out, at the end")
+    panel.set_title(name, fontsize=9.5)
+for panel in axes[1]:
+    panel.set_xlabel("step")
+for panel in axes[:, 0]:
+    panel.set_ylabel("MLM loss (nats)")
+axes[0, 0].legend(fontsize=8.5)
+figure.set_label(
+    "Six panels of the training loss over 150 steps with the unigram line. Where the words are not hidden the "
+    "training loss falls far below the line while held-out text stays above; the other faults stay near or above it"
+)
+plt.show()
+
+# %% [markdown]
+r"""
+**Not hidden** is the mistake that one likes to believe: a training loss of under 1 after 150 steps. On held-out text, which is hidden, it is worse than knowing nothing. A loss *below* what is
+possible is a mistake, too.
+
+**zero_grad forgotten** shows in the gradient: it is the sum of all gradients so far, and two hundred times as long as in the healthy run. **A rate that is too low** is smooth, healthy and late. Its gradient is of the
+usual length, which tells it from one that is too high.
+
+**Decay and clipping** cannot be seen in this loss at all. So early the model only learns how frequent words are, and for that small weights are enough. And clipping scales a whole gradient, which Adam, dividing
+each gradient by its usual size, hardly notices. A short run finds crude mistakes only. For the others one compares with a reference, number by number ([27](27_parity.ipynb)).
+
+## 5. The first number that is none
+
+A `nan` spreads: whatever is computed with it is `nan`, too. So by the time the loss is printed everything is, and the question is where it *began*. Where do such numbers come from? From
+∞ − ∞, 0 / 0, 0 · ∞ and $\ln$ of a negative number. Let one weight of layer 1 be far too large, as it may become when steps are too long, and let every value of the forward pass be
+looked at ([16](16_looking_inside.ipynb) uses the same observers):
+"""
+
+# %%
+broken = BertForPreTraining(SMALL, seed=1)
+wide = dict(broken.named_parameters())["bert.encoder.layer.1.intermediate.dense.weight"].value
+wide[5, :] = 3e38  # one row; float32 ends at 3.4e38
+seen = []
+
+
+def look(name, value):
+    seen.append((name, float(np.isfinite(value).mean()), float(np.abs(value).max())))
+
+
+with np.errstate(over="ignore", invalid="ignore"):
+    outputs, cache = broken.forward(**batch, context=Context(observer=look))
+print(f"loss: {float(outputs.loss)}")
+bad = next(i for i, (_, finite, _) in enumerate(seen) if finite < 1)
+for name, finite, largest in seen[bad - 2 : bad + 3]:
+    print(f"{name:<52} finite {finite:6.1%}   largest {largest:.1e}")
+
+# %% [markdown]
+r"""
+The first value that is not finite names the place; all later ones only pass it on. In a backward pass one looks from the other end: the *last* layer whose gradient is bad was the first to be
+computed.
+
+**One bad step is enough.** Adam keeps means of all gradients. A single `nan` in them stays for ever, since $0.9 \cdot$ `nan` is `nan`. Compare a step taken with a bad gradient with
+the library's, which looks at the norm first and leaves the weights alone:
+"""
+
+
+# %%
+def naive_adam(gradients, rate=0.1):
+    """Adam on one number, for a list of gradients, without a look at them."""
+    w, m, v, way = 1.0, 0.0, 0.0, []
+    for gradient in gradients:
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        w -= rate * m / (np.sqrt(v) + 1e-6)
+        way.append(w)
+    return np.array(way)
+
+
+print("Adam with one nan:   ", naive_adam([1.0, 1.0, np.nan, 1.0, 1.0]))
+
+model = BertForPreTraining(SMALL, seed=1)
+optimiser = AdamW(model)
+start = model.buffers.value.copy()
+model.zero_grad()
+outputs, cache = model.forward(**batch)
+model.backward(cache)
+model.buffers.grad[123] = np.nan
+length = float(optimiser.step(1e-3, 0))
+print(
+    f"the library: gradient norm {length}, weights that moved: {(model.buffers.value != start).sum()}"
+)
+assert np.isnan(length) and (model.buffers.value == start).all()
+
+# %% [markdown]
+r"""
+The trainer then ends the run before anything is saved from it, and says in which step it happened. (In float16 a gradient may overflow without any mistake: there the step is skipped and the
+loss scale is halved, [17](17_numpy_to_cupy.ipynb).)
+
+## 6. Stopping, and going on as if nothing had happened
+
+Weights alone are no checkpoint; a run is also Adam's two means of every parameter, the place in
+the data, and the step number, which fixes the learning rate and the dropout masks (a function of seed and step, see
+[04](04_gelu_dropout.ipynb)). With all of it, a run that was stopped and resumed equals one that was not, **bit for bit**, dropout
+included:
+"""
+
+# %%
+STEPS, STOP = 60, 40
+
+
+def new_trainer(run, model):
+    optimiser = AdamW(model)
+    return Trainer(
+        model,
+        optimiser,
+        BatchStream(training, tokenizer, INSTANCES, batch_size=8, seed=3),
+        partial(original, steps=STEPS, warmup=6, peak=2e-3),
+        evaluate=partial(evaluate, model, batches[:2]),
+        save=lambda state: save_checkpoint(run, state, model.save_pretrained, optimiser, keep=3),
+        metrics=MetricsLog(run / "metrics.jsonl"),
+        steps=STEPS,
+    )
+
+
+def quietly(function, *arguments):
+    """Without the lines about speed and time left, which differ from run to run."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        return function(*arguments)
+
+
+# %%
+def resume(run, forget=None):
+    """Go on from the checkpoint in a run's folder for 20 steps, as `minibert pretrain --resume` does."""
+    checkpoint = open_checkpoint(run / f"checkpoint-{STOP}")
+    model = BertForPreTraining.from_pretrained(checkpoint.folder)
+    trainer = new_trainer(run, model)
+    state = dict(checkpoint.state)
+    if forget != "Adam's means":
+        trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
+    if forget == "the place in the data":
+        state["data"] = trainer.batches.state()  # that of a new stream: the beginning
+    trainer.restore(checkpoint.folder, state)
+    before, moved = model.buffers.value.copy(), []
+    for stop in (STOP + 1, STOP + 20):
+        quietly(trainer.run, stop)
+        moved.append(np.linalg.norm(model.buffers.value - before))
+    return model, losses_of(run), moved
+
+
+def losses_of(run):
+    return [r["mlm_loss"] for r in read_metrics(run / "metrics.jsonl") if "mlm_loss" in r]
+
+
+with tempfile.TemporaryDirectory() as folder:
+    run = Path(folder)
+    (run / "in one go").mkdir()
+    (run / "stopped").mkdir()
+    in_one_go = BertForPreTraining(SMALL, seed=3)
+    quietly(new_trainer(run / "in one go", in_one_go).run, STOP + 20)
+    all_losses = losses_of(run / "in one go")
+
+    quietly(new_trainer(run / "stopped", BertForPreTraining(SMALL, seed=3)).run, STOP)
+    FORGOTTEN = ("nothing", "Adam's means", "the place in the data")
+    resumed = {forgotten: resume(run / "stopped", forgotten) for forgotten in FORGOTTEN}
+
+# %%
+weights = in_one_go.buffers.value
+print("                        parameters       length of the way")
+print("forgotten              that differ    of 1 step    of 20")
+for forgotten, (model, _, moved) in resumed.items():
+    differ = (model.buffers.value != weights).mean()
+    print("{:<22} {:11.0%} {:12.2f} {:8.2f}".format(forgotten, differ, *moved))
+assert (resumed["nothing"][0].buffers.value == weights).all()
+assert resumed["nothing"][1] == all_losses
+
+for step in (1, STOP + 1):
+    factor = (1 - 0.9**step) / np.sqrt(1 - 0.999**step)
+    print(f"without bias correction step {step:>2} is {factor:.1f} times as long")
+
+# %% tags=["figure"]
+# Caption: Blue is zero: a complete checkpoint. What was forgotten shows more or less.
+figure, axes = plt.subplots(figsize=(7.5, 3.2))
+styles = (("o-", plots.BLUE), ("s-", plots.VERMILION), ("^:", plots.ORANGE))
+for (forgotten, (_, losses, _)), (style, colour) in zip(resumed.items(), styles, strict=True):
+    difference = np.array(losses) - all_losses
+    at = np.arange(STOP, STOP + 20)
+    axes.plot(at + 1, difference[at], style, color=colour, markersize=4, label=forgotten)
+axes.set(
+    title=f"resumed after step {STOP}",
+    xlabel="step",
+    ylabel="loss − loss in one go (nats)",
+    xticks=range(STOP + 1, STOP + 21, 3),
+)
+axes.legend(
+    title="forgotten", fontsize=9, title_fontsize=9, loc="upper left", bbox_to_anchor=(1, 1)
+)
+figure.set_label(
+    "Differences of the loss from an uninterrupted run over twenty steps after a "
+    "resumption: zero if nothing was forgotten, scattered around zero if Adam's means or "
+    "the place in the data were"
+)
+plt.show()
+
+# %% [markdown]
+r"""
+With everything restored, not one bit differs. Without the place in the data the run reads its first
+batches again, and so at every interruption; that even looks like progress, since it knows them.
+
+Without Adam's means the first loss is still right, for nothing has moved; then the steps are too long. Here 20 of them
+go only two or three times as far: a run of 40 steps takes long ones anyway, as nothing corrects its $v$ ([13](13_optimiser.ipynb#3.-Why-has-BERT's-Adam-no-bias-correction?)).
+The older the run, the farther it leaps: with `STEPS, STOP = 4000, 2000` (a minute) the first step is 8 times as long,
+and 20 steps go 17 times as far. Yet the loss is only 0.03 higher on average: **it does not give the fault away.**
+
+Bit for bit holds for one machine and its libraries; another BLAS adds in another order.
+
+## 7. Your turn: which examples come next?
+
+@exercise 26.batch_of_step
+
+The place in the data can be stored, as above. It can also be *computed*, and then nothing can be forgotten. There are `examples` rows. Each epoch goes through them in an order of its own,
+`np.random.default_rng((seed, epoch)).permutation(examples)`, and cuts it into batches of `batch_size`; what is left over at the end of an epoch is dropped. Return the rows of the batch of this
+`step`, counted from 0, without going through the steps before.
+"""
+
+
+# %% tags=["solution"]
+def my_batch_of_step(step, examples, batch_size, seed):
+    """The rows (batch_size,) of the batch of this step."""
+    epoch, batch = divmod(step, examples // batch_size)
+    order = np.random.default_rng((seed, epoch)).permutation(examples)
+    return order[batch * batch_size : (batch + 1) * batch_size]
+
+
+# %%
+check("26.batch_of_step", my_batch_of_step)
+
+# %% [markdown]
+r"""
+The same idea is behind the library's dropout: its masks are a function of seed and step ([04](04_gelu_dropout.ipynb)), so no state of a generator has to be saved.
+
+## Recap
+
+- Held-out text beside training text: else learning by heart looks like learning.
+- The length of the gradient tells a rate that is too high from data that are wrong.
+- Look for the *first* value that is not finite; the others only pass it on.
+- Never let a bad gradient into Adam's means: look at its norm before the step.
+- A checkpoint holds weights, means, place and step. Then going on equals never having stopped.
+
+## What usually goes wrong
+
+- **Only a training loss.** A small text and many passes bring it as low as you like, and so does a leak.
+- **A `nan` that is filled with 0.** The mistake stays, and now it is silent.
+- **Weights saved without the means.** After each resumption steps are too long; the loss may hide it.
+- **The data begin again** after each stop, and the first documents are learned by heart.
+
+## Three questions
+
+Answer before you unfold.
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>1.</b> In a run that is resumed, the loss of the first step agrees with the uninterrupted run, that of the second does not. What was
+forgotten?</summary>
+
+What moves the weights: Adam's means, or the learning rate. The first loss was computed before anything moved, so weights,
+batch and dropout masks were right.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>2.</b> The training loss falls to 0.3 in two hundred steps, far below the copying line. Do you celebrate?</summary>
+
+No. Nobody gets there without seeing the answers. Either the words are not hidden, or the text is so small that it is known by heart. Held-out text, *with* its words hidden, tells: it is bad in
+both cases. To tell the two apart, train on more text: a leak does not care.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> In the table of section 5, the first bad value is a layer's output. All its inputs are finite. Where is the mistake?</summary>
+
+In this layer: its weights are far too large or not finite themselves, or its formula has an overflow, such as a softmax without the maximum subtracted ([03](03_softmax_cross_entropy.ipynb)).
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+## Further reading
+
+- Karpathy, [A recipe for training neural networks](https://karpathy.github.io/2019/04/25/recipe/), 2019: "neural net training fails silently".
+- Zhang and others, [OPT: open pre-trained transformer language models](https://arxiv.org/abs/2205.01068), 2022: section 2.5 counts the restarts of a very long run.
+- Micikevicius and others, [Mixed precision training](https://arxiv.org/abs/1710.03740), 2017: overflow in 16 bits, and the loss scale.
+- Pascanu, Mikolov and Bengio, [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063), 2012: why gradients explode, and clipping.
+
+**Next:** [15 · Fine-tuning](15_fine_tuning.ipynb), where a trained model learns a task from few examples.
+The code of this notebook: [train/trainer.py](../minibert/train/trainer.py) · [train/checkpoint.py](../minibert/train/checkpoint.py) · [train/optimiser.py](../minibert/train/optimiser.py).
+"""
