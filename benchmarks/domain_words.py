@@ -134,10 +134,10 @@ def page(scores: Sequence[Score], sentences: Sequence[str]) -> list[str]:
     return [
         "# New tokens for the words of a domain",
         paragraph(
-            f"""The same model is trained further on the same text, in as many steps of as many tokens, with its
-            own vocabulary and with new tokens that `minibert pretrain --learn-tokens` has learned from
-            the text. Then each scores the same {len(sentences)} held-out sentences: how probable is each word,
-            given all others, its pieces one after the other, while the later ones are hidden
+            f"""The same model is trained further on the same text, in as many steps of as many tokens, with
+            its own vocabulary and with new tokens that `minibert pretrain --learn-tokens` has learned from
+            the text. Then each scores the same {len(sentences)} held-out sentences: how probable is each
+            word, given all others, its pieces one after the other, while the later ones are hidden
             ([Likelihoods](../../docs/python.md#likelihoods))? A loss per token is no measure here. The fewer
             tokens a text has, the more each of them must say. So the nats are divided by words (what has
             white space around it) and by characters."""

@@ -102,7 +102,7 @@ def learn_new_tokens(
 
 
 def add_tokens(tokenizer: PretrainedTokenizer, tokens: Sequence[str]) -> PretrainedTokenizer:
-    """The same tokenizer with these tokens after its own (in byte-level BPE, also those they are merged from).
+    """The same tokenizer with these tokens after its own (in BPE, also those they are merged from).
 
     Raises UserError for a token that no text would get: its own rules split it, or find it unknown.
     """
