@@ -28,6 +28,7 @@ from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, check_writable, read_json, read_text
 from minibert.plots import plot_loss
+from minibert.tasks.expectation import expected_loss, verdict
 from minibert.tasks.held_out import evaluate, evaluation_batches
 from minibert.tasks.info import step_cost
 from minibert.tasks.masked_words import fill_mask
@@ -300,7 +301,8 @@ def _finish(
 ) -> dict[str, Any]:
     """Write the model, the results and the plot; print how well the run did, and return that."""
     metrics = read_metrics(run.folder / "metrics.jsonl")
-    plot_loss(metrics, plateau[0], run.folder / "loss.png")
+    expected, compared = _compare(settings, model.config, len(tokenizer), plateau[0], metrics)
+    plot_loss(metrics, plateau[0], run.folder / "loss.png", expected)
     last = next(record for record in reversed(metrics) if "held_out_mlm_loss" in record)
     summary = {
         "plateau_loss": plateau[0],
@@ -326,9 +328,28 @@ def _finish(
     if settings.predicts != "left-to-right":
         words = getattr(model, "generator", model)  # the model that predicts words
         _print_examples(words, tokenizer, prepared.held_out, settings.seed)
-    run.finish(results, _describe(summary, settings), trainer.seconds, trainer.tokens)
+    run.finish(results, [*_describe(summary, settings), *compared], trainer.seconds, trainer.tokens)
     print(f"written to {run.folder}: final/ (the model), metrics.jsonl, results.json, loss.png")
     return summary
+
+
+def _compare(
+    settings: PretrainSettings,
+    config: BertConfig,
+    vocab_size: int,
+    plateau: float,
+    metrics: Sequence[Mapping[str, Any]],
+) -> tuple[np.ndarray | None, list[str]]:
+    """The curve that the run should have followed, if it is to be drawn, and a line about it."""
+    if not settings.expect:
+        return None, []
+    tokens = next(record["tokens"] for record in reversed(metrics) if "tokens" in record)
+    loss = next(r["held_out_mlm_loss"] for r in reversed(metrics) if "held_out_mlm_loss" in r)
+    shape = config.num_hidden_layers, config.hidden_size
+    expected = expected_loss(settings, *shape, vocab_size, plateau, tokens)
+    if isinstance(expected, str):
+        return None, [f"no expected loss: {expected}"]
+    return expected.points, [verdict(expected, loss, tokens)]
 
 
 def _sizes(documents: Documents) -> dict[str, int]:

@@ -282,6 +282,11 @@ class PretrainSettings(RunSettings):
         least=1,
     )
     save_every: int = setting(500, "Report", "steps between checkpoints", least=1)
+    expect: bool = setting(
+        False,
+        "Report",
+        "draw the loss that such a run should have into loss.png, and say how this one compares",
+    )
 
     graph: bool = setting(True, "Machine", "record the training step and replay it (on a GPU)")
     prepared: str = setting("prepared", "Machine", "folder of vocabularies and prepared corpora, for reuse")
