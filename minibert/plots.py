@@ -16,14 +16,21 @@ from matplotlib.rcsetup import cycler
 from minibert.files import atomic_file
 
 BATCH, TRAINING, HELD_OUT, PLATEAU = "#b9cbdb", "#2c5d8a", "#c0392b", "#4d4d4d"
+EXPECTED = "#009e73"
 
 
-def plot_loss(metrics: Sequence[Mapping[str, Any]], plateau: float, path: str | Path) -> None:
+def plot_loss(
+    metrics: Sequence[Mapping[str, Any]],
+    plateau: float,
+    path: str | Path,
+    expected: np.ndarray | None = None,
+) -> None:
     """Plot the masked-LM loss of a run against its steps, and write it to ``path`` as PNG.
 
     ``metrics`` are the lines of ``metrics.jsonl``. Shown are the loss of each training batch, the same
     averaged over neighbouring steps, the loss on held-out text, and ``plateau``, the loss in nats of
-    guessing by frequency.
+    guessing by frequency. ``expected`` (N, 2) are points of tokens read and the held-out loss that a run
+    should have after them.
     """
     training = np.array([(r["step"], r["mlm_loss"]) for r in metrics if "mlm_loss" in r]).reshape(-1, 2)
     held_out = np.array([(r["step"], r["held_out_mlm_loss"]) for r in metrics if "held_out_mlm_loss" in r])
@@ -32,6 +39,8 @@ def plot_loss(metrics: Sequence[Mapping[str, Any]], plateau: float, path: str | 
     axes.plot(*training.T, color=BATCH, linewidth=0.7, label="training, each report")
     axes.plot(*_smooth(training).T, color=TRAINING, linewidth=1.6, label="training, averaged")
     axes.plot(*held_out.T, color=HELD_OUT, marker="o", markersize=4, linewidth=1.6, label="held-out text")
+    if expected is not None:
+        axes.plot(*_by_steps(expected, metrics).T, color=EXPECTED, linewidth=4, alpha=0.45, label="expected")
     axes.axhline(
         plateau, color=PLATEAU, linestyle="--", linewidth=1.2, label=f"guessing by frequency: {plateau:.2f}"
     )
@@ -65,6 +74,13 @@ def plot_finetuning(curves: Mapping[int, Sequence[Mapping[str, Any]]], metric: s
     if len(curves) > 1:
         scores.legend(frameon=False)
     _save(figure, path)
+
+
+def _by_steps(points: np.ndarray, metrics: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """Points (tokens, loss) as (step, loss), up to the last step of the run."""
+    steps, tokens = np.array([(0, 0), *((r["step"], r["tokens"]) for r in metrics if "tokens" in r)]).T
+    inside = np.unique([*points[points[:, 0] < tokens[-1], 0], min(tokens[-1], points[-1, 0])])
+    return np.stack([np.interp(inside, tokens, steps), np.interp(inside, *points.T)], axis=1)
 
 
 def _against_steps(axes: Axes, what: str) -> None:

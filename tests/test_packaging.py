@@ -32,6 +32,7 @@ ONLY_WITH_A_GPU = {"cupy", "cupyx", "cuda", "ml_dtypes"}
 ONLY_TO_SEARCH = {"lancedb"}  # the vector database
 ONLY_FOR_TABLES = {"pyarrow"}  # those that the database takes, and Parquet files
 ONLY_TO_EXPLORE = {"tornado"}  # the server behind the page
+ONLY_FOR_ONNX = {"onnx", "onnxruntime"}  # the files, and what they are compared in
 BROUGHT_ALONG = {"PIL", "matplotlib_inline"}  # by matplotlib; by IPython, and used only there
 
 
@@ -42,6 +43,7 @@ def test_the_package_imports_what_it_requires_and_nothing_else():
         | ONLY_TO_SEARCH
         | ONLY_FOR_TABLES
         | ONLY_TO_EXPLORE
+        | ONLY_FOR_ONNX
         | BROUGHT_ALONG
     )
 
@@ -66,6 +68,11 @@ def test_the_writer_of_tables_is_an_extra_and_tested():
 def test_the_explorers_server_is_an_extra_and_tested():
     extras = PROJECT["optional-dependencies"]
     assert names(extras["explore"]) == ONLY_TO_EXPLORE <= names(extras["dev"])
+
+
+def test_onnx_is_an_extra_and_tested():
+    extras = PROJECT["optional-dependencies"]
+    assert names(extras["onnx"]) == ONLY_FOR_ONNX <= names(extras["dev"])
 
 
 def test_nobody_is_sent_to_somebody_elses_package():

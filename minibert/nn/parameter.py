@@ -88,6 +88,11 @@ class Parameter:
         self._value, self._operand, self._grad = value, operand, grad
         self.fresh = True
 
+    def resize(self, value: Array) -> None:
+        """Take these values, which may be of another shape. Then the root must be allocated again."""
+        self.shape = tuple(value.shape)
+        self.bind(value, value, None)
+
     def settle_grad(self) -> None:
         """Set the gradient to 0 if none was written since ``zero_grad``, which does not do so itself."""
         if self.fresh:

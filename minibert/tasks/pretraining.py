@@ -6,7 +6,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,13 @@ from minibert.data import (
 )
 from minibert.devices import resolve_device
 from minibert.errors import UserError
-from minibert.files import atomic_folder, check_writable, read_json
+from minibert.files import atomic_folder, check_writable, read_json, read_text
 from minibert.plots import plot_loss
+from minibert.tasks.expectation import expected_loss, verdict
 from minibert.tasks.held_out import evaluate, evaluation_batches
 from minibert.tasks.info import step_cost
 from minibert.tasks.masked_words import fill_mask
+from minibert.tasks.new_tokens import with_new_tokens
 from minibert.tasks.pretrained_card import write_pretrained_card
 from minibert.tasks.pretraining_model import make_model, open_teacher, set_first_values, with_teacher
 from minibert.tasks.pretraining_settings import Phase, PretrainSettings
@@ -76,22 +78,18 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
         made_from = corpus.fingerprint(), settings.split, *sizes, settings.lowercase
         kind = MODEL_TYPES[settings.variant].__name__
         others = [] if kind == "BertTokenizer" else [kind]
-        key = _hash(*made_from, __version__, *others)  # another version may learn differently
-        folder, origin = Path(settings.prepared) / f"vocabulary-{key}", "reused from"
-        if not folder.is_dir():
-            origin = "written to"
-            check_writable(folder)
-            sentences = training_sentences(corpus, **settings.split)
-            tokenizer = learn_tokenizer(
+
+        def learn() -> PretrainedTokenizer:
+            return learn_tokenizer(
                 settings.variant,
-                sentences,
+                training_sentences(corpus, **settings.split),
                 settings.vocabulary_size,
                 alphabet_limit=settings.alphabet_limit,
                 lowercase=settings.lowercase,
                 progress=show_progress,
             )
-            with atomic_folder(folder) as unfinished:
-                tokenizer.save_pretrained(unfinished)
+
+        folder, origin = _kept(settings, learn, *made_from, *others)
     tokenizer = open_tokenizer(folder)
     if isinstance(tokenizer, XLNetTokenizer) != settings.family.permuted:
         raise UserError(
@@ -100,8 +98,32 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
         )
     if settings.model is not None:
         tokenizer.check_size(settings.vocabulary_size)
+    if settings.adds_tokens:
+        old = tokenizer
+        words = settings.add_tokens and read_text(settings.add_tokens, "list of words")
+        made_from = old.tokens, old.lowercase, *old.rules(), words, settings.learn_tokens
+        text = (corpus.fingerprint(), settings.split)
+        folder, origin = _kept(
+            settings, lambda: with_new_tokens(settings, corpus, old, show_progress), *made_from, *text
+        )
+        tokenizer = open_tokenizer(folder)
     print(f"vocabulary: {len(tokenizer):,} tokens; {origin} {folder}", flush=True)
     return tokenizer
+
+
+def _kept(
+    settings: PretrainSettings, make: Callable[[], PretrainedTokenizer], *made_from: Any
+) -> tuple[Path, str]:
+    """The folder of a tokenizer that is made once from these things, and whether it was there already."""
+    key = _hash(*made_from, __version__)  # another version may learn differently
+    folder = Path(settings.prepared) / f"vocabulary-{key}"
+    if folder.is_dir():
+        return folder, "reused from"
+    check_writable(folder)
+    tokenizer = make()
+    with atomic_folder(folder) as unfinished:
+        tokenizer.save_pretrained(unfinished)
+    return folder, "written to"
 
 
 def _hash(*values: Any) -> str:
@@ -279,7 +301,8 @@ def _finish(
 ) -> dict[str, Any]:
     """Write the model, the results and the plot; print how well the run did, and return that."""
     metrics = read_metrics(run.folder / "metrics.jsonl")
-    plot_loss(metrics, plateau[0], run.folder / "loss.png")
+    expected, compared = _compare(settings, model.config, len(tokenizer), plateau[0], metrics)
+    plot_loss(metrics, plateau[0], run.folder / "loss.png", expected)
     last = next(record for record in reversed(metrics) if "held_out_mlm_loss" in record)
     summary = {
         "plateau_loss": plateau[0],
@@ -305,9 +328,28 @@ def _finish(
     if settings.predicts != "left-to-right":
         words = getattr(model, "generator", model)  # the model that predicts words
         _print_examples(words, tokenizer, prepared.held_out, settings.seed)
-    run.finish(results, _describe(summary, settings), trainer.seconds, trainer.tokens)
+    run.finish(results, [*_describe(summary, settings), *compared], trainer.seconds, trainer.tokens)
     print(f"written to {run.folder}: final/ (the model), metrics.jsonl, results.json, loss.png")
     return summary
+
+
+def _compare(
+    settings: PretrainSettings,
+    config: BertConfig,
+    vocab_size: int,
+    plateau: float,
+    metrics: Sequence[Mapping[str, Any]],
+) -> tuple[np.ndarray | None, list[str]]:
+    """The curve that the run should have followed, if it is to be drawn, and a line about it."""
+    if not settings.expect:
+        return None, []
+    tokens = next(record["tokens"] for record in reversed(metrics) if "tokens" in record)
+    loss = next(r["held_out_mlm_loss"] for r in reversed(metrics) if "held_out_mlm_loss" in r)
+    shape = config.num_hidden_layers, config.hidden_size
+    expected = expected_loss(settings, *shape, vocab_size, plateau, tokens)
+    if isinstance(expected, str):
+        return None, [f"no expected loss: {expected}"]
+    return expected.points, [verdict(expected, loss, tokens)]
 
 
 def _sizes(documents: Documents) -> dict[str, int]:

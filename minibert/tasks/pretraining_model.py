@@ -10,8 +10,10 @@ from minibert.data import Documents
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.tasks.first_values import count_words, look_at_neighbours, pass_through
+from minibert.tasks.new_tokens import add_rows
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import PretrainedTokenizer, open_tokenizer
+from minibert.text.new_tokens import old_pieces
 from minibert.train.checkpoint import Checkpoint
 from minibert.variants import open_model
 from minibert.variants.distilbert_training import MaskedWordDistillation, take_layers
@@ -31,6 +33,9 @@ def make_model(
     elif settings.model is not None:
         Model = _model_class(settings, settings.model)
         model = Model.from_pretrained(settings.model, **options | settings.changed_dropout)
+        old = open_tokenizer(settings.model)
+        if len(tokenizer) > len(old):
+            add_rows(model, old_pieces(tokenizer, old), len(old))
     else:
         vocab_size = settings.vocabulary_size if settings.teacher else len(tokenizer)  # with spare rows
         config = settings.model_config(vocab_size, tokenizer.pad_id)

@@ -98,6 +98,15 @@ class PretrainSettings(RunSettings):
         "Corpus",
         "lower-case and strip accents, for a learned vocabulary (default: as is usual for VARIANT)",
     )
+    add_tokens: str | None = setting(
+        None, "Corpus", "text file of words, one per line, that become new tokens of MODEL"
+    )
+    learn_tokens: int | None = setting(
+        None,
+        "Corpus",
+        "words of the training documents that become new tokens of MODEL, those that shorten the text most",
+        least=1,
+    )
 
     model: str | None = setting(
         None,
@@ -273,6 +282,11 @@ class PretrainSettings(RunSettings):
         least=1,
     )
     save_every: int = setting(500, "Report", "steps between checkpoints", least=1)
+    expect: bool = setting(
+        False,
+        "Report",
+        "draw the loss that such a run should have into loss.png, and say how this one compares",
+    )
 
     graph: bool = setting(True, "Machine", "record the training step and replay it (on a GPU)")
     prepared: str = setting("prepared", "Machine", "folder of vocabularies and prepared corpora, for reuse")
@@ -291,6 +305,11 @@ class PretrainSettings(RunSettings):
             )
         if self.teacher is not None:
             self._check_teacher(self.teacher)
+        if self.model is None and self.adds_tokens:
+            raise UserError(
+                "new tokens (add_tokens, learn_tokens) are for a model with a vocabulary: give --model, or "
+                "leave them out"
+            )
         if self.model is None and self.teacher is not None:
             return self.replace(**self._sizes_of_teacher(self.teacher))._new_sizes()
         if self.model is None:
@@ -338,6 +357,11 @@ class PretrainSettings(RunSettings):
         for name in OF_SOME_VARIANTS:
             if getattr(self, name) is not None and name not in known:
                 raise UserError(f"{name} is no setting of models of type {variant!r}; leave it out")
+
+    @property
+    def adds_tokens(self) -> bool:
+        """Whether the model to start from gets new tokens."""
+        return (self.add_tokens, self.learn_tokens) != (None, None)
 
     @property
     def _learns_vocabulary(self) -> bool:
@@ -467,6 +491,7 @@ class PretrainSettings(RunSettings):
             config = self._new_config(vocab_size, pad_token_id)
         else:
             config = open_config(self.model, **self.changed_dropout)
+            config = config.replace(vocab_size=max(vocab_size, config.vocab_size))  # with new tokens
         for name in ("max_seq_length", "long_seq_length"):
             if (getattr(self, name) or 0) > config.longest_sequence:
                 raise UserError(

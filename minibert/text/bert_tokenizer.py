@@ -1,6 +1,7 @@
 """BertTokenizer: text to token ids and back, with the names and the behaviour of Hugging Face's."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -205,6 +206,28 @@ class BertTokenizer(PretrainedTokenizer):
         write_text(folder / "vocab.txt", "".join(token + "\n" for token in self.tokens))
         write_json(folder / "tokenizer_config.json", config | SPECIAL_TOKENS)
         write_json(folder / "special_tokens_map.json", SPECIAL_TOKENS)
+
+    # ---------------------------------------------------------------- new tokens
+
+    def whole_tokens(self, text: str) -> list[str]:
+        """The words of a text, normalised. After "##", the rest is read as what goes on with a word."""
+        if text.startswith(CONTINUATION):
+            return [CONTINUATION + word for word in self._normaliser.words(text.removeprefix(CONTINUATION))]
+        return self._normaliser.words(text)
+
+    def count_whole_tokens(self, texts: Iterable[str], *, progress: bool = False) -> Counter[str]:
+        """How often each word occurs in a stream of texts; see `count_words`."""
+        longest = self.max_characters_per_word
+        return count_words(texts, self._normaliser, max_characters_per_word=longest, progress=progress)
+
+    def pieces(self, token: str) -> tuple[int, ...]:
+        """The ids that stand for a normalised word, or for what follows "##"."""
+        continues = token.startswith(CONTINUATION)
+        return self._wordpiece.ids(token.removeprefix(CONTINUATION) if continues else token, continues)
+
+    def with_tokens(self, tokens: Sequence[str]) -> Self:
+        """The same tokenizer with new tokens after its own, which longest-match-first then finds."""
+        return type(self)([*self.tokens, *tokens], **{name: getattr(self, name) for name in CONFIG_KEYS})
 
     # ---------------------------------------------------------------- text to ids
 

@@ -122,9 +122,17 @@ class BytePairs:
         self._merged = [vocab[left + right] for left, right in merges]
         self._never = len(merges)  # the rank of a pair that is not merged
 
-    def ids(self, pre_token: str) -> tuple[int, ...]:
+    def add_merge(self, left: int, right: int, merged: int) -> None:
+        """Merge this pair of tokens, too, after all other merges. Arguments are ids."""
+        self._ranks[left, right] = self._never
+        self._merged.append(merged)
+        self._never += 1
+
+    def ids(self, pre_token: str | bytes) -> tuple[int, ...]:
         """Token ids of one pre-token."""
-        parts = [*map(self._bytes.__getitem__, pre_token.encode("utf-8"))]
+        if isinstance(pre_token, str):
+            pre_token = pre_token.encode("utf-8")
+        parts = [*map(self._bytes.__getitem__, pre_token)]
         return tuple(self._merge_long(parts) if len(parts) > self.LONG else self._merge_short(parts))
 
     def _merge_short(self, parts: list[int]) -> list[int]:

@@ -119,6 +119,8 @@ def _is_sound(units: np.ndarray, size: int, texts: bytes) -> bool:
     wide = units.astype(np.int64)
     after = place ^ np.where(wide & _LARGE, wide >> 10 << 8, wide >> 10)
     inner = wide & _VALUE == 0
+    if not inner[0]:  # each look-up begins there
+        return False
     if ((after | 0xFF)[inner] >= len(units)).any():
         return False
     values = wide[after[inner & (wide & _HAS_VALUE != 0)]]

@@ -2,10 +2,11 @@
 
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from minibert.text.byte_level import (
     SPACE,
     BytePairs,
     blocks,
+    bytes_to_characters,
     pre_tokens,
     token_bytes,
     with_prefix_space,
@@ -103,9 +105,9 @@ class RobertaTokenizer(PretrainedTokenizer):
             [token not in special and _begins_inside(token) for token in self.tokens]
         )
         _check_merges(self.vocab, self.merges)
-        pairs = BytePairs(self.vocab, self.merges)
+        self._pairs = BytePairs(self.vocab, self.merges)
         self._special = re.compile("|".join(map(re.escape, special)))
-        self._pre_token_ids = Memo(pairs.ids, self.CACHED_CHARACTERS, chunk_size)
+        self._pre_token_ids = Memo(self._pairs.ids, self.CACHED_CHARACTERS, chunk_size)
         self._block_ids, self._block_spans = self._memos(self._compute_block_ids, self._compute_block_spans)
 
     # ---------------------------------------------------------------- making, reading, writing
@@ -212,6 +214,41 @@ class RobertaTokenizer(PretrainedTokenizer):
         flags = dict(lstrip=strips, normalized=False, rstrip=False, single_word=False, special=True)
         return {"content": token, **flags}
 
+    # ---------------------------------------------------------------- new tokens
+
+    def whole_tokens(self, text: str) -> list[str]:
+        """The pre-tokens of a text that stands in a sentence, with a space before it."""
+        return [bytes_to_characters(word) for word in pre_tokens(with_prefix_space(text))]
+
+    def count_whole_tokens(self, texts: Iterable[str], *, progress: bool = False) -> Counter[str]:
+        """How often each pre-token occurs in a stream of texts; see `count_pre_tokens`."""
+        return count_pre_tokens(texts, add_prefix_space=self.add_prefix_space, progress=progress)
+
+    def pieces(self, token: str) -> tuple[int, ...]:
+        """The ids that stand for a pre-token or a part of one, spelled in `BYTE_CHARACTERS`."""
+        return self._pairs.ids(token_bytes(token))
+
+    def with_tokens(self, tokens: Sequence[str]) -> Self:
+        """The same tokenizer with new tokens after its own, and the merges that lead to them.
+
+        A new token is merged from its pieces, from left to right; what comes about on the way is a token,
+        too. New merges are made after all old ones, so that each finds the pieces that it was made for.
+        """
+        vocab, merges = dict(self.vocab), list(self.merges)
+        pairs = BytePairs(vocab, merges)
+        names = list(self.tokens)
+        for token in tokens:
+            while len(parts := pairs.ids(token_bytes(token))) > 1:
+                merge = names[parts[0]], names[parts[1]]
+                joined = "".join(merge)
+                if joined not in vocab:
+                    vocab[joined] = len(names)
+                    names.append(joined)
+                merges.append(merge)
+                pairs.add_merge(parts[0], parts[1], vocab[joined])
+        options = {name: getattr(self, name) for name in CONFIG_KEYS}
+        return type(self)(names, merges, mask_strips_space=self.mask_strips_space, **options)
+
     # ---------------------------------------------------------------- text to ids
 
     def token_ids(self, text: str) -> list[int]:
@@ -248,9 +285,9 @@ class RobertaTokenizer(PretrainedTokenizer):
         numbers = np.searchsorted(np.cumsum(words), last_bytes, side="right")
         return np.unique(numbers, return_inverse=True)[1].astype(np.int32) + 1  # a token may span several
 
-    def token_text(self, token_id: int) -> str:
+    def as_text(self, token: str) -> str:
         """A token as people read it, the space before it included."""
-        return self.decode([token_id])
+        return token_bytes(token).decode("utf-8", errors="replace")
 
     def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`token_ids`, and where in ``text`` each token is: text[start:stop], as (start, stop).

@@ -1,6 +1,7 @@
 """What all tokenizers have in common: the special tokens around texts, pairs, truncation, padding."""
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -113,7 +114,31 @@ class PretrainedTokenizer:
 
     def token_text(self, token_id: int) -> str:
         """A token as people read it."""
-        return self.tokens[token_id]
+        return self.as_text(self.tokens[token_id])
+
+    def as_text(self, token: str) -> str:
+        """The same of a token that need not be in the vocabulary."""
+        return token
+
+    # -- New tokens (see new_tokens.py) --------------------------------------------------------------
+
+    def whole_tokens(self, text: str) -> list[str]:
+        """The tokens that a text would have if the vocabulary held each of its words whole."""
+        raise NotImplementedError
+
+    def count_whole_tokens(self, texts: Iterable[str], *, progress: bool = False) -> Counter[str]:
+        """How often each of the `whole_tokens` occurs in a stream of texts."""
+        raise NotImplementedError
+
+    def pieces(self, token: str) -> tuple[int, ...]:
+        """The ids of what stands for such a whole token now: its own, or those of its pieces."""
+        raise NotImplementedError
+
+    def with_tokens(self, tokens: Sequence[str]) -> Self:
+        """The same tokenizer with new tokens after its own."""
+        raise NotImplementedError
+
+    # -- Text to ids ---------------------------------------------------------------------------------
 
     def word_numbers(self, ids: Sequence[int]) -> np.ndarray:
         """The number of the word that each token of a text belongs to, from 1: ids (T,) → (T,) int32."""

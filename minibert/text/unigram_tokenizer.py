@@ -1,9 +1,11 @@
 """What the tokenizers of ALBERT and XLNet have in common: text to pieces of a unigram model, and back."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,6 +18,8 @@ from minibert.text.normalise import WHITE_SPACE
 from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
 from minibert.text.unigram import Unigram
 from minibert.text.unigram_files import AddedToken, read_unigram_config, read_vocabulary, write_folder
+
+_WORD_AFTER_SPACE = re.compile(f"{SPACE}[^\\W_]+")
 
 
 class UnigramTokenizer(PretrainedTokenizer):
@@ -165,6 +169,41 @@ class UnigramTokenizer(PretrainedTokenizer):
         """Write ``tokenizer.json`` and ``tokenizer_config.json`` into a folder, for transformers too."""
         write_folder(self, Path(folder))
 
+    # ---------------------------------------------------------------- new tokens
+
+    def whole_tokens(self, text: str) -> list[str]:
+        """The words of a text, normalised, each with ▁ before it."""
+        return self._normaliser.words(text)
+
+    def count_whole_tokens(self, texts: Iterable[str], *, progress: bool = False) -> Counter[str]:
+        """How often each word occurs in a stream of texts; see `count_words`.
+
+        Words end at white space here, and take along what is written next to them. That is left out: of
+        "▁tensor)," only the letters and digits after the ▁ are counted.
+        """
+        counts: Counter[str] = Counter()
+        for word, number in count_words(texts, self._normaliser, progress=progress).items():
+            if begins := _WORD_AFTER_SPACE.match(word):
+                counts[begins[0]] += number
+        return counts
+
+    def pieces(self, token: str) -> tuple[int, ...]:
+        """The ids of the pieces that stand for a normalised word."""
+        return tuple(i for i, _ in self._unigram.segment(token))
+
+    def with_tokens(self, tokens: Sequence[str]) -> Self:
+        """The same tokenizer with new pieces after its own.
+
+        The log probability of a new piece is the mean of those of its old pieces. That is more than their
+        sum, so the new piece is chosen wherever they were, and it competes with others as they did.
+        """
+        scores = [*self.scores]
+        scores[self.unk_id] = self._unigram.unknown_score
+        new = [(token, fmean(scores[i] for i in self.pieces(token))) for token in tokens]
+        names = (*self.config_keys, "charsmap", "added_tokens", "model_max_length")
+        options = {name: getattr(self, name) for name in names}
+        return type(self)([*zip(self.tokens, self.scores, strict=True), *new], **options)
+
     # ---------------------------------------------------------------- text to ids
 
     def token_ids(self, text: str) -> list[int]:
@@ -178,9 +217,9 @@ class UnigramTokenizer(PretrainedTokenizer):
         charsmap = None if self.charsmap is None else self.charsmap.hex()
         return [self.scores, charsmap, [[t.content, t.special, t.strips_left] for t in self.added_tokens]]
 
-    def token_text(self, token_id: int) -> str:
+    def as_text(self, token: str) -> str:
         """A token as people read it, the space before it included."""
-        return self.tokens[token_id].replace(SPACE, " ")
+        return token.replace(SPACE, " ")
 
     def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`token_ids`, and where in ``text`` each token is: text[start:stop], as (start, stop).

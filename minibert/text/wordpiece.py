@@ -25,14 +25,14 @@ class WordPiece:
         }
         self._longest = max(map(len, vocab))
 
-    def ids(self, word: str) -> tuple[int, ...]:
-        """Token ids of one word."""
+    def ids(self, word: str, continues: bool = False) -> tuple[int, ...]:
+        """Token ids of one word, or of something that ``continues`` a word."""
         if len(word) > self.max_characters_per_word:
             return self.unknown
-        if word in self._starts:
-            return (self._starts[word],)
-        ids = []
-        start, vocab = 0, self._starts
+        vocab = self._continues if continues else self._starts
+        if word in vocab:
+            return (vocab[word],)
+        ids, start = [], 0
         while start < len(word):
             for end in range(min(len(word), start + self._longest), start, -1):
                 piece = vocab.get(word[start:end])

@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 from charsmaps import compiled
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minibert.errors import UserError
@@ -96,6 +96,7 @@ def test_any_bytes_are_rules_or_refused(data):
 
 
 @given(st.integers(4, len(GOOD) - 1), st.integers(0, 255))
+@example(place=7, byte=128)  # the first unit becomes a text
 def test_rules_with_one_byte_changed_are_used_or_refused(place, byte):
     data = bytearray(GOOD)
     data[place] = byte
