@@ -140,7 +140,7 @@ def test_runs_of_equal_time_take_as_many_steps_as_fit(track, tmp_path, monkeypat
 
 def test_mistakes_are_told_in_a_line(capsys):
     assert main(["rate", "--only", "50 %"]) == 2
-    assert "invalid choice: '50 %'" in capsys.readouterr().err
+    assert "unknown --only '50 %'" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["rate", "--help"])
     assert "15 %, 30 %, 40 %" in " ".join(capsys.readouterr().out.split())
