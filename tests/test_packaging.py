@@ -31,13 +31,13 @@ def third_party_imports(folder: Path) -> set[str]:
 ONLY_WITH_A_GPU = {"cupy", "cupyx", "cuda", "ml_dtypes"}
 ONLY_TO_SEARCH = {"lancedb", "pyarrow"}  # the vector database, and the tables that it takes
 ONLY_TO_EXPLORE = {"tornado"}  # the server behind the page
+ONLY_WITH_RANKS = {"mpi4py"}  # for several processes
 BROUGHT_ALONG = {"PIL", "matplotlib_inline"}  # by matplotlib; by IPython, and used only there
 
 
 def test_the_package_imports_what_it_requires_and_nothing_else():
-    assert third_party_imports(ROOT / "minibert") == (
-        names(PROJECT["dependencies"]) | ONLY_WITH_A_GPU | ONLY_TO_SEARCH | ONLY_TO_EXPLORE | BROUGHT_ALONG
-    )
+    optional = ONLY_WITH_A_GPU | ONLY_TO_SEARCH | ONLY_TO_EXPLORE | ONLY_WITH_RANKS
+    assert third_party_imports(ROOT / "minibert") == names(PROJECT["dependencies"]) | optional | BROUGHT_ALONG
 
 
 def test_each_cuda_version_has_its_extra():
@@ -55,6 +55,11 @@ def test_the_vector_database_is_an_extra_and_tested():
 def test_the_explorers_server_is_an_extra_and_tested():
     extras = PROJECT["optional-dependencies"]
     assert names(extras["explore"]) == ONLY_TO_EXPLORE <= names(extras["dev"])
+
+
+def test_mpi_is_an_extra_and_tested():
+    extras = PROJECT["optional-dependencies"]
+    assert names(extras["mpi"]) == {"mpi4py", "mpich"} <= names(extras["dev"])
 
 
 def test_nobody_is_sent_to_somebody_elses_package():
