@@ -8,6 +8,7 @@ Values go from rank to rank as JSON or as arrays, never as pickles.
 
 import functools
 import json
+import math
 import os
 import sys
 import time
@@ -61,6 +62,15 @@ class Ranks:
         """Whether the flag is set on any rank."""
         return any(self.gather(bool(flag)))
 
+    @contextmanager
+    def first_goes_ahead(self) -> Iterator[None]:
+        """The first rank runs this block alone; when it has ended, the others do."""
+        if not self.first:
+            self.barrier()
+        yield
+        if self.first:
+            self.barrier()
+
     def agree(self, values: Mapping[str, Any]) -> None:
         """Raise UserError on every rank, naming what differs, unless all ranks have the same values."""
         everybody = self.gather(dict(values))
@@ -78,6 +88,10 @@ class Ranks:
     def gather_array(self, array: np.ndarray) -> np.ndarray:
         """The arrays of all ranks, in the order of the ranks: (size, …). All must have the same shape."""
         return array[None].copy()
+
+    def gather_arrays(self, arrays: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+        """The arrays of all ranks by name, in the order of the ranks; each may have its own shapes."""
+        return [dict(arrays)]
 
     def sum(self, array: np.ndarray) -> np.ndarray:
         """The sum of all ranks' arrays: ((a₀ + a₁) + a₂) + …, the same bits on every rank."""
@@ -133,13 +147,19 @@ class _MPIRanks(Ranks):
         self.local_rank, self.local_size = here.rank, here.size
 
     def gather(self, value: Any) -> list[Any]:
-        data = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        return [json.loads(text) for text in self._gather_bytes(json.dumps(value).encode())]
+
+    def _gather_bytes(self, data: bytes) -> list[bytes]:
         sizes = np.empty(self.size, np.int64)
-        _wait(self._comm.Iallgather(np.array([data.size]), sizes))
-        texts = np.empty(sizes.sum(), np.uint8)
-        _wait(self._comm.Iallgatherv(data, [texts, sizes]))
-        ends = np.cumsum(sizes)
-        return [json.loads(texts[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
+        _wait(self._comm.Iallgather(np.array([len(data)]), sizes))
+        together = np.empty(sizes.sum(), np.uint8)
+        _wait(self._comm.Iallgatherv(np.frombuffer(data, np.uint8), [together, sizes]))
+        return [part.tobytes() for part in np.split(together, np.cumsum(sizes)[:-1])]
+
+    def gather_arrays(self, arrays: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+        told = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+        data = self._gather_bytes(b"".join(array.tobytes() for array in arrays.values()))
+        return [_unpack(*each) for each in zip(self.gather(told), data, strict=True)]
 
     def gather_array(self, array: np.ndarray) -> np.ndarray:
         everybody = np.empty((self.size, *array.shape), array.dtype)
@@ -191,6 +211,15 @@ class _MPIExchange(Exchange):
         self._request.Wait()
 
 
+def _unpack(told: list[tuple[str, str, list[int]]], data: bytes) -> dict[str, np.ndarray]:
+    """Arrays by name, of which we are told the dtypes and shapes, from their bytes one after the other."""
+    arrays, start = {}, 0
+    for name, dtype, shape in told:
+        arrays[name] = np.frombuffer(data, dtype, math.prod(shape), start).reshape(shape).copy()
+        start += arrays[name].nbytes
+    return arrays
+
+
 def _wait(request: Any) -> None:
     """Wait for what may take long. Meanwhile the processor is free, and Ctrl-C is heard."""
     pause = 0.0
@@ -200,7 +229,7 @@ def _wait(request: Any) -> None:
 
 
 def _print_error(message: str) -> None:
-    print(f"minibert: {message}", file=sys.stderr, flush=True)
+    print(message, file=sys.stderr, flush=True)
 
 
 # -- Which ranks there are ---------------------------------------------------------------------------
@@ -251,10 +280,7 @@ def end_with_error(code: int, message: str) -> int:
 
 
 @contextmanager
-def only_first_prints() -> Iterator[None]:
-    """Within this block, what other ranks than the first print is dropped."""
-    if not launched_rank():
-        yield
-        return
+def silence() -> Iterator[None]:
+    """Within this block nothing is printed, neither on stdout nor on stderr."""
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield

@@ -133,7 +133,7 @@ class _Piece:
         self.parameters = list(places)
         self.missing: set[Parameter] = set()  # those that this round has not written yet
         self._ranks = ranks
-        start, stop = next(iter(places.values())).start, next(reversed(places.values())).stop
+        start, stop = next(iter(places.values())).start, list(places.values())[-1].stop
         self._gradient = buffers.grad[start:stop]
         starts = {parameter: place.start - start for parameter, place in places.items()}
         self._places = {parameter: slice(s, s + parameter.size) for parameter, s in starts.items()}
