@@ -179,14 +179,13 @@ class _MPIRanks(Ranks):
     def end_with_error(self, code: int, message: str) -> int:
         if self.first:
             _print_error(message)
-        if self._meets_others():
-            return code
-        if not self.first:
+        together = self._meets_others()
+        if not together and not self.first:
             _print_error(f"{message} (rank {self.rank})")
         time.sleep(0.2)  # until the launcher has passed the message on
-        sys.stderr.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI would add its own
-        self._comm.Abort(code)
+        if not together:
+            self._comm.Abort(code)
         return code
 
     def _meets_others(self) -> bool:

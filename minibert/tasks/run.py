@@ -83,8 +83,8 @@ class Run:
         size, accumulation = self.ranks.size, self.settings.accumulation
         if accumulation % size:
             raise UserError(
-                f"accumulation is {accumulation}, which {size} ranks cannot share equally; give "
-                f"--accumulation {-(-accumulation // size) * size} (it counts the micro-batches of all ranks together)"
+                f"accumulation is {accumulation}, which {size} ranks cannot share equally; it counts the "
+                f"micro-batches of all of them: give --accumulation {-(-accumulation // size) * size}"
             )
         if size > 1 and self.device.name != "cpu":
             raise UserError("several ranks train on CPUs only; give --device cpu")
