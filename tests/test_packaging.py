@@ -33,6 +33,7 @@ ONLY_TO_SEARCH = {"lancedb"}  # the vector database
 ONLY_FOR_TABLES = {"pyarrow"}  # those that the database takes, and Parquet files
 ONLY_TO_EXPLORE = {"tornado"}  # the server behind the page
 ONLY_FOR_ONNX = {"onnx", "onnxruntime"}  # the files, and what they are compared in
+ONLY_WITH_RANKS = {"mpi4py"}  # for several processes
 BROUGHT_ALONG = {"PIL", "matplotlib_inline"}  # by matplotlib; by IPython, and used only there
 
 
@@ -44,6 +45,7 @@ def test_the_package_imports_what_it_requires_and_nothing_else():
         | ONLY_FOR_TABLES
         | ONLY_TO_EXPLORE
         | ONLY_FOR_ONNX
+        | ONLY_WITH_RANKS
         | BROUGHT_ALONG
     )
 
@@ -73,6 +75,11 @@ def test_the_explorers_server_is_an_extra_and_tested():
 def test_onnx_is_an_extra_and_tested():
     extras = PROJECT["optional-dependencies"]
     assert names(extras["onnx"]) == ONLY_FOR_ONNX <= names(extras["dev"])
+
+
+def test_mpi_is_an_extra_and_tested():
+    extras = PROJECT["optional-dependencies"]
+    assert names(extras["mpi"]) == {"mpi4py", "mpich"} <= names(extras["dev"])
 
 
 def test_nobody_is_sent_to_somebody_elses_package():

@@ -12,9 +12,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "minibert"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports only rooms before it.
-ROOMS = "interrupts errors files assets settings arrays devices precision threads dropout_bits replay".split()
-ROOMS += "ops kernels gradcheck nn folders bert heads variants proofs text data train plots tasks".split()
-ROOMS += "explore course cli __main__".split()
+ROOMS = "interrupts errors files assets settings arrays devices precision threads ranks dropout_bits".split()
+ROOMS += "replay ops kernels gradcheck nn folders bert heads variants proofs text data train plots".split()
+ROOMS += "tasks explore course cli __main__".split()
 # Rooms that stand on less than all that is before them.
 ONLY = {
     "text": {"errors", "files", "assets", "arrays", "threads"},

@@ -10,11 +10,13 @@ import io
 import os
 import sys
 import textwrap
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
-from minibert import __version__, interrupts
+from minibert import __version__, interrupts, ranks
 from minibert.cli import (
     distill,
     embed,
@@ -44,6 +46,8 @@ COMMANDS = {
     "prepare text, and write models": (tokenizer, prepare, export),
 }
 
+WORK_TOGETHER = ("pretrain", "finetune", "distill")  # the commands that mpirun can start
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own); return the exit code."""
@@ -52,21 +56,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a notebook's is not one
             stream.reconfigure(errors="replace")  # a terminal without × or 東 shows ?
     try:
-        flags = parse(arguments)
+        flags = _parse_together(arguments)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             code = flags.run(flags) or 0
         sys.stdout.flush()
     except UserError as error:
-        print(f"minibert: error: {error}", file=sys.stderr)
-        return 2
+        return ranks.end_with_error(2, f"minibert: error: {error}")
     except KeyboardInterrupt:
-        print("minibert: interrupted", file=sys.stderr)
-        return interrupts.EXIT_CODE
+        return ranks.end_with_error(interrupts.EXIT_CODE, "minibert: interrupted")
     except BrokenPipeError:  # whoever read our output, head for instance, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except Exception:
+        if ranks.launched_rank() is None:
+            raise
+        return ranks.end_with_error(1, traceback.format_exc().rstrip())  # the others would wait forever
     return code
+
+
+def _parse_together(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """``parse`` on every rank; the first prints help.
+
+    Raises UserError for a command that does not work on several.
+    """
+    if ranks.launched_rank() is None:
+        return parse(arguments)
+    with nullcontext() if ranks.world().first else ranks.silence():
+        flags = parse(arguments)
+    if flags.run.__module__.rpartition(".")[2] not in WORK_TOGETHER:
+        raise UserError(
+            f"only {', '.join(WORK_TOGETHER)} work on several processes; start this command without mpirun"
+        )
+    return flags
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -64,6 +64,7 @@ class BatchStream:
             raise UserError(f"the batch size must be at least 1, got {batch_size}")
         self.documents, self.tokenizer, self.settings = documents, tokenizer, settings
         self.batch_size, self.seed = batch_size, seed
+        self._rows: Batch = {}
         self.restore({"pass": 0, "block": 0, "row": 0})
 
     def state(self) -> dict[str, int]:
@@ -101,6 +102,15 @@ class BatchStream:
                     self._next_block()
                 self._write_part()
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+    def skip(self) -> None:
+        """Go on to the batch after the next, as if that had been taken."""
+        self._row += self.batch_size
+        while self._row > len(self._instances):
+            beyond = self._row - len(self._instances)
+            self._next_block()
+            self._row, self._first_row = beyond, 0
+            self._rows = {name: rows[:0] for name, rows in self._rows.items()}  # all written
 
     def _next_block(self) -> None:
         self._block, self._row = self._block + 1, 0

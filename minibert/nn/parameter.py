@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -14,6 +15,16 @@ from minibert.nn.initialise import STD, first_values
 ALIGNMENT = 64  # every piece of the buffer begins at a multiple of this many elements
 
 
+class GradientListener(Protocol):
+    """Hears of every gradient that is added to a parameter, and keeps all but the first."""
+
+    def stored(self, parameter: "Parameter") -> None:
+        """The first gradient since ``zero_grad`` is in ``grad``."""
+
+    def added(self, parameter: "Parameter", gradient: Array) -> None:
+        """There is another one. It does not go to ``grad``: adding it is the listener's business."""
+
+
 class Parameter:
     """An array that is learned, with its gradient: two views of the same shape into the model's buffers.
 
@@ -21,6 +32,7 @@ class Parameter:
     ``init`` says how it is initialised ("normal", "sinusoidal", "zeros", "ones") and ``decay`` whether weight
     decay applies. ``lr_scale`` multiplies its learning rate. The optimiser does not update it if ``frozen``.
     ``alone`` says that the optimiser updates it by itself, not together with its neighbours in the buffer.
+    A ``listener`` takes the gradients after the first.
 
     A parameter whose model has not been allocated gets its own memory when it is first used: float32 on
     the CPU, with initial values.
@@ -35,6 +47,7 @@ class Parameter:
         self.frozen = False
         self.alone = False
         self.fresh = True  # no gradient has been written since zero_grad
+        self.listener: GradientListener | None = None
         self._value: Array = None
         self._operand: Array = None
         self._grad: Array = None
@@ -109,6 +122,10 @@ class Parameter:
         if self.fresh:
             self._grad[...] = gradient
             self.fresh = False
+            if self.listener is not None:
+                self.listener.stored(self)
+        elif self.listener is not None:
+            self.listener.added(self, gradient)
         else:
             self._grad += gradient
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from minibert.data.tasks import Feature, ordered_batches, single_features
 from minibert.errors import UserError
 from minibert.files import read_json
 from minibert.heads import SentenceEncoder
+from minibert.ranks import Ranks
+from minibert.tasks.shared import share_out
 from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.text.words import Pieces, pieces_of
 from minibert.variants import open_model
@@ -94,13 +96,14 @@ class WordVectors:
 class TextEncoder:
     """A sentence encoder with its tokenizer, and the number of tokens that texts are cut to.
 
-    ``folder`` is where it was read from, "" if it was not.
+    ``folder`` is where it was read from, "" if it was not. Several ``ranks`` share the texts out.
     """
 
     model: SentenceEncoder
     tokenizer: PretrainedTokenizer
     max_length: int
     folder: str = ""
+    ranks: Ranks = field(default_factory=Ranks)
 
     @classmethod
     def open(cls, folder: str | Path, *, max_length: int | None = None, **options: Any) -> "TextEncoder":
@@ -141,8 +144,9 @@ class TextEncoder:
         features = single_features(list(rows_of), self.tokenizer, self.max_length)
         vectors = np.empty((len(features), self.dimension), np.float32)
         with tqdm(total=len(features), unit=" texts", disable=None if progress else True) as bar:
-            for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
-                vectors[rows] = to_numpy(self.model.forward(**batch)[0].embeddings)
+            batches = ordered_batches(features, batch_size, self.tokenizer.pad_id)
+            for rows, output in share_out(batches, lambda batch: self.model.forward(**batch)[0], self.ranks):
+                vectors[rows] = to_numpy(output.embeddings)
                 bar.update(len(rows))
         return vectors[[rows_of[text] for text in texts]]
 

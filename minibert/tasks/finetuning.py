@@ -20,6 +20,7 @@ from minibert.heads.freezing import check_frozen_layers, encoder_of
 from minibert.heads.task_models import TaskModel
 from minibert.nn import Module
 from minibert.plots import plot_finetuning
+from minibert.ranks import world
 from minibert.settings import read_settings
 from minibert.tasks.distillation import ask_teacher
 from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
@@ -62,7 +63,7 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
         options = options.replace(max_length=min(options.max_length, positions))
     device = resolve_device(settings.device)
     settings = settings.with_precision_for(device)
-    run = Run(settings, device, options)
+    run = Run(settings, device, options, world())
     with run.at_work():
         return _finetune(run, settings, options)
 
@@ -71,6 +72,7 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
     ended, checkpoint = _find_start(run, settings)
     run.prepare_machine()
     data = read_data(settings, options)
+    data.task.ranks = run.ranks
     if settings.teacher is not None:
         data = _ask_teacher(settings, data, run.device)
     needs = f"{settings.batch_size} sequences of up to {options.max_length} tokens"
@@ -79,7 +81,8 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
     with run.training(lambda: needs, "lower --max-length"):
         for number, seed in enumerate(settings.seeds, start=1):
             if seed in [restart["seed"] for restart in ended]:
-                _remove_leftovers(run.folder / f"seed-{seed}")
+                if run.ranks.first:
+                    _remove_leftovers(run.folder / f"seed-{seed}")
                 continue
             if settings.restarts > 1:
                 print(f"\nrestart {number} of {settings.restarts}: seed {seed}", flush=True)
@@ -87,9 +90,12 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
             checkpoint = None  # it was that of the first restart that had not ended
             if not settings.resume and not ended:
                 _begin(run)
+            run.check_alike(restart.trainer, data.digest)
             ended.append(restart.run_to_the_end())
-            _keep_best(run, ended, restart)
-    return _finish(run, settings, options, data, ended)
+            if run.ranks.first:
+                _keep_best(run, ended, restart)
+    results = _finish(run, settings, options, data, ended) if run.ranks.first else None
+    return run.ranks.broadcast(results)
 
 
 # -- Before ------------------------------------------------------------------------------------------
@@ -236,7 +242,7 @@ class _Restart:
         self.best: dict[str, Any] = checkpoint.state["best"] if checkpoint else {}  # the best evaluation
         if isinstance(self.model, TaskModel) and settings.features and data.task.frozen_encoder is None:
             pad_id, size = data.task.tokenizer.pad_id, settings.batch_size  # the same for all restarts
-            data.task.frozen_encoder = FrozenEncoder(self.model, pad_id, size, Path(settings.out))
+            data.task.frozen_encoder = FrozenEncoder(self.model, pad_id, size, Path(settings.out), run.ranks)
         self.trainer = self._make_trainer(run)
         if checkpoint is not None:
             run.restore(self.trainer, checkpoint, data.digest, "the data files")
@@ -282,7 +288,7 @@ class _Restart:
     def run_to_the_end(self) -> dict[str, Any]:
         """Take the steps that are left; return the restart's results."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self.trainer.checkpoint is None:
+        if self.trainer.checkpoint is None and self.trainer.ranks.first:
             self.trainer.metrics.truncate(-1)  # of a run that was killed before it had a checkpoint
         self.trainer.run()
         return {
@@ -302,6 +308,8 @@ class _Restart:
         evaluation = {"step": self.trainer.step, "scores": without_nan(scores)}
         if not self.best or self._is_better(evaluation):
             self.best = evaluation
+            if not self.trainer.ranks.first:
+                return scores
             with atomic_folder(self.folder / BEST) as unfinished:
                 task.save(self.model, unfinished)
         return scores

@@ -11,6 +11,7 @@ from minibert.arrays import to_numpy
 from minibert.data.tasks import Feature
 from minibert.files import explain_write_errors
 from minibert.heads.task_models import TaskModel
+from minibert.ranks import Ranks
 from minibert.tasks.task import outputs
 
 
@@ -18,11 +19,15 @@ class FrozenEncoder:
     """Adds "features" to rows: the hidden states of the frozen encoder of ``model`` (``feature_layers``).
 
     Each different row is encoded once. The features are in a file without a name in ``folder``, which
-    disappears when the process ends; the system keeps as much of it in memory as there is room for.
+    disappears when the process ends; the system keeps as much of it in memory as there is room for. Several
+    ``ranks`` share the work, and each has such a file.
     """
 
-    def __init__(self, model: TaskModel, pad_id: int, batch_size: int, folder: Path):
+    def __init__(
+        self, model: TaskModel, pad_id: int, batch_size: int, folder: Path, ranks: Ranks | None = None
+    ):
         self.model, self.pad_id, self.batch_size, self.folder = model, pad_id, batch_size, folder
+        self.ranks = ranks or Ranks()
         self._known: dict[tuple[bytes, bytes], np.ndarray] = {}
 
     def __call__(self, rows: Sequence[Feature]) -> list[Feature]:
@@ -39,7 +44,7 @@ class FrozenEncoder:
         places: list[tuple[int, tuple[int, ...]]] = [(0, ())] * len(rows)  # where each begins, and its shape
         with tempfile.TemporaryFile(dir=self.folder) as file:
             size = 0  # numbers written
-            for indices, output in outputs(self.model, rows, self.batch_size, self.pad_id):
+            for indices, output in outputs(self.model, rows, self.batch_size, self.pad_id, self.ranks):
                 for index, found in zip(indices, to_numpy(output.features), strict=True):
                     found = found[: len(rows[index])] if found.ndim == 2 else found  # without padding
                     places[index] = size, found.shape

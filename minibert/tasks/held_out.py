@@ -9,6 +9,7 @@ import numpy as np
 from minibert.arrays import Array, to_numpy
 from minibert.data import InstanceSettings, PreparedCorpus, held_out_batches
 from minibert.nn.targets import IGNORED
+from minibert.ranks import Ranks
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import PretrainedTokenizer
 from minibert.train.metrics import as_float, count_targets
@@ -39,33 +40,45 @@ def evaluation_batches(
     return batches
 
 
-def evaluate(model: Any, batches: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def evaluate(
+    model: Any, batches: Sequence[Mapping[str, Any]], ranks: Ranks | None = None
+) -> dict[str, float]:
     """Losses (nats) and accuracies in pre-training, dropout off, over all predictions in these batches.
 
     Every prediction counts the same, whichever batch it is in: the sums are divided once, by the
-    counts of all batches. Leaves the model in evaluation mode.
+    counts of all batches. Each of the ``ranks`` computes some of them. Leaves the model in evaluation mode.
     """
+    ranks = ranks or Ranks()
     model.eval()
     counts = count_targets(model, batches)
+    own = [_measure(model, batch, counts) for batch in batches[ranks.rank :: ranks.size]]
+    everybody = ranks.gather(own)
     losses, right = dict.fromkeys(("mlm", "nsp", "rtd"), 0.0), dict.fromkeys(("mlm", "nsp", "rtd"), 0)
-    for batch in batches:
-        outputs, _ = model.forward(**batch, **counts)
-        if "labels" in batch:
-            labels = batch["labels"][batch["labels"] != IGNORED]  # row-major, as the logits are
-            losses["mlm"] += as_float(outputs.mlm_loss)
-            right["mlm"] += _count_right(outputs.prediction_logits, labels)
-        if "next_sentence_label" in batch:
-            losses["nsp"] += as_float(outputs.nsp_loss)
-            right["nsp"] += _count_right(outputs.seq_relationship_logits, batch["next_sentence_label"])
-        if "rtd_denominator" in counts:  # ELECTRA's discriminator
-            losses["rtd"] += as_float(outputs.rtd_loss)
-            judged = to_numpy((outputs.rtd_logits > 0) == outputs.replaced)
-            right["rtd"] += int(judged[batch["attention_mask"] > 0].sum())
+    for number in range(len(batches)):  # in the same order, however many ranks there are
+        for head, (loss, correct) in everybody[number % ranks.size][number // ranks.size].items():
+            losses[head] += loss
+            right[head] += correct
     results: dict[str, float] = {}
     for argument, count in counts.items():
         head = argument.removesuffix("_denominator")
         results |= {f"{head}_loss": losses[head], f"{head}_accuracy": right[head] / count}
     return results
+
+
+def _measure(model: Any, batch: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
+    """What a batch adds to the loss of each head, and how many of its predictions are right."""
+    outputs, _ = model.forward(**batch, **counts)
+    measured = {}
+    if "labels" in batch:
+        labels = batch["labels"][batch["labels"] != IGNORED]  # row-major, as the logits are
+        measured["mlm"] = as_float(outputs.mlm_loss), _count_right(outputs.prediction_logits, labels)
+    if "next_sentence_label" in batch:
+        right = _count_right(outputs.seq_relationship_logits, batch["next_sentence_label"])
+        measured["nsp"] = as_float(outputs.nsp_loss), right
+    if "rtd_denominator" in counts:  # ELECTRA's discriminator
+        judged = to_numpy((outputs.rtd_logits > 0) == outputs.replaced)
+        measured["rtd"] = as_float(outputs.rtd_loss), int(judged[batch["attention_mask"] > 0].sum())
+    return measured
 
 
 def _count_right(logits: Array, labels: np.ndarray) -> int:

@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, check_writable, read_json, read_text
 from minibert.plots import plot_loss
+from minibert.ranks import world
 from minibert.tasks.expectation import expected_loss, verdict
 from minibert.tasks.held_out import evaluate, evaluation_batches
 from minibert.tasks.info import step_cost
@@ -149,7 +151,7 @@ def pretrain(
     """
     device = resolve_device(settings.device)
     settings = settings.with_precision_for(device).with_sizes()
-    run = Run(settings, device)
+    run = Run(settings, device, ranks=world())
     with run.at_work():
         return _pretrain(run, settings, held_out)
 
@@ -161,7 +163,8 @@ def _pretrain(
     settings.model_config(settings.vocabulary_size)  # sizes that do not fit are reported before any work
     settings.phases()  # and so are lengths
     run.prepare_machine()
-    tokenizer, prepared = prepare(settings)
+    with run.ranks.first_goes_ahead():
+        tokenizer, prepared = prepare(settings)
     held_out = held_out or evaluation_batches(settings, tokenizer, prepared)
     plateau = unigram_plateau(
         prepared.train.token_counts(len(tokenizer)), np.concatenate([batch["labels"] for batch in held_out])
@@ -181,8 +184,12 @@ def _pretrain(
             [*list_checkpoints(run.folder), run.folder / "final"],
             ["config.json", "metrics.jsonl", "results.json", "loss.png"],
         )
+        run.check_alike(trainer, zlib.crc32(prepared.train.tokens.data))
         _run_phases(settings, trainer, tokenizer, prepared)
-    return _finish(run, settings, trainer, model, tokenizer, prepared, plateau)
+    summary = None
+    if run.ranks.first:
+        summary = _finish(run, settings, trainer, model, tokenizer, prepared, plateau)
+    return run.ranks.broadcast(summary)
 
 
 def _needed_memory(settings: PretrainSettings, vocab_size: int) -> str:
@@ -248,7 +255,7 @@ def _make_trainer(
         save_model=functools.partial(_save_pretrained, model, tokenizer),
         own_state=lambda step: {"phases": settings.begun_phases(step)},
         batches=_stream(settings, phase, tokenizer, prepared),
-        evaluate=functools.partial(evaluate, model, held_out),
+        evaluate=functools.partial(evaluate, model, held_out, run.ranks),
         seed=settings.seed,
         predictions=max(phase.most_predictions for phase in phases),
         graph=settings.graph,

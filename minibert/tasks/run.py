@@ -1,10 +1,12 @@
 """A training run and its folder: what pre-training and fine-tuning have in common, around their steps."""
 
 import functools
+import os
+import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ from minibert.interrupts import sigterm_as_ctrl_c
 from minibert.nn import Module
 from minibert.ops import require_kernels
 from minibert.precision import default_precision
+from minibert.ranks import Ranks, silence
 from minibert.settings import Settings
 from minibert.threads import get_threads, set_threads
 from minibert.train import AdamW, RunSettings, Trainer
 from minibert.train.checkpoint import (
     Checkpoint,
     describe_environment,
+    describe_program,
     environment_changes,
     list_checkpoints,
     save_checkpoint,
@@ -47,8 +51,15 @@ class Run:
         run.finish(…)
     """
 
-    def __init__(self, settings: RunSettings, device: Device, options: Settings | None = None):
+    def __init__(
+        self,
+        settings: RunSettings,
+        device: Device,
+        options: Settings | None = None,
+        ranks: Ranks | None = None,
+    ):
         self.settings = settings
+        self.ranks = ranks or Ranks()
         self.options = options
         self.device = device
         self.folder = settings.folder
@@ -58,13 +69,37 @@ class Run:
     def at_work(self) -> Iterator[None]:
         """Keep all other runs out of the folder. Ctrl-C and SIGTERM end the block with KeyboardInterrupt.
 
-        If there is a checkpoint by then, says how to resume. Raises UserError if another run is at work in
-        the folder.
+        If there is a checkpoint by then, says how to resume. On several ranks only the first prints. Raises
+        UserError if another run is at work in the folder, and if the ranks differ or cannot share a step.
         """
+        locked = self._folder_locked() if self.ranks.first else nullcontext()
+        with self._together(), locked, sigterm_as_ctrl_c():
+            self.ranks.barrier()  # the folder is ours
+            yield
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Check that all ranks do the same."""
+        size, accumulation = self.ranks.size, self.settings.accumulation
+        if accumulation % size:
+            raise UserError(
+                f"accumulation is {accumulation}, which {size} ranks cannot share equally; it counts the "
+                f"micro-batches of all of them: give --accumulation {-(-accumulation // size) * size}"
+            )
+        if size > 1 and self.device.name != "cpu":
+            raise UserError("several ranks train on CPUs only; give --device cpu")
+        if size > 1:
+            self.ranks.agree(self.values() | {"resume": self.settings.resume})
+            self.ranks.agree(describe_program())
+        with nullcontext() if self.ranks.first else silence():
+            yield
+
+    @contextmanager
+    def _folder_locked(self) -> Iterator[None]:
         if self.folder.is_file():
             raise UserError(f"{self.folder} is a file; choose another --name for the run's folder")
         taken = f"another run is at work in {self.folder}; wait for it to end, or choose another --name"
-        with lock(self.folder / LOCK, taken), sigterm_as_ctrl_c():
+        with lock(self.folder / LOCK, taken):
             try:
                 yield
             except KeyboardInterrupt:
@@ -80,6 +115,8 @@ class Run:
 
         ``models`` are those that it starts from and learns from, if any, which it must not replace.
         """
+        if not self.ranks.first:
+            return
         run = self.folder
         if any(path.name != LOCK for path in run.iterdir()) and not self.settings.overwrite:
             raise UserError(
@@ -109,9 +146,14 @@ class Run:
         settings = self.settings
         if settings.threads is not None:
             set_threads(settings.threads)
+        elif self.ranks.local_size > 1:
+            set_threads(max(1, get_threads() // self.ranks.local_size))
         require_kernels(settings.strict_kernels)
         chosen = " (chosen by auto)" if settings.device == "auto" else ""
         threads = f"{get_threads()} CPU threads for matrix products"
+        if self.ranks.size > 1:
+            print(self._describe_ranks(), flush=True)
+            threads += " on each rank"
         print(f"device: {self.device.name}{chosen}, {threads}", flush=True)
         print(f"{self._describe_settings()}\n", flush=True)
 
@@ -122,11 +164,21 @@ class Run:
         parts = [part.describe(changed_only=not verbose) for part in (self.settings, self.options) if part]
         return "\n".join([told, *filter(None, parts)])
 
+    def _describe_ranks(self) -> str:
+        """The processes and their machines, for whoever reads that one of them has died."""
+        places = self.ranks.gather((platform.node(), os.getpid()))
+        told = ", ".join(
+            f"{rank} is process {pid} on {machine}" for rank, (machine, pid) in enumerate(places)
+        )
+        return f"{self.ranks.size} ranks: {told}"
+
     def begin(self, folders: Sequence[Path], files: Sequence[str]) -> None:
         """Write ``config.json``, and remove what a killed run was writing.
 
         A new run also removes what an earlier one has left, ``folders`` and ``files``, and nothing else.
         """
+        if not self.ranks.first:
+            return
         for place in (self.folder, *self.folder.glob("seed-*")):
             remove_unfinished(place)
         if not self.settings.resume:
@@ -192,6 +244,8 @@ class Run:
             metrics=MetricsLog(folder / "metrics.jsonl"),
             steps=steps,
             accumulation=settings.accumulation,
+            ranks=self.ranks,
+            fast_reduce=settings.fast_reduce,
             log_every=settings.log_every or (1 if self.device.name == "cpu" else 10),  # a GPU waits for it
             print_every=settings.print_every,
             **arguments,
@@ -214,6 +268,11 @@ class Run:
         for change in environment_changes(checkpoint.state["environment"], describe_environment(self.device)):
             print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
         print(f"resuming from {checkpoint.folder}", flush=True)
+
+    def check_alike(self, trainer: Trainer, data: Any) -> None:
+        """Raise UserError unless all ranks have the same ``data`` (a checksum of it) and the same weights."""
+        self.ranks.agree({"the checksum of the training data": data})
+        trainer.check_weights()
 
     # -- After the steps -----------------------------------------------------------------------------
 

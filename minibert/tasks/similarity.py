@@ -202,7 +202,7 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
         self, model: SentenceEncoder, examples: Sequence[TextExample], batch_size: int = 32
     ) -> list[PairPrediction]:
         """The vectors of each pair."""
-        encoder = TextEncoder(model, self.tokenizer, self.options.max_length)
+        encoder = TextEncoder(model, self.tokenizer, self.options.max_length, ranks=self.ranks)
         texts = [example.text for example in examples] + [example.pair[1] for example in examples]
         vectors, _ = ops.unit_length(encoder.embed(texts, batch_size))
         return [PairPrediction(*pair) for pair in zip(*np.split(vectors, 2), strict=True)]

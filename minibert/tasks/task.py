@@ -30,7 +30,9 @@ from minibert.folders.model import PretrainedModel
 from minibert.heads.outputs import TaskOutput
 from minibert.heads.task_models import TaskModel
 from minibert.nn import Module
+from minibert.ranks import Ranks
 from minibert.settings import Settings, setting
+from minibert.tasks.shared import share_out
 from minibert.text import PretrainedTokenizer
 from minibert.variants import architectures, family, open_config, open_model
 
@@ -88,6 +90,7 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
         self.options = self.Options() if options is None else options
         self.labels = list(labels)
         self.pairs: bool | None = None
+        self.ranks = Ranks()  # among which predictions are shared out
         self.frozen_encoder: Callable[[Sequence[Feature]], Sequence[Feature]] | None = (
             None  # see tasks/frozen.py
         )
@@ -230,7 +233,7 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
         """What the model makes of features, dropout off; see `outputs`."""
         if self.frozen_encoder is not None:
             features = self.frozen_encoder(features)
-        return outputs(model, features, batch_size, self.tokenizer.pad_id)
+        return outputs(model, features, batch_size, self.tokenizer.pad_id, self.ranks)
 
     def calibrate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> None:
         """Choose what the task can choose itself by these predictions (a threshold, say); usually nothing."""
@@ -275,17 +278,26 @@ def hold_out(items: Sequence[ItemT], share: float, seed: int) -> tuple[list[Item
 
 
 def outputs(
-    model: TaskModel[OutputT], features: Sequence[Feature], batch_size: int, pad_id: int
+    model: TaskModel[OutputT],
+    features: Sequence[Feature],
+    batch_size: int,
+    pad_id: int,
+    ranks: Ranks | None = None,
 ) -> Iterator[tuple[np.ndarray, OutputT]]:
     """What a model makes of features, without dropout: batch after batch, the rows and their outputs.
 
     ``rows`` (B,) says which feature each row of the outputs belongs to; the longest come first. On a
-    terminal, a bar shows the progress.
+    terminal, a bar shows the progress. Several ``ranks`` share the work; see `share_out`.
     """
+
+    def forward(batch: Mapping[str, Any]) -> OutputT:
+        return model.forward(**{name: batch[name] for name in READ if name in batch})[0]
+
     model.eval()
+    batches = ordered_batches(features, batch_size, pad_id)
     with tqdm(total=len(features), desc="predicting", unit="", leave=False, disable=None) as bar:
-        for rows, batch in ordered_batches(features, batch_size, pad_id):
-            yield rows, model.forward(**{name: batch[name] for name in READ if name in batch})[0]
+        for rows, output in share_out(batches, forward, ranks or Ranks()):
+            yield rows, output
             bar.update(len(rows))
 
 

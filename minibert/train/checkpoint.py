@@ -23,6 +23,7 @@ import numpy as np
 import safetensors.numpy
 import threadpoolctl
 
+import minibert
 from minibert import __version__
 from minibert.devices import Device, describe_processor
 from minibert.errors import UserError
@@ -114,6 +115,20 @@ def describe_environment(device: Device) -> dict[str, Any]:
     if device.name != "cpu":
         environment["cupy"] = device.xp.__version__
     return environment
+
+
+def describe_program() -> dict[str, str]:
+    """What all ranks of a run must have alike: versions of what computes, and a hash of our own source."""
+    package = Path(minibert.__path__[0])
+    sources = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".cu", ".cuh"))
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    return {
+        "the version of Python": platform.python_version(),
+        "the version of NumPy": np.__version__,
+        "the hash of minibert's source": digest.hexdigest()[:16],
+    }
 
 
 def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -98,6 +98,11 @@ class RunSettings(Settings):
     threads: int | None = setting(
         None, "Machine", "CPU threads for matrix products (default: all cores)", least=1
     )
+    fast_reduce: bool = setting(
+        False,
+        "Machine",
+        "on several ranks, add gradients in the order that MPI finds fastest, not in that of one process",
+    )
     recompute: bool = setting(
         False,
         "Machine",

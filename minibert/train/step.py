@@ -7,7 +7,9 @@ from typing import Any
 from minibert.arrays import Array, to_numpy
 from minibert.dropout_bits import dropout_stream
 from minibert.nn import Context
+from minibert.ranks import Ranks
 from minibert.replay import Repetition
+from minibert.train.gradient_sum import ExactSum, FastSum, GradientSum
 from minibert.train.metrics import Batch, add_up, count_targets
 from minibert.train.optimiser import AdamW, Rates
 
@@ -31,6 +33,10 @@ class TrainingStep:
     ``predictions`` is the largest number of masked words in a micro-batch of pre-training. A GPU always
     computes that many, some with weight 0, so that the shapes stay the same; the CPU computes only those that
     are there. With ``graph`` False no graph is used: a graph needs batches that all have the same shapes.
+
+    Several ``ranks`` share the micro-batches of a step as cards are dealt: of N ranks, rank r has the micro-
+    batches r, r + N, r + 2N, … All of them take the step that one process would take with all micro-batches,
+    bit for bit; with ``fast_reduce``, up to the order of addition.
     """
 
     def __init__(
@@ -41,8 +47,14 @@ class TrainingStep:
         seed: int = 0,
         predictions: int | None = None,
         graph: bool = True,
+        ranks: Ranks | None = None,
+        fast_reduce: bool = False,
     ):
         self.model, self.optimiser, self.seed = model, optimiser, seed
+        self.ranks = ranks or Ranks()
+        self._sum = GradientSum()
+        if self.ranks.size > 1:
+            self._sum = (FastSum if fast_reduce else ExactSum)(model.buffers, self.ranks)
         self.repetition = Repetition(model.device, self._compute, graph=graph)
         fixed = self.repetition.fixed_shapes and predictions is not None
         self._shapes = {"predictions": predictions} if fixed else {}
@@ -53,11 +65,14 @@ class TrainingStep:
     def take(self, micro_batches: Sequence[Batch], learning_rate: float, step: int) -> None:
         """Update the parameters once. A GPU has not computed it yet when this returns.
 
-        Raises UserError for a batch that does not fit the model.
+        ``micro_batches`` are those of this rank. Raises UserError for a batch that does not fit the model.
         """
-        denominators = count_targets(self.model, micro_batches)
+        denominators: dict[str, Any] = {}
+        for counts in self.ranks.gather(count_targets(self.model, micro_batches)):
+            add_up(denominators, counts)
         batches = [self.model.prepare(**batch, **denominators, **self._shapes) for batch in micro_batches]
-        streams = [dropout_stream(self.seed, step, index, 0) for index in range(len(batches))]
+        numbers = range(self.ranks.rank, len(batches) * self.ranks.size, self.ranks.size)
+        streams = [dropout_stream(self.seed, step, number, 0) for number in numbers]
         self.repetition(StepInputs(batches, streams, self.optimiser.rates(learning_rate, step)))
         self._steps += 1
 
@@ -76,25 +91,35 @@ class TrainingStep:
     def _compute(self, inputs: StepInputs) -> None:
         scaling = self.optimiser.loss_scale
         scale = scaling.value if scaling else 1.0
-        results = accumulate_gradients(self.model, inputs.batches, inputs.streams, scale)
+        results = accumulate_gradients(self.model, inputs.batches, inputs.streams, scale, self._sum)
         results["grad_norm"] = self.optimiser.update(inputs.rates)
         self._names = list(results)
         self._sums[: len(results)] += self.model.device.xp.stack(list(results.values()))
 
 
 def accumulate_gradients(
-    model: Any, batches: Sequence[Any], streams: Sequence[Array], scale: Array | float = 1.0
+    model: Any,
+    batches: Sequence[Any],
+    streams: Sequence[Array],
+    scale: Array | float = 1.0,
+    gradient_sum: GradientSum | None = None,
 ) -> dict[str, Array]:
     """Compute the gradients of one batch in pieces, and add them up. Returns its losses, 0-d arrays by name.
 
     The gradients are those of ``scale`` times the loss. Batches and dropout streams are on the device.
     Every piece divides its losses by the number of predictions in all pieces, so the sum is what one large
-    batch would give, even if the pieces hold different numbers of predictions.
+    batch would give, even if the pieces hold different numbers of predictions. With ``gradient_sum`` there
+    are pieces on other ranks, which are added, too.
     """
-    model.zero_grad()
+    gradient_sum = gradient_sum or GradientSum()
     losses: dict[str, Array] = {}
+    model.zero_grad()
     for batch, stream in zip(batches, streams, strict=True):
-        outputs, cache = model.forward(batch, context=Context(training=True, stream=stream))
-        model.backward(cache, scale)
-        add_up(losses, {name: getattr(outputs, name) for name in model.losses})
+        with gradient_sum.one_round():
+            outputs, cache = model.forward(batch, context=Context(training=True, stream=stream))
+            model.backward(cache, scale)
+        terms = {name: getattr(outputs, name) for name in model.losses}
+        for others in gradient_sum.gather(terms):
+            add_up(losses, others)
+    gradient_sum.finish()
     return losses

@@ -5,12 +5,15 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from minibert.arrays import to_numpy
 from minibert.errors import UserError
+from minibert.ranks import Ranks
 from minibert.train.loss_scale import LEAST
 from minibert.train.metrics import Batch, MetricsLog, as_float, count_tokens
 from minibert.train.optimiser import AdamW
@@ -23,6 +26,9 @@ class BatchSource(Protocol):
 
     def __next__(self) -> Batch:
         """The next batch: the arguments of the model's forward pass, on the host."""
+
+    def skip(self) -> None:
+        """Go on to the batch after the next, as if that had been taken."""
 
     def state(self) -> dict[str, Any]:
         """The position that has been reached, as JSON."""
@@ -43,6 +49,9 @@ class Trainer:
     norm, over the steps since the last report. A loss or a gradient that is not finite ends the run before
     anything is saved from it. (In float16 a gradient may overflow: its step is skipped, and ``grad_norm`` is
     null in the metrics.) Ctrl-C lets the step end and saves a checkpoint; a second one stops at once.
+
+    Several ``ranks`` share the ``accumulation`` micro-batches of every step, whose number they divide; all
+    are at the same step always. Only the first writes: ``save`` is called there alone.
     """
 
     model: Any
@@ -55,8 +64,10 @@ class Trainer:
     steps: int
     accumulation: int = 1
     seed: int = 0
-    predictions: int | None = None  # these two: see TrainingStep
+    predictions: int | None = None  # these two, and fast_reduce: see TrainingStep
     graph: bool = True
+    ranks: Ranks = field(default_factory=Ranks)
+    fast_reduce: bool = False
     log_every: int = 1
     print_every: int = 100
     eval_every: int = 250
@@ -83,7 +94,13 @@ class Trainer:
     @functools.cached_property
     def _training(self) -> TrainingStep:
         return TrainingStep(
-            self.model, self.optimiser, seed=self.seed, predictions=self.predictions, graph=self.graph
+            self.model,
+            self.optimiser,
+            seed=self.seed,
+            predictions=self.predictions,
+            graph=self.graph,
+            ranks=self.ranks,
+            fast_reduce=self.fast_reduce,
         )
 
     @property
@@ -96,7 +113,8 @@ class Trainer:
         self.checkpoint = checkpoint
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
         self.batches.restore(state["data"])
-        self.metrics.truncate(self.step)
+        if self.ranks.first:
+            self.metrics.truncate(self.step)
 
     def run(self, stop: int | None = None) -> None:
         """Train until ``stop`` steps have been taken (default: to the end).
@@ -111,14 +129,14 @@ class Trainer:
             self._begin_report()
             while self.step < self._stop:
                 self._take_step()
-                stopping = interrupt.requested
+                stopping = self.ranks.any(interrupt.requested)
                 evaluating, saving = self._due(self.eval_every), self._due(self.save_every) or stopping
                 if self._due(self.log_every) or evaluating or saving:
                     self._report(progress)
                     if evaluating:
                         self._evaluate(progress)
                     if saving:
-                        self.checkpoint = self.save(self.state())
+                        self._save()
                     self._begin_report()
                 if stopping:
                     raise KeyboardInterrupt
@@ -128,10 +146,30 @@ class Trainer:
 
     def _take_step(self) -> None:
         """Update the parameters once."""
-        micro_batches = [next(self.batches) for _ in range(self.accumulation)]
+        micro_batches = list(self._own_batches())
         self._training.take(micro_batches, self.learning_rate(self.step), self.step)
         self.step += 1
-        self.tokens += sum(map(count_tokens, micro_batches))
+        self.tokens += sum(self.ranks.gather(sum(map(count_tokens, micro_batches))))
+
+    def _own_batches(self) -> Iterator[Batch]:
+        """Those of the next ``accumulation`` micro-batches that this rank computes."""
+        for number in range(self.accumulation):
+            if number % self.ranks.size == self.ranks.rank:
+                yield next(self.batches)
+            else:
+                self.batches.skip()
+
+    def check_weights(self) -> None:
+        """Raise UserError if the ranks do not have the same weights, bit for bit."""
+        if self.ranks.size > 1:
+            values = to_numpy(self.optimiser.buffers.value)
+            self.ranks.agree({"the checksum of the weights": zlib.crc32(values.data)})
+
+    def _save(self) -> None:
+        """Write a checkpoint. No rank goes on before it is there."""
+        self.check_weights()
+        folder = str(self.save(self.state())) if self.ranks.first else None
+        self.checkpoint = Path(self.ranks.broadcast(folder))
 
     def _begin_report(self) -> None:
         self._since = (self.step, self.tokens, time.perf_counter())
@@ -149,7 +187,7 @@ class Trainer:
         self._check_finite(losses["loss"], 0.0 if overflowed else grad_norm)
         seconds = time.perf_counter() - clock
         self.seconds += seconds
-        self.metrics.write(
+        self._write(
             {
                 "step": self.step,
                 **losses,
@@ -163,6 +201,10 @@ class Trainer:
         )
         left = self.seconds / self.step * (self.steps - self.step)
         progress.update(self.step, losses["loss"], self.tokens / self.seconds, left)
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        if self.ranks.first:
+            self.metrics.write(record)
 
     def _check_finite(self, loss: float, grad_norm: float) -> None:
         if math.isfinite(loss) and math.isfinite(grad_norm):
@@ -178,7 +220,7 @@ class Trainer:
 
     def _evaluate(self, progress: Progress) -> None:
         results = {f"held_out_{name}": value for name, value in self.evaluate().items()}
-        self.metrics.write({"step": self.step, **results})
+        self._write({"step": self.step, **results})
         told = "  ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in results.items())
         progress.note(f"step {self.step}: {told}")
 

@@ -107,11 +107,15 @@ class FeatureStream:
 
     def __next__(self) -> FeatureBatch:
         batch = collate([self.features[row] for row in self._plan[self._batch]], self.pad_id)
+        self.skip()
+        return batch
+
+    def skip(self) -> None:
+        """Go on to the batch after the next, as if that had been taken."""
         self._batch += 1
         if self._batch == len(self._plan):
             self._epoch, self._batch = self._epoch + 1, 0
             self._plan = self._plan_epoch()
-        return batch
 
     def _plan_epoch(self) -> list[np.ndarray]:
         """The features (indices) of each batch."""
