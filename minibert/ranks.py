@@ -126,6 +126,9 @@ class Ranks:
         return code
 
 
+ALONE = Ranks()  # one process, whatever started it
+
+
 class Exchange:
     """An exchange of arrays under way; here, one that has ended."""
 

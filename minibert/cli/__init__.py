@@ -55,7 +55,7 @@ COMMANDS = (
     gradcheck,
 )
 
-WORK_TOGETHER = ("pretrain", "finetune", "distill")  # the commands that mpirun can start
+WORK_TOGETHER = ("pretrain", "prepare", "finetune", "distill")  # the commands that mpirun can start
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

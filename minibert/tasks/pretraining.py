@@ -23,13 +23,14 @@ from minibert.data import (
     open_corpus,
     prepare_corpus,
     training_sentences,
+    unfinished_folder,
     unigram_plateau,
 )
 from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, check_writable, read_json
 from minibert.plots import plot_loss
-from minibert.ranks import world
+from minibert.ranks import ALONE, Ranks, world
 from minibert.tasks.held_out import evaluate, evaluation_batches
 from minibert.tasks.info import step_cost
 from minibert.tasks.masked_words import fill_mask
@@ -46,16 +47,19 @@ from minibert.variants.electra_training import GENERATOR
 EXAMPLES = 5  # masked sentences shown at the end
 
 
-def prepare(settings: PretrainSettings) -> tuple[PretrainedTokenizer, PreparedCorpus]:
+def prepare(settings: PretrainSettings, ranks: Ranks = ALONE) -> tuple[PretrainedTokenizer, PreparedCorpus]:
     """The vocabulary and the tokenised corpus of a run, from ``settings.prepared`` if they are there already.
 
     The vocabulary is learned only from the documents to train on. The two folders are named after hashes of
     what they are made from: ``vocabulary-…`` (corpus, split, sizes, case) and ``tokens-…`` (corpus,
-    vocabulary). Prints what they are. Raises UserError for a corpus that is missing, empty, or not text.
+    vocabulary). Several ranks share the work, and what they make is the same, bit for bit. Prints what they
+    are. Raises UserError for a corpus that is missing, empty, or not text.
     """
-    settings, show_progress = settings.with_sizes(), sys.stderr.isatty()
-    corpus = open_corpus(settings.corpus, settings.layout)
-    print(corpus.describe(), flush=True)
+    settings, show_progress = settings.with_sizes(), ranks.first and sys.stderr.isatty()
+    corpus = open_corpus(settings.corpus, settings.layout, ranks)
+    described = corpus.describe()
+    if ranks.first:
+        print(described, flush=True)
     tokenizer = _vocabulary(settings, corpus, show_progress)
     key = _hash(corpus.fingerprint(), tokenizer.tokens, tokenizer.lowercase, *tokenizer.rules())
     prepared = prepare_corpus(
@@ -66,7 +70,8 @@ def prepare(settings: PretrainSettings) -> tuple[PretrainedTokenizer, PreparedCo
         processes=settings.processes,
         progress=show_progress,
     )
-    print(prepared.describe(), flush=True)
+    if ranks.first:
+        print(prepared.describe(), flush=True)
     return tokenizer, prepared
 
 
@@ -80,7 +85,7 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
         others = [] if kind == "BertTokenizer" else [kind]
         key = _hash(*made_from, __version__, *others)  # another version may learn differently
         folder, origin = Path(settings.prepared) / f"vocabulary-{key}", "reused from"
-        if not folder.is_dir():
+        if not corpus.ranks.broadcast(folder.is_dir()):
             origin = "written to"
             check_writable(folder)
             sentences = training_sentences(corpus, **settings.split)
@@ -91,9 +96,11 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
                 alphabet_limit=settings.alphabet_limit,
                 lowercase=settings.lowercase,
                 progress=show_progress,
+                ranks=corpus.ranks,
             )
-            with atomic_folder(folder) as unfinished:
-                tokenizer.save_pretrained(unfinished)
+            with unfinished_folder(folder, corpus.ranks) as unfinished:
+                if corpus.ranks.first:
+                    tokenizer.save_pretrained(unfinished)
     tokenizer = open_tokenizer(folder)
     if isinstance(tokenizer, XLNetTokenizer) != settings.family.permuted:
         raise UserError(
@@ -102,7 +109,8 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
         )
     if settings.model is not None:
         tokenizer.check_size(settings.vocabulary_size)
-    print(f"vocabulary: {len(tokenizer):,} tokens; {origin} {folder}", flush=True)
+    if corpus.ranks.first:
+        print(f"vocabulary: {len(tokenizer):,} tokens; {origin} {folder}", flush=True)
     return tokenizer
 
 
@@ -142,8 +150,7 @@ def _pretrain(
     settings.phases()  # and so are lengths
     run.prepare_machine()
     print(f"{settings.describe()}\n", flush=True)
-    with run.ranks.first_goes_ahead():
-        tokenizer, prepared = prepare(settings)
+    tokenizer, prepared = prepare(settings, run.ranks)
     held_out = held_out or evaluation_batches(settings, tokenizer, prepared)
     plateau = unigram_plateau(
         prepared.train.token_counts(len(tokenizer)), np.concatenate([batch["labels"] for batch in held_out])

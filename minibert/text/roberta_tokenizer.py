@@ -11,6 +11,7 @@ import numpy as np
 
 from minibert.errors import UserError
 from minibert.files import read_json, read_text, write_json, write_text
+from minibert.ranks import ALONE, Ranks
 from minibert.text.byte_level import (
     BYTE_CHARACTERS,
     SPACE,
@@ -121,6 +122,7 @@ class RobertaTokenizer(PretrainedTokenizer):
         max_bytes_per_word: int = 1000,
         max_words: int = 500_000,
         progress: bool = False,
+        ranks: Ranks = ALONE,
     ) -> "RobertaTokenizer":
         """Learn a vocabulary from a stream of texts; see `learn_merges` and `count_pre_tokens`.
 
@@ -142,6 +144,7 @@ class RobertaTokenizer(PretrainedTokenizer):
             max_bytes_per_word=max_bytes_per_word,
             max_words=max_words,
             progress=progress,
+            ranks=ranks,
         )
         tokens, merges = learn_merges(
             counts,
