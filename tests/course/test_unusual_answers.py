@@ -13,6 +13,7 @@ import pytest
 from scipy import special
 
 from minibert.course import EXERCISES, check
+from minibert.course.ring import in_threads
 from minibert.ops.attention import attention_backward
 from minibert.ops.composites import linear_activation_backward
 from minibert.ops.layer_normalisation import layer_norm_backward
@@ -864,6 +865,33 @@ def imitation_token_by_token(dout, cache):
         dhidden[place] = weight.T @ dy
         dweight += np.outer(dy, hidden[place])
     return dhidden, dweight
+
+
+@answers("25.mean_gradient")
+def weighted_mean_of_means(sums, counts):
+    means = np.divide(sums, counts[:, None], out=np.zeros_like(sums), where=counts[:, None] > 0)
+    return counts / counts.sum() @ means
+
+
+@answers("25.ring_all_reduce")
+@in_threads
+def ring_that_finishes_its_own_part(x, rank, N, send, receive):
+    """Round s sends part r − s − 1, so that rank r ends up with part r."""
+    x = x.reshape(N, -1)
+    for s in range(1, N):
+        send(x[rank - s])
+        x[(rank - s - 1) % N] += receive()
+    for s in range(N - 1):
+        send(x[(rank - s) % N])
+        x[(rank - s - 1) % N] = receive()
+    return x.ravel()
+
+
+@answers("25.waiting")
+def pieces_that_pass_from_the_last_to_the_first(final, seconds, backward):
+    """From when a piece is final, it and all after it have to pass: the latest of these ends counts."""
+    behind = np.cumsum(seconds[::-1])[::-1]  # each piece and all after it
+    return max(0.0, (final + behind).max() - backward)
 
 
 @pytest.mark.parametrize(

@@ -26,4 +26,5 @@ from minibert.course.exercises import (  # noqa: F401
     n22_what_mattered,
     n23_after_bert,
     n24_distillation,
+    n25_many_devices,
 )
