@@ -62,15 +62,6 @@ class Ranks:
         """Whether the flag is set on any rank."""
         return any(self.gather(bool(flag)))
 
-    @contextmanager
-    def first_goes_ahead(self) -> Iterator[None]:
-        """The first rank runs this block alone; when it has ended, the others do."""
-        if not self.first:
-            self.barrier()
-        yield
-        if self.first:
-            self.barrier()
-
     def agree(self, values: Mapping[str, Any]) -> None:
         """Raise UserError on every rank, naming what differs, unless all ranks have the same values."""
         everybody = self.gather(dict(values))
@@ -124,6 +115,9 @@ class Ranks:
         """
         _print_error(message)
         return code
+
+
+ALONE = Ranks()  # one process, whatever started it
 
 
 class Exchange:

@@ -38,14 +38,13 @@ whole = np.zeros(4)
 whole[begin : begin + sizes[r.rank]] = r.rank + 1
 r.share(whole, sizes)
 assert whole.tolist() == [1, 3, 3, 3]
-with r.first_goes_ahead():
-    print("block of", r.rank, flush=True)
+print("all of it was right", flush=True)
 """
 
 
 def test_what_ranks_tell_each_other():
     out, _ = mpirun(3, "-c", TALK)
-    assert out.splitlines()[0] == "block of 0" and len(out.splitlines()) == 3
+    assert out.splitlines() == ["all of it was right"] * 3
 
 
 ENDS = """
@@ -86,8 +85,6 @@ def test_one_process_needs_no_mpi():
     assert ranks.gather("x") == ["x"] and ranks.broadcast(3) == 3
     array = np.arange(3.0)
     assert ranks.sum(array).tolist() == [0, 1, 2] and ranks.sum(array) is not array
-    with ranks.first_goes_ahead():
-        pass
     ranks.agree({"a": 1})
     code = (
         "import sys, minibert.cli; from minibert.ranks import world; world(); print('mpi4py' in sys.modules)"

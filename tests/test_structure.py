@@ -17,8 +17,8 @@ ROOMS += "replay ops kernels gradcheck nn folders bert heads variants proofs tex
 ROOMS += "tasks explore course cli __main__".split()
 # Rooms that stand on less than all that is before them.
 ONLY = {
-    "text": {"errors", "files", "assets", "arrays", "threads"},
-    "data": {"errors", "files", "arrays", "threads", "dropout_bits", "text"},
+    "text": {"errors", "files", "assets", "arrays", "threads", "ranks"},
+    "data": {"errors", "files", "arrays", "threads", "ranks", "dropout_bits", "text"},
 }
 # The faster operations are put in from outside; whoever uses operations does not know of them.
 BLIND_TO_KERNELS = set(ROOMS[ROOMS.index("gradcheck") :])

@@ -46,7 +46,7 @@ COMMANDS = {
     "prepare text, and write models": (tokenizer, prepare, export),
 }
 
-WORK_TOGETHER = ("pretrain", "finetune", "distill")  # the commands that mpirun can start
+WORK_TOGETHER = ("pretrain", "prepare", "finetune", "distill")  # the commands that mpirun can start
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

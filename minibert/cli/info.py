@@ -1,12 +1,21 @@
 """``minibert info``."""
 
 import argparse
+import json
 from typing import Any
 
 from minibert.bert import PRESETS, BertConfig
 from minibert.cli.parser import add_command
+from minibert.errors import UserError
 from minibert.precision import PRECISIONS
-from minibert.tasks.info import NO_DISCRIMINATOR, describe_parameters, describe_step, is_discriminator
+from minibert.tasks.info import (
+    NO_DISCRIMINATOR,
+    describe_parameters,
+    describe_step,
+    info_record,
+    is_discriminator,
+)
+from minibert.tasks.scaling import Machine, describe_scaling, scaling
 from minibert.variants import open_config
 
 
@@ -20,6 +29,7 @@ def add(commands: Any) -> None:
         "minibert info --preset base",
         "minibert info runs/tiny/final --batch-size 64",
         "minibert info --preset base --batch-size 256 --max-seq-length 512 --precision bfloat16 --recompute",
+        "minibert info --preset base --ranks 64 --tflops 300 --link 50 --latency 5",
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
@@ -45,6 +55,32 @@ def add(commands: Any) -> None:
         action="store_true",
         help="recompute layers in the backward pass instead of storing them",
     )
+    parser.add_argument("--json", action="store_true", help="print it all as one JSON object")
+    _add_scaling_flags(parser)
+
+
+def _add_scaling_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "several ranks",
+        "What the step costs on several processes with a device each (docs/scaling.md). No speed is assumed: "
+        "for times, give what your devices and links achieve.",
+    )
+    group.add_argument("--ranks", type=int, metavar="N", help="ranks, each with --batch-size sequences")
+    group.add_argument(
+        "--tflops",
+        type=float,
+        metavar="X",
+        help="10¹² FLOP/s of a rank over a whole training step, as measured: the step's FLOPs / its seconds",
+    )
+    group.add_argument(
+        "--link", type=float, metavar="X", help="GB/s (10⁹ bytes) that a rank sends over the slowest link"
+    )
+    group.add_argument(
+        "--latency", type=float, default=0.0, metavar="X", help="microseconds per message (default: 0)"
+    )
+    group.add_argument(
+        "--shard-optimiser", action="store_true", help="each rank keeps its part of the optimiser's moments"
+    )
 
 
 def _run(flags: argparse.Namespace) -> None:
@@ -53,9 +89,30 @@ def _run(flags: argparse.Namespace) -> None:
     length = min(128, config.longest_sequence) if flags.max_seq_length is None else flags.max_seq_length
     sizes = flags.batch_size, length, flags.max_predictions
     discriminator = flags.folder is not None and is_discriminator(flags.folder)
-    parameters = describe_parameters(config, discriminator)
-    if discriminator:
-        step = NO_DISCRIMINATOR
-    else:
-        step = describe_step(config, *sizes, flags.precision, flags.recompute)
-    print(flags.folder or preset, parameters, step, sep="\n\n")
+    how = flags.precision, flags.recompute
+    machine, found = _machine(flags), None
+    if flags.ranks is not None:
+        if discriminator:
+            raise UserError(NO_DISCRIMINATOR)
+        found = scaling(config, flags.ranks, machine, sizes, *how, flags.shard_optimiser)
+    if flags.json:
+        shown = info_record(config, *sizes, *how, discriminator)
+        print(json.dumps({"model": flags.folder or preset, **shown, "scaling": found}, indent=2))
+        return
+    parts = [flags.folder or preset, describe_parameters(config, discriminator)]
+    parts.append(NO_DISCRIMINATOR if discriminator else describe_step(config, *sizes, *how))
+    print(*parts, *([describe_scaling(found)] if found else []), sep="\n\n")
+
+
+def _machine(flags: argparse.Namespace) -> Machine | None:
+    """The speeds that were given, if any."""
+    given = {f"--{name}" for name in ("tflops", "link") if getattr(flags, name) is not None}
+    if flags.ranks is None and (given or flags.latency or flags.shard_optimiser):
+        raise UserError(
+            "--tflops, --link, --latency and --shard-optimiser are about several ranks; give --ranks"
+        )
+    if len(given) == 1:
+        raise UserError(
+            f"{given.pop()} alone gives no times; give --tflops and --link, as measured, or neither"
+        )
+    return Machine(flags.tflops * 1e12, flags.link * 1e9, flags.latency * 1e-6) if given else None

@@ -5,6 +5,7 @@ from typing import Any
 
 from minibert.cli.parser import add_command
 from minibert.cli.setting_flags import add_setting_flags, pretrain_settings
+from minibert.ranks import world
 from minibert.tasks import prepare
 from minibert.tasks.pretraining_settings import PretrainSettings
 
@@ -17,6 +18,7 @@ def add(commands: Any) -> None:
         _run,
         "turn a corpus into token arrays on disk, ready for pretrain",
         "minibert prepare --corpus wikipedia/ --vocab-size 30000",
+        "mpirun -n 8 minibert prepare --corpus wikipedia/ --vocab-size 30000",
     )
     names = (
         "corpus layout held_out tokenizer variant vocab_size alphabet_limit lowercase seed prepared processes"
@@ -25,4 +27,4 @@ def add(commands: Any) -> None:
 
 
 def _run(flags: argparse.Namespace) -> None:
-    prepare(pretrain_settings(flags))
+    prepare(pretrain_settings(flags), world())

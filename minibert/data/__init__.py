@@ -5,7 +5,14 @@ from minibert.data.cooccurrence import word_vectors
 from minibert.data.corpora import LAYOUTS, Corpus, open_corpus
 from minibert.data.instances import OBJECTIVES, InstanceSettings
 from minibert.data.plateau import log_frequencies, unigram_plateau
-from minibert.data.prepared import Documents, PreparedCorpus, prepare_corpus, running_text, training_sentences
+from minibert.data.prepared import (
+    Documents,
+    PreparedCorpus,
+    prepare_corpus,
+    running_text,
+    training_sentences,
+    unfinished_folder,
+)
 
 __all__ = [
     "LAYOUTS",
@@ -21,6 +28,7 @@ __all__ = [
     "prepare_corpus",
     "running_text",
     "training_sentences",
+    "unfinished_folder",
     "unigram_plateau",
     "word_vectors",
 ]

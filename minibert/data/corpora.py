@@ -1,5 +1,6 @@
 """Texts to train on: the embedded corpus, or files of one's own."""
 
+import copy
 import glob
 import gzip
 import hashlib
@@ -17,6 +18,7 @@ from minibert.data.embedded import embedded_documents, embedded_sources
 from minibert.data.lines import LONE_SURROGATE, decoded_lines
 from minibert.data.sentences import ends_like_a_sentence, split_sentences
 from minibert.errors import UserError
+from minibert.ranks import ALONE, Ranks
 
 LAYOUTS = ("auto", "sentences", "paragraphs", "wrapped")
 
@@ -52,15 +54,20 @@ class RawDocument:
 class Corpus:
     """Documents in a fixed order. Iterating gives each as a list of its sentences, without keeping any.
 
-    Each has at least one sentence.
+    Each has at least one sentence. Several ``ranks`` see the same corpus; each has a share of its documents.
     """
 
     name: str
     size: int  # in ``unit``s, for progress bars
     unit: str
+    ranks: Ranks = ALONE
 
     def raw_documents(self) -> Iterator[RawDocument]:
         """The documents before sentences are split, so that several processes can share that work."""
+        raise NotImplementedError
+
+    def share(self) -> "Corpus":
+        """The documents of this rank, as a corpus. The shares of all ranks in their order are the whole."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
@@ -79,7 +86,9 @@ class Corpus:
         return (document.sentences() for document in self.raw_documents())
 
 
-def open_corpus(paths: Sequence[str | Path] | None = None, layout: str = "auto") -> Corpus:
+def open_corpus(
+    paths: Sequence[str | Path] | None = None, layout: str = "auto", ranks: Ranks = ALONE
+) -> Corpus:
     """The corpus of the given files, folders and globs, or the embedded corpus if there are none.
 
     Files may be plain text (``.txt``), ``.jsonl`` (one document per line: an object with a "text", or a
@@ -97,14 +106,17 @@ def open_corpus(paths: Sequence[str | Path] | None = None, layout: str = "auto")
         least half of them end like a sentence, else "wrapped".
     A text of more than 8 million characters is cut into several documents.
 
+    Several ``ranks`` have to see the same files. Each reads a share of them (`Corpus.share`), and hashes are
+    made together, so that every rank has to ask for them.
+
     Raises UserError if a path leads nowhere, to a device, or to an empty or unreadable file. Errors inside a
     file (binary, not UTF-8, damaged, a line of more than 32 MiB) are raised, with its name, when it is read.
     """
     if layout not in LAYOUTS:
         raise UserError(f"unknown text layout {layout!r}; expected one of {', '.join(LAYOUTS)}")
     if not paths:
-        return EmbeddedCorpus()
-    return FileCorpus([str(path) for path in paths], layout)
+        return EmbeddedCorpus(ranks)
+    return FileCorpus([str(path) for path in paths], layout, ranks)
 
 
 class EmbeddedCorpus(Corpus):
@@ -113,13 +125,22 @@ class EmbeddedCorpus(Corpus):
     name = "embedded"
     unit = "doc"
 
-    def __init__(self):
+    def __init__(self, ranks: Ranks = ALONE):
         self.documents = embedded_documents()
         self.size = len(self.documents)
+        self.ranks = ranks
 
     def raw_documents(self) -> Iterator[RawDocument]:
         for index, sentences in enumerate(self.documents):
             yield RawDocument(sentences, split=False, position=index + 1)
+
+    def share(self) -> Corpus:
+        """An equal part of the documents."""
+        own = copy.copy(self)
+        own.ranks = ALONE
+        start, stop = (self.size * rank // self.ranks.size for rank in (self.ranks.rank, self.ranks.rank + 1))
+        own.documents, own.size = self.documents[start:stop], stop - start
+        return own
 
     def fingerprint(self) -> str:
         text = "\n\n".join("\n".join(sentences) for sentences in self.documents)
@@ -139,11 +160,15 @@ class FileCorpus(Corpus):
 
     unit = "B"
 
-    def __init__(self, paths: Sequence[str], layout: str = "auto"):
+    def __init__(self, paths: Sequence[str], layout: str = "auto", ranks: Ranks = ALONE):
         self.name = " ".join(paths)
         self.layout = layout
-        self.files = _find_files(paths)
-        self._sizes = [_check_readable(file) for file in self.files]
+        self.ranks = ranks
+        self._set_files(_find_files(paths))
+
+    def _set_files(self, files: list[Path]) -> None:
+        self.files = files
+        self._sizes = [_check_readable(file) for file in files]
         self.size = sum(self._sizes)
 
     def raw_documents(self) -> Iterator[RawDocument]:
@@ -152,11 +177,20 @@ class FileCorpus(Corpus):
             yield from _read_file(file, self.layout, offset)
             offset += size
 
+    def share(self) -> "FileCorpus":
+        """Whole files, about as many bytes on each rank: those whose middle lies in its part of the bytes."""
+        own = copy.copy(self)
+        own.ranks = ALONE
+        ends = np.cumsum(self._sizes)
+        owners = (ends - np.array(self._sizes) / 2) * self.ranks.size // self.size
+        own._set_files([f for f, owner in zip(self.files, owners, strict=True) if owner == self.ranks.rank])
+        return own
+
     def fingerprint(self) -> str:
+        digests = self.ranks.gather([_digest(path) for path in self.share().files])
         total = hashlib.sha256(self.layout.encode())
-        for path in self.files:
-            with open(path, "rb") as file:
-                total.update(hashlib.file_digest(file, "sha256").digest())
+        for digest in itertools.chain.from_iterable(digests):
+            total.update(bytes.fromhex(digest))
         return total.hexdigest()
 
     def describe(self) -> str:
@@ -164,6 +198,11 @@ class FileCorpus(Corpus):
             f"corpus {self.name}: {len(self.files):,} file(s), {self.size / 1e6:.1f} MB, "
             f"sha256 {self.fingerprint()[:16]}"
         )
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # -- Finding files --------------------------------------------------------------------------------

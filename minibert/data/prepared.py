@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -33,6 +33,7 @@ from minibert.data.corpora import Corpus, RawDocument
 from minibert.data.randomness import generator
 from minibert.errors import UserError
 from minibert.files import atomic_folder, explain_write_errors, folder_locked, read_json, write_json
+from minibert.ranks import Ranks
 
 FORMAT = 3
 PIECE_CHARACTERS = 1_000_000  # documents go to the workers in pieces of about this size
@@ -181,11 +182,15 @@ def _too_few_documents(name: str, documents: int) -> str:
 def training_sentences(corpus: Corpus, *, held_out: float, seed: int) -> Iterator[str]:
     """The sentences of the documents that ``prepare_corpus`` leaves to train on, for the vocabulary.
 
-    Each is as in `running_text`. Reads the corpus twice, and keeps 8 bytes per document. Raises UserError as
-    ``split_documents`` does, and what reading the corpus raises.
+    Each is as in `running_text`. Several ranks get those of their share. Reads the corpus twice, and keeps 8
+    bytes per document. Raises UserError as ``split_documents`` does, and what reading the corpus raises.
     """
-    is_held_out = split_documents(corpus.name, corpus.document_keys(), held_out, seed)
-    for document, left_out in zip(corpus.raw_documents(), is_held_out, strict=True):
+    own = corpus.share()
+    gathered = corpus.ranks.gather_arrays({"keys": own.document_keys()})
+    everybody = np.concatenate([each["keys"] for each in gathered])
+    start = sum(len(each["keys"]) for each in gathered[: corpus.ranks.rank])
+    is_held_out = split_documents(corpus.name, everybody, held_out, seed)[start:]
+    for document, left_out in zip(own.raw_documents(), is_held_out, strict=False):
         if not left_out:
             yield from running_text(document.sentences())
 
@@ -212,7 +217,10 @@ def prepare_corpus(
     """Tokenise a corpus into ``folder``, unless that already holds this corpus from this tokenizer.
 
     Memory is bounded: each of the ``processes`` (default: all cores) has a few documents in progress, about
-    a million characters or one long document at a time. The result does not depend on their number.
+    a million characters or one long document at a time. Several ranks turn their shares of the corpus into
+    tokens, each in that many processes (default: its share of the cores), in a folder that all of them see;
+    the first rank puts these parts together. The result does not depend on how many ranks and processes there
+    are.
 
     The folder appears only once it is complete. A corpus that was prepared there from something else is
     replaced, and what a killed run left unfinished beside it is removed. Any other folder that is not empty
@@ -226,18 +234,28 @@ def prepare_corpus(
         "tokenizer_sha256": _tokenizer_fingerprint(tokenizer),
         "dtype": "uint16" if tokenizer.vocab_size <= 1 << 16 else "int32",
     }
-    if _is_prepared_from(folder, source):
+    ranks = corpus.ranks
+    if ranks.broadcast(_is_prepared_from(folder, source)):
         prepared = PreparedCorpus.open(folder, held_out=held_out, seed=seed)
         return replace(prepared, reused=True)
-    if folder.is_file():
+    if ranks.first and folder.is_file():
         raise UserError(f"{folder}: expected a folder for the prepared corpus, found a file; choose another")
-    if folder.exists() and not (folder / "meta.json").is_file() and any(folder.iterdir()):
+    if ranks.first and folder.exists() and not (folder / "meta.json").is_file() and any(folder.iterdir()):
         raise UserError(f"{folder}: this folder is not empty and holds no prepared corpus; choose another")
-    with _unfinished(folder) as unfinished:
-        sizes = _write_arrays(corpus, tokenizer, unfinished, source["dtype"], processes, progress)
-        keys = np.fromfile(unfinished / "document_keys.bin", np.uint64)
-        split_documents(corpus.name, keys, held_out, seed)  # raises before the folder is there
-        write_json(unfinished / "meta.json", {"format": FORMAT, "corpus": corpus.name, **source, **sizes})
+    processes = processes or max(1, (os.cpu_count() or 1) // ranks.local_size)
+    with unfinished_folder(folder, ranks) as unfinished:
+        own = unfinished if ranks.size == 1 else _part(unfinished, ranks.rank)
+        own.mkdir(exist_ok=True)
+        sizes = ranks.gather(
+            _write_arrays(corpus.share(), tokenizer, own, source["dtype"], processes, progress)
+        )
+        if ranks.first:
+            if ranks.size > 1:
+                _join([_part(unfinished, rank) for rank in range(ranks.size)], sizes, unfinished)
+            keys = np.fromfile(unfinished / "document_keys.bin", np.uint64)
+            split_documents(corpus.name, keys, held_out, seed)  # raises before the folder is there
+            total = {name: sum(each[name] for each in sizes) for name in sizes[0]}
+            write_json(unfinished / "meta.json", {"format": FORMAT, "corpus": corpus.name, **source, **total})
     return PreparedCorpus.open(folder, held_out=held_out, seed=seed)
 
 
@@ -291,6 +309,68 @@ def _unfinished(folder: Path) -> Iterator[Path]:
         yield unfinished
 
 
+@contextmanager
+def unfinished_folder(folder: Path, ranks: Ranks) -> Iterator[Path]:
+    """A folder for all ranks to work in, which becomes ``folder`` at the end of the block (`atomic_folder`).
+
+    What killed runs have left of it is removed. Raises UserError on a rank that does not see the folder which
+    rank 0 has made.
+    """
+    if ranks.first:
+        with _unfinished(folder) as unfinished:
+            ranks.broadcast(str(unfinished))
+            yield unfinished
+    else:
+        unfinished = Path(ranks.broadcast(None))
+        if not unfinished.is_dir():
+            raise UserError(
+                f"{folder.parent}: rank {ranks.rank} does not see what rank 0 writes there; choose a folder "
+                "that all machines share"
+            )
+        with explain_write_errors(folder):
+            yield unfinished
+    ranks.barrier()  # now it is there
+
+
+def _part(unfinished: Path, rank: int) -> Path:
+    """Where a rank writes its part: beside the unfinished folder, to be removed with it."""
+    return unfinished.parent / f"rank-{rank}"
+
+
+def _join(parts: list[Path], sizes: list[dict[str, int]], folder: Path) -> None:
+    """Put the arrays of all ranks one after the other; where sentences and documents begin moves on."""
+    before = {"tokens": 0, "sentences": 0, "documents": 0}
+    with (
+        open(folder / "tokens.bin", "wb") as tokens,
+        open(folder / "sentence_starts.bin", "wb") as sentence_starts,
+        open(folder / "document_starts.bin", "wb") as document_starts,
+        open(folder / "document_keys.bin", "wb") as document_keys,
+    ):
+        for part, size in zip(parts, sizes, strict=True):
+            _append(part / "tokens.bin", tokens)
+            _append_starts(part / "sentence_starts.bin", size["sentences"], before["tokens"], sentence_starts)
+            _append_starts(
+                part / "document_starts.bin", size["documents"], before["sentences"], document_starts
+            )
+            _append(part / "document_keys.bin", document_keys)
+            before = {name: before[name] + size[name] for name in before}
+            shutil.rmtree(part)
+        sentence_starts.write(np.int64(before["tokens"]).data)
+        document_starts.write(np.int64(before["sentences"]).data)
+
+
+def _append(path: Path, to: BinaryIO) -> None:
+    with open(path, "rb") as file:
+        shutil.copyfileobj(file, to)
+
+
+def _append_starts(path: Path, count: int, offset: int, to: BinaryIO) -> None:
+    """Append the first ``count`` numbers, each plus ``offset``, a million at a time."""
+    for start in range(0, count, 1 << 20):
+        numbers = np.fromfile(path, np.int64, min(1 << 20, count - start), offset=8 * start)
+        to.write((numbers + offset).data)
+
+
 @dataclass(frozen=True)
 class _Piece:
     """Some consecutive documents as tokens; sentences without tokens are left out."""
@@ -307,12 +387,12 @@ def _write_arrays(
     tokenizer: SupportsTokenIds,
     folder: Path,
     dtype: str,
-    processes: int | None,
+    processes: int,
     progress: bool,
 ) -> dict[str, int]:
     """Write the four arrays piece by piece; return how many tokens, sentences and documents there are."""
     sizes = {"tokens": 0, "sentences": 0, "documents": 0}
-    pieces = _ordered_map(_cut(corpus.raw_documents()), tokenizer, dtype, processes or os.cpu_count() or 1)
+    pieces = _ordered_map(_cut(corpus.raw_documents()), tokenizer, dtype, processes)
     with (
         open(folder / "tokens.bin", "wb") as tokens,
         open(folder / "sentence_starts.bin", "wb") as sentence_starts,

@@ -5,7 +5,7 @@ Nothing is allocated here, so this also works for a model that would not fit in 
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +309,32 @@ def describe_step(
         f"{predictions} of them predicted in each"
     )
     return "\n".join([title, *(f"  {what:<34}{amount:>16}" for what, amount in rows)])
+
+
+def info_record(
+    config: BertConfig,
+    batch_size: int,
+    length: int,
+    predictions: int,
+    precision: str = "float32",
+    recompute: bool = False,
+    discriminator: bool = False,
+) -> dict[str, Any]:
+    """The same for programs: every parameter, and the step with its totals (None where not known)."""
+    table = parameter_table(config, discriminator)
+    record: dict[str, Any] = {
+        "parameters": sum(matrix.count for matrix in table),
+        "matrices": [asdict(matrix) | {"count": matrix.count} for matrix in table],
+        "step": None,
+    }
+    if discriminator or config.model_type == XLNetConfig.model_type:
+        return record
+    cost = step_cost(config, batch_size, length, predictions, precision, recompute)
+    totals = ("forward_flops", "backward_flops", "activation_bytes", "working_bytes", "peak_bytes")
+    sizes = {"batch_size": batch_size, "max_seq_length": length, "max_predictions": predictions}
+    how = {"precision": precision, "recompute": recompute}
+    record["step"] = sizes | how | asdict(cost) | {name: getattr(cost, name) for name in totals}
+    return record
 
 
 def _row(name: str, shape: str, count: int, total: int) -> str:

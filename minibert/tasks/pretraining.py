@@ -8,6 +8,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ from minibert.data import (
     open_corpus,
     prepare_corpus,
     training_sentences,
+    unfinished_folder,
     unigram_plateau,
 )
 from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, check_writable, read_json, read_text
 from minibert.plots import plot_loss
-from minibert.ranks import world
+from minibert.ranks import ALONE, Ranks, silence, world
 from minibert.tasks.expectation import expected_loss, verdict
 from minibert.tasks.held_out import evaluate, evaluation_batches
 from minibert.tasks.info import step_cost
@@ -48,16 +50,19 @@ from minibert.variants.electra_training import GENERATOR
 EXAMPLES = 5  # masked sentences shown at the end
 
 
-def prepare(settings: PretrainSettings) -> tuple[PretrainedTokenizer, PreparedCorpus]:
+def prepare(settings: PretrainSettings, ranks: Ranks = ALONE) -> tuple[PretrainedTokenizer, PreparedCorpus]:
     """The vocabulary and the tokenised corpus of a run, from ``settings.prepared`` if they are there already.
 
     The vocabulary is learned only from the documents to train on. The two folders are named after hashes of
     what they are made from: ``vocabulary-…`` (corpus, split, sizes, case) and ``tokens-…`` (corpus,
-    vocabulary). Prints what they are. Raises UserError for a corpus that is missing, empty, or not text.
+    vocabulary). Several ranks share the work, and what they make is the same, bit for bit. Prints what they
+    are. Raises UserError for a corpus that is missing, empty, or not text.
     """
-    settings, show_progress = settings.with_sizes(), sys.stderr.isatty()
-    corpus = open_corpus(settings.corpus, settings.layout)
-    print(corpus.describe(), flush=True)
+    settings, show_progress = settings.with_sizes(), ranks.first and sys.stderr.isatty()
+    corpus = open_corpus(settings.corpus, settings.layout, ranks)
+    described = corpus.describe()
+    if ranks.first:
+        print(described, flush=True)
     tokenizer = _vocabulary(settings, corpus, show_progress)
     key = _hash(corpus.fingerprint(), tokenizer.tokens, tokenizer.lowercase, *tokenizer.rules())
     prepared = prepare_corpus(
@@ -68,11 +73,13 @@ def prepare(settings: PretrainSettings) -> tuple[PretrainedTokenizer, PreparedCo
         processes=settings.processes,
         progress=show_progress,
     )
-    print(prepared.describe(), flush=True)
+    if ranks.first:
+        print(prepared.describe(), flush=True)
     return tokenizer, prepared
 
 
 def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool) -> PretrainedTokenizer:
+    ranks = corpus.ranks
     if settings.tokenizer is not None:
         folder, origin = Path(settings.tokenizer), "read from"
     else:
@@ -89,9 +96,10 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
                 alphabet_limit=settings.alphabet_limit,
                 lowercase=settings.lowercase,
                 progress=show_progress,
+                ranks=ranks,
             )
 
-        folder, origin = _kept(settings, learn, *made_from, *others)
+        folder, origin = _kept(settings, ranks, learn, *made_from, *others)
     tokenizer = open_tokenizer(folder)
     if isinstance(tokenizer, XLNetTokenizer) != settings.family.permuted:
         raise UserError(
@@ -102,29 +110,38 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
         tokenizer.check_size(settings.vocabulary_size)
     if settings.adds_tokens:
         old = tokenizer
+        whole = open_corpus(settings.corpus, settings.layout)  # which every rank reads by itself
         words = settings.add_tokens and read_text(settings.add_tokens, "list of words")
         made_from = old.tokens, old.lowercase, *old.rules(), words, settings.learn_tokens
         text = (corpus.fingerprint(), settings.split)
-        folder, origin = _kept(
-            settings, lambda: with_new_tokens(settings, corpus, old, show_progress), *made_from, *text
-        )
+
+        def add() -> PretrainedTokenizer:
+            with nullcontext() if ranks.first else silence():
+                return with_new_tokens(settings, whole, old, show_progress)
+
+        folder, origin = _kept(settings, ranks, add, *made_from, *text)
         tokenizer = open_tokenizer(folder)
-    print(f"vocabulary: {len(tokenizer):,} tokens; {origin} {folder}", flush=True)
+    if ranks.first:
+        print(f"vocabulary: {len(tokenizer):,} tokens; {origin} {folder}", flush=True)
     return tokenizer
 
 
 def _kept(
-    settings: PretrainSettings, make: Callable[[], PretrainedTokenizer], *made_from: Any
+    settings: PretrainSettings, ranks: Ranks, make: Callable[[], PretrainedTokenizer], *made_from: Any
 ) -> tuple[Path, str]:
-    """The folder of a tokenizer that is made once from these things, and whether it was there already."""
+    """The folder of a tokenizer that is made once from these things, and whether it was there already.
+
+    All ``ranks`` make it together, and the first writes it.
+    """
     key = _hash(*made_from, __version__)  # another version may learn differently
     folder = Path(settings.prepared) / f"vocabulary-{key}"
-    if folder.is_dir():
+    if ranks.broadcast(folder.is_dir()):
         return folder, "reused from"
     check_writable(folder)
     tokenizer = make()
-    with atomic_folder(folder) as unfinished:
-        tokenizer.save_pretrained(unfinished)
+    with unfinished_folder(folder, ranks) as unfinished:
+        if ranks.first:
+            tokenizer.save_pretrained(unfinished)
     return folder, "written to"
 
 
@@ -163,8 +180,7 @@ def _pretrain(
     settings.model_config(settings.vocabulary_size)  # sizes that do not fit are reported before any work
     settings.phases()  # and so are lengths
     run.prepare_machine()
-    with run.ranks.first_goes_ahead():
-        tokenizer, prepared = prepare(settings)
+    tokenizer, prepared = prepare(settings, run.ranks)
     held_out = held_out or evaluation_batches(settings, tokenizer, prepared)
     plateau = unigram_plateau(
         prepared.train.token_counts(len(tokenizer)), np.concatenate([batch["labels"] for batch in held_out])

@@ -12,6 +12,7 @@ import numpy as np
 from minibert.assets import model_folder, model_names
 from minibert.errors import UserError
 from minibert.files import read_json, read_text, write_json, write_text
+from minibert.ranks import ALONE, Ranks
 from minibert.text.learn import USUAL_ALPHABET, count_words, learn_vocabulary
 from minibert.text.normalise import CHUNK, Normaliser, chunks
 from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
@@ -123,6 +124,7 @@ class BertTokenizer(PretrainedTokenizer):
         min_frequency: int = 2,
         max_words: int = 500_000,
         progress: bool = False,
+        ranks: Ranks = ALONE,
     ) -> "BertTokenizer":
         """Learn a vocabulary from a stream of texts; see `learn_vocabulary` and `count_words`.
 
@@ -142,6 +144,7 @@ class BertTokenizer(PretrainedTokenizer):
             max_characters_per_word=max_characters_per_word,
             max_words=max_words,
             progress=progress,
+            ranks=ranks,
         )
         tokens = learn_vocabulary(
             counts,

@@ -13,6 +13,7 @@ from typing import Protocol
 from tqdm import tqdm
 
 from minibert.errors import UserError
+from minibert.ranks import ALONE, Ranks
 from minibert.text.byte_level import (
     BYTE_CHARACTERS,
     blocks,
@@ -21,6 +22,7 @@ from minibert.text.byte_level import (
     with_prefix_space,
 )
 from minibert.text.normalise import chunks
+from minibert.text.word_counts import WordCounts
 from minibert.text.wordpiece import CONTINUATION
 
 # During merging, words are strings of symbols: token number i is the character chr(FIRST_SYMBOL + i). So
@@ -46,16 +48,18 @@ def count_words(
     max_characters_per_word: int = 100,
     max_words: int = 500_000,
     progress: bool = False,
+    ranks: Ranks = ALONE,
 ) -> Counter[str]:
     """Count the normalised words of a stream of texts in bounded memory.
 
     Words of more than ``max_characters_per_word`` characters are skipped: a tokenizer turns them into [UNK],
     so it could never use what is learned from them.
 
-    It never holds more than ``max_words`` different words for long. Beyond that, words seen only once so far
-    are forgotten, the next time those seen at most twice, and so on.
+    It never holds more than ``max_words`` different words for long, nor returns more; see `WordCounts`.
+    Several ``ranks`` count different texts; each gets the counts of all.
     """
-    return _count(texts, chunks, normaliser.words, max_characters_per_word, max_words, progress)
+    counts = WordCounts(max_words)
+    return _count(texts, chunks, normaliser.words, max_characters_per_word, counts, progress, ranks)
 
 
 def count_pre_tokens(
@@ -65,6 +69,7 @@ def count_pre_tokens(
     max_bytes_per_word: int = 1000,
     max_words: int = 500_000,
     progress: bool = False,
+    ranks: Ranks = ALONE,
 ) -> Counter[str]:
     """Count the pre-tokens of a stream of texts, each spelled in `BYTE_CHARACTERS`, in bounded memory.
 
@@ -78,7 +83,7 @@ def count_pre_tokens(
     def words(block: str) -> Iterable[str]:
         return map(bytes_to_characters, pre_tokens(block))
 
-    return _count(texts, cut, words, max_bytes_per_word, max_words, progress)
+    return _count(texts, cut, words, max_bytes_per_word, WordCounts(max_words), progress, ranks)
 
 
 def _count(
@@ -86,36 +91,33 @@ def _count(
     cut: Callable[[str], Iterable[str]],
     words_of: Callable[[str], Iterable[str]],
     longest: int,
-    max_words: int,
+    counts: WordCounts,
     progress: bool,
+    ranks: Ranks,
 ) -> Counter[str]:
     """Count the words of the chunks that each text is cut into."""
-    words: Counter[str] = Counter()
     raw: Counter[str] = Counter()  # of chunks, so that each different one is split only once
     characters = 0  # in ``raw``, at most
-    rarest = 0
     for text in tqdm(texts, desc="counting words", unit=" texts", disable=not progress):
         raw.update(cut(text))
         characters += len(text)
-        if len(raw) > max_words or characters > MAX_RAW_CHARACTERS:
-            _add_words(words, raw, words_of, longest)
+        if len(raw) > counts.max_words or characters > MAX_RAW_CHARACTERS:
+            _add_words(counts, raw, words_of, longest)
             characters = 0
-            while len(words) > max_words:
-                rarest += 1
-                words = Counter({word: count for word, count in words.items() if count > rarest})
-    _add_words(words, raw, words_of, longest)
-    return words
+    _add_words(counts, raw, words_of, longest)
+    return counts.most_frequent(ranks)
 
 
 def _add_words(
-    words: Counter[str], raw: Counter[str], words_of: Callable[[str], Iterable[str]], longest: int
+    counts: WordCounts, raw: Counter[str], words_of: Callable[[str], Iterable[str]], longest: int
 ) -> None:
     """Move the counts of chunks over to their words of at most ``longest`` characters."""
     for chunk, count in raw.items():
         for word in words_of(chunk):
             if len(word) <= longest:
-                words[word] += count
+                counts.add(word, count)
     raw.clear()
+    counts.bound_memory()
 
 
 def learn_vocabulary(

@@ -7,6 +7,7 @@ from typing import Any
 from minibert.assets import model_folder
 from minibert.errors import UserError
 from minibert.files import read_json
+from minibert.ranks import ALONE, Ranks
 from minibert.text.albert_tokenizer import AlbertTokenizer
 from minibert.text.bert_tokenizer import BertTokenizer
 from minibert.text.learn import USUAL_ALPHABET
@@ -43,18 +44,20 @@ def learn_tokenizer(
     alphabet_limit: int = USUAL_ALPHABET,
     lowercase: bool | None = None,
     progress: bool = False,
+    ranks: Ranks = ALONE,
 ) -> PretrainedTokenizer:
     """A tokenizer as models of this type have it, with a vocabulary learned from a stream of texts.
 
     ``alphabet_limit`` bounds the characters of a vocabulary that `has_alphabet`. ``lowercase`` None does as
-    the type's paper did. Raises UserError as `chosen_lowercase` does, and for texts from which nothing can be
+    the type's paper did. Several ``ranks`` give different texts, and learn the same from all of them. Raises
+    UserError as `chosen_lowercase` does, and for texts from which nothing can be
     learned.
     """
     kind, lowercase = MODEL_TYPES[model_type], chosen_lowercase(model_type, lowercase)
     options: dict[str, Any] = {"lowercase": lowercase} if "lowercase" in kind.config_keys else {}
     if has_alphabet(model_type):
         options["alphabet_limit"] = alphabet_limit
-    return kind.train(texts, vocab_size, progress=progress, **options)
+    return kind.train(texts, vocab_size, progress=progress, ranks=ranks, **options)
 
 
 def has_alphabet(model_type: str) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from minibert.errors import UserError
 from minibert.files import read_json, read_text, write_json, write_text
+from minibert.ranks import ALONE, Ranks
 from minibert.text.byte_level import (
     BYTE_CHARACTERS,
     SPACE,
@@ -123,6 +124,7 @@ class RobertaTokenizer(PretrainedTokenizer):
         max_bytes_per_word: int = 1000,
         max_words: int = 500_000,
         progress: bool = False,
+        ranks: Ranks = ALONE,
     ) -> "RobertaTokenizer":
         """Learn a vocabulary from a stream of texts; see `learn_merges` and `count_pre_tokens`.
 
@@ -144,6 +146,7 @@ class RobertaTokenizer(PretrainedTokenizer):
             max_bytes_per_word=max_bytes_per_word,
             max_words=max_words,
             progress=progress,
+            ranks=ranks,
         )
         tokens, merges = learn_merges(
             counts,

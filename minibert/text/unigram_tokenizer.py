@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from minibert.errors import UserError
+from minibert.ranks import ALONE, Ranks
 from minibert.text.charsmap import CharacterMap
 from minibert.text.learn import USUAL_ALPHABET, count_words
 from minibert.text.metaspace import SPACE, MetaspaceNormaliser
@@ -99,6 +100,7 @@ class UnigramTokenizer(PretrainedTokenizer):
         alphabet_limit: int = USUAL_ALPHABET,
         max_words: int = 500_000,
         progress: bool = False,
+        ranks: Ranks = ALONE,
         **options: Any,
     ) -> Self:
         """Learn a vocabulary from a stream of texts; see `learn_unigram` and `count_words`.
@@ -124,6 +126,7 @@ class UnigramTokenizer(PretrainedTokenizer):
             max_characters_per_word=max_characters_per_word,
             max_words=max_words,
             progress=progress,
+            ranks=ranks,
         )
         pieces = learn_unigram(counts, vocab_size, special, alphabet_limit=alphabet_limit, progress=progress)
         return cls(pieces, **options)

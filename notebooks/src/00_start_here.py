@@ -870,6 +870,7 @@ hours in all, if you do every exercise. If you have an afternoon: [08](08_attent
 | | [22 · What mattered](22_what_mattered.ipynb) | a difference, its interval, its test |
 | | [23 · After BERT](23_after_bert.ipynb) | what RoBERTa, ALBERT, XLNet and DeBERTa changed |
 | | [24 · Distillation](24_distillation.ipynb) | learn from a teacher |
+| | [25 · Many devices](25_many_devices.ipynb) | a ring that adds gradients |
 
 In the exercises you write a function; `check` says what is wrong with it, and recognises mistakes that many make.
 

@@ -16,6 +16,7 @@ from scipy import special
 
 from minibert.course import EXERCISES, check
 from minibert.course.exercises import n20_your_bert
+from minibert.course.ring import in_threads
 from minibert.ops.attention import attention_backward
 from minibert.ops.composites import linear_activation_backward
 from minibert.ops.inverted_dropout import dropout
@@ -1180,6 +1181,33 @@ def from_the_gram_matrix(dout, cache):
     dx = dz @ y - x * (dz * z).sum(axis=1, keepdims=True)
     dy = dz.T @ x - y * (dz * z).sum(axis=0)[:, None]
     return dout * scale / len(p) * dx / r_x, dout * scale / len(p) * dy / r_y
+
+
+@answers("25.mean_gradient")
+def weighted_mean_of_means(sums, counts):
+    means = np.divide(sums, counts[:, None], out=np.zeros_like(sums), where=counts[:, None] > 0)
+    return counts / counts.sum() @ means
+
+
+@answers("25.ring_all_reduce")
+@in_threads
+def ring_that_finishes_its_own_part(x, rank, N, send, receive):
+    """Round s sends part r − s − 1, so that rank r ends up with part r."""
+    x = x.reshape(N, -1)
+    for s in range(1, N):
+        send(x[rank - s])
+        x[(rank - s - 1) % N] += receive()
+    for s in range(N - 1):
+        send(x[(rank - s) % N])
+        x[(rank - s - 1) % N] = receive()
+    return x.ravel()
+
+
+@answers("25.waiting")
+def pieces_that_pass_from_the_last_to_the_first(final, seconds, backward):
+    """From when a piece is final, it and all after it have to pass: the latest of these ends counts."""
+    behind = np.cumsum(seconds[::-1])[::-1]  # each piece and all after it
+    return max(0.0, (final + behind).max() - backward)
 
 
 @pytest.mark.parametrize(

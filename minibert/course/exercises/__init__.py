@@ -26,6 +26,7 @@ from minibert.course.exercises import (  # noqa: F401
     n22_what_mattered,
     n23_after_bert,
     n24_distillation,
+    n25_many_devices,
     n26_when_training_fails,
     n27_parity,
     n28_learning_to_search,
