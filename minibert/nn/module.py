@@ -233,16 +233,14 @@ def _kind(piece: Piece) -> int:
 
 
 def _unique(pieces: list[Piece]) -> list[Piece]:
-    """Each parameter once: in its pack if it has one, else where it first occurs."""
+    """Each pack once, and each parameter once: in its pack if it has one, else where it first occurs."""
     seen: set[int] = set()
     for piece in pieces:
         if isinstance(piece, Packed):
             seen.update(id(parameter) for parameter in piece.parameters)
     unique: list[Piece] = []
     for piece in pieces:
-        if isinstance(piece, Packed):
-            unique.append(piece)
-        elif id(piece) not in seen:
+        if id(piece) not in seen:
             seen.add(id(piece))
             unique.append(piece)
     return unique
