@@ -44,7 +44,7 @@ print("all of it was right", flush=True)
 
 def test_what_ranks_tell_each_other():
     out, _ = mpirun(3, "-c", TALK)
-    assert out.splitlines() == ["all of it was right"] * 3
+    assert out.count("all of it was right") == 3
 
 
 ENDS = """
