@@ -104,4 +104,4 @@ def test_bytes_per_step_are_those_of_theory():
     rounds, share = 2, 3 / 4
     expected = share * ((rounds + 1) * gradient + rounds * words)
     assert sum(everybody) / 4 == pytest.approx(expected, rel=1e-3)
-    assert max(everybody) - min(everybody) < 0.02 * expected  # and nobody has much more to do
+    assert max(everybody) < 1.05 * expected  # and nobody has much more to do

@@ -1,0 +1,97 @@
+"""Whole runs on several ranks leave what one process leaves, bit for bit."""
+
+import json
+
+import pytest
+from mpi import mpirun
+
+from minibert.ranks import Ranks
+from minibert.tasks import finetune, pretrain
+from minibert.tasks.shared import share_out
+
+
+def flags(settings):
+    """The command line of these settings, as of one process."""
+    given = settings.replace(accumulation=4, batch_size=2)
+    return ["-m", "minibert", "pretrain", *given.flags()], given
+
+
+def measured(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    times = ("seconds", "tokens_per_second")
+    return [{k: v for k, v in json.loads(line).items() if k not in times} for line in lines]
+
+
+def weights(folder):
+    return (folder / "final/model.safetensors").read_bytes()
+
+
+def test_pretraining_leaves_the_same_bits_and_goes_on_with_another_number_of_ranks(small):
+    command, alone = flags(small(name="alone"))
+    pretrain(alone)
+    command, shared = flags(small(name="shared", steps=6))
+    mpirun(2, *command)
+    assert measured(shared.folder) == measured(alone.folder)  # also tokens, and what is held out
+    assert weights(shared.folder) == weights(alone.folder)
+    (shared.folder / "results.json").unlink()
+    for path in (shared.folder / "checkpoint-6").iterdir():
+        path.unlink()
+    (shared.folder / "checkpoint-6").rmdir()  # as if it had been killed before
+    mpirun(4, *command, "--resume")
+    assert weights(shared.folder) == weights(alone.folder)
+    assert measured(shared.folder) == measured(alone.folder)
+
+
+def test_fine_tuning_leaves_the_same_bits(encoder_folder, tmp_path):
+    rows = [f"the {'river' if i % 3 else 'stone'} number {i},{'ab'[i % 2]}" for i in range(23)]
+    (tmp_path / "train.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    values = {"task": "classify", "train": str(tmp_path / "train.csv"), "model": str(encoder_folder)}
+    values |= {
+        "out": str(tmp_path / "runs"),
+        "batch_size": 2,
+        "accumulation": 3,
+        "epochs": 2.0,
+        "device": "cpu",
+    }
+    finetune(**values, name="alone", threads=1)
+    words = [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    mpirun(3, "-m", "minibert", "finetune", *words, "--name", "shared", "--threads", "1")
+    alone, shared = (tmp_path / "runs" / name for name in ("alone", "shared"))
+    assert (shared / "best/model.safetensors").read_bytes() == (alone / "best/model.safetensors").read_bytes()
+    assert measured(shared / "seed-0") == measured(alone / "seed-0")
+
+
+def test_ranks_that_cannot_share_a_step_are_told_so_at_once(small):
+    command, settings = flags(small())
+    _, err = mpirun(3, *command, code=2)
+    assert err == (
+        "minibert: error: accumulation is 4, which 3 ranks cannot share equally; it counts the micro-batches "
+        "of all of them: give --accumulation 6\n"
+    )
+    assert not settings.folder.exists()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_batch_is_computed_once_and_nothing_is_left_out(small, size):
+    """Each rank takes the micro-batches whose number leaves its rank: together, those of one process."""
+    from minibert.data import BatchStream
+    from minibert.tasks.pretraining import prepare
+
+    settings = small()
+    tokenizer, prepared = prepare(settings)
+    streams = [
+        BatchStream(prepared.train, tokenizer, settings.instance_settings(), 3) for _ in range(size + 1)
+    ]
+    for number in range(60):  # several passes over the text
+        expected = next(streams[-1])
+        for rank, stream in enumerate(streams[:-1]):
+            if number % size == rank:
+                found = next(stream)
+                assert all((found[name] == expected[name]).all() for name in expected)
+            else:
+                stream.skip()
+            assert stream.state() == streams[-1].state()
+
+
+def test_one_rank_gets_outputs_as_they_are():
+    assert list(share_out([("rows", 2)], lambda batch: batch + 1, Ranks())) == [("rows", 3)]
