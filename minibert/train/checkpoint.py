@@ -23,7 +23,6 @@ import numpy as np
 import safetensors.numpy
 import threadpoolctl
 
-import minibert
 from minibert import __version__
 from minibert.devices import Device, describe_processor
 from minibert.errors import UserError
@@ -119,7 +118,7 @@ def describe_environment(device: Device) -> dict[str, Any]:
 
 def describe_program() -> dict[str, str]:
     """What all ranks of a run must have alike: versions of what computes, and a hash of our own source."""
-    package = Path(minibert.__path__[0])
+    package = Path(__file__).parents[1]
     sources = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".cu", ".cuh"))
     digest = hashlib.sha256()
     for path in sources:
