@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "minibert"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports only rooms before it.
-ROOMS = "interrupts errors files assets settings arrays devices precision threads ranks dropout_bits".split()
-ROOMS += "replay ops kernels gradcheck nn folders bert heads variants proofs text data train plots".split()
+ROOMS = "interrupts errors files assets settings arrays devices precision threads products ranks".split()
+ROOMS += "dropout_bits replay ops kernels gradcheck nn folders bert heads variants proofs text data train plots".split()
 ROOMS += "tasks explore course cli __main__".split()
 # Rooms that stand on less than all that is before them.
 ONLY = {

@@ -17,8 +17,10 @@ from minibert.files import check_writable, explain_write_errors, lock, write_jso
 from minibert.folders.weights import open_weights
 from minibert.interrupts import sigterm_as_ctrl_c
 from minibert.nn import Module
+from minibert.nn.layers import Embedding
 from minibert.ops import require_kernels
 from minibert.precision import default_precision
+from minibert.products import NUMPY, fastest_library, is_available, use_products
 from minibert.ranks import Ranks, silence
 from minibert.settings import Settings
 from minibert.threads import get_threads, set_threads
@@ -142,12 +144,14 @@ class Run:
         return self.settings.to_dict() | (self.options.to_dict() if self.options else {})
 
     def prepare_machine(self) -> None:
-        """Apply the settings of threads and kernels, and print the device and the settings."""
+        """Apply the settings of threads, products and kernels, and print the device and the settings."""
         settings = self.settings
         if settings.threads is not None:
             set_threads(settings.threads)
         elif self.ranks.local_size > 1:
             set_threads(max(1, get_threads() // self.ranks.local_size))
+        if settings.products != "auto":
+            use_products(settings.products)
         require_kernels(settings.strict_kernels)
         chosen = " (chosen by auto)" if settings.device == "auto" else ""
         threads = f"{get_threads()} CPU threads for matrix products"
@@ -231,6 +235,7 @@ class Run:
         step. ``arguments`` are further arguments of `Trainer`.
         """
         settings, optimiser = self.settings, make_optimiser(self.settings, model)
+        self._choose_products(model)
 
         def save(state: dict[str, Any]) -> Path:
             more = {"settings": self.values(), "trained_on": trained_on, **own_state(state["step"])}
@@ -252,6 +257,16 @@ class Run:
         )
         return self.trainer
 
+    def _choose_products(self, model: Module) -> None:
+        """Multiply with the library that is the fastest for this model, if the settings leave it open."""
+        if self.settings.products != "auto":
+            return
+        measured = self.ranks.first and self.device.name == "cpu"
+        chosen = self.ranks.broadcast(fastest_library(matrix_shapes(model)) if measured else None) or NUMPY
+        use_products(chosen)
+        if chosen != NUMPY:
+            print(f"matrix products: {chosen}, the fastest for this model here", flush=True)
+
     def restore(self, trainer: Trainer, checkpoint: Checkpoint, trained_on: str, data: str) -> None:
         """Bring a new trainer, whose model is the checkpoint's, to where the checkpoint was written.
 
@@ -265,6 +280,9 @@ class Run:
             )
         trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
         trainer.restore(checkpoint.folder, checkpoint.state)
+        products = checkpoint.state["environment"].get("products", NUMPY)
+        if self.settings.products == "auto" and is_available(products):
+            use_products(products)  # for the same bits
         for change in environment_changes(checkpoint.state["environment"], describe_environment(self.device)):
             print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
         print(f"resuming from {checkpoint.folder}", flush=True)
@@ -296,6 +314,12 @@ def remove_unfinished(folder: Path) -> None:
 def newest_checkpoint(folder: Path) -> Path | None:
     """The last checkpoint in a folder, if there is one."""
     return next(reversed(list_checkpoints(folder)), None)
+
+
+def matrix_shapes(model: Module) -> list[tuple[int, int]]:
+    """The shapes (N, K) of the matrices that a model's linear maps multiply by."""
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, Embedding)}
+    return [p.shape for _, p in model.named_parameters() if len(p.shape) == 2 and id(p) not in embeddings]
 
 
 def make_optimiser(settings: RunSettings, model: Module) -> AdamW:

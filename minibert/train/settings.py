@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.precision import PRECISIONS, check_precision, default_precision
+from minibert.products import LIBRARIES
 from minibert.settings import Settings, as_json, setting
 from minibert.train.optimiser import OPTIMISERS
 from minibert.train.schedule import SCHEDULES
@@ -97,6 +98,13 @@ class RunSettings(Settings):
     )
     threads: int | None = setting(
         None, "Machine", "CPU threads for matrix products (default: all cores)", least=1
+    )
+    products: str = setting(
+        "auto",
+        "Machine",
+        "who multiplies matrices on the CPU: NumPy, or oneDNN (the extra onednn); auto measures the model's "
+        "own shapes when the run starts, and a resumed run goes on with what it began with",
+        choices=("auto", *LIBRARIES),
     )
     fast_reduce: bool = setting(
         False,
