@@ -5,10 +5,12 @@ import itertools
 import numpy as np
 import threadpoolctl
 
-from benchmarks import inputs, operations, products, texts
+from benchmarks import inputs, operations, texts
+from benchmarks import products as bare_products
 from benchmarks.worker import Contender
 from minibert import BertConfig, BertForPreTraining, BertModel, BertTokenizer, open_tokenizer, ops
 from minibert.devices import describe_processor
+from minibert.products import NUMPY, use_products
 from minibert.train import AdamW
 from minibert.train.metrics import as_float, peak_memory
 from minibert.train.step import TrainingStep
@@ -23,8 +25,9 @@ def describe_blas() -> str:
     return ", ".join(sorted({f"{p['internal_api']} {p['version']} ({p.get('architecture')})" for p in pools}))
 
 
-def training_step(folder: str, batch_size: int, length: int) -> Contender:
+def training_step(folder: str, batch_size: int, length: int, products: str = NUMPY) -> Contender:
     """A step as the trainer takes it, of the model in a pretrained folder."""
+    use_products(products)
     model = BertForPreTraining.from_pretrained(folder)
     batch = inputs.pretraining_batch(model.config.vocab_size, batch_size, length)
     training = TrainingStep(model, AdamW(model))
@@ -71,9 +74,9 @@ def gpu_steps(
 def step_and_products(folder: str, batch_size: int, length: int) -> Contender:
     """The same, and the bare ``products`` of the step, of which there are ``flops``."""
     config = BertConfig.from_pretrained(folder)
-    bare = products.step_products(config, batch_size, length, inputs.count_masked(batch_size, length))
+    bare = bare_products.step_products(config, batch_size, length, inputs.count_masked(batch_size, length))
     return training_step(folder, batch_size, length) | {
-        "products": lambda _: products.run(bare),
+        "products": lambda _: bare_products.run(bare),
         "flops": lambda: sum(product.flops for product in bare),
     }
 
@@ -84,8 +87,9 @@ def profile(folder: str, batch_size: int, length: int) -> Contender:
     return {"profile": lambda kernels, steps: operations.profile(step, kernels, steps)}
 
 
-def inference(folder: str, batch_size: int, length: int) -> Contender:
+def inference(folder: str, batch_size: int, length: int, products: str = NUMPY) -> Contender:
     """``encode`` a batch, ``save`` the result: the encoder of seed 0, as in the folder, without a pooler."""
+    use_products(products)
     config = BertConfig.from_pretrained(folder)
     model = BertModel(config, seed=0, add_pooling_layer=False)
     model.eval()
