@@ -66,6 +66,7 @@ class Run:
         self.device = device
         self.folder = settings.folder
         self.trainer: Trainer | None = None  # the last one made
+        self._products: str | None = None  # the library that was chosen for them, if the settings say "auto"
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -261,11 +262,13 @@ class Run:
         """Multiply with the library that is the fastest for this model, if the settings leave it open."""
         if self.settings.products != "auto":
             return
-        measured = self.ranks.first and self.device.name == "cpu"
-        chosen = self.ranks.broadcast(fastest_library(matrix_shapes(model)) if measured else None) or NUMPY
-        use_products(chosen)
-        if chosen != NUMPY:
-            print(f"matrix products: {chosen}, the fastest for this model here", flush=True)
+        if self._products is None:
+            measured = self.ranks.first and self.device.name == "cpu"
+            fastest = self.ranks.broadcast(fastest_library(matrix_shapes(model)) if measured else None)
+            self._products = fastest or NUMPY
+            if self._products != NUMPY:
+                print(f"matrix products: {fastest}, the fastest for this model here", flush=True)
+        use_products(self._products)
 
     def restore(self, trainer: Trainer, checkpoint: Checkpoint, trained_on: str, data: str) -> None:
         """Bring a new trainer, whose model is the checkpoint's, to where the checkpoint was written.
@@ -282,7 +285,8 @@ class Run:
         trainer.restore(checkpoint.folder, checkpoint.state)
         products = checkpoint.state["environment"].get("products", NUMPY)
         if self.settings.products == "auto" and is_available(products):
-            use_products(products)  # for the same bits
+            self._products = products  # for the same bits
+            use_products(products)
         for change in environment_changes(checkpoint.state["environment"], describe_environment(self.device)):
             print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
         print(f"resuming from {checkpoint.folder}", flush=True)
