@@ -332,6 +332,8 @@ SENTENCES = [
 answers = [fill_mask(model, tokenizer, sentence, top_k=6)[0] for sentence in SENTENCES]
 
 # %% tags=["figure"]
+# Caption: The six best guesses for a gap in three sentences. The gap is the same token each time;
+#   the words around it decide.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.7))
 for panel, sentence, guesses in zip(axes, SENTENCES, answers, strict=True):
     bars(panel, guesses, sentence)
@@ -462,6 +464,8 @@ one_side = min(loss["the gap and before"].mean(), loss["the gap and after"].mean
 assert loss["both sides"].mean() < one_side
 
 # %% tags=["figure"]
+# Caption: The loss on a dozen sentences, every word hidden once. The dashed line is what somebody
+#   gets who knows nothing.
 figure, axes = plt.subplots(figsize=(6.5, 2.3))
 heights = [values.mean() for values in loss.values()]
 axes.barh(list(loss), heights, color=[plots.GREY, plots.ORANGE, plots.ORANGE, plots.BLUE])
@@ -578,6 +582,8 @@ moved = np.linalg.norm(new[:-1] - old, axis=1) / np.linalg.norm(old, axis=1)  # 
 assert (moved > 1e-3).all()
 
 # %% tags=["figure"]
+# Caption: How far each token's vector moves when a full stop is added at the end, relative to its
+#   length. All of them move.
 figure, axes = plt.subplots(figsize=(7.5, 2.4))
 axes.bar(range(len(moved)), moved, color=plots.BLUE)
 axes.set_xticks(range(len(moved)), [tokenizer.tokens[i] for i in stream[:-2]], rotation=30)
@@ -651,6 +657,8 @@ Guessing words is nobody's goal. It is the first of two stages:
 """
 
 # %% tags=["figure"]
+# Caption: The encoder is pre-trained once, on plain text. For each task it gets a new head, and
+#   learns on.
 figure, axes = plt.subplots(figsize=(7.5, 2.9))
 for x, what, colour in (
     (0, "plain text,\nwords hidden", plots.GREY),
@@ -778,6 +786,7 @@ with a trained model. Purple looks at the whole: you build it, and see where it 
 """
 
 # %% tags=["figure"]
+# Caption: The map of the course. The numbers are those of the notebooks.
 ROWS = {  # height: colour, title, and what there is in which notebook
     3: (
         plots.SKY,

@@ -132,6 +132,7 @@ L = 0.5 * (c - t) ** 2
 print(f"a = {a:.3f}   b = {b:.3f}   c = {c:.3f}   L = {L:.3f}")
 
 # %% tags=["figure"]
+# Caption: The forward pass: each box holds a value, each arrow says what is done with it.
 NODES = {"w": (0, 1), "x": (0, 0), "a": (1.5, 1), "b": (3, 1), "c": (4.4, 0), "L": (6, 0)}
 VALUES = {"w": w, "x": x, "a": a, "b": b, "c": c, "L": L}
 
@@ -193,6 +194,7 @@ dx += da * w
 print(f"dw = {dw:.6f}   dx = {dx:.6f}")
 
 # %% tags=["figure"]
+# Caption: The backward pass of the same graph. Two arrows arrive at dx, and are added.
 BACKWARD = [("L", "c", "c − t"), ("c", "b", "× 1"), ("c", "x", "× 1"), ("b", "a", "× (1 − b²)")]
 BACKWARD += [("a", "w", "× x"), ("a", "x", "× w")]
 label = labelled(["dw", "dx", "da", "db", "dc", "dL"], [dw, dx, da, db, dc, dL])
@@ -269,6 +271,8 @@ copies, total = jacobians["four copies of one"], jacobians["sum of four"]
 assert np.allclose(copies, total.T) and np.allclose(copies, 1)
 
 # %% tags=["figure"]
+# Caption: Three Jacobians: row i is an output, column j an input. The second is the transpose of
+#   the third.
 figure, panels = plt.subplots(1, 3, figsize=(7.5, 2.6))
 for panel, (name, matrix) in zip(panels, jacobians.items(), strict=True):
     plots.heatmap(panel, matrix, digits=2, limit=1.5)
@@ -311,6 +315,8 @@ print(f"numeric {numeric:.6f}   sum {dbeta[1]:.6f}   mean {dout.mean(axis=(0, 1)
 assert np.isclose(numeric, dbeta[1])
 
 # %% tags=["figure"]
+# Caption: Left: which numbers of y move with β₁. Right: its gradient is the sum of the same column
+#   of dout.
 figure, panels = plt.subplots(1, 2, figsize=(7.5, 3.4), width_ratios=[1, 1])
 plots.heatmap(panels[0], moved.reshape(-1, H), digits=0, limit=2.5)
 panels[0].set_title("β₁ moves: what moves in y")
@@ -757,6 +763,8 @@ assert (errors[:, -1] > 0.01).all()  # the proper test sees every mistake …
 assert (errors[:, :-1].min(axis=0) == 0).all()  # … and each of the others misses one, at least
 
 # %% tags=["figure"]
+# Caption: How far each wrong gradient (rows) is from the right one, as each test (columns) sees it.
+#   At 0.00 the test calls it right.
 figure, axes = plt.subplots(figsize=(7.2, 2.9))
 plots.heatmap(axes, errors, digits=2)
 axes.set_aspect("auto")

@@ -64,6 +64,7 @@ $$ y_{rn} = \sum_k x_{rk} \, W_{nk} + b_n . $$
 """
 
 # %% tags=["figure"]
+# Caption: The forward pass as rectangles. Beside each side stands how long it is.
 SIZES = {"R": 6, "K": 4, "N": 2.5, "1": 0.8}
 
 
@@ -305,6 +306,8 @@ transpose. ($\mathbf 1$ is a column of ones; in code, a sum over the rows.)
 """
 
 # %% tags=["figure", "answer"]
+# Caption: The two products of the backward pass. What is summed over stands inside: N on the left,
+#   R on the right.
 figure, panels = plt.subplots(1, 2, figsize=(7.5, 2.2), width_ratios=[16.2, 19.7])
 terms = [("dy", "R", "N", BACK), "·", ("W", "N", "K", LEARNED), "=", ("dx", "R", "K", BACK)]
 draw_product(panels[0], terms, "backward: dx")
@@ -362,6 +365,8 @@ assert np.allclose(sum(contributions), dweight)
 print("ranks:", [int(np.linalg.matrix_rank(m)) for m in [*contributions, dweight]])
 
 # %% tags=["figure"]
+# Caption: What each of three tokens adds to the weight's gradient, and the sum. Violet is negative,
+#   orange positive.
 figure, panels = plt.subplots(1, 4, figsize=(7.5, 2.5))
 matrices = {f"token {r}": contribution for r, contribution in enumerate(contributions)}
 matrices["their sum, dW"] = dweight
@@ -404,6 +409,8 @@ for name, matrix in MATRICES.items():
     print(f"{name:<11} {matrix.shape}  right: {np.allclose(matrix, dweight)}")
 
 # %% tags=["figure"]
+# Caption: The gradient; the transpose of the other product, which is the same; and its reshape,
+#   which has the same numbers in other places.
 figure, panels = plt.subplots(1, 3, figsize=(7.0, 2.9))
 for panel, (title, matrix) in zip(panels, MATRICES.items(), strict=True):
     plots.heatmap(panel, matrix, digits=1)
@@ -653,6 +660,8 @@ for preset, parts in counts.items():
     print(f"{preset:<6} {sum(parts.values()):>12,} parameters, {share:.0%} in linear layers")
 
 # %% tags=["figure"]
+# Caption: The share of the parameters in four sizes of BERT. The larger the model, the more of it
+#   is linear layers.
 figure, axes = plt.subplots(figsize=(7.5, 2.5))
 left = np.zeros(len(counts))
 colours = (plots.BLUE, plots.ORANGE, plots.GREEN)

@@ -57,6 +57,7 @@ for word, score, probability in zip(words, z, p, strict=True):
 print(f"sum             {p.sum():.4f}")
 
 # %% tags=["figure"]
+# Caption: Five scores, and the probabilities that softmax makes of them. The largest takes most.
 figure, panels = plt.subplots(1, 2, figsize=(7.5, 2.5), sharey=True)
 panels[0].barh(words, z, color=plots.GREY)
 panels[0].axvline(0, color="black", linewidth=0.8)
@@ -160,6 +161,8 @@ for name, losses in LOSSES.items():
     print(f"{name:<21} the last finite loss is {losses[np.isfinite(losses)][-1]:.0f}")
 
 # %% tags=["figure"]
+# Caption: A dot is where that way of computing ends, because a float32 cannot hold the number in
+#   between. log_softmax goes on.
 figure, axes = plt.subplots(figsize=(7.0, 3.1))
 STYLES = {
     "log_softmax": (plots.SKY, 7),
@@ -207,6 +210,8 @@ print(f"largest difference: {np.abs(measured - jacobian).max():.0e}")
 assert np.allclose(measured, jacobian, rtol=0, atol=1e-9)
 
 # %% tags=["figure"]
+# Caption: The Jacobian of softmax: how each probability (row) moves with each score (column). Each
+#   row and each column sums to 0.
 figure, axes = plt.subplots(figsize=(5.6, 3.6))
 image = plots.heatmap(axes, jacobian, digits=3)
 axes.set_xticks(range(5), words)
@@ -507,6 +512,8 @@ for t in (0, 4):
 assert round(1 / p[4]) == 1545
 
 # %% tags=["figure"]
+# Caption: Above, the right class is likely; below, it is not. The two factors on the left are tiny
+#   and huge; their product, on the right, is p − y.
 figure, panels = plt.subplots(2, 2, figsize=(7.5, 4.2), sharex=True, sharey="col")
 for panel_row, (word, parts) in zip(panels, PARTS.items(), strict=True):
     colours = (plots.GREY, plots.VERMILION)
@@ -661,6 +668,8 @@ dlogits = cross_entropy_backward(1.0, cache)
 print("loss:", loss.round(3), "  row sums:", np.abs(dlogits.sum(axis=1)).round(9))
 
 # %% tags=["figure"]
+# Caption: The gradient of the scores of six positions. Only the two chosen positions have one; each
+#   of their rows sums to 0.
 figure, axes = plt.subplots(figsize=(7.5, 3.5))
 image = plots.heatmap(axes, dlogits, digits=2)
 axes.set_xticks(range(8), choices)

@@ -108,6 +108,7 @@ y, _ = gelu(x)
 print(f"lowest point: x = {x[y.argmin()]:.2f}, y = {y.min():.2f}")
 
 # %% tags=["figure"]
+# Caption: The share of x that passes, and x times that share: GELU, with ReLU for comparison.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
 axes[0].plot(x, 0.5 * (1 + erf(x / math.sqrt(2))), color=plots.GREEN)
 axes[0].set(title="Φ(x), the share that passes", xlabel="x", yticks=[0, 0.5, 1])
@@ -339,6 +340,8 @@ print(f"best for x Φ:    {constants[of_gelu.argmin()]:.6f}, largest error {of_g
 assert abs(best - 0.044715) < 1e-5
 
 # %% tags=["figure"]
+# Caption: Left: how far the tanh form is from the erf form. Right: the largest error for other
+#   constants c; the published one is best for Φ.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
 axes[0].plot(x, 1e4 * difference)
 axes[0].set(title="tanh form − erf form", xlabel="x", ylabel="difference, in 10⁻⁴")
@@ -606,6 +609,8 @@ mask = dropout_mask(np, x.shape, x.dtype, 0.25, key)
 assert np.array_equal(y, x * mask)
 
 # %% tags=["figure"]
+# Caption: Dropout on 6 tokens of 16 features. What is dropped is 0 (dark); what is kept grows by
+#   1/(1 − p).
 figure, axes = plt.subplots(3, 1, figsize=(7.0, 5.4))
 for panel, values, title in (
     (axes[0], x, "x"),
@@ -647,6 +652,8 @@ print(f"average in training           {running[-1]:.2f}")
 print(f"the same without the factor   {without[-1]:.2f}")
 
 # %% tags=["figure"]
+# Caption: The mean output over more and more masks. With the factor it comes to what inference
+#   gives (dashed).
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 masks = np.arange(1, len(keys) + 1)
 axes.semilogx(masks[9:], running[9:], label="with 1/(1 − p)")

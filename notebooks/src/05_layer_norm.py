@@ -67,6 +67,7 @@ for row, (before, after) in enumerate(zip(x.reshape(-1, H), y.reshape(-1, H), st
     print(f"{row:3} {means} {before.std():11.3f} {after.std():6.3f}")
 
 # %% tags=["figure"]
+# Caption: Eight rows before and after. A dot is a feature, a bar the mean of the row.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
 for panel, rows, title in ((axes[0], x, "before: x"), (axes[1], y, "after: x̂")):
     for number, row in enumerate(rows.reshape(-1, H)):
@@ -282,6 +283,7 @@ them. For one row:
 """
 
 # %% tags=["figure"]
+# Caption: LayerNorm in five steps. x reaches x̂ on three paths.
 NODES = {"x": (0, 0), "μ": (1, 1), "c": (2, 0), "v": (3.1, 1), "s": (4.6, 1), "x̂": (5.7, 0)}
 FORWARD = [
     ("x", "μ", "mean"),
@@ -364,6 +366,8 @@ two arrive, they are added.
 """
 
 # %% tags=["figure", "answer"]
+# Caption: The same graph backwards. What each arrow carries stands beside it; where two arrive,
+#   they are added.
 BACKWARD = [
     ("x̂", "s", "Σ dx̂ c"),
     ("x̂", "c", "s dx̂"),
@@ -550,6 +554,7 @@ print(f"largest difference: {np.abs(measured - derived).max():.0e}")
 assert np.allclose(measured, derived, atol=1e-8)
 
 # %% tags=["figure"]
+# Caption: The Jacobian of one row of six features: its three terms, and their sum.
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.5))
 parts = {
     "straight": straight,
@@ -751,6 +756,8 @@ assert (errors[:, -1] > 0.01).all()  # the proper test sees every mistake …
 assert (errors[:, :-1].min(axis=0) < 1e-12).all()  # … and each of the others misses one
 
 # %% tags=["figure"]
+# Caption: How far each wrong gradient (rows) is from the right one in each test (columns). At 0.00
+#   the test calls it right.
 figure, axes = plt.subplots(figsize=(6.5, 2.9))
 plots.heatmap(axes, errors, digits=2)
 axes.set_aspect("auto")

@@ -50,6 +50,7 @@ from each table. Their sum is what BERT reads:
 """
 
 # %% tags=["figure"]
+# Caption: The input of BERT: each token is the sum of three rows, one from each table.
 PAIR = "[CLS] the dog sees the cat [SEP] it runs [SEP]".split()
 TYPES = [0] * 7 + [1] * 3  # 0 up to the first [SEP], 1 after it
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
@@ -161,6 +162,7 @@ one_hot = np.eye(V)[ids.reshape(-1)]  # (B·S, V)
 assert np.array_equal(one_hot @ weight, y.reshape(-1, H))
 
 # %% tags=["figure"]
+# Caption: The look-up as a product: a 1 in each row of X picks a row of W.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 3.0), width_ratios=[6, 4, 4])
 for panel, values, title in (
     (axes[0], one_hot, "X, one-hot rows"),
@@ -319,6 +321,8 @@ for v in range(V):
     print(f"{v:2}    {lengths}     looked up {count} ×")
 
 # %% tags=["figure"]
+# Caption: Where an id is repeated, `+=` on an array keeps one of the gradients. Ids 2 and 5
+#   occurred twice.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.9), sharey=True)
 limit = np.abs(right).max()
 for panel, values, title in (
@@ -629,6 +633,8 @@ waves = sinusoids(96, 128)
 waves /= np.linalg.norm(waves, axis=1, keepdims=True)
 
 # %% tags=["figure"]
+# Caption: Cosines between the vectors of positions. Left: the fixed waves of the Transformer.
+#   Right: a learned table, which was trained on 64 positions (dashed).
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)
 for panel, cosines, title in ((axes[0], waves @ waves.T, "waves"), (axes[1], learned, "learned")):
     image = plots.heatmap(panel, cosines, limit=1.0)
@@ -839,6 +845,7 @@ for H in SIZES:
 assert min(shares[-1] for shares in found.values()) > 0.99
 
 # %% tags=["figure"]
+# Caption: How many rows of each table are found again in the sum. From H = 128 on, practically all.
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 for (name, shares), marker in zip(found.items(), "osD", strict=True):
     axes.plot(SIZES, shares, marker=marker, label=name)

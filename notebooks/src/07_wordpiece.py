@@ -203,6 +203,8 @@ for word in ("unaffable", "able", "players", "unplay"):
     print(f"{word:<10}", pieces_of(word, SMALL))
 
 # %% tags=["figure"]
+# Caption: The look-ups for one word, from top to bottom. Blue is found; what remains is looked up
+#   with ## in front.
 WORD, CUTS = "unaffable", [(0, 2), (2, 5), (5, 9)]
 attempts = [(start, end) for start, stop in CUTS for end in range(len(WORD), stop - 1, -1)]
 figure, axes = plt.subplots(figsize=(7.5, 4.0))
@@ -417,6 +419,7 @@ lengths = [
 ]
 
 # %% tags=["figure"]
+# Caption: How many pieces a held-out word is cut into, by how frequent it was in the training text.
 figure, axes = plt.subplots(figsize=(7.0, 2.8))
 axes.barh(list(CLASSES), lengths, color=plots.BLUE, height=0.6)
 for line, length in enumerate(lengths):

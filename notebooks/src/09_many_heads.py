@@ -94,6 +94,8 @@ print("shapes:", right.shape, wrong.shape)
 
 
 # %% tags=["figure"]
+# Caption: Three tokens (colours) of four features (letters), split into two heads, and what a mere
+#   reshape makes of them.
 def tiles(panel, numbers, title):
     tokens = ListedColormap([plots.SKY, plots.YELLOW, "#d0d0d0"])
     panel.imshow(numbers // H, cmap=tokens, vmin=0, vmax=2)
@@ -286,6 +288,7 @@ $dx$ means $\partial L / \partial x$. All heads of a layer are a chain of four s
 """
 
 # %% tags=["figure"]
+# Caption: The steps of all heads. Only attention computes; the others move numbers.
 CHAIN = {"qkv": (0, 0), "q k v": (1.6, 0), "heads": (3.2, 0), "results": (5.1, 0), "y": (6.7, 0)}
 STEPS = [("qkv", "q k v", "cut"), ("q k v", "heads", "split")]
 STEPS += [("heads", "results", "attention"), ("results", "y", "merge")]
@@ -355,6 +358,7 @@ assert np.array_equal(P.T @ P, np.eye(N))
 assert np.array_equal(P.T @ dy.ravel(), merge_heads(dy).ravel())
 
 # %% tags=["figure"]
+# Caption: The split as a matrix with a single 1 in each row, and its transpose, which undoes it.
 figure, axes = plt.subplots(1, 2, figsize=(6.5, 3.3))
 for panel, title, matrix in zip(axes, ("splitting, P", "merging, Pᵀ"), (P, P.T), strict=True):
     plots.heatmap(panel, matrix)
@@ -455,6 +459,7 @@ assert passed[0].all() and not passed[1:].all(axis=1).any()
 assert passed[:, :4].all()
 
 # %% tags=["figure"]
+# Caption: Which test (columns) catches which wrong split (rows).
 figure, axes = plt.subplots(figsize=(7.0, 2.9))
 axes.imshow(passed, cmap=ListedColormap([plots.BLUE, "#f2f2f2"]), vmin=0, vmax=1, aspect="auto")
 for (row, column), ok in np.ndenumerate(passed):
@@ -548,6 +553,7 @@ shares = np.array([correct(*trained[A][:3]) for A in HEADS])  # (5, 3)
 assert (shares[2:] > 0.99).all() and (shares[:2].min(axis=1) < 0.7).all()
 
 # %% tags=["figure"]
+# Caption: The share of right answers to each of the three questions, with one to six heads.
 figure, axes = plt.subplots(figsize=(4.6, 3.4))
 image = plots.heatmap(axes, shares, digits=2)
 image.set_clim(0, 1)
@@ -566,6 +572,8 @@ weights do help a little, but not enough.) Here is where the heads look when the
 maps = trained[4][3].mean(axis=0)  # (A, S, S), mean over the batch
 
 # %% tags=["figure"]
+# Caption: Attention maps of the four heads on one ring: two neighbours, a shared job, and the first
+#   token.
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.4), sharey=True)
 for a, panel in enumerate(axes):
     plots.heatmap(panel, maps[a]).set_clim(0, 1)
@@ -600,6 +608,7 @@ for part in parts:
 without = np.array(without)  # (A, 3)
 
 # %% tags=["figure"]
+# Caption: The share of right answers when one head is taken out. What falls was that head's job.
 figure, axes = plt.subplots(figsize=(4.6, 2.9))
 plots.heatmap(axes, without, digits=2).set_clim(0, 1)
 axes.set_xticks(range(3), QUESTIONS)

@@ -58,6 +58,7 @@ to `H` again. Each half is a *branch*: what goes in is kept, the branch's result
 """
 
 # %% tags=["figure"]
+# Caption: One layer: two branches, each added to what went in, and each followed by LayerNorm.
 figure, axes = plt.subplots(figsize=(7.5, 2.2))
 for left, (start, branch, end) in {
     0.0: ("x", "attention", "h"),
@@ -595,6 +596,8 @@ for key in (("post", 0), ("post", 100)):
             print(f"   step 0: {likes[0]:.2f}, 10: {likes[1]:.2f}")
 
 # %% tags=["figure"]
+# Caption: The length of the gradient in each layer, relative to the top one, before and after
+#   training. Three lines of a colour are three seeds.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.2), sharey=True)
 for panel, step in zip(axes, (0, 299), strict=True):
     for run in runs:
@@ -734,6 +737,8 @@ for part, members in by_part.items():
 assert all(wrong[name].ok for part in PARTS[:3] for name in by_part[part])
 
 # %% tags=["figure"]
+# Caption: The error of each parameter's gradient, from the loss (left) to the embeddings (right).
+#   Dashed: the tolerance. The mistake shows only below the layer that makes it.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 order = [name for members in by_part.values() for name in members]
 for rows, colour, marker, label in (
@@ -829,6 +834,7 @@ for name, config in (("base", base), ("large", large)):
 
 
 # %% tags=["figure"]
+# Caption: Area is parameters, drawn to the same scale for both sizes.
 def draw(axes, config, left, ratio=1.6):
     """A rectangle whose area is the number of parameters, in millions, from ``left`` on."""
     height = np.sqrt(formula(config) / 1e6 / ratio)

@@ -49,6 +49,7 @@ The encoder gives `hidden`, (B, S, H). From there two paths lead to a number eac
 """
 
 # %% tags=["figure"]
+# Caption: Two heads on one encoder: masked words above, next sentence below. The loss is their sum.
 figure, axes = plt.subplots(figsize=(7.5, 2.5))
 NODES = {
     "hidden": (0, 0.5),
@@ -324,6 +325,9 @@ print(f"different words in the batch     {len(used)}")
 assert set(rows_of_table) == set(used)
 
 # %% tags=["figure"]
+# Caption: The two contributions to the gradient of the tied table, and their sum. The dark stripes
+#   across all features are words with a large error; the vertical ones, features that are large in
+#   most of the predicted places.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 4.6), sharey=True)
 parts = {"as decoder": as_decoder, "as table": as_table, "their sum": total}
 limit = np.percentile(np.abs(as_table[used]), 95)  # what is longer has the darkest colour, too
@@ -566,6 +570,8 @@ for name, lengths in arrives.items():
 assert not arrives["from MLM"][:, 0].any() and not arrives["from NSP"][:, 1:].any()
 
 # %% tags=["figure"]
+# Caption: Which positions each loss sends a gradient to, in the last layer. MLM: the masked words.
+#   NSP: [CLS] alone.
 figure, axes = plt.subplots(2, 1, figsize=(7.5, 3.2), sharex=True)
 for panel, (name, lengths) in zip(axes, arrives.items(), strict=True):
     image = plots.heatmap(panel, lengths)

@@ -532,6 +532,8 @@ assert not lengths["single text, pair"][:, 1:].any() and (lengths["answers"] > 0
 assert ((lengths["tagging"] > 0) == (tags != -100)).all()
 
 # %% tags=["figure"]
+# Caption: The length of the gradient at each token of three texts, for three kinds of head. Dark is
+#   none.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 1.9), sharey=True)
 for panel, (name, values) in zip(axes, lengths.items(), strict=True):
     plots.heatmap(panel, values)
@@ -664,6 +666,8 @@ print(f"after {steps} steps: training {curve[-1][1]:.1%}, dev {curve[-1][2]:.1%}
 assert curve[-1][2] > floors["always the same"] + 0.1
 
 # %% tags=["figure"]
+# Caption: A head on a frozen encoder, on the texts it learns from (dashed) and on others. Counting
+#   words does better.
 at, on_training, on_dev = np.array(curve).T
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 axes.plot(at, on_training, "--", color=plots.GREY, label="head, on its 400 training texts")
@@ -721,6 +725,8 @@ for name, shares in probes.items():
 assert min(probes["does B belong to A?"][:2]) > 0.6
 
 # %% tags=["figure"]
+# Caption: A linear judge on three vectors of a text that was never fine-tuned on: [CLS] knows what
+#   it was asked in pre-training.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 2.7), sharey=True)
 for panel, (name, shares), chance in zip(axes, probes.items(), (0.25, 0.5), strict=True):
     panel.bar(VECTORS, shares, color=[plots.BLUE, plots.SKY, plots.ORANGE], width=0.6)
@@ -809,6 +815,8 @@ for name, share in said.items():
 assert said["B follows A"] > said["B is another's"] + 0.2
 
 # %% tags=["figure"]
+# Caption: The share of pairs that NSP gives at most this probability. The first two kinds lie
+#   together: the order is not what it knows.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 for (name, p), style in zip(believed.items(), ("-", "--", ":"), strict=True):
     axes.plot(np.sort(p), np.linspace(0, 1, len(p)), style, label=name)
@@ -1013,6 +1021,8 @@ for key, found in curves.items():
     print(f"{name:<16} from {start:<6} {learns:<4} learns   {told}   floor {FLOORS[name]:.3f}")
 
 # %% tags=["figure"]
+# Caption: Four tasks, trained from `mini` and from random weights. Bars are the deviation of three
+#   seeds, dashed is the baseline.
 figure, axes = plt.subplots(2, 2, figsize=(7.5, 5.2))
 TITLES = ("single texts: which library?", "pairs: does it belong?", "tags: parameters", "answers")
 for panel, name, title in zip(axes.flat, DATA, TITLES, strict=True):

@@ -150,6 +150,8 @@ n = mask[shown].sum()
 tokens = [tokenizer.tokens[i] for i in ids[shown, :n]]
 
 # %% tags=["figure"]
+# Caption: All attention maps of one sentence. Row: the token that looks; column: the one it looks
+#   at; bright: a large weight.
 figure, axes = plt.subplots(L, A, figsize=(7.5, 7.6), sharex=True, sharey=True)
 for i, row in enumerate(axes):
     for a, panel in enumerate(row):
@@ -377,6 +379,8 @@ for i, a in np.ndindex(L, A):
     rise[i, a] = -log_p(last, *where).mean() - loss
 
 # %% tags=["figure"]
+# Caption: Four measures of each head. A positional head looks at the token before or after, and the
+#   loss rises without it.
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.5), sharey=True)
 for panel, values, digits, title in (
     (axes[0], scores["documentation", -1], 2, "token before"),
@@ -541,6 +545,8 @@ cosines among the eight occurrences of one word:
 """
 
 # %% tags=["figure"]
+# Caption: Cosines between eight uses of one word, from the input x(0) to the last layer. The two
+#   meanings grow apart.
 figure, axes = plt.subplots(1, L + 1, figsize=(7.5, 2.2), sharey=True)
 eight = np.flatnonzero(ambiguous == "saw")
 for i, panel in enumerate(axes):
@@ -665,6 +671,8 @@ print("gradient at a token that is masked out:", np.abs(blind_flow[:, affected, 
 assert (blind_flow[:, affected, hide] == 0).all()
 
 # %% tags=["figure"]
+# Caption: The length of the gradient of one prediction, layer by layer. It begins at [MASK], in the
+#   top row, and spreads downwards.
 example = sentences.index("she was born on 4 may 1890 .")
 m = mask[example].sum()
 tokens = [tokenizer.tokens[i] for i in asked[example, :m]]
@@ -698,6 +706,8 @@ by_distance = [
 ]
 
 # %% tags=["figure"]
+# Caption: The same over all sentences. Left: by layer. Right: at the input, by the distance from
+#   [MASK], with the positional heads as they are and flat.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.2))
 for values, label, style in (
     (together, "all tokens", "o-"),
@@ -822,6 +832,8 @@ effect = log_p(x[L], at, hidden_word)[sequence] - without_word  # (N,) > 0: the 
 print(f"{len(effect)} words: {np.mean(effect > 0):.0%} help, the others stand in the way")
 
 # %% tags=["figure"]
+# Caption: Three measures of how much each word contributes to “may”. They do not agree, for they
+#   answer different questions.
 rows = np.flatnonzero(sequence == example)
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 for i, (label, values, colour) in enumerate(
@@ -892,6 +904,8 @@ axes.grid(False, axis="y")
 plt.show()
 
 # %% tags=["figure"]
+# Caption: Each dot is a word: the attention that [MASK] pays to it, and what the prediction loses
+#   when it is hidden.
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 axes.scatter(measures["attention, all layers"], effect, s=16, alpha=0.5, linewidths=0)
 axes.axhline(0, color="black", linewidth=0.8)

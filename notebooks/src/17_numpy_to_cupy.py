@@ -237,6 +237,8 @@ waiting, running = schedule(1, 1, wait_each=True), schedule(1, 1)
 print(f"done after {sum(waiting[1][-1])} and after {sum(running[1][-1])}")
 
 # %% tags=["figure"]
+# Caption: A host that waits after each kernel, and one that runs ahead. The second keeps the device
+#   busy.
 draw("six kernels", {"waits\nafter each": waiting, "runs ahead": running})
 
 # %% [markdown]
@@ -408,6 +410,8 @@ bytes that it can load at once; beyond the row, zeros. With `H` = 11, 4 threads,
 """
 
 # %% tags=["figure"]
+# Caption: A row of 11 numbers, read by four threads in packs of four. What lies beyond the row
+#   counts as 0.
 size, threads, pack = 11, 4, 4
 column = np.arange(threads * pack).reshape(threads, pack)  # (threads, pack)
 
@@ -474,6 +478,8 @@ the first protects what a slow thread still reads from the call *before*.
 """
 
 # %% tags=["figure"]
+# Caption: The butterfly: in each round, every thread adds what its partner holds. After three
+#   rounds all eight have the whole sum.
 figure, axes = plt.subplots(figsize=(7.5, 3.4))
 rounds = [{i: {i} for i in range(8)}]
 for at, distance in enumerate((4, 2, 1)):
@@ -489,8 +495,8 @@ for at, held in enumerate(rounds):
 axes.set(xlim=(-0.35, 3.35), ylim=(7.6, -1.4), title="eight threads: whose numbers each one holds")
 axes.axis("off")
 figure.set_label(
-    "Eight threads in four rows of boxes: in each round every thread adds what its "
-    "partner at distance 4, 2 and 1 holds, until each holds the sum of all eight"
+    "Eight threads, one in each line, and three rounds from left to right: every thread adds what its "
+    "partner at distance 4, then 2, then 1 holds, until each holds the sum of all eight"
 )
 plt.show()
 
@@ -666,6 +672,7 @@ for _ in range(1000):
 assert total == 256 and weights["bfloat16"][-1] == weights["bfloat16"][0]
 
 # %% tags=["figure"]
+# Caption: The same small update, 1,000 times, in three formats.
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 for (name, values), style in zip(weights.items(), ("-", "--", "-."), strict=True):
     axes.plot(values, style, linewidth=2, label=name)
@@ -769,6 +776,8 @@ for precision in ("float16", "bfloat16"):
 assert errors["float16"][0] > 0.1 > 0.01 > np.nanmin(errors["float16"])
 
 # %% tags=["figure"]
+# Caption: The error of the gradient for loss scales from 2⁻²⁰ to 2³⁰. float16 has a window;
+#   bfloat16 needs none.
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 for (precision, values), style in zip(errors.items(), ("o-", "s--"), strict=False):
     axes.semilogy(exponents, values, style, label=precision)
@@ -810,6 +819,8 @@ launch*. CUDA's remedy is a **graph**: record the launches of one step, and repl
 """
 
 # %% tags=["figure"]
+# Caption: Six kernels that are shorter than their launch, launched one by one and replayed as one
+#   graph.
 launched = schedule(2, 0.7)
 replayed = schedule(2, 0.7, graph=True)
 print(f"done after {sum(launched[1][-1]):.1f} and after {sum(replayed[1][-1]):.1f}")
@@ -948,6 +959,8 @@ if not set(ways) & set(GPU_WAYS):
     print("No rows of a GPU: nobody has measured them yet.")
 
 # %% tags=["figure"]
+# Caption: Training speed for growing batches, with NumPy's functions and with compiled loops. Both
+#   axes are logarithmic.
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 for how, marker in zip(ways, "os^Dv", strict=False):
     sizes = [B for B in batch_sizes if (how, B) in speeds]

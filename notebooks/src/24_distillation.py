@@ -81,6 +81,7 @@ for T, q in softened.items():
     print(f"T = {T:<3}", q)
 
 # %% tags=["figure"]
+# Caption: The same five logits at four temperatures.
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.2), sharey=True)
 for panel, (T, q) in zip(axes, softened.items(), strict=True):
     panel.bar(range(5), q, color=plots.BLUE)
@@ -151,6 +152,8 @@ for T, norm in zip(RANGE, norms, strict=True):
     print(f"T = {T:<3} with T²: {norm:.4f}   without: {norm / T**2:.6f}")
 
 # %% tags=["figure"]
+# Caption: The length of the gradient of the soft loss at growing temperatures. Both axes are
+#   logarithmic.
 figure, axes = plt.subplots(figsize=(5, 3))
 axes.loglog(RANGE, norms, "o-", color=plots.BLUE, label="with T²")
 axes.loglog(RANGE, norms / RANGE**2, "s-", color=plots.VERMILION, label="without")

@@ -159,6 +159,8 @@ def held(N):
 print(held(4)[[0, 3, 6]])
 
 # %% tags=["figure"]
+# Caption: A ring of four ranks. Each square is a part of a rank's gradient; its number says how
+#   many ranks are summed in it.
 states = held(4)
 figure, axes = plt.subplots(1, 7, figsize=(7.5, 1.9), sharey=True)
 for s, (panel, state) in enumerate(zip(axes, states, strict=True)):
@@ -172,6 +174,10 @@ for s, (panel, state) in enumerate(zip(axes, states, strict=True)):
     panel.grid(False)
 axes[0].set_ylabel("rank")
 axes[3].set_xlabel("part of the gradient; the number says how many ranks are in it")
+figure.set_label(
+    "A ring all-reduce of four ranks in seven tables of four ranks and four parts. At the start every number "
+    "is 1; in three rounds one part of each rank grows to 4; in three more the fours spread to all"
+)
 plt.show()
 
 # %% [markdown]
@@ -236,6 +242,8 @@ for N in (2, 3, 4, 6, 12):
     print(f"{N:>2} {sent[0] / 120:>18.3f} {2 * (N - 1) / N:>18.3f}")
 
 # %% tags=["figure"]
+# Caption: How often its own size a gradient goes over the busiest link. In a ring it is less than
+#   twice, however many ranks there are.
 ranks = np.arange(2, 65)
 figure, axes = plt.subplots(figsize=(5.5, 3))
 axes.loglog(ranks, 2 * (ranks - 1), color=plots.VERMILION, label="everybody to one: its link")
@@ -245,6 +253,10 @@ axes.set(xlabel="ranks", ylabel="sent over the busiest link, / n")
 axes.set_xticks(2 ** np.arange(1, 7), 2 ** np.arange(1, 7))
 axes.minorticks_off()
 axes.legend()
+figure.set_label(
+    "What the busiest link carries, from 2 to 64 ranks: it grows with the number of ranks if everybody sends "
+    "to one or to everybody, and stays below twice the gradient in a ring"
+)
 plt.show()
 
 # %% [markdown]
@@ -385,6 +397,8 @@ for name, bandwidth in LINKS.items():
     print(f"{name}: communication takes longer from {crossing} ranks on")
 
 # %% tags=["figure"]
+# Caption: The time to compute a step, and to add up its gradient, as more ranks share 256
+#   sequences. Both axes are logarithmic.
 ranks = 2 ** np.arange(0, 9)
 figure, axes = plt.subplots(figsize=(6, 3.4))
 axes.loglog(ranks, 1e3 * alone / ranks, color=plots.BLUE, label="computation")
@@ -395,6 +409,10 @@ axes.set(xlabel="ranks that share 256 sequences", ylabel="milliseconds per step"
 axes.set_xticks(ranks, ranks)
 axes.minorticks_off()
 axes.legend()
+figure.set_label(
+    "Milliseconds per step from 1 to 256 ranks: computation falls with the number of ranks, the ring's time "
+    "does not. They cross at about 4 ranks over a network, and at about 20 over NVLink"
+)
 plt.show()
 
 # %% [markdown]
@@ -458,6 +476,8 @@ for name, bandwidth in LINKS.items():
     )
 
 # %% tags=["figure"]
+# Caption: The backward pass (blue) and the messages of its fourteen pieces (grey; the embeddings
+#   are orange).
 figure, axes = plt.subplots(2, 1, figsize=(7.5, 3.2), sharex=True)
 for panel, (name, bandwidth) in zip(axes, LINKS.items(), strict=True):
     starts, ends = timeline(bandwidth)
@@ -469,6 +489,10 @@ for panel, (name, bandwidth) in zip(axes, LINKS.items(), strict=True):
     panel.set(yticks=[0, 1], yticklabels=["link", "backward"], title=name)
     panel.grid(False)
 axes[1].set_xlabel("milliseconds; the line is the end of the backward pass, orange: embeddings")
+figure.set_label(
+    "Two time lines of the backward pass and of the messages of its fourteen pieces. Over a network the "
+    "messages end long after the backward pass; over NVLink only the last two pieces do"
+)
 plt.show()
 
 # %% [markdown]
@@ -518,6 +542,7 @@ for stage in range(4):
     )
 
 # %% tags=["figure"]
+# Caption: What a rank holds per parameter, when eight ranks divide up more and more of it.
 figure, axes = plt.subplots(figsize=(6, 2.6))
 left = np.zeros(4)
 names = ("parameters", "gradients", "moments")
@@ -531,6 +556,10 @@ axes.set_yticks(range(4), ["none", "ZeRO-1", "ZeRO-2", "ZeRO-3"])
 axes.invert_yaxis()
 axes.set(xlabel="bytes per parameter on each of 8 ranks")
 axes.legend(loc="lower right")
+figure.set_label(
+    "Bars of the bytes per parameter on each of 8 ranks: 16 without ZeRO, 9 with its first stage, 5.5 with "
+    "the second, 2 with the third"
+)
 plt.show()
 
 # %% [markdown]
@@ -542,6 +571,7 @@ Two more ways cut the *model*. BERT does not need them; models that fit on no si
 """
 
 # %% tags=["figure"]
+# Caption: Three ways to divide one model of four layers between two ranks (blue and orange).
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.5))
 COLOURS = [plots.BLUE, plots.VERMILION]
 for panel, title in zip(axes, ("data", "tensor", "pipeline"), strict=True):
@@ -561,6 +591,10 @@ for panel, title in zip(axes, ("data", "tensor", "pipeline"), strict=True):
 axes[0].set_xlabel("two whole copies")
 axes[1].set_xlabel("columns of every layer")
 axes[2].set_xlabel("two layers each")
+figure.set_label(
+    "Three grids of four layers and four columns. Data: two whole copies, one for each rank. Tensor: each "
+    "rank has half of the columns of every layer. Pipeline: each rank has two layers"
+)
 plt.show()
 
 

@@ -173,6 +173,7 @@ LINES = {
 
 
 # %% tags=["figure"]
+# Caption: The healthy run of notebook 14, with the two lines that say where it is.
 def draw_lines(axes, values, stop, texts=True, below=("copying line",)):
     """Horizontal lines, named at their right ends."""
     for (name, value), style in zip(values.items(), (":", "--", "-."), strict=True):
@@ -243,6 +244,8 @@ for letter, cause in CAUSES.items():
     print(f"{letter}  {cause}")
 
 # %% tags=["figure"]
+# Caption: The healthy run and three others. Above: the loss. Below: the length of the gradient
+#   before clipping.
 figure, axes = plt.subplots(
     2, 4, figsize=(7.5, 4.4), sharex=True, sharey="row", height_ratios=(2, 1)
 )
@@ -411,6 +414,8 @@ for name, (losses, lengths, held_out_loss) in gallery.items():
     )
 
 # %% tags=["figure"]
+# Caption: A short run with each of five faults. The dot is the loss on held-out text at the end;
+#   dashed is the unigram line.
 figure, axes = plt.subplots(2, 3, figsize=(7.5, 4.4), sharex=True, sharey=True)
 for panel, (name, (losses, _, held_out_loss)) in zip(axes.flat, gallery.items(), strict=True):
     panel.axhline(unigram, color=plots.GREY, linestyle="--", linewidth=1.1)

@@ -152,6 +152,8 @@ In a picture: the gradient of a unit vector never points along the vector. Twelv
 """
 
 # %% tags=["figure"]
+# Caption: Twelve vectors x. What arrives (light) loses its part along x and is divided by the
+#   length; what goes on (vermilion) stands at a right angle to x.
 backward_of_unit = EXERCISES["28.unit_length_backward"].solution
 points = rng.uniform(0.5, 1.5, (12, 1)) * np.stack(
     [np.cos(np.arange(12) * np.pi / 6), np.sin(np.arange(12) * np.pi / 6)], axis=1
@@ -456,6 +458,8 @@ print(f"kept: the weights of step {kept['step']}, recall@10 {kept['recall@10']:.
 assert recall[0] + 0.1 < recall[-1] < plain
 
 # %% tags=["figure"]
+# Caption: The loss in training, and the share of queries whose passage is among the first ten.
+#   Green: counting words.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
 axes[0].plot(*losses.T, color=plots.GREY, linewidth=1)
 axes[0].axhline(np.log(64), color=plots.VERMILION, linestyle="--", linewidth=1.4)
