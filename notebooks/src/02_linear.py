@@ -189,7 +189,7 @@ something that sits in a cache.
 
 ## 3. Where do the three products come from?
 
-$dy$ comes in (in code `dout`); $dx$, $dW$ and $db$ go out, each with the shape of its namesake. Write the forward as
+$dy$ comes in (in code `dout`); $dx$, $dW$ and $db$ go out, each with the shape of its namesake. Write the forward pass as
 the loop that it is:
 
 ```
@@ -491,7 +491,7 @@ assert not np.isclose(rise / 2e-5, forgetful.dweight[0, 0])
 r"""
 The forgetful one has paired what came back for the first with what went in for the second.
 
-The library's layer is little more than two parameters. Its backward **adds** to their gradients, so that two uses make a
+The library's layer is little more than two parameters. Its backward pass **adds** to their gradients, so that two uses make a
 sum; `zero_grad` makes the next one start afresh. (A layer's `Cache` holds the tuple of section 2 and knows which operation made
 it, so that no other operation can take it by mistake.)
 """
@@ -608,7 +608,7 @@ so training cannot tell you whether a gradient is right. Only a check can.
 
 ## 9. What it costs
 
-Every pass through the loop of section 3 is one multiplication and one addition. The forward has $R \cdot K \cdot N$ of
+Every pass through the loop of section 3 is one multiplication and one addition. The forward pass has $R \cdot K \cdot N$ of
 them; $dx$ has as many, and so has $dW$. So **a backward pass is the work of two forward passes**.
 
 How much is that in BERT-base, for one sequence of 128 tokens? These are the matrices of one layer:
@@ -697,7 +697,7 @@ third part is the thin strip on the right.)
 - **Reshape for transpose.** The shapes fit, the numbers are somewhere else. Square matrices hide it.
 - **The batch axis only.** $db$ is summed over `B` and not over `S`, or $dW$ still has a leading `B`.
 - **An average in the layer.** The mean belongs to the loss and comes in with `dout`.
-- **A cache on self.** Right until the layer is used a second time before its backward.
+- **A cache on self.** Right until the layer is used a second time before its backward pass.
 - **In-place operations.** `x *= …` between forward and backward changes the cache.
 - **zero_grad forgotten.** The gradients of the last step are still in the sum.
 

@@ -363,7 +363,7 @@ print(inspect.getsource(cross_entropy))
 r"""
 ### Back in two stages
 
-First as two steps, softmax and then the loss, each with its own backward:
+First as two steps, softmax and then the loss, each with its own backward pass:
 """
 
 
@@ -418,14 +418,14 @@ check("03.staged_backward", my_staged_backward)
 r"""
 ## 7. Why is softmax + cross-entropy's gradient p − y; where did the Jacobian go?
 
-Put the two stages together on paper, for one row with weight 1 and $n = 1$. Of the sum in the softmax's backward a single
+Put the two stages together on paper, for one row with weight 1 and $n = 1$. Of the sum in the softmax's backward pass a single
 term is left, and then nearly everything cancels: what remains is $p - y$. Find out where the Jacobian went, before you read
 on; then write the whole in one line, below.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-$dp$ has a single entry that is not 0, so the sum in the softmax's backward has a single term:
+$dp$ has a single entry that is not 0, so the sum in the softmax's backward pass has a single term:
 
 $$ \sum_i p_i \, dp_i = p_t \cdot \left( - \frac1{p_t} \right) = -1 . $$
 
@@ -447,7 +447,7 @@ r"""
 
 @exercise 03.cross_entropy_backward
 
-Nearly. The cache holds `log_p`, as the forward has left it. Mind the weights, the denominator and `dout`.
+Nearly. The cache holds `log_p`, as the forward pass has left it. Mind the weights, the denominator and `dout`.
 """
 
 
@@ -717,7 +717,7 @@ The mean of means gives the lonely row three times the weight of each of the oth
 
 The last thing that BERT's masked-word head does is to add a bias, with one number for each word of the vocabulary:
 $z = \dots + b$. So $db = \sum_r dz_r$, by [01](01_gradients.ipynb#4.-Why-does-a-bias-gradient-sum-over-the-batch?), and what
-the whole model's backward leaves there must be the sum of our $p - y$, divided by the number of predicted words.
+the whole model's backward pass leaves there must be the sum of our $p - y$, divided by the number of predicted words.
 """
 
 # %%
@@ -749,7 +749,7 @@ derivative in the model is made, layer by layer, on the way back to the embeddin
 
 - Softmax: exponentials divided by their sum. Only differences of scores count, so the maximum may be subtracted, and
   has to be.
-- $\partial p_i / \partial z_j = p_i (\delta_{ij} - p_j)$, and the backward without a matrix:
+- $\partial p_i / \partial z_j = p_i (\delta_{ij} - p_j)$, and the backward pass without a matrix:
   $dz = p \, (dp - \sum p \, dp)$.
 - Cross-entropy is $-\log p_t$; a model that knows nothing has $\ln V$.
 - Together: $dz = p - y$. The $1/p_t$ of the logarithm cancels the $p_t$ of the one Jacobian row that is asked for. With a truth

@@ -734,7 +734,7 @@ check("04.dropout_backward", my_dropout_backward)
 r"""
 ### A gradient check with dropout on
 
-The check calls the forward many times, and needs the same function each time. A key gives it that. With fresh dice at each
+The check calls the forward pass many times, and needs the same function each time. A key gives it that. With fresh dice at each
 call there is nothing to differentiate:
 """
 
@@ -798,7 +798,7 @@ for what, layers in (("one object", (one, one)), ("two objects", (one, DropoutTh
 
 # %% [markdown]
 r"""
-That is why every forward function here *returns* what its backward will need, and nothing is kept on a layer.
+That is why every forward function here *returns* what its backward pass will need, and nothing is kept on a layer.
 
 ## 9. In BERT
 
@@ -855,11 +855,11 @@ r"""
 ## Recap
 
 - GELU is $x$ times the share of a normal distribution below $x$; its derivative is $\Phi(x) + x \, \varphi(x)$.
-- The tanh form differs by at most 4.7e-4. Use the form that the weights were trained with, and the backward of that form.
+- The tanh form differs by at most 4.7e-4. Use the form that the weights were trained with, and the backward pass of that form.
 - A gated unit is a product of two halves; the half that opens the gate has a derivative of the same form.
 - A ReLU unit that no example reaches gets no gradient, so it stays as it is. GELU's slope is 0 almost nowhere, but it
   fades.
-- Dropout divides by $1 - p$ so that the average stays. Its backward multiplies by the same mask.
+- Dropout divides by $1 - p$ so that the average stays. Its backward pass multiplies by the same mask.
 - Here the mask is a pure function of a key: made twice, never stored, and fit for a gradient check.
 
 ## What usually goes wrong
@@ -867,8 +867,8 @@ r"""
 - **φ without its constant**, or erf(x) for erf(x/√2): the curves look right, the numbers are not.
 - **Half the product rule.** Φ alone looks as a derivative should: from 0 to 1.
 - **Forward and backward of different forms.** Off by less than a thousandth; a loose check lets it pass.
-- **The factor 1/(1 − p)** missing in the backward, or in there twice.
-- **Another mask** in the backward than in the forward: fresh dice, or one object in two places.
+- **The factor 1/(1 − p)** missing in the backward pass, or in there twice.
+- **Another mask** in the backward pass than in the forward pass: fresh dice, or one object in two places.
 - **Dropout left on in inference.** The same text then gives another answer each time.
 
 ## Three questions

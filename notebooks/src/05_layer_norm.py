@@ -202,7 +202,7 @@ the thing itself. We are given $dy$ (in code `dout`) and want $d\gamma$, $d\beta
 
 @exercise 05.scale_and_shift_backward
 
-The last step of the forward was $y_i = \gamma_i \hat x_i + \beta_i$, in every row with the *same* $\gamma_i$ and $\beta_i$. Take
+The last step of the forward pass was $y_i = \gamma_i \hat x_i + \beta_i$, in every row with the *same* $\gamma_i$ and $\beta_i$. Take
 $\hat x$ as given, and write $d\hat x$, $d\gamma$ and $d\beta$ for a batch of shape `(B, S, H)`. Each of them is one line.
 """
 
@@ -270,7 +270,7 @@ r"""
 ## 3. Where does LayerNorm's dx come from?
 
 The trouble is that every $x_j$ moves *every* $\hat x_i$ of its row, since it takes part in μ and σ. The way
-out is always the same: cut the forward into steps so small that each derivative is obvious, then walk back through
+out is always the same: cut the forward pass into steps so small that each derivative is obvious, then walk back through
 them. For one row:
 
 | | forward | |
@@ -408,7 +408,7 @@ check("05.backward_in_steps", my_backward_in_steps)
 
 # %% [markdown] tags=["answer"]
 r"""
-`check` has compared every row with a numeric gradient. You can do that yourself with any function. `function_case` takes a forward and its backward, draws a
+`check` has compared every row with a numeric gradient. You can do that yourself with any function. `function_case` takes a forward and its backward pass, draws a
 random `dout`, moves each number of `x` by $\pm 10^{-5}$, and reports
 $\lVert a - n \rVert / (\lVert a \rVert + \lVert n \rVert)$. The bound is $10^{-7}$.
 """
@@ -480,7 +480,7 @@ r"""
 
 @exercise 05.layer_norm_backward
 
-Write the function as the library has it: all three gradients, from `dout` and the cache of the forward. `dout` may have any
+Write the function as the library has it: all three gradients, from `dout` and the cache of the forward pass. `dout` may have any
 number of leading axes, not only two: the head that predicts masked words normalises only the P rows that were chosen,
 `(P, H)`. There is no loop in it, and no $x$. It takes about seven lines.
 
@@ -932,6 +932,6 @@ r"""
 - Zhang and Sennrich, [Root mean square layer normalization](https://arxiv.org/abs/1910.07467), 2019: the norm that subtracts nothing.
 - Xu and others, [Understanding and improving layer normalization](https://arxiv.org/abs/1911.07013), 2019: evidence that its backward pass matters more than its forward pass.
 
-**Next:** [06 · Embeddings](06_embeddings.ipynb), where the forward is a look-up and the trap is in the backward.
+**Next:** [06 · Embeddings](06_embeddings.ipynb), where the forward pass is a look-up and the trap is in the backward pass.
 The code of this notebook: [layer_normalisation.py](../minibert/ops/layer_normalisation.py).
 """

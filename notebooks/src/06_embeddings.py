@@ -10,7 +10,7 @@ backward pass has a trap that gives an *almost* right gradient.
 what `dweight[ids] += dout` really does, and write what is right · find the gradient of a mean over the pieces of a word · take
 positions and token types away from a trained model · check all three tables at once.
 
-**Before this:** [02 · Linear](02_linear.ipynb) (the products of a backward); [05 · LayerNorm](05_layer_norm.ipynb) comes
+**Before this:** [02 · Linear](02_linear.ipynb) (the products of a backward pass); [05 · LayerNorm](05_layer_norm.ipynb) comes
 right after the tables.
 **Time:** 75 minutes with the exercises; it runs in seconds.
 
@@ -366,7 +366,7 @@ r"""
 
 @exercise 06.embedding_backward
 
-Write the backward, for ids of any shape. `shape` in the cache is that of the table: rows whose ids did not occur must be
+Write the backward pass, for ids of any shape. `shape` in the cache is that of the table: rows whose ids did not occur must be
 there, as zeros. Copies or one-hot rows would give the right result, and take far too much memory. A loop over the places is right,
 and slow. NumPy has it ready: look for a method of `np.add`.
 """
@@ -509,7 +509,7 @@ Above each bar stands how often the token occurred. What did not occur has a gra
 most rows of a real table learn nothing. (In pre-training they do, by another way: the same table is used once more at the
 output, see [11](11_heads_losses.ipynb).)
 
-[PAD] occurred seven times and has 0, too, without any special case in the backward. Attention ignores padding and the
+[PAD] occurred seven times and has 0, too, without any special case in the backward pass. Attention ignores padding and the
 loss does not look at it, so what comes back to those places *is* 0.
 """
 
@@ -808,7 +808,7 @@ for row in compare_with_numeric(function_case("embed", forward, embed_backward, 
 # %% [markdown]
 r"""
 There is a test without any numeric gradient. Every token sends the *same* $dt$ into all three tables, so the sum over all
-rows is the same for the three. Behind it stands a fact about the forward: add a vector to every row of one table, subtract it
+rows is the same for the three. Behind it stands a fact about the forward pass: add a vector to every row of one table, subtract it
 from every row of another, and no output changes.
 """
 

@@ -572,7 +572,7 @@ assert np.allclose(one_query(q[1, 3], k[1], v[1], bias[1, 0])[0], y[1, 3])
 # %% [markdown]
 r"""
 Walk back through the three steps. Return the gradients of everything on the way, $ds$ being that of the scores as the softmax gets them.
-The softmax's own backward is from [03](03_softmax_cross_entropy.ipynb), `softmax_backward(dp, (p,))`; the others are a line each.
+The softmax's own backward pass is from [03](03_softmax_cross_entropy.ipynb), `softmax_backward(dp, (p,))`; the others are a line each.
 """
 
 # %% [markdown] tags=["derivation"]
@@ -824,7 +824,7 @@ r"""
 A toy version of "a or an". Each of 12 positions holds a word that begins with a vowel or a consonant, at random. At every position
 the head is to say which of the two follows. No one tells it that the answer stands *one to the right*.
 A token is its word's vector plus its position's ([06](06_embeddings.ipynb)). All weights are random, and learn by plain
-gradient descent, through the backward that you just wrote.
+gradient descent, through the backward pass that you just wrote.
 """
 
 # %% tags=["answer"]
@@ -994,7 +994,7 @@ else:
 print("    S   linear maps   attention     p of BERT-base, all layers")
 for row in log:
     print(f"{row['S']:5} {row['maps']:10.2f} ms {row['attention']:8.2f} ms", end="")
-    print(f"{12 * 12 * row['S'] ** 2 * 4 / 2**20:14,.0f} MiB a sequence")
+    print(f"{12 * 12 * row['S'] ** 2 * 4 / 2**20:14,.0f} MiB per sequence")
 
 # %% tags=["figure"]
 # Caption: The linear maps grow with the length, attention with its square. Up to 512 tokens the

@@ -72,7 +72,7 @@ print(tokenizer.tokenize(sentences[0][0]))
 
 # %% [markdown]
 r"""
-The library stores a corpus as three flat arrays, however large it is: all tokens one behind the other, where each sentence
+The library stores a corpus as three flat arrays, however large it is: all tokens one after the other, where each sentence
 begins, and where each document begins. So an instance need not hold text; five integers will say where it lies.
 """
 

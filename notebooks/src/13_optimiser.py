@@ -2,7 +2,7 @@
 r"""
 # 13 · The optimiser
 
-The backward says in which direction each of 110 million numbers should move. How far, it does not say. BERT's
+The backward pass says in which direction each of 110 million numbers should move. How far, it does not say. BERT's
 optimiser answers with five ideas, each of which fits on one line; most training runs that fail do so because one of
 them was left out.
 
@@ -54,7 +54,7 @@ L(x, y) = \tfrac12 \left( x^2 + 100 \, y^2 \right), \qquad g = (x, \; 100 \, y) 
 $$
 
 One step multiplies $x$ by $1 - \eta$ and $y$ by $1 - 100 \eta$. If $y$ is not to grow, $\lvert 1 - 100 \eta \rvert
-\le 1$, so $\eta \le 0.02$: the steep direction dictates the step. And then $x$ shrinks by only 2 % a step.
+\le 1$, so $\eta \le 0.02$: the steep direction dictates the step. And then $x$ shrinks by only 2 % per step.
 """
 
 

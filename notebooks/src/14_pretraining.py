@@ -549,7 +549,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Adam moves each number by at most about the learning rate a step, whatever its gradient ([13](13_optimiser.ipynb)). A bias has to
+Adam moves each number by at most about the learning rate in each step, whatever its gradient ([13](13_optimiser.ipynb)). A bias has to
 go several units, which takes thousands of steps; but $W \bar h$ is a sum of `H` = 128 products that move together. So here it is the tied table that
 learns the frequencies first. The gap between green and blue is what the model has from its input.
 

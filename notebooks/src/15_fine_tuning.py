@@ -606,7 +606,7 @@ print({name: values.shape for name, values in train_vectors.items()})
 
 # %% [markdown]
 r"""
-First the **floor**: what does someone get who cannot read? Always the same answer; and a *bag of words*: naive
+First the **baseline**: what does someone get who cannot read? Always the same answer; and a *bag of words*: naive
 Bayes, which counts how often each library uses each word and knows nothing of their order.
 """
 
@@ -682,7 +682,7 @@ plt.show()
 # %% [markdown]
 r"""
 It learns, and is no triumph: look where the bag of words is. Which library a text is from is a matter of its *words*, and `mini` has read
-an encyclopaedia and old novels. (300 texts leave an uncertainty of about ±3 points.) **Without the floor you
+an encyclopaedia and old novels. (300 texts leave an uncertainty of about ±3 points.) **Without the baseline you
 would have reported a success.** An encoder pays where context matters, and when it learns, too
 ([section 9](#9.-What-pre-training-gains)).
 
@@ -827,7 +827,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-A head that had learned how sentences *continue* would turn the second pair down, as its order is wrong. It
+A head that had learned how sentences *continue* would reject the second pair, as its order is wrong. It
 accepts both alike, and fewer of the strangers (many all the same: to a reader of novels, all documentation is one topic). It
 knows the **topic**. That is of use for pairs, as section 7 has shown. But it is a
 cheap lesson, paid for with half of the inputs torn in two. So:
@@ -921,7 +921,7 @@ def score_runs(folder):
 
 # %% [markdown]
 r"""
-And floors again: for **library** the bag of words of section 6; for **summary** "same" if the texts share so many tokens; for **parameters** the tag
+And baselines again: for **library** the bag of words of section 6; for **summary** "same" if the texts share so many tokens; for **parameters** the tag
 that this word had most often in training; for **questions** always the meaning of the first parameter. (A regular expression that knows the
 pattern of these passages answers nearly all: a toy task. But nobody tells the model the pattern.)
 """
@@ -1011,14 +1011,14 @@ for record in log:
 curves = {key: np.array(found) for key, found in curves.items()}
 
 # %%
-FLOORS = {record["floor"]: record["score"] for record in log if "floor" in record}
+BASELINES = {record["floor"]: record["score"] for record in log if "floor" in record}
 METRIC = {"docs-library": "accuracy", "docs-summary": "accuracy"}  # the others: F1
 print("last evaluation: mean ± deviation of the seeds")
 for key, found in curves.items():
     last = found[:, -1, 1]
     name, start, learns = key
     told = f"{last.mean():.3f} ± {last.std(ddof=1):.3f}"
-    print(f"{name:<16} from {start:<6} {learns:<4} learns   {told}   floor {FLOORS[name]:.3f}")
+    print(f"{name:<16} from {start:<6} {learns:<4} learns   {told}   baseline {BASELINES[name]:.3f}")
 
 # %% tags=["figure"]
 # Caption: Four tasks, trained from `mini` and from random weights. Bars are the deviation of three
@@ -1040,7 +1040,7 @@ for panel, name, title in zip(axes.flat, DATA, TITLES, strict=True):
             color=colour,
             label=label,
         )
-    panel.axhline(FLOORS[name], color=plots.VERMILION, linestyle="--", linewidth=1.2, label="floor")
+    panel.axhline(BASELINES[name], color=plots.VERMILION, linestyle="--", linewidth=1.2, label="baseline")
     panel.set(title=title, ylim=(0, 1), ylabel=METRIC.get(name, "F1"))
 for panel in axes[1]:
     panel.set_xlabel("step")
@@ -1051,18 +1051,18 @@ plt.show()
 r"""
 In the log that comes with this notebook:
 
-- **Pairs, tags, answers**: `mini` is clearly above random weights, and above the floor, after a minute or two of training
+- **Pairs, tags, answers**: `mini` is clearly above random weights, and above the baseline, after a minute or two of training
   on 400 to 1,500 examples. Random weights have not begun to learn the pairs.
 - **Library**: `mini` is ahead of random weights, and *behind a bag of words*. Where single words decide, counting them is hard to beat.
 - **The bars** are deviations of three seeds: where two overlap, too few to tell.
 
 ## 10. Frozen, or not?
 
-Compare "all" with "head" in the table. A head alone (on the last four layers, as in section 6, 30 epochs) costs one forward for each text, ever, then
+Compare "all" with "head" in the table. A head alone (on the last four layers, as in section 6, 30 epochs) costs one forward pass for each text, ever, then
 seconds; and one encoder can serve many tasks. But its features are those that *pre-training* asked for, and letting all of it learn scored
-higher each time. That costs about three forwards for every text in every epoch, and a copy of the model for each task.
+higher each time. That costs about three forward passes for every text in every epoch, and a copy of the model for each task.
 
-In between: `--freeze 2` keeps the embeddings and the two lowest layers (the backward stops there);
+In between: `--freeze 2` keeps the embeddings and the two lowest layers (the backward pass stops there);
 `--layerwise-lr 0.9` lets lower layers learn more slowly. A small learning rate is the mildest form: BERT's authors
 tried $2$ to $5 \cdot 10^{-5}$, over 2 to 4 epochs, for their 110 million parameters. Here it was $3 \cdot 10^{-4}$, for 5 million.
 """
@@ -1073,7 +1073,7 @@ r"""
 
 `mini` has 5 million parameters and read for a few hours on two cores. What do the same heads, the same loop and the same commands reach on an encoder
 that others trained for long? all-MiniLM-L6-v2 has 6 layers, H = 384 and 22.7 million parameters. It was distilled from a larger model, and then trained on more than a billion
-pairs of sentences. Minibert fine-tuned both on data that everybody uses. These runs take from 4 to 26 minutes each on two cores, so the
+pairs of sentences. minibert fine-tuned both on data that everybody uses. These runs take from 4 to 26 minutes each on two cores, so the
 [report of the repository](../benchmarks/results/finetuning.md) is read here:
 
 - **SST-2** (Socher and others, [2013](https://aclanthology.org/D13-1170/)): is a sentence of a film review positive? Score: accuracy.
@@ -1140,16 +1140,16 @@ r"""
 - A text's label enters the encoder at [CLS] alone, tags at first pieces, answers everywhere.
 - Before fine-tuning [CLS] knows what NSP asked it. It is first because that place is always there; another constant place would do.
 - NSP taught topic and not order, so it was dropped, or replaced by order.
-- Scores mean something beside a floor, beside random weights, and over several seeds.
+- A score means something only next to a baseline, next to random weights, and over several seeds.
 
 ## What usually goes wrong
 
-- **No floor.** 55 % of four labels sounds fine until somebody counts words.
+- **No baseline.** 55 % of four labels sounds fine until somebody counts words.
 - **One seed.** Differences within the deviation may be luck. On small data whole runs fail; Adam without bias correction
   ([13](13_optimiser.ipynb)) makes that likelier.
 - **Too large a learning rate.** What pre-training had learned is gone in the first steps, and cannot be learned again from so few examples.
 - **Tags on every piece**, or −100 forgotten for [CLS] and padding: then the loss is about pieces.
-- **Choosing by the dev set and reporting it.** The best of many evaluations flatters; here the *last* is told. A test set is better.
+- **Choosing by the dev set and reporting it.** The best of many evaluations flatters; here the *last* is reported. A test set is better.
 - **Texts of the same source on both sides.** Then the model recognises the source. Split by file, author, article.
 
 ## Three questions
@@ -1181,7 +1181,7 @@ labels, whose scores β moves differently.
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> The encoder is frozen. Which parts of the backward still have to run?</summary>
+<summary><b>3.</b> The encoder is frozen. Which parts of the backward pass still have to run?</summary>
 
 The head's, and of that not even $dh$. Nothing below learns, so nobody asks. That is why the features could be computed once.
 

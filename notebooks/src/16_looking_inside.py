@@ -91,7 +91,7 @@ meaning = np.array([name.split()[1] for name, _ in pairs])  # (B,) "1" or "2"
 
 # %% [markdown]
 r"""
-The model returns the states and maps of all layers, if it is asked to. An **observer** sees more: it is a function that the forward
+The model returns the states and maps of all layers, if it is asked to. An **observer** sees more: it is a function that the forward pass
 pass calls with the name and the value of each step. With queries and keys we can compute the maps again:
 """
 
@@ -181,7 +181,7 @@ $$ n_{\text{eff}} = \exp\Bigl( - \sum_j p_{ij} \ln p_{ij} \Bigr) $$
 entropy = -(maps * np.log(maps + 1e-300)).sum(axis=-1)  # (L, B, A, S)
 mean_entropy = (entropy * mask[:, None]).sum(axis=(1, 3)) / mask.sum()  # (L, A), real queries only
 width = np.exp(mean_entropy)
-print(f"effective tokens of {mask.sum() / B:.1f}, one row a layer, one column a head")
+print(f"effective tokens of {mask.sum() / B:.1f}, one row per layer, one column per head")
 print(width)
 assert (width >= 1).all() and (width <= S).all()
 
@@ -859,7 +859,7 @@ each other; blue deals out what all words bring together.
 ## 9. What do attention maps prove?
 
 Is "looks at" "depends on"? Test it on all words: does the attention that [MASK] pays to a word
-foretell how much $f$ changes when it is masked? The measure is the rank correlation: 1 for the same order, 0 for none.
+predict how much $f$ changes when it is masked? The measure is the rank correlation: 1 for the same order, 0 for none.
 Beside it stand the gradients, and a rival that knows nothing of the model: **how near the word is**.
 """
 
@@ -956,7 +956,7 @@ A map is a good source of **guesses**. An intervention tests them: change it, an
 
 ## Recap
 
-- Maps and states are outputs of the forward: $L$ maps of (B, A, S, S), $L + 1$ states of (B, S, H).
+- Maps and states are outputs of the forward pass: $L$ maps of (B, A, S, S), $L + 1$ states of (B, S, H).
 - A positional head keeps its score on random words. With $q = 0$ a head is flat, and the loss tells whether it was needed.
 - The word head on every layer shows when a prediction forms; a linear translation shows that the layer knew more than that.
 - Context separates meanings; cosines are read against those of strangers.

@@ -333,7 +333,7 @@ r"""
 ### Does it matter? Operations for each byte
 
 An operation's **arithmetic intensity** is its arithmetic divided by the bytes it moves. A processor has such a number, too:
-operations a second by bytes a second. Below it memory decides; above it, arithmetic. From NVIDIA's data sheets and white papers:
+operations per second by bytes per second. Below it memory decides; above it, arithmetic. From NVIDIA's data sheets and white papers:
 """
 
 # %%
@@ -700,7 +700,7 @@ assert hidden.dtype == "float16" and model.buffers.value.dtype == "float32"
 r"""
 ### What is loss scaling for?
 
-The backward begins with $dz = (p - \text{one-hot}) / N$ ([03](03_softmax_cross_entropy.ipynb)). With thousands of words most of $p$
+The backward pass begins with $dz = (p - \text{one-hot}) / N$ ([03](03_softmax_cross_entropy.ipynb)). With thousands of words most of $p$
 is tiny, and $N$, the number of hidden words, is 640 in a batch of 32. The shipped model, on four sentences:
 """
 
@@ -872,7 +872,7 @@ if ON_GPU:
             take()
         step.read()
         milliseconds = 20 * (time.perf_counter() - start)
-        print(f"replaying {step.repetition.replaying!s:<6} {milliseconds:8.2f} ms a step")
+        print(f"replaying {step.repetition.replaying!s:<6} {milliseconds:8.2f} ms per step")
         ends.append(to_numpy(step.model.buffers.value))
     print("same bits:", np.array_equal(*ends))
 else:
@@ -911,7 +911,7 @@ def turn(step, take, reference, threads, count):
 
 
 def measure(device, ways, batch_sizes, threads):
-    """Tokens a second in turns of about a second: a row for each way and batch size."""
+    """Tokens per second in turns of about a second: a row for each way and batch size."""
     set_threads(threads)
     origin = describe_environment(device) | {"date": date.today().isoformat()}
     origin["numba"] = version("numba") if find_spec("numba") else "–"
@@ -946,7 +946,7 @@ batch_sizes = sorted({row["B"] for row in log})
 speeds = {(row["how"], row["B"]): np.array(row["tokens_a_second"]) for row in log}
 spread = max(np.ptp(turns) / np.median(turns) for turns in speeds.values())
 
-print("tokens a second, B =  ", *(f"{B:9}" for B in batch_sizes))
+print("tokens per second, B =", *(f"{B:9}" for B in batch_sizes))
 for how in ways:
     medians = {B: f"{np.median(speeds[how, B]):,.0f}" for B in batch_sizes if (how, B) in speeds}
     print(f"{how:<22}", *(f"{medians.get(B, '–'):>9}" for B in batch_sizes))
@@ -976,7 +976,7 @@ ticks = [125 * 2**n for n in range(24)]
 ticks = [tick for tick in ticks if all_speeds.min() / 2 < tick < 2 * all_speeds.max()]
 axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
 axes.minorticks_off()
-axes.set(title="BERT-mini, training", xlabel="sequences in a batch, B", ylabel="tokens a second")
+axes.set(title="BERT-mini, training", xlabel="sequences in a batch, B", ylabel="tokens per second")
 axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
 plt.show()
 
@@ -1030,7 +1030,7 @@ Hardly at all: a few operations for each byte, so memory decides. Storing 16 bit
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> Why is the loss scaled before the backward? Could the gradient not be multiplied by s at its end?</summary>
+<summary><b>3.</b> Why is the loss scaled before the backward pass? Could the gradient not be multiplied by s at its end?</summary>
 
 What has become 0 stays 0, whatever it is multiplied with.
 

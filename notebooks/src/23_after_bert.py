@@ -260,7 +260,7 @@ sentence = rng.integers(5, 60, size=8)  # (S,)
 
 
 def vectors(model, before=(), words=sentence):
-    """The last hidden states of the words (8, H), behind other tokens that nobody can see."""
+    """The last hidden states of the words (8, H), after other tokens that nobody can see."""
     ids = np.array([[*before, *words]])
     mask = np.array([[0] * len(before) + [1] * len(words)])
     outputs, _ = model.forward(ids, attention_mask=mask)
@@ -936,8 +936,10 @@ One vector cannot do both. So XLNet has two for each token, the **two streams** 
 the content alone:
 
 $$
-h_i \leftarrow \operatorname{layer}(h_i;\ \text{keys and values: } h_j \text{ that the content of } i \text{ sees}), \qquad
-g_i \leftarrow \operatorname{layer}(g_i;\ \text{keys and values: } h_j \text{ that the query of } i \text{ sees}) .
+\begin{aligned}
+h_i &\leftarrow \operatorname{layer}(h_i;\ \text{keys and values: } h_j \text{ that the content of } i \text{ sees}) , \\
+g_i &\leftarrow \operatorname{layer}(g_i;\ \text{keys and values: } h_j \text{ that the query of } i \text{ sees}) .
+\end{aligned}
 $$
 """
 
@@ -1187,7 +1189,7 @@ Find the gradients of q, k, v and of both tables. There is no formula for them i
 
 # %% [markdown] tags=["derivation"]
 r"""
-The end is as in any attention ([08](08_attention.ipynb)): $dv = p^\top dy$, $dp = dy \, v^\top$, and the softmax's backward gives $ds$. Let $d = ds / \sqrt{3D}$. The three terms were added, so each of them receives this $d$. Then, for each pair,
+The end is as in any attention ([08](08_attention.ipynb)): $dv = p^\top dy$, $dp = dy \, v^\top$, and the softmax's backward pass gives $ds$. Let $d = ds / \sqrt{3D}$. The three terms were added, so each of them receives this $d$. Then, for each pair,
 
 $$
 \begin{aligned}

@@ -119,7 +119,7 @@ print(f"mean of means           relative distance from one rank {distance(means)
 
 # %% [markdown]
 r"""
-The first is rounding. The second is another gradient, and nothing would tell you: no shape is wrong, the loss falls, and the model learns more from a word in a short text than from one in a long text.
+The first is rounding. The second is another gradient, and nothing would tell you: no shape is wrong, and the loss falls. But a word on a rank with few of them counts for more than a word on a rank with many.
 
 ## 2. How would everybody get the sum?
 
@@ -292,7 +292,7 @@ print("(a + b) + c =", (a + b) + c, "   a + (b + c) =", a + (b + c))
 
 # %% [markdown]
 r"""
-The difference is rounding, and harmless for learning. For finding errors it is a nuisance: one cannot tell rounding from a bug. So minibert adds in a fixed order: each rank gets its part from *all* others, adds them in the order of the ranks, and gives the sum to everybody. With one batch per rank, that
+The difference is rounding, and harmless for learning. But it is a nuisance when you look for an error: you cannot tell rounding from a bug. So minibert adds in a fixed order: each rank gets its part from *all* others, adds them in the order of the ranks, and gives the sum to everybody. With one batch per rank, that
 also sends about $2(N-1)/N \cdot n$ numbers. $N$ ranks then give what one process gives, bit for bit.
 
 ## 5. Over MPI
@@ -372,11 +372,10 @@ NETWORK = Machine(flops=400e12, bandwidth=50e9, latency=5e-6)  # assumed, not me
 print(f"base: {size / 1e6:.0f} MB of gradients")
 print("ranks    sent     bandwidth   latency")
 for N in (2, 8, 64, 512):
-    total = ring_seconds(size, N, NETWORK)
+    sent = ring_bytes(size, N) / 1e6
     late = 2 * (N - 1) * NETWORK.latency
-    print(
-        f"{N:>5} {ring_bytes(size, N) / 1e6:>6.0f} MB {1e3 * (total - late):>8.2f} ms {1e3 * late:>7.2f} ms"
-    )
+    sending = ring_seconds(size, N, NETWORK) - late
+    print(f"{N:>5} {sent:>6.0f} MB {1e3 * sending:>8.2f} ms {1e3 * late:>7.2f} ms")
 
 # %% [markdown]
 r"""
@@ -411,13 +410,13 @@ axes.minorticks_off()
 axes.legend()
 figure.set_label(
     "Milliseconds per step from 1 to 256 ranks: computation falls with the number of ranks, the ring's time "
-    "does not. They cross at about 4 ranks over a network, and at about 20 over NVLink"
+    "does not. They cross at about 4 ranks over a network, and at about 22 over NVLink"
 )
 plt.show()
 
 # %% [markdown]
 r"""
-Left of the crossing, more ranks help. Right of it they mostly wait. Nothing moves the crossing but more work per rank: longer sequences or larger batches. That is why large-batch training was studied so much (LAMB, You and others [2019](https://arxiv.org/abs/1904.00962): BERT with batches of 32,768).
+Left of the crossing, more ranks help. Right of it they mostly wait. A faster link moves the crossing to the right. So does more work per rank: longer sequences or larger batches. That is why large-batch training was studied so much (LAMB, You and others [2019](https://arxiv.org/abs/1904.00962): BERT with batches of 32,768).
 
 ### What the backward pass hides
 
@@ -471,9 +470,8 @@ def timeline(bandwidth, N=8):
 backward = heads + 12 * layer
 for name, bandwidth in LINKS.items():
     starts, ends = timeline(bandwidth)
-    print(
-        f"{name}: link busy {1e3 * (ends - starts).sum():.2f} ms, waited for {1e3 * (ends[-1] - backward):.2f} ms"
-    )
+    busy, late = (ends - starts).sum(), ends[-1] - backward
+    print(f"{name}: link busy {1e3 * busy:.2f} ms, waited for {1e3 * late:.2f} ms")
 
 # %% tags=["figure"]
 # Caption: The backward pass (blue) and the messages of its fourteen pieces (grey; the embeddings
@@ -512,9 +510,8 @@ It assumes no speed; you give what you measured. [Many devices, on paper](../doc
 for ranks_, batch_size in ((8, 32), (64, 4), (64, 256)):
     bandwidth = LINKS["450 GB/s (NVLink)"] if ranks_ == 8 else LINKS["50 GB/s (network)"]
     step = scaled_step(base, ranks_, Machine(400e12, bandwidth, 5e-6), batch_size, 128, 20)
-    print(
-        f"{ranks_:>3} ranks × {batch_size:>3} sequences: {1e3 * step.seconds:>6.1f} ms per step, efficiency {step.efficiency:.0%}"
-    )
+    shape = f"{ranks_:>3} ranks × {batch_size:>3} sequences"
+    print(f"{shape}: {1e3 * step.seconds:>6.1f} ms per step, efficiency {step.efficiency:.0%}")
 
 # %% [markdown]
 r"""
@@ -536,10 +533,9 @@ def bytes_per_parameter(stage, N):
 
 
 for stage in range(4):
-    parts = bytes_per_parameter(stage, 8)
-    print(
-        f"stage {stage} on 8 ranks: {parts.sum():>5.2f} bytes per parameter, base {parts.sum() * size / 4e9:.2f} GB"
-    )
+    held_bytes = bytes_per_parameter(stage, 8).sum()
+    base_gb = held_bytes * size / 4e9  # size / 4: the parameters of base
+    print(f"stage {stage} on 8 ranks: {held_bytes:>5.2f} bytes per parameter, base {base_gb:.2f} GB")
 
 # %% tags=["figure"]
 # Caption: What a rank holds per parameter, when eight ranks divide up more and more of it.
@@ -621,7 +617,7 @@ The first matrix is cut by columns, so that the activation needs no communicatio
 - A ring sends $2(N-1)/N$ of the gradient from each rank, however many there are.
 - Its latency does grow with $N$. One flat buffer keeps the number of messages small.
 - Communication overtakes computation when a rank has too little to compute. The backward pass hides most of it until then, but never the embeddings.
-- ZeRO-1 takes the moments apart at no cost in bytes.
+- ZeRO-1 divides the moments among the ranks, and not one byte more is sent.
 
 ## What usually goes wrong
 
@@ -655,7 +651,7 @@ r"""
 <details>
 <summary><b>2.</b> A ring has eight ranks. One of its links is ten times slower than the others. How fast is the ring?</summary>
 
-As fast as the slow link. Every rank sends in every round, and the next round needs what was received in this one. So a ring over several machines is laid such that it crosses between machines as rarely as possible.
+As fast as the slow link. Every rank sends in every round, and the next round needs what was received in this one. So a ring over several machines is laid out to cross between machines as rarely as possible.
 
 </details>
 """
