@@ -474,7 +474,9 @@ for (name, values), marker in zip(tokens_a_word.items(), "os", strict=True):
 axes.axhline(1, color=plots.GREY, linestyle="--", linewidth=1)
 axes.text(120, 1.06, "every word whole", color=plots.GREY, fontsize=9)
 axes.set(
-    title="length of the text in tokens", xlabel="size of the vocabulary V", ylabel="tokens per word"
+    title="length of the text in tokens",
+    xlabel="size of the vocabulary V",
+    ylabel="tokens per word",
 )
 axes.set_xticks([100, 300, 1000, 3000, 10000], ["100", "300", "1,000", "3,000", "10,000"])
 axes.minorticks_off()

@@ -1018,7 +1018,9 @@ for key, found in curves.items():
     last = found[:, -1, 1]
     name, start, learns = key
     told = f"{last.mean():.3f} ± {last.std(ddof=1):.3f}"
-    print(f"{name:<16} from {start:<6} {learns:<4} learns   {told}   baseline {BASELINES[name]:.3f}")
+    print(
+        f"{name:<16} from {start:<6} {learns:<4} learns   {told}   baseline {BASELINES[name]:.3f}"
+    )
 
 # %% tags=["figure"]
 # Caption: Four tasks, trained from `mini` and from random weights. Bars are the deviation of three
@@ -1040,7 +1042,9 @@ for panel, name, title in zip(axes.flat, DATA, TITLES, strict=True):
             color=colour,
             label=label,
         )
-    panel.axhline(BASELINES[name], color=plots.VERMILION, linestyle="--", linewidth=1.2, label="baseline")
+    panel.axhline(
+        BASELINES[name], color=plots.VERMILION, linestyle="--", linewidth=1.2, label="baseline"
+    )
     panel.set(title=title, ylim=(0, 1), ylabel=METRIC.get(name, "F1"))
 for panel in axes[1]:
     panel.set_xlabel("step")

@@ -150,15 +150,26 @@ n = mask[shown].sum()
 tokens = [tokenizer.tokens[i] for i in ids[shown, :n]]
 
 # %% tags=["figure"]
-# Caption: All attention maps of one sentence. Row: the token that looks; column: the one it looks
-#   at; bright: a large weight.
+# Caption: All attention maps of one sentence. Row: the token that looks; column: the one it looks at;
+#   bright: a large weight. Vermilion: heads that give more than half of it to the token before or after.
 figure, axes = plt.subplots(L, A, figsize=(7.5, 7.6), sharex=True, sharey=True)
 for i, row in enumerate(axes):
     for a, panel in enumerate(row):
-        plots.heatmap(panel, maps[i, shown, a, :n, :n]).set_clim(0, 1)
+        weights = maps[i, shown, a, :n, :n]
+        plots.heatmap(panel, weights).set_clim(0, 1)
         panel.set_title(f"layer {i}, head {a}", fontsize=9.5)
+        beside = {
+            "before": np.diagonal(weights, -1).mean(),
+            "after": np.diagonal(weights, 1).mean(),
+        }
+        if (side := max(beside, key=beside.get)) and beside[side] > 0.5:
+            panel.set_title(f"layer {i}, head {a}: {side}", fontsize=9.5, color=plots.VERMILION)
         panel.set_xticks(range(n), tokens, rotation=90, fontsize=9)
         panel.set_yticks(range(n), tokens, fontsize=9)
+figure.set_label(
+    f"The attention maps of {L} layers of {A} heads for one sentence. A few heads in the lower layers have a bright "
+    "line beside the diagonal: they look at the token before or after. The others spread their weight"
+)
 plt.show()
 
 # %% [markdown]

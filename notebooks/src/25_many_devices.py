@@ -535,7 +535,9 @@ def bytes_per_parameter(stage, N):
 for stage in range(4):
     held_bytes = bytes_per_parameter(stage, 8).sum()
     base_gb = held_bytes * size / 4e9  # size / 4: the parameters of base
-    print(f"stage {stage} on 8 ranks: {held_bytes:>5.2f} bytes per parameter, base {base_gb:.2f} GB")
+    print(
+        f"stage {stage} on 8 ranks: {held_bytes:>5.2f} bytes per parameter, {base_gb:.2f} GB for base"
+    )
 
 # %% tags=["figure"]
 # Caption: What a rank holds per parameter, when eight ranks divide up more and more of it.
