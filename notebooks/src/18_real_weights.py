@@ -67,7 +67,7 @@ print(f"{'layer_norm_eps':<20} {config['layer_norm_eps']}")
 
 # %% [markdown]
 r"""
-`vocab.txt` has a token a line, and the line number is its id. All three belong together. The sizes can be read off the
+`vocab.txt` has a token per line, and the line number is its id. All three belong together. The sizes can be read off the
 tensors, but **heads, activation and ε leave no trace in any shape** ([09](09_many_heads.ipynb)): nothing complains
 if they are wrong.
 

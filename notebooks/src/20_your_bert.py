@@ -560,7 +560,7 @@ r"""
 The forward pass is equal to the last bit, because here all pieces are the library's. In the backward pass a few sums are taken in
 another order, and the last digit differs. With functions of your own the forward pass differs in the last digits, too. Anything above
 $10^{-12}$ would be a mistake. The library itself equals `transformers` to the same precision
-([18](18_real_weights.ipynb)), so this BERT does, too.
+([27](27_parity.ipynb#3.-Is-it-the-same-model?)), so this BERT does, too.
 
 ## 9. In the library's place
 """
@@ -840,7 +840,7 @@ r"""
 <details>
 <summary><b>2.</b> Which of your functions would change for a model with the norm before each sublayer?</summary>
 
-The two halves and their backwards: $y = x + f(\mathrm{norm}(x))$. The gradient of the sum then goes past the norm unchanged. And one
+The two halves and their backward passes: $y = x + f(\mathrm{norm}(x))$. The gradient of the sum then goes past the norm unchanged. And one
 norm more after the last layer. All pieces stay as they are.
 
 </details>
