@@ -420,7 +420,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Read each curve from the left. **Where it first rises above the dashed line is where the mistake is**; what comes after is only passed on. Beside it the loss, which a user would see:
+**The place where a curve first rises above the dashed line is the place of the mistake**; what comes after is only passed on. Beside it the loss, which a user would see:
 """
 
 
