@@ -61,6 +61,7 @@ Here is the line of ideas in time. The colours tell what each work contributed.
 """
 
 # %% tags=["figure"]
+# Caption: What came before BERT. A colour is an idea that BERT has from there.
 LINE = [  # year with the month, or the place in the figure, name, what it is about, height
     (2003.0, "neural language\nmodel", plots.BLUE, 1.3),
     (2013.05, "Word2Vec", plots.GREEN, 1.0),
@@ -421,6 +422,8 @@ The same program with more of its options is [examples/word2vec.py](../examples/
 """
 
 # %% tags=["figure"]
+# Caption: The vectors of some words, projected onto a plane. Colours are groups that we chose; the
+#   places were learned.
 GROUPS = {
     "numbers": (plots.BLUE, "integer float floating complex"),
     "text": (plots.VERMILION, "string strings characters character ascii"),
@@ -746,6 +749,7 @@ encoder. BERT keeps the left half.
 
 
 # %% tags=["figure"]
+# Caption: The Transformer, and what BERT took from it.
 def box(axes, x, y, text, colour, kept):
     style = {
         "boxstyle": "round,pad=0.35",
@@ -876,6 +880,7 @@ for name in ("BERT: all", "GPT: causal"):
     print(name, MASKS[name], sep="\n")
 
 # %% tags=["figure"]
+# Caption: Which tokens j the state of token i may depend on.
 figure, panels = plt.subplots(1, 4, figsize=(7.5, 2.3), sharey=True)
 for panel, (name, seen) in zip(panels, MASKS.items(), strict=True):
     panel.imshow(seen, cmap="Blues", vmin=0, vmax=1.5)
@@ -892,6 +897,7 @@ plt.show()
 
 
 # %% tags=["figure"]
+# Caption: The same as arrows, from the words below to the outputs above.
 def draw_layers(axes, x0, mask, colour, rows=(0, 1, 2), label=""):
     """Nodes in two layers above the inputs; an arrow for each 1 of the mask."""
     n = len(mask)

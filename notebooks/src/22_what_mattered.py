@@ -198,6 +198,8 @@ for name, losses in toy.items():
     )
 
 # %% tags=["figure"]
+# Caption: The loss of four arms on six seeds, scored in two ways. Grey lines join the runs of a
+#   seed; bars are means.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)
 for panel, column, title in zip(
     axes, (0, 1), ("scored on masked words", "scored on visible words"), strict=True
@@ -264,6 +266,7 @@ are correlated.
 """
 
 # %% tags=["figure"]
+# Caption: Each dot is a seed. On the grey line both arms would be equal.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.9), sharey=True)
 baseline = toy["baseline"][:, 0]
 for panel, name in zip(axes, list(toy)[1:], strict=True):
@@ -490,6 +493,7 @@ print("\nseeds               ", "".join(f"{n:8}" for n in (2, 3, 4, 5, 6, 8)))
 print("smallest possible p ", "".join(f"{2 / 2**n:8.3f}" for n in (2, 3, 4, 5, 6, 8)))
 
 # %% tags=["figure"]
+# Caption: The means of all patterns of signs (blue), and the observed mean (vermilion).
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.7))
 signs = 2 * (np.arange(2**6)[:, None] >> np.arange(6) & 1) - 1
 for panel, name in zip(axes, list(toy)[1:], strict=True):
@@ -754,6 +758,8 @@ p_objective = report("objective", "no NSP", ("sst2", "stsb", "docs-questions"))
 
 
 # %% tags=["figure"]
+# Caption: The paper's ablation of the tasks and ours, in points compared with “no NSP”. The scales
+#   differ.
 def intervals(axes, group, baseline, task, colour, marker, shift, label):
     """Differences from the baseline with their t intervals, an arm a place."""
     for place, arm in enumerate(arm for arm in ablations[group] if arm != baseline):
@@ -818,6 +824,8 @@ assert set(TABLE_8) == set(ablations["masking"])
 p_masking = report("masking", "80/10/10", ("loss", "sst2"))
 
 # %% tags=["figure"]
+# Caption: The paper's ablation of the masks and ours, in points compared with 80/10/10. The scales
+#   differ.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)
 others = [arm for arm in ablations["masking"] if arm != "80/10/10"]
 for column, (task, mark) in enumerate(
@@ -890,6 +898,7 @@ for arm, records in ablations["size"].items():
     )
 
 # %% tags=["figure"]
+# Caption: Held-out perplexity by depth and width, in the paper and in ours. Lower is better.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.3))
 for width, colour, mark in ((768, plots.BLUE, "o"), (1024, plots.VERMILION, "s")):
     points = [
@@ -999,6 +1008,7 @@ came out ahead of them.
 """
 
 # %% tags=["figure"]
+# Caption: The same runs against the tokens that they read, and against the minutes that they took.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.4), sharey=True)
 DRAWN = {
     "L1 H64": plots.GREEN,
