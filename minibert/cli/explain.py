@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from minibert.cli.flags import DEFAULT_MODEL, add_machine_flags, check_written, chosen_device
+from minibert.cli.flags import add_machine_flags, add_model_flag, check_written, chosen_device
 from minibert.cli.parser import add_command
 from minibert.data.lines import read_lines
 from minibert.errors import UserError
@@ -39,12 +39,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--file", metavar="FILE", help="read the texts from FILE: one per line, or two with a tab between"
     )
-    parser.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        metavar="FOLDER",
-        help="fine-tuned, or for masked words (default: %(default)s, which comes with minibert)",
-    )
+    add_model_flag(parser, "a model that is fine-tuned, or for masked words")
     parser.add_argument(
         "--target", metavar="LABEL", help="the answer to explain (default: the one that the model gives)"
     )
