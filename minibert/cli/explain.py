@@ -12,7 +12,16 @@ from minibert.cli.flags import add_machine_flags, add_model_flag, check_written,
 from minibert.cli.parser import add_command
 from minibert.data.lines import read_lines
 from minibert.errors import UserError
-from minibert.explore.explain import BASELINES, LARGE_GAP, LEAVE_OUT, STEPS, Explanation, Settings, explain
+from minibert.explore.explain import (
+    BASELINES,
+    LARGE_GAP,
+    LEAVE_OUT,
+    STEPS,
+    Explanation,
+    Settings,
+    explain,
+    turns,
+)
 from minibert.explore.report import LARGE, as_page, as_text
 from minibert.explore.subjects import open_subject
 from minibert.files import write_text
@@ -84,9 +93,10 @@ def add(commands: Any) -> None:
 def _run(flags: argparse.Namespace) -> None:
     check_written(flags.html, flags.file)
     settings = Settings(flags.baseline, flags.steps, flags.leave_out, flags.pieces)
-    texts = _texts(flags)
+    asked = _texts(flags)
     warnings.filterwarnings("ignore", ".* does not use")  # an unused pooler is nothing to warn about
     subject = open_subject(flags.model, device=chosen_device(flags), dtype=flags.dtype)
+    texts = [turn for pair in asked for turn in turns(subject, *pair)]
     explanations = []
     for number, (text, second) in enumerate(texts):
         told = explain(subject, text, second, word=flags.word, target=flags.target, settings=settings)
