@@ -13,7 +13,7 @@ from website.links import rewrite, site
 # What stands on a folded cell, by its tag. A derivation is open; the reader can close it.
 FOLDED = {FIGURE: "The code of this figure", SOLUTION: "The solution"}
 # A formula within a line, after what else may hold a $.
-FORMULA = re.compile(r"```.*?```|`[^`\n]+`|\$\$.*?\$\$|(?<!\\)\$(?P<formula>[^$]+)\$", re.DOTALL)
+FORMULA = re.compile(r"```.*?```|`[^`]+`|\$\$.*?\$\$|(?<!\\)\$(?P<formula>[^$]+)\$", re.DOTALL)
 SUMMARY = re.compile(r"<summary>([^\n]*\$[^\n]*)</summary>")
 EXERCISE = re.compile(r"^> \*\*Exercise\*\* `([\w.]+)`.*$", re.MULTILINE)
 FRAME = re.compile(r'<iframe srcdoc="([^"]*)"')
