@@ -24,7 +24,7 @@ help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 train: $(READY)  ## pre-train a tiny BERT into runs/tiny (an earlier run there is replaced)
-	$(BIN)/python -m minibert pretrain --recipe fast --heads 4 --overwrite $(ARGS)
+	$(BIN)/python -m minibert pretrain --recipe fast --heads 4 --name tiny --overwrite $(ARGS)
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest $(ARGS)

@@ -38,6 +38,12 @@ KINDS = {
     ),
     "pairs": (Labels, BertForSequenceClassification, {"num_labels": 2}, OTHER),
     "number": (Numbers, BertForSequenceClassification, {"num_labels": 1}, OTHER),
+    "numbers": (
+        Numbers,
+        BertForSequenceClassification,
+        {"num_labels": 2, "problem_type": "regression"},
+        None,
+    ),
     "tags": (Tags, BertForTokenClassification, {"id2label": {0: "O", 1: "B-person"}}, None),
     "spans": (Spans, BertForQuestionAnswering, {}, OTHER),
     "similarity": (Similar, SentenceEncoder, {}, OTHER),

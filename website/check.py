@@ -36,6 +36,8 @@ JS_ADDRESS = re.compile(
     r"""(?:fetch|import|importScripts|Worker|WebSocket|EventSource|sendBeacon|open)\(\s*(?:"GET",\s*)?["'`]"""
     r"""((?:https?:|wss?:)?//[^"'`]+)|\.(?:src|href)\s*=\s*["'`]((?:https?:)?//[^"'`]+)"""
 )
+VERBATIM = {"pre", "code", "math", "svg"}  # elements that show a $ as it is
+FORMULA = re.compile(r"\$[^$]+\$|\$[^$]*\\[a-z]{2}")
 OUTWARD = re.compile(r"^(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 
 
@@ -47,15 +49,18 @@ class Page(HTMLParser):
     links: list[str] = field(default_factory=list)
     fetched: list[str] = field(default_factory=list)
     missing_alt: list[str] = field(default_factory=list)
+    formulas: list[str] = field(default_factory=list)  # that are still in LaTeX
 
     def __post_init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self._inside = ""
+        self._verbatim = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note what an element has, links to and fetches."""
         attributes = {name: value or "" for name, value in attrs}
         self._inside = tag if tag in ("style", "script") else ""
+        self._verbatim += tag in VERBATIM
         self.anchors |= {attributes[name] for name in ("id", "name") if name in attributes}
         if tag == "img" and "alt" not in attributes:
             self.missing_alt.append(attributes.get("src", "")[:80])
@@ -72,15 +77,18 @@ class Page(HTMLParser):
                 self.fetched += read(value).fetched
 
     def handle_endtag(self, tag: str) -> None:
-        """A style or script ends."""
+        """A style or script ends, or what is shown as it is."""
         self._inside = ""
+        self._verbatim -= tag in VERBATIM
 
     def handle_data(self, data: str) -> None:
-        """Note what a style or script fetches."""
+        """Note what a style or script fetches, and formulas that a reader would see in LaTeX."""
         if self._inside == "style":
             self.fetched += css_addresses(data)
         elif self._inside == "script":
             self.fetched += js_addresses(data)
+        elif not self._verbatim:
+            self.formulas += FORMULA.findall(data)
 
 
 def read(html: str) -> Page:
@@ -102,7 +110,7 @@ def js_addresses(script: str) -> list[str]:
 
 
 def problems(site: Path) -> tuple[str, list[str]]:
-    """What was looked at, and every dead link, request to elsewhere and picture without a description."""
+    """What was looked at; every dead link, request to elsewhere, LaTeX in a text and picture without alt."""
     pages = {
         path.relative_to(site).as_posix(): read(path.read_text("utf-8")) for path in site.rglob("*.html")
     }
@@ -117,6 +125,7 @@ def problems(site: Path) -> tuple[str, list[str]]:
         for name, page in pages.items()
         for src in page.missing_alt
     ]
+    found += [f"{name}: LaTeX: {text[:80]}" for name, page in pages.items() for text in page.formulas]
     found += [f"{name}: fetches {address}" for name, address in fetched if OUTWARD.match(address)]
     inner = [(name, link) for name, link in [*links, *fetched] if not re.match(r"[a-z]+:|//", link)]
     for name, link in dict.fromkeys(inner):

@@ -12,6 +12,9 @@ from website.links import rewrite, site
 
 # What stands on a folded cell, by its tag. A derivation is open; the reader can close it.
 FOLDED = {FIGURE: "The code of this figure", SOLUTION: "The solution"}
+# A formula within a line, after what else may hold a $.
+FORMULA = re.compile(r"```.*?```|`[^`]+`|\$\$.*?\$\$|(?<!\\)\$(?P<formula>[^$]+)\$", re.DOTALL)
+SUMMARY = re.compile(r"<summary>([^\n]*\$[^\n]*)</summary>")
 EXERCISE = re.compile(r"^> \*\*Exercise\*\* `([\w.]+)`.*$", re.MULTILINE)
 FRAME = re.compile(r'<iframe srcdoc="([^"]*)"')
 
@@ -31,7 +34,7 @@ def to_markdown(
     linked: set[str] = set()
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            text, files = rewrite(cell.source, page, pages)
+            text, files = rewrite(_formulas(cell.source), page, pages)
             linked |= files
             parts.append(_derivation(_exercises(text, page, twin), tags(cell)))
         elif cell.cell_type == "code":
@@ -41,6 +44,18 @@ def to_markdown(
                 parts.append(text)
                 shown |= files_shown
     return "\n\n".join(part for part in parts if part) + "\n", shown, linked
+
+
+def _formulas(markdown: str) -> str:
+    """The same formulas where Markdown sees them as such, as MathJax does in a notebook.
+
+    A + at the beginning of a line would begin a list, and what stands in a line of HTML is not read at all.
+    """
+
+    def joined(match: re.Match) -> str:
+        return match[0].replace("\n", " ") if match["formula"] else match[0]
+
+    return SUMMARY.sub("<summary>\n\n\\1\n\n</summary>", FORMULA.sub(joined, markdown))
 
 
 def _exercises(markdown: str, page: str, twin: str) -> str:

@@ -33,5 +33,5 @@ def _run(flags: argparse.Namespace) -> None:
     if values.get("recipe") is None and values.get("task") is None:
         task, _, options = read_task(values["teacher"])
         options.pop("max_length", None)  # the student may read less
-        values = {"task": task.name, "name": "distilled", **options, **values}
+        values = {"task": task.name, **options, **values}
     finetune(flags.config or "settings", **values)

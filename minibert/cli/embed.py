@@ -7,6 +7,7 @@ from typing import Any
 from minibert.cli.flags import (
     add_batch_flags,
     add_encoder_flags,
+    add_model_flag,
     add_skip_flag,
     check_written,
     chosen_device,
@@ -33,7 +34,8 @@ def add(commands: Any) -> None:
         "minibert embed --model mini --input sentences.txt --tokens --layers -1,-2 --output words.parquet",
     )
     parser.usage = f"{parser.prog} --model FOLDER --input FILE --output FILE [flags]"
-    add_encoder_flags(parser, "a BERT or sentence-transformers model", required=True)
+    add_model_flag(parser, "a BERT or sentence-transformers model", default=None)
+    add_encoder_flags(parser)
     parser.add_argument(
         "--input", required=True, metavar="FILE", help="one text per line, or .tsv, .csv, .jsonl"
     )

@@ -6,6 +6,7 @@ from typing import Any
 from minibert.cli.flags import (
     add_batch_flags,
     add_layout_flags,
+    add_model_flag,
     add_skip_flag,
     check_written,
     chosen_device,
@@ -32,12 +33,7 @@ def add(commands: Any) -> None:
         "minibert evaluate --model runs/tiny/final --recipe blimp --data BLiMP.zip --limit 100",
     )
     parser.usage = f"{parser.prog} --model FOLDER --data FILE [flags]"
-    parser.add_argument(
-        "--model",
-        required=True,
-        metavar="FOLDER",
-        help="a fine-tuned model; for --recipe blimp, a pretrained one",
-    )
+    add_model_flag(parser, "a fine-tuned model; for --recipe blimp, a pretrained one", default=None)
     parser.add_argument(
         "--data", required=True, metavar="FILE", help="a labelled file; of a docs-… recipe: train or dev"
     )

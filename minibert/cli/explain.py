@@ -8,11 +8,20 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from minibert.cli.flags import DEFAULT_MODEL, add_machine_flags, check_written, chosen_device
+from minibert.cli.flags import add_machine_flags, add_model_flag, check_written, chosen_device
 from minibert.cli.parser import add_command
 from minibert.data.lines import read_lines
 from minibert.errors import UserError
-from minibert.explore.explain import BASELINES, LARGE_GAP, LEAVE_OUT, STEPS, Explanation, Settings, explain
+from minibert.explore.explain import (
+    BASELINES,
+    LARGE_GAP,
+    LEAVE_OUT,
+    STEPS,
+    Explanation,
+    Settings,
+    explain,
+    turns,
+)
 from minibert.explore.report import LARGE, as_page, as_text
 from minibert.explore.subjects import open_subject
 from minibert.files import write_text
@@ -39,12 +48,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--file", metavar="FILE", help="read the texts from FILE: one per line, or two with a tab between"
     )
-    parser.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        metavar="FOLDER",
-        help="fine-tuned, or for masked words (default: %(default)s, which comes with minibert)",
-    )
+    add_model_flag(parser, "a model that is fine-tuned, or for masked words")
     parser.add_argument(
         "--target", metavar="LABEL", help="the answer to explain (default: the one that the model gives)"
     )
@@ -89,9 +93,10 @@ def add(commands: Any) -> None:
 def _run(flags: argparse.Namespace) -> None:
     check_written(flags.html, flags.file)
     settings = Settings(flags.baseline, flags.steps, flags.leave_out, flags.pieces)
-    texts = _texts(flags)
+    asked = _texts(flags)
     warnings.filterwarnings("ignore", ".* does not use")  # an unused pooler is nothing to warn about
     subject = open_subject(flags.model, device=chosen_device(flags), dtype=flags.dtype)
+    texts = [turn for pair in asked for turn in turns(subject, *pair)]
     explanations = []
     for number, (text, second) in enumerate(texts):
         told = explain(subject, text, second, word=flags.word, target=flags.target, settings=settings)

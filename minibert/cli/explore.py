@@ -6,7 +6,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from minibert.cli.flags import DEFAULT_MODEL, add_machine_flags, chosen_device
+from minibert.cli.flags import add_machine_flags, add_model_flag, chosen_device
 from minibert.cli.parser import add_command
 from minibert.errors import UserError
 from minibert.explore.page import about, page
@@ -36,12 +36,7 @@ def add(commands: Any) -> None:
         metavar="TEXT",
         help="the second text, for a model that reads or compares two, or says whether it follows",
     )
-    parser.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        metavar="FOLDER",
-        help="for masked words, or fine-tuned (default: %(default)s, which comes with minibert)",
-    )
+    add_model_flag(parser, "a model for masked words, or fine-tuned")
     parser.add_argument(
         "--output",
         metavar="FILE",

@@ -5,7 +5,7 @@ import warnings
 from typing import Any
 
 from minibert.bert import BertForMaskedLM
-from minibert.cli.flags import DEFAULT_MODEL, add_machine_flags, chosen_device
+from minibert.cli.flags import DEFAULT_MODEL, add_machine_flags, add_model_flag, chosen_device
 from minibert.cli.parser import add_command
 from minibert.tasks import fill_mask
 from minibert.text import open_tokenizer
@@ -23,12 +23,7 @@ def add(commands: Any) -> None:
         'minibert fill-mask --model runs/books/final --top-k 3 "it was a [MASK] and [MASK] night ."',
     )
     parser.add_argument("text", help="a text with one or more [MASK] (of a RoBERTa or an XLNet: <mask>)")
-    parser.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        metavar="FOLDER",
-        help="a pretrained model (default: %(default)s, which comes with minibert)",
-    )
+    add_model_flag(parser, "a pretrained model")
     parser.add_argument(
         "--top-k", type=int, default=5, metavar="N", help="guesses per [MASK] (default: %(default)s)"
     )

@@ -37,7 +37,7 @@ def _task_notes() -> dict[str, str]:
     for task in TASKS.values():
         for f in fields(task.Options):
             defaults.setdefault(f.name, {})[task.name] = f.default
-    notes = {"name": " (distill: distilled; with RECIPE: its name)"}
+    notes: dict[str, str] = {}
     for name, values in defaults.items():
         usual = next(iter(values.values()))
         notes[name] = "".join(f" ({task}: {value})" for task, value in values.items() if value != usual)

@@ -20,6 +20,18 @@ from minibert.threads import set_threads
 DEFAULT_MODEL = "mini"  # of those in minibert.assets
 
 
+def add_model_flag(parser: argparse.ArgumentParser, about: str, default: str | None = DEFAULT_MODEL) -> None:
+    """Add the flag that names a model's folder, which has to be given if there is no ``default``."""
+    told = f" (default: {default}, which comes with minibert)" if default else ""
+    parser.add_argument(
+        "--model",
+        required=default is None,
+        default=default,
+        metavar="FOLDER",
+        help=f"{about}{told}; its weights may be safetensors, pytorch_model.bin or a TensorFlow checkpoint",
+    )
+
+
 def add_machine_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say what to compute on."""
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
@@ -90,9 +102,8 @@ def layout_of(flags: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(flags, name) for name in _layout_options() if hasattr(flags, name)}
 
 
-def add_encoder_flags(parser: argparse.ArgumentParser, about: str, required: bool) -> None:
-    """Add the flags that choose a sentence encoder, and how it makes vectors."""
-    parser.add_argument("--model", required=required, metavar="FOLDER", help=about)
+def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how a sentence encoder makes vectors."""
     parser.add_argument(
         "--pooling",
         choices=tuple(POOLING),

@@ -8,6 +8,7 @@ from typing import Any
 from minibert.cli.flags import (
     add_batch_flags,
     add_layout_flags,
+    add_model_flag,
     add_skip_flag,
     check_written,
     chosen_device,
@@ -43,7 +44,7 @@ def add(commands: Any) -> None:
         help="texts; if none are given and there is no --input, lines are read from stdin",
     )
     parser.add_argument("--pair", metavar="TEXT", help="second text of a pair; for questions, the passage")
-    parser.add_argument("--model", required=True, metavar="FOLDER", help="a fine-tuned model")
+    add_model_flag(parser, "a fine-tuned model", default=None)
     parser.add_argument(
         "--input", metavar="FILE", help="file in the format of the training data; labels are not needed"
     )

@@ -43,7 +43,10 @@ def _add_index(actions: Any) -> None:
         "minibert search index --passages more.jsonl --index notes.index",
     )
     parser.usage = f"{parser.prog} --passages FILE --index FOLDER [flags]"
-    add_encoder_flags(parser, "the encoder (default: the one that made the index)", required=False)
+    parser.add_argument(
+        "--model", metavar="FOLDER", help="the encoder (default: the one that made the index)"
+    )
+    add_encoder_flags(parser)
     parser.add_argument(
         "--passages",
         required=True,

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from minibert.cli.flags import DEFAULT_MODEL
+from minibert.cli.flags import add_model_flag
 from minibert.cli.parser import add_command
 from minibert.explore.attention import view
 from minibert.files import check_writable, write_text
@@ -21,12 +21,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("text", help="a text, in quotes")
     parser.add_argument("--pair", metavar="TEXT", help="a second text, to be read with the first")
-    parser.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        metavar="FOLDER",
-        help="any model (default: %(default)s, which comes with minibert)",
-    )
+    add_model_flag(parser, "any model")
     parser.add_argument(
         "--output", default="attention.html", metavar="FILE", help="page to write (default: %(default)s)"
     )

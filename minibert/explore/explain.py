@@ -163,6 +163,13 @@ def explain(
     )
 
 
+def turns(subject: Subject, text: str, second: str | None = None) -> list[tuple[str, str | None]]:
+    """The texts, or pairs, to explain: of two texts that are compared, each in turn beside the other."""
+    if second is None or not subject.in_turn:
+        return [(text, second)]
+    return [(text, second), (second, text)]
+
+
 def _place_of(subject: Subject, sentence: Sentence, word: int) -> int:
     """The first token of a word, by its number. Raises UserError if there is none, or nothing to ask."""
     if not subject.by_word:

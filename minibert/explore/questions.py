@@ -198,7 +198,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Score:
-    """Which number does the model give the text? The loss is that number."""
+    """Which number does the model give the text? The loss is that number, one of those that it gives."""
+
+    answer: int = 0
 
     def arguments(self, model: Explored, input_ids: np.ndarray) -> dict[str, Any]:
         """None."""
@@ -206,9 +208,10 @@ class Score:
 
     def ask(self, model: Explored, outputs: Any) -> Answer:
         """The number, from ``logits``."""
+        _check_answer(self.answer, outputs.logits.shape[1])
         dlogits = get_array_module(outputs.logits).zeros_like(outputs.logits)
-        dlogits[0, 0] = 1.0
-        return float(outputs.logits[0, 0]), np.zeros(0), {"dlogits": dlogits}
+        dlogits[0, self.answer] = 1.0
+        return float(outputs.logits[0, self.answer]), np.zeros(0), {"dlogits": dlogits}
 
     def without(self, places: Sequence[int]) -> "Question":
         """The same: it is about the whole."""

@@ -56,11 +56,13 @@ class Subject:
     """A model, its tokenizer, and the way from a sentence to a question about it.
 
     With the ``task`` that it was fine-tuned for, it reads texts as that does. ``by_word`` says whether it has
-    an answer for each word. What speaks for an answer is ``offset`` + ``sign`` · loss: ln p, but for a few
-    kinds of heads.
+    an answer for each word, and ``in_turn`` whether the second of two texts is a constant in the question
+    about the first. What speaks for an answer is ``offset`` + ``sign`` · loss: ln p, but for a few kinds of
+    heads.
     """
 
     by_word = False
+    in_turn = False
     sign = -1.0
     offset = 0.0
 
@@ -233,8 +235,7 @@ class Labels(Subject):
         self, model: BertForSequenceClassification, tokenizer: PretrainedTokenizer, task: Task | None = None
     ):
         super().__init__(model, tokenizer, task)
-        names: Mapping[int, str] = model.config.id2label or {}
-        self._names = [names.get(i, f"label {i}") for i in range(model.config.num_labels)]
+        self._names = label_names(model)
 
     @property
     def names(self) -> Sequence[str]:
@@ -255,15 +256,29 @@ class OwnLabels(Labels):
 
 
 class Numbers(Subject):
-    """A model that gives a text, or a pair, a number. The loss is that number itself."""
+    """A model that gives a text, or a pair, a number, or several. The loss is that number itself.
 
-    names: Sequence[str] = ()
+    ``names`` are those of the numbers, if there are several.
+    """
+
     sign = 1.0
 
+    def __init__(
+        self, model: Any, tokenizer: PretrainedTokenizer, task: Task | None = None, names: Sequence[str] = ()
+    ):
+        super().__init__(model, tokenizer, task)
+        self._names = names
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Those of the numbers; none, if there is only one."""
+        return self._names
+
     def ask(self, sentence: Sentence, place: int | None, answer: str | None, *_: Any, **__: Any) -> Question:
-        """There is only one question. Raises UserError for an answer, which cannot be chosen."""
-        refuse_answer(answer)
-        return Score()
+        """The number of this name, by default the first. Raises UserError if there is none."""
+        if not self.names:
+            refuse_answer(answer)
+        return Score(0 if answer is None else self.number_of(answer))
 
     def told(self, found: Pass) -> str:
         """The loss is what the model answers."""
@@ -271,13 +286,15 @@ class Numbers(Subject):
 
     def measure(self, found: Pass) -> str:
         """What the model answers."""
-        return "the number that it gives"
+        name = self.answer(found)
+        return "the number that it gives" if name is None else f"the number {name!r}"
 
-    def answer(self, found: Pass) -> None:
-        """There is only one."""
+    def answer(self, found: Pass) -> str | None:
+        """Which number it is, if there are several."""
+        return super().answer(found) if self.names else None
 
     def p(self, found: Pass) -> None:
-        """There is only one."""
+        """A number is not one of several answers."""
 
 
 class Tags(Labels):
@@ -403,6 +420,7 @@ class Similar(Subject):
 
     names: Sequence[str] = ()
     offset = 1.0
+    in_turn = True
 
     def encode(self, text: str, second: str | None = None) -> Sentence:
         """The first text. Raises UserError without a second."""
@@ -424,13 +442,19 @@ class Similar(Subject):
 
     def measure(self, found: Pass) -> str:
         """How near the texts are."""
-        return "cosine to the second text"
+        return "cosine to the other text"
 
     def answer(self, found: Pass) -> None:
         """There is only one."""
 
     def p(self, found: Pass) -> None:
         """There is only one."""
+
+
+def label_names(model: BertForSequenceClassification | BertForTokenClassification) -> list[str]:
+    """What the labels, or the numbers, of a model are called."""
+    names: Mapping[int, str] = model.config.id2label or {}
+    return [names.get(i, f"label {i}") for i in range(model.config.num_labels)]
 
 
 def refuse_answer(answer: str | None) -> None:
@@ -456,9 +480,8 @@ def open_subject(folder: str | Path, **options: Any) -> Subject:
     if (path / TASK_FILE).is_file() or any(task.recognises(path) for task in TASKS.values()):
         task, model = open_task(folder, **options)
         if isinstance(model, BertForSequenceClassification) and model.config.is_regression:
-            if model.config.num_labels > 1:
-                raise UserError(f"{folder}: a model that gives several numbers cannot be looked into")
-            return Numbers(model, task.tokenizer, task)
+            names = label_names(model) if model.config.num_labels > 1 else ()
+            return Numbers(model, task.tokenizer, task, names)
         if isinstance(model, BertForSequenceClassification) and model.config.problem_type == MULTI_LABEL:
             return OwnLabels(model, task.tokenizer, task)
         made = next(made for kind, made in SUBJECTS.items() if isinstance(model, kind))

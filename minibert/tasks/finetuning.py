@@ -62,7 +62,8 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
         positions = open_config(settings.model).longest_sequence
         options = options.replace(max_length=min(options.max_length, positions))
     device = resolve_device(settings.device)
-    settings = settings.with_precision_for(device)
+    kind = options.recipe or ("distilled" if settings.teacher else settings.task)
+    settings = settings.with_precision_for(device).with_name(kind, world())
     run = Run(settings, device, options, world())
     with run.at_work():
         return _finetune(run, settings, options)
@@ -433,7 +434,7 @@ def _write_card(
     dev = settings.dev or f"{settings.train}, a random part that was held out"
     write_model_card(
         settings.folder / BEST,
-        name=settings.name,
+        name=settings.folder.name,
         data={
             "train": f"{settings.train}: {len(data.train):,} examples",
             "dev": f"{dev}: {len(data.dev):,} examples",

@@ -27,7 +27,6 @@ class FinetuneSettings(RunSettings):
     command = "minibert finetune"
     GROUPS = ("Run", "Data", "Task", "Model", "Teacher", "Optimiser", "Report", "Machine")
 
-    name: str = with_default(RunSettings, "name", "tuned")
     restarts: int = setting(
         1, "Run", "runs, with the seeds SEED, SEED + 1, …; the best on the dev data is kept", least=1
     )
@@ -161,7 +160,7 @@ def split_settings(
 ) -> tuple[FinetuneSettings, TaskOptions]:
     """Split names and values, of a command line or a file, into a run's settings and its task's options.
 
-    A recipe has its own defaults, and gives the run its name. Raises UserError for a name that neither has.
+    A recipe has its own defaults. Raises UserError for a name that neither has.
     """
     TaskOptions(recipe=values.get("recipe"))  # refuses one that does not exist
     if values.get("recipe") is not None:
@@ -170,7 +169,7 @@ def split_settings(
             raise UserError(
                 f"recipe {values['recipe']} is for {recipe.task}, which cannot be learned; choose another"
             )
-        values = {"task": recipe.task, "name": values["recipe"], **recipe.settings, **values}
+        values = {"task": recipe.task, **recipe.settings, **values}
     own = [f.name for f in fields(FinetuneSettings)]
     settings = {name: value for name, value in values.items() if name in own}
     Options = TASKS[settings["task"]].Options if settings.get("task") in TASKS else TaskOptions

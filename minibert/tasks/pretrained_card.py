@@ -48,7 +48,7 @@ def write_pretrained_card(
     }
     write_model_card(
         folder,
-        name=settings.name,
+        name=settings.folder.name,
         data=rows,
         recipe=recipe,
         command=shlex.join([*settings.command.split(), *typed.flags()]),

@@ -167,7 +167,7 @@ def pretrain(
     and KeyboardInterrupt after Ctrl-C or SIGTERM, once all is saved.
     """
     device = resolve_device(settings.device)
-    settings = settings.with_precision_for(device).with_sizes()
+    settings = settings.with_name(settings.kind, world()).with_precision_for(device).with_sizes()
     run = Run(settings, device, ranks=world())
     with run.at_work():
         return _pretrain(run, settings, held_out)

@@ -65,8 +65,6 @@ class PretrainSettings(RunSettings):
     GROUPS = ("Run", "Corpus", "Model", "Instances", "Phases", "Optimiser", "Report", "Machine")
     FREE = ("Run", "Report", "Machine", "Phases")  # (a phase is free until it has begun: see check_phases)
 
-    name: str = with_default(RunSettings, "name", "tiny")
-
     corpus: tuple[str, ...] = setting(
         (), "Corpus", "text files, folders or globs (default: the documentation installed with Python)"
     )
@@ -468,6 +466,14 @@ class PretrainSettings(RunSettings):
     def learned_of_pairs(self) -> str:
         """What pairs of texts teach the variant, in words."""
         return "in order or swapped" if self.family.sentence_order else "NSP"
+
+    @property
+    def kind(self) -> str:
+        """What is trained, in a word or two for the name of the run."""
+        if self.model is not None:
+            return "continued"
+        size = self.preset or USUAL_PRESET
+        return size if self.variant == "bert" else f"{self.variant}-{size}"
 
     @property
     def family(self) -> Family:

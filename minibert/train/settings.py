@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from datetime import date
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -9,6 +11,7 @@ from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.precision import PRECISIONS, check_precision, default_precision
 from minibert.products import LIBRARIES
+from minibert.ranks import Ranks
 from minibert.settings import Settings, as_json, setting
 from minibert.train.optimiser import OPTIMISERS
 from minibert.train.schedule import SCHEDULES
@@ -25,7 +28,12 @@ class RunSettings(Settings):
     command: ClassVar[str]
     FREE: ClassVar[tuple[str, ...]] = ("Run", "Report", "Machine")
 
-    name: str = setting("run", "Run", "the run's name: its files go to OUT/NAME")
+    name: str | None = setting(
+        None,
+        "Run",
+        "the run's name: its files go to OUT/NAME (default: the date and what is trained, such as "
+        "2026-11-25-tiny, and a number behind it if there is such a run already)",
+    )
     out: str = setting("runs", "Run", "folder of all runs")
     resume: bool = setting(False, "Run", "resume from the newest checkpoint in OUT/NAME")
     overwrite: bool = setting(False, "Run", "replace an earlier run in OUT/NAME")
@@ -121,6 +129,17 @@ class RunSettings(Settings):
         super().__post_init__()
         if self.resume and self.overwrite:
             raise UserError("resume and overwrite contradict each other; give one of them")
+        if self.name is None and (self.resume or self.overwrite):
+            what = "resume" if self.resume else "overwrite"
+            raise UserError(f"{what} needs to know which run: give its --name, or --config RUN/config.json")
+
+    def with_name(self, kind: str, ranks: Ranks) -> Self:
+        """These settings, with a name: if none was given, the date and the ``kind`` of run, not yet in use.
+
+        All ``ranks`` get the same name, whatever the date is there.
+        """
+        name = ranks.broadcast(_unused_name(Path(self.out), f"{date.today()}-{kind}"))
+        return self.replace(name=name) if self.name is None else self
 
     def with_precision_for(self, device: Device) -> Self:
         """These settings, with a precision that the device supports in place of "auto".
@@ -143,7 +162,8 @@ class RunSettings(Settings):
 
     @property
     def folder(self) -> Path:
-        """The run's folder, OUT/NAME."""
+        """The run's folder, OUT/NAME. A run without a name has none yet: see ``with_name``."""
+        assert self.name is not None
         return Path(self.out) / self.name
 
     @property
@@ -165,3 +185,9 @@ class RunSettings(Settings):
                         f"{self.folder} was started with {f.name} = {before!r}, not {now!r}; resume it with "
                         f"the settings that it was started with:  {self.resume_command}"
                     )
+
+
+def _unused_name(out: Path, wanted: str) -> str:
+    """``wanted``, or with -2, -3, … behind it, whichever is the first that is not in the folder ``out``."""
+    names = (wanted if number == 1 else f"{wanted}-{number}" for number in count(1))
+    return next(name for name in names if not (out / name).exists())

@@ -5,8 +5,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+from small_subjects import OTHER, open_small
+from small_subjects import TEXT as SMALL_TEXT
 
 from minibert.cli import main
+from minibert.explore.explain import explain
 
 TEXT = '"the capital of france is [MASK] ."'
 QUICK = "--steps 2 --device cpu"
@@ -40,6 +43,18 @@ def test_texts_in_a_file(tmp_path, monkeypatch, capsys):
     assert second["second"] == "then it rained ." and second["baseline"]["kind"] == "zero"
     run("--file texts.txt")
     assert capsys.readouterr().out.count("gradient × input") == 2
+
+
+def test_of_two_compared_texts_each_has_its_turn(tmp_path, capsys):
+    folder = tmp_path / "encoder"
+    subject = open_small("similarity", folder)
+    run(f'"{SMALL_TEXT}" --pair "{OTHER}" --model {folder} --json --dtype float64 --steps 40')
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    for told, text, other in ((first, SMALL_TEXT, OTHER), (second, OTHER, SMALL_TEXT)):
+        assert (told["text"], told["second"]) == (text, other)
+        assert [word["word"] for word in told["words"]] == text.split()
+        assert told["value"] == pytest.approx(explain(subject, text, other).value)
+    assert first["value"] == pytest.approx(second["value"])
 
 
 def test_a_large_gap_is_said_beside_the_json(capsys):

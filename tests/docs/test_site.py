@@ -105,6 +105,16 @@ def test_a_notebook_becomes_a_page_with_its_outputs(notebook):
     assert f"[open the exercise](site:exercises/05_layer_norm.html#{anchor})" in text
 
 
+def test_formulas_are_left_where_markdown_finds_them():
+    cell = new_markdown_cell(
+        "a $x W$, $x\n+ b$ and `$c\n`\n\n<details>\n<summary>Is $y$ it?</summary>\n\nb\n\n</details>"
+    )
+    text, _, _ = to_markdown(new_notebook(cells=[cell]), "notebooks/05_layer_norm.ipynb", KNOWN)
+    assert text == (
+        "a $x W$, $x + b$ and `$c\n`\n\n<details>\n<summary>\n\nIs $y$ it?\n\n</summary>\n\nb\n\n</details>\n"
+    )
+
+
 def test_an_exercise_is_not_folded_and_leads_back(notebook):
     text, _, _ = to_markdown(notebook, "notebooks/exercises/05_layer_norm.ipynb", KNOWN)
     assert "The solution<" not in text and "solve()" in text
@@ -185,6 +195,7 @@ def site_of(folder, **files: str) -> list[str]:
 
 def test_a_good_site_has_no_problems(tmp_path):
     other = '<a href="index.html#top">a</a><script>fetch("/own.json")</script>'
+    other += "<p>$1 and <code>$a$</code>, <pre>$b$</pre></p>"
     other += '<svg id="x"><use href="#x"/></svg>'
     assert site_of(tmp_path, index_html=GOOD, b_html=other, s_css="a { background: url(data:abc) }") == []
 
@@ -207,6 +218,8 @@ def test_a_good_site_has_no_problems(tmp_path):
         ('<script>fetch("https://example.org/a")</script>', "fetches"),
         ('<script>const a = await import("https://example.org/a.js")</script>', "fetches"),
         ('<script>image.src = "//example.org/a.png"</script>', "fetches"),
+        ("<p>the state $x^{(0)}$ is</p>", "LaTeX"),
+        ("<p>it is $x W^\\top</p>", "LaTeX"),
         (
             '<iframe srcdoc="&lt;img alt=&quot;&quot; src=&quot;https://example.org/a&quot;&gt;"></iframe>',
             "fetches",

@@ -11,7 +11,6 @@ from minibert.explore.look import look, words
 from minibert.explore.session import Session
 from minibert.explore.subjects import open_subject
 from minibert.heads import (
-    BertForSequenceClassification,
     BertForTokenClassification,
     SentenceEncoder,
 )
@@ -42,7 +41,9 @@ def test_the_answer_is_the_models(opened):
         assert shown["guesses"][0]["p"] == pytest.approx(p.max())
         name = (subject.model.config.id2label or {0: "label 0", 1: "label 1"})[int(p.argmax())]
         assert shown["guesses"][0]["token"] == name and shown["measure"] == f"−ln p({name})"
-    elif kind == "number":
+    elif kind in ("number", "numbers"):
+        measure = "the number that it gives" if kind == "number" else "the number 'label 0'"
+        assert shown["measure"] == measure
         assert found.loss == pytest.approx(float(outputs.logits[0, 0])) and shown["guesses"] == []
     elif kind == "spans":
         start, end = found.question.start, found.question.end
@@ -99,12 +100,13 @@ def test_answers_and_places_that_there_are_not(tmp_path, place, answer, message)
         look(subject, subject.encode(TEXT), place=place, answer=answer)
 
 
-def test_what_cannot_be_opened(tmp_path):
-    config = BertConfig(**SIZES, num_labels=3, problem_type="regression")
-    BertForSequenceClassification(config).save_pretrained(tmp_path)
-    TOKENIZER.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="several numbers"):
-        open_subject(tmp_path)
+def test_one_of_several_numbers_is_named(tmp_path):
+    subject = open_small("numbers", tmp_path)
+    shown, found = look(subject, subject.encode(TEXT), answer="label 1")
+    logits = subject.model.forward(**TOKENIZER([TEXT]))[0].logits
+    assert (shown["measure"], found.loss) == ("the number 'label 1'", pytest.approx(logits[0, 1]))
+    with pytest.raises(UserError, match="there is no answer 'label 2'; the model knows label 0, label 1"):
+        look(subject, subject.encode(TEXT), answer="label 2")
 
 
 def test_a_sentence_encoder_needs_two_texts(tmp_path):

@@ -59,11 +59,12 @@ def read(part="dev", **options):
 def test_a_recipe_and_a_model_are_enough(recipe, capsys):
     short = ["--epochs", "1", "--max-length", "32", "--device", "cpu", "--threads", "1"]
     assert main(["finetune", "--recipe", recipe, "--model", "encoder", *short]) == 0, capsys.readouterr().err
-    results = json.loads(Path("runs", recipe, "results.json").read_text())
+    (run,) = Path("runs").glob(f"20??-??-??-{recipe}")
+    results = json.loads((run / "results.json").read_text())
     parts = {part: RECIPES[recipe].read(part) for part in documentation.PARTS}
     assert {part: results["examples"][part] for part in parts} == {part: len(parts[part]) for part in parts}
     capsys.readouterr()
-    assert main(["evaluate", "--model", f"runs/{recipe}/best", "--data", "dev", "--json", "scores.json"]) == 0
+    assert main(["evaluate", "--model", str(run / "best"), "--data", "dev", "--json", "scores.json"]) == 0
     scores = json.loads(Path("scores.json").read_text())["scores"]
     assert scores == pytest.approx(results["best"]["scores"])
 

@@ -15,7 +15,7 @@ def test_every_setting_has_a_group_and_a_help_text():
 
 def test_settings_survive_their_file(tmp_path):
     settings = PretrainSettings(
-        corpus=("a", "b"), num_hidden_layers=3, learning_rate=1, nsp=False, resume=True
+        name="mine", corpus=("a", "b"), num_hidden_layers=3, learning_rate=1, nsp=False, resume=True
     )
     (tmp_path / "config.json").write_text(json.dumps(settings.to_dict()))
     again = PretrainSettings.from_dict(read_settings(tmp_path / "config.json"))
@@ -80,7 +80,7 @@ def test_sizes_that_do_not_fit_each_other_are_refused():
 
 
 def test_a_run_is_resumed_with_the_settings_it_began_with():
-    begun = PretrainSettings(learning_rate=0.5)
+    begun = PretrainSettings(name="mine", learning_rate=0.5)
     begun.replace(resume=True, threads=1, device="cpu", save_every=7).check_resumes(begun.to_dict())
     with pytest.raises(
         UserError, match=r"started with learning_rate = 0.5, not 0.25; .*config.json --resume"
@@ -92,7 +92,7 @@ def test_a_setting_that_is_younger_than_a_run_had_its_default_there():
     saved = {name: value for name, value in PretrainSettings().to_dict().items() if name != "clip_norm"}
     PretrainSettings(corpus=()).check_resumes(saved)
     with pytest.raises(UserError, match=r"started with clip_norm = 1.0, not 2.0"):
-        PretrainSettings(clip_norm=2.0).check_resumes(saved)
+        PretrainSettings(name="mine", clip_norm=2.0).check_resumes(saved)
 
 
 def test_the_instances_follow_the_settings():

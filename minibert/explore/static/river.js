@@ -152,7 +152,7 @@ const river = {
       else if (i % 2 === 0) context.fillText(`x(${i / 2})`, this.x(i), 14, 2 * apart);
       if (this.wide && (apart > 60 || i % 2 === 0)) context.fillText(stage.shape.join(" × "), this.x(i), 31);
     });
-    if (!this.wide || !this.look.answers) return;
+    if (!this.wide || !this.look.answers || !this.look.guesses.length) return;
     context.textAlign = "right";
     context.fillText("guesses", this.width - 4, 14);
     context.fillText(`of ${this.look.answers.toLocaleString("en")}`, this.width - 4, 31);
