@@ -94,6 +94,9 @@ class Ranks:
     def sum_fast(self, array: np.ndarray) -> None:
         """Replace the array by the sum over all ranks, in whatever order MPI finds fastest."""
 
+    def sum_share_fast(self, array: np.ndarray, sizes: Sequence[int]) -> None:
+        """The same for this rank's share alone, cut as in ``start_exchange``; the rest is left as it is."""
+
     def start_exchange(self, sent: np.ndarray, sizes: Sequence[int], received: np.ndarray) -> "Exchange":
         """Begin to give each rank its share of an array; return at once.
 
@@ -105,6 +108,11 @@ class Ranks:
 
     def share(self, array: np.ndarray, sizes: Sequence[int]) -> None:
         """Complete an array of which each rank has its share, cut as in ``start_exchange``."""
+
+    def collect(self, share: np.ndarray, sizes: Sequence[int], whole: np.ndarray | None) -> None:
+        """Put the shares of all ranks one after the other into ``whole``, which only rank 0 gives."""
+        assert whole is not None
+        whole[...] = share
 
     # -- The end --------------------------------------------------------------------------------
 
@@ -163,12 +171,21 @@ class _MPIRanks(Ranks):
     def sum_fast(self, array: np.ndarray) -> None:
         self._comm.Allreduce(self._mpi.IN_PLACE, array)
 
+    def sum_share_fast(self, array: np.ndarray, sizes: Sequence[int]) -> None:
+        start = sum(sizes[: self.rank])
+        summed = np.empty(sizes[self.rank], array.dtype)
+        self._comm.Reduce_scatter(array, summed, sizes)
+        array[start : start + len(summed)] = summed
+
     def start_exchange(self, sent: np.ndarray, sizes: Sequence[int], received: np.ndarray) -> Exchange:
         own = [sizes[self.rank]] * self.size
         return _MPIExchange(self._comm.Ialltoallv([sent, sizes], [received, own]), sent, received)
 
     def share(self, array: np.ndarray, sizes: Sequence[int]) -> None:
         self._comm.Allgatherv(self._mpi.IN_PLACE, [array, sizes])
+
+    def collect(self, share: np.ndarray, sizes: Sequence[int], whole: np.ndarray | None) -> None:
+        self._comm.Gatherv(share, None if whole is None else [whole, sizes])
 
     def end_with_error(self, code: int, message: str) -> int:
         if self.first:

@@ -38,6 +38,12 @@ whole = np.zeros(4)
 whole[begin : begin + sizes[r.rank]] = r.rank + 1
 r.share(whole, sizes)
 assert whole.tolist() == [1, 3, 3, 3]
+place = np.zeros(4) if r.first else None
+r.collect(np.full(sizes[r.rank], r.rank + 1.0), sizes, place)
+assert not r.first or place.tolist() == [1, 3, 3, 3]
+own = 10.0 * r.rank + np.arange(4)
+r.sum_share_fast(own, sizes)
+assert own[begin : begin + sizes[r.rank]].tolist() == [30, 33, 36, 39][begin : begin + sizes[r.rank]]
 print("all of it was right", flush=True)
 """
 

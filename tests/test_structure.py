@@ -41,6 +41,7 @@ HOST_NUMPY = {
     "train/metrics.py": "a batch is on the host, where its tokens are counted",
     "train/checkpoint.py": "a file is read and written on the host",
     "train/gradient_sum.py": "ranks exchange arrays of the host",
+    "train/shards.py": "ranks exchange arrays of the host",
 }
 
 FORBIDDEN_MODULES = {

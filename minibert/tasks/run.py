@@ -19,7 +19,7 @@ from minibert.interrupts import sigterm_as_ctrl_c
 from minibert.nn import Module
 from minibert.ops import require_kernels
 from minibert.precision import default_precision
-from minibert.ranks import Ranks, silence
+from minibert.ranks import ALONE, Ranks, silence
 from minibert.settings import Settings
 from minibert.threads import get_threads, set_threads
 from minibert.train import AdamW, RunSettings, Trainer
@@ -230,7 +230,7 @@ class Run:
         settings, the data that the model was ``trained_on`` (a name or a digest), and ``own_state`` of the
         step. ``arguments`` are further arguments of `Trainer`.
         """
-        settings, optimiser = self.settings, make_optimiser(self.settings, model)
+        settings, optimiser = self.settings, make_optimiser(self.settings, model, self.ranks)
 
         def save(state: dict[str, Any]) -> Path:
             more = {"settings": self.values(), "trained_on": trained_on, **own_state(state["step"])}
@@ -298,8 +298,8 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return next(reversed(list_checkpoints(folder)), None)
 
 
-def make_optimiser(settings: RunSettings, model: Module) -> AdamW:
-    """The optimiser that the settings describe."""
+def make_optimiser(settings: RunSettings, model: Module, ranks: Ranks = ALONE) -> AdamW:
+    """The optimiser that the settings describe; the ``ranks`` share it out if the settings say so."""
     muon = {"matrix_rate": settings.matrix_rate, "matrix_momentum": settings.matrix_momentum}
     return OPTIMISERS[settings.optimiser](
         model,
@@ -310,6 +310,7 @@ def make_optimiser(settings: RunSettings, model: Module) -> AdamW:
         weight_decay=settings.weight_decay,
         clip_norm=settings.clip_norm,
         bias_correction=settings.bias_correction,
+        ranks=ranks if settings.shard_optimiser else ALONE,
     )
 
 

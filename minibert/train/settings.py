@@ -103,6 +103,11 @@ class RunSettings(Settings):
         "Machine",
         "on several ranks, add gradients in the order that MPI finds fastest, not in that of one process",
     )
+    shard_optimiser: bool = setting(
+        False,
+        "Machine",
+        "on several ranks, each keeps only its part of Adam's means, and updates only that part (ZeRO-1)",
+    )
     recompute: bool = setting(
         False,
         "Machine",
@@ -113,6 +118,11 @@ class RunSettings(Settings):
         super().__post_init__()
         if self.resume and self.overwrite:
             raise UserError("resume and overwrite contradict each other; give one of them")
+        if self.shard_optimiser and self.optimiser != "adamw":
+            raise UserError(
+                f"shard_optimiser works with the optimiser adamw, not with {self.optimiser}, which moves "
+                "matrices as a whole; leave one of them out"
+            )
 
     def with_precision_for(self, device: Device) -> Self:
         """These settings, with a precision that the device supports in place of "auto".
