@@ -11,10 +11,10 @@ def sums_of_squares(grad: Array) -> Array:
     """Σ g² over each block of ``BLOCK`` elements, the last of which may be shorter.
 
     So several processes can each compute the sums of some blocks, and the norm has the same bits as if one
-    process had computed them all. grad 1-D → (blocks,) in float64.
+    process had computed them all. grad 1-D → (blocks,), of a kernel perhaps in a wider dtype.
     """
     xp = get_array_module(grad)
-    sums = xp.zeros(-(-len(grad) // BLOCK), dtype="float64")
+    sums = xp.zeros(-(-len(grad) // BLOCK), dtype=grad.dtype)
     for number in range(len(sums)):
         block = grad[number * BLOCK : (number + 1) * BLOCK]
         sums[number] = (block * block).sum()
@@ -24,7 +24,7 @@ def sums_of_squares(grad: Array) -> Array:
 def norm_from_sums(sums: Array, dtype: str) -> Array:
     """The gradient norm √Σ g² from the sums of all blocks, as a 0-d array."""
     xp = get_array_module(sums)
-    return xp.sqrt(sums.sum()).astype(dtype)
+    return xp.sqrt(sums.sum()).astype(dtype, copy=False)
 
 
 def global_norm(grad: Array) -> Array:

@@ -45,12 +45,11 @@ class Shards:
         """``ops.global_norm`` of a gradient of which each rank has its parts: the same bits on all."""
         if self.ranks.size == 1:
             return ops.global_norm(grad)
-        sums = np.zeros(-(-self.size // optimise.BLOCK))
-        for own in self.own:
-            if length(own):
-                first = own.start // optimise.BLOCK
-                own_sums = ops.sums_of_squares(grad[own])
-                sums[first : first + len(own_sums)] = own_sums
+        own_sums = [ops.sums_of_squares(grad[own]) for own in self.own]
+        sums = np.zeros(-(-self.size // optimise.BLOCK), own_sums[0].dtype)
+        for own, found in zip(self.own, own_sums, strict=True):
+            first = own.start // optimise.BLOCK
+            sums[first : first + len(found)] = found
         return ops.norm_from_sums(self.ranks.sum(sums), grad.dtype.name)  # one rank has each, the others 0
 
     def share(self, values: Array) -> None:
