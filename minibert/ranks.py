@@ -38,6 +38,7 @@ class Ranks:
 
     rank = local_rank = 0
     size = local_size = 1
+    gpus: Any = None  # how they exchange arrays on GPUs, if they do: a ``minibert.train.nccl.Gpus``
 
     @property
     def first(self) -> bool:

@@ -32,6 +32,7 @@ from minibert.train.checkpoint import (
     save_checkpoint,
 )
 from minibert.train.metrics import MetricsLog
+from minibert.train.nccl import connect
 from minibert.train.optimiser import OPTIMISERS
 from minibert.train.progress import format_seconds
 from minibert.train.schedule import SCHEDULES
@@ -86,11 +87,10 @@ class Run:
                 f"accumulation is {accumulation}, which {size} ranks cannot share equally; it counts the "
                 f"micro-batches of all of them: give --accumulation {-(-accumulation // size) * size}"
             )
-        if size > 1 and self.device.name != "cpu":
-            raise UserError("several ranks train on CPUs only; give --device cpu")
         if size > 1:
             self.ranks.agree(self.values() | {"resume": self.settings.resume})
-            self.ranks.agree(describe_program())
+            self.ranks.agree(describe_program() | {"the kind of device": self.device.name.partition(":")[0]})
+            connect(self.ranks, self.device)
         with nullcontext() if self.ranks.first else silence():
             yield
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from minibert.arrays import Array
+from minibert.arrays import Array, get_array_module
 from minibert.nn.parameter import Parameter, ParameterBuffers
 from minibert.ranks import Exchange, Ranks
 from minibert.train.shards import Shards, length, moved, overlap, whole
@@ -42,6 +42,29 @@ class GradientSum:
 
     def finish(self) -> None:
         """Put the sum of all rounds into ``buffers.grad``."""
+
+
+class GpuSum(GradientSum):
+    """NCCL adds up the gradients of all ranks' GPUs, in an order of its own. No host waits for it."""
+
+    def __init__(self, buffers: ParameterBuffers, shards: Shards, own_only: bool):
+        self._buffers, self._shards, self._own_only = buffers, shards, own_only
+
+    def gather(self, losses: Mapping[str, Array]) -> list[Mapping[str, Array]]:
+        """The sums of the losses over all ranks' micro-batches."""
+        own = {name: value for name, value in losses.items() if value is not None}
+        sums = get_array_module(self._buffers.value).stack(list(own.values()))
+        self._shards.ranks.gpus.sum(sums)
+        return [{name: sums[number] for number, name in enumerate(own)}]
+
+    def finish(self) -> None:
+        """Add up what the ranks have."""
+        gpus = self._shards.ranks.gpus
+        if not self._own_only:
+            gpus.sum(self._buffers.grad)
+            return
+        for parts in self._shards.pieces:
+            gpus.sum_parts(self._buffers.grad, parts)
 
 
 class FastSum(GradientSum):
@@ -212,3 +235,12 @@ class _Piece:
     def finish(self) -> None:
         """Put our part of the sum into the gradient."""
         self._gradient[self._own] = self._total
+
+
+def make_sum(buffers: ParameterBuffers, shards: Shards, *, fast: bool, own_only: bool) -> GradientSum:
+    """How these ranks add up; on GPUs it is always fast. With ``own_only`` each rank gets its own parts."""
+    if shards.ranks.size == 1:
+        return GradientSum()
+    if shards.ranks.gpus is not None:
+        return GpuSum(buffers, shards, own_only)
+    return (FastSum if fast else ExactSum)(buffers, shards, own_only)

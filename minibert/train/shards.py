@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from minibert import ops
-from minibert.arrays import Array
+from minibert.arrays import Array, get_array_module
 from minibert.ops import optimise
 from minibert.ranks import ALONE, Ranks
 
@@ -42,9 +42,17 @@ class Shards:
             offset += length(own)
 
     def global_norm(self, grad: Array) -> Array:
-        """``ops.global_norm`` of a gradient of which each rank has its parts: the same bits on all."""
+        """``ops.global_norm`` of a gradient of which each rank has its parts: the same bits on all.
+
+        On CPUs these are the bits of one process.
+        """
         if self.ranks.size == 1:
             return ops.global_norm(grad)
+        if self.ranks.gpus is not None:
+            norms = get_array_module(grad).stack([ops.global_norm(grad[own]) for own in self.own])
+            square = (norms * norms).sum()
+            self.ranks.gpus.sum(square)
+            return get_array_module(grad).sqrt(square)
         own_sums = [ops.sums_of_squares(grad[own]) for own in self.own]
         sums = np.zeros(-(-self.size // optimise.BLOCK), own_sums[0].dtype)
         for own, found in zip(self.own, own_sums, strict=True):
@@ -55,6 +63,9 @@ class Shards:
     def share(self, values: Array) -> None:
         """Complete a buffer of which each rank has updated its parts."""
         for parts in self.pieces:
+            if self.ranks.gpus is not None:
+                self.ranks.gpus.share_parts(values, parts)
+                continue
             self.ranks.share(values[whole(parts)], [length(part) for part in parts])
 
     def collect(self, array: np.ndarray) -> np.ndarray | None:
