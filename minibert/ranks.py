@@ -107,8 +107,9 @@ class Ranks:
         received[0] = sent
         return Exchange()
 
-    def share(self, array: np.ndarray, sizes: Sequence[int]) -> None:
-        """Complete an array of which each rank has its share, cut as in ``start_exchange``."""
+    def start_share(self, array: np.ndarray, sizes: Sequence[int]) -> "Exchange":
+        """Begin to complete an array of which each rank has its share, cut as in ``start_exchange``."""
+        return Exchange()
 
     def collect(self, share: np.ndarray, sizes: Sequence[int], whole: np.ndarray | None) -> None:
         """Put the shares of all ranks one after the other into ``whole``, which only rank 0 gives."""
@@ -182,8 +183,8 @@ class _MPIRanks(Ranks):
         own = [sizes[self.rank]] * self.size
         return _MPIExchange(self._comm.Ialltoallv([sent, sizes], [received, own]), sent, received)
 
-    def share(self, array: np.ndarray, sizes: Sequence[int]) -> None:
-        self._comm.Allgatherv(self._mpi.IN_PLACE, [array, sizes])
+    def start_share(self, array: np.ndarray, sizes: Sequence[int]) -> Exchange:
+        return _MPIExchange(self._comm.Iallgatherv(self._mpi.IN_PLACE, [array, sizes]), array)
 
     def collect(self, share: np.ndarray, sizes: Sequence[int], whole: np.ndarray | None) -> None:
         self._comm.Gatherv(share, None if whole is None else [whole, sizes])

@@ -36,7 +36,7 @@ begin = sum(sizes[: r.rank])
 assert (received == [row[begin : begin + sizes[r.rank]] for row in wanted]).all()
 whole = np.zeros(4)
 whole[begin : begin + sizes[r.rank]] = r.rank + 1
-r.share(whole, sizes)
+r.start_share(whole, sizes).wait()
 assert whole.tolist() == [1, 3, 3, 3]
 place = np.zeros(4) if r.first else None
 r.collect(np.full(sizes[r.rank], r.rank + 1.0), sizes, place)

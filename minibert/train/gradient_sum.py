@@ -92,12 +92,14 @@ class ExactSum(FastSum):
     """Adds up the gradients in the order of the micro-batches (see above). It hears of each gradient.
 
     A piece of the gradient is on its way as soon as a round has written all of it, while the backward pass
-    goes on with the layers below. A backward pass usually completes the last piece first.
+    goes on with the layers below. All ranks have to send the pieces in one order, whatever their
+    micro-batches hold: in the first round the last one first, and then as rank 0 completed them in it.
     """
 
     def __init__(self, buffers: ParameterBuffers, shards: Shards, own_only: bool):
         super().__init__(buffers, shards, own_only)
         self._pieces = [_Piece(buffers, parts, self._ranks) for parts in reversed(shards.pieces)]
+        self._completed: list[int] | None = []  # numbers of pieces; None after the first round
         self._later: dict[Parameter, list[Array]] = {}  # the gradients after the first, in this round
         self._rounds = 0
 
@@ -119,9 +121,11 @@ class ExactSum(FastSum):
 
     def stored(self, parameter: Parameter) -> None:
         """The first gradient of a parameter has been written."""
-        for piece in self._pieces:
-            piece.missing.discard(parameter)
-        # All ranks have to start the same exchanges in the same order, whatever their micro-batches hold.
+        for number, piece in enumerate(self._pieces):
+            if parameter in piece.missing:
+                piece.missing.remove(parameter)
+                if not piece.missing and self._completed is not None:
+                    self._completed.append(number)
         while self._waiting and not self._waiting[0].missing:
             self._waiting.pop(0).start()
         for piece in self._pieces:
@@ -139,8 +143,18 @@ class ExactSum(FastSum):
         counts = np.array([len(gradients) for gradients in self._later.values()])
         uses = dict(zip(self._later, self._ranks.gather_array(counts).max(axis=0).tolist(), strict=True))
         for piece in self._pieces:
-            piece.add(self._later, uses, into_zeros=self._rounds == 0)
+            piece.start_later(self._later, uses)
+        for piece in self._pieces:
+            piece.add(into_zeros=self._rounds == 0)
         self._rounds += 1
+        if self._completed is not None:
+            self._sort_pieces(self._completed)
+            self._completed = None
+
+    def _sort_pieces(self, completed: list[int]) -> None:
+        """From now on, send the pieces as rank 0 has completed them. Some parameters may get no gradient."""
+        others = [number for number in range(len(self._pieces)) if number not in completed]
+        self._pieces = [self._pieces[number] for number in self._ranks.broadcast(completed + others)]
 
     def finish(self) -> None:
         """Give the sum to all ranks, or to each rank its own parts of it."""
@@ -186,14 +200,13 @@ class _Piece:
         if self._exchange is not None:
             self._exchange.advance()
 
-    def add(
-        self, later: Mapping[Parameter, list[Array]], uses: Mapping[Parameter, int], *, into_zeros: bool
-    ) -> None:
-        """Add this round to our part of the sum: from each rank the first gradients, then the others.
+    def start_later(self, later: Mapping[Parameter, list[Array]], uses: Mapping[Parameter, int]) -> None:
+        """Send the gradients after the first, of which ``uses`` counts those on the rank that has most."""
+        most = max(uses[parameter] for parameter in self.parameters)
+        self._more = [self._send_later(later, uses, number) for number in range(most)]
 
-        ``uses`` says how many others there are of each parameter, on the rank that has most.
-        """
-        more = [self._send_later(later, uses, i) for i in range(max(uses[p] for p in self.parameters))]
+    def add(self, *, into_zeros: bool) -> None:
+        """Add this round to our part of the sum: from each rank the first gradients, then the others."""
         assert self._exchange is not None
         self._exchange.wait()
         self._exchange = None
@@ -202,7 +215,7 @@ class _Piece:
                 self._total[...] = first
             else:
                 self._total += first
-            for exchange, received, places in more:
+            for exchange, received, places in self._more:
                 exchange.wait()
                 start = 0
                 for place in places:

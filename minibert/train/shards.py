@@ -62,11 +62,17 @@ class Shards:
 
     def share(self, values: Array) -> None:
         """Complete a buffer of which each rank has updated its parts."""
-        for parts in self.pieces:
-            if self.ranks.gpus is not None:
+        if self.ranks.gpus is not None:
+            for parts in self.pieces:
                 self.ranks.gpus.share_parts(values, parts)
-                continue
-            self.ranks.share(values[whole(parts)], [length(part) for part in parts])
+            return
+        # All at once: ranks that wait for each other after every piece are as slow as the slowest each time.
+        exchanges = [
+            self.ranks.start_share(values[whole(parts)], [length(part) for part in parts])
+            for parts in self.pieces
+        ]
+        for exchange in exchanges:
+            exchange.wait()
 
     def collect(self, array: np.ndarray) -> np.ndarray | None:
         """On rank 0 the buffer whose parts are in the ranks' arrays, on the others None."""

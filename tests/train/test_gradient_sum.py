@@ -93,14 +93,14 @@ from minibert.train.step import TrainingStep
 
 optimise.BLOCK = 64
 ranks, sent = world(), [0]
-start, share = ranks.start_exchange, ranks.share
+start, share = ranks.start_exchange, ranks.start_share
 def counting_start(array, sizes, received):
     sent[0] += array.itemsize * (sum(sizes) - sizes[ranks.rank])
     return start(array, sizes, received)
 def counting_share(array, sizes):
     sent[0] += array.itemsize * sizes[ranks.rank] * (ranks.size - 1)
-    share(array, sizes)
-ranks.start_exchange, ranks.share = counting_start, counting_share
+    return share(array, sizes)
+ranks.start_exchange, ranks.start_share = counting_start, counting_share
 config = BertConfig(vocab_size=VOCAB_SIZE, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
                     intermediate_size=16, max_position_embeddings=LENGTH)
 model = BertForMaskedLM(config, seed=3)
