@@ -20,7 +20,7 @@ from minibert.errors import UserError
 
 MODULE = "benchmarks.ranks.steps"
 TOGETHER = ("exact", "exact, after", "all-reduce", "sharded")
-LINKS = (("tiny", 1000.0), ("tiny", 100.0), ("mini", 1000.0))  # of 4 ranks: the model, Mbit/s
+LINKS = (("tiny", 1000.0), ("tiny", 100.0), ("mini", 100.0))  # of 4 ranks: the model, Mbit/s
 LINK_RANKS = 4
 Record = Mapping[str, Any]
 
