@@ -9,7 +9,9 @@ from mpi import mpirun
 from minibert.errors import UserError
 from minibert.ranks import Ranks
 from minibert.tasks import finetune, pretrain
+from minibert.tasks.pretraining import prepare
 from minibert.tasks.shared import share_out
+from minibert.train.step import TrainingStep
 
 
 def flags(settings):
@@ -99,11 +101,47 @@ def test_ranks_that_cannot_share_a_step_are_told_so_at_once(small):
     assert not settings.folder.exists()
 
 
+class Another(Ranks):
+    """The first of two ranks; what the other says differs in one value."""
+
+    size = 2
+
+    def __init__(self, name, value):
+        self.change = {name: value}
+
+    def gather(self, value):
+        differs = isinstance(value, dict) and value.keys() & self.change.keys()
+        return [value, value | self.change] if differs else [value, value]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", 0.1),
+        ("corpus", ["other.txt"]),
+        ("resume", True),
+        ("the hash of minibert's source", "0123"),
+        ("the version of NumPy", "1.0"),
+        ("the kind of device", "cuda"),
+        ("the checksum of the training data", 5),
+        ("the checksum of the weights", 5),
+    ],
+)
+def test_ranks_that_differ_are_refused_before_the_first_step(small, monkeypatch, name, value):
+    steps = []
+    monkeypatch.setattr(TrainingStep, "take", lambda *arguments: steps.append(arguments))
+    monkeypatch.setattr("minibert.tasks.pretraining.world", lambda: Another(name, value))
+    monkeypatch.setattr("minibert.tasks.pretraining.prepare", lambda settings, ranks: prepare(settings))
+    _, settings = flags(small())
+    with pytest.raises(UserError, match=f"^{name} is .* on rank 0, but .* on rank 1; all ranks must have"):
+        pretrain(settings)
+    assert not steps
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_every_batch_is_computed_once_and_nothing_is_left_out(small, size):
     """Each rank takes the micro-batches whose number leaves its rank: together, those of one process."""
     from minibert.data import BatchStream
-    from minibert.tasks.pretraining import prepare
 
     settings = small()
     tokenizer, prepared = prepare(settings)
