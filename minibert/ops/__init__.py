@@ -83,6 +83,8 @@ masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
     composites.masked_lm_loss, composites.masked_lm_loss_backward
 )
 dropout_keys = replaceable(dropout_bits.dropout_keys)
+sums_of_squares = replaceable(optimise.sums_of_squares)
+norm_from_sums = optimise.norm_from_sums
 global_norm = replaceable(optimise.global_norm)
 adamw_update = replaceable(optimise.adamw_update)
 muon_update = optimise.muon_update
@@ -156,6 +158,7 @@ __all__ = [
     "masked_lm_loss",
     "masked_lm_loss_backward",
     "muon_update",
+    "norm_from_sums",
     "observed_attention",
     "observed_attention_backward",
     "packed_attention",
@@ -181,6 +184,7 @@ __all__ = [
     "split_heads",
     "squared_error",
     "squared_error_backward",
+    "sums_of_squares",
     "tanh",
     "tanh_backward",
     "unit_length",

@@ -21,7 +21,7 @@ from minibert.nn.layers import Embedding
 from minibert.ops import require_kernels
 from minibert.precision import default_precision
 from minibert.products import NUMPY, fastest_library, is_available, use_products
-from minibert.ranks import Ranks, silence
+from minibert.ranks import ALONE, Ranks, silence
 from minibert.settings import Settings
 from minibert.threads import get_threads, set_threads
 from minibert.train import AdamW, RunSettings, Trainer
@@ -34,6 +34,7 @@ from minibert.train.checkpoint import (
     save_checkpoint,
 )
 from minibert.train.metrics import MetricsLog
+from minibert.train.nccl import connect
 from minibert.train.optimiser import OPTIMISERS
 from minibert.train.progress import format_seconds
 from minibert.train.schedule import SCHEDULES
@@ -89,11 +90,10 @@ class Run:
                 f"accumulation is {accumulation}, which {size} ranks cannot share equally; it counts the "
                 f"micro-batches of all of them: give --accumulation {-(-accumulation // size) * size}"
             )
-        if size > 1 and self.device.name != "cpu":
-            raise UserError("several ranks train on CPUs only; give --device cpu")
         if size > 1:
             self.ranks.agree(self.values() | {"resume": self.settings.resume})
-            self.ranks.agree(describe_program())
+            self.ranks.agree(describe_program() | {"the kind of device": self.device.name.partition(":")[0]})
+            connect(self.ranks, self.device)
         with nullcontext() if self.ranks.first else silence():
             yield
 
@@ -235,7 +235,7 @@ class Run:
         settings, the data that the model was ``trained_on`` (a name or a digest), and ``own_state`` of the
         step. ``arguments`` are further arguments of `Trainer`.
         """
-        settings, optimiser = self.settings, make_optimiser(self.settings, model)
+        settings, optimiser = self.settings, make_optimiser(self.settings, model, self.ranks)
         self._choose_products(model)
 
         def save(state: dict[str, Any]) -> Path:
@@ -326,8 +326,8 @@ def matrix_shapes(model: Module) -> list[tuple[int, int]]:
     return [p.shape for _, p in model.named_parameters() if len(p.shape) == 2 and id(p) not in embeddings]
 
 
-def make_optimiser(settings: RunSettings, model: Module) -> AdamW:
-    """The optimiser that the settings describe."""
+def make_optimiser(settings: RunSettings, model: Module, ranks: Ranks = ALONE) -> AdamW:
+    """The optimiser that the settings describe; the ``ranks`` share it out if the settings say so."""
     muon = {"matrix_rate": settings.matrix_rate, "matrix_momentum": settings.matrix_momentum}
     return OPTIMISERS[settings.optimiser](
         model,
@@ -338,6 +338,7 @@ def make_optimiser(settings: RunSettings, model: Module) -> AdamW:
         weight_decay=settings.weight_decay,
         clip_norm=settings.clip_norm,
         bias_correction=settings.bias_correction,
+        ranks=ranks if settings.shard_optimiser else ALONE,
     )
 
 

@@ -229,6 +229,7 @@ STRATEGIES = {
     "embed": embed_,
     "packed_attention": packed_attention,
     "masked_lm_loss": masked_lm_loss_,
+    "sums_of_squares": global_norm,
     "global_norm": global_norm,
     "adamw_update": adamw_update,
 }

@@ -11,6 +11,7 @@ from scipy.special import ndtr
 import minibert  # noqa: F401  (registers the kernels)
 from minibert import ops
 from minibert.dropout_bits import dropout_key
+from minibert.ops import optimise
 from minibert.ops.activations import gelu, gelu_backward
 from minibert.threads import get_threads, set_threads
 
@@ -167,6 +168,16 @@ def test_global_norm(seed):
     assert norm.dtype == np.float32
     assert norm.ndim == 0
     assert norm == pytest.approx(float(entry.reference.forward(grad.astype(np.float64))), rel=1e-6)
+
+
+def test_sums_of_squares():
+    """One sum per block, whose bits do not depend on what other blocks there are."""
+    _, grad, *_ = _optimiser_state(np.random.default_rng(0))
+    entry = ops.TABLE["sums_of_squares"]
+    kernel = entry.kernels["numpy", "float32"].forward
+    sums, block = kernel(grad), optimise.BLOCK
+    assert sums.tolist() == [*kernel(grad[:block]), *kernel(grad[block:])]
+    assert sums == pytest.approx(entry.reference.forward(grad.astype(np.float64)), rel=1e-6)
 
 
 @pytest.mark.parametrize("corrections", [(), (0.1, 0.02), (np.float32(0.1), np.float32(0.02))])
