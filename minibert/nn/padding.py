@@ -68,6 +68,7 @@ def rows_to_encode(attention_mask: Array) -> tuple[Array, Array]:
     xp = get_array_module(attention_mask)
     lengths = attention_mask.sum(axis=1)  # (B,)
     order = xp.argsort(lengths, kind="stable")
-    real = attention_mask[order] > 0  # (B, S)
-    places = xp.arange(real.size).reshape(real.shape)[order]
-    return places[real], xp.concatenate([xp.zeros(1, dtype=lengths.dtype), xp.cumsum(lengths[order])])
+    rank = xp.argsort(order)  # (B,): that of each text
+    keys = xp.where(attention_mask > 0, rank[:, None], len(rank))  # (B, S): padding comes last
+    rows = xp.argsort(keys.reshape(-1), kind="stable")[: int(lengths.sum())]
+    return rows, xp.concatenate([xp.zeros(1, dtype=lengths.dtype), xp.cumsum(lengths[order])])

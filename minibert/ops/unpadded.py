@@ -20,8 +20,7 @@ def unpadded_attention(
     the longest one. A masked key has the weight exp(−10000) = 0, so that leaving it out changes nothing.
     Dropout draws for the same scores (B, A, S, S).
     """
-    real = _real_tokens(starts)  # (B, S)
-    rows = get_array_module(qkv).flatnonzero(real)  # (T,): where each token is among the B · S places
+    real, rows = _places(starts, len(qkv))
     padded = _put(qkv, rows, real.shape)  # (B, S, 3H)
     y, cache = packed_attention(padded, attention_bias(real, padded.real.dtype), num_heads, probability, key)
     return y.reshape(-1, y.shape[-1])[rows], (cache, rows, real.shape)
@@ -38,10 +37,13 @@ def unpadded_attention_backward(dout: Array, cache: Cache) -> Array:
     return dqkv.reshape(-1, dqkv.shape[-1])[rows]
 
 
-def _real_tokens(starts: Array) -> Array:
-    """(B + 1,) → (B, S): whether there is a token at this place."""
-    lengths = starts[1:] - starts[:-1]  # (B,)
-    return get_array_module(starts).arange(int(lengths.max())) < lengths[:, None]
+def _places(starts: Array, count: int) -> tuple[Array, Array]:
+    """Whether there is a token at each place (B, S), and the place b·S + s of each of the T tokens (T,)."""
+    xp, lengths = get_array_module(starts), starts[1:] - starts[:-1]  # (B,)
+    longest = int(lengths.max())
+    tokens = xp.arange(count)
+    text = (tokens[:, None] >= starts[1:]).sum(axis=1)  # (T,): how many texts end before this token
+    return xp.arange(longest) < lengths[:, None], text * longest + tokens - starts[text]
 
 
 def _put(x: Array, rows: Array, shape: tuple[int, int]) -> Array:
