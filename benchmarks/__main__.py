@@ -12,7 +12,7 @@ from benchmarks.measure import ROOT, ContenderError
 from benchmarks.results import Results, describe_origins, paragraph, table, usable_cores
 from minibert.errors import UserError
 
-PARTS = "train_step memory inference tokenizer vocabulary scaling profile held_out gpu_step".split()
+PARTS = "train_step memory inference padding tokenizer vocabulary scaling profile held_out gpu_step".split()
 RESULTS = ROOT / "benchmarks" / "results"
 
 
