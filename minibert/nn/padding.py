@@ -34,9 +34,9 @@ class Padding:
         """What tells attention which tokens see each other: ``starts``; ``bias``, if padding stays."""
         return bias if self.starts is None else self.starts
 
-    def put_back(self, y: Array | None) -> Array | None:
-        """y (T, H) → (B, S, H), 0 at padding; y itself, if padding has stayed or there is no y."""
-        if self.rows is None or y is None:
+    def put_back(self, y: Array) -> Array:
+        """y (T, H) → (B, S, H), 0 at padding; y itself, if padding has stayed."""
+        if self.rows is None:
             return y
         padded = get_array_module(y).zeros((self.shape[0] * self.shape[1], y.shape[-1]), dtype=y.dtype)
         padded[self.rows] = y

@@ -24,7 +24,6 @@ def test_what_is_left_out_comes_back_as_zeros(device):
     tokens = padding.leave_out(x)
     assert tokens.shape == (9, 3)
     np.testing.assert_array_equal(to_numpy(padding.put_back(tokens)), to_numpy(x) * MASK[..., None])
-    assert padding.put_back(None) is None
     assert padding.starts_or("bias") is padding.starts
 
 

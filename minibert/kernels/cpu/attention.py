@@ -179,7 +179,8 @@ def unpadded_attention(
 ) -> tuple[np.ndarray, tuple]:
     """See ``unpadded.unpadded_attention``."""
     qkv, drop = np.ascontiguousarray(qkv), dropout_numbers(probability, key)
-    lengths = np.diff(starts.astype(np.int64))  # (B,)
+    starts = starts.astype(np.int64)
+    lengths = starts[1:] - starts[:-1]  # (B,)
     y = empty((len(qkv), qkv.shape[1] // 3))
     p = empty((num_heads * int((lengths**2).sum()),))
     bias = np.zeros((1, 1, 1, int(lengths.max())), dtype=np.float32)
