@@ -112,7 +112,7 @@ WAYS = [
     BertTokenizer.ORIGINAL,
 ]
 # Letters with and without tokens, capitals, marks, a sigma that changes at the end of a word, characters that
-# are dropped or that split, whitespace of all kinds, punctuation of ASCII and beyond, parts of special tokens.
+# are dropped or that split, whitespace of all kinds, punctuation in ASCII or not, parts of special tokens.
 PARTS = "want ED low er un x 7 é e\u0301 =\u0338 Σ ΑΣ İ ß 東 각 – … ¿ [MASK] [mask] [SEP ##".split()
 PARTS += [*"\xad\x0b\x1c\x85\x00\ufffd\ue000", *" \t\n\xa0\u2028\u3000", *sorted(ASCII_PUNCTUATION)]
 LISTED = st.sampled_from(PARTS) | st.characters(exclude_categories=["Cs"])
