@@ -21,7 +21,7 @@ from benchmarks.results import (
 from minibert.errors import UserError
 from minibert.files import write_text
 
-PARTS = "train_step memory inference tokenizer vocabulary scaling profile held_out gpu_step".split()
+PARTS = "train_step memory inference padding tokenizer vocabulary scaling profile held_out gpu_step".split()
 RESULTS = ROOT / "benchmarks" / "results"
 
 

@@ -1,6 +1,8 @@
 """Ours."""
 
 import itertools
+from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import threadpoolctl
@@ -8,8 +10,18 @@ import threadpoolctl
 from benchmarks import inputs, operations, texts
 from benchmarks import products as bare_products
 from benchmarks.worker import Contender
-from minibert import BertConfig, BertForPreTraining, BertModel, BertTokenizer, open_tokenizer, ops
+from minibert import (
+    BertConfig,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertModel,
+    BertTokenizer,
+    open_tokenizer,
+    ops,
+)
 from minibert.devices import describe_processor
+from minibert.dropout_bits import dropout_stream
+from minibert.nn import Context
 from minibert.products import NUMPY, use_products
 from minibert.train import AdamW
 from minibert.train.metrics import as_float, peak_memory
@@ -100,6 +112,56 @@ def inference(folder: str, batch_size: int, length: int, products: str = NUMPY) 
         return model.forward(**ids)[0].last_hidden_state
 
     return {"encode": encode, "save": lambda path: np.save(path, encode())}
+
+
+def real_lengths(
+    folder: str, file: str | None, count: int, batch_size: int, ways: Mapping[str, tuple[str, bool]]
+) -> Contender:
+    """A classifier that can "encode" and "learn" texts of real lengths in each of the ways.
+
+    A way is the order of the texts, "random" or "sorted" by length, and whether padding is computed, too.
+    """
+    model = BertForSequenceClassification.from_pretrained(folder)
+    sentences = texts.sentences(file, count)
+    encode_texts = partial(open_tokenizer("mini"), padding=True, truncation=True, max_length=128)
+    lengths = np.array(encode_texts(sentences)["attention_mask"]).sum(axis=1)
+    orders = {
+        "random": np.random.default_rng(0).permutation(count),
+        "sorted": np.argsort(lengths, kind="stable"),
+    }
+    batches = {
+        name: [encode_texts([sentences[i] for i in some]) for some in np.split(order, count // batch_size)]
+        for name, order in orders.items()
+    }
+
+    def encode(order: str, padding: bool, _: int) -> None:
+        for batch in batches[order]:
+            model.forward(**batch, context=Context(padding=padding))
+
+    def learn(order: str, padding: bool, number: int) -> None:
+        for step, batch in enumerate(batches[order]):
+            context = Context(training=True, stream=dropout_stream(0, step, max(number, 0)), padding=padding)
+            _, cache = model.forward(**batch, labels=labels, context=context)
+            model.zero_grad()
+            model.backward(cache)
+
+    labels = np.arange(batch_size) % 2
+    computed = {
+        name: sum(np.size(batch["attention_mask"]) for batch in some) for name, some in batches.items()
+    }
+    return {
+        **{f"encode, {way}": partial(encode, *how) for way, how in ways.items()},
+        **{f"learn, {way}": partial(learn, *how) for way, how in ways.items()},
+        "lengths": lambda: {
+            "texts": count,
+            "mean": float(lengths.mean()),
+            "longest": int(lengths.max()),
+            "computed": {
+                way: computed[order] if padding else int(lengths.sum())
+                for way, (order, padding) in ways.items()
+            },
+        },
+    }
 
 
 def tokenizer(kind: str, vocabulary: str, text: str, pieces: int) -> Contender:

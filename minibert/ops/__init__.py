@@ -31,6 +31,7 @@ from minibert.ops import (
     similarity,
     soft_targets,
     stable_softmax,
+    unpadded,
 )
 from minibert.ops.activations import ACTIVATIONS
 from minibert.ops.attention import MASKED, attention_bias, split_heads
@@ -39,6 +40,7 @@ from minibert.ops.crf import viterbi
 from minibert.ops.sampling import sample_classes
 from minibert.ops.table import (
     TABLE,
+    has_kernel,
     kernels_required,
     pair,
     reference_only,
@@ -68,6 +70,9 @@ dropout_residual_norm, dropout_residual_norm_backward = replaceable_pair(
 )
 packed_attention, packed_attention_backward = replaceable_pair(
     composites.packed_attention, composites.packed_attention_backward
+)
+unpadded_attention, unpadded_attention_backward = replaceable_pair(
+    unpadded.unpadded_attention, unpadded.unpadded_attention_backward
 )
 observed_attention, observed_attention_backward = replaceable_pair(
     observed.observed_attention, observed.observed_attention_backward
@@ -146,6 +151,7 @@ __all__ = [
     "first_token",
     "first_token_backward",
     "global_norm",
+    "has_kernel",
     "in_batch_softmax_loss",
     "in_batch_softmax_loss_backward",
     "kernels_required",
@@ -189,5 +195,7 @@ __all__ = [
     "tanh_backward",
     "unit_length",
     "unit_length_backward",
+    "unpadded_attention",
+    "unpadded_attention_backward",
     "viterbi",
 ]

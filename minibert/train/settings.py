@@ -134,10 +134,14 @@ class RunSettings(Settings):
         super().__post_init__()
         if self.resume and self.overwrite:
             raise UserError("resume and overwrite contradict each other; give one of them")
-<<<<<<< HEAD
         if self.name is None and (self.resume or self.overwrite):
             what = "resume" if self.resume else "overwrite"
             raise UserError(f"{what} needs to know which run: give its --name, or --config RUN/config.json")
+        if self.shard_optimiser and self.optimiser != "adamw":
+            raise UserError(
+                f"shard_optimiser works with the optimiser adamw, not with {self.optimiser}, which moves "
+                "matrices as a whole; leave one of them out"
+            )
 
     def with_name(self, kind: str, ranks: Ranks) -> Self:
         """These settings, with a name: if none was given, the date and the ``kind`` of run, not yet in use.
@@ -146,13 +150,6 @@ class RunSettings(Settings):
         """
         name = ranks.broadcast(_unused_name(Path(self.out), f"{date.today()}-{kind}"))
         return self.replace(name=name) if self.name is None else self
-=======
-        if self.shard_optimiser and self.optimiser != "adamw":
-            raise UserError(
-                f"shard_optimiser works with the optimiser adamw, not with {self.optimiser}, which moves "
-                "matrices as a whole; leave one of them out"
-            )
->>>>>>> shard
 
     def with_precision_for(self, device: Device) -> Self:
         """These settings, with a precision that the device supports in place of "auto".

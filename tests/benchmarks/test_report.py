@@ -35,6 +35,19 @@ RECORDS = {
     },
     "memory": {"tiny": {"batch": BATCH, "bytes": {"minibert": MEMORY, "PyTorch, eager": MEMORY}}},
     "inference": {"MiniLM": {"batch": BATCH, "seconds": TIMES, "differences": dict.fromkeys(TIMES, 1e-6)}},
+    "padding": {
+        "SST-2, inference": {
+            "texts": 512,
+            "mean": 12.5,
+            "longest": 50,
+            "computed": {"with padding": 9000, "sorted by length": 7000, "without padding": 6400},
+            "seconds": {
+                "with padding": [0.4, 0.8, 0.4],
+                "sorted by length": [0.3, 0.6, 0.3],
+                "without padding": [0.2, 0.4, 0.2],
+            },
+        }
+    },
     "tokenizer": {
         "tokenizer": {
             "text": "wiki.txt",
@@ -142,6 +155,12 @@ def test_processors_stand_side_by_side(tmp_path, monkeypatch):
 def test_without_results_there_is_nothing_to_compare(tmp_path):
     assert main(["report", "--results", str(tmp_path)]) == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_padding_is_held_against_both_other_ways():
+    aims = aims_of("padding")
+    assert aims["SST-2, inference: with padding / without padding"] == ("", "2.00 (2.00–2.00)")
+    assert aims["SST-2, inference: sorted by length / without padding"] == ("", "1.50 (1.50–1.50)")
 
 
 def test_a_new_record_replaces_only_its_own_case(tmp_path):

@@ -68,6 +68,15 @@ def _packed_attention(rng, probability, causal=False, length=None):
     return qkv, bias, num_heads, probability, dropout_key(7, 1, 0, 0, 3)
 
 
+def _unpadded_attention(rng, probability, longest=60):
+    size, num_heads = int(rng.integers(3, 20)), int(rng.integers(1, 6))
+    lengths = np.sort(rng.integers(1, longest, 9))
+    lengths[:3], lengths[-1] = lengths[4], 3  # of four there is but one block, and they need not be in order
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    qkv = rng.standard_normal((starts[-1], 3 * num_heads * size))
+    return qkv, starts, num_heads, probability, dropout_key(7, 1, 0, 0, 3)
+
+
 def _masked_lm_loss(rng):
     rows, vocabulary, size = _sizes(rng)[1], 1501, 48
     hidden, weight = rng.standard_normal((rows, size)), rng.standard_normal((vocabulary, size))
@@ -97,6 +106,11 @@ CASES = {
         lambda rng: _packed_attention(rng, 0.0),
         lambda rng: _packed_attention(rng, 0.3, causal=True),
         lambda rng: _packed_attention(rng, 0.1, length=400),  # too long for all heads at once
+    ],
+    "unpadded_attention": [
+        lambda rng: _unpadded_attention(rng, 0.1),
+        lambda rng: _unpadded_attention(rng, 0.0),
+        lambda rng: _unpadded_attention(rng, 0.1, longest=500),
     ],
     "masked_lm_loss": [_masked_lm_loss],
 }
@@ -213,7 +227,9 @@ def restore_threads():
     set_threads(before)
 
 
-@pytest.mark.parametrize("name", ["dropout_residual_norm", "layer_norm", "embed", "packed_attention"])
+@pytest.mark.parametrize(
+    "name", ["dropout_residual_norm", "layer_norm", "embed", "packed_attention", "unpadded_attention"]
+)
 def test_same_bits_whatever_the_threads(name, restore_threads):
     arguments = _cast(CASES[name][0](np.random.default_rng(5)), np.float32)
     kernel = ops.TABLE[name].kernels["numpy", "float32"]

@@ -22,6 +22,7 @@ def register_all() -> None:
         ("dropout_residual_norm", norm, arguments.dropout_residual_norm),
         ("embed", embed, arguments.embed),
         ("packed_attention", attention, arguments.packed_attention),
+        ("unpadded_attention", attention, arguments.unpadded_attention),
         ("masked_lm_loss", masked_lm_loss, arguments.masked_lm_loss),
     ):
         pair = getattr(module, name), getattr(module, f"{name}_backward")
