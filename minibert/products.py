@@ -134,7 +134,7 @@ def _load_onednn() -> ctypes.CDLL:
         path = None
     path = path or ctypes.util.find_library("dnnl")
     if path is None:
-        raise UserError("oneDNN is not installed; pip install 'minibert-from-scratch[onednn]'")
+        raise UserError('oneDNN is not installed; install it with  pip install "onednn-cpu-gomp>=2023.2"')
     try:
         library = ctypes.CDLL(path)
         for name in ("dnnl_sgemm", "omp_get_max_threads", "omp_set_num_threads"):
