@@ -178,7 +178,8 @@ guesses = outputs.prediction_logits.argmax(axis=-1)  # (B, S)
 right = (guesses == ids)[deleted].mean()
 commonest = (ids[deleted] == np.bincount(ids[deleted]).argmax()).mean()
 print(
-    f"{deleted.sum()} deleted words; mini fills in {right:.0%} of them, always the commonest word {commonest:.0%}\n"
+    f"{deleted.sum()} deleted words; mini fills in {right:.0%} of them, always the commonest "
+    f"word {commonest:.0%}\n"
 )
 for b in range(3):
     print(
@@ -396,7 +397,8 @@ def word_vectors(texts, vocab_size, seed):
 began = time.perf_counter()
 vectors, curve = word_vectors(texts, V, seed=21)
 print(
-    f"loss per pair {curve[0]:.2f} → {curve[-1]:.2f}; guessing would be (K + 1) ln 2 = {(K + 1) * np.log(2):.2f}"
+    f"loss per pair {curve[0]:.2f} → {curve[-1]:.2f}; guessing would be (K + 1) ln 2 = "
+    f"{(K + 1) * np.log(2):.2f}"
 )
 print(f"{time.perf_counter() - began:.0f} seconds")
 assert curve[-1] < curve[0] < (K + 1) * np.log(2)
@@ -715,7 +717,8 @@ for open_by in (0.0, 2.0, 4.0):
         norms.append(np.linalg.norm(dcell))
     arrived[open_by] = np.array(norms) / norms[0]
     print(
-        f"bias {open_by:.0f}: σ(bias) = {1 / (1 + np.exp(-open_by)):.3f}, after {STEPS} steps {arrived[open_by][-1]:.1e} of the gradient is left"
+        f"bias {open_by:.0f}: σ(bias) = {1 / (1 + np.exp(-open_by)):.3f}, after {STEPS} steps "
+        f"{arrived[open_by][-1]:.1e} of the gradient is left"
     )
 assert arrived[0.0][-1] < arrived[2.0][-1] < arrived[4.0][-1]
 
@@ -1086,7 +1089,8 @@ def matthews(labels, guesses):
 noisy = np.where(rng.random(1000) < 0.3, ~labels, labels)
 for name, guesses in (("always yes", np.ones(1000, bool)), ("right in about 70 %", noisy)):
     print(
-        f"{name:<20} accuracy {(guesses == labels).mean():.2f}   Matthews {matthews(labels, guesses):.2f}"
+        f"{name:<20} accuracy {(guesses == labels).mean():.2f}   Matthews "
+        f"{matthews(labels, guesses):.2f}"
     )
 
 
@@ -1099,7 +1103,8 @@ def word_f1(answer, truth):
 print()
 for answer in ("in the spring of 1953", "1953", "spring"):
     print(
-        f"{answer!r:<25} for 'spring of 1953': EM {float(answer == 'spring of 1953'):.0f}, F1 {word_f1(answer, 'spring of 1953'):.2f}"
+        f"{answer!r:<25} for 'spring of 1953': EM {float(answer == 'spring of 1953'):.0f}, F1 "
+        f"{word_f1(answer, 'spring of 1953'):.2f}"
     )
 
 # %% [markdown]
@@ -1139,7 +1144,8 @@ for size, chips in (("base", 16), ("large", 64)):
     )
     rule = 6 * 12 * config.num_hidden_layers * config.hidden_size**2 * tokens
     print(
-        f"{size:<6} {cost[size]:.2e} FLOPs (6 × weights of the layers × tokens: {rule:.2e}); {cost[size] / chips / SECONDS / 1e12:.1f} TFLOP/s on each chip"
+        f"{size:<6} {cost[size]:.2e} FLOPs (6 × weights of the layers × tokens: {rule:.2e}); "
+        f"{cost[size] / chips / SECONDS / 1e12:.1f} TFLOP/s on each chip"
     )
 
 # %%
@@ -1153,7 +1159,8 @@ speed = 10 * 2 * size**3 / (time.perf_counter() - began)
 print(f"NumPy here: {speed / 1e9:.0f} GFLOP/s in matrix products")
 for name, count in cost.items():
     print(
-        f"BERT-{name} at this speed, if nothing else took time: {count / speed / 3600 / 24 / 365:.0f} years"
+        f"BERT-{name} at this speed, if nothing else took time: "
+        f"{count / speed / 3600 / 24 / 365:.0f} years"
     )
 
 # %% [markdown]
