@@ -11,11 +11,11 @@ CHAPTERS = {
     "Learn": ["notebooks/README.md", "notebooks/GLOSSARY.md", "explorer.md", "figures.md"],
     "Guides": [
         "docs/README.md",
+        "docs/requests.md",
         "docs/pretraining.md",
         "docs/gpu.md",
         "docs/ranks.md",
         "docs/finetuning.md",
-        "docs/distillation.md",
         "docs/search.md",
         "docs/weights.md",
         "docs/variants.md",
