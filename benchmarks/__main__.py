@@ -9,10 +9,19 @@ from types import ModuleType
 from typing import NoReturn
 
 from benchmarks.measure import ROOT, ContenderError
-from benchmarks.results import Results, describe_origins, paragraph, table, usable_cores
+from benchmarks.results import (
+    Results,
+    describe_origins,
+    paragraph,
+    processor_name,
+    ratio,
+    table,
+    usable_cores,
+)
 from minibert.errors import UserError
+from minibert.files import write_text
 
-PARTS = "train_step memory inference tokenizer vocabulary scaling profile held_out gpu_step".split()
+PARTS = "train_step memory inference padding tokenizer vocabulary scaling profile held_out gpu_step".split()
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -30,14 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse(parts, arguments)
         if options.part not in ("all", "report"):
             parts = {options.part: parts[options.part]}
+        if options.part == "report":
+            write_reports(options.results)
+            return 0
         for machine in ("cpu", "gpu"):
             here = {name: part for name, part in parts.items() if machine_of(part) == machine}
-            results = Results(options.results, machine)
-            if options.part != "report" and not (options.part == "all" and machine == "gpu"):
+            results = Results(folder_of(options, machine), machine)
+            if not (options.part == "all" and machine == "gpu"):
                 for name, part in here.items():
                     measure(name, part, results, options)
-            if here and (results.parts or machine == "cpu"):
+            if here and results.parts:
                 print(f"written: {write_report(results)}")
+        write_reports(options.results)
     except (UserError, ContenderError) as error:
         print(f"benchmarks: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
@@ -57,9 +70,7 @@ def parse(parts: dict[str, ModuleType], arguments: Sequence[str] | None) -> argp
         "--threads", type=positive, default=usable_cores(), help="of each contender (default: cores)"
     )
     common.add_argument(
-        "--openblas-core",
-        metavar="NAME",
-        help="have OpenBLAS use its code for this processor, e.g. Haswell (default: its own choice)",
+        "--avx2", action="store_true", help="hold everybody to AVX2 (default: each chooses by itself)"
     )
     common.add_argument(
         "--results", type=Path, metavar="FOLDER", help="where to write (default: benchmarks/results)"
@@ -79,6 +90,11 @@ def parse(parts: dict[str, ModuleType], arguments: Sequence[str] | None) -> argp
     options.seconds = options.seconds or (0.1 if options.quick else 1.0)
     options.results = options.results or (RESULTS / "quick" if options.quick else RESULTS)
     return options
+
+
+def folder_of(options: argparse.Namespace, machine: str) -> Path:
+    """Where the results of this machine are: every processor has a folder of its own."""
+    return options.results / processor_name() if machine == "cpu" else options.results
 
 
 def positive(text: str) -> int:
@@ -108,6 +124,42 @@ def measure(name: str, part: ModuleType, results: Results, options: argparse.Nam
 def machine_of(part: ModuleType) -> str:
     """What it is measured on: "cpu" or "gpu"."""
     return getattr(part, "MACHINE", "cpu")
+
+
+def write_reports(folder: Path) -> None:
+    """The pages of all processors and GPUs that were ever measured, and the page that compares processors."""
+    for path in (*sorted(folder.glob("*/cpu.json")), *folder.glob("gpu.json")):
+        print(f"written: {write_report(Results(path.parent, path.stem))}")
+    if comparison := compare_processors([Results(path.parent) for path in sorted(folder.glob("*/cpu.json"))]):
+        write_text(folder / "processors.md", comparison)
+        print(f"written: {folder / 'processors.md'}")
+
+
+def compare_processors(measured: Sequence[Results]) -> str:
+    """A page with a column for each processor, and what was measured there; "" if there is none."""
+    parts = {name: importlib.import_module(f"benchmarks.parts.{name}") for name in PARTS}
+    columns = {}
+    for results in measured:
+        rows = [
+            row
+            for name, cases in results.parts.items()
+            if hasattr(parts.get(name), "compared")
+            for row in parts[name].compared(cases)
+        ]
+        columns[f"[{results.processor}]({results.folder.name}/cpu.md)"] = dict(rows)
+    if not columns:
+        return ""
+    whats = list(dict.fromkeys(what for column in columns.values() for what in column))
+    rows = [
+        [what, *(ratio(column[what]) if what in column else "" for column in columns.values())]
+        for what in whats
+    ]
+    about = paragraph("""
+        Someone else's time divided by ours, so that a figure above 1 means that minibert is faster: medians
+        of paired rounds, with quartiles in brackets. "Ours" is with NumPy's products or with oneDNN's,
+        whichever are faster, where both were measured. The head of each column leads to a page with
+        everything that was measured on that processor, on how many cores, when and how.""")
+    return "\n\n".join(["# Processors side by side", about, table(["", *columns], rows)]) + "\n"
 
 
 def write_report(results: Results) -> Path:

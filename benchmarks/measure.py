@@ -26,7 +26,10 @@ PAUSE = 0.3  # seconds between two turns
 
 THREAD_VARIABLES = ("OMP", "OPENBLAS", "MKL", "NUMBA", "RAYON", "VECLIB")
 # Where these are set, a library does not choose the code for this processor by itself.
-PINNING_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+PINNING_VARIABLES = (
+    *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA"),
+    *("DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"),
+)
 
 
 def environment_of_worker(threads: int) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,12 @@ class Results:
     def _read(self) -> dict[str, dict[str, dict[str, Any]]]:
         return read_json(self.path, "file of results") if self.path.exists() else {}
 
+    @property
+    def processor(self) -> str:
+        """What the last record was measured on."""
+        records = [record for cases in self.parts.values() for record in cases.values()]
+        return max((record["origin"] for record in records), key=lambda o: o["when"])["machine"]["processor"]
+
     def save(self, part: str, case: str, record: Mapping[str, Any], threads: int) -> None:
         """Add a record to those in the file, and with it when, where and by which command it came about."""
         origin = {
@@ -61,6 +68,12 @@ def describe_machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
     }
+
+
+def processor_name() -> str:
+    """The processor, as the name of a folder."""
+    told = describe_processor(resolve_device("cpu")).lower()
+    return re.sub("[^a-z0-9]+", "-", told.replace("(r)", "").replace("(tm)", "")).strip("-")
 
 
 def usable_cores() -> int:

@@ -1,5 +1,6 @@
-"""What every tokenizer is given."""
+"""What every tokenizer is given, and texts of real lengths."""
 
+import csv
 import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
@@ -27,3 +28,19 @@ def digest(token_ids: Iterable[Sequence[int]]) -> str:
     for ids in token_ids:
         total.update(np.array([len(ids), *ids], dtype=np.int32).tobytes())
     return total.hexdigest()
+
+
+def sentences(file: str | None, count: int) -> list[str]:
+    """So many sentences from all over a table, .tsv or .csv; without a file, of Python's documentation.
+
+    A table's sentences are the columns of its second row that hold more than one word.
+    """
+    if file is None:
+        every = [sentence for document in open_corpus() for sentence in document]
+    else:
+        dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if file.endswith(".tsv") else {}
+        with open(file, encoding="utf-8", newline="") as lines:
+            rows = list(csv.reader(lines, **dialect))[1:]
+        columns = [column for column, value in enumerate(rows[0]) if len(value.split()) > 1]
+        every = [row[column] for row in rows for column in columns]
+    return [every[number * len(every) // count] for number in range(count)]

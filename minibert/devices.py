@@ -43,8 +43,11 @@ def describe_processor(device: Device) -> str:
     return f"{name} (family {told['cpu family']})" if "cpu family" in told else name
 
 
-def resolve_device(name: "str | Device") -> Device:
+def resolve_device(name: "str | Device", local_rank: int = 0) -> Device:
     """The device called ``name``: "cpu", "cuda", "cuda:1", or "auto" (the first GPU, else the CPU).
+
+    Of several processes on one machine, which are numbered by ``local_rank``, the second one gets the second
+    GPU for "cuda", and so on.
 
     Raises UserError if the name is none of these, or if that GPU cannot be used; the message says what to do.
     """
@@ -53,14 +56,14 @@ def resolve_device(name: "str | Device") -> Device:
     if name == "cpu":
         return Device("cpu", np)
     if name == "auto":
-        return resolve_device("cuda" if _count_gpus()[0] else "cpu")
+        return resolve_device("cuda" if _count_gpus()[0] else "cpu", local_rank)
     kind, _, index = name.partition(":")
     if kind != "cuda" or not (index.isdecimal() or name == "cuda"):
         raise UserError(f"unknown device {name!r}; expected auto, cpu, cuda or cuda:N")
     count, problem = _count_gpus()
     if problem:
         raise UserError(f"device {name!r} cannot be used: {problem}")
-    number = int(index or 0)
+    number = int(index) if index else local_rank % count  # a launcher may show each process only its own GPU
     if number >= count:
         raise UserError(f"device {name!r} does not exist: this machine has {count} GPU(s), numbered from 0")
     import cupy

@@ -1,7 +1,8 @@
 """The random bits of dropout, without any state.
 
-The bits are a pure function of where they are used; nothing is stored. So a layer can be recomputed, a
-gradient can be checked numerically, and a run on a CPU can be compared with one on a GPU.
+The bits are a pure function of where they are used, down to the place in the array; nothing is stored. So a
+layer can be recomputed, a gradient can be checked numerically, and a run on a CPU can be compared with one on
+a GPU (with padding on both: see ``nn.padding``).
 """
 
 import math

@@ -6,14 +6,18 @@ there is one rank, which talks to nobody, and nothing of MPI is imported.
 Values go from rank to rank as JSON or as arrays, never as pickles.
 """
 
+import atexit
 import functools
 import json
 import math
 import os
+import platform
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
 import numpy as np
@@ -38,6 +42,7 @@ class Ranks:
 
     rank = local_rank = 0
     size = local_size = 1
+    gpus: Any = None  # how they exchange arrays on GPUs, if they do: a ``minibert.train.nccl.Gpus``
 
     @property
     def first(self) -> bool:
@@ -94,6 +99,9 @@ class Ranks:
     def sum_fast(self, array: np.ndarray) -> None:
         """Replace the array by the sum over all ranks, in whatever order MPI finds fastest."""
 
+    def sum_share_fast(self, array: np.ndarray, sizes: Sequence[int]) -> None:
+        """The same for this rank's share alone, cut as in ``start_exchange``; the rest is left as it is."""
+
     def start_exchange(self, sent: np.ndarray, sizes: Sequence[int], received: np.ndarray) -> "Exchange":
         """Begin to give each rank its share of an array; return at once.
 
@@ -103,8 +111,14 @@ class Ranks:
         received[0] = sent
         return Exchange()
 
-    def share(self, array: np.ndarray, sizes: Sequence[int]) -> None:
-        """Complete an array of which each rank has its share, cut as in ``start_exchange``."""
+    def start_share(self, array: np.ndarray, sizes: Sequence[int]) -> "Exchange":
+        """Begin to complete an array of which each rank has its share, cut as in ``start_exchange``."""
+        return Exchange()
+
+    def collect(self, share: np.ndarray, sizes: Sequence[int], whole: np.ndarray | None) -> None:
+        """Put the shares of all ranks one after the other into ``whole``, which only rank 0 gives."""
+        assert whole is not None
+        whole[...] = share
 
     # -- The end --------------------------------------------------------------------------------
 
@@ -139,6 +153,7 @@ class _MPIRanks(Ranks):
         self.rank, self.size = self._comm.rank, self._comm.size
         here = self._comm.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = here.rank, here.size
+        self._watch = _Watch(here, self.rank) if hasattr(os, "pidfd_open") else None
 
     def gather(self, value: Any) -> list[Any]:
         return [json.loads(text) for text in self._gather_bytes(json.dumps(value).encode())]
@@ -163,14 +178,25 @@ class _MPIRanks(Ranks):
     def sum_fast(self, array: np.ndarray) -> None:
         self._comm.Allreduce(self._mpi.IN_PLACE, array)
 
+    def sum_share_fast(self, array: np.ndarray, sizes: Sequence[int]) -> None:
+        start = sum(sizes[: self.rank])
+        summed = np.empty(sizes[self.rank], array.dtype)
+        self._comm.Reduce_scatter(array, summed, sizes)
+        array[start : start + len(summed)] = summed
+
     def start_exchange(self, sent: np.ndarray, sizes: Sequence[int], received: np.ndarray) -> Exchange:
         own = [sizes[self.rank]] * self.size
         return _MPIExchange(self._comm.Ialltoallv([sent, sizes], [received, own]), sent, received)
 
-    def share(self, array: np.ndarray, sizes: Sequence[int]) -> None:
-        self._comm.Allgatherv(self._mpi.IN_PLACE, [array, sizes])
+    def start_share(self, array: np.ndarray, sizes: Sequence[int]) -> Exchange:
+        return _MPIExchange(self._comm.Iallgatherv(self._mpi.IN_PLACE, [array, sizes]), array)
+
+    def collect(self, share: np.ndarray, sizes: Sequence[int], whole: np.ndarray | None) -> None:
+        self._comm.Gatherv(share, None if whole is None else [whole, sizes])
 
     def end_with_error(self, code: int, message: str) -> int:
+        if self._watch:
+            self._watch.dismiss()
         if self.first:
             _print_error(message)
         together = self._meets_others()
@@ -190,6 +216,53 @@ class _MPIRanks(Ranks):
                 return False
             time.sleep(0.01)
         return True
+
+
+# The program of a process that waits until one of the others has ended. epoll tells of the first one first.
+_WATCHER = """
+import os, select, sys
+names = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+epoll, places = select.epoll(), {}
+for pid, name in names.items():
+    place = os.pidfd_open(int(pid))
+    places[place] = name
+    epoll.register(place, select.EPOLLIN)
+os.close(1)  # ready
+((place, _),) = epoll.poll(maxevents=1)
+print("minibert: error:", places[place], "was killed or crashed", file=sys.stderr, flush=True)
+"""
+
+
+class _Watch:
+    """A process beside the ranks of this machine that says which of them has been killed (on Linux).
+
+    MPI ends all others at once, and cannot be relied on to say which one was first. Whoever ends by itself,
+    with or without an error, dismisses the watcher before.
+    """
+
+    def __init__(self, here: Any, rank: int):
+        everybody = np.empty((here.size, 2), np.int64)
+        here.Allgather(np.array([rank, os.getpid()]), everybody)
+        watcher = np.zeros(1, np.int64)
+        if here.rank == 0:
+            words = [sys.executable, "-I", "-S", "-c", _WATCHER]
+            for number, pid in everybody.tolist():
+                words += [str(pid), f"rank {number} (process {pid} on {platform.node()})"]
+            # in a session of its own, so that neither Ctrl-C nor MPI ends it
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+            )
+            assert self._process.stdout is not None
+            self._process.stdout.read()  # until it is ready
+            watcher[:] = self._process.pid
+        here.Bcast(watcher)
+        self._watcher = os.pidfd_open(int(watcher[0]))
+        atexit.register(self.dismiss)
+
+    def dismiss(self) -> None:
+        """End the watcher."""
+        with suppress(OSError):  # another rank has done it
+            signal.pidfd_send_signal(self._watcher, signal.SIGKILL)
 
 
 class _MPIExchange(Exchange):

@@ -8,6 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OTHER_PAGES = [
     *(ROOT / folder / "README.md" for folder in ("notebooks", "benchmarks", "tests")),
+    ROOT / "notebooks" / "EXERCISES.md",
     ROOT / "notebooks" / "GLOSSARY.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",

@@ -20,7 +20,7 @@ class Stream:
     """A stream; ``Cuda.log`` notes what waits for what."""
 
     def __init__(self, cuda, name):
-        self.cuda, self.name = cuda, name
+        self.cuda, self.name, self.ptr = cuda, name, id(self)
 
     def __enter__(self):
         self.before, self.cuda.current = self.cuda.current, self
@@ -97,7 +97,8 @@ class MemoryPool:
 class Cuda:
     """What ``cupy.cuda`` is to CuPy."""
 
-    def __init__(self):
+    def __init__(self, device):
+        self.device = device
         self.log, self.graphs, self.recorded, self.in_pool = [], [], 0, False
         self.null = self.current = Stream(self, "null")
         self._names = iter(["computing", "copying"])
@@ -118,8 +119,9 @@ class Cuda:
         yield
         self.in_pool = False
 
-    def Device(self, number):
-        return SimpleNamespace(compute_capability="90")
+    def Device(self, number=None):
+        number = self.device if number is None else number
+        return SimpleNamespace(compute_capability="90", pci_bus_id=f"0000:{number:02x}:00.0")
 
     def get_current_stream(self):
         return self.current
@@ -128,9 +130,9 @@ class Cuda:
         return np.full(size, 0x7B, np.uint8)
 
 
-def recording_device() -> Device:
-    """A new recorder; its ``xp.cuda`` is a :class:`Cuda`."""
+def recording_device(number: int = 0) -> Device:
+    """A new recorder, as GPU of this number; its ``xp.cuda`` is a :class:`Cuda`."""
     library = ModuleType("recorder")
     vars(library).update({name: value for name, value in vars(strict.xp).items() if name != "__name__"})
-    library.cuda = Cuda()
-    return Device("cuda:0", library)
+    library.cuda = Cuda(number)
+    return Device(f"cuda:{number}", library)

@@ -27,7 +27,7 @@ def config() -> Callable[..., BertConfig]:
 
 
 @pytest.fixture
-def build(config: Callable[..., BertConfig], device: Device) -> Callable[..., PretrainedModel]:
+def build(device: Device) -> Callable[..., PretrainedModel]:
     """build(BertModel, is_decoder=True): a model on the device with all its parameters random.
 
     Matrices are large enough for the attention to matter, biases, γ and β of order one. It is in
@@ -35,7 +35,7 @@ def build(config: Callable[..., BertConfig], device: Device) -> Callable[..., Pr
     """
 
     def build(model_class=BertForPreTraining, dtype="float64", **overrides):
-        model = model_class(config(**overrides), device=device, dtype=dtype)
+        model = model_class(model_class.config_class(**SIZES | overrides), device=device, dtype=dtype)
         rng = np.random.default_rng(0)
         for _, parameter in model.named_parameters():
             scale = 1 / np.sqrt(parameter.shape[-1]) if len(parameter.shape) == 2 else 1.0

@@ -30,7 +30,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,11 @@ def capture() -> Iterator[list[Callable[[], Any]]]:
 def capturing() -> bool:
     """Whether a ``capture`` is open."""
     return _captured is not None
+
+
+def enqueue(operation: Callable[[], Any]) -> None:
+    """What a library beside CuPy does to arrays in place: at once, or when a capture is replayed."""
+    _in_place(operation)
 
 
 def _pass_host(what: str) -> None:
@@ -225,6 +230,11 @@ class StrictArray:
 
     def __iter__(self) -> Iterator["StrictArray"]:
         return (self[i] for i in range(len(self)))
+
+    @property
+    def data(self) -> SimpleNamespace:
+        """Where the array begins in memory, as ``ptr``."""
+        return SimpleNamespace(ptr=self._data.ctypes.data)
 
     def __repr__(self) -> str:
         return f"strict.{self._data!r}"

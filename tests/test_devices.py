@@ -88,6 +88,15 @@ def test_gpus_by_number(pretend):
     assert resolve_device("cuda").xp is sys.modules["cupy"]
 
 
+def test_each_process_of_a_machine_gets_a_gpu_of_its_own(pretend):
+    used = pretend(2)
+    assert [resolve_device("cuda", rank).name for rank in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert resolve_device("auto", 1).name == resolve_device("cuda:1", 0).name == "cuda:1"
+    assert used == [0, 1, 0, 1, 1]
+    pretend(1)  # some launchers show each process only the GPU that it is to use
+    assert resolve_device("cuda", 3).name == "cuda:0"
+
+
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])
 def test_cuda_without_cupy_says_what_to_install(pretend, name):
     pretend(None)

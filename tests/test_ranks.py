@@ -1,5 +1,7 @@
 """Several processes: what they tell each other, and how they end."""
 
+import os
+import re
 import subprocess
 import sys
 
@@ -36,8 +38,14 @@ begin = sum(sizes[: r.rank])
 assert (received == [row[begin : begin + sizes[r.rank]] for row in wanted]).all()
 whole = np.zeros(4)
 whole[begin : begin + sizes[r.rank]] = r.rank + 1
-r.share(whole, sizes)
+r.start_share(whole, sizes).wait()
 assert whole.tolist() == [1, 3, 3, 3]
+place = np.zeros(4) if r.first else None
+r.collect(np.full(sizes[r.rank], r.rank + 1.0), sizes, place)
+assert not r.first or place.tolist() == [1, 3, 3, 3]
+own = 10.0 * r.rank + np.arange(4)
+r.sum_share_fast(own, sizes)
+assert own[begin : begin + sizes[r.rank]].tolist() == [30, 33, 36, 39][begin : begin + sizes[r.rank]]
 print("all of it was right", flush=True)
 """
 
@@ -75,6 +83,27 @@ except UserError as error:
 def test_an_error_ends_all_ranks_with_one_message(does, told):
     _, err = mpirun(3, "-c", ENDS.format(does), code=2)
     assert err.splitlines() == [told]
+
+
+KILLED = """
+import os, signal, sys, time
+from minibert.ranks import world
+r = world()
+if r.first: print("all are here", flush=True)
+r.barrier()
+if r.rank == {}:
+    os.kill(os.getpid(), signal.SIGKILL)
+{}
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux tells other processes of an end")
+@pytest.mark.parametrize("meanwhile", ["r.barrier()", "while True: sum(range(1000))", "time.sleep(60)"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_is_killed_ends_all_and_is_named(rank, meanwhile):
+    """Whatever the others are doing at that time; MPI's own message may name another."""
+    _, err = mpirun(3, "-c", KILLED.format(rank, meanwhile), code=9)
+    assert re.fullmatch(rf"minibert: error: rank {rank} \(process \d+ on .+\) was killed or crashed\n", err)
 
 
 def test_one_process_needs_no_mpi():

@@ -8,7 +8,13 @@ ROOT = Path(__file__).resolve().parents[1]
 # A chapter of the navigation: its title, and its pages. A page of docs/ that is named nowhere comes last in
 # "Guides". Those that do not exist are left out.
 CHAPTERS = {
-    "Learn": ["notebooks/README.md", "notebooks/GLOSSARY.md", "explorer.md", "figures.md"],
+    "Learn": [
+        "notebooks/README.md",
+        "notebooks/EXERCISES.md",
+        "notebooks/GLOSSARY.md",
+        "explorer.md",
+        "figures.md",
+    ],
     "Guides": [
         "docs/README.md",
         "docs/requests.md",

@@ -1,14 +1,28 @@
 """Ours."""
 
 import itertools
+from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import threadpoolctl
 
-from benchmarks import inputs, operations, products, texts
+from benchmarks import inputs, operations, texts
+from benchmarks import products as bare_products
 from benchmarks.worker import Contender
-from minibert import BertConfig, BertForPreTraining, BertModel, BertTokenizer, open_tokenizer, ops
+from minibert import (
+    BertConfig,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertModel,
+    BertTokenizer,
+    open_tokenizer,
+    ops,
+)
 from minibert.devices import describe_processor
+from minibert.dropout_bits import dropout_stream
+from minibert.nn import Context
+from minibert.products import NUMPY, use_products
 from minibert.train import AdamW
 from minibert.train.metrics import as_float, peak_memory
 from minibert.train.step import TrainingStep
@@ -23,8 +37,9 @@ def describe_blas() -> str:
     return ", ".join(sorted({f"{p['internal_api']} {p['version']} ({p.get('architecture')})" for p in pools}))
 
 
-def training_step(folder: str, batch_size: int, length: int) -> Contender:
+def training_step(folder: str, batch_size: int, length: int, products: str = NUMPY) -> Contender:
     """A step as the trainer takes it, of the model in a pretrained folder."""
+    use_products(products)
     model = BertForPreTraining.from_pretrained(folder)
     batch = inputs.pretraining_batch(model.config.vocab_size, batch_size, length)
     training = TrainingStep(model, AdamW(model))
@@ -71,9 +86,9 @@ def gpu_steps(
 def step_and_products(folder: str, batch_size: int, length: int) -> Contender:
     """The same, and the bare ``products`` of the step, of which there are ``flops``."""
     config = BertConfig.from_pretrained(folder)
-    bare = products.step_products(config, batch_size, length, inputs.count_masked(batch_size, length))
+    bare = bare_products.step_products(config, batch_size, length, inputs.count_masked(batch_size, length))
     return training_step(folder, batch_size, length) | {
-        "products": lambda _: products.run(bare),
+        "products": lambda _: bare_products.run(bare),
         "flops": lambda: sum(product.flops for product in bare),
     }
 
@@ -84,8 +99,9 @@ def profile(folder: str, batch_size: int, length: int) -> Contender:
     return {"profile": lambda kernels, steps: operations.profile(step, kernels, steps)}
 
 
-def inference(folder: str, batch_size: int, length: int) -> Contender:
+def inference(folder: str, batch_size: int, length: int, products: str = NUMPY) -> Contender:
     """``encode`` a batch, ``save`` the result: the encoder of seed 0, as in the folder, without a pooler."""
+    use_products(products)
     config = BertConfig.from_pretrained(folder)
     model = BertModel(config, seed=0, add_pooling_layer=False)
     model.eval()
@@ -96,6 +112,56 @@ def inference(folder: str, batch_size: int, length: int) -> Contender:
         return model.forward(**ids)[0].last_hidden_state
 
     return {"encode": encode, "save": lambda path: np.save(path, encode())}
+
+
+def real_lengths(
+    folder: str, file: str | None, count: int, batch_size: int, ways: Mapping[str, tuple[str, bool]]
+) -> Contender:
+    """A classifier that can "encode" and "learn" texts of real lengths in each of the ways.
+
+    A way is the order of the texts, "random" or "sorted" by length, and whether padding is computed, too.
+    """
+    model = BertForSequenceClassification.from_pretrained(folder)
+    sentences = texts.sentences(file, count)
+    encode_texts = partial(open_tokenizer("mini"), padding=True, truncation=True, max_length=128)
+    lengths = np.array(encode_texts(sentences)["attention_mask"]).sum(axis=1)
+    orders = {
+        "random": np.random.default_rng(0).permutation(count),
+        "sorted": np.argsort(lengths, kind="stable"),
+    }
+    batches = {
+        name: [encode_texts([sentences[i] for i in some]) for some in np.split(order, count // batch_size)]
+        for name, order in orders.items()
+    }
+
+    def encode(order: str, padding: bool, _: int) -> None:
+        for batch in batches[order]:
+            model.forward(**batch, context=Context(padding=padding))
+
+    def learn(order: str, padding: bool, number: int) -> None:
+        for step, batch in enumerate(batches[order]):
+            context = Context(training=True, stream=dropout_stream(0, step, max(number, 0)), padding=padding)
+            _, cache = model.forward(**batch, labels=labels, context=context)
+            model.zero_grad()
+            model.backward(cache)
+
+    labels = np.arange(batch_size) % 2
+    computed = {
+        name: sum(np.size(batch["attention_mask"]) for batch in some) for name, some in batches.items()
+    }
+    return {
+        **{f"encode, {way}": partial(encode, *how) for way, how in ways.items()},
+        **{f"learn, {way}": partial(learn, *how) for way, how in ways.items()},
+        "lengths": lambda: {
+            "texts": count,
+            "mean": float(lengths.mean()),
+            "longest": int(lengths.max()),
+            "computed": {
+                way: computed[order] if padding else int(lengths.sum())
+                for way, (order, padding) in ways.items()
+            },
+        },
+    }
 
 
 def tokenizer(kind: str, vocabulary: str, text: str, pieces: int) -> Contender:

@@ -7,20 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Race, fastest, paired_ratio, spread, take_turns
+from benchmarks.measure import Race, Spread, fastest, paired_ratio, spread, take_turns
 from benchmarks.parts.common import (
     KEEP_MEMORY,
     OURS,
+    OURS_ONEDNN,
     batch_shape,
     case_name,
     check_agreement,
     missing_lines,
-    openblas_core,
+    ours_at_best,
+    pinned,
     pretrained_folder,
     pytorch_names,
 )
 from benchmarks.results import milliseconds, paragraph, ratio, table
 from minibert import BertConfig, BertModel
+from minibert.products import ONEDNN, is_available
 
 CASE = "L 6, H 384, A 12, F 1,536, V 30,522"
 CONFIG = BertConfig(
@@ -40,12 +43,14 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
     shape = batch_shape(options)
     with (
         pretrained_folder(CONFIG, BertModel) as folder,
-        Race(options.threads, openblas_core(options)) as race,
+        Race(options.threads, pinned(options)) as race,
     ):
         with Race(options.threads) as exporter:
             exporter.enter("export", "onnx_runtime:export", folder=folder, **shape)
             fused = exporter.ask("fused")
         race.enter(OURS, "ours:inference", folder=folder, **shape)
+        if is_available(ONEDNN):
+            race.enter(OURS_ONEDNN, "ours:inference", folder=folder, products=ONEDNN, **shape)
         for name, arguments in PYTORCH.items():
             if arguments is None or not options.quick:
                 race.enter(name, "pytorch:inference", KEEP_MEMORY, folder=folder, compile=arguments, **shape)
@@ -110,8 +115,21 @@ def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     rows = []
     for case, record in cases.items():
         seconds = record["seconds"]
+        ours = ours_at_best(seconds)
         for least, names in (("1.0", list(ONNX)), ("", pytorch_names(seconds))):
             if best := fastest(seconds, names, OURS):
-                times = paired_ratio(seconds[best], seconds[OURS])
-                rows.append((f"inference{case.removeprefix(CASE)}: {best} / ours", least, ratio(times)))
+                times = paired_ratio(seconds[best], seconds[ours])
+                rows.append((f"inference{case.removeprefix(CASE)}: {best} / {ours}", least, ratio(times)))
+    return rows
+
+
+def compared(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Spread]]:
+    """What every processor is compared by: ONNX Runtime's and PyTorch's time over ours."""
+    rows = []
+    for case, record in cases.items():
+        seconds = record["seconds"]
+        for told, names in (("ONNX Runtime", list(ONNX)), ("the fastest PyTorch", pytorch_names(seconds))):
+            if best := fastest(seconds, names, OURS):
+                times = paired_ratio(seconds[best], seconds[ours_at_best(seconds)])
+                rows.append((f"inference{case.removeprefix(CASE)}: {told} / ours", times))
     return rows

@@ -11,7 +11,9 @@ from benchmarks.parts.common import (
     GREY,
     HUGGING_FACE,
     KEEP_MEMORY,
+    ORANGE,
     OURS,
+    OURS_ONEDNN,
     RED,
     add_presets,
     batch_shape,
@@ -19,7 +21,8 @@ from benchmarks.parts.common import (
     check_agreement,
     missing_lines,
     new_axes,
-    openblas_core,
+    ours_at_best,
+    pinned,
     pretrained_folder,
     pytorch_modes,
     pytorch_names,
@@ -27,8 +30,10 @@ from benchmarks.parts.common import (
 )
 from benchmarks.results import milliseconds, paragraph, ratio, share, table
 from minibert import BertConfig
+from minibert.products import ONEDNN, is_available
 
 PRODUCTS = "bare products"
+SHOWN = ("tiny, V 8,192", "mini, V 8,192", "small, V 8,192")  # in the picture
 AIMS = {"tiny": (1.5, 0.7), "mini": (1.5, 0.8), "small": (1.2, 0.8)}  # PyTorch's time / ours, products / step
 
 
@@ -56,8 +61,10 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
 
 def _measure_case(config: BertConfig, options: argparse.Namespace) -> dict[str, Any]:
     shape = batch_shape(options)
-    with pretrained_folder(config) as folder, Race(options.threads, openblas_core(options)) as race:
+    with pretrained_folder(config) as folder, Race(options.threads, pinned(options)) as race:
         race.enter(OURS, "ours:step_and_products", folder=folder, **shape)
+        if is_available(ONEDNN):
+            race.enter(OURS_ONEDNN, "ours:training_step", folder=folder, products=ONEDNN, **shape)
         race.enter(HUGGING_FACE, "hugging_face:training_step", folder=folder, **shape)
         for name, arguments in pytorch_modes(options).items():
             race.enter(name, "pytorch:training_step", KEEP_MEMORY, folder=folder, compile=arguments, **shape)
@@ -125,45 +132,55 @@ def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     rows = []
     for case, record in cases.items():
         seconds = record["seconds"]
+        ours = ours_at_best(seconds)
         rate, least_share = AIMS.get(case.split(",")[0], (1.0, 0.8))
         for least, names in ((rate, pytorch_names(seconds)), (3.0, [HUGGING_FACE])):
             if best := fastest(seconds, names, OURS):
-                times = paired_ratio(seconds[best], seconds[OURS])
-                rows.append((f"training step, {case}: {best} / ours", f"{least:.1f}", ratio(times)))
+                times = paired_ratio(seconds[best], seconds[ours])
+                rows.append((f"training step, {case}: {best} / {ours}", f"{least:.1f}", ratio(times)))
         rows.append(
             (f"training step, {case}: bare products' share", f"{least_share:.0%}", share(_share(record)))
         )
     return rows
 
 
-def _plot(cases: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Bars: how many times as long as ours every contender takes."""
-    names = list(dict.fromkeys(name for record in cases.values() for name in record["seconds"]))
-    names.sort(key=lambda name: (name != PRODUCTS, name != OURS))
-    figure, axes = new_axes(8, 1.2 + 0.24 * len(names) * len(cases))
-    ticks = []
-    for number, record in enumerate(cases.values()):
+def compared(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Spread]]:
+    """What every processor is compared by: the strongest PyTorch's time over ours."""
+    rows = []
+    for case, record in cases.items():
         seconds = record["seconds"]
-        start = number * (len(names) + 1.5)
-        ticks.append(start + (len(names) - 1) / 2)
-        for offset, name in enumerate(name for name in names if name in seconds):
-            ratios = paired_ratio(seconds[name], seconds[OURS])
-            color = {OURS: BLUE, PRODUCTS: GREY, HUGGING_FACE: RED}.get(name, "#e59866")
-            axes.barh(start + offset, ratios.median, color=color)
+        if best := fastest(seconds, pytorch_names(seconds), OURS):
+            times = paired_ratio(seconds[best], seconds[ours_at_best(seconds)])
+            rows.append((f"training step, {case}: the fastest PyTorch / ours", times))
+    return rows
+
+
+def _plot(cases: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Bars for each size: the bare products, ours, the fastest PyTorch, Hugging Face."""
+    usual = [case for case in cases if case in SHOWN]
+    shown = {case: cases[case]["seconds"] for case in usual or list(cases)[:3]}
+    figure, axes = new_axes(8, 0.8 + 1.1 * len(shown))
+    for number, seconds in enumerate(shown.values()):
+        for offset, (name, color) in enumerate(_bars(seconds)):
+            times = paired_ratio(seconds[name], seconds[ours_at_best(seconds)]).median
+            place = 5 * number + offset
+            axes.barh(place, times, color=color)
             axes.annotate(
-                f"{name}: {ratios.median:.2f}",
-                (ratios.median, start + offset),
-                (4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+                f"{name}: {times:.2f}", (times, place), (4, 0), textcoords="offset points", va="center"
             )
-    axes.set_yticks(ticks, list(cases))
+    axes.set_yticks([5 * number + 1.5 for number in range(len(shown))], list(shown))
     axes.grid(visible=False, axis="y")
     axes.invert_yaxis()
-    axes.margins(x=0.35, y=0.01)
+    axes.margins(x=0.35, y=0.02)
     axes.set_xlim(left=0)
     axes.axvline(1.0, color=BLUE, linewidth=0.8, linestyle="--", zorder=0.5)
     axes.set_xlabel("time of a training step, as a multiple of ours (median of paired rounds)")
     save_figure(figure, path)
+
+
+def _bars(seconds: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The four contenders that are drawn, and their colours."""
+    bars = [(PRODUCTS, GREY), (ours_at_best(seconds), BLUE)]
+    if best := fastest(seconds, pytorch_names(seconds), OURS):
+        bars.append((best, ORANGE))
+    return [*bars, (HUGGING_FACE, RED)] if HUGGING_FACE in seconds else bars

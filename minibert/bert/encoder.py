@@ -40,12 +40,14 @@ class BertSelfAttention(Module):
         context = context or self.new_context()
         qkv, qkv_cache = self.project(hidden, self.qkv_weight.operand, self.qkv_bias.value)  # (B, S, 3H)
         probability, key = self.dropout.probability, context.dropout_key(self.dropout.probability)
+        how = self.num_heads, probability, key
         if context.wants(*INSIDE_ATTENTION):
-            y, attention_cache = ops.observed_attention(
-                qkv, bias, self.num_heads, probability, key, context.observe
-            )
+            y, attention_cache = ops.observed_attention(qkv, bias, *how, context.observe)
             return y, Cache(self, qkv_cache, ops.observed_attention_backward, attention_cache)
-        y, attention_cache = ops.packed_attention(qkv, bias, self.num_heads, probability, key)
+        if hidden.ndim == 2:  # without padding (``nn.padding``): qkv is (T, 3H), and bias is starts (B + 1,)
+            y, attention_cache = ops.unpadded_attention(qkv, bias, *how)
+            return y, Cache(self, qkv_cache, ops.unpadded_attention_backward, attention_cache)
+        y, attention_cache = ops.packed_attention(qkv, bias, *how)
         return y, Cache(self, qkv_cache, ops.packed_attention_backward, attention_cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array:

@@ -66,14 +66,9 @@ class BertLMPredictionHead(Module):
         loss = Σ weight · (−log p(label)) / denominator over the N positions of ``targets``.
         """
         transformed, rows_cache = self._transform_rows(hidden, targets.positions)  # (N, E)
-        loss, loss_cache = ops.masked_lm_loss(
-            transformed,
-            self._decoder_weight.operand,
-            self.bias.value,
-            targets.labels,
-            targets.weights,
-            targets.denominator,
-        )
+        decoder = self._decoder_weight.operand, self.bias.value
+        labels = targets.labels, targets.weights, targets.denominator
+        loss, loss_cache = ops.masked_lm_loss(transformed, *decoder, *labels)
         return loss, Cache(self, rows_cache, loss_cache)
 
     def loss_backward(self, dloss: Array | float, cache: Cache) -> Array:

@@ -14,7 +14,7 @@ from minibert.bert.outputs import BertOutput, PreTrainingOutput
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.folders.model import PretrainedModel
-from minibert.nn import Context, Recorder, observed_backward
+from minibert.nn import Context, Recorder, observed_backward, padding_to_leave_out
 from minibert.nn.outputs import Derivatives, OutputKinds, total
 from minibert.nn.targets import Targets, class_targets, count_labels
 from minibert.ops import Cache
@@ -86,7 +86,10 @@ class BertModel(BertPretrainedModel):
             context = context.with_observer(recorder)
         hidden, embeddings_cache, bias = self._embed(inputs, context)
         hidden, seen = context.observe("embeddings", hidden)
-        hidden, encoder_cache = self.encoder.forward(hidden, bias, context.inside("encoder"), needed)
+        padding = padding_to_leave_out(inputs.attention_mask, hidden, context, self.config.needs_padding)
+        tokens, bias = padding.leave_out(hidden), padding.starts_or(bias)  # (T, H), (B + 1,)
+        tokens, encoder_cache = self.encoder.forward(tokens, bias, context.inside("encoder"), needed)
+        hidden = padding.put_back(tokens)  # (B, S, H)
         pooler, mask = self.pooler, inputs.attention_mask
         pooled, pooler_cache = pooler.forward(hidden, mask) if pooler else (None, None)
         recorded = {name: list(recorder.values.values()) for name, recorder in recorders.items()}
@@ -94,7 +97,8 @@ class BertModel(BertPretrainedModel):
         if self.frozen and not needed:
             pooler_cache = None
         caches = (embeddings_cache if needed else None), seen, encoder_cache, pooler_cache
-        return outputs, Cache(self, *caches, (hidden.shape, hidden.dtype), recorders, OutputKinds(outputs))
+        how = hidden.shape, hidden.dtype, padding
+        return outputs, Cache(self, *caches, how, recorders, OutputKinds(outputs))
 
     def _embed(self, inputs: EncoderInputs, context: Context) -> tuple[Array, Cache, Any]:
         """The sum of the embeddings, its cache, and what attention adds to the scores in every layer."""
@@ -115,7 +119,7 @@ class BertModel(BertPretrainedModel):
     def _backward(self, cache: Cache, derivatives: Derivatives) -> Array | None:
         for name, recorder in cache.pop(self).items():
             recorder.add(derivatives.get(name))
-        shape, dtype = cache.pop(self)
+        shape, dtype, padding = cache.pop(self)
         pooler_cache = cache.pop(self)
         dhidden = derivatives.get("last_hidden_state")
         if "pooler_output" in derivatives and pooler_cache is not None:
@@ -123,11 +127,11 @@ class BertModel(BertPretrainedModel):
             dhidden = total(dhidden, self.pooler.backward(derivatives["pooler_output"], pooler_cache))
         if dhidden is None:
             dhidden = self.device.xp.zeros(shape, dtype=dtype)
-        dembedded = self.encoder.backward(dhidden, cache.pop(self))
+        dtokens = self.encoder.backward(padding.leave_out(dhidden), cache.pop(self))
         seen, embeddings_cache = cache.pop(self), cache.pop(self)
         if embeddings_cache is None:
             return None
-        return self.embeddings.backward(observed_backward(dembedded, seen), embeddings_cache)
+        return self.embeddings.backward(observed_backward(padding.put_back(dtokens), seen), embeddings_cache)
 
 
 class BertForPreTraining(BertPretrainedModel):
@@ -222,7 +226,7 @@ class BertForPreTraining(BertPretrainedModel):
         context = context or self.new_context()
         encoded, encoder_cache = self.bert.forward(
             inputs,
-            context=context.inside("bert"),
+            context=context.inside("bert").with_padding(),  # of which there is little here
             return_hidden_states=return_hidden_states,
             return_attentions=return_attentions,
         )
@@ -244,9 +248,8 @@ class BertForPreTraining(BertPretrainedModel):
         outputs.seq_relationship_logits = logits.astype(self.dtype, copy=False)
         loss_cache = None
         if targets is not None:
-            outputs.nsp_loss, loss_cache = ops.cross_entropy(
-                outputs.seq_relationship_logits, targets.labels, targets.weights, targets.denominator
-            )
+            labels = targets.labels, targets.weights, targets.denominator
+            outputs.nsp_loss, loss_cache = ops.cross_entropy(outputs.seq_relationship_logits, *labels)
         return Cache(self, linear_cache, loss_cache)
 
     def _backward(self, cache: Cache, derivatives: Derivatives) -> Array | None:

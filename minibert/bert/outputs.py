@@ -13,7 +13,7 @@ class BertOutput:
     """
 
     loss: Array = None
-    last_hidden_state: Array = None  # (B, S, H)
+    last_hidden_state: Array = None  # (B, S, H); 0 at padding, if that was left out (``nn.padding``)
     pooler_output: Array = None  # (B, H)
     hidden_states: list[Array] | None = None  # L + 1 of (B, S, H): the embeddings, then each layer's output
     attentions: list[Array] | None = None  # L of (B, A, S, S), before dropout

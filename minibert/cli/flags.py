@@ -13,6 +13,7 @@ from minibert.devices import Device, resolve_device
 from minibert.errors import UserError
 from minibert.files import check_writable
 from minibert.ops import POOLING, require_kernels
+from minibert.products import LIBRARIES, use_products
 from minibert.tasks.registry import TASKS
 from minibert.threads import set_threads
 
@@ -36,6 +37,12 @@ def add_machine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads for matrix products")
     parser.add_argument(
+        "--products",
+        default="numpy",
+        choices=tuple(LIBRARIES),
+        help="who multiplies matrices on the CPU: NumPy, or oneDNN (the extra onednn) (default: %(default)s)",
+    )
+    parser.add_argument(
         "--strict-kernels",
         action="store_true",
         help="fail if a GPU kernel cannot be used",
@@ -43,9 +50,10 @@ def add_machine_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_device(flags: argparse.Namespace) -> Device:
-    """Apply the flags for threads and kernels, and return the device that was chosen."""
+    """Apply the flags for threads, products and kernels, and return the device that was chosen."""
     if flags.threads is not None:
         set_threads(flags.threads)
+    use_products(flags.products)
     require_kernels(flags.strict_kernels)
     return resolve_device(flags.device)
 

@@ -22,6 +22,7 @@ class Sizes:
     hidden_act: str
     num_hidden_layers: int
     max_position_embeddings: int
+    is_decoder: bool
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -103,6 +104,11 @@ class PretrainedConfig(Sizes):
     def longest_sequence(self) -> int:
         """The most tokens that the model can read at once."""
         return self.max_position_embeddings
+
+    @property
+    def needs_padding(self) -> bool:
+        """Whether attention reads where a token stands in its row, so that padding cannot be left out."""
+        return self.is_decoder
 
     @property
     def is_regression(self) -> bool:

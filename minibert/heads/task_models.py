@@ -48,10 +48,14 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
     A loss is a sum divided by ``denominator``, which defaults to the number of labels in the batch. For
     micro-batches that make up one batch, pass the number of labels in the whole batch: their losses and
     gradients then add up to those of the whole batch. Labels of −100 do not count.
+
+    A task sets ``reads_padding`` if its head reads all places of a row, also those behind the text. Otherwise
+    the encoder may leave padding out (``nn.padding``), and a label at padding is one of a hidden state of 0.
     """
 
     begins_with_new_head = True
     add_pooling_layer = False
+    reads_padding = False
     losses = ("loss",)
     output: type[Output]
     head_outputs: tuple[str, ...] = ("loss", "logits")  # those that ``_head_backward`` takes derivatives of
@@ -103,6 +107,7 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
         """
         inputs = self._on_device(input_ids, batch)
         context = context or self.new_context()
+        context = context.with_padding() if self.reads_padding else context
         layers, encoder_cache = self.config.feature_layers, None
         outputs: Output
         if inputs.features is not None:
@@ -327,10 +332,11 @@ class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
 
     start_positions, end_positions (B,): the first and last token of the answer, or [CLS] (0, but in XLNet the
     last token), if there is none. Positions beyond the sequence are ignored. The loss is the mean of two
-    cross-entropies over all S tokens.
+    cross-entropies over all S tokens, padding included.
     """
 
     output = QuestionAnsweringOutput
+    reads_padding = True
     head_outputs = ("loss", "start_logits", "end_logits")
 
     def _add_head(self, config: BertConfig) -> None:

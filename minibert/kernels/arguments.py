@@ -105,6 +105,22 @@ def packed_attention(
     return bias.ndim <= 4 and all(n in (1, of) for n, of in zip(bias.shape, scores, strict=True))
 
 
+def unpadded_attention(
+    qkv: Array, starts: Array, num_heads: int, probability: float, key: DropoutKey | Array | None
+) -> bool:
+    """qkv (T, 3H) with H a multiple of the heads, starts (B + 1,) from 0 to T."""
+    return (
+        _floats(qkv)
+        and _integers(qkv, starts)
+        and qkv.ndim == 2
+        and qkv.shape[1] > 0
+        and qkv.shape[1] % (3 * num_heads) == 0
+        and starts.ndim == 1
+        and len(starts) > 1
+        and 0 == starts[0] < starts[-1] == len(qkv)
+    )
+
+
 def cross_entropy(logits: Array, labels: Array, weights: Array, denominator: Array | float) -> bool:
     """logits (N, V), labels and weights (N,)."""
     return (
@@ -139,6 +155,11 @@ def masked_lm_loss(
 def dropout_keys(stream: Array, sites: int) -> bool:
     """stream (5,)."""
     return stream.shape == (5,)
+
+
+def sums_of_squares(grad: Array) -> bool:
+    """grad 1-D and contiguous."""
+    return _floats(grad) and _flat(grad)
 
 
 def global_norm(grad: Array) -> bool:

@@ -138,7 +138,8 @@ class Context:
 
     ``training`` turns dropout on. ``stream`` comes from :func:`dropout_stream`, is on the model's device, and
     determines the random bits: the same stream gives the same bits. ``observer`` is an :class:`Observer`, or
-    a function of a name and a value. A context serves one forward pass.
+    a function of a name and a value. ``padding`` says whether the encoder computes padding, too; None leaves
+    that to ``nn.padding``. A context serves one forward pass.
 
     Raises ValueError for training without a stream.
     """
@@ -149,10 +150,11 @@ class Context:
         training: bool = False,
         stream: Array | None = None,
         observer: Observer | Callable[[str, Array], Array | None] | None = None,
+        padding: bool | None = None,
     ):
         if training and stream is None:
             raise ValueError("a context for training needs a stream for dropout, from dropout_stream(…)")
-        self.training = training
+        self.training, self.padding = training, padding
         self._keys = DropoutKeys(stream) if training else None
         self._observers = () if observer is None else (_as_observer(observer),)
         self._path = ""
@@ -205,6 +207,10 @@ class Context:
     def without_dropout(self) -> "Context":
         """This context without dropout, for a part of the model that does not learn."""
         return self._changed(training=False, _keys=None)
+
+    def with_padding(self, padding: bool = True) -> "Context":
+        """This context for an encoder that computes padding, too, or that leaves it out."""
+        return self._changed(padding=padding)
 
     def copy(self) -> "Context":
         """A copy at the same point of the pass, for running the next part of the pass again."""

@@ -31,6 +31,7 @@ from minibert.ops import (
     similarity,
     soft_targets,
     stable_softmax,
+    unpadded,
 )
 from minibert.ops.activations import ACTIVATIONS
 from minibert.ops.attention import MASKED, attention_bias, split_heads
@@ -39,6 +40,7 @@ from minibert.ops.crf import viterbi
 from minibert.ops.sampling import sample_classes
 from minibert.ops.table import (
     TABLE,
+    has_kernel,
     kernels_required,
     pair,
     reference_only,
@@ -69,6 +71,9 @@ dropout_residual_norm, dropout_residual_norm_backward = replaceable_pair(
 packed_attention, packed_attention_backward = replaceable_pair(
     composites.packed_attention, composites.packed_attention_backward
 )
+unpadded_attention, unpadded_attention_backward = replaceable_pair(
+    unpadded.unpadded_attention, unpadded.unpadded_attention_backward
+)
 observed_attention, observed_attention_backward = replaceable_pair(
     observed.observed_attention, observed.observed_attention_backward
 )
@@ -83,6 +88,8 @@ masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
     composites.masked_lm_loss, composites.masked_lm_loss_backward
 )
 dropout_keys = replaceable(dropout_bits.dropout_keys)
+sums_of_squares = replaceable(optimise.sums_of_squares)
+norm_from_sums = optimise.norm_from_sums
 global_norm = replaceable(optimise.global_norm)
 adamw_update = replaceable(optimise.adamw_update)
 muon_update = optimise.muon_update
@@ -144,6 +151,7 @@ __all__ = [
     "first_token",
     "first_token_backward",
     "global_norm",
+    "has_kernel",
     "in_batch_softmax_loss",
     "in_batch_softmax_loss_backward",
     "kernels_required",
@@ -156,6 +164,7 @@ __all__ = [
     "masked_lm_loss",
     "masked_lm_loss_backward",
     "muon_update",
+    "norm_from_sums",
     "observed_attention",
     "observed_attention_backward",
     "packed_attention",
@@ -181,9 +190,12 @@ __all__ = [
     "split_heads",
     "squared_error",
     "squared_error_backward",
+    "sums_of_squares",
     "tanh",
     "tanh_backward",
     "unit_length",
     "unit_length_backward",
+    "unpadded_attention",
+    "unpadded_attention_backward",
     "viterbi",
 ]

@@ -4,11 +4,32 @@ from collections.abc import Iterable
 
 from minibert.arrays import Array, get_array_module
 
+BLOCK = 1 << 17  # elements whose squares are added up by themselves
+
+
+def sums_of_squares(grad: Array) -> Array:
+    """Σ g² over each block of ``BLOCK`` elements, the last of which may be shorter.
+
+    So several processes can each compute the sums of some blocks, and the norm has the same bits as if one
+    process had computed them all. grad 1-D → (blocks,), of a kernel perhaps in a wider dtype.
+    """
+    xp = get_array_module(grad)
+    sums = xp.zeros(-(-len(grad) // BLOCK), dtype=grad.dtype)
+    for number in range(len(sums)):
+        block = grad[number * BLOCK : (number + 1) * BLOCK]
+        sums[number] = (block * block).sum()
+    return sums
+
+
+def norm_from_sums(sums: Array, dtype: str) -> Array:
+    """The gradient norm √Σ g² from the sums of all blocks, as a 0-d array."""
+    xp = get_array_module(sums)
+    return xp.sqrt(sums.sum()).astype(dtype, copy=False)
+
 
 def global_norm(grad: Array) -> Array:
     """√Σ g²: the gradient norm over all parameters together. grad 1-D → a 0-d array."""
-    xp = get_array_module(grad)
-    return xp.sqrt((grad * grad).sum())
+    return norm_from_sums(sums_of_squares(grad), grad.dtype)
 
 
 def adamw_update(

@@ -104,6 +104,11 @@ def kernels_required() -> bool:
     return _kernels_required
 
 
+def has_kernel(name: str, x: Array) -> bool:
+    """Whether a kernel for this operation is registered, and on, for arrays of x's library and dtype."""
+    return _kernels_on and (get_array_module(x).__name__, x.dtype.name) in TABLE[name].kernels
+
+
 def _choose(name: str, first: str, arguments: tuple, keywords: dict[str, Any]) -> Implementation:
     """The implementation to use for these arguments; ``first`` is the name of the first parameter."""
     x: Array = arguments[0] if arguments else keywords.get(first)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from minibert import ops
+from minibert.arrays import Array
 from minibert.bert.embeddings import BertEmbeddings
 from minibert.bert.encoder import (
     BertAttention,
@@ -17,10 +18,11 @@ from minibert.bert.encoder import (
 )
 from minibert.bert.heads import BertLMPredictionHead, BertPredictionHeadTransform, NextSentenceHead
 from minibert.devices import Device
-from minibert.gradcheck import Case, Draws, module_case
+from minibert.gradcheck import Case, Draws, function_case, module_case
 from minibert.heads.layers import ClassificationHead, Classifier, LinearChainCRF
 from minibert.nn import Module
 from minibert.nn.layers import Embedding, LayerNorm, Linear
+from minibert.nn.parameter import Parameter, ParameterBuffers
 from minibert.proofs.small_bert import BATCH, CONFIG, with_twin
 
 
@@ -32,7 +34,39 @@ def layer_cases(device: Device) -> list[Case]:
         case("Linear", lambda: Linear(6, 5), {"x": (3, 4, 6)}),
         case("LayerNorm", lambda: LayerNorm(6, eps=0.5), {"x": (3, 4, 6)}),
         case("Embedding", lambda: Embedding(7, 6), {}, [draw.ids(7, 3, 4)]),
+        heard_case(draw),
     ]
+
+
+class Total:
+    """Adds up every gradient that a parameter tells its listener of."""
+
+    def stored(self, parameter: Parameter) -> None:
+        """The first."""
+        self.gradient = parameter.grad.copy()
+
+    def added(self, parameter: Parameter, gradient: Array) -> None:
+        """Another one."""
+        self.gradient += gradient
+
+
+def heard_case(draw: Draws) -> Case:
+    """y = x ⊙ w + w, where the two gradients of w reach a listener, as those of several processes do."""
+    inputs = {"x": draw.normal(3, 4), "w": draw.normal(3, 4)}
+
+    def forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
+        return x * w + w, (x, w)
+
+    def backward(dout: Array, cache: tuple[Array, Array]) -> tuple[Array, Array]:
+        x, w = cache
+        parameter = Parameter(w.shape)
+        ParameterBuffers([parameter], draw.device, "float64")
+        parameter.listener = total = Total()
+        parameter.add_grad(dout * x)
+        parameter.add_grad(dout)
+        return dout * w, total.gradient
+
+    return function_case("Gradients heard by a listener", forward, backward, inputs)
 
 
 def module_cases(device: Device) -> list[Case]:

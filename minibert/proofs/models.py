@@ -197,6 +197,13 @@ def outputs_case(
     return Case(what, values, forward, backward, zeros(model, unused))
 
 
+class WithoutPadding(BertModel):
+    """A BertModel that leaves padding out, though there is no kernel for it in float64."""
+
+    def new_context(self) -> Context:
+        return super().new_context().with_padding(False)
+
+
 LISTS = ("hidden_states", "attentions")
 
 
@@ -222,7 +229,8 @@ def output_cases(device: Device) -> list[Case]:
     behind_maps = ("self.value.", "attention.output.", "intermediate.", "output.dense.", "output.LayerNorm.")
     last_maps = [f"layer.1.{part}" for part in ("attention.self.value.", *behind_maps[1:])] + ["pooler."]
     pretraining = partial(BertForPreTraining, CONFIG, device=device)
-    plain, sentences = (partial(kind, CONFIG, device=device) for kind in (BertModel, SentenceEncoder))
+    kinds = BertModel, WithoutPadding, SentenceEncoder
+    plain, unpadded, sentences = (partial(kind, CONFIG, device=device) for kind in kinds)
     classes = partial(BertForSequenceClassification, CONFIG.replace(num_labels=3), device=device)
     tags = partial(BertForTokenClassification, CONFIG.replace(num_labels=3, crf=True), device=device)
     spans = partial(BertForQuestionAnswering, CONFIG, device=device)
@@ -232,6 +240,7 @@ def output_cases(device: Device) -> list[Case]:
         ("  two hidden states", plain, inside[:2], ("layer.1.", "pooler."), {}),
         ("  attentions", plain, inside[3:5], last_maps, {}),
         ("  all outputs", plain, [*inside, "pooler_output"], (), {}),
+        ("  padding left out", unpadded, ["last_hidden_state", "pooler_output"], (), {}),
         ("BertForPreTraining, logits", pretraining, logits, (), {}),
         ("  logits beside a loss", pretraining, logits[:1], words_only, both),
         ("  logits of pairs beside a loss", pretraining, logits[1:], pairs_only, both),

@@ -83,6 +83,7 @@ def _composite_cases(draw: Draws) -> list[Case]:
     tables = {"word_weight": x(7, 6), "position_weight": x(5, 6), "token_type_weight": x(2, 6)}
     norm = {"weight": x(6), "bias": x(6)}
     bias = ops.attention_bias(draw.device.asarray(MASK), "float64")
+    starts = draw.device.asarray([0, 3, 7, 8])  # texts of three tokens, four and one
     labels, weights = draw.ids(7, 5), draw.device.asarray([1.0, 0.0, 1.0, 0.5, 1.0])
     return [
         function_case(
@@ -118,6 +119,12 @@ def _composite_cases(draw: Draws) -> list[Case]:
             partial(ops.packed_attention, bias=bias, num_heads=2, probability=PROBABILITY, key=_KEY),
             ops.packed_attention_backward,
             {"qkv": x(3, 4, 18)},
+        ),
+        function_case(
+            "unpadded_attention",
+            partial(ops.unpadded_attention, starts=starts, num_heads=2, probability=PROBABILITY, key=_KEY),
+            ops.unpadded_attention_backward,
+            {"qkv": x(8, 18)},
         ),
         function_case(
             "masked_lm_loss",

@@ -61,10 +61,11 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
     if "max_length" not in values:  # then it is no more than the model can read
         positions = open_config(settings.model).longest_sequence
         options = options.replace(max_length=min(options.max_length, positions))
-    device = resolve_device(settings.device)
+    ranks = world()
+    device = resolve_device(settings.device, ranks.local_rank)
     kind = options.recipe or ("distilled" if settings.teacher else settings.task)
-    settings = settings.with_precision_for(device).with_name(kind, world())
-    run = Run(settings, device, options, world())
+    settings = settings.with_precision_for(device).with_name(kind, ranks)
+    run = Run(settings, device, options, ranks)
     with run.at_work():
         return _finetune(run, settings, options)
 

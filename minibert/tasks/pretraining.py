@@ -166,9 +166,10 @@ def pretrain(
     Raises UserError for settings or text that do not work and for a folder in which another run is at work,
     and KeyboardInterrupt after Ctrl-C or SIGTERM, once all is saved.
     """
-    device = resolve_device(settings.device)
-    settings = settings.with_name(settings.kind, world()).with_precision_for(device).with_sizes()
-    run = Run(settings, device, ranks=world())
+    ranks = world()
+    device = resolve_device(settings.device, ranks.local_rank)
+    settings = settings.with_name(settings.kind, ranks).with_precision_for(device).with_sizes()
+    run = Run(settings, device, ranks=ranks)
     with run.at_work():
         return _pretrain(run, settings, held_out)
 

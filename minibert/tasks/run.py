@@ -17,9 +17,11 @@ from minibert.files import check_writable, explain_write_errors, lock, write_jso
 from minibert.folders.weights import open_weights
 from minibert.interrupts import sigterm_as_ctrl_c
 from minibert.nn import Module
+from minibert.nn.layers import Embedding
 from minibert.ops import require_kernels
 from minibert.precision import default_precision
-from minibert.ranks import Ranks, silence
+from minibert.products import NUMPY, fastest_library, is_available, use_products
+from minibert.ranks import ALONE, Ranks, silence
 from minibert.settings import Settings
 from minibert.threads import get_threads, set_threads
 from minibert.train import AdamW, RunSettings, Trainer
@@ -32,6 +34,7 @@ from minibert.train.checkpoint import (
     save_checkpoint,
 )
 from minibert.train.metrics import MetricsLog
+from minibert.train.nccl import connect
 from minibert.train.optimiser import OPTIMISERS
 from minibert.train.progress import format_seconds
 from minibert.train.schedule import SCHEDULES
@@ -64,6 +67,7 @@ class Run:
         self.device = device
         self.folder = settings.folder
         self.trainer: Trainer | None = None  # the last one made
+        self._products: str | None = None  # the library that was chosen for them, if the settings say "auto"
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -86,11 +90,10 @@ class Run:
                 f"accumulation is {accumulation}, which {size} ranks cannot share equally; it counts the "
                 f"micro-batches of all of them: give --accumulation {-(-accumulation // size) * size}"
             )
-        if size > 1 and self.device.name != "cpu":
-            raise UserError("several ranks train on CPUs only; give --device cpu")
         if size > 1:
             self.ranks.agree(self.values() | {"resume": self.settings.resume})
-            self.ranks.agree(describe_program())
+            self.ranks.agree(describe_program() | {"the kind of device": self.device.name.partition(":")[0]})
+            connect(self.ranks, self.device)
         with nullcontext() if self.ranks.first else silence():
             yield
 
@@ -142,12 +145,14 @@ class Run:
         return self.settings.to_dict() | (self.options.to_dict() if self.options else {})
 
     def prepare_machine(self) -> None:
-        """Apply the settings of threads and kernels, and print the device and the settings."""
+        """Apply the settings of threads, products and kernels, and print the device and the settings."""
         settings = self.settings
         if settings.threads is not None:
             set_threads(settings.threads)
         elif self.ranks.local_size > 1:
             set_threads(max(1, get_threads() // self.ranks.local_size))
+        if settings.products != "auto":
+            use_products(settings.products)
         require_kernels(settings.strict_kernels)
         chosen = " (chosen by auto)" if settings.device == "auto" else ""
         threads = f"{get_threads()} CPU threads for matrix products"
@@ -230,7 +235,8 @@ class Run:
         settings, the data that the model was ``trained_on`` (a name or a digest), and ``own_state`` of the
         step. ``arguments`` are further arguments of `Trainer`.
         """
-        settings, optimiser = self.settings, make_optimiser(self.settings, model)
+        settings, optimiser = self.settings, make_optimiser(self.settings, model, self.ranks)
+        self._choose_products(model)
 
         def save(state: dict[str, Any]) -> Path:
             more = {"settings": self.values(), "trained_on": trained_on, **own_state(state["step"])}
@@ -252,6 +258,18 @@ class Run:
         )
         return self.trainer
 
+    def _choose_products(self, model: Module) -> None:
+        """Multiply with the library that is the fastest for this model, if the settings leave it open."""
+        if self.settings.products != "auto":
+            return
+        if self._products is None:
+            measured = self.ranks.first and self.device.name == "cpu"
+            fastest = self.ranks.broadcast(fastest_library(matrix_shapes(model)) if measured else None)
+            self._products = fastest or NUMPY
+            if self._products != NUMPY:
+                print(f"matrix products: {fastest}, the fastest for this model here", flush=True)
+        use_products(self._products)
+
     def restore(self, trainer: Trainer, checkpoint: Checkpoint, trained_on: str, data: str) -> None:
         """Bring a new trainer, whose model is the checkpoint's, to where the checkpoint was written.
 
@@ -265,6 +283,10 @@ class Run:
             )
         trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
         trainer.restore(checkpoint.folder, checkpoint.state)
+        products = checkpoint.state["environment"].get("products", NUMPY)
+        if self.settings.products == "auto" and is_available(products):
+            self._products = products  # for the same bits
+            use_products(products)
         for change in environment_changes(checkpoint.state["environment"], describe_environment(self.device)):
             print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
         print(f"resuming from {checkpoint.folder}", flush=True)
@@ -298,8 +320,14 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return next(reversed(list_checkpoints(folder)), None)
 
 
-def make_optimiser(settings: RunSettings, model: Module) -> AdamW:
-    """The optimiser that the settings describe."""
+def matrix_shapes(model: Module) -> list[tuple[int, int]]:
+    """The shapes (N, K) of the matrices that a model's linear maps multiply by."""
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, Embedding)}
+    return [p.shape for _, p in model.named_parameters() if len(p.shape) == 2 and id(p) not in embeddings]
+
+
+def make_optimiser(settings: RunSettings, model: Module, ranks: Ranks = ALONE) -> AdamW:
+    """The optimiser that the settings describe; the ``ranks`` share it out if the settings say so."""
     muon = {"matrix_rate": settings.matrix_rate, "matrix_momentum": settings.matrix_momentum}
     return OPTIMISERS[settings.optimiser](
         model,
@@ -310,6 +338,7 @@ def make_optimiser(settings: RunSettings, model: Module) -> AdamW:
         weight_decay=settings.weight_decay,
         clip_norm=settings.clip_norm,
         bias_correction=settings.bias_correction,
+        ranks=ranks if settings.shard_optimiser else ALONE,
     )
 
 

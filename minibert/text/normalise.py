@@ -33,6 +33,11 @@ WHITE_SPACE = (
 CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
 _WORD = re.compile(r"\S+")
 
+# What lies between whitespace (that of CHUNK) and punctuation of ASCII, and each such character by itself.
+PIECE = re.compile(
+    "[^\t\n\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000!-/:-@\\[-`{-~]+|[!-/:-@\\[-`{-~]"
+)
+
 
 def chunks(text: str) -> list[str]:
     """Split at whitespace, before anything else: the words of a text are those of its chunks, in order.

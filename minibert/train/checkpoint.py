@@ -27,6 +27,7 @@ from minibert import __version__
 from minibert.devices import Device, describe_processor
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
+from minibert.products import products_library
 from minibert.threads import get_threads
 from minibert.train.optimiser import AdamW
 
@@ -107,6 +108,7 @@ def describe_environment(device: Device) -> dict[str, Any]:
             for pool in blas
         ),
         "threads": get_threads(),
+        "products": products_library(),
         "platform": f"{platform.system()} {platform.machine()}",
         "device": device.name,
         "processor": describe_processor(device),

@@ -12,8 +12,10 @@ from minibert.arrays import Array, map_arrays, to_numpy
 from minibert.errors import UserError
 from minibert.nn import Linear, Module
 from minibert.nn.parameter import Parameter, Segment
+from minibert.ranks import ALONE, Ranks
 from minibert.threads import run_all
 from minibert.train.loss_scale import LossScale
+from minibert.train.shards import Shards, moved
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class AdamW:
     waits for the host, a recorded update can be replayed with other ``Rates``, and a step whose gradient is
     not finite is skipped without the host knowing. In float16, ``loss_scale`` is the factor that the loss has
     to be multiplied by before the backward pass.
+
+    Several ``ranks`` share out the means and the update (ZeRO-1, Rajbhandari et al. 2020): each keeps the
+    means of its own parts of the buffers (see `Shards`), updates these parts, and gets all others' from the
+    other ranks. Of the gradient it needs no more than its parts. The bits are those of one process.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class AdamW:
         weight_decay: float = 0.01,
         clip_norm: float = 1.0,
         bias_correction: bool = False,
+        ranks: Ranks = ALONE,
     ):
         self.buffers = model.buffers
         self.device = model.device
@@ -56,8 +63,9 @@ class AdamW:
         self.weight_decay = weight_decay
         self.clip_norm = clip_norm
         self.bias_correction = bias_correction
-        self.mean = self.device.xp.zeros_like(self.buffers.value)
-        self.variance = self.device.xp.zeros_like(self.buffers.value)
+        self.shards = Shards(self.buffers.value.size, ranks)
+        dtype = self.buffers.value.dtype
+        self.mean, self.variance = (self.device.xp.zeros(self.shards.length, dtype=dtype) for _ in range(2))
         self.loss_scale = LossScale(self.device) if model.precision.name == "float16" else None
 
     def step(self, learning_rate: float, step: int) -> Array:
@@ -85,26 +93,33 @@ class AdamW:
         for segment in segments:
             if segment.frozen:
                 buffers.grad[segment.start : segment.stop] = 0
-        norm = ops.global_norm(buffers.grad)
+        norm = self.shards.global_norm(buffers.grad)
         scale = self.loss_scale.value if self.loss_scale else 1.0
         norm = norm / scale
         clip = self.clip_norm / (self.device.xp.maximum(norm, self.clip_norm) * scale)
         if self.loss_scale:
             self.loss_scale.update(norm)
         self._update_segments([segment for segment in segments if not segment.frozen], rates, clip, norm)
+        if self.sharded:
+            self.shards.share(buffers.value)
+            buffers.round_operand()
         return norm
 
     def _update_segments(self, segments: Sequence[Segment], rates: Rates, clip: Array, norm: Array) -> None:
         for segment in segments:
-            self._update_segment(segment, rates, clip, norm)
+            for here, there in self.shards.overlaps(segment.start, segment.stop):
+                self._update_segment(segment, here, there, rates, clip, norm)
 
-    def _update_segment(self, segment: Segment, rates: Rates, clip: Array, norm: Array) -> None:
-        buffers, here = self.buffers, slice(segment.start, segment.stop)
+    def _update_segment(
+        self, segment: Segment, here: slice, there: slice, rates: Rates, clip: Array, norm: Array
+    ) -> None:
+        """Update what is ``here`` in the buffers, whose means are ``there``."""
+        buffers = self.buffers
         ops.adamw_update(
             buffers.value[here],
             buffers.grad[here],
-            self.mean[here],
-            self.variance[here],
+            self.mean[there],
+            self.variance[there],
             _scaled(rates.learning_rate, segment.lr_scale),
             clip,
             self.beta1,
@@ -117,37 +132,71 @@ class AdamW:
             norm=norm,
         )
 
+    @property
+    def sharded(self) -> bool:
+        """Whether the means are shared out among ranks."""
+        return self.shards.ranks.size > 1
+
     def state_arrays(self) -> dict[str, np.ndarray]:
         """The two means of every parameter by name, "mean.…" and "variance.…", on the host.
 
-        In float16 also ``loss_scale``, and ``good_steps``, on which the scale depends.
+        In float16 also ``loss_scale``, and ``good_steps``, on which the scale depends. If the means are
+        shared out, every rank has to call this, and only the first gets them.
         """
-        return {name: to_numpy(array) for name, array in self._named_state()}
+        arrays: dict[str, np.ndarray] = {}
+        for kind, array in self._means():
+            together = self.shards.collect(to_numpy(array))
+            if together is not None:
+                arrays |= {
+                    f"{kind}.{parameter.name}": together[place].reshape(parameter.shape)
+                    for parameter, place in self._places()
+                }
+        return arrays | {name: to_numpy(array) for name, array in self._scale_state()}
 
     def load_state_arrays(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
-        """Restore what ``state_arrays`` gave. Raises UserError, naming ``source``, if it does not fit."""
-        for name, array in self._named_state():
-            if name not in arrays:
-                raise UserError(f"{source}: {name} is missing; it was not written by a run of this model")
-            loaded = arrays[name]
-            if (loaded.shape, loaded.dtype) != (array.shape, array.dtype):
-                raise UserError(
-                    f"{source}: {name} is {loaded.dtype} of shape {loaded.shape}, expected {array.dtype} "
-                    f"of shape {array.shape}; it was not written by a run of this model"
-                )
-            array[...] = self.device.asarray(loaded)
+        """Restore what ``state_arrays`` gave, on each rank what belongs to it, on however many it was saved.
 
-    def _named_state(self) -> Iterator[tuple[str, Array]]:
-        """The means as views of their parameters' shapes, and what the loss scale is made of."""
-        start = 0
-        for parameter, end in zip(self.buffers.parameters, self.buffers.ends, strict=True):
-            here = slice(start, start + parameter.size)
-            yield f"mean.{parameter.name}", self.mean[here].reshape(parameter.shape)
-            yield f"variance.{parameter.name}", self.variance[here].reshape(parameter.shape)
-            start = end
+        Raises UserError, naming ``source``, if it does not fit.
+        """
+        for kind, array in self._means():
+            for parameter, place in self._places():
+                name = f"{kind}.{parameter.name}"
+                loaded = _state_array(arrays, name, parameter.shape, array.dtype, source).reshape(-1)
+                for here, there in self.shards.overlaps(place.start, place.stop):
+                    array[there] = self.device.asarray(loaded[moved(here, -place.start)])
+        for name, array in self._scale_state():
+            array[...] = self.device.asarray(_state_array(arrays, name, array.shape, array.dtype, source))
+
+    def _means(self) -> Iterator[tuple[str, Array]]:
+        yield "mean", self.mean
+        yield "variance", self.variance
+
+    def _places(self) -> Iterator[tuple[Parameter, slice]]:
+        """Where each parameter is in the buffers."""
+        starts = [0, *self.buffers.ends[:-1]]
+        for parameter, start in zip(self.buffers.parameters, starts, strict=True):
+            yield parameter, slice(start, start + parameter.size)
+
+    def _scale_state(self) -> Iterator[tuple[str, Array]]:
+        """What the loss scale is made of."""
         if self.loss_scale:
             yield "loss_scale", self.loss_scale.value
             yield "good_steps", self.loss_scale.good_steps
+
+
+def _state_array(
+    arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], dtype: np.dtype, source: str
+) -> np.ndarray:
+    """The array of this name. Raises UserError, naming ``source``, if it is missing or does not fit."""
+    if name not in arrays:
+        raise UserError(f"{source}: {name} is missing; it was not written by a run of this model")
+    loaded = arrays[name]
+    if (loaded.shape, loaded.dtype) != (shape, dtype):
+        raise UserError(
+            f"{source}: {name} is {loaded.dtype} of shape {loaded.shape}, expected {dtype} of shape {shape}; "
+            "it was not written by a run of this model"
+        )
+    return loaded
 
 
 def _scaled(learning_rate: Array, scale: float) -> Array:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.precision import PRECISIONS, check_precision, default_precision
+from minibert.products import LIBRARIES
 from minibert.ranks import Ranks
 from minibert.settings import Settings, as_json, setting
 from minibert.train.optimiser import OPTIMISERS
@@ -106,10 +107,22 @@ class RunSettings(Settings):
     threads: int | None = setting(
         None, "Machine", "CPU threads for matrix products (default: all cores)", least=1
     )
+    products: str = setting(
+        "auto",
+        "Machine",
+        "who multiplies matrices on the CPU: NumPy, or oneDNN (the extra onednn); auto measures the model's "
+        "own shapes when the run starts, and a resumed run goes on with what it began with",
+        choices=("auto", *LIBRARIES),
+    )
     fast_reduce: bool = setting(
         False,
         "Machine",
         "on several ranks, add gradients in the order that MPI finds fastest, not in that of one process",
+    )
+    shard_optimiser: bool = setting(
+        False,
+        "Machine",
+        "on several ranks, each keeps only its part of Adam's means, and updates only that part (ZeRO-1)",
     )
     recompute: bool = setting(
         False,
@@ -124,6 +137,11 @@ class RunSettings(Settings):
         if self.name is None and (self.resume or self.overwrite):
             what = "resume" if self.resume else "overwrite"
             raise UserError(f"{what} needs to know which run: give its --name, or --config RUN/config.json")
+        if self.shard_optimiser and self.optimiser != "adamw":
+            raise UserError(
+                f"shard_optimiser works with the optimiser adamw, not with {self.optimiser}, which moves "
+                "matrices as a whole; leave one of them out"
+            )
 
     def with_name(self, kind: str, ranks: Ranks) -> Self:
         """These settings, with a name: if none was given, the date and the ``kind`` of run, not yet in use.

@@ -9,9 +9,10 @@ from minibert.dropout_bits import dropout_stream
 from minibert.nn import Context
 from minibert.ranks import Ranks
 from minibert.replay import Repetition
-from minibert.train.gradient_sum import ExactSum, FastSum, GradientSum
+from minibert.train.gradient_sum import GradientSum, make_sum
 from minibert.train.metrics import Batch, add_up, count_targets
 from minibert.train.optimiser import AdamW, Rates
+from minibert.train.shards import Shards
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class TrainingStep:
 
     Several ``ranks`` share the micro-batches of a step as cards are dealt: of N ranks, rank r has the micro-
     batches r, r + N, r + 2N, … All of them take the step that one process would take with all micro-batches,
-    bit for bit; with ``fast_reduce``, up to the order of addition.
+    bit for bit; with ``fast_reduce``, and on GPUs, up to the order of addition. They may also share out the
+    ``optimiser``.
     """
 
     def __init__(
@@ -52,9 +54,9 @@ class TrainingStep:
     ):
         self.model, self.optimiser, self.seed = model, optimiser, seed
         self.ranks = ranks or Ranks()
-        self._sum = GradientSum()
-        if self.ranks.size > 1:
-            self._sum = (FastSum if fast_reduce else ExactSum)(model.buffers, self.ranks)
+        sharded = optimiser.sharded
+        shards = optimiser.shards if sharded else Shards(model.buffers.value.size, self.ranks)
+        self._sum = make_sum(model.buffers, shards, fast=fast_reduce, own_only=sharded)
         self.repetition = Repetition(model.device, self._compute, graph=graph)
         fixed = self.repetition.fixed_shapes and predictions is not None
         self._shapes = {"predictions": predictions} if fixed else {}

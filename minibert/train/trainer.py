@@ -168,7 +168,11 @@ class Trainer:
     def _save(self) -> None:
         """Write a checkpoint. No rank goes on before it is there."""
         self.check_weights()
-        folder = str(self.save(self.state())) if self.ranks.first else None
+        folder = None
+        if self.ranks.first:
+            folder = str(self.save(self.state()))
+        elif self.optimiser.sharded:
+            self.optimiser.state_arrays()  # which the first collects for the checkpoint
         self.checkpoint = Path(self.ranks.broadcast(folder))
 
     def _begin_report(self) -> None:

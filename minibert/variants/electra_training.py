@@ -151,7 +151,7 @@ class ElectraGeneratorAndDiscriminator(Module):
         targets, predictions = inputs.masked.masked_lm, self.generator.cls.predictions
         assert isinstance(targets, Targets) and predictions
         encoded, encoder_cache = self.generator.bert.forward(
-            inputs.masked, context=context.inside("generator.bert")
+            inputs.masked, context=context.inside("generator.bert").with_padding()
         )
         logits, head_cache = predictions.forward(encoded.last_hidden_state, targets.positions)  # (N, V)
         mlm_loss, mlm_cache = ops.cross_entropy(logits, targets.labels, targets.weights, targets.denominator)

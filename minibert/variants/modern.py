@@ -83,6 +83,11 @@ class ModernConfig(BertConfig):
                 f"{self.hidden_size} / num_attention_heads {self.num_attention_heads}; make it even"
             )
 
+    @property
+    def needs_padding(self) -> bool:
+        """As in BERT, and with rotary positions, which every layer reads off a token's place in its row."""
+        return super().needs_padding or self.positions == "rotary"
+
 
 class ModernEmbeddings(LookedUpEmbeddings):
     """Word + position + token type or, with rotary positions, word + token type."""

@@ -99,3 +99,8 @@ class XLNetConfig(BertConfig):
             value = getattr(self, name)
             if value != only:
                 raise UserError(f"{name} is {value!r}; only XLNets with {only!r} are supported")
+
+    @property
+    def needs_padding(self) -> bool:
+        """True: attention goes by the distances in a row."""
+        return True

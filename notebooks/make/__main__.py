@@ -14,6 +14,7 @@ from minibert.files import write_text
 from notebooks.make import rules
 from notebooks.make.convert import complete_notebook, exercise_notebook
 from notebooks.make.execute import execute
+from notebooks.make.listing import FILE, exercise_list
 
 FOLDER = Path(__file__).resolve().parents[1]
 EXERCISES = FOLDER / "exercises"
@@ -41,9 +42,11 @@ def main() -> int:
             print(report, *problems, sep="\n    ", flush=True)
             count += len(problems)
     if options.check:
-        for problem in [*strays(), *dead_links()]:
+        for problem in [*strays(), *stale_list(), *dead_links()]:
             print(problem)
             count += 1
+    else:
+        write_text(FOLDER / FILE, exercise_list(stems()))
     print(f"{len(sources)} notebooks with their exercises, {count} problems")
     return 1 if count else 0
 
@@ -68,17 +71,29 @@ def process(source: Path, write: bool) -> tuple[str, list[str]]:
     return f"{name:<28}{seconds:5.1f} s   exercises {attempt_seconds:5.1f} s", problems
 
 
+def stems() -> list[str]:
+    """The names of all notebooks."""
+    return sorted(path.stem for path in (FOLDER / "src").glob("*.py"))
+
+
 def strays() -> list[str]:
     """Notebooks that no source makes."""
-    names = {path.stem for path in (FOLDER / "src").glob("*.py")}
     notebooks = [*FOLDER.glob("*.ipynb"), *EXERCISES.glob("*.ipynb")]
-    return [f"{path.relative_to(FOLDER)} has no source" for path in notebooks if path.stem not in names]
+    return [f"{path.relative_to(FOLDER)} has no source" for path in notebooks if path.stem not in stems()]
+
+
+def stale_list() -> list[str]:
+    """The list of exercises, if it is not what the course makes today."""
+    page = FOLDER / FILE
+    made = exercise_list(stems())
+    return [] if page.exists() and page.read_text(encoding="utf-8") == made else [f"{FILE}: run make course"]
 
 
 def dead_links() -> list[str]:
     """Links in the notebooks and READMEs that lead nowhere."""
-    readmes = [FOLDER.parent / "README.md", FOLDER.parent / "benchmarks" / "README.md", FOLDER / "README.md"]
-    paths = [*readmes, *sorted(FOLDER.glob("*.ipynb")), *sorted(EXERCISES.glob("*.ipynb"))]
+    readmes = [FOLDER.parent / "README.md", FOLDER.parent / "benchmarks" / "README.md"]
+    pages = [*FOLDER.glob("*.md"), *FOLDER.glob("*.ipynb"), *EXERCISES.glob("*.ipynb")]
+    paths = [*readmes, *sorted(pages)]
     return [
         f"{path.relative_to(FOLDER.parent)} {problem}" for path in paths for problem in rules.dead_links(path)
     ]

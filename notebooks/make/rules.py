@@ -1,12 +1,14 @@
 """What must be true of every notebook. Each function returns the problems that it finds, a line each."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell
 
-from notebooks.make.convert import links
+from notebooks.make.convert import FIGURE, links, tags
 
 MAX_BYTES = 1_000_000
 CELLS = range(40, 101)
@@ -14,12 +16,13 @@ LEAST_WORDS = 1000
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|Users|root|tmp|usr|opt|var|work|mnt|private)/|\b[A-Z]:\\")
 SHOWS_CODE = re.compile(r"(?:print\(inspect\.getsource\([\w.]+\)\)\s*)+")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")  # all but the end of a line
+CAPTION = re.compile(r"\*[^*\n]+\*(?:\n\n|$)")  # a paragraph in italics
 ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
 
 
 def finished(notebook: NotebookNode) -> list[str]:
     """A complete notebook that was run is as it should be committed."""
-    problems = [*readable(notebook), *ran_well(notebook, "passed")]
+    problems = [*readable(notebook), *ran_well(notebook, "passed"), *described(notebook)]
     if (size := len(nbformat.writes(notebook).encode())) > MAX_BYTES:
         problems.append(f"has {size:,} bytes; they should be at most {MAX_BYTES:,}")
     return problems
@@ -66,6 +69,20 @@ def ran_well(notebook: NotebookNode, verdict: str) -> list[str]:
         for exercise in re.findall(r"""^check\(["']([^"']+)""", cell.source, re.MULTILINE):
             if f"{exercise}: {verdict}" not in text.splitlines():
                 problems.append(f"{cell.id}: the check of {exercise} should say: {verdict}")
+    return problems
+
+
+def described(notebook: NotebookNode) -> list[str]:
+    """Every picture has a caption below it, and a description in words; the code that draws it is folded."""
+    problems = []
+    for cell, below in pairwise([*notebook.cells, new_markdown_cell()]):
+        outputs = [output for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+        if outputs and FIGURE not in tags(cell):
+            problems.append(f"{cell.id}: draws a picture, but is not tagged {FIGURE}")
+        if outputs and not (below.cell_type == "markdown" and CAPTION.match(below.source)):
+            problems.append(f"{cell.id}: its picture has no caption; begin the cell with # Caption: …")
+        if not all(output.metadata.get("image/png", {}).get("alt") for output in outputs):
+            problems.append(f"{cell.id}: its picture has no description; see minibert.plots.description")
     return problems
 
 

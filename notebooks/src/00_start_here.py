@@ -2,8 +2,8 @@
 r"""
 # 00 · Start here
 
-BERT reads a text and turns every word into a vector that knows what stands around it. It learned that above all
-from one game: guess the hidden word. This page plays the game with a small BERT that comes with the package, and
+**BERT**, *Bidirectional Encoder Representations from Transformers* ([21](21_where_bert_comes_from.ipynb) explains each word), reads a text and turns
+every word into a vector that depends on what stands around it. It learned that above all from one game: guess the hidden word. This page plays the game with a small BERT that comes with the package, and
 shows what goes on inside, what it is good for, and what it cannot do.
 
 **You will** let it fill gaps, and teach it a fact · follow one sentence from text to probabilities · see that it reads both sides, and
@@ -52,9 +52,9 @@ for word, probability in guesses:
 
 # %% [markdown]
 r"""
-Where did it look? Every layer has heads that let the gap look at the other words, and how much each looks where can be read off. And it can be *taught*. It does not know the capital of France.
+Where did it look? Every layer has heads that let the gap look at the other words, and we can read off how much each head looks where. And it can be *taught*. It does not know the capital of France.
 The next cell shows it the answer a few times, with the gradient of every one of its 5.4 million numbers. All of these derivatives are written by hand in this project, so they had better be
-right. If they are, they foretell how much the loss falls for a small step. Does it?
+right. If they are, they predict how much the loss falls for a small step. Do they?
 """
 
 # %%
@@ -83,7 +83,7 @@ for step in steps:
     weights[...] = start - step * gradient / length
     fallen.append(loss - loss_and_gradient()[0])
 weights[...] = start
-print(f"a step of {steps[1]}: foretold {steps[1] * length:.4f}, measured {fallen[1]:.4f}")
+print(f"a step of {steps[1]}: predicted {steps[1] * length:.4f}, measured {fallen[1]:.4f}")
 
 knows = [np.exp(-loss)]
 for _ in range(4):
@@ -118,7 +118,7 @@ panel.set_title("where does the gap look?", fontsize=10)
 panel.set_xlabel("mean attention")
 panel.locator_params(axis="x", nbins=5)
 panel = axes[1, 0]
-panel.plot(steps, steps * length, color=plots.GREY, label="foretold by the gradient")
+panel.plot(steps, steps * length, color=plots.GREY, label="predicted by the gradient")
 panel.plot(steps, fallen, "o", color=plots.VERMILION, label="measured")
 panel.set_title("are 5.4 million derivatives right?", fontsize=10)
 panel.set(xlabel="length of the step", ylabel="fall of the loss (nats)")
@@ -131,14 +131,14 @@ panel.set(
 )
 figure.set_label(
     "Four panels. The likeliest words for the gap, led by door and window. How much the gap looks at each word. "
-    "The fall of the loss foretold by the gradient, a line, and measured, dots that begin on it. The probability of "
+    "The fall of the loss predicted by the gradient, a line, and measured, dots that begin on it. The probability of "
     "paris, which rises from under 1 % to over 99 % in four steps"
 )
 plt.show()
 
 # %% [markdown]
 r"""
-*Top: a guess, and where the gap looked for it. Bottom: the gradient foretells what a small step does (the dots leave the line where the step gets long), and four steps teach a fact.*
+*Top: a guess, and where the gap looked for it. Bottom: the gradient predicts what a small step does (the dots leave the line where the step gets long), and four steps teach a fact.*
 
 The dots begin on the line: along this step the derivatives are right, all of them together. [01](01_gradients.ipynb) makes a sharp test of this picture. And has it understood? Ask it for another capital:
 """
@@ -193,7 +193,7 @@ r"""
 
 What happened between the sentence and the bars? Four steps.
 
-**Text → tokens.** The tokenizer makes letters small, splits at blanks and punctuation, and cuts a word that it does not
+**Text → tokens.** The tokenizer lower-cases the text, splits it at spaces and punctuation, and cuts a word that it does not
 know into pieces that it knows; `##` means "goes on" ([07](07_wordpiece.ipynb)). Two tokens are added: `[CLS]` in
 front, `[SEP]` at the end.
 
@@ -332,6 +332,8 @@ SENTENCES = [
 answers = [fill_mask(model, tokenizer, sentence, top_k=6)[0] for sentence in SENTENCES]
 
 # %% tags=["figure"]
+# Caption: The six best guesses for a gap in three sentences. The gap is the same token each time;
+#   the words around it decide.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.7))
 for panel, sentence, guesses in zip(axes, SENTENCES, answers, strict=True):
     bars(panel, guesses, sentence)
@@ -462,6 +464,8 @@ one_side = min(loss["the gap and before"].mean(), loss["the gap and after"].mean
 assert loss["both sides"].mean() < one_side
 
 # %% tags=["figure"]
+# Caption: The loss on a dozen sentences, every word hidden once. The dashed line is what somebody
+#   gets who knows nothing.
 figure, axes = plt.subplots(figsize=(6.5, 2.3))
 heights = [values.mean() for values in loss.values()]
 axes.barh(list(loss), heights, color=[plots.GREY, plots.ORANGE, plots.ORANGE, plots.BLUE])
@@ -578,6 +582,8 @@ moved = np.linalg.norm(new[:-1] - old, axis=1) / np.linalg.norm(old, axis=1)  # 
 assert (moved > 1e-3).all()
 
 # %% tags=["figure"]
+# Caption: How far each token's vector moves when a full stop is added at the end, relative to its
+#   length. All of them move.
 figure, axes = plt.subplots(figsize=(7.5, 2.4))
 axes.bar(range(len(moved)), moved, color=plots.BLUE)
 axes.set_xticks(range(len(moved)), [tokenizer.tokens[i] for i in stream[:-2]], rotation=30)
@@ -590,7 +596,7 @@ r"""
 All of them move, even the first. Nothing can be kept, so reading $n$ tokens as they come means computing $1 + 2 + \dots + n$
 vectors. In a left-to-right model the old ones stay ([12](12_pretraining_data.ipynb) shows it), and each token costs one new vector.
 
-So: not for writing, chatting or live captions. But where a whole text lies there and is to be *understood*, two open
+So: not for writing, chatting or live captions. But where the whole text is there, and is to be *understood*, two open
 eyes see more: sorting, finding, marking, comparing, answering from a page.
 
 ## 7. Your turn: change the sentence
@@ -651,6 +657,8 @@ Guessing words is nobody's goal. It is the first of two stages:
 """
 
 # %% tags=["figure"]
+# Caption: The encoder is pre-trained once, on plain text. For each task it gets a new head, and
+#   learns on.
 figure, axes = plt.subplots(figsize=(7.5, 2.9))
 for x, what, colour in (
     (0, "plain text,\nwords hidden", plots.GREY),
@@ -778,6 +786,7 @@ with a trained model. Purple looks at the whole: you build it, and see where it 
 """
 
 # %% tags=["figure"]
+# Caption: The map of the course. The numbers are those of the notebooks.
 ROWS = {  # height: colour, title, and what there is in which notebook
     3: (
         plots.SKY,
@@ -804,7 +813,14 @@ ROWS = {  # height: colour, title, and what there is in which notebook
     -1: (
         plots.PURPLE,
         "the whole, and what is around it",
-        ["your BERT 20", "its origins 21", "what mattered 22", "after BERT 23", "distillation 24"],
+        [
+            "your BERT 20",
+            "its origins 21",
+            "what mattered 22",
+            "after BERT 23",
+            "distillation 24",
+            "many devices 25",
+        ],
     ),
 }
 PLACES = {"pre-training 14,26": 1.5, "optimiser 13": 3}
@@ -844,13 +860,13 @@ hours in all, if you do every exercise. If you have an afternoon: [08](08_attent
 | | | the exercise |
 |---|---|---|
 | **the parts** | [01 · Gradients and checks](01_gradients.ipynb) | undo a broadcast; a numeric gradient |
-| | [02 · Linear](02_linear.ipynb) | the backward |
+| | [02 · Linear](02_linear.ipynb) | the backward pass |
 | | [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb) | in two stages, then in one |
-| | [04 · GELU and dropout](04_gelu_dropout.ipynb) | both backwards |
-| | [05 · LayerNorm](05_layer_norm.ipynb) | the fused backward |
+| | [04 · GELU and dropout](04_gelu_dropout.ipynb) | both backward passes |
+| | [05 · LayerNorm](05_layer_norm.ipynb) | the fused backward pass |
 | **the model** | [06 · Embeddings](06_embeddings.ipynb) | repeated ids |
 | | [07 · WordPiece](07_wordpiece.ipynb) | a tokenizer |
-| | [08 · Attention](08_attention.ipynb) | one head's backward |
+| | [08 · Attention](08_attention.ipynb) | one head's backward pass |
 | | [09 · Many heads](09_many_heads.ipynb) | split, merge, and back |
 | | [10 · The encoder](10_encoder.ipynb) | wire half a layer |
 | | [11 · Heads and losses](11_heads_losses.ipynb) | a matrix with two uses |
@@ -858,7 +874,7 @@ hours in all, if you do every exercise. If you have an afternoon: [08](08_attent
 | | [13 · The optimiser](13_optimiser.ipynb) | one step |
 | | [14 · Pre-training](14_pretraining.ipynb) | two lines that need no training |
 | | [26 · When training fails](26_when_training_fails.ipynb) | diagnose three broken runs |
-| **what one does with it** | [15 · Fine-tuning](15_fine_tuning.ipynb) | a head's backward |
+| **what one does with it** | [15 · Fine-tuning](15_fine_tuning.ipynb) | a head's backward pass |
 | | [16 · Looking inside](16_looking_inside.ipynb) | find a head that looks at its neighbour |
 | | [17 · NumPy to CuPy](17_numpy_to_cupy.ipynb) | port a kernel |
 | | [18 · Real weights](18_real_weights.ipynb) | read a file; rename the tensors |
@@ -911,7 +927,7 @@ r"""
 <summary><b>2.</b> You want to sort mails as they arrive, and to complete the sentence that somebody is typing. For which
 would you take BERT?</summary>
 
-For sorting: the whole mail lies there, and there is one answer for all of it. To complete a sentence is to generate
+For sorting: the whole mail is there, and there is one answer for all of it. To complete a sentence is to generate
 from the left, which is the other family's business.
 
 </details>

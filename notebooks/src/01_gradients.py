@@ -6,7 +6,7 @@ To train BERT is to ask one question, over and over, about every one of its mill
 little larger, would the loss rise or fall, and how fast? The answers are the gradient. In this project every line that
 computes them is written by hand. So you have to know how to derive such a line, and how to find out that it is wrong.
 
-**You will** walk the chain rule backwards through a small graph · see where gradients add up · write the backward of
+**You will** walk the chain rule backwards through a small graph · see where gradients add up · write the backward pass of
 broadcasting · write a numeric gradient · choose its step and its tolerance for reasons · catch wrong gradients, and
 tests that cannot.
 
@@ -132,6 +132,7 @@ L = 0.5 * (c - t) ** 2
 print(f"a = {a:.3f}   b = {b:.3f}   c = {c:.3f}   L = {L:.3f}")
 
 # %% tags=["figure"]
+# Caption: The forward pass: each box holds a value, each arrow says what is done with it.
 NODES = {"w": (0, 1), "x": (0, 0), "a": (1.5, 1), "b": (3, 1), "c": (4.4, 0), "L": (6, 0)}
 VALUES = {"w": w, "x": x, "a": a, "b": b, "c": c, "L": L}
 
@@ -178,7 +179,7 @@ dw &= da \; x, \qquad dx \mathrel{+}= da \; w && \text{step 1}
 \end{aligned}
 $$
 
-**Why the** $+=$**?** $x$ was used twice, so it moves $L$ on two ways. For a small move $\delta$ of $x$,
+**Why the** $+=$**?** $x$ was used twice, so it moves $L$ in two ways. For a small move $\delta$ of $x$,
 step 1 contributes $da \; w \, \delta$ and step 3 contributes $dc \, \delta$.
 *Where two arrows leave a node, their gradients are added.* To forget that is a classic mistake.
 """
@@ -193,6 +194,7 @@ dx += da * w
 print(f"dw = {dw:.6f}   dx = {dx:.6f}")
 
 # %% tags=["figure"]
+# Caption: The backward pass of the same graph. Two arrows arrive at dx, and are added.
 BACKWARD = [("L", "c", "c − t"), ("c", "b", "× 1"), ("c", "x", "× 1"), ("b", "a", "× (1 − b²)")]
 BACKWARD += [("a", "w", "× x"), ("a", "x", "× w")]
 label = labelled(["dw", "dx", "da", "db", "dc", "dL"], [dw, dx, da, db, dc, dL])
@@ -226,8 +228,8 @@ assert np.isclose(dw, numeric_dw) and np.isclose(dx, numeric_dx)
 r"""
 ## 3. Forward and backward, a pair
 
-In the library a step of such a graph is a pair of functions. The forward returns its result and a **cache**: what the
-backward will want to know. The backward gets `dout`, the gradient of that result, and returns the gradient of each
+In the library a step of such a graph is a pair of functions. The forward pass returns its result and a **cache**: what the
+backward pass will want to know. The backward pass gets `dout`, the gradient of that result, and returns the gradient of each
 input. Here is step 2.
 """
 
@@ -243,7 +245,7 @@ $$ dx_j = \sum_i dy_i \, \frac{\partial y_i}{\partial x_j} . $$
 
 It is the $+=$ again. The matrix of all $\partial y_i / \partial
 x_j$ is called the **Jacobian** $J$, and the formula reads $dx = J^\top dy$. Nobody stores it (for a million inputs
-and outputs, $10^{12}$ numbers). A backward is a short way to compute $J^\top dy$.
+and outputs, $10^{12}$ numbers). A backward pass is a short way to compute $J^\top dy$.
 
 Three steps with four numbers, and their Jacobians:
 """
@@ -269,6 +271,8 @@ copies, total = jacobians["four copies of one"], jacobians["sum of four"]
 assert np.allclose(copies, total.T) and np.allclose(copies, 1)
 
 # %% tags=["figure"]
+# Caption: Three Jacobians: row i is an output, column j an input. The second is the transpose of
+#   the third.
 figure, panels = plt.subplots(1, 3, figsize=(7.5, 2.6))
 for panel, (name, matrix) in zip(panels, jacobians.items(), strict=True):
     plots.heatmap(panel, matrix, digits=2, limit=1.5)
@@ -277,7 +281,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-A function of each element has a diagonal: its backward is a multiplication. The other two are **each other's
+A function of each element has a diagonal: its backward pass is a multiplication. The other two are **each other's
 transpose**, so each is the other's backward: *what was copied is summed on the way back, what was summed is copied.*
 
 ## 4. Why does a bias gradient sum over the batch?
@@ -311,6 +315,8 @@ print(f"numeric {numeric:.6f}   sum {dbeta[1]:.6f}   mean {dout.mean(axis=(0, 1)
 assert np.isclose(numeric, dbeta[1])
 
 # %% tags=["figure"]
+# Caption: Left: which numbers of y move with β₁. Right: its gradient is the sum of the same column
+#   of dout.
 figure, panels = plt.subplots(1, 2, figsize=(7.5, 3.4), width_ratios=[1, 1])
 plots.heatmap(panels[0], moved.reshape(-1, H), digits=0, limit=2.5)
 panels[0].set_title("β₁ moves: what moves in y")
@@ -520,7 +526,7 @@ r"""
 (With $h = 0.1$ the right answer *is* off, by $h^2$ for cubes.)
 
 What if the result is an array, too? Then there is no loss to watch, so we make one: draw a **random** $dy$ and take $L =
-\sum_i dy_i \, y_i$. It is the simplest loss whose gradient with respect to $y$ is $dy$, and a backward, which gets `dout`
+\sum_i dy_i \, y_i$. It is the simplest loss whose gradient with respect to $y$ is $dy$, and a backward pass, which gets `dout`
 and nothing else, cannot tell it from any other. The library's own checker does that:
 """
 
@@ -684,7 +690,7 @@ So: **float64, $h = 10^{-5}$, relative error by norm, $10^{-7}$.**
 
 The other way to fool yourself is to check at a point where the mistake does not show. Take a toy with four parts, each
 of which has its own notebook later: look up a row for each token, scale it by γ, apply dropout (multiply by a random mask of zeros and twos),
-then softmax. Here is its backward, right, and with four mistakes to switch on.
+then softmax. Here is its backward pass, right, and with four mistakes to switch on.
 """
 
 
@@ -757,6 +763,8 @@ assert (errors[:, -1] > 0.01).all()  # the proper test sees every mistake …
 assert (errors[:, :-1].min(axis=0) == 0).all()  # … and each of the others misses one, at least
 
 # %% tags=["figure"]
+# Caption: How far each wrong gradient (rows) is from the right one, as each test (columns) sees it.
+#   At 0.00 the test calls it right.
 figure, axes = plt.subplots(figsize=(7.2, 2.9))
 plots.heatmap(axes, errors, digits=2)
 axes.set_aspect("auto")
@@ -847,7 +855,7 @@ assert not verdict.ok
 
 # %% [markdown]
 r"""
-The forward has to be *analytic*: sums, products, quotients, roots, `exp`, `log`, `tanh`. An absolute value is not, and
+The forward pass has to be *analytic*: sums, products, quotients, roots, `exp`, `log`, `tanh`. An absolute value is not, and
 loses the derivative:
 """
 
@@ -875,7 +883,7 @@ assert all_right
 # %% [markdown]
 r"""
 Each case ends with one more test. With $J$ the matrix of all $\partial y_i / \partial x_j$, the complex step finds $J u$,
-a backward returns $J^\top v$, and $v^\top (J u) = (J^\top v)^\top u$.
+a backward pass returns $J^\top v$, and $v^\top (J u) = (J^\top v)^\top u$.
 
 And who checks the checker? Give it something wrong. Here the cache holds $y = \tanh x$, and somebody took it for $x$.
 """
@@ -895,13 +903,13 @@ assert not verdict.ok
 r"""
 ## Recap
 
-- A backward gets the gradient of its output, multiplies by its own derivative, and hands on the gradient of its inputs:
+- A backward pass gets the gradient of its output, multiplies by its own derivative, and hands on the gradient of its inputs:
   $dx_j = \sum_i dy_i \, \partial y_i / \partial x_j$, always of $x$'s shape.
-- What is used several times collects its gradients in a sum. Broadcasting is such a use, so its backward is a sum
+- What is used several times collects its gradients in a sum. Broadcasting is such a use, so its backward pass is a sum
   over the copies.
 - The numeric gradient needs no mathematics. To both sides, in float64, with $h = 10^{-5}$, it has about ten right digits.
 - Compare by relative error over the whole array: $10^{-7}$ lies between right and wrong.
-- The complex step subtracts nothing: it is right to the last digit, if the forward is analytic.
+- The complex step subtracts nothing: it is right to the last digit, if the forward pass is analytic.
 - Check where mistakes show: random parameters and `dout`, $B > 1$, a token twice, dropout on, every input.
 
 ## What usually goes wrong

@@ -64,6 +64,7 @@ $$ y_{rn} = \sum_k x_{rk} \, W_{nk} + b_n . $$
 """
 
 # %% tags=["figure"]
+# Caption: The forward pass as rectangles. Beside each side stands how long it is.
 SIZES = {"R": 6, "K": 4, "N": 2.5, "1": 0.8}
 
 
@@ -188,7 +189,7 @@ something that sits in a cache.
 
 ## 3. Where do the three products come from?
 
-$dy$ comes in (in code `dout`); $dx$, $dW$ and $db$ go out, each with the shape of its namesake. Write the forward as
+$dy$ comes in (in code `dout`); $dx$, $dW$ and $db$ go out, each with the shape of its namesake. Write the forward pass as
 the loop that it is:
 
 ```
@@ -305,6 +306,8 @@ transpose. ($\mathbf 1$ is a column of ones; in code, a sum over the rows.)
 """
 
 # %% tags=["figure", "answer"]
+# Caption: The two products of the backward pass. What is summed over stands inside: N on the left,
+#   R on the right.
 figure, panels = plt.subplots(1, 2, figsize=(7.5, 2.2), width_ratios=[16.2, 19.7])
 terms = [("dy", "R", "N", BACK), "·", ("W", "N", "K", LEARNED), "=", ("dx", "R", "K", BACK)]
 draw_product(panels[0], terms, "backward: dx")
@@ -362,6 +365,8 @@ assert np.allclose(sum(contributions), dweight)
 print("ranks:", [int(np.linalg.matrix_rank(m)) for m in [*contributions, dweight]])
 
 # %% tags=["figure"]
+# Caption: What each of three tokens adds to the weight's gradient, and the sum. Violet is negative,
+#   orange positive.
 figure, panels = plt.subplots(1, 4, figsize=(7.5, 2.5))
 matrices = {f"token {r}": contribution for r, contribution in enumerate(contributions)}
 matrices["their sum, dW"] = dweight
@@ -404,6 +409,8 @@ for name, matrix in MATRICES.items():
     print(f"{name:<11} {matrix.shape}  right: {np.allclose(matrix, dweight)}")
 
 # %% tags=["figure"]
+# Caption: The gradient; the transpose of the other product, which is the same; and its reshape,
+#   which has the same numbers in other places.
 figure, panels = plt.subplots(1, 3, figsize=(7.0, 2.9))
 for panel, (title, matrix) in zip(panels, MATRICES.items(), strict=True):
     plots.heatmap(panel, matrix, digits=1)
@@ -484,7 +491,7 @@ assert not np.isclose(rise / 2e-5, forgetful.dweight[0, 0])
 r"""
 The forgetful one has paired what came back for the first with what went in for the second.
 
-The library's layer is little more than two parameters. Its backward **adds** to their gradients, so that two uses make a
+The library's layer is little more than two parameters. Its backward pass **adds** to their gradients, so that two uses make a
 sum; `zero_grad` makes the next one start afresh. (A layer's `Cache` holds the tuple of section 2 and knows which operation made
 it, so that no other operation can take it by mistake.)
 """
@@ -601,7 +608,7 @@ so training cannot tell you whether a gradient is right. Only a check can.
 
 ## 9. What it costs
 
-Every pass through the loop of section 3 is one multiplication and one addition. The forward has $R \cdot K \cdot N$ of
+Every pass through the loop of section 3 is one multiplication and one addition. The forward pass has $R \cdot K \cdot N$ of
 them; $dx$ has as many, and so has $dW$. So **a backward pass is the work of two forward passes**.
 
 How much is that in BERT-base, for one sequence of 128 tokens? These are the matrices of one layer:
@@ -653,6 +660,8 @@ for preset, parts in counts.items():
     print(f"{preset:<6} {sum(parts.values()):>12,} parameters, {share:.0%} in linear layers")
 
 # %% tags=["figure"]
+# Caption: The share of the parameters in four sizes of BERT. The larger the model, the more of it
+#   is linear layers.
 figure, axes = plt.subplots(figsize=(7.5, 2.5))
 left = np.zeros(len(counts))
 colours = (plots.BLUE, plots.ORANGE, plots.GREEN)
@@ -688,7 +697,7 @@ third part is the thin strip on the right.)
 - **Reshape for transpose.** The shapes fit, the numbers are somewhere else. Square matrices hide it.
 - **The batch axis only.** $db$ is summed over `B` and not over `S`, or $dW$ still has a leading `B`.
 - **An average in the layer.** The mean belongs to the loss and comes in with `dout`.
-- **A cache on self.** Right until the layer is used a second time before its backward.
+- **A cache on self.** Right until the layer is used a second time before its backward pass.
 - **In-place operations.** `x *= …` between forward and backward changes the cache.
 - **zero_grad forgotten.** The gradients of the last step are still in the sum.
 

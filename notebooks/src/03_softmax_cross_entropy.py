@@ -57,6 +57,7 @@ for word, score, probability in zip(words, z, p, strict=True):
 print(f"sum             {p.sum():.4f}")
 
 # %% tags=["figure"]
+# Caption: Five scores, and the probabilities that softmax makes of them. The largest takes most.
 figure, panels = plt.subplots(1, 2, figsize=(7.5, 2.5), sharey=True)
 panels[0].barh(words, z, color=plots.GREY)
 panels[0].axvline(0, color="black", linewidth=0.8)
@@ -160,6 +161,8 @@ for name, losses in LOSSES.items():
     print(f"{name:<21} the last finite loss is {losses[np.isfinite(losses)][-1]:.0f}")
 
 # %% tags=["figure"]
+# Caption: A dot is where that way of computing ends, because a float32 cannot hold the number in
+#   between. log_softmax goes on.
 figure, axes = plt.subplots(figsize=(7.0, 3.1))
 STYLES = {
     "log_softmax": (plots.SKY, 7),
@@ -207,6 +210,8 @@ print(f"largest difference: {np.abs(measured - jacobian).max():.0e}")
 assert np.allclose(measured, jacobian, rtol=0, atol=1e-9)
 
 # %% tags=["figure"]
+# Caption: The Jacobian of softmax: how each probability (row) moves with each score (column). Each
+#   row and each column sums to 0.
 figure, axes = plt.subplots(figsize=(5.6, 3.6))
 image = plots.heatmap(axes, jacobian, digits=3)
 axes.set_xticks(range(5), words)
@@ -358,7 +363,7 @@ print(inspect.getsource(cross_entropy))
 r"""
 ### Back in two stages
 
-First as two steps, softmax and then the loss, each with its own backward:
+First as two steps, softmax and then the loss, each with its own backward pass:
 """
 
 
@@ -413,14 +418,14 @@ check("03.staged_backward", my_staged_backward)
 r"""
 ## 7. Why is softmax + cross-entropy's gradient p − y; where did the Jacobian go?
 
-Put the two stages together on paper, for one row with weight 1 and $n = 1$. Of the sum in the softmax's backward a single
+Put the two stages together on paper, for one row with weight 1 and $n = 1$. Of the sum in the softmax's backward pass a single
 term is left, and then nearly everything cancels: what remains is $p - y$. Find out where the Jacobian went, before you read
 on; then write the whole in one line, below.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-$dp$ has a single entry that is not 0, so the sum in the softmax's backward has a single term:
+$dp$ has a single entry that is not 0, so the sum in the softmax's backward pass has a single term:
 
 $$ \sum_i p_i \, dp_i = p_t \cdot \left( - \frac1{p_t} \right) = -1 . $$
 
@@ -442,7 +447,7 @@ r"""
 
 @exercise 03.cross_entropy_backward
 
-Nearly. The cache holds `log_p`, as the forward has left it. Mind the weights, the denominator and `dout`.
+Nearly. The cache holds `log_p`, as the forward pass has left it. Mind the weights, the denominator and `dout`.
 """
 
 
@@ -507,6 +512,8 @@ for t in (0, 4):
 assert round(1 / p[4]) == 1545
 
 # %% tags=["figure"]
+# Caption: Above, the right class is likely; below, it is not. The two factors on the left are tiny
+#   and huge; their product, on the right, is p − y.
 figure, panels = plt.subplots(2, 2, figsize=(7.5, 4.2), sharex=True, sharey="col")
 for panel_row, (word, parts) in zip(panels, PARTS.items(), strict=True):
     colours = (plots.GREY, plots.VERMILION)
@@ -661,6 +668,8 @@ dlogits = cross_entropy_backward(1.0, cache)
 print("loss:", loss.round(3), "  row sums:", np.abs(dlogits.sum(axis=1)).round(9))
 
 # %% tags=["figure"]
+# Caption: The gradient of the scores of six positions. Only the two chosen positions have one; each
+#   of their rows sums to 0.
 figure, axes = plt.subplots(figsize=(7.5, 3.5))
 image = plots.heatmap(axes, dlogits, digits=2)
 axes.set_xticks(range(8), choices)
@@ -708,7 +717,7 @@ The mean of means gives the lonely row three times the weight of each of the oth
 
 The last thing that BERT's masked-word head does is to add a bias, with one number for each word of the vocabulary:
 $z = \dots + b$. So $db = \sum_r dz_r$, by [01](01_gradients.ipynb#4.-Why-does-a-bias-gradient-sum-over-the-batch?), and what
-the whole model's backward leaves there must be the sum of our $p - y$, divided by the number of predicted words.
+the whole model's backward pass leaves there must be the sum of our $p - y$, divided by the number of predicted words.
 """
 
 # %%
@@ -740,7 +749,7 @@ derivative in the model is made, layer by layer, on the way back to the embeddin
 
 - Softmax: exponentials divided by their sum. Only differences of scores count, so the maximum may be subtracted, and
   has to be.
-- $\partial p_i / \partial z_j = p_i (\delta_{ij} - p_j)$, and the backward without a matrix:
+- $\partial p_i / \partial z_j = p_i (\delta_{ij} - p_j)$, and the backward pass without a matrix:
   $dz = p \, (dp - \sum p \, dp)$.
 - Cross-entropy is $-\log p_t$; a model that knows nothing has $\ln V$.
 - Together: $dz = p - y$. The $1/p_t$ of the logarithm cancels the $p_t$ of the one Jacobian row that is asked for. With a truth

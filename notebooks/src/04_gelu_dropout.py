@@ -108,6 +108,7 @@ y, _ = gelu(x)
 print(f"lowest point: x = {x[y.argmin()]:.2f}, y = {y.min():.2f}")
 
 # %% tags=["figure"]
+# Caption: The share of x that passes, and x times that share: GELU, with ReLU for comparison.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
 axes[0].plot(x, 0.5 * (1 + erf(x / math.sqrt(2))), color=plots.GREEN)
 axes[0].set(title="Φ(x), the share that passes", xlabel="x", yticks=[0, 0.5, 1])
@@ -339,6 +340,8 @@ print(f"best for x Φ:    {constants[of_gelu.argmin()]:.6f}, largest error {of_g
 assert abs(best - 0.044715) < 1e-5
 
 # %% tags=["figure"]
+# Caption: Left: how far the tanh form is from the erf form. Right: the largest error for other
+#   constants c; the published one is best for Φ.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
 axes[0].plot(x, 1e4 * difference)
 axes[0].set(title="tanh form − erf form", xlabel="x", ylabel="difference, in 10⁻⁴")
@@ -606,6 +609,8 @@ mask = dropout_mask(np, x.shape, x.dtype, 0.25, key)
 assert np.array_equal(y, x * mask)
 
 # %% tags=["figure"]
+# Caption: Dropout on 6 tokens of 16 features. What is dropped is 0 (dark); what is kept grows by
+#   1/(1 − p).
 figure, axes = plt.subplots(3, 1, figsize=(7.0, 5.4))
 for panel, values, title in (
     (axes[0], x, "x"),
@@ -647,6 +652,8 @@ print(f"average in training           {running[-1]:.2f}")
 print(f"the same without the factor   {without[-1]:.2f}")
 
 # %% tags=["figure"]
+# Caption: The mean output over more and more masks. With the factor it comes to what inference
+#   gives (dashed).
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 masks = np.arange(1, len(keys) + 1)
 axes.semilogx(masks[9:], running[9:], label="with 1/(1 − p)")
@@ -727,7 +734,7 @@ check("04.dropout_backward", my_dropout_backward)
 r"""
 ### A gradient check with dropout on
 
-The check calls the forward many times, and needs the same function each time. A key gives it that. With fresh dice at each
+The check calls the forward pass many times, and needs the same function each time. A key gives it that. With fresh dice at each
 call there is nothing to differentiate:
 """
 
@@ -791,7 +798,7 @@ for what, layers in (("one object", (one, one)), ("two objects", (one, DropoutTh
 
 # %% [markdown]
 r"""
-That is why every forward function here *returns* what its backward will need, and nothing is kept on a layer.
+That is why every forward function here *returns* what its backward pass will need, and nothing is kept on a layer.
 
 ## 9. In BERT
 
@@ -848,11 +855,11 @@ r"""
 ## Recap
 
 - GELU is $x$ times the share of a normal distribution below $x$; its derivative is $\Phi(x) + x \, \varphi(x)$.
-- The tanh form differs by at most 4.7e-4. Use the form that the weights were trained with, and the backward of that form.
+- The tanh form differs by at most 4.7e-4. Use the form that the weights were trained with, and the backward pass of that form.
 - A gated unit is a product of two halves; the half that opens the gate has a derivative of the same form.
 - A ReLU unit that no example reaches gets no gradient, so it stays as it is. GELU's slope is 0 almost nowhere, but it
   fades.
-- Dropout divides by $1 - p$ so that the average stays. Its backward multiplies by the same mask.
+- Dropout divides by $1 - p$ so that the average stays. Its backward pass multiplies by the same mask.
 - Here the mask is a pure function of a key: made twice, never stored, and fit for a gradient check.
 
 ## What usually goes wrong
@@ -860,8 +867,8 @@ r"""
 - **φ without its constant**, or erf(x) for erf(x/√2): the curves look right, the numbers are not.
 - **Half the product rule.** Φ alone looks as a derivative should: from 0 to 1.
 - **Forward and backward of different forms.** Off by less than a thousandth; a loose check lets it pass.
-- **The factor 1/(1 − p)** missing in the backward, or in there twice.
-- **Another mask** in the backward than in the forward: fresh dice, or one object in two places.
+- **The factor 1/(1 − p)** missing in the backward pass, or in there twice.
+- **Another mask** in the backward pass than in the forward pass: fresh dice, or one object in two places.
 - **Dropout left on in inference.** The same text then gives another answer each time.
 
 ## Three questions

@@ -67,6 +67,7 @@ for row, (before, after) in enumerate(zip(x.reshape(-1, H), y.reshape(-1, H), st
     print(f"{row:3} {means} {before.std():11.3f} {after.std():6.3f}")
 
 # %% tags=["figure"]
+# Caption: Eight rows before and after. A dot is a feature, a bar the mean of the row.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
 for panel, rows, title in ((axes[0], x, "before: x"), (axes[1], y, "after: x̂")):
     for number, row in enumerate(rows.reshape(-1, H)):
@@ -201,7 +202,7 @@ the thing itself. We are given $dy$ (in code `dout`) and want $d\gamma$, $d\beta
 
 @exercise 05.scale_and_shift_backward
 
-The last step of the forward was $y_i = \gamma_i \hat x_i + \beta_i$, in every row with the *same* $\gamma_i$ and $\beta_i$. Take
+The last step of the forward pass was $y_i = \gamma_i \hat x_i + \beta_i$, in every row with the *same* $\gamma_i$ and $\beta_i$. Take
 $\hat x$ as given, and write $d\hat x$, $d\gamma$ and $d\beta$ for a batch of shape `(B, S, H)`. Each of them is one line.
 """
 
@@ -269,7 +270,7 @@ r"""
 ## 3. Where does LayerNorm's dx come from?
 
 The trouble is that every $x_j$ moves *every* $\hat x_i$ of its row, since it takes part in μ and σ. The way
-out is always the same: cut the forward into steps so small that each derivative is obvious, then walk back through
+out is always the same: cut the forward pass into steps so small that each derivative is obvious, then walk back through
 them. For one row:
 
 | | forward | |
@@ -282,6 +283,7 @@ them. For one row:
 """
 
 # %% tags=["figure"]
+# Caption: LayerNorm in five steps. x reaches x̂ on three paths.
 NODES = {"x": (0, 0), "μ": (1, 1), "c": (2, 0), "v": (3.1, 1), "s": (4.6, 1), "x̂": (5.7, 0)}
 FORWARD = [
     ("x", "μ", "mean"),
@@ -364,6 +366,8 @@ two arrive, they are added.
 """
 
 # %% tags=["figure", "answer"]
+# Caption: The same graph backwards. What each arrow carries stands beside it; where two arrive,
+#   they are added.
 BACKWARD = [
     ("x̂", "s", "Σ dx̂ c"),
     ("x̂", "c", "s dx̂"),
@@ -404,7 +408,7 @@ check("05.backward_in_steps", my_backward_in_steps)
 
 # %% [markdown] tags=["answer"]
 r"""
-`check` has compared every row with a numeric gradient. You can do that yourself with any function. `function_case` takes a forward and its backward, draws a
+`check` has compared every row with a numeric gradient. You can do that yourself with any function. `function_case` takes a forward and its backward pass, draws a
 random `dout`, moves each number of `x` by $\pm 10^{-5}$, and reports
 $\lVert a - n \rVert / (\lVert a \rVert + \lVert n \rVert)$. The bound is $10^{-7}$.
 """
@@ -476,7 +480,7 @@ r"""
 
 @exercise 05.layer_norm_backward
 
-Write the function as the library has it: all three gradients, from `dout` and the cache of the forward. `dout` may have any
+Write the function as the library has it: all three gradients, from `dout` and the cache of the forward pass. `dout` may have any
 number of leading axes, not only two: the head that predicts masked words normalises only the P rows that were chosen,
 `(P, H)`. There is no loop in it, and no $x$. It takes about seven lines.
 
@@ -550,6 +554,7 @@ print(f"largest difference: {np.abs(measured - derived).max():.0e}")
 assert np.allclose(measured, derived, atol=1e-8)
 
 # %% tags=["figure"]
+# Caption: The Jacobian of one row of six features: its three terms, and their sum.
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.5))
 parts = {
     "straight": straight,
@@ -751,6 +756,8 @@ assert (errors[:, -1] > 0.01).all()  # the proper test sees every mistake …
 assert (errors[:, :-1].min(axis=0) < 1e-12).all()  # … and each of the others misses one
 
 # %% tags=["figure"]
+# Caption: How far each wrong gradient (rows) is from the right one in each test (columns). At 0.00
+#   the test calls it right.
 figure, axes = plt.subplots(figsize=(6.5, 2.9))
 plots.heatmap(axes, errors, digits=2)
 axes.set_aspect("auto")
@@ -925,6 +932,6 @@ r"""
 - Zhang and Sennrich, [Root mean square layer normalization](https://arxiv.org/abs/1910.07467), 2019: the norm that subtracts nothing.
 - Xu and others, [Understanding and improving layer normalization](https://arxiv.org/abs/1911.07013), 2019: evidence that its backward pass matters more than its forward pass.
 
-**Next:** [06 · Embeddings](06_embeddings.ipynb), where the forward is a look-up and the trap is in the backward.
+**Next:** [06 · Embeddings](06_embeddings.ipynb), where the forward pass is a look-up and the trap is in the backward pass.
 The code of this notebook: [layer_normalisation.py](../minibert/ops/layer_normalisation.py).
 """

@@ -10,7 +10,7 @@ backward pass has a trap that gives an *almost* right gradient.
 what `dweight[ids] += dout` really does, and write what is right · find the gradient of a mean over the pieces of a word · take
 positions and token types away from a trained model · check all three tables at once.
 
-**Before this:** [02 · Linear](02_linear.ipynb) (the products of a backward); [05 · LayerNorm](05_layer_norm.ipynb) comes
+**Before this:** [02 · Linear](02_linear.ipynb) (the products of a backward pass); [05 · LayerNorm](05_layer_norm.ipynb) comes
 right after the tables.
 **Time:** 75 minutes with the exercises; it runs in seconds.
 
@@ -50,6 +50,7 @@ from each table. Their sum is what BERT reads:
 """
 
 # %% tags=["figure"]
+# Caption: The input of BERT: each token is the sum of three rows, one from each table.
 PAIR = "[CLS] the dog sees the cat [SEP] it runs [SEP]".split()
 TYPES = [0] * 7 + [1] * 3  # 0 up to the first [SEP], 1 after it
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
@@ -161,6 +162,7 @@ one_hot = np.eye(V)[ids.reshape(-1)]  # (B·S, V)
 assert np.array_equal(one_hot @ weight, y.reshape(-1, H))
 
 # %% tags=["figure"]
+# Caption: The look-up as a product: a 1 in each row of X picks a row of W.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 3.0), width_ratios=[6, 4, 4])
 for panel, values, title in (
     (axes[0], one_hot, "X, one-hot rows"),
@@ -319,6 +321,8 @@ for v in range(V):
     print(f"{v:2}    {lengths}     looked up {count} ×")
 
 # %% tags=["figure"]
+# Caption: Where an id is repeated, `+=` on an array keeps one of the gradients. Ids 2 and 5
+#   occurred twice.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.9), sharey=True)
 limit = np.abs(right).max()
 for panel, values, title in (
@@ -362,7 +366,7 @@ r"""
 
 @exercise 06.embedding_backward
 
-Write the backward, for ids of any shape. `shape` in the cache is that of the table: rows whose ids did not occur must be
+Write the backward pass, for ids of any shape. `shape` in the cache is that of the table: rows whose ids did not occur must be
 there, as zeros. Copies or one-hot rows would give the right result, and take far too much memory. A loop over the places is right,
 and slow. NumPy has it ready: look for a method of `np.add`.
 """
@@ -505,7 +509,7 @@ Above each bar stands how often the token occurred. What did not occur has a gra
 most rows of a real table learn nothing. (In pre-training they do, by another way: the same table is used once more at the
 output, see [11](11_heads_losses.ipynb).)
 
-[PAD] occurred seven times and has 0, too, without any special case in the backward. Attention ignores padding and the
+[PAD] occurred seven times and has 0, too, without any special case in the backward pass. Attention ignores padding and the
 loss does not look at it, so what comes back to those places *is* 0.
 """
 
@@ -629,6 +633,8 @@ waves = sinusoids(96, 128)
 waves /= np.linalg.norm(waves, axis=1, keepdims=True)
 
 # %% tags=["figure"]
+# Caption: Cosines between the vectors of positions. Left: the fixed waves of the Transformer.
+#   Right: a learned table, which was trained on 64 positions (dashed).
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)
 for panel, cosines, title in ((axes[0], waves @ waves.T, "waves"), (axes[1], learned, "learned")):
     image = plots.heatmap(panel, cosines, limit=1.0)
@@ -802,7 +808,7 @@ for row in compare_with_numeric(function_case("embed", forward, embed_backward, 
 # %% [markdown]
 r"""
 There is a test without any numeric gradient. Every token sends the *same* $dt$ into all three tables, so the sum over all
-rows is the same for the three. Behind it stands a fact about the forward: add a vector to every row of one table, subtract it
+rows is the same for the three. Behind it stands a fact about the forward pass: add a vector to every row of one table, subtract it
 from every row of another, and no output changes.
 """
 
@@ -839,6 +845,7 @@ for H in SIZES:
 assert min(shares[-1] for shares in found.values()) > 0.99
 
 # %% tags=["figure"]
+# Caption: How many rows of each table are found again in the sum. From H = 128 on, practically all.
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 for (name, shares), marker in zip(found.items(), "osD", strict=True):
     axes.plot(SIZES, shares, marker=marker, label=name)

@@ -6,7 +6,7 @@ BERT never sees a text. It sees the numbers of tokens: words, or pieces of words
 training began. How text becomes tokens decides what the model can know about it, and most surprises with BERT in practice
 begin here.
 
-**You will** bring a text to words as BERT does · cut words into pieces · say what the ## is and when a whole word turns into
+**You will** split a text into words as BERT does · cut words into pieces · say what the ## is and when a whole word turns into
 [UNK] · learn a vocabulary from text, merge by merge · see what its size costs. You write three of these functions yourself.
 
 **Before this:** plain Python; [06 · Embeddings](06_embeddings.ipynb) for what a token's number is used for.
@@ -83,7 +83,7 @@ listed = set(list(training)[:8192])
 characters = sum(count * len(word) for word, count in held_out.items())
 unknown = sum(count for word, count in held_out.items() if word not in listed)
 pieces = sum(count * len(wordpiece.ids(word)) for word, count in held_out.items())
-print("held-out text, a token is      tokens a word    unknown words")
+print("held-out text, a token is      tokens per word  unknown words")
 print(f"a character                    {characters / total:13.2f}    {0:12.1%}")
 print(f"a word, the 8,192 commonest    {1:13.2f}    {unknown / total:12.1%}")
 print(f"a piece, 8,192 of them         {pieces / total:13.2f}    {0:12.1%}")
@@ -203,6 +203,8 @@ for word in ("unaffable", "able", "players", "unplay"):
     print(f"{word:<10}", pieces_of(word, SMALL))
 
 # %% tags=["figure"]
+# Caption: The look-ups for one word, from top to bottom. Blue is found; what remains is looked up
+#   with ## in front.
 WORD, CUTS = "unaffable", [(0, 2), (2, 5), (5, 9)]
 attempts = [(start, end) for start, stop in CUTS for end in range(len(WORD), stop - 1, -1)]
 figure, axes = plt.subplots(figsize=(7.5, 4.0))
@@ -417,6 +419,7 @@ lengths = [
 ]
 
 # %% tags=["figure"]
+# Caption: How many pieces a held-out word is cut into, by how frequent it was in the training text.
 figure, axes = plt.subplots(figsize=(7.0, 2.8))
 axes.barh(list(CLASSES), lengths, color=plots.BLUE, height=0.6)
 for line, length in enumerate(lengths):
@@ -471,7 +474,9 @@ for (name, values), marker in zip(tokens_a_word.items(), "os", strict=True):
 axes.axhline(1, color=plots.GREY, linestyle="--", linewidth=1)
 axes.text(120, 1.06, "every word whole", color=plots.GREY, fontsize=9)
 axes.set(
-    title="length of the text in tokens", xlabel="size of the vocabulary V", ylabel="tokens a word"
+    title="length of the text in tokens",
+    xlabel="size of the vocabulary V",
+    ylabel="tokens per word",
 )
 axes.set_xticks([100, 300, 1000, 3000, 10000], ["100", "300", "1,000", "3,000", "10,000"])
 axes.minorticks_off()
@@ -524,7 +529,7 @@ and *attribute*. Once these were tokens themselves, nothing was left for it to d
 
 ## 11. The whole tokenizer
 
-`BertTokenizer` puts it together, and adds what the model needs: [CLS] in front, [SEP] behind each text, [PAD] up to a common
+`BertTokenizer` puts it together, and adds what the model needs: [CLS] in front, [SEP] after each text, [PAD] up to a common
 length. It is made from a vocabulary, or learns one: `BertTokenizer.train(texts, vocab_size)`.
 """
 

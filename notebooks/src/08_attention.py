@@ -189,6 +189,7 @@ All of attention is two matrix products with a softmax between them. Here they a
 """
 
 # %% tags=["figure"]
+# Caption: Attention for one sequence, to scale. The vermilion row is what becomes of one query.
 SIDE = {"S": 6, "D": 3}
 DATA, CHOICE = "#cfe3f1", "#f8e0b0"
 figure, axes = plt.subplots(figsize=(7.5, 2.6))
@@ -468,6 +469,8 @@ kinds = {
 allowed = {name: np.broadcast_to(term[0, 0] == 0, (6, 6)) for name, term in kinds.items()}
 
 # %% tags=["figure"]
+# Caption: Who may look at whom: bright is allowed. The last key is padding on the left and on the
+#   right.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.7))
 for panel, (name, may_look) in zip(axes, allowed.items(), strict=True):
     plots.heatmap(panel, may_look.astype(float))
@@ -518,6 +521,7 @@ $dx$ means $\partial L / \partial x$ and has the shape of $x$; `dout` is $dy$, w
 """
 
 # %% tags=["figure"]
+# Caption: The forward pass of attention in three steps.
 NODES = {
     "q": (0, 1),
     "k": (0, 0),
@@ -568,7 +572,7 @@ assert np.allclose(one_query(q[1, 3], k[1], v[1], bias[1, 0])[0], y[1, 3])
 # %% [markdown]
 r"""
 Walk back through the three steps. Return the gradients of everything on the way, $ds$ being that of the scores as the softmax gets them.
-The softmax's own backward is from [03](03_softmax_cross_entropy.ipynb), `softmax_backward(dp, (p,))`; the others are a line each.
+The softmax's own backward pass is from [03](03_softmax_cross_entropy.ipynb), `softmax_backward(dp, (p,))`; the others are a line each.
 """
 
 # %% [markdown] tags=["derivation"]
@@ -642,6 +646,7 @@ Watch the index that is summed. For $dq$ it is the *second* of $ds_{ij}$, as in 
 """
 
 # %% tags=["figure", "answer"]
+# Caption: The same graph backwards. Beside each arrow stands what is computed on it.
 BACKWARD = [
     ("s", "q", "ds k / √D"),
     ("s", "k", "dsᵀ q / √D"),
@@ -819,7 +824,7 @@ r"""
 A toy version of "a or an". Each of 12 positions holds a word that begins with a vowel or a consonant, at random. At every position
 the head is to say which of the two follows. No one tells it that the answer stands *one to the right*.
 A token is its word's vector plus its position's ([06](06_embeddings.ipynb)). All weights are random, and learn by plain
-gradient descent, through the backward that you just wrote.
+gradient descent, through the backward pass that you just wrote.
 """
 
 # %% tags=["answer"]
@@ -892,6 +897,8 @@ for name, (losses, maps) in runs.items():
     print(f"   queries that look one to the right: {neighbour.sum():2} of {S - 1}")
 
 # %% tags=["figure"]
+# Caption: Attention maps while the toy learns: the head (above) finds the right neighbour; without
+#   √D (below) it jumps.
 figure, axes = plt.subplots(2, 4, figsize=(7.5, 4.3), sharex=True, sharey=True)
 for panels, name in zip(axes, ("both directions", "without √D"), strict=True):
     for panel, (number, p) in zip(panels, runs[name][1].items(), strict=True):
@@ -911,6 +918,8 @@ step 0, and from then on it jumps from one to another.
 """
 
 # %% tags=["figure"]
+# Caption: The loss of the three runs. Only the one that sees both sides, with √D, solves the task
+#   in 300 steps.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 colours = (plots.BLUE, plots.VERMILION, plots.ORANGE)
 heights = (0.06, 0.76, 0.46)
@@ -985,7 +994,7 @@ else:
 print("    S   linear maps   attention     p of BERT-base, all layers")
 for row in log:
     print(f"{row['S']:5} {row['maps']:10.2f} ms {row['attention']:8.2f} ms", end="")
-    print(f"{12 * 12 * row['S'] ** 2 * 4 / 2**20:14,.0f} MiB a sequence")
+    print(f"{12 * 12 * row['S'] ** 2 * 4 / 2**20:14,.0f} MiB per sequence")
 
 # %% tags=["figure"]
 # Caption: The linear maps grow with the length, attention with its square. Up to 512 tokens the

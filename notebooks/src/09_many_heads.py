@@ -7,7 +7,7 @@ a twelfth of the width, so together they need as many multiplications as one hea
 harmless and deceives nearly everybody once.
 
 **You will** see what one head cannot do · split and merge heads, and see what the wrong reshape does · know which tests it
-passes · write the backward of all heads at once · watch heads divide work among themselves, take them out one by one, and let them share.
+passes · write the backward pass of all heads at once · watch heads divide work among themselves, take them out one by one, and let them share.
 
 **Before this:** [08 · Attention](08_attention.ipynb).
 **Time:** 75 minutes with the exercises; it runs in seconds.
@@ -80,7 +80,7 @@ features to say it with, so the result is as long as before.
 
 ## 2. Cutting a token into heads
 
-So: `H` features a token, `A` heads, each gets `D` = `H` / `A` features *of every token*, neighbours. Attention wants them as
+So: `H` features per token, and `A` heads; each gets `D` = `H` / `A` features *of every token*, neighbours. Attention wants them as
 an axis of their own, (B, A, S, D). Here are 3 tokens (0, 1, 2) of 4 features (a, b, c, d), for 2 heads. Beside the right
 split is what one `reshape` to the very same shape gives.
 """
@@ -94,6 +94,8 @@ print("shapes:", right.shape, wrong.shape)
 
 
 # %% tags=["figure"]
+# Caption: Three tokens (colours) of four features (letters), split into two heads, and what a mere
+#   reshape makes of them.
 def tiles(panel, numbers, title):
     tokens = ListedColormap([plots.SKY, plots.YELLOW, "#d0d0d0"])
     panel.imshow(numbers // H, cmap=tokens, vmin=0, vmax=2)
@@ -120,7 +122,7 @@ r"""
 A colour is a token. After the split, every head has a part of each token, in its own row. After the reshape, head 0 has token 0
 twice, then half of token 1, and has never heard of token 2. No error, no warning, right shape.
 
-**Why?** The numbers lie in memory one behind the other: 0a 0b 0c 0d 1a 1b … `reshape` never moves them. It only draws new
+**Why?** The numbers lie in memory one after the other: 0a 0b 0c 0d 1a 1b … `reshape` never moves them. It only draws new
 borders, and the last axis runs fastest. What we want has another *order* (0a 0b 1a 1b 2a 2b …), and the only thing that
 changes the order is a transpose.
 """
@@ -140,7 +142,7 @@ for name, array in (("tokens", x), ("split", right), ("one reshape", wrong)):
     steps = tuple(step // x.itemsize for step in array.strides)
     print(f"{name:<12} {array.shape!s:<14} steps {steps}")
 assert np.shares_memory(right, x)  # the split is a view: nothing was copied
-computed = right.copy()  # heads as attention returns them, one behind the other in memory:
+computed = right.copy()  # heads as attention returns them, one after the other in memory:
 assert not np.shares_memory(merge_heads(computed), computed)  # merging these has to copy
 
 # %% [markdown]
@@ -286,6 +288,7 @@ $dx$ means $\partial L / \partial x$. All heads of a layer are a chain of four s
 """
 
 # %% tags=["figure"]
+# Caption: The steps of all heads. Only attention computes; the others move numbers.
 CHAIN = {"qkv": (0, 0), "q k v": (1.6, 0), "heads": (3.2, 0), "results": (5.1, 0), "y": (6.7, 0)}
 STEPS = [("qkv", "q k v", "cut"), ("q k v", "heads", "split")]
 STEPS += [("heads", "results", "attention"), ("results", "y", "merge")]
@@ -319,9 +322,9 @@ Each $x_n$ was used once, in $y_{\pi(n)}$, so
 
 $$ dx_n = dy_{\pi(n)} : $$
 
-every gradient goes back to where its number came from. That is what merging does. **The backward of splitting is merging, and
-the backward of merging is splitting.** The three parts of $qkv$ share no number, so their gradients are put side by side again, in
-the same order. The whole backward pass is the forward read from the end: split, attention's backward, merge, glue.
+every gradient goes back to where its number came from. That is what merging does. **The backward pass of splitting is merging, and
+the backward pass of merging is splitting.** The three parts of $qkv$ share no number, so their gradients are put side by side again, in
+the same order. The whole backward pass is the forward pass read from the end: split, attention's backward pass, merge, glue.
 """
 
 
@@ -341,7 +344,7 @@ check("09.packed_attention_backward", my_packed_attention_backward)
 
 # %% [markdown]
 r"""
-As a matrix, the split is a permutation $P$, with one 1 in each row and column. The backward of $y = Px$ is
+As a matrix, the split is a permutation $P$, with one 1 in each row and column. The backward pass of $y = Px$ is
 $dx = P^{\mathsf T} dy$, as for every matrix, and for a permutation $P^{\mathsf T} = P^{-1}$: the transpose undoes it.
 """
 
@@ -355,6 +358,7 @@ assert np.array_equal(P.T @ P, np.eye(N))
 assert np.array_equal(P.T @ dy.ravel(), merge_heads(dy).ravel())
 
 # %% tags=["figure"]
+# Caption: The split as a matrix with a single 1 in each row, and its transpose, which undoes it.
 figure, axes = plt.subplots(1, 2, figsize=(6.5, 3.3))
 for panel, title, matrix in zip(axes, ("splitting, P", "merging, Pᵀ"), (P, P.T), strict=True):
     plots.heatmap(panel, matrix)
@@ -410,7 +414,7 @@ SPLITS = {
 # %% [markdown]
 r"""
 And six tests. The gradient check takes the whole of packed attention, with the wrong split in the forward and its merge in
-the backward, as a person with that mistake would write it.
+the backward pass, as a person with that mistake would write it.
 """
 
 
@@ -455,6 +459,7 @@ assert passed[0].all() and not passed[1:].all(axis=1).any()
 assert passed[:, :4].all()
 
 # %% tags=["figure"]
+# Caption: Which test (columns) catches which wrong split (rows).
 figure, axes = plt.subplots(figsize=(7.0, 2.9))
 axes.imshow(passed, cmap=ListedColormap([plots.BLUE, "#f2f2f2"]), vmin=0, vmax=1, aspect="auto")
 for (row, column), ok in np.ndenumerate(passed):
@@ -470,7 +475,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Four of six tests say nothing. Above all **the gradient check**: it compares a backward with *its own forward*, and if both
+Four of six tests say nothing. Above all **the gradient check**: it compares a backward pass with *its own forward pass*, and if both
 mix the tokens in the same way, they agree to the last digit. It proves that you differentiated what you wrote, not that
 you wrote what you wanted. For that, test a property (a token's change stays in its row), and compare with something slow and plain.
 
@@ -487,7 +492,7 @@ print("dealt out = right, with the features in this order:", renamed)
 r"""
 ## 7. Heads divide the work
 
-A toy again. Ten tokens in a ring, each one of six symbols. Every token shall tell three things: the symbol on its **left**, the
+A toy again. Ten tokens in a ring, each one of six symbols. Every token should tell us three things: the symbol on its **left**, the
 one on its **right**, and the **first** of the sequence. The model: one layer of attention and a linear map of what it returns.
 All weights are random and learn together, by gradient descent. Nobody says which head should do what.
 
@@ -548,6 +553,7 @@ shares = np.array([correct(*trained[A][:3]) for A in HEADS])  # (5, 3)
 assert (shares[2:] > 0.99).all() and (shares[:2].min(axis=1) < 0.7).all()
 
 # %% tags=["figure"]
+# Caption: The share of right answers to each of the three questions, with one to six heads.
 figure, axes = plt.subplots(figsize=(4.6, 3.4))
 image = plots.heatmap(axes, shares, digits=2)
 image.set_clim(0, 1)
@@ -566,6 +572,8 @@ weights do help a little, but not enough.) Here is where the heads look when the
 maps = trained[4][3].mean(axis=0)  # (A, S, S), mean over the batch
 
 # %% tags=["figure"]
+# Caption: Attention maps of the four heads on one ring: two neighbours, a shared job, and the first
+#   token.
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.4), sharey=True)
 for a, panel in enumerate(axes):
     plots.heatmap(panel, maps[a]).set_clim(0, 1)
@@ -600,6 +608,7 @@ for part in parts:
 without = np.array(without)  # (A, 3)
 
 # %% tags=["figure"]
+# Caption: The share of right answers when one head is taken out. What falls was that head's job.
 figure, axes = plt.subplots(figsize=(4.6, 2.9))
 plots.heatmap(axes, without, digits=2).set_clim(0, 1)
 axes.set_xticks(range(3), QUESTIONS)
@@ -619,7 +628,7 @@ trained BERT: most heads can be taken out, one at a time, with hardly a loss. Wh
 @exercise 09.multi_query_backward
 
 A model that writes text keeps the keys and values of all that it has written, for every head. Shazeer
-([2019](https://arxiv.org/abs/1911.02150)) gave them up but one: in **multi-query attention** each head has queries of its own,
+([2019](https://arxiv.org/abs/1911.02150)) kept only one set of them: in **multi-query attention** each head has queries of its own,
 and all heads share the same keys and values. The linear map in front then makes only H + 2D numbers for each token.
 """
 
@@ -678,7 +687,7 @@ r"""
 - One head returns one mean, which forgets who gave what. Several heads keep several means apart, side by side.
 - Splitting gives each head `D` neighbouring features of every token: a reshape of the last axis, *then* a transpose.
 - Head `a` owns rows $aD$ to $(a+1)D$ of $W_q$, $W_k$, $W_v$. Weights and multiplications are the same for any `A`.
-- Splitting is a permutation, so its backward is its inverse, merging; and the other way round.
+- Splitting is a permutation, so its backward pass is its inverse, merging; and the other way round.
 - Keys that all heads share collect the gradients of all heads.
 - What the heads return is added up by the next linear map: any head can be taken out by itself.
 
@@ -701,7 +710,7 @@ r"""
 <summary><b>1.</b> You swap heads 3 and 7 of a trained layer: their rows of all three weights, and nothing else. Is the model the
 same? What else would have to be swapped?</summary>
 
-No: what the heads return now lies in other places, and the linear map behind it reads the wrong features. Swap its columns
+No: what the heads return now lies in other places, and the linear map after it reads the wrong features. Swap its columns
 of heads 3 and 7 as well, and nothing has changed. Heads have no order of their own.
 
 </details>

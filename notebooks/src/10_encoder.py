@@ -6,7 +6,7 @@ Attention and a small feed-forward network, each followed by a sum and a norm: t
 them are nearly all of it. The parts are known from the notebooks before. What is new is how they are *wired*, and that decides
 whether a deep stack learns at all.
 
-**You will** wire half a layer, forward and backward, with the norm behind it and before it · see what happens without residuals · decide between post-LN and pre-LN
+**You will** wire half a layer, forward and backward, with the norm after it and before it · see what happens without residuals · decide between post-LN and pre-LN
 by experiment · check the gradient of a whole model, and let the check lead you to a bug · account for all 110 million
 parameters.
 
@@ -58,6 +58,7 @@ to `H` again. Each half is a *branch*: what goes in is kept, the branch's result
 """
 
 # %% tags=["figure"]
+# Caption: One layer: two branches, each added to what went in, and each followed by LayerNorm.
 figure, axes = plt.subplots(figsize=(7.5, 2.2))
 for left, (start, branch, end) in {
     0.0: ("x", "attention", "h"),
@@ -167,7 +168,7 @@ dx_j = \sum_i ds_i \, \frac{\partial s_i}{\partial x_j}
 = ds_j + \sum_i ds_i \, \frac{\partial f_i}{\partial x_j} .
 $$
 
-The last term is what the branch's own backward returns.
+The last term is what the branch's own backward pass returns.
 """
 
 
@@ -189,11 +190,11 @@ check("10.residual_in_steps", my_residual_in_steps)
 
 # %% [markdown] tags=["answer"]
 r"""
-So **the sum hands its gradient to both terms unchanged, and where the two ways began, the gradients are added**:
+So **the sum hands its gradient to both terms unchanged, and where the two paths began, the gradients are added**:
 
 $$ dx = ds + f'(ds) . $$
 
-Not $1 + f'(ds)$, as one reads now and then: $\partial x / \partial x$ is 1, but a backward multiplies it with what comes in.
+Not $1 + f'(ds)$, as one reads now and then: $\partial x / \partial x$ is 1, but a backward pass multiplies it with what comes in.
 """
 
 
@@ -296,7 +297,7 @@ one that normalises *before* the branch ("pre"). All use the library's modules. 
 
 # %%
 def half_forward(wiring, modules, norm, x):
-    """y, the sum before any norm behind it, the caches."""
+    """y, the sum before any norm after it, the caches."""
     caches = []
 
     def run(module, x, *others):
@@ -423,7 +424,7 @@ for wiring in ("post", "none"):
     totals = []
     stack.forward(x, bias, watch=totals.append)
     likeness[wiring] = [alike(x), *(alike(total) for total in totals[1::2])]
-print(f"without residuals, behind the first layer: {likeness['none'][1]:.2f}")
+print(f"without residuals, after the first layer: {likeness['none'][1]:.2f}")
 
 # %% tags=["figure"]
 # Caption: Without the residual connection all tokens become the same after a few layers.
@@ -581,7 +582,7 @@ r"""
 It does not. What warm-up does for post-LN is to **raise the largest learning rate** at which it learns. That is worth having: a
 high rate needs fewer steps.
 
-Back to 0.003. Did the break come as the product of $1 / \sigma_n$ foretold? And what happened in the first ten steps, when the runs parted?
+Back to 0.003. Did the break come as the product of $1 / \sigma_n$ predicted? And what happened in the first ten steps, when the runs parted?
 """
 
 # %%
@@ -595,6 +596,8 @@ for key in (("post", 0), ("post", 100)):
             print(f"   step 0: {likes[0]:.2f}, 10: {likes[1]:.2f}")
 
 # %% tags=["figure"]
+# Caption: The length of the gradient in each layer, relative to the top one, before and after
+#   training. Three lines of a colour are three seeds.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.2), sharey=True)
 for panel, step in zip(axes, (0, 299), strict=True):
     for run in runs:
@@ -651,18 +654,18 @@ def pre_norm_block(x, up, down, norm, eps):
 
 # %% [markdown]
 r"""
-Draw the graph before you write. Where do the two ways of $x$ part now, and where do they meet? What comes down the residual on the
+Draw the graph before you write. Where do the two paths of $x$ part now, and where do they meet? What comes down the residual on the
 way back, and what has it passed?
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-The ways part at $x$ itself, before the norm, and meet in the last step. So `dout` goes down the residual as it is. The other way leads
+The paths part at $x$ itself, before the norm, and meet in the last step. So `dout` goes down the residual as it is. The other path leads
 back through the second map, GELU and the first map, and then through the norm:
 
 $$ dx = dy + \operatorname{LN}'\big(f'(dy)\big) . $$
 
-In post-LN the norm stands behind the sum, and both ways pass it: $dx = ds + f'(ds)$ with $ds = \operatorname{LN}'(dy)$.
+In post-LN the norm stands after the sum, and both paths pass it: $dx = ds + f'(ds)$ with $ds = \operatorname{LN}'(dy)$.
 """
 
 
@@ -734,6 +737,8 @@ for part, members in by_part.items():
 assert all(wrong[name].ok for part in PARTS[:3] for name in by_part[part])
 
 # %% tags=["figure"]
+# Caption: The error of each parameter's gradient, from the loss (left) to the embeddings (right).
+#   Dashed: the tolerance. The mistake shows only below the layer that makes it.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 order = [name for members in by_part.values() for name in members]
 for rows, colour, marker, label in (
@@ -829,6 +834,7 @@ for name, config in (("base", base), ("large", large)):
 
 
 # %% tags=["figure"]
+# Caption: Area is parameters, drawn to the same scale for both sizes.
 def draw(axes, config, left, ratio=1.6):
     """A rectangle whose area is the number of parameters, in millions, from ``left`` on."""
     height = np.sqrt(formula(config) / 1e6 / ratio)
@@ -882,11 +888,11 @@ embeddings are a fifth of "base" and a tenth of "large": twice as many words wou
 ## Recap
 
 - A layer is two halves, $\operatorname{LN}(x + f(x))$ each: attention, where tokens meet, and a network for each token alone.
-- A sum hands its gradient to both terms; where the ways parted, the gradients are added: $dx = ds + f'(ds)$.
+- A sum hands its gradient to both terms; where the paths parted, the gradients are added: $dx = ds + f'(ds)$.
 - Without residuals, tokens are alike after two layers, and nothing is learned.
 - Post-LN divides what comes down the residuals by σ in every half; small branches or a warm-up keep that harmless. Pre-LN
   hands it down whole.
-- $12H^2 + 13H$ a layer, two thirds of it feed-forward.
+- $12H^2 + 13H$ per layer, two thirds of it feed-forward.
 
 ## What usually goes wrong
 
@@ -919,7 +925,7 @@ r"""
 wrong; all below wrong. Where do you look?</summary>
 
 In layer 7, where its feed-forward half hands its gradient to the attention half: at the norm between them, or at the sum. If
-attention's own backward were wrong, its output map and norm, which come first on the way down, would still be right.
+attention's own backward pass were wrong, its output map and norm, which come first on the way down, would still be right.
 
 </details>
 """

@@ -49,6 +49,7 @@ The encoder gives `hidden`, (B, S, H). From there two paths lead to a number eac
 """
 
 # %% tags=["figure"]
+# Caption: Two heads on one encoder: masked words above, next sentence below. The loss is their sum.
 figure, axes = plt.subplots(figsize=(7.5, 2.5))
 NODES = {
     "hidden": (0, 0.5),
@@ -72,7 +73,7 @@ ARROWS = [
 ]
 plots.graph(axes, NODES, ARROWS)
 figure.set_label(
-    "From the hidden states two ways: chosen rows are gathered, transformed and "
+    "From the hidden states two paths: chosen rows are gathered, transformed and "
     "multiplied by the transposed table to scores of the words; the first row goes "
     "through tanh and a linear layer to the scores of the next sentence. Both end in the "
     "loss"
@@ -161,7 +162,7 @@ r"""
 
 Between a hidden state and the scores stands one more dense layer, with GELU and a LayerNorm: $z =
 \operatorname{LN}(\operatorname{gelu}(x W^\top + b))$. Hidden states are made for the encoder; $z$ is made to be
-compared with words. Here is the head's forward, as it runs:
+compared with words. Here is the head's forward pass, as it runs:
 """
 
 # %%
@@ -296,8 +297,8 @@ check("11.tied_backward", my_tied_backward)
 r"""
 ## 6. The two contributions in a BERT
 
-In the library there is no special case for this. The parameter has two users, and `add_grad` adds: the head's backward runs first
-and leaves the decoder's share, the embeddings' backward comes last and adds the table's. So run the head's backward alone first, and
+In the library there is no special case for this. The parameter has two users, and `add_grad` adds: the head's backward pass runs first
+and leaves the decoder's share, the embeddings' backward pass comes last and adds the table's. So run the head's backward pass alone first, and
 then that of the whole model:
 """
 
@@ -324,6 +325,9 @@ print(f"different words in the batch     {len(used)}")
 assert set(rows_of_table) == set(used)
 
 # %% tags=["figure"]
+# Caption: The two contributions to the gradient of the tied table, and their sum. The dark stripes
+#   across all features are words with a large error; the vertical ones, features that are large in
+#   most of the predicted places.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 4.6), sharey=True)
 parts = {"as decoder": as_decoder, "as table": as_table, "their sum": total}
 limit = np.percentile(np.abs(as_table[used]), 95)  # what is longer has the darkest colour, too
@@ -536,7 +540,7 @@ near 1, the derivative $1 - y^2$ is near 0, and little gradient gets through.
 
 ## 9. Pooled output or h[CLS]?
 
-Ask who taught them: how long is the gradient that each loss sends to each position of the encoder's output? A model's backward takes
+Ask who taught them: how long is the gradient that each loss sends to each position of the encoder's output? A model's backward pass takes
 the derivative of any of its outputs by name, so we can start from one loss alone. And an **observer** in the
 [context](04_gelu_dropout.ipynb#9.-In-BERT) of a forward pass sees values by name, and in the backward pass their derivatives:
 """
@@ -566,6 +570,8 @@ for name, lengths in arrives.items():
 assert not arrives["from MLM"][:, 0].any() and not arrives["from NSP"][:, 1:].any()
 
 # %% tags=["figure"]
+# Caption: Which positions each loss sends a gradient to, in the last layer. MLM: the masked words.
+#   NSP: [CLS] alone.
 figure, axes = plt.subplots(2, 1, figsize=(7.5, 3.2), sharex=True)
 for panel, (name, lengths) in zip(axes, arrives.items(), strict=True):
     image = plots.heatmap(panel, lengths)

@@ -72,7 +72,7 @@ print(tokenizer.tokenize(sentences[0][0]))
 
 # %% [markdown]
 r"""
-The library stores a corpus as three flat arrays, however large it is: all tokens one behind the other, where each sentence
+The library stores a corpus as three flat arrays, however large it is: all tokens one after the other, where each sentence
 begins, and where each document begins. So an instance need not hold text; five integers will say where it lies.
 """
 
@@ -125,6 +125,7 @@ for ids_of_row, label in list(zip(rows["input_ids"], rows["next_sentence_label"]
     print(label, textwrap.fill(text, 90, subsequent_indent="  "), end="\n\n")
 
 # %% tags=["figure"]
+# Caption: Five instances of up to 32 tokens. On the left is whether B follows A.
 position = np.arange(settings.max_seq_length)
 kind = rows["token_type_ids"] + 1  # 1: A, 2: B
 kind[rows["attention_mask"] == 0] = 0
@@ -250,6 +251,8 @@ print("positions", "".join(f"{count:5}" for count in counts))
 print("of words ", "".join(f"{share:5.0%}" for share in counts / (lengths - 3)))
 
 # %% tags=["figure"]
+# Caption: How many of 128 tokens are predicted: always 19 in BERT; a number that varies, with a
+#   coin for each token.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 bins = np.arange(4.5, 36)
 axes.hist(coins, bins, color=plots.ORANGE, weights=np.full(n, 1 / n), label="a coin for each token")
@@ -333,6 +336,7 @@ Follow one sentence. Here it is with every fate that its chosen tokens can have;
 """
 
 # %% tags=["figure"]
+# Caption: One sentence, two chosen words, three fates. The labels are the same in all of them.
 SENTENCE = "the boat was leaking so we pulled it ashore .".split()
 CHOSEN, RANDOM = {3: "leaking", 6: "pulled"}, {3: "oven", 6: "green"}
 FATES = {  # what the model sees at a chosen place: how often, and in which colour
@@ -419,6 +423,7 @@ for name, share in shares.items():
 assert ((labels != -100) == chosen).all()
 
 # %% tags=["figure"]
+# Caption: What becomes of all tokens of a text. Only the coloured 15 % are predicted.
 figure, axes = plt.subplots(figsize=(7.5, 1.6))
 left = 0.0
 colours = ("#e6e6e6", plots.BLUE, plots.GREEN, plots.VERMILION)
@@ -618,6 +623,8 @@ print(f"left to right: {np.mean(left_to_right[above] > 0):.0%}")
 assert (both_ways > 0).all() and (left_to_right[above] == 0).all()
 
 # %% tags=["figure"]
+# Caption: Blue: output i depends on token j. The stars are the answers that next-word prediction
+#   asks for.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.5))
 for panel, matrix, title in zip(
     axes, (both_ways, left_to_right), ("BERT: both ways", "left to right"), strict=True

@@ -2,7 +2,7 @@
 r"""
 # 13 · The optimiser
 
-The backward says in which direction each of 110 million numbers should move. How far, it does not say. BERT's
+The backward pass says in which direction each of 110 million numbers should move. How far, it does not say. BERT's
 optimiser answers with five ideas, each of which fits on one line; most training runs that fail do so because one of
 them was left out.
 
@@ -54,7 +54,7 @@ L(x, y) = \tfrac12 \left( x^2 + 100 \, y^2 \right), \qquad g = (x, \; 100 \, y) 
 $$
 
 One step multiplies $x$ by $1 - \eta$ and $y$ by $1 - 100 \eta$. If $y$ is not to grow, $\lvert 1 - 100 \eta \rvert
-\le 1$, so $\eta \le 0.02$: the steep direction dictates the step. And then $x$ shrinks by only 2 % a step.
+\le 1$, so $\eta \le 0.02$: the steep direction dictates the step. And then $x$ shrinks by only 2 % per step.
 """
 
 
@@ -150,6 +150,8 @@ print(f"weight of the last 1000: {1 - BETA2**1000:.2f} of v")
 assert np.isclose(means[-1], (weights * gradients).sum(), rtol=1e-12)
 
 # %% tags=["figure"]
+# Caption: Dots are gradients, a small constant hidden in noise. The mean m finds it; √v is on its
+#   way to the dotted line.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 axes.scatter(np.arange(1, 401), gradients, s=8, color="#c8c8c8", label="gradient g")
 axes.plot(np.arange(1, 401), means, color=plots.BLUE, label="m")
@@ -251,6 +253,8 @@ for name, steps, warmup in (("pre-training", 1_000_000, 10_000), ("fine-tuning",
     print(f"{name:<13} asked for at most 1.00 of the peak, gets {(rate * f).max():.2f}")
 
 # %% tags=["figure"]
+# Caption: Left: by what factor an uncorrected step is too long. Right: what that makes of the
+#   learning rate in a run of 300 steps.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.1))
 axes[0].semilogx(t, factor, color=plots.VERMILION)
 axes[0].axhline(1, color=plots.GREY, linestyle="--", linewidth=1)
@@ -315,6 +319,8 @@ for name, averages in shrunk.items():
 assert np.allclose(shrunk["decay, beside Adam"][-1], (1 - LR * DECAY) ** STEPS, atol=0.03)
 
 # %% tags=["figure"]
+# Caption: The mean of many weights whose gradients are noise. As part of the gradient (left) the
+#   decay depends on the noise; beside it (right) it does not.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0), sharey=True)
 for panel, (name, averages) in zip(axes, shrunk.items(), strict=True):
     for size, line, style in zip(NOISE, averages.T, ("-", "--", ":"), strict=True):
@@ -409,6 +415,8 @@ for step in (0, 50, 99, 100, 550, 999):
     print(f"t = {step:>3}  " + "  ".join(f"{name} {r[step]:.2e}" for name, r in lines.items()))
 
 # %% tags=["figure"]
+# Caption: Warm-up over a tenth of the steps, then decay. The original's rate leaps down where the
+#   two lines meet.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 for (name, rate), style in zip(lines.items(), ("-", "--"), strict=True):
     axes.plot(steps, 1e4 * rate, style, label=name)
@@ -686,6 +694,7 @@ print(f"gradient longer than 1, and so clipped, in {(length > 1).sum()} of {STEP
 assert loss[-1] < 0.7 * loss[0]
 
 # %% tags=["figure"]
+# Caption: Left: the learning rate. Right: how far a step moves each group, relative to its length.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.1))
 axes[0].plot([1e3 * original(step, STEPS, WARMUP, 1e-3) for step in range(STEPS)])
 axes[0].set(title="learning rate", xlabel="step", ylabel="η (10⁻³)")
@@ -718,6 +727,7 @@ for name, (loss, _, _, ratio, _) in runs.items():
 assert runs["no warm-up, uncorrected"][0].max() > 5 > runs["warm-up, corrected"][0].max()
 
 # %% tags=["figure"]
+# Caption: Four runs at a rate five times as high. One of the two remedies is enough.
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 colours = (plots.BLUE, plots.SKY, plots.GREEN, plots.VERMILION)
 for (name, (loss, *_)), colour, style in zip(

@@ -249,6 +249,8 @@ powers = np.linspace(0, 1.6, 33)
 constant_guesses = [-log_softmax(power * np.log(f))[0][labels].mean() for power in powers]
 
 # %% tags=["figure"]
+# Caption: The loss of guessing by frequency, for frequencies that are flattened (left of 1) or
+#   sharpened (right). Their true values are best.
 figure, axes = plt.subplots(figsize=(7.5, 2.9))
 axes.plot(powers, constant_guesses, color=plots.BLUE)
 axes.plot([0, 1], [np.log(V), line], "o", color=plots.VERMILION)
@@ -373,6 +375,7 @@ for start, stop in ((0, 300), (300, 900), (900, 1500)):
 
 
 # %% tags=["figure"]
+# Caption: A run in three stretches: past the unigram line, along the copying line, and on.
 def draw_lines(axes, values, stop, texts=True, below=("copying line",)):
     """Horizontal lines, named at their right ends."""
     for (name, value), style in zip(values.items(), (":", "--", "-."), strict=True):
@@ -442,6 +445,8 @@ for run in wikipedia:
     print(f"peak {rate:.4f}: after 2,000 steps {loss[4]:.2f}, after {step[-1]:,} {loss[-1]:.2f}")
 
 # %% tags=["figure"]
+# Caption: Two runs on Wikipedia. At the higher rate the model was still on the copying line when its
+#   run ended.
 figure, axes = plt.subplots(figsize=(7.5, 3.4))
 draw_lines(axes, WIKIPEDIA_LINES, 17)
 for run, colour, marker in zip(wikipedia, (plots.BLUE, plots.VERMILION), "os", strict=True):
@@ -544,7 +549,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Adam moves each number by at most about the learning rate a step, whatever its gradient ([13](13_optimiser.ipynb)). A bias has to
+Adam moves each number by at most about the learning rate in each step, whatever its gradient ([13](13_optimiser.ipynb)). A bias has to
 go several units, which takes thousands of steps; but $W \bar h$ is a sum of `H` = 128 products that move together. So here it is the tied table that
 learns the frequencies first. The gap between green and blue is what the model has from its input.
 

@@ -532,6 +532,8 @@ assert not lengths["single text, pair"][:, 1:].any() and (lengths["answers"] > 0
 assert ((lengths["tagging"] > 0) == (tags != -100)).all()
 
 # %% tags=["figure"]
+# Caption: The length of the gradient at each token of three texts, for three kinds of head. Dark is
+#   none.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 1.9), sharey=True)
 for panel, (name, values) in zip(axes, lengths.items(), strict=True):
     plots.heatmap(panel, values)
@@ -604,7 +606,7 @@ print({name: values.shape for name, values in train_vectors.items()})
 
 # %% [markdown]
 r"""
-First the **floor**: what does someone get who cannot read? Always the same answer; and a *bag of words*: naive
+First the **baseline**: what does someone get who cannot read? Always the same answer; and a *bag of words*: naive
 Bayes, which counts how often each library uses each word and knows nothing of their order.
 """
 
@@ -664,6 +666,8 @@ print(f"after {steps} steps: training {curve[-1][1]:.1%}, dev {curve[-1][2]:.1%}
 assert curve[-1][2] > floors["always the same"] + 0.1
 
 # %% tags=["figure"]
+# Caption: A head on a frozen encoder, on the texts it learns from (dashed) and on others. Counting
+#   words does better.
 at, on_training, on_dev = np.array(curve).T
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 axes.plot(at, on_training, "--", color=plots.GREY, label="head, on its 400 training texts")
@@ -678,7 +682,7 @@ plt.show()
 # %% [markdown]
 r"""
 It learns, and is no triumph: look where the bag of words is. Which library a text is from is a matter of its *words*, and `mini` has read
-an encyclopaedia and old novels. (300 texts leave an uncertainty of about ±3 points.) **Without the floor you
+an encyclopaedia and old novels. (300 texts leave an uncertainty of about ±3 points.) **Without the baseline you
 would have reported a success.** An encoder pays where context matters, and when it learns, too
 ([section 9](#9.-What-pre-training-gains)).
 
@@ -721,6 +725,8 @@ for name, shares in probes.items():
 assert min(probes["does B belong to A?"][:2]) > 0.6
 
 # %% tags=["figure"]
+# Caption: A linear judge on three vectors of a text that was never fine-tuned on: [CLS] knows what
+#   it was asked in pre-training.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 2.7), sharey=True)
 for panel, (name, shares), chance in zip(axes, probes.items(), (0.25, 0.5), strict=True):
     panel.bar(VECTORS, shares, color=[plots.BLUE, plots.SKY, plots.ORANGE], width=0.6)
@@ -809,6 +815,8 @@ for name, share in said.items():
 assert said["B follows A"] > said["B is another's"] + 0.2
 
 # %% tags=["figure"]
+# Caption: The share of pairs that NSP gives at most this probability. The first two kinds lie
+#   together: the order is not what it knows.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 for (name, p), style in zip(believed.items(), ("-", "--", ":"), strict=True):
     axes.plot(np.sort(p), np.linspace(0, 1, len(p)), style, label=name)
@@ -819,7 +827,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-A head that had learned how sentences *continue* would turn the second pair down, as its order is wrong. It
+A head that had learned how sentences *continue* would reject the second pair, as its order is wrong. It
 accepts both alike, and fewer of the strangers (many all the same: to a reader of novels, all documentation is one topic). It
 knows the **topic**. That is of use for pairs, as section 7 has shown. But it is a
 cheap lesson, paid for with half of the inputs torn in two. So:
@@ -913,7 +921,7 @@ def score_runs(folder):
 
 # %% [markdown]
 r"""
-And floors again: for **library** the bag of words of section 6; for **summary** "same" if the texts share so many tokens; for **parameters** the tag
+And baselines again: for **library** the bag of words of section 6; for **summary** "same" if the texts share so many tokens; for **parameters** the tag
 that this word had most often in training; for **questions** always the meaning of the first parameter. (A regular expression that knows the
 pattern of these passages answers nearly all: a toy task. But nobody tells the model the pattern.)
 """
@@ -1003,16 +1011,20 @@ for record in log:
 curves = {key: np.array(found) for key, found in curves.items()}
 
 # %%
-FLOORS = {record["floor"]: record["score"] for record in log if "floor" in record}
+BASELINES = {record["floor"]: record["score"] for record in log if "floor" in record}
 METRIC = {"docs-library": "accuracy", "docs-summary": "accuracy"}  # the others: F1
 print("last evaluation: mean ± deviation of the seeds")
 for key, found in curves.items():
     last = found[:, -1, 1]
     name, start, learns = key
     told = f"{last.mean():.3f} ± {last.std(ddof=1):.3f}"
-    print(f"{name:<16} from {start:<6} {learns:<4} learns   {told}   floor {FLOORS[name]:.3f}")
+    print(
+        f"{name:<16} from {start:<6} {learns:<4} learns   {told}   baseline {BASELINES[name]:.3f}"
+    )
 
 # %% tags=["figure"]
+# Caption: Four tasks, trained from `mini` and from random weights. Bars are the deviation of three
+#   seeds, dashed is the baseline.
 figure, axes = plt.subplots(2, 2, figsize=(7.5, 5.2))
 TITLES = ("single texts: which library?", "pairs: does it belong?", "tags: parameters", "answers")
 for panel, name, title in zip(axes.flat, DATA, TITLES, strict=True):
@@ -1030,7 +1042,9 @@ for panel, name, title in zip(axes.flat, DATA, TITLES, strict=True):
             color=colour,
             label=label,
         )
-    panel.axhline(FLOORS[name], color=plots.VERMILION, linestyle="--", linewidth=1.2, label="floor")
+    panel.axhline(
+        BASELINES[name], color=plots.VERMILION, linestyle="--", linewidth=1.2, label="baseline"
+    )
     panel.set(title=title, ylim=(0, 1), ylabel=METRIC.get(name, "F1"))
 for panel in axes[1]:
     panel.set_xlabel("step")
@@ -1041,18 +1055,18 @@ plt.show()
 r"""
 In the log that comes with this notebook:
 
-- **Pairs, tags, answers**: `mini` is clearly above random weights, and above the floor, after a minute or two of training
+- **Pairs, tags, answers**: `mini` is clearly above random weights, and above the baseline, after a minute or two of training
   on 400 to 1,500 examples. Random weights have not begun to learn the pairs.
 - **Library**: `mini` is ahead of random weights, and *behind a bag of words*. Where single words decide, counting them is hard to beat.
 - **The bars** are deviations of three seeds: where two overlap, too few to tell.
 
 ## 10. Frozen, or not?
 
-Compare "all" with "head" in the table. A head alone (on the last four layers, as in section 6, 30 epochs) costs one forward for each text, ever, then
+Compare "all" with "head" in the table. A head alone (on the last four layers, as in section 6, 30 epochs) costs one forward pass for each text, ever, then
 seconds; and one encoder can serve many tasks. But its features are those that *pre-training* asked for, and letting all of it learn scored
-higher each time. That costs about three forwards for every text in every epoch, and a copy of the model for each task.
+higher each time. That costs about three forward passes for every text in every epoch, and a copy of the model for each task.
 
-In between: `--freeze 2` keeps the embeddings and the two lowest layers (the backward stops there);
+In between: `--freeze 2` keeps the embeddings and the two lowest layers (the backward pass stops there);
 `--layerwise-lr 0.9` lets lower layers learn more slowly. A small learning rate is the mildest form: BERT's authors
 tried $2$ to $5 \cdot 10^{-5}$, over 2 to 4 epochs, for their 110 million parameters. Here it was $3 \cdot 10^{-4}$, for 5 million.
 """
@@ -1063,7 +1077,7 @@ r"""
 
 `mini` has 5 million parameters and read for a few hours on two cores. What do the same heads, the same loop and the same commands reach on an encoder
 that others trained for long? all-MiniLM-L6-v2 has 6 layers, H = 384 and 22.7 million parameters. It was distilled from a larger model, and then trained on more than a billion
-pairs of sentences. Minibert fine-tuned both on data that everybody uses. These runs take from 4 to 26 minutes each on two cores, so the
+pairs of sentences. minibert fine-tuned both on data that everybody uses. These runs take from 4 to 26 minutes each on two cores, so the
 [report of the repository](../benchmarks/results/finetuning.md) is read here:
 
 - **SST-2** (Socher and others, [2013](https://aclanthology.org/D13-1170/)): is a sentence of a film review positive? Score: accuracy.
@@ -1130,16 +1144,16 @@ r"""
 - A text's label enters the encoder at [CLS] alone, tags at first pieces, answers everywhere.
 - Before fine-tuning [CLS] knows what NSP asked it. It is first because that place is always there; another constant place would do.
 - NSP taught topic and not order, so it was dropped, or replaced by order.
-- Scores mean something beside a floor, beside random weights, and over several seeds.
+- A score means something only next to a baseline, next to random weights, and over several seeds.
 
 ## What usually goes wrong
 
-- **No floor.** 55 % of four labels sounds fine until somebody counts words.
+- **No baseline.** 55 % of four labels sounds fine until somebody counts words.
 - **One seed.** Differences within the deviation may be luck. On small data whole runs fail; Adam without bias correction
   ([13](13_optimiser.ipynb)) makes that likelier.
 - **Too large a learning rate.** What pre-training had learned is gone in the first steps, and cannot be learned again from so few examples.
 - **Tags on every piece**, or −100 forgotten for [CLS] and padding: then the loss is about pieces.
-- **Choosing by the dev set and reporting it.** The best of many evaluations flatters; here the *last* is told. A test set is better.
+- **Choosing by the dev set and reporting it.** The best of many evaluations flatters; here the *last* is reported. A test set is better.
 - **Texts of the same source on both sides.** Then the model recognises the source. Split by file, author, article.
 
 ## Three questions
@@ -1171,7 +1185,7 @@ labels, whose scores β moves differently.
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> The encoder is frozen. Which parts of the backward still have to run?</summary>
+<summary><b>3.</b> The encoder is frozen. Which parts of the backward pass still have to run?</summary>
 
 The head's, and of that not even $dh$. Nothing below learns, so nobody asks. That is why the features could be computed once.
 

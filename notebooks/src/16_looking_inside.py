@@ -91,7 +91,7 @@ meaning = np.array([name.split()[1] for name, _ in pairs])  # (B,) "1" or "2"
 
 # %% [markdown]
 r"""
-The model returns the states and maps of all layers, if it is asked to. An **observer** sees more: it is a function that the forward
+The model returns the states and maps of all layers, if it is asked to. An **observer** sees more: it is a function that the forward pass
 pass calls with the name and the value of each step. With queries and keys we can compute the maps again:
 """
 
@@ -150,13 +150,26 @@ n = mask[shown].sum()
 tokens = [tokenizer.tokens[i] for i in ids[shown, :n]]
 
 # %% tags=["figure"]
+# Caption: All attention maps of one sentence. Row: the token that looks; column: the one it looks at;
+#   bright: a large weight. Vermilion: heads that give more than half of it to the token before or after.
 figure, axes = plt.subplots(L, A, figsize=(7.5, 7.6), sharex=True, sharey=True)
 for i, row in enumerate(axes):
     for a, panel in enumerate(row):
-        plots.heatmap(panel, maps[i, shown, a, :n, :n]).set_clim(0, 1)
+        weights = maps[i, shown, a, :n, :n]
+        plots.heatmap(panel, weights).set_clim(0, 1)
         panel.set_title(f"layer {i}, head {a}", fontsize=9.5)
+        beside = {
+            "before": np.diagonal(weights, -1).mean(),
+            "after": np.diagonal(weights, 1).mean(),
+        }
+        if (side := max(beside, key=beside.get)) and beside[side] > 0.5:
+            panel.set_title(f"layer {i}, head {a}: {side}", fontsize=9.5, color=plots.VERMILION)
         panel.set_xticks(range(n), tokens, rotation=90, fontsize=9)
         panel.set_yticks(range(n), tokens, fontsize=9)
+figure.set_label(
+    f"The attention maps of {L} layers of {A} heads for one sentence. A few heads in the lower layers have a bright "
+    "line beside the diagonal: they look at the token before or after. The others spread their weight"
+)
 plt.show()
 
 # %% [markdown]
@@ -179,7 +192,7 @@ $$ n_{\text{eff}} = \exp\Bigl( - \sum_j p_{ij} \ln p_{ij} \Bigr) $$
 entropy = -(maps * np.log(maps + 1e-300)).sum(axis=-1)  # (L, B, A, S)
 mean_entropy = (entropy * mask[:, None]).sum(axis=(1, 3)) / mask.sum()  # (L, A), real queries only
 width = np.exp(mean_entropy)
-print(f"effective tokens of {mask.sum() / B:.1f}, one row a layer, one column a head")
+print(f"effective tokens of {mask.sum() / B:.1f}, one row per layer, one column per head")
 print(width)
 assert (width >= 1).all() and (width <= S).all()
 
@@ -377,6 +390,8 @@ for i, a in np.ndindex(L, A):
     rise[i, a] = -log_p(last, *where).mean() - loss
 
 # %% tags=["figure"]
+# Caption: Four measures of each head. A positional head looks at the token before or after, and the
+#   loss rises without it.
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.5), sharey=True)
 for panel, values, digits, title in (
     (axes[0], scores["documentation", -1], 2, "token before"),
@@ -541,6 +556,8 @@ cosines among the eight occurrences of one word:
 """
 
 # %% tags=["figure"]
+# Caption: Cosines between eight uses of one word, from the input x(0) to the last layer. The two
+#   meanings grow apart.
 figure, axes = plt.subplots(1, L + 1, figsize=(7.5, 2.2), sharey=True)
 eight = np.flatnonzero(ambiguous == "saw")
 for i, panel in enumerate(axes):
@@ -665,6 +682,8 @@ print("gradient at a token that is masked out:", np.abs(blind_flow[:, affected, 
 assert (blind_flow[:, affected, hide] == 0).all()
 
 # %% tags=["figure"]
+# Caption: The length of the gradient of one prediction, layer by layer. It begins at [MASK], in the
+#   top row, and spreads downwards.
 example = sentences.index("she was born on 4 may 1890 .")
 m = mask[example].sum()
 tokens = [tokenizer.tokens[i] for i in asked[example, :m]]
@@ -698,6 +717,8 @@ by_distance = [
 ]
 
 # %% tags=["figure"]
+# Caption: The same over all sentences. Left: by layer. Right: at the input, by the distance from
+#   [MASK], with the positional heads as they are and flat.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.2))
 for values, label, style in (
     (together, "all tokens", "o-"),
@@ -822,6 +843,8 @@ effect = log_p(x[L], at, hidden_word)[sequence] - without_word  # (N,) > 0: the 
 print(f"{len(effect)} words: {np.mean(effect > 0):.0%} help, the others stand in the way")
 
 # %% tags=["figure"]
+# Caption: Three measures of how much each word contributes to “may”. They do not agree, for they
+#   answer different questions.
 rows = np.flatnonzero(sequence == example)
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 for i, (label, values, colour) in enumerate(
@@ -847,7 +870,7 @@ each other; blue deals out what all words bring together.
 ## 9. What do attention maps prove?
 
 Is "looks at" "depends on"? Test it on all words: does the attention that [MASK] pays to a word
-foretell how much $f$ changes when it is masked? The measure is the rank correlation: 1 for the same order, 0 for none.
+predict how much $f$ changes when it is masked? The measure is the rank correlation: 1 for the same order, 0 for none.
 Beside it stand the gradients, and a rival that knows nothing of the model: **how near the word is**.
 """
 
@@ -892,6 +915,8 @@ axes.grid(False, axis="y")
 plt.show()
 
 # %% tags=["figure"]
+# Caption: Each dot is a word: the attention that [MASK] pays to it, and what the prediction loses
+#   when it is hidden.
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 axes.scatter(measures["attention, all layers"], effect, s=16, alpha=0.5, linewidths=0)
 axes.axhline(0, color="black", linewidth=0.8)
@@ -942,7 +967,7 @@ A map is a good source of **guesses**. An intervention tests them: change it, an
 
 ## Recap
 
-- Maps and states are outputs of the forward: $L$ maps of (B, A, S, S), $L + 1$ states of (B, S, H).
+- Maps and states are outputs of the forward pass: $L$ maps of (B, A, S, S), $L + 1$ states of (B, S, H).
 - A positional head keeps its score on random words. With $q = 0$ a head is flat, and the loss tells whether it was needed.
 - The word head on every layer shows when a prediction forms; a linear translation shows that the layer knew more than that.
 - Context separates meanings; cosines are read against those of strangers.

@@ -237,6 +237,8 @@ waiting, running = schedule(1, 1, wait_each=True), schedule(1, 1)
 print(f"done after {sum(waiting[1][-1])} and after {sum(running[1][-1])}")
 
 # %% tags=["figure"]
+# Caption: A host that waits after each kernel, and one that runs ahead. The second keeps the device
+#   busy.
 draw("six kernels", {"waits\nafter each": waiting, "runs ahead": running})
 
 # %% [markdown]
@@ -331,7 +333,7 @@ r"""
 ### Does it matter? Operations for each byte
 
 An operation's **arithmetic intensity** is its arithmetic divided by the bytes it moves. A processor has such a number, too:
-operations a second by bytes a second. Below it memory decides; above it, arithmetic. From NVIDIA's data sheets and white papers:
+operations per second by bytes per second. Below it memory decides; above it, arithmetic. From NVIDIA's data sheets and white papers:
 """
 
 # %%
@@ -408,6 +410,8 @@ bytes that it can load at once; beyond the row, zeros. With `H` = 11, 4 threads,
 """
 
 # %% tags=["figure"]
+# Caption: A row of 11 numbers, read by four threads in packs of four. What lies beyond the row
+#   counts as 0.
 size, threads, pack = 11, 4, 4
 column = np.arange(threads * pack).reshape(threads, pack)  # (threads, pack)
 
@@ -474,6 +478,8 @@ the first protects what a slow thread still reads from the call *before*.
 """
 
 # %% tags=["figure"]
+# Caption: The butterfly: in each round, every thread adds what its partner holds. After three
+#   rounds all eight have the whole sum.
 figure, axes = plt.subplots(figsize=(7.5, 3.4))
 rounds = [{i: {i} for i in range(8)}]
 for at, distance in enumerate((4, 2, 1)):
@@ -489,8 +495,8 @@ for at, held in enumerate(rounds):
 axes.set(xlim=(-0.35, 3.35), ylim=(7.6, -1.4), title="eight threads: whose numbers each one holds")
 axes.axis("off")
 figure.set_label(
-    "Eight threads in four rows of boxes: in each round every thread adds what its "
-    "partner at distance 4, 2 and 1 holds, until each holds the sum of all eight"
+    "Eight threads, one in each line, and three rounds from left to right: every thread adds what its "
+    "partner at distance 4, then 2, then 1 holds, until each holds the sum of all eight"
 )
 plt.show()
 
@@ -666,6 +672,7 @@ for _ in range(1000):
 assert total == 256 and weights["bfloat16"][-1] == weights["bfloat16"][0]
 
 # %% tags=["figure"]
+# Caption: The same small update, 1,000 times, in three formats.
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 for (name, values), style in zip(weights.items(), ("-", "--", "-."), strict=True):
     axes.plot(values, style, linewidth=2, label=name)
@@ -693,7 +700,7 @@ assert hidden.dtype == "float16" and model.buffers.value.dtype == "float32"
 r"""
 ### What is loss scaling for?
 
-The backward begins with $dz = (p - \text{one-hot}) / N$ ([03](03_softmax_cross_entropy.ipynb)). With thousands of words most of $p$
+The backward pass begins with $dz = (p - \text{one-hot}) / N$ ([03](03_softmax_cross_entropy.ipynb)). With thousands of words most of $p$
 is tiny, and $N$, the number of hidden words, is 640 in a batch of 32. The shipped model, on four sentences:
 """
 
@@ -769,6 +776,8 @@ for precision in ("float16", "bfloat16"):
 assert errors["float16"][0] > 0.1 > 0.01 > np.nanmin(errors["float16"])
 
 # %% tags=["figure"]
+# Caption: The error of the gradient for loss scales from 2⁻²⁰ to 2³⁰. float16 has a window;
+#   bfloat16 needs none.
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 for (precision, values), style in zip(errors.items(), ("o-", "s--"), strict=False):
     axes.semilogy(exponents, values, style, label=precision)
@@ -810,6 +819,8 @@ launch*. CUDA's remedy is a **graph**: record the launches of one step, and repl
 """
 
 # %% tags=["figure"]
+# Caption: Six kernels that are shorter than their launch, launched one by one and replayed as one
+#   graph.
 launched = schedule(2, 0.7)
 replayed = schedule(2, 0.7, graph=True)
 print(f"done after {sum(launched[1][-1]):.1f} and after {sum(replayed[1][-1]):.1f}")
@@ -861,7 +872,7 @@ if ON_GPU:
             take()
         step.read()
         milliseconds = 20 * (time.perf_counter() - start)
-        print(f"replaying {step.repetition.replaying!s:<6} {milliseconds:8.2f} ms a step")
+        print(f"replaying {step.repetition.replaying!s:<6} {milliseconds:8.2f} ms per step")
         ends.append(to_numpy(step.model.buffers.value))
     print("same bits:", np.array_equal(*ends))
 else:
@@ -900,7 +911,7 @@ def turn(step, take, reference, threads, count):
 
 
 def measure(device, ways, batch_sizes, threads):
-    """Tokens a second in turns of about a second: a row for each way and batch size."""
+    """Tokens per second in turns of about a second: a row for each way and batch size."""
     set_threads(threads)
     origin = describe_environment(device) | {"date": date.today().isoformat()}
     origin["numba"] = version("numba") if find_spec("numba") else "–"
@@ -935,7 +946,7 @@ batch_sizes = sorted({row["B"] for row in log})
 speeds = {(row["how"], row["B"]): np.array(row["tokens_a_second"]) for row in log}
 spread = max(np.ptp(turns) / np.median(turns) for turns in speeds.values())
 
-print("tokens a second, B =  ", *(f"{B:9}" for B in batch_sizes))
+print("tokens per second, B =", *(f"{B:9}" for B in batch_sizes))
 for how in ways:
     medians = {B: f"{np.median(speeds[how, B]):,.0f}" for B in batch_sizes if (how, B) in speeds}
     print(f"{how:<22}", *(f"{medians.get(B, '–'):>9}" for B in batch_sizes))
@@ -948,6 +959,8 @@ if not set(ways) & set(GPU_WAYS):
     print("No rows of a GPU: nobody has measured them yet.")
 
 # %% tags=["figure"]
+# Caption: Training speed for growing batches, with NumPy's functions and with compiled loops. Both
+#   axes are logarithmic.
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 for how, marker in zip(ways, "os^Dv", strict=False):
     sizes = [B for B in batch_sizes if (how, B) in speeds]
@@ -963,7 +976,7 @@ ticks = [125 * 2**n for n in range(24)]
 ticks = [tick for tick in ticks if all_speeds.min() / 2 < tick < 2 * all_speeds.max()]
 axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
 axes.minorticks_off()
-axes.set(title="BERT-mini, training", xlabel="sequences in a batch, B", ylabel="tokens a second")
+axes.set(title="BERT-mini, training", xlabel="sequences in a batch, B", ylabel="tokens per second")
 axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
 plt.show()
 
@@ -1017,7 +1030,7 @@ Hardly at all: a few operations for each byte, so memory decides. Storing 16 bit
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> Why is the loss scaled before the backward? Could the gradient not be multiplied by s at its end?</summary>
+<summary><b>3.</b> Why is the loss scaled before the backward pass? Could the gradient not be multiplied by s at its end?</summary>
 
 What has become 0 stays 0, whatever it is multiplied with.
 

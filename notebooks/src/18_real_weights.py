@@ -67,7 +67,7 @@ print(f"{'layer_norm_eps':<20} {config['layer_norm_eps']}")
 
 # %% [markdown]
 r"""
-`vocab.txt` has a token a line, and the line number is its id. All three belong together. The sizes can be read off the
+`vocab.txt` has a token per line, and the line number is its id. All three belong together. The sizes can be read off the
 tensors, but **heads, activation and ε leave no trace in any shape** ([09](09_many_heads.ipynb)): nothing complains
 if they are wrong.
 
@@ -426,6 +426,8 @@ mean = {name: np.mean([np.log(p) for p, _ in guesses]) for name, guesses in foun
 assert max(mean, key=mean.get) == "as it is (4 heads)"
 
 # %% tags=["figure"]
+# Caption: The mean loss of four hidden words, for one weights file under five configurations. Only
+#   the first is its own.
 figure, axes = plt.subplots(figsize=(7.5, 2.6))
 axes.barh(range(len(mean)), [-value for value in mean.values()], color=plots.BLUE)
 axes.set_yticks(range(len(mean)), mean)

@@ -552,6 +552,8 @@ for row in results[:3]:
     print(textwrap.indent(textwrap.shorten(passages[row].text, 100), "    "))
 
 # %% tags=["figure"]
+# Caption: Eight passages for one question, with their scores by words and by vectors. The sum of
+#   the two decides.
 figure, axes = plt.subplots(figsize=(7.5, 3.4))
 places = np.arange(len(results))
 for offset, (name, scores), colour in zip(

@@ -4,7 +4,7 @@ r"""
 
 In every notebook before this one you wrote a small function, `check` compared it with the library's, and then it was
 put away. Here the pieces come together. You write what connects them: the embeddings, a layer, both heads and the loop
-over the layers, all forwards and backwards, and the training loop. It is some 200 lines. Then there is a BERT whose backward
+over the layers, all forwards and backwards, and the training loop. It is some 200 lines. Then there is a BERT whose backward pass
 pass and optimiser are yours, and whose forward pass you can follow line by line.
 
 **You will** load real pretrained weights into your own model · find that it equals the library's number by number ·
@@ -74,7 +74,7 @@ print(mine)
 
 # %% [markdown]
 r"""
-Every piece has the form that you know: the forward returns its output and a cache, the backward takes the gradient of the
+Every piece has the form that you know: the forward pass returns its output and a cache, the backward pass takes the gradient of the
 output and this cache. `mine.linear(x, weight, bias)` is `y, cache`, and `mine.linear_backward(dout, cache)` is
 `dx, dweight, dbias`.
 
@@ -118,7 +118,7 @@ r"""
 A linear map has a weight and a bias, and so has a LayerNorm. Four short functions look up both, and name their gradients
 alike. All that follows is written with them.
 
-Gradients are returned as **dictionaries with the names of the parameters**. That is the whole of the book-keeping: a backward
+Gradients are returned as **dictionaries with the names of the parameters**. That is the whole of the book-keeping: a backward pass
 pass merges the dictionaries of its parts.
 """
 
@@ -159,7 +159,7 @@ The sum of three rows, normalised. `p` has `word_embeddings.weight` (V, H), `pos
 `token_type_embeddings.weight` (2, H), and the two parameters of `LayerNorm`. Use `mine.embedding` for what is
 looked up by an id. Positions need no ids: token number s takes row s.
 
-The cache is yours: put into it what your backward needs. `both` makes one function of the two for `check`.
+The cache is yours: put into it what your backward pass needs. `both` makes one function of the two for `check`.
 """
 
 
@@ -207,7 +207,7 @@ r"""
 The heads do not know of each other. For attention, a head is *one more sequence*: (B, A, S, D) reshaped to (B·A, S, D). The
 bias of a sequence serves all of its heads, so it is repeated A times, each copy beside the original.
 
-Backwards, a reshape undoes a reshape, and `split_heads` is the backward of `merge_heads`
+Backwards, a reshape undoes a reshape, and `split_heads` is the backward pass of `merge_heads`
 ([09](09_many_heads.ipynb)). The hidden states went through three linear maps, so three gradients come back and add up.
 """
 
@@ -252,7 +252,7 @@ Two halves, and each ends in the same way: add what came in, normalise. The name
 `attention.self.…` (three maps), `attention.output.dense`, `attention.output.LayerNorm`, `intermediate.dense`, `output.dense` and
 `output.LayerNorm`.
 
-Write each half as a pair of its own. The layer is then four lines, two forwards and two backwards.
+Write each half as a pair of its own. The layer is then four lines, two forward passes and two backward passes.
 """
 
 
@@ -526,6 +526,8 @@ except NotImplementedError:
     print("something above is not written yet")
 
 # %% tags=["answer", "figure"]
+# Caption: How far each value of this BERT is from the library's: the forward pass, then the
+#   gradients. Dashed: the rounding of a float64.
 errors = {**of_values, **of_gradients}
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 steps = np.arange(len(errors))
@@ -558,7 +560,7 @@ r"""
 The forward pass is equal to the last bit, because here all pieces are the library's. In the backward pass a few sums are taken in
 another order, and the last digit differs. With functions of your own the forward pass differs in the last digits, too. Anything above
 $10^{-12}$ would be a mistake. The library itself equals `transformers` to the same precision
-([18](18_real_weights.ipynb)), so this BERT does, too.
+([27](27_parity.ipynb#3.-Is-it-the-same-model?)), so this BERT does, too.
 
 ## 9. In the library's place
 """
@@ -812,7 +814,7 @@ several threads or on a GPU ([17](17_numpy_to_cupy.ipynb)). Each is tested again
   connection and below both heads, the table of words, q, k and v's common input.
 - **The merge of two dictionaries hides it.** `a | b` takes the second value where a name is in both. The tied table is such
   a name.
-- **Caches of another layer.** The backward of layer 3 with the cache of layer 2 has the right shapes and wrong numbers.
+- **Caches of another layer.** The backward pass of layer 3 with the cache of layer 2 has the right shapes and wrong numbers.
 - **float64 slips in.** `np.zeros(shape)` is float64, a Python list of floats as well, and an attention mask of integers times
   −10000.0, too. One such array makes everything after it twice as slow.
 
@@ -838,7 +840,7 @@ r"""
 <details>
 <summary><b>2.</b> Which of your functions would change for a model with the norm before each sublayer?</summary>
 
-The two halves and their backwards: $y = x + f(\mathrm{norm}(x))$. The gradient of the sum then goes past the norm unchanged. And one
+The two halves and their backward passes: $y = x + f(\mathrm{norm}(x))$. The gradient of the sum then goes past the norm unchanged. And one
 norm more after the last layer. All pieces stay as they are.
 
 </details>

@@ -61,6 +61,7 @@ Here is the line of ideas in time. The colours tell what each work contributed.
 """
 
 # %% tags=["figure"]
+# Caption: What came before BERT. A colour is an idea that BERT has from there.
 LINE = [  # year with the month, or the place in the figure, name, what it is about, height
     (2003.0, "neural language\nmodel", plots.BLUE, 1.3),
     (2013.05, "Word2Vec", plots.GREEN, 1.0),
@@ -177,7 +178,8 @@ guesses = outputs.prediction_logits.argmax(axis=-1)  # (B, S)
 right = (guesses == ids)[deleted].mean()
 commonest = (ids[deleted] == np.bincount(ids[deleted]).argmax()).mean()
 print(
-    f"{deleted.sum()} deleted words; mini fills in {right:.0%} of them, always the commonest word {commonest:.0%}\n"
+    f"{deleted.sum()} deleted words; mini fills in {right:.0%} of them, always the commonest "
+    f"word {commonest:.0%}\n"
 )
 for b in range(3):
     print(
@@ -395,7 +397,8 @@ def word_vectors(texts, vocab_size, seed):
 began = time.perf_counter()
 vectors, curve = word_vectors(texts, V, seed=21)
 print(
-    f"loss per pair {curve[0]:.2f} → {curve[-1]:.2f}; guessing would be (K + 1) ln 2 = {(K + 1) * np.log(2):.2f}"
+    f"loss per pair {curve[0]:.2f} → {curve[-1]:.2f}; guessing would be (K + 1) ln 2 = "
+    f"{(K + 1) * np.log(2):.2f}"
 )
 print(f"{time.perf_counter() - began:.0f} seconds")
 assert curve[-1] < curve[0] < (K + 1) * np.log(2)
@@ -421,6 +424,8 @@ The same program with more of its options is [examples/word2vec.py](../examples/
 """
 
 # %% tags=["figure"]
+# Caption: The vectors of some words, projected onto a plane. Colours are groups that we chose; the
+#   places were learned.
 GROUPS = {
     "numbers": (plots.BLUE, "integer float floating complex"),
     "text": (plots.VERMILION, "string strings characters character ascii"),
@@ -712,7 +717,8 @@ for open_by in (0.0, 2.0, 4.0):
         norms.append(np.linalg.norm(dcell))
     arrived[open_by] = np.array(norms) / norms[0]
     print(
-        f"bias {open_by:.0f}: σ(bias) = {1 / (1 + np.exp(-open_by)):.3f}, after {STEPS} steps {arrived[open_by][-1]:.1e} of the gradient is left"
+        f"bias {open_by:.0f}: σ(bias) = {1 / (1 + np.exp(-open_by)):.3f}, after {STEPS} steps "
+        f"{arrived[open_by][-1]:.1e} of the gradient is left"
     )
 assert arrived[0.0][-1] < arrived[2.0][-1] < arrived[4.0][-1]
 
@@ -746,6 +752,7 @@ encoder. BERT keeps the left half.
 
 
 # %% tags=["figure"]
+# Caption: The Transformer, and what BERT took from it.
 def box(axes, x, y, text, colour, kept):
     style = {
         "boxstyle": "round,pad=0.35",
@@ -876,6 +883,7 @@ for name in ("BERT: all", "GPT: causal"):
     print(name, MASKS[name], sep="\n")
 
 # %% tags=["figure"]
+# Caption: Which tokens j the state of token i may depend on.
 figure, panels = plt.subplots(1, 4, figsize=(7.5, 2.3), sharey=True)
 for panel, (name, seen) in zip(panels, MASKS.items(), strict=True):
     panel.imshow(seen, cmap="Blues", vmin=0, vmax=1.5)
@@ -892,6 +900,7 @@ plt.show()
 
 
 # %% tags=["figure"]
+# Caption: The same as arrows, from the words below to the outputs above.
 def draw_layers(axes, x0, mask, colour, rows=(0, 1, 2), label=""):
     """Nodes in two layers above the inputs; an arrow for each 1 of the mask."""
     n = len(mask)
@@ -1080,7 +1089,8 @@ def matthews(labels, guesses):
 noisy = np.where(rng.random(1000) < 0.3, ~labels, labels)
 for name, guesses in (("always yes", np.ones(1000, bool)), ("right in about 70 %", noisy)):
     print(
-        f"{name:<20} accuracy {(guesses == labels).mean():.2f}   Matthews {matthews(labels, guesses):.2f}"
+        f"{name:<20} accuracy {(guesses == labels).mean():.2f}   Matthews "
+        f"{matthews(labels, guesses):.2f}"
     )
 
 
@@ -1093,7 +1103,8 @@ def word_f1(answer, truth):
 print()
 for answer in ("in the spring of 1953", "1953", "spring"):
     print(
-        f"{answer!r:<25} for 'spring of 1953': EM {float(answer == 'spring of 1953'):.0f}, F1 {word_f1(answer, 'spring of 1953'):.2f}"
+        f"{answer!r:<25} for 'spring of 1953': EM {float(answer == 'spring of 1953'):.0f}, F1 "
+        f"{word_f1(answer, 'spring of 1953'):.2f}"
     )
 
 # %% [markdown]
@@ -1133,7 +1144,8 @@ for size, chips in (("base", 16), ("large", 64)):
     )
     rule = 6 * 12 * config.num_hidden_layers * config.hidden_size**2 * tokens
     print(
-        f"{size:<6} {cost[size]:.2e} FLOPs (6 × weights of the layers × tokens: {rule:.2e}); {cost[size] / chips / SECONDS / 1e12:.1f} TFLOP/s on each chip"
+        f"{size:<6} {cost[size]:.2e} FLOPs (6 × weights of the layers × tokens: {rule:.2e}); "
+        f"{cost[size] / chips / SECONDS / 1e12:.1f} TFLOP/s on each chip"
     )
 
 # %%
@@ -1147,7 +1159,8 @@ speed = 10 * 2 * size**3 / (time.perf_counter() - began)
 print(f"NumPy here: {speed / 1e9:.0f} GFLOP/s in matrix products")
 for name, count in cost.items():
     print(
-        f"BERT-{name} at this speed, if nothing else took time: {count / speed / 3600 / 24 / 365:.0f} years"
+        f"BERT-{name} at this speed, if nothing else took time: "
+        f"{count / speed / 3600 / 24 / 365:.0f} years"
     )
 
 # %% [markdown]

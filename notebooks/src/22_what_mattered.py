@@ -198,6 +198,8 @@ for name, losses in toy.items():
     )
 
 # %% tags=["figure"]
+# Caption: The loss of four arms on six seeds, scored in two ways. Grey lines join the runs of a
+#   seed; bars are means.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)
 for panel, column, title in zip(
     axes, (0, 1), ("scored on masked words", "scored on visible words"), strict=True
@@ -264,6 +266,7 @@ are correlated.
 """
 
 # %% tags=["figure"]
+# Caption: Each dot is a seed. On the grey line both arms would be equal.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.9), sharey=True)
 baseline = toy["baseline"][:, 0]
 for panel, name in zip(axes, list(toy)[1:], strict=True):
@@ -406,7 +409,8 @@ d = toy["always [MASK]"][:, 0] - baseline
 drawn = rng.integers(len(d), size=(9999, len(d)))
 booted = stats.bootstrap((d,), np.mean, method="percentile", rng=rng).confidence_interval
 print(
-    f"ours  {my_bootstrap_interval(d, drawn, 0.95)[0]:+.3f} {my_bootstrap_interval(d, drawn, 0.95)[1]:+.3f}"
+    f"ours  {my_bootstrap_interval(d, drawn, 0.95)[0]:+.3f} "
+    f"{my_bootstrap_interval(d, drawn, 0.95)[1]:+.3f}"
 )
 print(f"SciPy {booted.low:+.3f} {booted.high:+.3f}")
 assert np.allclose(my_bootstrap_interval(d, drawn, 0.95), booted, atol=0.03)
@@ -490,6 +494,7 @@ print("\nseeds               ", "".join(f"{n:8}" for n in (2, 3, 4, 5, 6, 8)))
 print("smallest possible p ", "".join(f"{2 / 2**n:8.3f}" for n in (2, 3, 4, 5, 6, 8)))
 
 # %% tags=["figure"]
+# Caption: The means of all patterns of signs (blue), and the observed mean (vermilion).
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.7))
 signs = 2 * (np.arange(2**6)[:, None] >> np.arange(6) & 1) - 1
 for panel, name in zip(axes, list(toy)[1:], strict=True):
@@ -656,7 +661,8 @@ spent = [
     for record in records
 ]
 print(
-    f"{len(spent)} records of pre-training, {sum(spent) / 3600:.1f} hours on one thread of a processor"
+    f"{len(spent)} records of pre-training, {sum(spent) / 3600:.1f} hours on one thread of a "
+    "processor"
 )
 print("of a record:", ", ".join(ablations["rate"]["15 %"][0]))
 
@@ -692,7 +698,8 @@ always = 2 * 1147 / (1147 + 1725)
 for group in ("objective", "size"):
     f1 = np.array([scores(group, arm, "mrpc") for arm in ablations[group]])
     print(
-        f"{group:<10} MRPC, F1: {f1.min():.1f} to {f1.max():.1f}, mean {f1.mean():.1f}   ('yes' every time: {100 * always:.1f})"
+        f"{group:<10} MRPC, F1: {f1.min():.1f} to {f1.max():.1f}, mean {f1.mean():.1f}   ('yes' "
+        f"every time: {100 * always:.1f})"
     )
 
 # %% [markdown]
@@ -710,7 +717,8 @@ steps = sst2 / 100 * 1821
 assert np.allclose(steps, np.rint(steps))
 accuracy = sst2.mean() / 100
 print(
-    f"standard error of {accuracy:.1%} over 1,821 sentences: {100 * np.sqrt(accuracy * (1 - accuracy) / 1821):.2f} points"
+    f"standard error of {accuracy:.1%} over 1,821 sentences: "
+    f"{100 * np.sqrt(accuracy * (1 - accuracy) / 1821):.2f} points"
 )
 
 # %% [markdown]
@@ -754,6 +762,8 @@ p_objective = report("objective", "no NSP", ("sst2", "stsb", "docs-questions"))
 
 
 # %% tags=["figure"]
+# Caption: The paper's ablation of the tasks and ours, in points compared with “no NSP”. The scales
+#   differ.
 def intervals(axes, group, baseline, task, colour, marker, shift, label):
     """Differences from the baseline with their t intervals, an arm a place."""
     for place, arm in enumerate(arm for arm in ablations[group] if arm != baseline):
@@ -818,6 +828,8 @@ assert set(TABLE_8) == set(ablations["masking"])
 p_masking = report("masking", "80/10/10", ("loss", "sst2"))
 
 # %% tags=["figure"]
+# Caption: The paper's ablation of the masks and ours, in points compared with 80/10/10. The scales
+#   differ.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)
 others = [arm for arm in ablations["masking"] if arm != "80/10/10"]
 for column, (task, mark) in enumerate(
@@ -858,7 +870,8 @@ p_rate = report("rate", "15 %", ("loss", "sst2", "blimp"))
 every = p_objective | p_masking | p_rate
 adjusted = dict(zip(every, holm(np.array(list(every.values()))), strict=True))
 print(
-    f"\n{len(every)} comparisons in the three groups: {sum(p < 0.05 for p in every.values())} with p < 0.05; after Holm:"
+    f"\n{len(every)} comparisons in the three groups: {sum(p < 0.05 for p in every.values())} "
+    "with p < 0.05; after Holm:"
 )
 for comparison, p in sorted(adjusted.items(), key=lambda item: item[1]):
     if p < 0.05:
@@ -885,11 +898,13 @@ for arm, records in ablations["size"].items():
     perplexity = np.exp(scores("size", arm, "loss"))
     sst2 = scores("size", arm, "sst2")
     print(
-        f"{arm:<8} {records[0]['parameters'] / 1e6:4.1f} M parameters   perplexity {perplexity.mean():6.1f} ± {perplexity.std(ddof=1):4.1f}"
+        f"{arm:<8} {records[0]['parameters'] / 1e6:4.1f} M parameters   perplexity "
+        f"{perplexity.mean():6.1f} ± {perplexity.std(ddof=1):4.1f}"
         f"   SST-2 {sst2.mean():.1f} ± {sst2.std(ddof=1):.1f}"
     )
 
 # %% tags=["figure"]
+# Caption: Held-out perplexity by depth and width, in the paper and in ours. Lower is better.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.3))
 for width, colour, mark in ((768, plots.BLUE, "o"), (1024, plots.VERMILION, "s")):
     points = [
@@ -963,7 +978,8 @@ for layers, losses in swept.items():
 same_rate = swept[2][2] - swept[1][2]
 each_best = swept[2].mean(axis=1).min() - swept[1].mean(axis=1).min()
 print(
-    f"\n2 layers instead of 1: {same_rate.mean():+.3f} at the rate chosen for 1, {each_best:+.3f} at the best rate of each"
+    f"\n2 layers instead of 1: {same_rate.mean():+.3f} at the rate chosen for 1, "
+    f"{each_best:+.3f} at the best rate of each"
 )
 assert same_rate.mean() > 0.2 > abs(each_best)
 
@@ -999,6 +1015,7 @@ came out ahead of them.
 """
 
 # %% tags=["figure"]
+# Caption: The same runs against the tokens that they read, and against the minutes that they took.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.4), sharey=True)
 DRAWN = {
     "L1 H64": plots.GREEN,
@@ -1031,14 +1048,16 @@ plt.show()
 # %%
 BUDGET = 146  # seconds: what L2 H128 takes
 print(
-    f"held-out loss at the end of all tokens, and the last one measured within {BUDGET} seconds (seed 0)"
+    f"held-out loss at the end of all tokens, and the last one measured within {BUDGET} seconds "
+    "(seed 0)"
 )
 for arm in DRAWN:
     record = ablations["size"][arm][0]
     points = record["evaluations"]
     in_time = [point for point in points if point["seconds"] <= BUDGET]
     print(
-        f"{arm:<8} {points[-1]['mlm_loss']:.2f} after {points[-1]['seconds']:5.0f} s   {in_time[-1]['mlm_loss']:.2f} after {in_time[-1]['seconds']:4.0f} s"
+        f"{arm:<8} {points[-1]['mlm_loss']:.2f} after {points[-1]['seconds']:5.0f} s   "
+        f"{in_time[-1]['mlm_loss']:.2f} after {in_time[-1]['seconds']:4.0f} s"
     )
 seconds = [record["seconds"] for record in ablations["size"]["L4 H256"]]
 print("\nL4 H256, the same work three times, seconds:", np.round(seconds))
@@ -1065,7 +1084,8 @@ for size in (300, 2000):
     frequency = np.bincount(tokens, minlength=tokenizer.vocab_size) / len(tokens)
     loss = -np.log(frequency[tokens]).mean()
     print(
-        f"{tokenizer.vocab_size:<7,}{len(tokens):7,} {np.exp(loss):12.1f} {loss * len(tokens) / np.log(2) / characters:20.2f}"
+        f"{tokenizer.vocab_size:<7,}{len(tokens):7,} {np.exp(loss):12.1f} "
+        f"{loss * len(tokens) / np.log(2) / characters:20.2f}"
     )
 
 # %% [markdown]

@@ -75,6 +75,8 @@ Here they are in time. The colours say what kind of decision each one changed.
 """
 
 # %% tags=["figure"]
+# Caption: The successors by the date of their first version. A colour is the decision that was
+#   changed.
 TIMELINE = [  # year with the month of the first version on arXiv, name, what it changed, height
     (2018 + 9.5 / 12, "BERT", plots.GREY, 0.0),
     (2019 + 5.5 / 12, "XLNet", plots.VERMILION, 3.0),
@@ -169,6 +171,8 @@ for name, masks, draws in (("ten copies", static, 10), ("each pass anew", dynami
     print(f"   expected: 1 − 0.85^{draws} = {1 - 0.85**draws:.1%}")
 
 # %% tags=["figure"]
+# Caption: Which tokens of one text are hidden (black) in forty passes: with ten fixed masks, and
+#   with a new one each time.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 2.8), sharey=True)
 for panel, masks, title in ((axes[0], static, "ten copies"), (axes[1], dynamic, "each pass anew")):
     panel.imshow(masks[:, :60], cmap="Greys", aspect="auto", interpolation="nearest")
@@ -256,7 +260,7 @@ sentence = rng.integers(5, 60, size=8)  # (S,)
 
 
 def vectors(model, before=(), words=sentence):
-    """The last hidden states of the words (8, H), behind other tokens that nobody can see."""
+    """The last hidden states of the words (8, H), after other tokens that nobody can see."""
     ids = np.array([[*before, *words]])
     mask = np.array([[0] * len(before) + [1] * len(words)])
     outputs, _ = model.forward(ids, attention_mask=mask)
@@ -337,6 +341,7 @@ for name in KINDS_OF_PIECES:
     assert (exact == 1) == (name == "byte-level BPE")
 
 # %% tags=["figure"]
+# Caption: How many tokens a word becomes, for three tokenizers and four sizes of the vocabulary.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 STYLES = {"WordPiece": (plots.BLUE, "o"), "byte-level BPE": (plots.VERMILION, "s")}
 STYLES["unigram"] = (plots.GREEN, "^")
@@ -392,6 +397,7 @@ assert unigram.tokenize("reinserted") == ranked[0]
 print("WordPiece, the longest first:", *learned["WordPiece", 4000].tokenize("reinserted"))
 
 # %% tags=["figure"]
+# Caption: The pieces that fit into one word. The thick path is the most probable one.
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 starts = np.cumsum([0, *map(len, ranked[0])])
 best = set(itertools.pairwise(starts.tolist()))
@@ -467,6 +473,7 @@ for name, step in STEPS.items():
 assert counts["ALBERT: both"].sum() == count(BASE["ALBERT"])
 
 # %% tags=["figure"]
+# Caption: The parameters of BERT-base, with ALBERT's two ideas one at a time, and with both.
 figure, axes = plt.subplots(figsize=(7.5, 2.5))
 left = np.zeros(len(STEPS))
 for i, (part, colour) in enumerate(
@@ -600,6 +607,8 @@ for temperature in (1, 2, 4):
     print(f"T = {temperature} ", *(f"{p:9.3f}" for p in shown), f"{1 - shown.sum():13.3f}")
 
 # %% tags=["figure"]
+# Caption: The teacher's probabilities for one gap, by rank, at three temperatures. Both axes are
+#   logarithmic.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 for (temperature, p), colour in zip(
     softened.items(), (plots.BLUE, plots.ORANGE, plots.GREEN), strict=True
@@ -823,6 +832,8 @@ for name, nats in surprise.items():
 assert np.median(surprise["any word"]) > np.median(surprise["generator's guess"])
 
 # %% tags=["figure"]
+# Caption: How surprising `mini` finds three kinds of words in their places. The generator's guesses
+#   lie where the originals lie.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 for (name, nats), colour in zip(
     surprise.items(), (plots.BLUE, plots.ORANGE, plots.VERMILION), strict=True
@@ -925,12 +936,16 @@ One vector cannot do both. So XLNet has two for each token, the **two streams** 
 the content alone:
 
 $$
-h_i \leftarrow \operatorname{layer}(h_i;\ \text{keys and values: } h_j \text{ that the content of } i \text{ sees}), \qquad
-g_i \leftarrow \operatorname{layer}(g_i;\ \text{keys and values: } h_j \text{ that the query of } i \text{ sees}) .
+\begin{aligned}
+h_i &\leftarrow \operatorname{layer}(h_i;\ \text{keys and values: } h_j \text{ that the content of } i \text{ sees}) , \\
+g_i &\leftarrow \operatorname{layer}(g_i;\ \text{keys and values: } h_j \text{ that the query of } i \text{ sees}) .
+\end{aligned}
 $$
 """
 
 # %% tags=["figure"]
+# Caption: What the two vectors of “she” read in one layer. Dashed: the residual connection of the
+#   query.
 figure, panels = plt.subplots(1, 2, figsize=(7.5, 3.5), sharey=True)
 WORDS = ["she", "moved", "to", "york"]
 PLACES = {3: 0, 1: 1, 0: 2, 2: 3}  # token → its place in the order: york, moved, she, to
@@ -1055,6 +1070,8 @@ assert np.array_equal(moved, masks)
 print("after three layers, exactly those states move that the masks allow")
 
 # %% tags=["figure"]
+# Caption: Which states (rows) move when a word (column) changes. The two panels on the right are
+#   measured.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.9))
 for panel, seen, title in (
     (axes[0], np.tri(S), "left to right"),
@@ -1133,6 +1150,7 @@ for name, term in terms.items():
 print(f"{'their sum / √(3 D)':<20} standard deviation {scores.std():.2f}")
 
 # %% tags=["figure"]
+# Caption: Which row of the tables each pair uses, and the three parts of its score.
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.5))
 axes[0].imshow(rows, cmap="cividis")
 for (i, j), row in np.ndenumerate(rows):
@@ -1171,7 +1189,7 @@ Find the gradients of q, k, v and of both tables. There is no formula for them i
 
 # %% [markdown] tags=["derivation"]
 r"""
-The end is as in any attention ([08](08_attention.ipynb)): $dv = p^\top dy$, $dp = dy \, v^\top$, and the softmax's backward gives $ds$. Let $d = ds / \sqrt{3D}$. The three terms were added, so each of them receives this $d$. Then, for each pair,
+The end is as in any attention ([08](08_attention.ipynb)): $dv = p^\top dy$, $dp = dy \, v^\top$, and the softmax's backward pass gives $ds$. Let $d = ds / \sqrt{3D}$. The three terms were added, so each of them receives this $d$. Then, for each pair,
 
 $$
 \begin{aligned}
@@ -1245,6 +1263,8 @@ print(
 )
 
 # %% tags=["figure"]
+# Caption: Rotary positions: two pairs of features as hands of a clock, the scores that follow from
+#   them, and four speeds.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.8), width_ratios=[1, 1.15, 1.5])
 circle = plt.Circle((0, 0), 1, fill=False, color=plots.GREY, linewidth=0.8)
 axes[0].add_patch(circle)
@@ -1297,6 +1317,7 @@ for name, model in MODELS.items():
     assert (curves[name][-1] < 1e-12) == ("distances" in name)
 
 # %% tags=["figure"]
+# Caption: How much the vectors of eight words change when the words are moved to the right.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 LINES = (
     (plots.BLUE, "s-", 5),
@@ -1401,6 +1422,8 @@ for name, plan in PLANS.items():
     print(f"{name:<21} tokens that a change has reached, layer by layer: {widths}")
 
 # %% tags=["figure"]
+# Caption: A window of 8 tokens to each side, and how far a change in the middle reaches after each
+#   layer.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.7), width_ratios=[1, 1.3, 1.3])
 axes[0].imshow(local[0, 0] == 0, cmap="Blues", vmax=1.4)
 axes[0].set(title="the window", xlabel="key", ylabel="query")

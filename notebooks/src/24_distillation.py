@@ -81,6 +81,7 @@ for T, q in softened.items():
     print(f"T = {T:<3}", q)
 
 # %% tags=["figure"]
+# Caption: The same five logits at four temperatures.
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.2), sharey=True)
 for panel, (T, q) in zip(axes, softened.items(), strict=True):
     panel.bar(range(5), q, color=plots.BLUE)
@@ -151,6 +152,8 @@ for T, norm in zip(RANGE, norms, strict=True):
     print(f"T = {T:<3} with T²: {norm:.4f}   without: {norm / T**2:.6f}")
 
 # %% tags=["figure"]
+# Caption: The length of the gradient of the soft loss at growing temperatures. Both axes are
+#   logarithmic.
 figure, axes = plt.subplots(figsize=(5, 3))
 axes.loglog(RANGE, norms, "o-", color=plots.BLUE, label="with T²")
 axes.loglog(RANGE, norms / RANGE**2, "s-", color=plots.VERMILION, label="without")
@@ -385,7 +388,7 @@ plt.show()
 # %% [markdown]
 r"""
 - **The temperature made no difference** here: the intervals of T = 1 and T = 8 are within a point of T = 2. This task has four classes, and the teacher is unsure anyway. Where it is nearly always sure, there is more for a temperature to bring out.
-- **A second layer** did not help in 200 steps: −1 ± 3 points cannot be told from none.
+- **A second layer** did not help in 200 steps: −1 ± 3 points may be nothing at all.
 - **Wrong labels** cost 8 points of accuracy if the student learns from them.
 - **A teacher that learned from wrong labels** costs its student 9 points. The mean is 4 points above that of a student with right labels, but the interval is ± 9, so five seeds do not show that it is better.
 
@@ -447,7 +450,8 @@ r"""
 ## 7. With the library
 
 ```sh
-minibert distill --teacher runs/sst2/best --model mini --train train.tsv --dev dev.tsv --name small --temperature 4 --teacher-weight 0.9
+minibert distill --teacher runs/sst2/best --model mini --train train.tsv --dev dev.tsv \
+    --name small --temperature 4 --teacher-weight 0.9
 ```
 
 The teacher is asked once about every training text. The flags `--hidden-weight` and `--attention-weight` add the imitation of layers. See [the manual](../docs/finetuning.md).

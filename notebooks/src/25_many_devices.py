@@ -119,7 +119,7 @@ print(f"mean of means           relative distance from one rank {distance(means)
 
 # %% [markdown]
 r"""
-The first is rounding. The second is another gradient, and nothing would tell you: no shape is wrong, the loss falls, and the model learns more from a word in a short text than from one in a long text.
+The first is rounding. The second is another gradient, and nothing would tell you: no shape is wrong, and the loss falls. But a word on a rank with few of them counts for more than a word on a rank with many.
 
 ## 2. How would everybody get the sum?
 
@@ -159,6 +159,8 @@ def held(N):
 print(held(4)[[0, 3, 6]])
 
 # %% tags=["figure"]
+# Caption: A ring of four ranks. Each square is a part of a rank's gradient; its number says how
+#   many ranks are summed in it.
 states = held(4)
 figure, axes = plt.subplots(1, 7, figsize=(7.5, 1.9), sharey=True)
 for s, (panel, state) in enumerate(zip(axes, states, strict=True)):
@@ -172,6 +174,10 @@ for s, (panel, state) in enumerate(zip(axes, states, strict=True)):
     panel.grid(False)
 axes[0].set_ylabel("rank")
 axes[3].set_xlabel("part of the gradient; the number says how many ranks are in it")
+figure.set_label(
+    "A ring all-reduce of four ranks in seven tables of four ranks and four parts. At the start every number "
+    "is 1; in three rounds one part of each rank grows to 4; in three more the fours spread to all"
+)
 plt.show()
 
 # %% [markdown]
@@ -236,6 +242,8 @@ for N in (2, 3, 4, 6, 12):
     print(f"{N:>2} {sent[0] / 120:>18.3f} {2 * (N - 1) / N:>18.3f}")
 
 # %% tags=["figure"]
+# Caption: How often its own size a gradient goes over the busiest link. In a ring it is less than
+#   twice, however many ranks there are.
 ranks = np.arange(2, 65)
 figure, axes = plt.subplots(figsize=(5.5, 3))
 axes.loglog(ranks, 2 * (ranks - 1), color=plots.VERMILION, label="everybody to one: its link")
@@ -245,6 +253,10 @@ axes.set(xlabel="ranks", ylabel="sent over the busiest link, / n")
 axes.set_xticks(2 ** np.arange(1, 7), 2 ** np.arange(1, 7))
 axes.minorticks_off()
 axes.legend()
+figure.set_label(
+    "What the busiest link carries, from 2 to 64 ranks: it grows with the number of ranks if everybody sends "
+    "to one or to everybody, and stays below twice the gradient in a ring"
+)
 plt.show()
 
 # %% [markdown]
@@ -280,7 +292,7 @@ print("(a + b) + c =", (a + b) + c, "   a + (b + c) =", a + (b + c))
 
 # %% [markdown]
 r"""
-The difference is rounding, and harmless for learning. For finding errors it is a nuisance: one cannot tell rounding from a bug. So minibert adds in a fixed order: each rank gets its part from *all* others, adds them in the order of the ranks, and gives the sum to everybody. With one batch per rank, that
+The difference is rounding, and harmless for learning. But it is a nuisance when you look for an error: you cannot tell rounding from a bug. So minibert adds in a fixed order: each rank gets its part from *all* others, adds them in the order of the ranks, and gives the sum to everybody. With one batch per rank, that
 also sends about $2(N-1)/N \cdot n$ numbers. $N$ ranks then give what one process gives, bit for bit.
 
 ## 5. Over MPI
@@ -360,11 +372,10 @@ NETWORK = Machine(flops=400e12, bandwidth=50e9, latency=5e-6)  # assumed, not me
 print(f"base: {size / 1e6:.0f} MB of gradients")
 print("ranks    sent     bandwidth   latency")
 for N in (2, 8, 64, 512):
-    total = ring_seconds(size, N, NETWORK)
+    sent = ring_bytes(size, N) / 1e6
     late = 2 * (N - 1) * NETWORK.latency
-    print(
-        f"{N:>5} {ring_bytes(size, N) / 1e6:>6.0f} MB {1e3 * (total - late):>8.2f} ms {1e3 * late:>7.2f} ms"
-    )
+    sending = ring_seconds(size, N, NETWORK) - late
+    print(f"{N:>5} {sent:>6.0f} MB {1e3 * sending:>8.2f} ms {1e3 * late:>7.2f} ms")
 
 # %% [markdown]
 r"""
@@ -385,6 +396,8 @@ for name, bandwidth in LINKS.items():
     print(f"{name}: communication takes longer from {crossing} ranks on")
 
 # %% tags=["figure"]
+# Caption: The time to compute a step, and to add up its gradient, as more ranks share 256
+#   sequences. Both axes are logarithmic.
 ranks = 2 ** np.arange(0, 9)
 figure, axes = plt.subplots(figsize=(6, 3.4))
 axes.loglog(ranks, 1e3 * alone / ranks, color=plots.BLUE, label="computation")
@@ -395,11 +408,15 @@ axes.set(xlabel="ranks that share 256 sequences", ylabel="milliseconds per step"
 axes.set_xticks(ranks, ranks)
 axes.minorticks_off()
 axes.legend()
+figure.set_label(
+    "Milliseconds per step from 1 to 256 ranks: computation falls with the number of ranks, the ring's time "
+    "does not. They cross at about 4 ranks over a network, and at about 22 over NVLink"
+)
 plt.show()
 
 # %% [markdown]
 r"""
-Left of the crossing, more ranks help. Right of it they mostly wait. Nothing moves the crossing but more work per rank: longer sequences or larger batches. That is why large-batch training was studied so much (LAMB, You and others [2019](https://arxiv.org/abs/1904.00962): BERT with batches of 32,768).
+Left of the crossing, more ranks help. Right of it they mostly wait. A faster link moves the crossing to the right. So does more work per rank: longer sequences or larger batches. That is why large-batch training was studied so much (LAMB, You and others [2019](https://arxiv.org/abs/1904.00962): BERT with batches of 32,768).
 
 ### What the backward pass hides
 
@@ -453,11 +470,12 @@ def timeline(bandwidth, N=8):
 backward = heads + 12 * layer
 for name, bandwidth in LINKS.items():
     starts, ends = timeline(bandwidth)
-    print(
-        f"{name}: link busy {1e3 * (ends - starts).sum():.2f} ms, waited for {1e3 * (ends[-1] - backward):.2f} ms"
-    )
+    busy, late = (ends - starts).sum(), ends[-1] - backward
+    print(f"{name}: link busy {1e3 * busy:.2f} ms, waited for {1e3 * late:.2f} ms")
 
 # %% tags=["figure"]
+# Caption: The backward pass (blue) and the messages of its fourteen pieces (grey; the embeddings
+#   are orange).
 figure, axes = plt.subplots(2, 1, figsize=(7.5, 3.2), sharex=True)
 for panel, (name, bandwidth) in zip(axes, LINKS.items(), strict=True):
     starts, ends = timeline(bandwidth)
@@ -469,6 +487,10 @@ for panel, (name, bandwidth) in zip(axes, LINKS.items(), strict=True):
     panel.set(yticks=[0, 1], yticklabels=["link", "backward"], title=name)
     panel.grid(False)
 axes[1].set_xlabel("milliseconds; the line is the end of the backward pass, orange: embeddings")
+figure.set_label(
+    "Two time lines of the backward pass and of the messages of its fourteen pieces. Over a network the "
+    "messages end long after the backward pass; over NVLink only the last two pieces do"
+)
 plt.show()
 
 # %% [markdown]
@@ -488,9 +510,8 @@ It assumes no speed; you give what you measured. [Many devices, on paper](../doc
 for ranks_, batch_size in ((8, 32), (64, 4), (64, 256)):
     bandwidth = LINKS["450 GB/s (NVLink)"] if ranks_ == 8 else LINKS["50 GB/s (network)"]
     step = scaled_step(base, ranks_, Machine(400e12, bandwidth, 5e-6), batch_size, 128, 20)
-    print(
-        f"{ranks_:>3} ranks × {batch_size:>3} sequences: {1e3 * step.seconds:>6.1f} ms per step, efficiency {step.efficiency:.0%}"
-    )
+    shape = f"{ranks_:>3} ranks × {batch_size:>3} sequences"
+    print(f"{shape}: {1e3 * step.seconds:>6.1f} ms per step, efficiency {step.efficiency:.0%}")
 
 # %% [markdown]
 r"""
@@ -512,12 +533,14 @@ def bytes_per_parameter(stage, N):
 
 
 for stage in range(4):
-    parts = bytes_per_parameter(stage, 8)
+    held_bytes = bytes_per_parameter(stage, 8).sum()
+    base_gb = held_bytes * size / 4e9  # size / 4: the parameters of base
     print(
-        f"stage {stage} on 8 ranks: {parts.sum():>5.2f} bytes per parameter, base {parts.sum() * size / 4e9:.2f} GB"
+        f"stage {stage} on 8 ranks: {held_bytes:>5.2f} bytes per parameter, {base_gb:.2f} GB for base"
     )
 
 # %% tags=["figure"]
+# Caption: What a rank holds per parameter, when eight ranks divide up more and more of it.
 figure, axes = plt.subplots(figsize=(6, 2.6))
 left = np.zeros(4)
 names = ("parameters", "gradients", "moments")
@@ -531,6 +554,10 @@ axes.set_yticks(range(4), ["none", "ZeRO-1", "ZeRO-2", "ZeRO-3"])
 axes.invert_yaxis()
 axes.set(xlabel="bytes per parameter on each of 8 ranks")
 axes.legend(loc="lower right")
+figure.set_label(
+    "Bars of the bytes per parameter on each of 8 ranks: 16 without ZeRO, 9 with its first stage, 5.5 with "
+    "the second, 2 with the third"
+)
 plt.show()
 
 # %% [markdown]
@@ -542,6 +569,7 @@ Two more ways cut the *model*. BERT does not need them; models that fit on no si
 """
 
 # %% tags=["figure"]
+# Caption: Three ways to divide one model of four layers between two ranks (blue and orange).
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.5))
 COLOURS = [plots.BLUE, plots.VERMILION]
 for panel, title in zip(axes, ("data", "tensor", "pipeline"), strict=True):
@@ -561,6 +589,10 @@ for panel, title in zip(axes, ("data", "tensor", "pipeline"), strict=True):
 axes[0].set_xlabel("two whole copies")
 axes[1].set_xlabel("columns of every layer")
 axes[2].set_xlabel("two layers each")
+figure.set_label(
+    "Three grids of four layers and four columns. Data: two whole copies, one for each rank. Tensor: each "
+    "rank has half of the columns of every layer. Pipeline: each rank has two layers"
+)
 plt.show()
 
 
@@ -587,7 +619,7 @@ The first matrix is cut by columns, so that the activation needs no communicatio
 - A ring sends $2(N-1)/N$ of the gradient from each rank, however many there are.
 - Its latency does grow with $N$. One flat buffer keeps the number of messages small.
 - Communication overtakes computation when a rank has too little to compute. The backward pass hides most of it until then, but never the embeddings.
-- ZeRO-1 takes the moments apart at no cost in bytes.
+- ZeRO-1 divides the moments among the ranks, and not one byte more is sent.
 
 ## What usually goes wrong
 
@@ -621,7 +653,7 @@ r"""
 <details>
 <summary><b>2.</b> A ring has eight ranks. One of its links is ten times slower than the others. How fast is the ring?</summary>
 
-As fast as the slow link. Every rank sends in every round, and the next round needs what was received in this one. So a ring over several machines is laid such that it crosses between machines as rarely as possible.
+As fast as the slow link. Every rank sends in every round, and the next round needs what was received in this one. So a ring over several machines is laid out to cross between machines as rarely as possible.
 
 </details>
 """

@@ -2,10 +2,10 @@
 r"""
 # 26 · When training fails
 
-A program with a mistake usually stops. A training with a mistake goes on, and its loss even falls. So one has to know how mistakes *look*. Here are
-broken runs to diagnose, numbers that are none and where they come from, and the moment after a stop, when a run may go on wrongly without a sign.
+A program with a mistake usually stops. A training run with a mistake goes on, and its loss even falls. So you have to know what mistakes *look* like. Here are
+broken runs to diagnose, values that are NaN and where they come from, and the moment after a stop, when a run may go on wrongly and show no sign of it.
 
-**You will** read the length of the gradient · find out what is wrong with three broken runs · break a training in five ways and watch ·
+**You will** read the gradient norm · find out what is wrong with three broken runs · break a training in five ways and watch ·
 find the first number that is not a number · see one bad step poison an optimiser · say from the step number alone which examples come next ·
 stop a run and go on with it, bit for bit.
 
@@ -173,6 +173,7 @@ LINES = {
 
 
 # %% tags=["figure"]
+# Caption: The healthy run of notebook 14, with the two lines that say where it is.
 def draw_lines(axes, values, stop, texts=True, below=("copying line",)):
     """Horizontal lines, named at their right ends."""
     for (name, value), style in zip(values.items(), (":", "--", "-."), strict=True):
@@ -202,18 +203,19 @@ plt.show()
 
 # %% [markdown]
 r"""
-## 2. The length of the gradient
+## 2. The gradient norm
 
-Besides the loss a run reports one more number at each step: the length of the whole gradient, before it is clipped to 1.
+Besides the loss a run reports one more number at each step: the **gradient norm**, the length of the whole gradient before it is clipped to 1.
 """
 
 # %% tags=["figure"]
-# Caption: Short on the plateau, longer when context begins to count.
+# Caption: The gradient norm of the healthy run, before clipping. Everything above the dashed line is
+#   clipped.
 figure, axes = plt.subplots(figsize=(7.5, 2.6))
 axes.plot(*column(healthy, "grad_norm"), color=plots.PURPLE)
 axes.axhline(1, color=plots.GREY, linestyle="--", linewidth=1.2)
 axes.text(3000, 1.05, "clipped above this", color=plots.GREY, fontsize=9, ha="right", va="bottom")
-axes.set(title="the same run", xlabel="step", ylabel="length of the gradient", ylim=(0, None))
+axes.set(title="the same run", xlabel="step", ylabel="gradient norm", ylim=(0, None))
 figure.set_label(
     "The gradient norm of the healthy run over 3,000 steps: a peak at the start, about "
     "1.6 on the plateau, and nearly 3 at the end, always above the line at which it is "
@@ -243,6 +245,8 @@ for letter, cause in CAUSES.items():
     print(f"{letter}  {cause}")
 
 # %% tags=["figure"]
+# Caption: The healthy run and three others. Above: the loss. Below: the length of the gradient
+#   before clipping.
 figure, axes = plt.subplots(
     2, 4, figsize=(7.5, 4.4), sharex=True, sharey="row", height_ratios=(2, 1)
 )
@@ -330,7 +334,7 @@ for name in BROKEN:
 
 # %% [markdown] tags=["answer"]
 r"""
-**D** is one more, with 10 times the rate. Its loss is almost indistinguishable from A's, but its gradient is more than twice as
+**D** is one more run, with 10 times the rate. Its loss is almost indistinguishable from A's, but its gradient is more than twice as
 long. When in doubt, lower the rate; if the loss stays on the line, suspect the data.
 """
 
@@ -411,6 +415,8 @@ for name, (losses, lengths, held_out_loss) in gallery.items():
     )
 
 # %% tags=["figure"]
+# Caption: A short run with each of five faults. The dot is the loss on held-out text at the end;
+#   dashed is the unigram line.
 figure, axes = plt.subplots(2, 3, figsize=(7.5, 4.4), sharex=True, sharey=True)
 for panel, (name, (losses, _, held_out_loss)) in zip(axes.flat, gallery.items(), strict=True):
     panel.axhline(unigram, color=plots.GREY, linestyle="--", linewidth=1.1)
@@ -430,18 +436,18 @@ plt.show()
 
 # %% [markdown]
 r"""
-**Not hidden** is the mistake that one likes to believe: a training loss of under 1 after 150 steps. On held-out text, which is hidden, it is worse than knowing nothing. A loss *below* what is
+**Not hidden** is the mistake that looks like a success: a training loss of under 1 after 150 steps. On held-out text, which is hidden, it is worse than knowing nothing. A loss *below* what is
 possible is a mistake, too.
 
-**zero_grad forgotten** shows in the gradient: it is the sum of all gradients so far, and two hundred times as long as in the healthy run. **A rate that is too low** is smooth, healthy and late. Its gradient is of the
-usual length, which tells it from one that is too high.
+**zero_grad forgotten** shows in the gradient: it is the sum of all gradients so far, and more than two hundred times as long as in the healthy run. **A rate that is too low** is smooth, healthy and late. Its gradient has the
+usual length; that distinguishes it from a rate that is too high.
 
-**Decay and clipping** cannot be seen in this loss at all. So early the model only learns how frequent words are, and for that small weights are enough. And clipping scales a whole gradient, which Adam, dividing
-each gradient by its usual size, hardly notices. A short run finds crude mistakes only. For the others one compares with a reference, number by number ([27](27_parity.ipynb)).
+**Decay and clipping** cannot be seen in this loss at all. This early, the model only learns how frequent words are, and small weights are enough for that. And clipping scales a whole gradient, which Adam, dividing
+each gradient by its usual size, hardly notices. A short run finds crude mistakes only. For the others, compare with a reference, number by number ([27](27_parity.ipynb)).
 
-## 5. The first number that is none
+## 5. Where did the NaN begin?
 
-A `nan` spreads: whatever is computed with it is `nan`, too. So by the time the loss is printed everything is, and the question is where it *began*. Where do such numbers come from? From
+A `nan` spreads: whatever is computed with it is `nan`, too. By the time the loss is printed, everything is `nan`. The question is where it *began*. Such values come from
 ∞ − ∞, 0 / 0, 0 · ∞ and $\ln$ of a negative number. Let one weight of layer 1 be far too large, as it may become when steps are too long, and let every value of the forward pass be
 looked at ([16](16_looking_inside.ipynb) uses the same observers):
 """
@@ -574,8 +580,8 @@ with tempfile.TemporaryDirectory() as folder:
 
 # %%
 weights = in_one_go.buffers.value
-print("                        parameters       length of the way")
-print("forgotten              that differ    of 1 step    of 20")
+print("                        parameters        distance moved")
+print("forgotten              that differ    in 1 step    in 20")
 for forgotten, (model, _, moved) in resumed.items():
     differ = (model.buffers.value != weights).mean()
     print("{:<22} {:11.0%} {:12.2f} {:8.2f}".format(forgotten, differ, *moved))
@@ -617,7 +623,7 @@ batches again, and so at every interruption; that even looks like progress, sinc
 
 Without Adam's means the first loss is still right, for nothing has moved; then the steps are too long. Here 20 of them
 go only two or three times as far: a run of 40 steps takes long ones anyway, as nothing corrects its $v$ ([13](13_optimiser.ipynb#3.-Why-has-BERT's-Adam-no-bias-correction?)).
-The older the run, the farther it leaps: with `STEPS, STOP = 4000, 2000` (a minute) the first step is 8 times as long,
+The older the run, the further it leaps: with `STEPS, STOP = 4000, 2000` (a minute) the first step is 8 times as long,
 and 20 steps go 17 times as far. Yet the loss is only 0.03 higher on average: **it does not give the fault away.**
 
 Bit for bit holds for one machine and its libraries; another BLAS adds in another order.
@@ -650,7 +656,7 @@ The same idea is behind the library's dropout: its masks are a function of seed 
 ## Recap
 
 - Held-out text beside training text: else learning by heart looks like learning.
-- The length of the gradient tells a rate that is too high from data that are wrong.
+- The gradient norm distinguishes a rate that is too high from data that are wrong.
 - Look for the *first* value that is not finite; the others only pass it on.
 - Never let a bad gradient into Adam's means: look at its norm before the step.
 - A checkpoint holds weights, means, place and step. Then going on equals never having stopped.

@@ -104,6 +104,7 @@ for n, (double, single) in enumerate(zip(hidden["float64"], hidden["float32"], s
     assert d < 20 * eps
 
 # %% tags=["figure"]
+# Caption: How far float32 is from float64 after each layer, relative to the values.
 figure, axes = plt.subplots(figsize=(7.5, 2.6))
 grown = [
     apart(single, double, plain["attention_mask"])
@@ -285,7 +286,7 @@ r"""
 ## 5. How does a parity test find a bug?
 
 Here `mini` plays both parts: the reference is the library as it is, the suspect is `mini` with a mistake that people
-really make. We look after **every part**, not only after layers, so the forward is written out once more.
+really make. We compare after **every part**, not only after layers, so the forward pass is written out once more.
 """
 
 
@@ -325,7 +326,7 @@ def last(parts):
 
 # %% [markdown]
 r"""
-Six copies of the text hide every sixth token, so that each is guessed once. Does the written-out forward give the library's numbers?
+Six copies of the text hide every sixth token, so that each is guessed once. Does it give the library's numbers?
 """
 
 # %%
@@ -419,7 +420,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Read each curve from the left. **Where it first rises above the dashed line is where the mistake is**; what comes after is only passed on. Beside it the loss, which a user would see:
+**The place where a curve first rises above the dashed line is the place of the mistake**; what comes after is only passed on. Beside it the loss, which a user would see:
 """
 
 
@@ -455,8 +456,8 @@ What to take from it:
 
 - The table's second column names the **part**: embeddings (a norm), `wide` (the activation), `context` (attention, or what
   it is given), `attended` (its output map).
-- **ε and tanh** change next to nothing that a user sees. No test of quality finds them, and a generous tolerance such as
-  $10^{-2}$ would not, either. But the next bug hides behind them. Nobody has to invent the wrong ε: RoBERTa's published `config.json`
+- **ε and tanh** change next to nothing that a user sees. No test of quality finds them, and neither would a generous tolerance such as
+  $10^{-2}$. But a tolerance that lets them pass hides the next bug, too. And the wrong ε is not far-fetched: RoBERTa's published `config.json`
   says `"layer_norm_eps": 1e-05`, and BERT's says 1e-12.
 - **Q and K swapped** and **the wrong wiring**: the residuals carry much of the signal past such a mistake, so
   the model may still guess, only less well: "a bit worse than in the paper".
@@ -527,6 +528,8 @@ for row, (name, texts) in enumerate(BATCHES.items()):
 assert ((differences > 0) == [[0, 0], [1, 0], [0, 1]]).all()
 
 # %% tags=["figure"]
+# Caption: The relative difference that each mistake makes in each batch. At 0.00 the batch cannot
+#   see it.
 figure, axes = plt.subplots(figsize=(5.0, 2.2))
 plots.heatmap(axes, differences, digits=2, limit=1.0)
 axes.set_aspect("auto")
@@ -544,9 +547,9 @@ r"""
 Every 0.00 is a mistake that this batch cannot see. So a parity test takes several texts of different lengths, pairs among
 them, as `TEXTS` above; differences are taken over real tokens only.
 
-## 8. The forward is right. And the backward?
+## 8. The forward pass is right. And the backward pass?
 
-Parity of the forward pass says nothing about the gradients: a backward is code of its own. It can be held against the forward of the *same* model. Move one
+Parity of the forward pass says nothing about the gradients: a backward pass is code of its own. It can be held against the forward pass of the *same* model. Move one
 parameter $W$ along a random direction $U$; then
 
 $$ \frac{L(W + hU) - L(W - hU)}{2h} \approx \langle dW, U \rangle , $$
@@ -591,22 +594,22 @@ def along(path, direction, h=1e-5):
     return (losses[0] - losses[1]) / (2 * h)
 
 
-print(f"{'':<26}by two forwards    by backward    apart")
+print(f"{'':<26}two forward passes   backward pass   apart")
 for name, path in NAMES.items():
     direction = rng.standard_normal(parameters[path].shape)
     numeric, ours = along(path, direction), float((gradients[name] * direction).sum())
     error = abs(numeric - ours) / (abs(numeric) + abs(ours))
-    print(f"{name:<26}{numeric:15.8f}{ours:15.8f}{error:9.0e}")
+    print(f"{name:<26}{numeric:18.8f}{ours:16.8f}{error:8.0e}")
     assert error < 1e-6
     if "tied" in name:
         half = float((decoder_only * direction).sum())
         error = abs(numeric - half) / (abs(numeric) + abs(half))
-        print(f"{'… the look-up forgotten':<26}{numeric:15.8f}{half:15.8f}{error:9.0e}")
+        print(f"{'… the look-up forgotten':<26}{numeric:18.8f}{half:16.8f}{error:8.0e}")
         assert error > 1e-2
 
 # %% [markdown]
 r"""
-The forward of that suspect is right after every layer and in every batch. Its training would run, too, only worse. So a port needs both proofs. (One direction is a random sample of all; a mistake in a few
+The forward pass of that suspect is right after every layer and in every batch. Its training would run, too, only worse. So a port needs both proofs. (One direction is a random sample of all; a mistake in a few
 of a million numbers can hide from it. [05](05_layer_norm.ipynb#7.-When-does-a-check-pass-although-the-gradient-is-wrong?) shows how.)
 
 ## Recap
@@ -614,7 +617,7 @@ of a million numbers can hide from it. [05](05_layer_norm.ipynb#7.-When-does-a-c
 - Parity: by layer, in float64, with pairs and padding. The first difference names the part.
 - The yardstick is rounding: how far each library is from itself in a higher precision.
 - A batch shows only what it contains: several lengths, and pairs, belong in it.
-- A right forward proves no gradient. Two forward passes along a direction check one.
+- A right forward pass proves no gradient. Two forward passes along a direction check one.
 
 ## What usually goes wrong
 
@@ -657,8 +660,8 @@ r"""
 <details>
 <summary><b>3.</b> Your test compares one sentence, without padding, in float64, and the difference is 1e-15 after every layer. What may still be wrong?</summary>
 
-Whatever this batch does not contain. The mask may be ignored, since nothing is padded, and the segments, since they are all 0: section 7's table has a 0.00 for both. So may the second half of the table of
-positions, the heads, which were not compared, and every gradient.
+Whatever this batch does not contain. The mask may be ignored, since nothing is padded, and the segments, since they are all 0: section 7's table has a 0.00 for both. The positions beyond this sentence may be
+wrong. So may the heads, which were not compared, and every gradient.
 
 </details>
 """

@@ -152,6 +152,8 @@ In a picture: the gradient of a unit vector never points along the vector. Twelv
 """
 
 # %% tags=["figure"]
+# Caption: Twelve vectors x. What arrives (light) loses its part along x and is divided by the
+#   length; what goes on (vermilion) stands at a right angle to x.
 backward_of_unit = EXERCISES["28.unit_length_backward"].solution
 points = rng.uniform(0.5, 1.5, (12, 1)) * np.stack(
     [np.cos(np.arange(12) * np.pi / 6), np.sin(np.arange(12) * np.pi / 6)], axis=1
@@ -279,7 +281,7 @@ so that none has a text twice.
 
 ## 4. A few seconds of learning
 
-Let us use that gradient on one matrix $M$ (`H × H`) behind it, the unit matrix at first. From $xM$
+Put one matrix $M$ (`H × H`) after the encoder, the unit matrix at first, and let that gradient train it alone. From $xM$
 and $yM$ follows $dM = x^\top d(xM) + y^\top d(yM)$. 300 pairs, 100 steps of plain gradient descent:
 """
 
@@ -456,6 +458,8 @@ print(f"kept: the weights of step {kept['step']}, recall@10 {kept['recall@10']:.
 assert recall[0] + 0.1 < recall[-1] < plain
 
 # %% tags=["figure"]
+# Caption: The loss in training, and the share of queries whose passage is among the first ten.
+#   Green: counting words.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
 axes[0].plot(*losses.T, color=plots.GREY, linewidth=1)
 axes[0].axhline(np.log(64), color=plots.VERMILION, linestyle="--", linewidth=1.4)
@@ -519,7 +523,7 @@ plt.show()
 # %% [markdown]
 r"""
 The cross-encoder **alone** puts more right passages first than a random order of the 20 would (recall@20 / 20), but fewer than
-the order that it was given: a small model, that saw some 12,000 pairs. Do not throw away a good order for a cleverer
+the order that it was given: a small model that saw some 12,000 pairs. Do not throw away a good order for a cleverer
 model. As a *third voice*, does it help?
 
 ## 7. Did it help, or was it luck?
@@ -544,12 +548,12 @@ assert not beyond_luck["all three", 1]
 # %% [markdown]
 r"""
 If both were equally good, each query that changes sides would be a coin's toss, and the difference after $n$ tosses has a
-standard deviation of $\sqrt n$. Celebrate two of these, not less. Vectors bring more right passages
-into the first ten, and so does the cross-encoder's voice. That it puts more of them first may be luck.
+standard deviation of $\sqrt n$. Do not celebrate less than two of these. Vectors bring more right passages
+into the first ten, and so does the cross-encoder's voice. That it also puts more of them in first place may be luck.
 
 ## 8. The same search with a real encoder
 
-All of this was done with `mini`, which had 5 million parameters and few pairs to learn from. With all-MiniLM-L6-v2, which was trained for search, minibert searches SQuAD's paragraphs by
+All of this was done with `mini`, which has 5 million parameters and had few pairs to learn from. With all-MiniLM-L6-v2, which was trained for search, minibert searches SQuAD's paragraphs by
 its questions. The commands are `minibert search index` and `minibert search evaluate`; the figures are those of the
 [repository's report](../benchmarks/results/finetuning.md):
 """
@@ -571,7 +575,7 @@ for name, run, part in (
 # %% [markdown]
 r"""
 The right paragraph is among the first ten of 2,067 for nine questions out of ten, with no training of our own. Fine-tuning raises recall@1 by a point and a half and does nothing for recall@10. The cross-encoder, which lowered
-recall@1 in section 6, now raises it from 0.648 to 0.664. By the rule of section 7 that is no proof: 500 questions have a standard
+recall@1 in section 6, now raises it from 0.648 to 0.664. That is no proof: it is eight questions of 500, and such a score has a standard
 error of two points.
 
 These questions were written by people who had the paragraph before their eyes, so they share many words with it. The numbers above say

@@ -12,7 +12,7 @@ from benchmarks.inputs import count_masked
 from benchmarks.measure import Spread
 from benchmarks.parts import gpu_step, scaling
 from benchmarks.parts.common import check_agreement
-from benchmarks.results import Results, milliseconds, ratio, share, table
+from benchmarks.results import Results, milliseconds, processor_name, ratio, share, table
 from minibert import BertConfig, ops
 
 TIMES = {
@@ -35,6 +35,19 @@ RECORDS = {
     },
     "memory": {"tiny": {"batch": BATCH, "bytes": {"minibert": MEMORY, "PyTorch, eager": MEMORY}}},
     "inference": {"MiniLM": {"batch": BATCH, "seconds": TIMES, "differences": dict.fromkeys(TIMES, 1e-6)}},
+    "padding": {
+        "SST-2, inference": {
+            "texts": 512,
+            "mean": 12.5,
+            "longest": 50,
+            "computed": {"with padding": 9000, "sorted by length": 7000, "without padding": 6400},
+            "seconds": {
+                "with padding": [0.4, 0.8, 0.4],
+                "sorted by length": [0.3, 0.6, 0.3],
+                "without padding": [0.2, 0.4, 0.2],
+            },
+        }
+    },
     "tokenizer": {
         "tokenizer": {
             "text": "wiki.txt",
@@ -104,7 +117,8 @@ def test_every_part_has_a_record_here():
 def test_a_report_is_made_of_whatever_was_measured(tmp_path, capsys):
     for count in range(len(RECORDS) + 1):
         for part in list(RECORDS)[:count]:
-            results = Results(tmp_path, "gpu" if part == "gpu_step" else "cpu")
+            on_gpu = part == "gpu_step"
+            results = Results(tmp_path if on_gpu else tmp_path / "a-cpu", "gpu" if on_gpu else "cpu")
             for case, record in RECORDS[part].items():
                 results.save(part, case, record, threads=2)
         assert main(["report", "--results", str(tmp_path)]) == 0
@@ -113,13 +127,40 @@ def test_a_report_is_made_of_whatever_was_measured(tmp_path, capsys):
         on_gpu.startswith("# Measured on a GPU") and "Left out: PyTorch, compiled: no compiler at" in on_gpu
     )
     assert "| PyTorch, eager | 200.0 (200.0–300.0) | 163,840 | 25% | 2,048 | 2.00 (2.00–2.00) |" in on_gpu
-    report = (tmp_path / "cpu.md").read_text()
+    report = (tmp_path / "a-cpu" / "cpu.md").read_text()
     assert "PyTorch, compiled: no compiler at all" not in report
     assert "Left out: PyTorch, compiled, max-autotune: no compiler" in report
     pictures = {line.split("(")[1].rstrip(")") for line in report.splitlines() if line.startswith("![")}
     assert pictures == {"train_step.png", "scaling.png", "profile_tiny.png"}
     for picture in pictures:
-        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "a-cpu" / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_processors_stand_side_by_side(tmp_path, monkeypatch):
+    faster = {"minibert, oneDNN": [0.05, 0.1, 0.05]}
+    for processor, more in (("One (family 1)", {}), ("Two", faster)):
+        monkeypatch.setattr("benchmarks.results.describe_processor", lambda device, name=processor: name)
+        record = RECORDS["train_step"]["tiny, V 8,192"]
+        record = record | {"seconds": record["seconds"] | more}
+        Results(tmp_path / processor_name()).save("train_step", "tiny, V 8,192", record, threads=2)
+    Results(tmp_path / "two").save("tokenizer", "tokenizer", RECORDS["tokenizer"]["tokenizer"], threads=1)
+    assert main(["report", "--results", str(tmp_path)]) == 0
+    page = (tmp_path / "processors.md").read_text()
+    assert "|  | [One (family 1)](one-family-1/cpu.md) | [Two](two/cpu.md) |" in page
+    assert "tiny, V 8,192: the fastest PyTorch / ours | 2.00 (2.00–2.00) | 4.00 (4.00–4.00) |" in page
+    assert "one thread: Rust / ours |  | 2.00 (2.00–2.00) |" in page
+    assert "minibert, oneDNN | 50.0" in (tmp_path / "two" / "cpu.md").read_text()
+
+
+def test_without_results_there_is_nothing_to_compare(tmp_path):
+    assert main(["report", "--results", str(tmp_path)]) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_padding_is_held_against_both_other_ways():
+    aims = aims_of("padding")
+    assert aims["SST-2, inference: with padding / without padding"] == ("", "2.00 (2.00–2.00)")
+    assert aims["SST-2, inference: sorted by length / without padding"] == ("", "1.50 (1.50–1.50)")
 
 
 def test_a_new_record_replaces_only_its_own_case(tmp_path):
@@ -136,8 +177,8 @@ def test_a_new_record_replaces_only_its_own_case(tmp_path):
 
 def test_the_training_step_is_held_against_the_fastest_pytorch():
     aims = aims_of("train_step")
-    assert aims["training step, tiny, V 8,192: PyTorch, eager / ours"] == ("1.5", "2.00 (2.00–2.00)")
-    assert aims["training step, tiny, V 8,192: Hugging Face / ours"] == ("3.0", "4.00 (4.00–4.00)")
+    assert aims["training step, tiny, V 8,192: PyTorch, eager / minibert"] == ("1.5", "2.00 (2.00–2.00)")
+    assert aims["training step, tiny, V 8,192: Hugging Face / minibert"] == ("3.0", "4.00 (4.00–4.00)")
     assert aims["training step, tiny, V 8,192: bare products' share"] == ("70%", "80% (80%–80%)")
 
 
@@ -178,8 +219,8 @@ def test_the_floor_of_a_step_counts_its_products():
 
 
 def test_mistakes_are_one_line_and_code_2(tmp_path, capsys):
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "cpu.json").write_text("{")
+    (tmp_path / "broken" / "a-cpu").mkdir(parents=True)
+    (tmp_path / "broken" / "a-cpu" / "cpu.json").write_text("{")
     (tmp_path / "short.txt").write_text("One sentence.")
     for arguments, told in (
         (["no_such_part"], "no_such_part"),

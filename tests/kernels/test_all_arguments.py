@@ -171,6 +171,14 @@ def packed_attention(draw):
     return qkv, draw_bias(draw, batch, heads, length), heads, *draw.dropout()
 
 
+def unpadded_attention(draw):
+    heads, size = draw.size(1), draw.one_of(4, 1, 2, 3)
+    lengths = [draw.one_of(3, 1, 0, 5, 33) for _ in range(draw.one_of(4, 1, 7))] + [draw.size(1)]
+    starts = np.cumsum([0, *lengths]).astype(draw.one_of("int64", "int32"))
+    qkv = draw.floats(sum(lengths), 3 * heads * size, x=True)
+    return qkv, starts, heads, *draw.dropout()
+
+
 def draw_bias(draw, batch, heads, length):
     """As ``attention_bias`` makes it of every kind of mask, per head (ALiBi), or anything else that fits."""
     if draw.one_of(True, False):
@@ -228,7 +236,9 @@ STRATEGIES = {
     "dropout_residual_norm": dropout_residual_norm,
     "embed": embed_,
     "packed_attention": packed_attention,
+    "unpadded_attention": unpadded_attention,
     "masked_lm_loss": masked_lm_loss_,
+    "sums_of_squares": global_norm,
     "global_norm": global_norm,
     "adamw_update": adamw_update,
 }

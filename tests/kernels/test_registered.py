@@ -11,6 +11,7 @@ from scipy.special import ndtr
 import minibert  # noqa: F401  (registers the kernels)
 from minibert import ops
 from minibert.dropout_bits import dropout_key
+from minibert.ops import optimise
 from minibert.ops.activations import gelu, gelu_backward
 from minibert.threads import get_threads, set_threads
 
@@ -67,6 +68,15 @@ def _packed_attention(rng, probability, causal=False, length=None):
     return qkv, bias, num_heads, probability, dropout_key(7, 1, 0, 0, 3)
 
 
+def _unpadded_attention(rng, probability, longest=60):
+    size, num_heads = int(rng.integers(3, 20)), int(rng.integers(1, 6))
+    lengths = np.sort(rng.integers(1, longest, 9))
+    lengths[:3], lengths[-1] = lengths[4], 3  # of four there is but one block, and they need not be in order
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    qkv = rng.standard_normal((starts[-1], 3 * num_heads * size))
+    return qkv, starts, num_heads, probability, dropout_key(7, 1, 0, 0, 3)
+
+
 def _masked_lm_loss(rng):
     rows, vocabulary, size = _sizes(rng)[1], 1501, 48
     hidden, weight = rng.standard_normal((rows, size)), rng.standard_normal((vocabulary, size))
@@ -96,6 +106,11 @@ CASES = {
         lambda rng: _packed_attention(rng, 0.0),
         lambda rng: _packed_attention(rng, 0.3, causal=True),
         lambda rng: _packed_attention(rng, 0.1, length=400),  # too long for all heads at once
+    ],
+    "unpadded_attention": [
+        lambda rng: _unpadded_attention(rng, 0.1),
+        lambda rng: _unpadded_attention(rng, 0.0),
+        lambda rng: _unpadded_attention(rng, 0.1, longest=500),
     ],
     "masked_lm_loss": [_masked_lm_loss],
 }
@@ -169,6 +184,16 @@ def test_global_norm(seed):
     assert norm == pytest.approx(float(entry.reference.forward(grad.astype(np.float64))), rel=1e-6)
 
 
+def test_sums_of_squares():
+    """One sum per block, whose bits do not depend on what other blocks there are."""
+    _, grad, *_ = _optimiser_state(np.random.default_rng(0))
+    entry = ops.TABLE["sums_of_squares"]
+    kernel = entry.kernels["numpy", "float32"].forward
+    sums, block = kernel(grad), optimise.BLOCK
+    assert sums.tolist() == [*kernel(grad[:block]), *kernel(grad[block:])]
+    assert sums == pytest.approx(entry.reference.forward(grad.astype(np.float64)), rel=1e-6)
+
+
 @pytest.mark.parametrize("corrections", [(), (0.1, 0.02), (np.float32(0.1), np.float32(0.02))])
 @pytest.mark.parametrize("seed", range(2))
 def test_adamw_update(seed, corrections):
@@ -202,7 +227,9 @@ def restore_threads():
     set_threads(before)
 
 
-@pytest.mark.parametrize("name", ["dropout_residual_norm", "layer_norm", "embed", "packed_attention"])
+@pytest.mark.parametrize(
+    "name", ["dropout_residual_norm", "layer_norm", "embed", "packed_attention", "unpadded_attention"]
+)
 def test_same_bits_whatever_the_threads(name, restore_threads):
     arguments = _cast(CASES[name][0](np.random.default_rng(5)), np.float32)
     kernel = ops.TABLE[name].kernels["numpy", "float32"]

@@ -1,12 +1,15 @@
 """From a source to the two files, and the check of them."""
 
+import re
 import shutil
 
 import nbformat
 import pytest
 
+from minibert.course import EXERCISES
 from notebooks.make import __main__ as make
 from notebooks.make import rules
+from notebooks.make.listing import exercise_list
 
 SOURCE = '''# %% [markdown]
 r"""
@@ -16,7 +19,9 @@ r"""
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
-from minibert import check
+from minibert import check, plots
+
+plots.notebook_style()
 
 # %% tags=["solution"]
 def solution(dout, cache):
@@ -27,8 +32,10 @@ def solution(dout, cache):
 # %%
 check("05.layer_norm_backward", solution)
 
-# %%
+# %% tags=["figure"]
+# Caption: It rises.
 plt.plot([1, 2])
+plt.title("a line")
 plt.show()
 '''
 
@@ -52,8 +59,9 @@ def test_what_is_made_is_in_order(course):
     folder = course.parents[1]
     complete = nbformat.read(folder / "05_title.ipynb", as_version=4)
     exercise = nbformat.read(folder / "exercises" / "05_title.ipynb", as_version=4)
-    assert "image/png" in complete.cells[-1].outputs[0].data
-    assert [cell.execution_count for cell in exercise.cells[1:]] == [None] * 4
+    *_, drawing, caption = complete.cells
+    assert "image/png" in drawing.outputs[0].data and caption.source == "*It rises.*"
+    assert [cell.execution_count for cell in exercise.cells if cell.cell_type == "code"] == [None] * 4
     first = (folder / "05_title.ipynb").read_bytes()
 
     assert make.process(course, write=False)[1] == []
@@ -68,6 +76,18 @@ def test_what_is_made_is_in_order(course):
         f"05_title.ipynb {stale}",
         f"exercises/05_title.ipynb {stale}",
     ]
+
+
+def test_the_list_of_exercises(course):
+    assert make.stale_list() == ["EXERCISES.md: run make course"]
+    page = exercise_list(make.stems())
+    (course.parents[1] / "EXERCISES.md").write_text(page, encoding="utf-8")
+    assert make.stale_list() == []
+    listed = re.findall(r"^\| \[(.+?)\]\(exercises/05_title.ipynb\) \| (\d+) \|", page, re.MULTILINE)
+    known = {name: exercise for name, exercise in EXERCISES.items() if name.startswith("05.")}
+    assert dict(listed) == {name: str(exercise.minutes) for name, exercise in known.items()}
+    open_ones = [name for name, exercise in known.items() if exercise.level == 3]
+    assert re.findall(r"\[(05\.\w+)\]", page.partition("## Level 3")[2]) == open_ones != []
 
 
 def test_nothing_is_written_of_a_notebook_that_breaks_off(course):

@@ -60,6 +60,28 @@ def test_cells_that_did_not_run_in_order(notebook, counts):
     assert rules.finished(notebook) == ["did not run in order, every cell once"]
 
 
+def test_pictures_without_caption_description_or_fold(notebook):
+    picture = new_output(
+        "display_data", {"image/png": ""}, metadata={"image/png": {"alt": "a line that falls"}}
+    )
+    drawing = code("plt.show()", 1, picture)
+    drawing.metadata["tags"] = ["figure"]
+    notebook.cells[30], notebook.cells[38] = drawing, notebook.cells[30]
+    notebook.cells[31].source = f"*It falls.*\n\n{notebook.cells[31].source}"
+    assert rules.finished(notebook) == []
+    uncaptioned, undescribed, open_code = (copy.deepcopy(notebook) for _ in range(3))
+    uncaptioned.cells[31].source = f"**It falls.**\n\n{uncaptioned.cells[31].source}"
+    undescribed.cells[30].outputs[0].metadata["image/png"]["alt"] = ""
+    open_code.cells[30].metadata["tags"] = []
+    for wrong, problem in (
+        (uncaptioned, "no caption"),
+        (undescribed, "no description"),
+        (open_code, "not tagged figure"),
+    ):
+        [found] = rules.finished(wrong)
+        assert problem in found
+
+
 def test_a_check_that_did_not_come_out_as_it_should(notebook):
     [found] = rules.ran_well(notebook, "not attempted")
     assert found.endswith("the check of 05.f should say: not attempted")

@@ -9,6 +9,7 @@ from parity.two_streams import our_streams
 
 import minibert
 from minibert.folders.names import name_in_file
+from minibert.nn import Context
 from minibert.variants import albert, distilbert, electra, roberta, xlnet
 
 FAMILIES = {
@@ -45,17 +46,25 @@ def in_files(model: Any) -> list[tuple[str, Any]]:
     return [(name_in_file(name, model.tensor_names), p) for name, p in model.named_parameters()]
 
 
-def our_results(model: Any, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All that ours computes from a batch: outputs, hidden states, attention maps, losses, gradients."""
+def our_results(
+    model: Any, batch: Mapping[str, np.ndarray], *, padding: bool = True
+) -> dict[str, np.ndarray]:
+    """All that ours computes from a batch: outputs, hidden states, attention maps, losses, gradients.
+
+    Without padding there is only the last of the hidden states, and there are no attention maps.
+    """
     inputs = {name: array for name, array in batch.items() if name not in OUTPUT_DERIVATIVES}
     derivatives = {name: batch[name].astype(model.dtype) for name in OUTPUT_DERIVATIVES if name in batch}
-    outputs, cache = model.forward(**inputs, return_hidden_states=True, return_attentions=True)
+    inside = {"return_hidden_states": padding, "return_attentions": padding}
+    outputs, cache = model.forward(**inputs, **inside, context=Context(padding=padding))
     model.zero_grad()
     model.backward(cache, **derivatives)
     results = {name: getattr(outputs, name) for name in OUTPUTS if getattr(outputs, name, None) is not None}
     if not isinstance(model, minibert.BertModel):
         results.pop("pooler_output", None)  # transformers keeps it to itself
-    if "target_mapping" in batch:
+    if not padding:
+        results[f"hidden_states {model.config.num_hidden_layers}"] = outputs.last_hidden_state
+    elif "target_mapping" in batch:
         results |= our_streams(outputs.hidden_states, outputs.attentions, batch)
     else:
         results |= numbered("hidden_states", outputs.hidden_states)

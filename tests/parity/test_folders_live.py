@@ -11,6 +11,7 @@ from parity.cases import TASK_MODELS, VARIANTS, Case, Draws, draw_batch, of_fami
 from parity.ours import our_class, our_model, our_results
 
 import minibert
+from minibert.nn import Context
 
 pytest.importorskip("torch", reason="compares with torch, which is not installed")
 pytest.importorskip("transformers", reason="compares with transformers, which is not installed")
@@ -22,6 +23,7 @@ from safetensors.torch import save_file
 CLASSES = ["BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction"]
 ALL_CLASSES = [*CLASSES, *TASK_MODELS]
 BOUND = 1e-5  # relative, in float32
+WITH_PADDING = Context(padding=True)  # transformers computes it, so that it is compared, too
 
 
 @pytest.fixture
@@ -131,9 +133,8 @@ def test_a_tagger_with_a_crf_gives_transformers_its_logits(case, parity, tmp_pat
     batch = {name: a for name, a in draw_batch(case).items() if name != "labels"}
     with torch.no_grad():
         expected = theirs.eval()(**{name: torch.from_numpy(a) for name, a in batch.items()}).logits.numpy()
-    parity.compare(
-        "folder of ours, float32", {"logits": ours.forward(**batch)[0].logits}, {"logits": expected}, BOUND
-    )
+    actual = ours.forward(**batch, context=WITH_PADDING)[0].logits
+    parity.compare("folder of ours, float32", {"logits": actual}, {"logits": expected}, BOUND)
 
 
 def test_a_sentence_encoder_is_a_bert_to_transformers(case, parity, tmp_path):
@@ -274,9 +275,8 @@ def test_one_class_opened_as_another(case, parity, tmp_path, saved, opened):
     }
     with torch.no_grad():
         expected = {"last_hidden_state": encoder(**inputs).last_hidden_state.numpy()}
-    actual = {
-        "last_hidden_state": ours.forward(**{name: batch[name] for name in inputs})[0].last_hidden_state
-    }
+    outputs, _ = ours.forward(**{name: batch[name] for name in inputs}, context=WITH_PADDING)
+    actual = {"last_hidden_state": outputs.last_hidden_state}
     parity.compare("folder of theirs", actual, expected, BOUND)
 
 

@@ -15,8 +15,10 @@ from minibert.cli import main
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification
 from minibert.plots import plot_finetuning
+from minibert.products import LIBRARIES, products_library, use_products
 from minibert.settings import read_settings
 from minibert.tasks import evaluate, finetune, finetuning, open_task
+from minibert.tasks import run as run_module
 from minibert.tasks.classify import Classify
 from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
 from minibert.tasks.frozen import FrozenEncoder
@@ -326,6 +328,43 @@ def test_a_killed_run_goes_on_to_the_same_bits(monkeypatch, moment, strategy):
     assert [run["scores"] for run in resumed["runs"]] == [run["scores"] for run in whole["runs"]]
     for seed in (3, 4):
         assert curve(seed=seed) == curve("whole", seed=seed)
+
+
+def test_a_resumed_run_multiplies_with_the_library_that_it_began_with(monkeypatch):
+    """It is looked for once in a run. Where the settings name one, that counts."""
+    monkeypatch.setitem(LIBRARIES, "other", lambda: lambda a, b, out: np.matmul(a, b, out=out))
+    asked = []
+
+    def fastest(shapes):
+        asked.append(shapes)
+        return "other"
+
+    take, taken = TrainingStep.take, []
+
+    def take_or_die(*arguments):
+        taken.append(1)
+        if len(taken) == 10:  # in the second restart, after its first checkpoint
+            raise Killed
+        take(*arguments)
+
+    settings = settings_for(restarts=2, epochs=1.0, save_every=2)
+    monkeypatch.setattr(run_module, "fastest_library", fastest)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(TrainingStep, "take", take_or_die)
+            with pytest.raises(Killed):
+                finetune(**settings)
+        assert products_library() == "other"
+        (shapes,) = asked
+        assert (16, 8) in shapes and (len(TOKENIZER), 8) not in shapes
+        use_products("numpy")
+        monkeypatch.setattr(run_module, "fastest_library", lambda shapes: "numpy")
+        finetune(**settings | {"resume": True})
+        assert products_library() == "other"
+        finetune(**settings | {"products": "numpy", "name": "named"})
+        assert products_library() == "numpy"
+    finally:
+        use_products("numpy")
 
 
 KILLED = """

@@ -1,13 +1,17 @@
 """Whole runs on several ranks leave what one process leaves, bit for bit."""
 
 import json
+import shutil
 
 import pytest
 from mpi import mpirun
 
+from minibert.errors import UserError
 from minibert.ranks import Ranks
 from minibert.tasks import finetune, pretrain
+from minibert.tasks.pretraining import prepare
 from minibert.tasks.shared import share_out
+from minibert.train.step import TrainingStep
 
 
 def flags(settings):
@@ -26,6 +30,12 @@ def weights(folder):
     return (folder / "final/model.safetensors").read_bytes()
 
 
+def forget_the_end(folder):
+    """Leave the run as if it had been killed after its last checkpoint but one."""
+    (folder / "results.json").unlink()
+    shutil.rmtree(folder / "checkpoint-6")
+
+
 def test_pretraining_leaves_the_same_bits_and_goes_on_with_another_number_of_ranks(small):
     command, alone = flags(small(name="alone"))
     pretrain(alone)
@@ -33,13 +43,33 @@ def test_pretraining_leaves_the_same_bits_and_goes_on_with_another_number_of_ran
     mpirun(2, *command)
     assert measured(shared.folder) == measured(alone.folder)  # also tokens, and what is held out
     assert weights(shared.folder) == weights(alone.folder)
-    (shared.folder / "results.json").unlink()
-    for path in (shared.folder / "checkpoint-6").iterdir():
-        path.unlink()
-    (shared.folder / "checkpoint-6").rmdir()  # as if it had been killed before
+    forget_the_end(shared.folder)
     mpirun(4, *command, "--resume")
     assert weights(shared.folder) == weights(alone.folder)
     assert measured(shared.folder) == measured(alone.folder)
+
+
+def test_a_checkpoint_of_a_sharded_optimiser_is_whole(small):
+    """One process may go on from it, and other ranks from one process's."""
+    large = {"hidden_size": 128, "num_hidden_layers": 2}  # so that every rank has some of it
+    command, alone = flags(small(name="alone", **large))
+    pretrain(alone)
+    command, sharded = flags(small(name="sharded", **large))
+    mpirun(2, *command, "--shard-optimiser")
+    forget_the_end(sharded.folder)
+    pretrain(sharded.replace(resume=True))
+    assert weights(sharded.folder) == weights(alone.folder)
+    forget_the_end(sharded.folder)
+    mpirun(4, *command, "--resume", "--shard-optimiser")
+    assert weights(sharded.folder) == weights(alone.folder)
+    assert measured(sharded.folder) == measured(alone.folder)
+    both = [run.folder / "checkpoint-6/optimiser.safetensors" for run in (sharded, alone)]
+    assert both[0].read_bytes() == both[1].read_bytes()
+
+
+def test_muon_cannot_be_sharded(small):
+    with pytest.raises(UserError, match="shard_optimiser works with the optimiser adamw, not with muon"):
+        small(optimiser="muon", shard_optimiser=True)
 
 
 def test_fine_tuning_leaves_the_same_bits(encoder_folder, tmp_path):
@@ -71,11 +101,47 @@ def test_ranks_that_cannot_share_a_step_are_told_so_at_once(small):
     assert not settings.folder.exists()
 
 
+class Another(Ranks):
+    """The first of two ranks; what the other says differs in one value."""
+
+    size = 2
+
+    def __init__(self, name, value):
+        self.change = {name: value}
+
+    def gather(self, value):
+        differs = isinstance(value, dict) and value.keys() & self.change.keys()
+        return [value, value | self.change] if differs else [value, value]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", 0.1),
+        ("corpus", ["other.txt"]),
+        ("resume", True),
+        ("the hash of minibert's source", "0123"),
+        ("the version of NumPy", "1.0"),
+        ("the kind of device", "cuda"),
+        ("the checksum of the training data", 5),
+        ("the checksum of the weights", 5),
+    ],
+)
+def test_ranks_that_differ_are_refused_before_the_first_step(small, monkeypatch, name, value):
+    steps = []
+    monkeypatch.setattr(TrainingStep, "take", lambda *arguments: steps.append(arguments))
+    monkeypatch.setattr("minibert.tasks.pretraining.world", lambda: Another(name, value))
+    monkeypatch.setattr("minibert.tasks.pretraining.prepare", lambda settings, ranks: prepare(settings))
+    _, settings = flags(small())
+    with pytest.raises(UserError, match=f"^{name} is .* on rank 0, but .* on rank 1; all ranks must have"):
+        pretrain(settings)
+    assert not steps
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_every_batch_is_computed_once_and_nothing_is_left_out(small, size):
     """Each rank takes the micro-batches whose number leaves its rank: together, those of one process."""
     from minibert.data import BatchStream
-    from minibert.tasks.pretraining import prepare
 
     settings = small()
     tokenizer, prepared = prepare(settings)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from minibert.errors import UserError
 from minibert.text import BertTokenizer
+from minibert.text.normalise import ASCII_PUNCTUATION, CHUNK
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCAB = [
@@ -100,6 +101,51 @@ def test_original_behaviour_is_an_option():
     assert tokenizer.token_ids("a" * 200) == [5] + [6] * 199
     assert tokenizer.tokenize("[MASK]") == ["[UNK]"] * 3
     assert BertTokenizer(tokenizer.tokens).token_ids("a" * 200) == [1]
+
+
+WAYS = [
+    {},
+    {"lowercase": False},
+    {"strip_accents": False},
+    {"protect_special_tokens": False},
+    {"max_characters_per_word": 4},
+    BertTokenizer.ORIGINAL,
+]
+# Letters with and without tokens, capitals, marks, a sigma that changes at the end of a word, characters that
+# are dropped or that split, whitespace of all kinds, punctuation in ASCII or not, parts of special tokens.
+PARTS = "want ED low er un x 7 é e\u0301 =\u0338 Σ ΑΣ İ ß 東 각 – … ¿ [MASK] [mask] [SEP ##".split()
+PARTS += [*"\xad\x0b\x1c\x85\x00\ufffd\ue000", *" \t\n\xa0\u2028\u3000", *sorted(ASCII_PUNCTUATION)]
+LISTED = st.sampled_from(PARTS) | st.characters(exclude_categories=["Cs"])
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+@given(texts=st.lists(st.lists(LISTED).map("".join)))
+def test_the_short_way_gives_what_the_plain_way_gives(options, texts):
+    """Plain: whatever is between spaces; in it special tokens, then words, then their pieces."""
+    tokenizer = BertTokenizer([*VOCAB, "σ", "##σ", "##ς", "ς", "α", "é", "=", "'", "東"], **options)
+
+    def plain(chunk):
+        end = 0
+        for match in tokenizer._special.finditer(chunk):
+            yield from words(chunk[end : match.start()])
+            yield tokenizer.vocab[match[0]]
+            end = match.end()
+        yield from words(chunk[end:])
+
+    def words(text):
+        for word in tokenizer._normaliser.words(text):
+            yield from tokenizer._wordpiece.ids(word)
+
+    expected = [[i for chunk in CHUNK.findall(text) for i in plain(chunk)] for text in texts]
+    assert tokenizer.token_ids_batch(texts) == expected
+
+
+def test_a_final_sigma_is_that_of_a_whole_word_only_in_the_original():
+    """Which asks what comes after an apostrophe."""
+    vocab = [*SPECIAL, "α", "##σ", "##ς", "'"]
+    assert BertTokenizer(vocab).tokenize("ΑΣ'Α") == ["α", "##σ", "'", "α"]
+    assert BertTokenizer(vocab, original_characters=True).tokenize("ΑΣ'Α") == ["α", "##σ", "'", "α"]
+    assert BertTokenizer(vocab, original_characters=True).tokenize("ΑΣ'") == ["α", "##ς", "'"]
 
 
 def test_batch_equals_one_by_one_even_when_the_memory_overflows(monkeypatch):

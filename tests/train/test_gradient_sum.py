@@ -12,13 +12,14 @@ from small_pretraining import masked_batch, VOCAB_SIZE, LENGTH
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
 from minibert.ranks import Ranks, world
 from minibert.threads import set_threads
-from minibert.train import AdamW, Muon, gradient_sum
+from minibert.ops import optimise
+from minibert.train import AdamW, Muon, shards
 from minibert.train.step import TrainingStep
 from minibert.variants.albert import AlbertConfig, AlbertForPreTraining
 from minibert.variants.electra import ElectraConfig
 
 set_threads(1)
-gradient_sum.PIECE = 500  # so that there are several, which do not end where layers end
+optimise.BLOCK, shards.PIECE = 64, 512  # so that there are several, which do not end where layers end
 SIZES = dict(vocab_size=VOCAB_SIZE, hidden_size=8, num_hidden_layers=3, num_attention_heads=2,
              intermediate_size=16, max_position_embeddings=LENGTH, hidden_dropout_prob=0.2,
              attention_probs_dropout_prob=0.2)
@@ -30,14 +31,16 @@ def batch(number, pairs):
         found["labels"][:] = -100  # nothing to predict here
     return found | ({"next_sentence_label": np.arange(rows) % 2} if pairs else {})
 
-def steps(ranks, dtype, micro_batches, Model, config, Optimiser=AdamW, fast=False):
+def steps(ranks, dtype, micro_batches, Model, config, Optimiser=AdamW, fast=False, sharded=False):
     model = Model(config, dtype=dtype, seed=3)
-    training = TrainingStep(model, Optimiser(model), seed=5, ranks=ranks, fast_reduce=fast)
+    model.buffers.parameters[2].frozen = True
+    optimiser = Optimiser(model, clip_norm=0.3, **({"ranks": ranks} if sharded else {}))
+    training = TrainingStep(model, optimiser, seed=5, ranks=ranks, fast_reduce=fast)
     for step in range(3):
         numbers = range(step * micro_batches, (step + 1) * micro_batches)
         batches = [batch(number, Model is not BertForMaskedLM) for number in numbers]
         training.take(batches[ranks.rank :: ranks.size], 0.01, step)
-    return model.buffers.value, training.read()
+    return model.buffers.value, training.read(), optimiser.state_arrays()
 
 ranks = world()
 MODELS = [(BertForPreTraining, BertConfig(**SIZES)), (BertForMaskedLM, BertConfig(**SIZES)),
@@ -46,21 +49,32 @@ for Model, config in MODELS:
     for dtype in ("float32", "float64"):
         for rounds in (1, 2, 3):
             arguments = dtype, rounds * ranks.size, Model, config
-            alone, losses = steps(Ranks(), *arguments)
-            together, same_losses = steps(ranks, *arguments)
-            assert together.tobytes() == alone.tobytes(), arguments[:3]
-            assert losses == same_losses, arguments[:3]
-            assert np.isfinite(alone).all() and losses["grad_norm"] > 0
-fast, _ = steps(ranks, *arguments, fast=True)
+            alone, losses, means = steps(Ranks(), *arguments)
+            for sharded in (False, True):
+                together, same_losses, same_means = steps(ranks, *arguments, sharded=sharded)
+                assert together.tobytes() == alone.tobytes(), arguments[:3]
+                assert losses == same_losses, arguments[:3]
+                if ranks.first or not sharded:
+                    assert list(means) == list(same_means)
+                    assert all(means[name].tobytes() == same_means[name].tobytes() for name in means)
+                else:
+                    assert same_means == {}
+            assert np.isfinite(alone).all() and losses["grad_norm"] > 0.3  # is clipped
+fast, _, _ = steps(ranks, *arguments, fast=True)
 assert fast.tobytes() != alone.tobytes() and np.abs(fast - alone).max() < 1e-12
-muon, _ = steps(Ranks(), *arguments, Muon)
+shared, _, _ = steps(ranks, *arguments, fast=True, sharded=True)
+assert np.abs(shared - alone).max() < 1e-12
+ranks.agree({"the sharded parameters": shared.tobytes().hex()})
+muon, _, _ = steps(Ranks(), *arguments, Muon)
 assert steps(ranks, *arguments, Muon)[0].tobytes() == muon.tobytes() != alone.tobytes()
 """
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_the_bits_are_those_of_accumulation_on_one(ranks):
-    """Losses, gradient norm and parameters; tied and shared weights; batches of any kind; one to 3 rounds.
+    """Losses, gradient norm, parameters and moments, with these shared out or not.
+
+    Tied, shared and frozen weights; batches of any kind; one to 3 rounds.
 
     Two ranks add in one order only, so that --fast-reduce has the same bits there.
     """
@@ -69,26 +83,29 @@ def test_the_bits_are_those_of_accumulation_on_one(ranks):
 
 
 BYTES = """
-import json
+import json, sys
 from small_pretraining import masked_batch, VOCAB_SIZE, LENGTH
 from minibert.bert import BertConfig, BertForMaskedLM
 from minibert.ranks import world
-from minibert.train import AdamW, gradient_sum
+from minibert.ops import optimise
+from minibert.train import AdamW
 from minibert.train.step import TrainingStep
 
+optimise.BLOCK = 64
 ranks, sent = world(), [0]
-start, share = ranks.start_exchange, ranks.share
+start, share = ranks.start_exchange, ranks.start_share
 def counting_start(array, sizes, received):
     sent[0] += array.itemsize * (sum(sizes) - sizes[ranks.rank])
     return start(array, sizes, received)
 def counting_share(array, sizes):
     sent[0] += array.itemsize * sizes[ranks.rank] * (ranks.size - 1)
-    share(array, sizes)
-ranks.start_exchange, ranks.share = counting_start, counting_share
+    return share(array, sizes)
+ranks.start_exchange, ranks.start_share = counting_start, counting_share
 config = BertConfig(vocab_size=VOCAB_SIZE, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
                     intermediate_size=16, max_position_embeddings=LENGTH)
 model = BertForMaskedLM(config, seed=3)
-training = TrainingStep(model, AdamW(model), ranks=ranks)
+optimiser = AdamW(model, **({"ranks": ranks} if "sharded" in sys.argv else {}))
+training = TrainingStep(model, optimiser, ranks=ranks)
 for step in range(2):
     training.take([masked_batch(2, 2 * step + number) for number in range(2)], 0.01, step)
 words = model.bert.embeddings.word_embeddings.weight.size
@@ -98,9 +115,14 @@ if ranks.first:
 """
 
 
-def test_bytes_per_step_are_those_of_theory():
-    """(k + 1)(N − 1)/N of the gradient in k rounds, and k (N − 1)/N of what is used twice: the embeddings."""
-    everybody, gradient, words = json.loads(mpirun(4, "-c", BYTES)[0])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_bytes_per_step_are_those_of_theory(sharded):
+    """(k + 1)(N − 1)/N of the gradient in k rounds, and k (N − 1)/N of what is used twice: the embeddings.
+
+    A sharded optimiser sends as much: parameters in place of sums.
+    """
+    arguments = ["sharded"] if sharded else []
+    everybody, gradient, words = json.loads(mpirun(4, "-c", BYTES, *arguments)[0])
     rounds, share = 2, 3 / 4
     expected = share * ((rounds + 1) * gradient + rounds * words)
     assert sum(everybody) / 4 == pytest.approx(expected, rel=1e-3)

@@ -1,6 +1,7 @@
 import itertools
 import os
 import signal
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
+from minibert.ranks import Ranks
 from minibert.train import AdamW, Trainer
 from minibert.train.metrics import MetricsLog, read_metrics
 
@@ -254,3 +256,40 @@ def test_a_second_ctrl_c_stops_at_once(make_trainer):
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     assert trainer.saved == [] and trainer.step == 3
+
+
+# -- Several ranks -----------------------------------------------------------------------------------
+
+
+class Rank(Ranks):
+    """One of several ranks, which needs none of the others."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size = rank, size
+
+
+class Instances:
+    """A corpus of numbered instances: batches of their numbers, endlessly, one pass after the other."""
+
+    def __init__(self, count, rows):
+        self.numbers = itertools.cycle(range(count))
+        self.rows = rows
+
+    def __next__(self):
+        return list(itertools.islice(self.numbers, self.rows))
+
+    def skip(self):
+        next(self)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+def test_every_instance_is_computed_once_a_pass_on_all_ranks_together(make_trainer, size):
+    computed = Counter()
+    for rank in range(size):
+        trainer = make_trainer(accumulation=6, ranks=Rank(rank, size))
+        trainer.batches = Instances(count=90, rows=5)
+        for _ in range(2 * 90 // (6 * 5)):  # the steps of two passes
+            batches = list(trainer._own_batches())
+            assert len(batches) == 6 // size
+            computed.update(itertools.chain.from_iterable(batches))
+    assert computed == Counter(dict.fromkeys(range(90), 2))

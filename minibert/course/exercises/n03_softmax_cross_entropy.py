@@ -390,7 +390,7 @@ def _staged_trials(draw: Draws) -> list[Trial]:
     in_order=True,
     level=1,
     minutes=15,
-    needs="the derivative of the logarithm, and your softmax's backward",
+    needs="the derivative of the logarithm, and your softmax's backward pass",
     hints=(
         "Backwards, one stage at a time: from the loss to p, then from p to the logits with your softmax's "
         "backward.",

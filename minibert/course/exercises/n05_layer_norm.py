@@ -483,7 +483,7 @@ def mean_taken_for_a_sum(dnormalised, cache):
     minutes=20,
     needs="the five steps of section 3, and paper: substitute each step into the one before",
     hints=(
-        "Every row used γ and β, so their gradients sum over the rows. And there are three ways from x to x̂.",
+        "Every row used γ and β, so their gradients sum over the rows. There are three paths from x to x̂.",
         "x[j] reaches x̂[i] directly (where i = j), through the mean μ and through σ: dx has three terms.",
         "With dx̂ = γ dout: dx = (dx̂ − mean(dx̂) − x̂ mean(dx̂ x̂)) / σ, each mean over the last axis, with "
         "keepdims=True. Compare it with the end of `layer_norm_backward` in "
@@ -491,7 +491,7 @@ def mean_taken_for_a_sum(dnormalised, cache):
     ),
     hints_for={
         "dx": (
-            "dγ and dβ are right. There are three ways from x to x̂: which of them are in your dx?",
+            "dγ and dβ are right. There are three paths from x to x̂: which of them are in your dx?",
             "x[j] reaches x̂[i] directly (where i = j), through the mean μ and through σ: dx has three terms.",
             "With dx̂ = γ dout: dx = (dx̂ − mean(dx̂) − x̂ mean(dx̂ x̂)) / σ, each mean over the last axis, with "
             "keepdims=True.",

@@ -66,7 +66,7 @@ def _library_forward(x: Array, up: Affine, down: Affine, norm: Affine, eps: floa
     minutes=10,
     needs="the three functions: linear map with GELU, linear map, LayerNorm",
     hints=(
-        "x goes two ways: through the two linear maps, and past them. Where do the ways meet?",
+        "x takes two paths: through the two linear maps, and past them. Where do the paths meet?",
         "Up to F features with GELU, down to H without; add x; normalise the sum. That is “post-LN”.",
         "layer_norm(x + linear(linear_activation(x, *up, 'gelu'), *down), *norm, eps), each function's "
         "first output. See `BertLayer` in minibert/bert/encoder.py.",
@@ -160,7 +160,7 @@ def _residual_trials(draw: Draws) -> list[Trial]:
     in_order=True,
     level=1,
     minutes=10,
-    needs="the backward of a linear map of [02](02_linear.ipynb)",
+    needs="the backward pass of a linear map of [02](02_linear.ipynb)",
     hints=(
         "Begin at the end, with the product wide W₂ᵀ: what does wide get? Then go on to x, through the "
         "branch.",
@@ -196,14 +196,14 @@ def the_branch_forgotten(dout, cache):
 
 
 @residual_in_steps.mistake(
-    "For the residual you add 1. ∂x/∂x is 1, but a backward multiplies with what comes in: add dout."
+    "For the residual you add 1. ∂x/∂x is 1, but a backward pass multiplies with what comes in: add dout."
 )
 def one_added(dout, cache):
     dwide, dbranch, _ = residual_in_steps.solution(dout, cache)
     return dwide, dbranch, 1 + dbranch
 
 
-@residual_in_steps.mistake("dx is a product of both ways. Where ways meet, gradients are added.")
+@residual_in_steps.mistake("dx is a product of both paths. Where paths meet, gradients are added.")
 def ways_multiplied(dout, cache):
     dwide, dbranch, _ = residual_in_steps.solution(dout, cache)
     return dwide, dbranch, dout * dbranch
@@ -219,7 +219,7 @@ def gelu_skipped(dout, cache):
     return dwide, dbranch, dout + dbranch
 
 
-@residual_in_steps.mistake("dbranch holds both ways already. It is what comes back through f alone.")
+@residual_in_steps.mistake("dbranch holds both paths already. It is what comes back through f alone.")
 def both_ways_in_the_branch(dout, cache):
     dwide, _, dx = residual_in_steps.solution(dout, cache)
     return dwide, dx, dx.copy()
@@ -293,7 +293,7 @@ def branch_forgotten(dout, cache):
 
 
 @block_backward.mistake(
-    "For the residual you add 1. dy/dx of y = x is 1, but a backward multiplies with what came from above: "
+    "For the residual you add 1. dy/dx of y = x is 1, but a backward pass multiplies with what comes in: "
     "add dsum."
 )
 def one_added_for_the_residual(dout, cache):
@@ -363,7 +363,7 @@ def _pre_norm(x, up_weight, up_bias, down_weight, down_bias, norm_weight, norm_b
     ),
     hints_for={
         "dx": (
-            "All parameters have the right gradients. Only where the two ways meet is something wrong.",
+            "All parameters have the right gradients. Only where the two paths meet is something wrong.",
             "x was a term of the last sum, and the input of the norm. Both send something back.",
             "dx = dout + what layer_norm_backward returns first.",
         )

@@ -27,7 +27,7 @@ def gather(hidden: Array, positions: Array) -> tuple[Array, tuple]:
     ],
     level=1,
     minutes=5,
-    needs="the backward of a look-up of [06](06_embeddings.ipynb)",
+    needs="the backward pass of a look-up of [06](06_embeddings.ipynb)",
     hints=(
         "What is the gradient of a position that nobody picked? And of one that was?",
         "dhidden is zeros of the shape in the cache; the rows of drows go to where they came from.",

@@ -318,7 +318,7 @@ def _attention_trials(draw: Draws) -> list[Trial]:
     ),
     hints_for={
         "dhidden": (
-            "The gradients of all weights are right. hidden went three ways: to q, to k and to v.",
+            "The gradients of all weights are right. hidden took three paths: to q, to k and to v.",
             "Every one of the three linear maps sends a dx back.",
             "dhidden is the sum of the three dx.",
         ),
@@ -467,7 +467,7 @@ def _layer_trials(draw: Draws) -> list[Trial]:
     ),
     hints_for={
         "dhidden": (
-            "All weights have their gradients. hidden went two ways: into the attention and past it.",
+            "All weights have their gradients. hidden took two paths: into the attention and past it.",
             "The sum hidden + projected passes its gradient to both of its terms.",
             "dhidden is what comes back through the attention plus the gradient of the sum.",
         ),

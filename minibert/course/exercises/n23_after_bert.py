@@ -423,7 +423,7 @@ def _disentangled_trials(draw: Draws) -> list[Trial]:
     trials=_disentangled_trials,
     level=3,
     minutes=40,
-    needs="the backward of attention, and the table of distances, of [08](08_attention.ipynb)",
+    needs="the backward pass of attention, and the table of distances, of [08](08_attention.ipynb)",
     hints=(
         "dv and the gradient of the scores are those of any attention. Then there are three sums that were "
         "added, and each gets the same gradient: write down for each which two things it multiplied.",

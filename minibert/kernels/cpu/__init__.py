@@ -22,9 +22,17 @@ def register_all() -> None:
         ("dropout_residual_norm", norm, arguments.dropout_residual_norm),
         ("embed", embed, arguments.embed),
         ("packed_attention", attention, arguments.packed_attention),
+        ("unpadded_attention", attention, arguments.unpadded_attention),
         ("masked_lm_loss", masked_lm_loss, arguments.masked_lm_loss),
     ):
         pair = getattr(module, name), getattr(module, f"{name}_backward")
         register(name, "numpy", "float32", *pair, accepts=accepts)
+    register(
+        "sums_of_squares",
+        "numpy",
+        "float32",
+        optimise.sums_of_squares,
+        accepts=arguments.sums_of_squares,
+    )
     register("global_norm", "numpy", "float32", optimise.global_norm, accepts=arguments.global_norm)
     register("adamw_update", "numpy", "float32", optimise.adamw_update, accepts=arguments.adamw_update)

@@ -23,6 +23,7 @@ from minibert.kernels.cpu.compiled import compiled, exp, float32
 from minibert.kernels.cpu.linear import linear, linear_backward, linear_gradients, row_block
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 from minibert.ops.activations import ACTIVATIONS, gelu
+from minibert.products import multiply
 from minibert.threads import run_blocks
 
 POLE = float32(0.3)
@@ -77,7 +78,7 @@ def linear_activation(
     y = empty_like(derivative)
 
     def block(s: slice) -> None:
-        np.matmul(rows[s], weight.T, out=derivative[s])
+        multiply(rows[s], weight.T, derivative[s])
         _gelu_rows(derivative[s], bias, y[s])
 
     run_blocks(block, len(rows), row_block(len(rows)))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
+from minibert.products import multiply
 from minibert.threads import get_threads, run_blocks
 
 
@@ -21,7 +22,7 @@ def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndar
     y = empty((len(rows), len(weight)))
 
     def block(s: slice) -> None:
-        np.matmul(rows[s], weight.T, out=y[s])
+        multiply(rows[s], weight.T, y[s])
         y[s] += bias
 
     run_blocks(block, len(rows), row_block(len(rows)))
@@ -48,11 +49,11 @@ def linear_gradients(
     def input_gradient(s: slice) -> None:
         if fill:
             fill(s)
-        np.matmul(dy[s], weight, out=dx[s])
+        multiply(dy[s], weight, dx[s])
         dy[s].sum(axis=0, out=dbias[s.start // step])
 
     def weight_gradient(s: slice) -> None:
-        np.matmul(dy.T[s], rows, out=dweight[s])
+        multiply(dy.T[s], rows, dweight[s])
 
     run_blocks(input_gradient, len(rows), step)
     # Each block reads all rows again, so the fewer blocks the better.

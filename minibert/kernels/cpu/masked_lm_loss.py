@@ -16,6 +16,7 @@ import numpy as np
 
 from minibert.kernels.cpu.compiled import compiled, exp, float32, int32, ordered, unordered
 from minibert.kernels.cpu.memory import empty, empty_like
+from minibert.products import multiply
 from minibert.threads import run_all
 
 SCORES = 1 << 18  # per chunk: a megabyte of float32
@@ -74,7 +75,7 @@ def masked_lm_loss(
 
     def chunk(number: int, words: slice) -> None:
         z = _of_chunk(scores, words, count)
-        np.matmul(hidden, weight[words].T, out=z)
+        multiply(hidden, weight[words].T, z)
         _part_of_softmax(z, bias[words], labels, words.start, largest[number], total[number], of_label)
 
     run_all(partial(chunk, *each) for each in enumerate(chunks))
@@ -95,12 +96,14 @@ def masked_lm_loss_backward(
     dhidden = np.zeros((GROUPS, *hidden.shape), dtype=hidden.dtype)
 
     def group(number: int) -> None:
+        part = empty_like(hidden)
         for words in chunks[number::GROUPS]:
             z = _of_chunk(scores, words, len(hidden))
             dscores = empty_like(z)
             _part_of_gradient(z, labels, words.start, log_total, scale, dscores, dbias[words])
-            np.matmul(dscores.T, hidden, out=dweight[words])
-            dhidden[number] += dscores @ weight[words]
+            multiply(dscores.T, hidden, dweight[words])
+            multiply(dscores, weight[words], part)
+            dhidden[number] += part
 
     run_all(partial(group, number) for number in range(GROUPS))
     return dhidden.sum(axis=0), dweight, dbias

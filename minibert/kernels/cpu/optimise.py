@@ -1,10 +1,9 @@
 """The gradient norm and the optimiser's update, each in one pass over the flat buffers."""
 
-import math
-
 import numpy as np
 
 from minibert.kernels.cpu.compiled import compiled, float32
+from minibert.ops import optimise
 from minibert.threads import run_blocks
 
 ELEMENTS = 1 << 17  # per unit of work
@@ -18,15 +17,20 @@ def _sum_of_squares(x):
     return total
 
 
-def global_norm(grad: np.ndarray) -> np.float32:
-    """See ``ops.global_norm``."""
-    sums = np.empty(-(-len(grad) // ELEMENTS), dtype=np.float64)
+def sums_of_squares(grad: np.ndarray) -> np.ndarray:
+    """See ``ops.sums_of_squares``."""
+    sums = np.empty(-(-len(grad) // optimise.BLOCK), dtype=np.float64)
 
     def block(s: slice) -> None:
-        sums[s.start // ELEMENTS] = _sum_of_squares(grad[s])
+        sums[s.start // optimise.BLOCK] = _sum_of_squares(grad[s])
 
-    run_blocks(block, len(grad), ELEMENTS)
-    return np.float32(math.sqrt(sums.sum()))
+    run_blocks(block, len(grad), optimise.BLOCK)
+    return sums
+
+
+def global_norm(grad: np.ndarray) -> np.ndarray:
+    """See ``ops.global_norm``."""
+    return optimise.norm_from_sums(sums_of_squares(grad), "float32")
 
 
 @compiled

@@ -1,0 +1,101 @@
+"""Texts of real lengths: computed with padding, sorted by length, and without any padding."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Race, Turn, paired_ratio, spread, take_turns
+from benchmarks.parts.common import OURS, openblas_core, pretrained_folder
+from benchmarks.results import milliseconds, paragraph, ratio, table
+from minibert import BertConfig, BertForSequenceClassification
+
+DATA = Path("../shared/data")
+SOURCES = {  # with their files; documentation is on every machine
+    "SST-2": "sst2_glue/train.tsv",
+    "STS-B": "stsb/stsb-en-train.csv",
+    "documentation": None,
+}
+CONFIG = BertConfig(
+    num_hidden_layers=6, hidden_size=384, num_attention_heads=12, intermediate_size=1536, vocab_size=8192
+)
+BATCH_SIZE = 32
+WAYS = {  # how the batches are made, and whether they are computed with padding
+    "with padding": ("random", True),
+    "sorted by length": ("sorted", True),
+    "without padding": ("random", False),
+    "sorted, without padding": ("sorted", False),
+}
+TASKS = {"encode": "inference", "learn": "fine-tuning"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The sentences."""
+    parser.add_argument(
+        "--data", type=Path, default=DATA, metavar="FOLDER", help="has SST-2 and STS-B (default: %(default)s)"
+    )
+
+
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A case per source of texts and task."""
+    count = 2 * BATCH_SIZE if options.quick else 16 * BATCH_SIZE
+    for source, name in SOURCES.items():
+        file = None if name is None else (options.data / name).resolve()
+        if file is not None and not file.exists():
+            print(f"skipped: {options.data / name} is not there", flush=True)
+            continue
+        with (
+            pretrained_folder(CONFIG, BertForSequenceClassification) as folder,
+            Race(options.threads, openblas_core(options)) as race,
+        ):
+            given = {"file": file and str(file), "count": count, "batch_size": BATCH_SIZE, "ways": WAYS}
+            race.enter(OURS, "ours:real_lengths", folder=folder, **given)
+            worker = race.workers[OURS]
+            for task, what in TASKS.items():
+                turns = [Turn(way, worker, f"{task}, {way}") for way in WAYS]
+                for turn in turns:
+                    worker.time(turn.function, 0.0, -1)  # uncounted: loops are compiled, memory is fetched
+                seconds = take_turns(turns, rounds=options.rounds, seconds=0.0)
+                yield f"{source}, {what}", worker.call("lengths") | {"seconds": seconds}
+
+
+def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
+    """A table per case."""
+    parts = [
+        paragraph(f"""
+            A classifier of MiniLM's size ({CONFIG.num_hidden_layers} layers of {CONFIG.hidden_size}) with
+            random weights, batches of {BATCH_SIZE}, each padded to its longest text. In fine-tuning, a
+            batch is a forward pass with dropout and a backward pass; sorted batches are here to compare,
+            since training would not see the same texts together in every epoch.""")
+    ]
+    for case, record in cases.items():
+        seconds = record["seconds"]
+        rows = [
+            [
+                way,
+                f"{record['computed'][way]:,}",
+                milliseconds(spread(times)),
+                ratio(paired_ratio(seconds["with padding"], times)),
+            ]
+            for way, times in seconds.items()
+        ]
+        parts += [
+            paragraph(f"""
+                **{case}**: {record["texts"]:,} texts of {record["mean"]:.1f} tokens on average, the longest
+                of {record["longest"]}."""),
+            table(["", "tokens computed", "ms for all (quartiles)", "times as fast (quartiles)"], rows),
+        ]
+    return "\n\n".join(parts)
+
+
+def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """Against padding, and against sorting by length."""
+    return [
+        (
+            f"{case}: {other} / without padding",
+            "",
+            ratio(paired_ratio(record["seconds"][other], record["seconds"]["without padding"])),
+        )
+        for case, record in cases.items()
+        for other in ("with padding", "sorted by length")
+    ]

@@ -1,0 +1,123 @@
+"""Matrix products: who computes them, how the choice is made, and that the kernels follow it."""
+
+import numpy as np
+import pytest
+
+from minibert import products
+from minibert.errors import UserError
+from minibert.kernels.cpu.gelu import linear_activation
+from minibert.kernels.cpu.linear import linear, linear_backward
+from minibert.kernels.cpu.masked_lm_loss import masked_lm_loss, masked_lm_loss_backward
+from minibert.products import fastest_library, is_available, multiply, products_library, use_products
+
+
+@pytest.fixture(autouse=True)
+def back_to_numpy():
+    yield
+    use_products("numpy")
+
+
+@pytest.fixture
+def counting(monkeypatch) -> list[tuple[int, ...]]:
+    """A library "counting", in use: NumPy's, with a list of the shapes (M, K, N) that it multiplied."""
+    multiplied = []
+
+    def count(a, b, out):
+        multiplied.append((*a.shape, b.shape[1]))
+        np.matmul(a, b, out=out)
+
+    monkeypatch.setitem(products.LIBRARIES, "counting", lambda: count)
+    use_products("counting")
+    return multiplied
+
+
+def draw(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal(shape, dtype=np.float32)
+
+
+def test_numpy_multiplies_at_first():
+    assert products_library() == "numpy"
+    a, b, out = draw(3, 4), draw(4, 5), np.empty((3, 5), np.float32)
+    multiply(a, b, out)
+    assert np.array_equal(out, a @ b)
+
+
+def test_an_unknown_library_is_refused():
+    with pytest.raises(UserError, match="'blis' for products; choose numpy or onednn"):
+        use_products("blis")
+    assert products_library() == "numpy"
+    assert not is_available("blis")
+
+
+def test_a_missing_library_is_refused_with_the_way_to_get_it(monkeypatch):
+    products._onednn.cache_clear()
+    monkeypatch.setattr(products.importlib.metadata, "files", lambda name: None)
+    monkeypatch.setattr(products.ctypes.util, "find_library", lambda name: None)
+    with pytest.raises(UserError, match='oneDNN is not installed; install it with  pip install "onednn'):
+        use_products("onednn")
+    assert products_library() == "numpy"
+    assert fastest_library([(8, 8)]) == "numpy"
+
+
+def test_a_library_that_is_something_else_is_refused(monkeypatch, tmp_path):
+    products._onednn.cache_clear()
+    monkeypatch.setattr(products.importlib.metadata, "files", lambda name: None)
+    (tmp_path / "libdnnl.so").write_bytes(b"not a library")
+    monkeypatch.setattr(products.ctypes.util, "find_library", lambda name: str(tmp_path / "libdnnl.so"))
+    with pytest.raises(UserError, match=r"oneDNN cannot be used \(.*libdnnl.so"):
+        use_products("onednn")
+
+
+def test_every_product_of_the_linear_kernels_goes_through_it(counting):
+    x, weight, bias = draw(6, 4), draw(10, 4), draw(10)
+    y, cache = linear(x, weight, bias)
+    linear_backward(y, cache)
+    linear_activation(x, weight, bias, "gelu")
+    volumes = [m * k * n for m, k, n in counting]
+    assert sum(volumes) == 4 * x.size * len(weight)  # y, dx, dW, and y again
+
+
+def test_every_product_of_the_loss_goes_through_it(counting):
+    hidden, weight, bias = draw(5, 4), draw(12, 4), draw(12)
+    labels, weights = np.array([0, 3, 11, 3, 7]), np.ones(5, np.float32)
+    _, cache = masked_lm_loss(hidden, weight, bias, labels, weights, 5.0)
+    masked_lm_loss_backward(1.0, cache)
+    assert sum(m * k * n for m, k, n in counting) == 3 * hidden.size * len(weight)
+
+
+@pytest.mark.parametrize(("share", "chosen"), [(0.5, "other"), (0.99, "numpy"), (1.5, "numpy")])
+def test_the_fastest_is_chosen_unless_the_difference_is_small(monkeypatch, share, chosen):
+    monkeypatch.setitem(products.LIBRARIES, "other", lambda: None)
+    monkeypatch.setattr(products, "_best_times", lambda shape, names: {"numpy": 1.0, "other": share})
+    monkeypatch.setattr(products, "is_available", lambda name: name != "onednn")
+    assert fastest_library([(64, 64), (64, 256)]) == chosen
+
+
+def test_all_three_products_are_timed(monkeypatch, counting):
+    monkeypatch.setattr(products, "is_available", lambda name: name != "onednn")
+    fastest_library([(24, 16)])
+    rows = products.ROWS
+    assert set(counting) == {(rows, 16, 24), (rows, 24, 16), (24, rows, 16)}
+    assert len(counting) == 3 * products.ROUNDS
+
+
+def layout_cases() -> dict[str, tuple[np.ndarray, tuple[bytes, int] | None]]:
+    base = draw(6, 8)
+    return {
+        "rows": (base, (b"N", 8)),
+        "transposed": (base.T, (b"T", 8)),
+        "some columns": (base[:, 2:5], (b"N", 8)),
+        "some rows, transposed": (base[1:3].T, (b"T", 8)),
+        "every other column": (base[:, ::2], None),
+        "backwards": (base[::-1], None),
+        "repeated": (np.broadcast_to(base[0], (6, 8)), None),
+        "float64": (base.astype("float64"), None),
+        "empty": (base[:0], None),
+        "three axes": (base.reshape(2, 3, 8), None),
+    }
+
+
+@pytest.mark.parametrize("name", layout_cases())
+def test_layouts(name):
+    array, layout = layout_cases()[name]
+    assert products._layout(array) == layout
