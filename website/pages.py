@@ -38,7 +38,7 @@ CHAPTERS = {
 # Pages below another one in the navigation.
 BELOW = {
     "notebooks/README.md": ["notebooks/*.ipynb"],
-    "benchmarks/README.md": ["benchmarks/results/*.md"],
+    "benchmarks/README.md": ["benchmarks/results/*.md", "benchmarks/results/*/*.md"],
     "api/00-minibert.rst": ["api/*.rst"],
 }
 FRONT = "README.md"  # the front page
