@@ -45,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"benchmarks.ranks: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("benchmarks.ranks: interrupted; what was measured before is kept", file=sys.stderr)
+        return 130
     return 0
 
 

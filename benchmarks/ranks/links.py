@@ -11,6 +11,7 @@ so its variables tell it that nobody is local and that UCX has to use TCP over `
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,8 +74,12 @@ def _attach(name: str, rank: int, megabits: float, milliseconds: float) -> None:
 
 
 def command(prefixes: list[list[str]], module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module on one rank per prefix."""
-    words = [os.path.join(os.path.dirname(sys.executable), "mpiexec")]
+    """The command line that runs a module on one rank per prefix. Raises UserError without MPI."""
+    beside_python = os.path.dirname(sys.executable)
+    launcher = shutil.which("mpiexec", path=os.pathsep.join([beside_python, os.environ.get("PATH", "")]))
+    if launcher is None:
+        raise UserError("mpiexec: no such command; from the checkout run  pip install -e '.[mpi]'")
+    words = [launcher]
     for prefix in prefixes:
         words += [":"] * (len(words) > 1)
         words += ["-n", "1", *prefix, sys.executable, "-m", module, *arguments]

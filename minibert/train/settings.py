@@ -100,7 +100,9 @@ class RunSettings(Settings):
     )
     keep_checkpoints: int = setting(2, "Report", "how many of the newest checkpoints to keep", least=1)
 
-    device: str = setting("auto", "Machine", "auto, cpu, cuda or cuda:N")
+    device: str = setting(
+        "auto", "Machine", "auto, cpu, cuda (on several ranks, each takes a GPU of its own) or cuda:N"
+    )
     strict_kernels: bool = setting(
         False, "Machine", "fail, instead of warning, if a GPU kernel cannot be used"
     )
@@ -117,7 +119,8 @@ class RunSettings(Settings):
     fast_reduce: bool = setting(
         False,
         "Machine",
-        "on several ranks, add gradients in the order that MPI finds fastest, not in that of one process",
+        "on several ranks, add gradients in the order that MPI finds fastest, not in that of one process (as "
+        "GPUs always do)",
     )
     shard_optimiser: bool = setting(
         False,

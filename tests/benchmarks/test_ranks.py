@@ -34,10 +34,17 @@ def test_the_table_sets_what_was_sent_beside_theory():
     assert "saves 500.0 (500.0–500.0) ms" in text
 
 
-def test_every_rank_gets_its_own_prefix():
+def test_every_rank_gets_its_own_prefix(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name, path: name)
     words = command([["ip", "a"], ["ip", "b"]], "module", "--x")
     assert [words.count(word) for word in ("-n", ":", "ip", "module", "--x")] == [2, 1, 2, 2, 2]
     assert words.index("a") < words.index(":") < words.index("b")
+
+
+def test_without_mpi_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name, path: None)
+    with pytest.raises(UserError, match="mpiexec: no such command"):
+        command([[]], "module")
 
 
 def test_what_a_command_says_is_told():

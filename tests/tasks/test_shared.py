@@ -72,7 +72,8 @@ def test_muon_cannot_be_sharded(small):
         small(optimiser="muon", shard_optimiser=True)
 
 
-def test_fine_tuning_leaves_the_same_bits(encoder_folder, tmp_path):
+@pytest.mark.parametrize("flags", [[], ["--shard-optimiser"]])
+def test_fine_tuning_leaves_the_same_bits(encoder_folder, tmp_path, flags):
     rows = [f"the {'river' if i % 3 else 'stone'} number {i},{'ab'[i % 2]}" for i in range(23)]
     (tmp_path / "train.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
     values = {"task": "classify", "train": str(tmp_path / "train.csv"), "model": str(encoder_folder)}
@@ -85,7 +86,7 @@ def test_fine_tuning_leaves_the_same_bits(encoder_folder, tmp_path):
     }
     finetune(**values, name="alone", threads=1)
     words = [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    mpirun(3, "-m", "minibert", "finetune", *words, "--name", "shared", "--threads", "1")
+    mpirun(3, "-m", "minibert", "finetune", *words, "--name", "shared", "--threads", "1", *flags)
     alone, shared = (tmp_path / "runs" / name for name in ("alone", "shared"))
     assert (shared / "best/model.safetensors").read_bytes() == (alone / "best/model.safetensors").read_bytes()
     assert measured(shared / "seed-0") == measured(alone / "seed-0")

@@ -127,3 +127,41 @@ def test_bytes_per_step_are_those_of_theory(sharded):
     expected = share * ((rounds + 1) * gradient + rounds * words)
     assert sum(everybody) / 4 == pytest.approx(expected, rel=1e-3)
     assert max(everybody) < 1.05 * expected  # and nobody has much more to do
+
+
+EARLY = """
+from small_pretraining import masked_batch, VOCAB_SIZE, LENGTH
+from minibert.bert import BertConfig, BertForMaskedLM
+from minibert.ops import optimise
+from minibert.ranks import world
+from minibert.train import AdamW, shards
+from minibert.train.step import TrainingStep
+
+optimise.BLOCK = shards.PIECE = 64
+ranks, started, early = world(), [0], []
+start = ranks.start_exchange
+def counting_start(*arguments):
+    started[0] += 1
+    return start(*arguments)
+ranks.start_exchange = counting_start
+config = BertConfig(vocab_size=VOCAB_SIZE, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+                    intermediate_size=16, max_position_embeddings=LENGTH)
+model = BertForMaskedLM(config, seed=3)
+training = TrainingStep(model, AdamW(model), ranks=ranks)
+stored = training._sum.stored
+def noting_stored(parameter):
+    if parameter.name == "bert.embeddings.position_embeddings.weight":
+        early.append(started[0])
+    stored(parameter)
+training._sum.stored = noting_stored
+for step in range(3):
+    started[0] = 0
+    training.take([masked_batch(2, 2 * step + ranks.rank)], 0.01, step)
+pieces = len(training._sum._pieces)
+assert early[0] < early[1] == early[2], early  # the order of the first step is not that of the model
+assert early[1] > 0.8 * pieces, (early, pieces)  # all but those of the embeddings, which are final last
+"""
+
+
+def test_pieces_are_sent_as_the_backward_completes_them():
+    mpirun(2, "-c", EARLY)
