@@ -17,11 +17,11 @@ CHAPTERS = {
     ],
     "Guides": [
         "docs/README.md",
+        "docs/requests.md",
         "docs/pretraining.md",
         "docs/gpu.md",
         "docs/ranks.md",
         "docs/finetuning.md",
-        "docs/distillation.md",
         "docs/search.md",
         "docs/weights.md",
         "docs/variants.md",
@@ -38,7 +38,7 @@ CHAPTERS = {
 # Pages below another one in the navigation.
 BELOW = {
     "notebooks/README.md": ["notebooks/*.ipynb"],
-    "benchmarks/README.md": ["benchmarks/results/*.md"],
+    "benchmarks/README.md": ["benchmarks/results/*.md", "benchmarks/results/*/*.md"],
     "api/00-minibert.rst": ["api/*.rst"],
 }
 FRONT = "README.md"  # the front page

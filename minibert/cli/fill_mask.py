@@ -31,9 +31,9 @@ def add(commands: Any) -> None:
 
 
 def _run(flags: argparse.Namespace) -> None:
-    tokenizer = open_tokenizer(flags.model)
     warnings.filterwarnings("ignore", ".* does not use")  # an unused pooler is nothing to warn about
     model = open_model(BertForMaskedLM, flags.model, device=chosen_device(flags), complete=True)
+    tokenizer = open_tokenizer(flags.model)
     print(f"model: {flags.model}" + ", which comes with minibert" * (flags.model == DEFAULT_MODEL))
     for guesses in fill_mask(model, tokenizer, flags.text, top_k=flags.top_k):
         print(tokenizer.special_tokens["mask_token"])

@@ -47,10 +47,11 @@ def view(
     name = "attention"
     if not isinstance(model, BertModel):
         name = f"attention in {model}"
-        tokenizer = open_tokenizer(model)
+        folder = model
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* does not use")  # heads are not looked at
-            model = open_model(BertModel, model)
+            model = open_model(BertModel, folder)
+        tokenizer = open_tokenizer(folder)
     if tokenizer is None:
         raise UserError("give the tokenizer of the model, too: view(model, text, tokenizer=…)")
     model.eval()

@@ -117,8 +117,8 @@ class TextEncoder:
         Raises UserError if the folder's parts do not fit together, and for a max_length that does not fit.
         """
         folder = model_folder(folder)
-        tokenizer = open_tokenizer(folder)
         model = open_model(SentenceEncoder, folder, **options)
+        tokenizer = open_tokenizer(folder)
         positions = model.config.longest_sequence
         tokenizer.check_size(model.config.vocab_size)
         limit = min(positions, tokenizer.model_max_length or positions)

@@ -597,7 +597,7 @@ def measure():
         return [named[f"bert.embeddings.{name}.weight"].value for name in names]
 
     with tempfile.TemporaryDirectory() as folder:
-        settings = PretrainSettings(out=folder, prepared=folder)
+        settings = PretrainSettings(name="tables", out=folder, prepared=folder)
         summary = pretrain(settings)
         model = BertForPreTraining.from_pretrained(settings.folder / "final")
         batches = evaluation_batches(settings, *prepare(settings))

@@ -288,7 +288,22 @@ MISTAKES = {
     "no mask": (NOTHING, "fill-mask hello", ["[MASK]"]),
     "id outside the vocabulary": (NOTHING, f"tokenizer decode {TOKENIZER} 5 99999", ["99999"]),
     "hidden size and heads": (NOTHING, f"{PRETRAIN} corpus.txt --hidden 18 --heads 4", ["18", "4"]),
-    "no such model": (NOTHING, "fill-mask [MASK] --model nowhere", ["nowhere"]),
+    "no such model": (NOTHING, "fill-mask [MASK] --model nowhere", ["nowhere: no such folder"]),
+    "a file as a model": (
+        NOTHING,
+        "fill-mask [MASK] --model corpus.txt",
+        ["corpus.txt: a model is a folder with config.json"],
+    ),
+    "a file as an encoder": (
+        NOTHING,
+        "embed --model corpus.txt --input corpus.txt --skip-bad --output vectors.npy",
+        ["corpus.txt: a model is a folder with config.json"],
+    ),
+    "a file as a model to view": (
+        NOTHING,
+        "view a --model corpus.txt",
+        ["corpus.txt: a model is a folder with config.json"],
+    ),
     "damaged model": (
         damage("runs/small/final/model.*", b"1"),
         f"fill-mask {MODEL} [MASK]",

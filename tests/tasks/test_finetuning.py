@@ -252,7 +252,7 @@ def test_questions_are_held_out_by_the_article():
 
 def test_settings_of_a_recipe():
     settings, options = split_settings({"recipe": "cola", "train": "t", "model": "m"})
-    assert (settings.task, settings.name, settings.metric) == ("classify", "cola", "matthews")
+    assert (settings.task, settings.name, settings.metric) == ("classify", None, "matthews")
     assert (options.recipe, options.max_length) == ("cola", 64)
     settings, options = split_settings(
         {"recipe": "cola", "train": "t", "model": "m", "metric": "accuracy", "name": "mine", "max_length": 9}
