@@ -14,6 +14,8 @@ from docutils import nodes
 from fontTools import subset
 from py_mini_racer import MiniRacer
 
+from website.mathml import mended
+
 FONT = "stix-two-math.ttf"
 # Latin, Greek, marks, arrows, operators, and the italic, bold and script letters of mathematics.
 CHARACTERS = "U+20-17F,U+2B0-36F,U+370-3FF,U+2000-23FF,U+25A0-27FF,U+2900-2AFF,U+1D400-1D7FF"
@@ -30,11 +32,7 @@ def _katex() -> MiniRacer:
 def mathml(formula: str, display: bool) -> str:
     """A formula in LaTeX as MathML. Raises an error of KaTeX's for one that it cannot read."""
     options = {"displayMode": display, "output": "mathml", "throwOnError": True, "strict": False}
-    written = _katex().call("katex.renderToString", formula, options)
-    # An invisible "apply the function" takes no space: log p needs some, log(p) none.
-    apply = "<mo>\u2061</mo>"
-    written = written.replace(f'{apply}<mo stretchy="false">(', '<mo stretchy="false">(')
-    return written.replace(apply, '<mspace width="0.1667em"></mspace>')
+    return mended(_katex().call("katex.renderToString", formula, options))
 
 
 def write_font(folder: Path) -> None:
@@ -50,7 +48,8 @@ def write_font(folder: Path) -> None:
 
 
 def _inline(translator: Any, node: nodes.math) -> None:
-    translator.body.append(mathml(node.astext(), False))
+    # No line break between a formula and the comma or the bracket beside it
+    translator.body.append(f"\u2060{mathml(node.astext(), False)}\u2060")
     raise nodes.SkipNode
 
 

@@ -9,6 +9,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from website import check, pages
 from website.figures import gallery
 from website.links import rewrite, slug
+from website.mathml import mended
 from website.notebooks import to_markdown
 from website.reference import ROOMS, WITHOUT_ALL, base_classes, escaped, signature, source_lines, to_rest
 
@@ -238,3 +239,32 @@ def test_what_style_sheets_and_scripts_fetch_is_found(tmp_path):
         b_js='new Worker("https://example.org")',
     )
     assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    "katex, browsers",
+    [
+        # (−1): a sign; a − 1: a difference
+        ("<mo>(</mo><mo>−</mo><mn>1</mn>", '<mo>(</mo><mo form="prefix">−</mo><mn>1</mn>'),
+        ("<mi>a</mi><mo>−</mo><mn>1</mn>", "<mi>a</mi><mo>−</mo><mn>1</mn>"),
+        ("<mo>)</mo><mo>−</mo><mn>1</mn>", "<mo>)</mo><mo>−</mo><mn>1</mn>"),
+        # x += y
+        ("<mo>+</mo><mo>=</mo>", "<mo>+=</mo>"),
+        # |x|, but p(x | y)
+        ('<mi mathvariant="normal">∣</mi>', '<mo stretchy="false" lspace="0" rspace="0">|</mo>'),
+        ('<mo stretchy="false">∥</mo>', '<mo stretchy="false" lspace="0" rspace="0">‖</mo>'),
+        ("<mo>∣</mo>", "<mo>∣</mo>"),
+        # w tanh(x) and log p
+        (
+            '<mi>w</mi><mi>tanh</mi><mo>\u2061</mo><mo stretchy="false">(</mo>',
+            '<mi>w</mi><mspace width="0.1667em"></mspace><mi>tanh</mi><mo stretchy="false">(</mo>',
+        ),
+        ("<mi>log</mi><mo>\u2061</mo><mi>p</mi>", '<mi>log</mi><mspace width="0.1667em"></mspace><mi>p</mi>'),
+        # y′
+        ("<msup><mi>y</mi><mo>′</mo></msup>", "<mrow><mi>y</mi><mo>′</mo></mrow>"),
+        # the LaTeX source
+        ("<annotation><mo>+</mo><mo>=</mo>", "<annotation><mo>+</mo><mo>=</mo>"),
+    ],
+)
+def test_formulas_are_mended_for_browsers(katex, browsers):
+    assert mended(katex) == browsers
