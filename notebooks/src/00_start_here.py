@@ -107,6 +107,7 @@ def bars(axes, guesses, title):
 
 
 figure, axes = plt.subplots(2, 2, figsize=(8.6, 6.0), height_ratios=(1.25, 1))
+figure.get_layout_engine().set(hspace=0.08)
 bars(axes[0, 0], guesses, "what belongs in the gap?")
 words = [tokenizer.tokens[i] for i in question[0]]
 panel = axes[0, 1]

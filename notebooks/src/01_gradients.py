@@ -179,7 +179,7 @@ dw &= da \; x, \qquad dx \mathrel{+}= da \; w && \text{step 1}
 \end{aligned}
 $$
 
-**Why the** $+=$**?** $x$ was used twice, so it moves $L$ in two ways. For a small move $\delta$ of $x$,
+**Why the `+=`?** $x$ was used twice, so it moves $L$ in two ways. For a small move $\delta$ of $x$,
 step 1 contributes $da \; w \, \delta$ and step 3 contributes $dc \, \delta$.
 *Where two arrows leave a node, their gradients are added.* To forget that is a classic mistake.
 """
@@ -243,7 +243,7 @@ This works on arrays, where the chain rule says the following. If $y_i$ are the 
 
 $$ dx_j = \sum_i dy_i \, \frac{\partial y_i}{\partial x_j} . $$
 
-It is the $+=$ again. The matrix of all $\partial y_i / \partial
+It is the `+=` again. The matrix of all $\partial y_i / \partial
 x_j$ is called the **Jacobian** $J$, and the formula reads $dx = J^\top dy$. Nobody stores it (for a million inputs
 and outputs, $10^{12}$ numbers). A backward pass is a short way to compute $J^\top dy$.
 

@@ -434,8 +434,11 @@ Therefore
 $$
 dz_j = p_j \Big( dp_j - (-1) \Big) = p_j \, dp_j + p_j =
 \begin{cases} p_t \cdot \left( -\dfrac1{p_t} \right) + p_t = p_t - 1 & j = t \\[1ex] p_j & j \ne t \end{cases}
-\qquad\text{that is,}\qquad \boxed{\; dz = p - y \;}
 $$
+
+that is,
+
+$$ \boxed{\; dz = p - y . \;} $$
 
 So the Jacobian did not vanish. The loss asks for *one row* of it, $p_t (\delta_{tj} - p_j)$, and multiplies that by $-1/p_t$; the
 logarithm's derivative cancels exactly the factor that the softmax has put there.

@@ -345,7 +345,7 @@ s^3$: no need to compute a root again.
 $$ dv = -\tfrac12 \, s^3 \, ds . $$
 
 **Step 3**, $v = \frac1H \sum_i c_i^2$. Each $c_i$ has its own term, with derivative $\frac2H c_i$. This is the second
-arrow that leaves $c$, hence the $+$:
+arrow that leaves $c$, hence the `+=`:
 
 $$ dc_i \mathrel{+}= \tfrac2H \, c_i \, dv . $$
 
@@ -566,7 +566,7 @@ for panel, (title, part) in zip(axes, parts.items(), strict=True):
     image = plots.heatmap(panel, part, limit=1.0)
     panel.set_title(title, fontsize=9.5)
     panel.set_xlabel("j")
-axes[0].set_ylabel("i")
+axes[0].set_ylabel("i", rotation=0)
 figure.colorbar(image, ax=axes, shrink=0.8)
 plt.show()
 

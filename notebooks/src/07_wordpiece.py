@@ -394,7 +394,7 @@ larger one, and we can watch a word grow together:
 # %%
 for size in (150, 200, 300, 500, 1000, 2000, 4000, 8192):
     known, unseen = (pieces_of(word, vocabulary[:size]) for word in ("documentation", "unaffable"))
-    print(f"V = {size:4}   {' '.join(known):<32} {' '.join(unseen)}")
+    print(f"V = {size:4}   {' '.join(known):<35} {' '.join(unseen)}")
 assert learn_vocabulary(training, 1000, SPECIAL) == vocabulary[:1000]
 
 # %% [markdown]

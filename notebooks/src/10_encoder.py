@@ -464,7 +464,10 @@ the deviation of the sum. Through 2`L` halves
 
 $$
 \text{share of the gradient that comes down the residuals} \;\approx\; \prod_{n=1}^{2L} \frac{1}{\sigma_n},
-\qquad \sigma_n^2 = \operatorname{Var}\big(x + f(x)\big) \approx 1 + \operatorname{Var} f .
+$$
+
+$$
+\sigma_n^2 = \operatorname{Var}\big(x + f(x)\big) \approx 1 + \operatorname{Var} f .
 $$
 
 While the branches are small, as in a fresh model, that is no great loss. When they grow, it is: with

@@ -446,7 +446,7 @@ for number, text in enumerate(TWO):
     for i, p in enumerate(guesses[:, number]):
         best = np.argsort(-p, kind="stable")[:4]
         names = [tokenizer.tokens[t] if tokenizer.tokens[t].isascii() else "(sign)" for t in best]
-        shares = [f"{name:>12} {p[t]:4.0%}" for name, t in zip(names, best, strict=True)]
+        shares = [f"{name:>13} {p[t]:4.0%}" for name, t in zip(names, best, strict=True)]
         print(f"  x({i})", *shares, sep="")
 assert np.allclose(guesses[0, 0], guesses[0, 1])  # x(0): the same for both sentences
 assert not np.allclose(guesses[1, 0], guesses[1, 1], atol=1e-3)

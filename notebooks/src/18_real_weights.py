@@ -252,7 +252,7 @@ The original checkpoints (TensorFlow, 2018) call the same things differently, an
 
 | original | early PyTorch | today |
 |---|---|---|
-| `…/layer_3/attention/self/query/kernel` | `….layer.3.attention.self.query.weight` | the same |
+| `…/layer_3/…/query/kernel` | `….layer.3.….query.weight` | the same |
 | `…/layer_3/output/LayerNorm/gamma`, `beta` | `….LayerNorm.gamma`, `beta` | `….LayerNorm.weight`, `bias` |
 | `bert/embeddings/word_embeddings` | `….word_embeddings.weight` | the same |
 | `cls/predictions/output_bias` | `cls.predictions.bias` | the same |

@@ -1237,7 +1237,10 @@ RoPE (Su and others, [2021](https://arxiv.org/abs/2104.09864)) adds nothing at a
 
 $$
 R(s) = \begin{pmatrix} \cos s\omega_n & -\sin s\omega_n \\ \sin s\omega_n & \cos s\omega_n \end{pmatrix},
-\qquad \omega_n = 10000^{-2n/D}, \qquad
+\qquad \omega_n = 10000^{-2n/D},
+$$
+
+$$
 \bigl(R(i)\,q\bigr)^\top \bigl(R(j)\,k\bigr) = q^\top R(i)^\top R(j) \, k = q^\top R(j - i) \, k .
 $$
 
@@ -1468,7 +1471,7 @@ models differ in everything at once, in size, in text and in steps, so these num
 
 ## 10. The family in a table
 
-| | year | its question | what it changed | base, parameters | task | positions | tokenizer, entries |
+| | year | its question | what it changed | base size | task | positions | tokenizer, entries |
 |---|---|---|---|---|---|---|---|
 | BERT | 2018 | – | – | 109 M | masked words, next sentence | learned, absolute | WordPiece, 30,522 |
 | XLNet | 2019 | both sides without a mask? | random orders, two streams | 117 M | permuted language model | distances, sines | unigram, 32,000 |

@@ -435,7 +435,7 @@ def guesses(hidden):
 expected = guesses(last(right))
 true = story[places]
 print(f"{'':<26}first wrong at    there   at the top     loss    same guess")
-print(f"{'right':<60}{-expected[range(len(true)), true].mean():8.3f}")
+print(f"{'right':<62}{-expected[range(len(true)), true].mean():8.3f}")
 losses = {}
 for name, parts in SUSPECTS.items():
     found = guesses(last(parts))
