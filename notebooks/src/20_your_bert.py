@@ -97,7 +97,7 @@ for name, value in parameters.items():
 
 # %% [markdown]
 r"""
-Seven names repeat for each of the four layers. One helper takes the parameters of one part, with the rest of their names:
+Sixteen names repeat for each of the four layers. One helper takes the parameters of one part, with the rest of their names:
 """
 
 
@@ -849,7 +849,7 @@ norm more after the last layer. All pieces stay as they are.
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> `loss_and_gradients` keeps every cache until the backward pass has used it. Which are the largest, and what could you
+<summary><b>3.</b> <code>loss_and_gradients</code> keeps every cache until the backward pass has used it. Which are the largest, and what could you
 do about them?</summary>
 
 For long texts the probabilities of attention, B·A·S·S numbers per layer; for short ones the (B, S, F) arrays of the feed-forward
