@@ -35,6 +35,8 @@ MENDED = (
     # Browsers know no font but "normal" by its name
     ('<mi mathvariant="sans-serif">T</mi>', "<mi>𝖳</mi>"),
 )
+# A formula in a line, with the bracket in front of it and the marks after it.
+FORMULA = re.compile(r'(\(?)(<span class="katex">(?:(?!</span>).)*</span>)([,.;:!?)]*)', re.DOTALL)
 
 
 def mended(written: str) -> str:
@@ -43,3 +45,13 @@ def mended(written: str) -> str:
     for pattern, replacement in MENDED:
         shown = re.sub(pattern, replacement, shown)
     return shown + source + rest
+
+
+def kept_together(page: str) -> str:
+    """The HTML of a page, in which no line begins with the mark that follows a formula."""
+    return FORMULA.sub(
+        lambda found: (
+            f'<span style="white-space: nowrap">{found[0]}</span>' if found[1] or found[3] else found[0]
+        ),
+        page,
+    )

@@ -14,7 +14,7 @@ from docutils import nodes
 from fontTools import subset
 from py_mini_racer import MiniRacer
 
-from website.mathml import mended
+from website.mathml import kept_together, mended
 
 FONT = "stix-two-math.ttf"
 # Latin, Greek, marks, arrows, operators, and the italic, bold and script letters of mathematics.
@@ -48,8 +48,7 @@ def write_font(folder: Path) -> None:
 
 
 def _inline(translator: Any, node: nodes.math) -> None:
-    # No line break between a formula and the comma or the bracket beside it
-    translator.body.append(f"\u2060{mathml(node.astext(), False)}\u2060")
+    translator.body.append(mathml(node.astext(), False))
     raise nodes.SkipNode
 
 
@@ -58,7 +57,13 @@ def _block(translator: Any, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+def _keep_together(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    if "body" in context:
+        context["body"] = kept_together(context["body"])
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Make this a renderer of formulas, for html_math_renderer."""
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
+    app.connect("html-page-context", _keep_together)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -9,7 +9,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from website import check, pages
 from website.figures import gallery
 from website.links import rewrite, slug
-from website.mathml import mended
+from website.mathml import kept_together, mended
 from website.notebooks import to_markdown
 from website.reference import ROOMS, WITHOUT_ALL, base_classes, escaped, signature, source_lines, to_rest
 
@@ -268,3 +268,9 @@ def test_what_style_sheets_and_scripts_fetch_is_found(tmp_path):
 )
 def test_formulas_are_mended_for_browsers(katex, browsers):
     assert mended(katex) == browsers
+
+
+def test_a_formula_and_the_mark_after_it_are_kept_together():
+    formula = '<span class="katex"><math><mi>x</mi></math></span>'
+    whole = f'<span style="white-space: nowrap">({formula}),</span>'
+    assert kept_together(f"a {formula} b ({formula}), c") == f"a {formula} b {whole} c"
