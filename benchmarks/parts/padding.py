@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """A case per source of texts and task."""
-    count = 2 * BATCH_SIZE if options.quick else 16 * BATCH_SIZE
+    count = BATCH_SIZE * (2 if options.quick else 8)
     for source, name in SOURCES.items():
         file = None if name is None else (options.data / name).resolve()
         if file is not None and not file.exists():
