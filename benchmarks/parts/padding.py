@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Race, Turn, paired_ratio, spread, take_turns
-from benchmarks.parts.common import OURS, openblas_core, pretrained_folder
+from benchmarks.parts.common import OURS, pinned, pretrained_folder
 from benchmarks.results import milliseconds, paragraph, ratio, table
 from minibert import BertConfig, BertForSequenceClassification
 
@@ -46,7 +46,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
             continue
         with (
             pretrained_folder(CONFIG, BertForSequenceClassification) as folder,
-            Race(options.threads, openblas_core(options)) as race,
+            Race(options.threads, pinned(options)) as race,
         ):
             given = {"file": file and str(file), "count": count, "batch_size": BATCH_SIZE, "ways": WAYS}
             race.enter(OURS, "ours:real_lengths", folder=folder, **given)
