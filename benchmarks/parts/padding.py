@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Race, Turn, paired_ratio, spread, take_turns
-from benchmarks.parts.common import OURS, openblas_core, pretrained_folder
+from benchmarks.parts.common import OURS, pinned, pretrained_folder
 from benchmarks.results import milliseconds, paragraph, ratio, table
 from minibert import BertConfig, BertForSequenceClassification
 
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """A case per source of texts and task."""
-    count = 2 * BATCH_SIZE if options.quick else 16 * BATCH_SIZE
+    count = BATCH_SIZE * (2 if options.quick else 8)
     for source, name in SOURCES.items():
         file = None if name is None else (options.data / name).resolve()
         if file is not None and not file.exists():
@@ -46,7 +46,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
             continue
         with (
             pretrained_folder(CONFIG, BertForSequenceClassification) as folder,
-            Race(options.threads, openblas_core(options)) as race,
+            Race(options.threads, pinned(options)) as race,
         ):
             given = {"file": file and str(file), "count": count, "batch_size": BATCH_SIZE, "ways": WAYS}
             race.enter(OURS, "ours:real_lengths", folder=folder, **given)

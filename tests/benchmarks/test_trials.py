@@ -71,7 +71,7 @@ def test_the_derivative_of_the_z_loss(monkeypatch):
 class Ones:
     """An optimiser that adds 1 to all weights."""
 
-    loss_scale = None
+    loss_scale, sharded = None, False
 
     def __init__(self, model):
         self.model = model

@@ -91,6 +91,7 @@ def test_every_operation_has_a_kernel_for_cupy():
         few["dropout"] = set()  # alone it stands only before a classifier; elsewhere it is part of a kernel
         few["sums_of_squares"] = set()  # a GPU computes the norm at once
         few["observed_attention"] = set()  # whoever observes wants to see every step
+        few["unpadded_attention"] = set()  # padding is left out on CPUs only
         # Of XLNet, and rotary positions: there are none yet.
         few |= {"product": set(), "relative_attention": set(), "rotary_embedding": set()}
         assert dtypes == few.get(name, set(cuda.DTYPES)), name
