@@ -157,13 +157,8 @@ def dropout_keys(stream: Array, sites: int) -> bool:
     return stream.shape == (5,)
 
 
-def sums_of_squares(grad: Array) -> bool:
-    """grad 1-D and contiguous."""
-    return _floats(grad) and _flat(grad)
-
-
 def global_norm(grad: Array) -> bool:
-    """grad 1-D and contiguous."""
+    """grad 1-D and contiguous; also for ``sums_of_squares``."""
     return _floats(grad) and _flat(grad)
 
 

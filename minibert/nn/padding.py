@@ -12,6 +12,7 @@ from typing import Any
 from minibert import ops
 from minibert.arrays import Array, get_array_module
 from minibert.nn.context import Context
+from minibert.ops.unpadded import put_rows
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,7 @@ class Padding:
 
     def put_back(self, y: Array) -> Array:
         """y (T, H) → (B, S, H), 0 at padding; y itself, if padding has stayed."""
-        if self.rows is None:
-            return y
-        padded = get_array_module(y).zeros((self.shape[0] * self.shape[1], y.shape[-1]), dtype=y.dtype)
-        padded[self.rows] = y
-        return padded.reshape(*self.shape, y.shape[-1])
+        return y if self.rows is None else put_rows(y, self.rows, self.shape)
 
 
 def padding_to_leave_out(

@@ -21,7 +21,7 @@ def unpadded_attention(
     Dropout draws for the same scores (B, A, S, S).
     """
     real, rows = _places(starts, len(qkv))
-    padded = _put(qkv, rows, real.shape)  # (B, S, 3H)
+    padded = put_rows(qkv, rows, real.shape)  # (B, S, 3H)
     y, cache = packed_attention(padded, attention_bias(real, padded.real.dtype), num_heads, probability, key)
     return y.reshape(-1, y.shape[-1])[rows], (cache, rows, real.shape)
 
@@ -33,7 +33,7 @@ def unpadded_attention_backward(dout: Array, cache: Cache) -> Array:
     comes back to the padding is the derivative of nothing.
     """
     attention_cache, rows, shape = cache
-    dqkv = packed_attention_backward(_put(dout, rows, shape), attention_cache)  # (B, S, 3H)
+    dqkv = packed_attention_backward(put_rows(dout, rows, shape), attention_cache)  # (B, S, 3H)
     return dqkv.reshape(-1, dqkv.shape[-1])[rows]
 
 
@@ -46,8 +46,8 @@ def _places(starts: Array, count: int) -> tuple[Array, Array]:
     return xp.arange(longest) < lengths[:, None], text * longest + tokens - starts[text]
 
 
-def _put(x: Array, rows: Array, shape: tuple[int, int]) -> Array:
-    """x (T, N) at these rows of zeros (B · S, N), as (B, S, N)."""
+def put_rows(x: Array, rows: Array, shape: tuple[int, int]) -> Array:
+    """x (T, N) at these rows of zeros (B · S, N), as (B, S, N). Its backward takes the rows out again."""
     padded = get_array_module(x).zeros((shape[0] * shape[1], x.shape[-1]), dtype=x.dtype)
     padded[rows] = x
     return padded.reshape(*shape, x.shape[-1])

@@ -27,12 +27,6 @@ def register_all() -> None:
     ):
         pair = getattr(module, name), getattr(module, f"{name}_backward")
         register(name, "numpy", "float32", *pair, accepts=accepts)
-    register(
-        "sums_of_squares",
-        "numpy",
-        "float32",
-        optimise.sums_of_squares,
-        accepts=arguments.sums_of_squares,
-    )
-    register("global_norm", "numpy", "float32", optimise.global_norm, accepts=arguments.global_norm)
+    for name in ("sums_of_squares", "global_norm"):
+        register(name, "numpy", "float32", getattr(optimise, name), accepts=arguments.global_norm)
     register("adamw_update", "numpy", "float32", optimise.adamw_update, accepts=arguments.adamw_update)
