@@ -92,6 +92,7 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
             checkpoint = None  # it was that of the first restart that had not ended
             if not settings.resume and not ended:
                 _begin(run)
+            run.choose_products(restart.model)
             run.check_alike(restart.trainer, data.digest)
             ended.append(restart.run_to_the_end())
             if run.ranks.first:

@@ -201,6 +201,7 @@ def _pretrain(
             [*list_checkpoints(run.folder), run.folder / "final"],
             ["config.json", "metrics.jsonl", "results.json", "loss.png"],
         )
+        run.choose_products(model)
         run.check_alike(trainer, zlib.crc32(prepared.train.tokens.data))
         _run_phases(settings, trainer, tokenizer, prepared)
     summary = None

@@ -50,6 +50,7 @@ class Run:
         run.begin(…)
         with run.training(…):
             trainer = run.make_trainer(…)        to resume:  run.restore(trainer, …)
+            run.choose_products(model)
             trainer.run()
         run.finish(…)
     """
@@ -236,7 +237,6 @@ class Run:
         step. ``arguments`` are further arguments of `Trainer`.
         """
         settings, optimiser = self.settings, make_optimiser(self.settings, model, self.ranks)
-        self._choose_products(model)
 
         def save(state: dict[str, Any]) -> Path:
             more = {"settings": self.values(), "trained_on": trained_on, **own_state(state["step"])}
@@ -258,18 +258,6 @@ class Run:
         )
         return self.trainer
 
-    def _choose_products(self, model: Module) -> None:
-        """Multiply with the library that is the fastest for this model, if the settings leave it open."""
-        if self.settings.products != "auto":
-            return
-        if self._products is None:
-            measured = self.ranks.first and self.device.name == "cpu"
-            fastest = self.ranks.broadcast(fastest_library(matrix_shapes(model)) if measured else None)
-            self._products = fastest or NUMPY
-            if self._products != NUMPY:
-                print(f"matrix products: {fastest}, the fastest for this model here", flush=True)
-        use_products(self._products)
-
     def restore(self, trainer: Trainer, checkpoint: Checkpoint, trained_on: str, data: str) -> None:
         """Bring a new trainer, whose model is the checkpoint's, to where the checkpoint was written.
 
@@ -290,6 +278,20 @@ class Run:
         for change in environment_changes(checkpoint.state["environment"], describe_environment(self.device)):
             print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
         print(f"resuming from {checkpoint.folder}", flush=True)
+
+    def choose_products(self, model: Module) -> None:
+        """Multiply with the library that is the fastest for this model, if the settings leave it open.
+
+        It is chosen once in a run. One that was restored goes on with the library that it began with.
+        """
+        if self.settings.products != "auto" or self._products is not None:
+            return
+        measured = self.ranks.first and self.device.name == "cpu"
+        fastest = self.ranks.broadcast(fastest_library(matrix_shapes(model)) if measured else None)
+        self._products = fastest or NUMPY
+        use_products(self._products)
+        if self._products != NUMPY:
+            print(f"matrix products: {fastest}, the fastest for this model here", flush=True)
 
     def check_alike(self, trainer: Trainer, data: Any) -> None:
         """Raise UserError unless all ranks have the same ``data`` (a checksum of it) and the same weights."""
