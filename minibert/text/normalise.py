@@ -34,9 +34,9 @@ CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
 _WORD = re.compile(r"\S+")
 
 # What lies between whitespace (that of CHUNK) and punctuation of ASCII, and each such character by itself.
-PIECE = re.compile(
-    "[^\t\n\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000!-/:-@\\[-`{-~]+|[!-/:-@\\[-`{-~]"
-)
+_GAPS = "".join(character for character in WHITE_SPACE if not CHUNK.match(character))
+_MARKS = re.escape("".join(sorted(ASCII_PUNCTUATION)))
+PIECE = re.compile(f"[^{_GAPS}{_MARKS}]+|[{_MARKS}]")
 
 
 def chunks(text: str) -> list[str]:
