@@ -48,8 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not (options.part == "all" and machine == "gpu"):
                 for name, part in here.items():
                     measure(name, part, results, options)
-            if here and results.parts:
-                print(f"written: {write_report(results)}")
         write_reports(options.results)
     except (UserError, ContenderError) as error:
         print(f"benchmarks: error: {error}", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.measure import ContenderError, fastest
+from benchmarks.measure import AVX2, ContenderError, Spread, fastest, paired_ratio
 from minibert import BertConfig, BertForPreTraining
 from minibert.files import atomic_file
 from minibert.folders.model import PretrainedModel
@@ -30,18 +30,6 @@ PYTORCH: dict[str, dict[str, Any] | None] = {  # how the fast PyTorch model is c
 # glibc keeps what was freed, instead of giving it back and fetching it anew for every large array. It makes
 # PyTorch faster by up to a quarter.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-
-# Hold everybody to AVX2 on a processor that has more. (ONNX Runtime cannot be held.) The first three are for
-# OpenBLAS and our own loops, the next two for PyTorch and its compiler, and oneDNN serves us and PyTorch.
-AVX2 = {
-    "OPENBLAS_CORETYPE": "Haswell",
-    "NUMBA_CPU_NAME": "haswell",
-    "NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi,+bmi2,+f16c,+sse4.2",
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "DNNL_MAX_CPU_ISA": "AVX2",
-}
 
 TEXT = Path("../shared/data/wikipedia_en/enwiki_wikiextractor_0.txt.gz")
 
@@ -118,6 +106,17 @@ def check_agreement(values: Mapping[str, float], tolerance: float) -> None:
 def ours_at_best(seconds: Mapping[str, Sequence[float]]) -> str:
     """Ours as a run chooses it: with oneDNN where that was measured and is faster."""
     return fastest(seconds, [OURS, OURS_ONEDNN], OURS) or OURS
+
+
+def against_ours(
+    seconds: Mapping[str, Sequence[float]], names: Sequence[str]
+) -> tuple[str, str, Spread] | None:
+    """The fastest of these contenders, ours at its best, and the ratio of their times.
+
+    None if none of the contenders was measured.
+    """
+    best, ours = fastest(seconds, names, OURS), ours_at_best(seconds)
+    return (best, ours, paired_ratio(seconds[best], seconds[ours])) if best else None
 
 
 def missing_lines(record: Mapping[str, Any]) -> str:

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Race, Spread, fastest, paired_ratio, spread, take_turns
+from benchmarks.measure import Race, Spread, paired_ratio, spread, take_turns
 from benchmarks.parts.common import (
     KEEP_MEMORY,
     OURS,
     OURS_ONEDNN,
+    against_ours,
     batch_shape,
     case_name,
     check_agreement,
     missing_lines,
-    ours_at_best,
     pinned,
     pretrained_folder,
     pytorch_names,
@@ -115,10 +115,9 @@ def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     rows = []
     for case, record in cases.items():
         seconds = record["seconds"]
-        ours = ours_at_best(seconds)
         for least, names in (("1.0", list(ONNX)), ("", pytorch_names(seconds))):
-            if best := fastest(seconds, names, OURS):
-                times = paired_ratio(seconds[best], seconds[ours])
+            if found := against_ours(seconds, names):
+                best, ours, times = found
                 rows.append((f"inference{case.removeprefix(CASE)}: {best} / {ours}", least, ratio(times)))
     return rows
 
@@ -129,7 +128,6 @@ def compared(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Spread]]
     for case, record in cases.items():
         seconds = record["seconds"]
         for told, names in (("ONNX Runtime", list(ONNX)), ("the fastest PyTorch", pytorch_names(seconds))):
-            if best := fastest(seconds, names, OURS):
-                times = paired_ratio(seconds[best], seconds[ours_at_best(seconds)])
-                rows.append((f"inference{case.removeprefix(CASE)}: {told} / ours", times))
+            if found := against_ours(seconds, names):
+                rows.append((f"inference{case.removeprefix(CASE)}: {told} / ours", found[-1]))
     return rows

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Race, Turn, paired_ratio, spread, take_turns
-from benchmarks.parts.common import OURS, pinned, pretrained_folder
+from benchmarks.parts.common import OURS, case_name, pinned, pretrained_folder
 from benchmarks.results import milliseconds, paragraph, ratio, table
 from minibert import BertConfig, BertForSequenceClassification
 
@@ -56,7 +56,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
                 for turn in turns:
                     worker.time(turn.function, 0.0, -1)  # uncounted: loops are compiled, memory is fetched
                 seconds = take_turns(turns, rounds=options.rounds, seconds=0.0)
-                yield f"{source}, {what}", worker.call("lengths") | {"seconds": seconds}
+                yield case_name(f"{source}, {what}", options), worker.call("lengths") | {"seconds": seconds}
 
 
 def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:

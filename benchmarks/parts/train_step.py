@@ -16,6 +16,7 @@ from benchmarks.parts.common import (
     OURS_ONEDNN,
     RED,
     add_presets,
+    against_ours,
     batch_shape,
     case_name,
     check_agreement,
@@ -132,11 +133,10 @@ def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     rows = []
     for case, record in cases.items():
         seconds = record["seconds"]
-        ours = ours_at_best(seconds)
         rate, least_share = AIMS.get(case.split(",")[0], (1.0, 0.8))
         for least, names in ((rate, pytorch_names(seconds)), (3.0, [HUGGING_FACE])):
-            if best := fastest(seconds, names, OURS):
-                times = paired_ratio(seconds[best], seconds[ours])
+            if found := against_ours(seconds, names):
+                best, ours, times = found
                 rows.append((f"training step, {case}: {best} / {ours}", f"{least:.1f}", ratio(times)))
         rows.append(
             (f"training step, {case}: bare products' share", f"{least_share:.0%}", share(_share(record)))
@@ -146,13 +146,12 @@ def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
 
 def compared(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Spread]]:
     """What every processor is compared by: the strongest PyTorch's time over ours."""
-    rows = []
-    for case, record in cases.items():
-        seconds = record["seconds"]
-        if best := fastest(seconds, pytorch_names(seconds), OURS):
-            times = paired_ratio(seconds[best], seconds[ours_at_best(seconds)])
-            rows.append((f"training step, {case}: the fastest PyTorch / ours", times))
-    return rows
+    found = {case: against_ours(r["seconds"], pytorch_names(r["seconds"])) for case, r in cases.items()}
+    return [
+        (f"training step, {case}: the fastest PyTorch / ours", each[-1])
+        for case, each in found.items()
+        if each
+    ]
 
 
 def _plot(cases: Mapping[str, Mapping[str, Any]], path: Path) -> None:
