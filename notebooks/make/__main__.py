@@ -79,7 +79,8 @@ def stems() -> list[str]:
 def strays() -> list[str]:
     """Notebooks that no source makes."""
     notebooks = [*FOLDER.glob("*.ipynb"), *EXERCISES.glob("*.ipynb")]
-    return [f"{path.relative_to(FOLDER)} has no source" for path in notebooks if path.stem not in stems()]
+    names = stems()
+    return [f"{path.relative_to(FOLDER)} has no source" for path in notebooks if path.stem not in names]
 
 
 def stale_list() -> list[str]:
