@@ -12,6 +12,7 @@ from minibert.files import atomic_file, check_writable
 from minibert.folders.model import PretrainedModel
 from minibert.heads import SentenceEncoder
 from minibert.heads.sentence import MODULES_FILE
+from minibert.nn import Context
 from minibert.tasks.onnx_graph import inputs_of, onnx_model
 from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.variants import architectures, family
@@ -93,7 +94,7 @@ def compare_with_runtime(
     for number, shape in enumerate(SHAPES):
         batch = random_batch(model, tokenizer.pad_id, shape, seed=number)
         theirs = session.run(names, {name: batch[name] for name in inputs_of(model)})
-        outputs, _ = model.forward(**batch)
+        outputs, _ = model.forward(**batch, context=Context(padding=True))  # which the graph computes, too
         for i, (name, their) in enumerate(zip(names, theirs, strict=True)):
             our = to_numpy(getattr(outputs, name))
             if their.shape != our.shape:
