@@ -148,6 +148,7 @@ def test_a_fine_tuning_run(name, parity, tmp_path):
     examples = {part: task.read(path) for part, path in files.items()}
     task.learn_labels(examples["train"])
     settings = FinetuneSettings(
+        name="run",
         task=name,
         model=str(write_start(task, tmp_path, rng.getrandbits(31))),
         train=str(files["train"]),
