@@ -240,7 +240,6 @@ def output_cases(device: Device) -> list[Case]:
         ("  two hidden states", plain, inside[:2], ("layer.1.", "pooler."), {}),
         ("  attentions", plain, inside[3:5], last_maps, {}),
         ("  all outputs", plain, [*inside, "pooler_output"], (), {}),
-        ("  padding left out", unpadded, ["last_hidden_state", "pooler_output"], (), {}),
         ("BertForPreTraining, logits", pretraining, logits, (), {}),
         ("  logits beside a loss", pretraining, logits[:1], words_only, both),
         ("  logits of pairs beside a loss", pretraining, logits[1:], pairs_only, both),
@@ -257,6 +256,7 @@ def output_cases(device: Device) -> list[Case]:
         ("  all outputs", spans, [*inside, "loss", "start_logits", "end_logits"], (), SPANS),
         ("SentenceEncoder, all outputs", sentences, [*inside, "embeddings"], (), {}),
         ("  no embeddings", sentences, inside[5:], (), {}),
+        ("BertModel without padding", unpadded, ["last_hidden_state", "pooler_output"], (), {}),
     ]
     cases = [embeddings_case(BertForMaskedLM, CONFIG, device, draw), _observed_case(device, draw)]
     for what, make, names, unused, batch in asked:
