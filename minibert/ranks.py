@@ -12,7 +12,7 @@ import json
 import math
 import os
 import platform
-import signal
+import select
 import subprocess
 import sys
 import time
@@ -153,7 +153,7 @@ class _MPIRanks(Ranks):
         self.rank, self.size = self._comm.rank, self._comm.size
         here = self._comm.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = here.rank, here.size
-        self._watch = _Watch(here, self.rank) if hasattr(os, "pidfd_open") else None
+        self._watch = _Watch(here, self.rank) if hasattr(select, "epoll") else None
 
     def gather(self, value: Any) -> list[Any]:
         return [json.loads(text) for text in self._gather_bytes(json.dumps(value).encode())]
@@ -218,18 +218,23 @@ class _MPIRanks(Ranks):
         return True
 
 
-# The program of a process that waits until one of the others has ended. epoll tells of the first one first.
+# The program of a process with a pipe for every rank. One that is closed without a word was the pipe of a
+# rank that has been killed or has crashed; epoll tells of the first one first.
 _WATCHER = """
 import os, select, sys
-names = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-epoll, places = select.epoll(), {}
-for pid, name in names.items():
-    place = os.pidfd_open(int(pid))
-    places[place] = name
-    epoll.register(place, select.EPOLLIN)
+names = sys.argv[1:]
+pipes = [os.pipe() for _ in names]
+print(*(write for _, write in pipes), flush=True)
+sys.stdin.read()  # until all ranks have opened their pipes, or the first is gone
+epoll = select.epoll()
+for read, write in pipes:
+    os.close(write)
+    epoll.register(read, select.EPOLLIN)
 os.close(1)  # ready
 ((place, _),) = epoll.poll(maxevents=1)
-print("minibert: error:", places[place], "was killed or crashed", file=sys.stderr, flush=True)
+if os.read(place, 1) == b"":
+    name = dict(zip((read for read, _ in pipes), names))[place]
+    print("minibert: error:", name, "was killed or crashed", file=sys.stderr, flush=True)
 """
 
 
@@ -243,26 +248,45 @@ class _Watch:
     def __init__(self, here: Any, rank: int):
         everybody = np.empty((here.size, 2), np.int64)
         here.Allgather(np.array([rank, os.getpid()]), everybody)
-        watcher = np.zeros(1, np.int64)
+        watcher = np.empty(1 + here.size, np.int64)  # its process, and in it the pipe of each rank
         if here.rank == 0:
-            words = [sys.executable, "-I", "-S", "-c", _WATCHER]
-            for number, pid in everybody.tolist():
-                words += [str(pid), f"rank {number} (process {pid} on {platform.node()})"]
-            # in a session of its own, so that neither Ctrl-C nor MPI ends it
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+            names = [f"rank {rank} (process {pid} on {platform.node()})" for rank, pid in everybody.tolist()]
+            self._process: Any = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _WATCHER, *names],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # so that neither Ctrl-C nor MPI ends it
             )
             assert self._process.stdout is not None
-            self._process.stdout.read()  # until it is ready
-            watcher[:] = self._process.pid
+            watcher[:] = self._process.pid, *map(int, self._process.stdout.readline().split())
         here.Bcast(watcher)
-        self._watcher = os.pidfd_open(int(watcher[0]))
+        self._pipe = _open_high(f"/proc/{watcher[0]}/fd/{watcher[1 + here.rank]}")
+        here.Barrier()
+        if here.rank == 0:
+            self._process.stdin.close()
+            self._process.stdout.read()  # until it is ready
+        here.Barrier()
         atexit.register(self.dismiss)
 
     def dismiss(self) -> None:
         """End the watcher."""
-        with suppress(OSError):  # another rank has done it
-            signal.pidfd_send_signal(self._watcher, signal.SIGKILL)
+        with suppress(BrokenPipeError):  # another rank has done it
+            os.write(self._pipe, b".")
+
+
+def _open_high(path: str) -> int:
+    """A descriptor to write to a pipe with, higher than those of MPI.
+
+    When a process dies, Linux closes the highest descriptor first, MPI's connections later. So MPI cannot
+    kill another rank before the watcher has heard of this one.
+    """
+    import fcntl  # Windows has none
+
+    low = os.open(path, os.O_WRONLY)
+    high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, min(os.sysconf("SC_OPEN_MAX"), 1024) - 1)
+    os.close(low)
+    os.register_at_fork(after_in_child=functools.partial(os.close, high))  # a child may live longer
+    return high
 
 
 class _MPIExchange(Exchange):

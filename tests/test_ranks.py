@@ -1,7 +1,7 @@
 """Several processes: what they tell each other, and how they end."""
 
-import os
 import re
+import select
 import subprocess
 import sys
 
@@ -97,7 +97,7 @@ if r.rank == {}:
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux tells other processes of an end")
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="only Linux tells other processes of an end")
 @pytest.mark.parametrize("meanwhile", ["r.barrier()", "while True: sum(range(1000))", "time.sleep(60)"])
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_is_killed_ends_all_and_is_named(rank, meanwhile):
