@@ -20,7 +20,14 @@ from minibert.errors import UserError
 
 MODULE = "benchmarks.ranks.steps"
 TOGETHER = ("exact", "exact, after", "all-reduce", "sharded")
-LINKS = (("tiny", 1000.0), ("tiny", 100.0), ("mini", 100.0))  # of 4 ranks: the model, Mbit/s
+# of 4 ranks: the model, Mbit/s, the delay of a packet in ms
+LINKS = (
+    ("tiny", 1000.0, 0.0),
+    ("tiny", 100.0, 0.0),
+    ("mini", 100.0, 0.0),
+    ("tiny", 100.0, 5.0),
+    ("mini", 100.0, 5.0),
+)
 LINK_RANKS = 4
 Record = Mapping[str, Any]
 
@@ -30,7 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=__doc__)
     parser.add_argument("cases", nargs="+", choices=(*CASES, "report"), metavar="CASE")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each way (default: 9)")
-    parser.add_argument("--delay", type=float, default=0.0, help="of the links, in ms (needs netem)")
     parser.add_argument("--busy", metavar="WORDS", help="what else the machine did, for the page")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     options = parser.parse_args(arguments)
@@ -77,13 +83,13 @@ def cores(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def links(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Four ranks, each in a network namespace, over links of so many Mbit/s."""
-    for preset, megabits in LINKS:
-        with slow_links(LINK_RANKS, megabits, options.delay) as prefixes:
+    for preset, megabits, delay in LINKS:
+        with slow_links(LINK_RANKS, megabits, delay) as prefixes:
             found = measured(
                 prefixes, ONLY_TCP, preset=preset, ways=("alone", *TOGETHER), rounds=options.rounds, steps=1
             )
-        delay = f", {options.delay:g} ms" if options.delay else ""
-        yield f"{preset}, {megabits:,.0f} Mbit/s{delay}", {**found, "ranks": LINK_RANKS, "megabits": megabits}
+        name = f"{preset}, {megabits:,.0f} Mbit/s" + (f", {delay:g} ms" if delay else "")
+        yield name, {**found, "ranks": LINK_RANKS, "megabits": megabits}
 
 
 def memory(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
