@@ -43,16 +43,21 @@ def test_numpy_multiplies_at_first():
 
 
 def test_an_unknown_library_is_refused():
-    with pytest.raises(UserError, match="'blis' for products; choose numpy or onednn"):
+    with pytest.raises(UserError, match="'blis' for products; choose numpy, onednn, bfloat16"):
         use_products("blis")
     assert products_library() == "numpy"
     assert not is_available("blis")
 
 
-def test_a_missing_library_is_refused_with_the_way_to_get_it(monkeypatch):
-    products._onednn.cache_clear()
+def without_onednn(monkeypatch):
+    for library in (products._onednn, products._bfloat16):
+        library.cache_clear()
     monkeypatch.setattr(products.importlib.metadata, "files", lambda name: None)
     monkeypatch.setattr(products.ctypes.util, "find_library", lambda name: None)
+
+
+def test_a_missing_library_is_refused_with_the_way_to_get_it(monkeypatch):
+    without_onednn(monkeypatch)
     with pytest.raises(UserError, match='oneDNN is not installed; install it with  pip install "onednn'):
         use_products("onednn")
     assert products_library() == "numpy"
@@ -60,8 +65,7 @@ def test_a_missing_library_is_refused_with_the_way_to_get_it(monkeypatch):
 
 
 def test_a_library_that_is_something_else_is_refused(monkeypatch, tmp_path):
-    products._onednn.cache_clear()
-    monkeypatch.setattr(products.importlib.metadata, "files", lambda name: None)
+    without_onednn(monkeypatch)
     (tmp_path / "libdnnl.so").write_bytes(b"not a library")
     monkeypatch.setattr(products.ctypes.util, "find_library", lambda name: str(tmp_path / "libdnnl.so"))
     with pytest.raises(UserError, match=r"oneDNN cannot be used \(.*libdnnl.so"):
@@ -120,4 +124,75 @@ def layout_cases() -> dict[str, tuple[np.ndarray, tuple[bytes, int] | None]]:
 @pytest.mark.parametrize("name", layout_cases())
 def test_layouts(name):
     array, layout = layout_cases()[name]
-    assert products._layout(array) == layout
+    assert products._layout(array, np.dtype("float32")) == layout
+
+
+# -- bfloat16 ------------------------------------------------------------------------------------------
+
+
+def test_a_processor_without_bfloat16_is_refused(monkeypatch):
+    products._bfloat16.cache_clear()
+    monkeypatch.setattr(products, "_processor_features", lambda: {"avx2", "avx512f"})
+    with pytest.raises(UserError, match=r"this processor has no bfloat16 products .*; use float32"):
+        use_products("bfloat16")
+    assert products_library() == "numpy" and not is_available("bfloat16")
+
+
+def test_bfloat16_without_onednn_is_refused(monkeypatch):
+    without_onednn(monkeypatch)
+    monkeypatch.setattr(products, "_processor_features", lambda: {"avx512_bf16"})
+    with pytest.raises(UserError, match="oneDNN is not installed"):
+        use_products("bfloat16")
+
+
+def test_it_is_never_the_fastest_library(monkeypatch):
+    """It computes something else."""
+    monkeypatch.setattr(products, "is_available", lambda name: name != "onednn")
+    monkeypatch.setattr(products, "_best_times", lambda *_: pytest.fail("there is nothing to choose"))
+    assert fastest_library([(8, 8)]) == "numpy"
+
+
+@pytest.fixture
+def rounding(monkeypatch) -> list[tuple[np.dtype, np.dtype]]:
+    """bfloat16 in use, but what NumPy makes of it, on any processor; with a list of the factors' dtypes."""
+    seen = []
+
+    def refuse(a, b, out):
+        seen.append((a.dtype, b.dtype))
+        return False
+
+    products._bfloat16.cache_clear()
+    monkeypatch.setattr(products, "_processor_features", lambda: {"amx_bf16"})
+    monkeypatch.setattr(products, "_gemm", lambda name, dtype: refuse)
+    use_products("bfloat16")
+    yield seen
+    use_products("numpy")
+    products._bfloat16.cache_clear()
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    return x.astype("bfloat16").astype(np.float32)
+
+
+def test_factors_are_rounded_and_sums_are_not(rounding):
+    a, b, out = draw(3, 400), draw(400, 5), np.empty((3, 5), np.float32)
+    multiply(a, b, out)
+    exact = rounded(a).astype("float64") @ rounded(b).astype("float64")
+    assert np.linalg.norm(out - exact) <= 1e-6 * np.linalg.norm(exact)
+    assert np.linalg.norm(out - a @ b) >= 1e-4 * np.linalg.norm(exact)  # which it would not be without
+    assert rounding == [(np.dtype("bfloat16"),) * 2]
+
+
+def test_the_kernels_multiply_rounded_factors(rounding):
+    x, weight, bias, dout = draw(6, 4), draw(10, 4), draw(10), draw(6, 10)
+    y, cache = linear(x, weight, bias)
+    dx, dweight, dbias = linear_backward(dout, cache)
+    expected = (
+        rounded(x) @ rounded(weight).T + bias,
+        rounded(dout) @ rounded(weight),
+        rounded(dout).T @ rounded(x),
+        dout.sum(0),  # no product
+    )
+    for ours, theirs in zip((y, dx, dweight, dbias), expected, strict=True):
+        assert ours.dtype == np.float32
+        assert np.linalg.norm(ours - theirs) <= 1e-6 * np.linalg.norm(theirs)

@@ -168,11 +168,21 @@ def prepare(
     return model, tuple(tensor.to(device) for tensor in inputs), optimiser
 
 
-def training_step(folder: str, batch_size: int, length: int, compile: dict[str, Any] | None) -> Contender:
-    """A step of the model in a pretrained folder, eager, or with these arguments of ``torch.compile``."""
+def training_step(
+    folder: str, batch_size: int, length: int, compile: dict[str, Any] | None, autocast: bool = False
+) -> Contender:
+    """A step of the model in a pretrained folder, eager, or with these arguments of ``torch.compile``.
+
+    It is in float32, or under autocast to bfloat16.
+    """
     model, inputs, optimiser = prepare(folder, batch_size, length)
     run = model if compile is None else torch.compile(model, **compile)
-    return training_functions(model, lambda: run(*inputs), optimiser)
+
+    def loss() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return run(*inputs)
+
+    return training_functions(model, loss, optimiser)
 
 
 def gpu_steps(

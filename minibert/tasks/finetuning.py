@@ -208,7 +208,7 @@ def _ask_teacher(settings: FinetuneSettings, data: Data, device: Device) -> Data
         data.train,
         data.features,
         device,
-        settings.precision,
+        settings.model_precision,
         same_vocabulary=settings.imitates_layers,
     )
     return replace(data, features=features, teacher=teacher if settings.imitates_layers else None)
@@ -328,7 +328,7 @@ def _open_model(
     settings: FinetuneSettings, task: Task, seed: int, device: Device, checkpoint: Checkpoint | None
 ) -> PretrainedModel:
     """A new model, or that of the checkpoint, frozen as far as the settings say."""
-    options: dict[str, Any] = {"device": device, "precision": settings.precision}
+    options: dict[str, Any] = {"device": device, "precision": settings.model_precision}
     if checkpoint is not None:
         model = task.open_model(checkpoint.folder, **options)
     else:

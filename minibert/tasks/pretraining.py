@@ -227,7 +227,7 @@ def _peak_bytes(settings: PretrainSettings, config: BertConfig, phase: Phase) ->
     """The memory that a step of this phase takes."""
     instances = phase.instances
     sizes = (phase.batch_size, instances.max_seq_length, instances.most_predictions)
-    return step_cost(config, *sizes, settings.precision, settings.recompute).peak_bytes
+    return step_cost(config, *sizes, settings.model_precision, settings.recompute).peak_bytes
 
 
 # -- Before ------------------------------------------------------------------------------------------

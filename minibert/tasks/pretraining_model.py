@@ -27,7 +27,7 @@ def make_model(
     checkpoint: Checkpoint | None,
 ) -> Any:
     """The model of the checkpoint, or that of a folder, or a new one."""
-    options: dict[str, Any] = {"device": device, "precision": settings.precision, "seed": settings.seed}
+    options: dict[str, Any] = {"device": device, "precision": settings.model_precision, "seed": settings.seed}
     if checkpoint is not None:
         model = _model_class(settings, checkpoint.folder).from_pretrained(checkpoint.folder, **options)
     elif settings.model is not None:
@@ -80,7 +80,7 @@ def open_teacher(
             f"the teacher in {settings.teacher} has another vocabulary than the student; give a teacher with "
             "the same one, or leave MODEL out, for a student with the teacher's"
         )
-    options: dict[str, Any] = {"device": device, "precision": settings.precision, "complete": True}
+    options: dict[str, Any] = {"device": device, "precision": settings.model_precision, "complete": True}
     return open_model(BertForMaskedLM, settings.teacher, **options)
 
 

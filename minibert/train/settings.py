@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.precision import PRECISIONS, check_precision, default_precision
-from minibert.products import LIBRARIES
+from minibert.products import BFLOAT16, LIBRARIES
 from minibert.ranks import Ranks
 from minibert.settings import Settings, as_json, setting
 from minibert.train.optimiser import OPTIMISERS
@@ -85,7 +85,8 @@ class RunSettings(Settings):
     precision: str = setting(
         "auto",
         "Optimiser",
-        "precision of the arithmetic; auto is bfloat16 on a GPU that has it, else float32",
+        "precision of the arithmetic; auto is bfloat16 on a GPU that has it, else float32; on a CPU bfloat16 "
+        "rounds only the factors of matrix products",
         choices=("auto", *PRECISIONS),
     )
 
@@ -113,7 +114,8 @@ class RunSettings(Settings):
         "auto",
         "Machine",
         "who multiplies matrices on the CPU: NumPy, or oneDNN (the extra onednn); auto measures the model's "
-        "own shapes when the run starts, and a resumed run goes on with what it began with",
+        "own shapes when the run starts, and a resumed run goes on with what it began with; bfloat16 is "
+        "oneDNN's product of rounded factors, and comes with --precision bfloat16",
         choices=("auto", *LIBRARIES),
     )
     fast_reduce: bool = setting(
@@ -157,15 +159,28 @@ class RunSettings(Settings):
     def with_precision_for(self, device: Device) -> Self:
         """These settings, with a precision that the device supports in place of "auto".
 
-        Raises UserError if the device does not support the one that was asked for.
+        On a CPU, bfloat16 decides who computes the matrix products. Raises UserError if the device does not
+        support the precision that was asked for, or if the products contradict it.
         """
         name = default_precision(device) if self.precision == "auto" else self.precision
-        if device.name == "cpu" and name not in ("float32", "float64"):
+        if device.name == "cpu" and name not in ("float32", "float64", "bfloat16"):
             raise UserError(
-                f"precision {name} needs a GPU; on the CPU leave out --precision, or give float32 or float64"
+                f"precision {name} needs a GPU; on the CPU leave out --precision, or give float32, float64 "
+                "or bfloat16"
             )
         check_precision(PRECISIONS[name], device)
-        return self.replace(precision=name)
+        rounded = device.name == "cpu" and name == "bfloat16"
+        if self.products not in ("auto", BFLOAT16) if rounded else self.products == BFLOAT16:
+            raise UserError(
+                f"precision {name} and products {self.products} contradict each other on {device.name}; give "
+                "only the precision"
+            )
+        return self.replace(precision=name, products=BFLOAT16 if rounded else self.products)
+
+    @property
+    def model_precision(self) -> str:
+        """The precision of the model's arrays. Where only the products are in bfloat16, it is float32."""
+        return "float32" if self.products == BFLOAT16 else self.precision
 
     def to_dict(self) -> dict[str, Any]:
         """All settings but ``resume`` and ``overwrite``, which say how to start the run, not what it is."""

@@ -33,6 +33,9 @@ RECORDS = {
             "blas": "openblas",
         }
     },
+    "bfloat16": {
+        "tiny, V 8,192": {"batch": BATCH, "seconds": TIMES, "missing": {"PyTorch, compiled": "no compiler"}}
+    },
     "memory": {"tiny": {"batch": BATCH, "bytes": {"minibert": MEMORY, "PyTorch, eager": MEMORY}}},
     "inference": {"MiniLM": {"batch": BATCH, "seconds": TIMES, "differences": dict.fromkeys(TIMES, 1e-6)}},
     "padding": {

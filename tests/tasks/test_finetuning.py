@@ -721,7 +721,7 @@ def test_shares_and_limits():
         ({"max_length": 600}, "max_length is 600, but the model has only 32 positions; give a smaller one"),
         ({"model": "nowhere"}, "nowhere: no such folder"),
         ({"train": "nowhere.tsv"}, "nowhere.tsv: no such file; check the path"),
-        ({"precision": "bfloat16"}, "precision bfloat16 needs a GPU"),
+        ({"precision": "float16"}, "precision float16 needs a GPU"),
         ({"resume": True}, "runs/run/config.json: no such settings file"),
         ({"resume": True, "overwrite": True}, "resume and overwrite contradict each other"),
     ],

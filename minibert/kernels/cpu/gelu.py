@@ -23,7 +23,7 @@ from minibert.kernels.cpu.compiled import compiled, exp, float32
 from minibert.kernels.cpu.linear import linear, linear_backward, linear_gradients, row_block
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 from minibert.ops.activations import ACTIVATIONS, gelu
-from minibert.products import multiply
+from minibert.products import factor, multiply
 from minibert.threads import run_blocks
 
 POLE = float32(0.3)
@@ -75,10 +75,10 @@ def linear_activation(
         return y, (backward, activation_cache, linear_cache)
     rows, bias = as_rows(x, x.shape[-1]), np.ascontiguousarray(bias)
     derivative = empty((len(rows), len(weight)))  # first x Wᵀ, in the end dy/dx
-    y = empty_like(derivative)
+    y, weight_factor = empty_like(derivative), factor(weight).T
 
     def block(s: slice) -> None:
-        multiply(rows[s], weight.T, derivative[s])
+        multiply(rows[s], weight_factor, derivative[s])
         _gelu_rows(derivative[s], bias, y[s])
 
     run_blocks(block, len(rows), row_block(len(rows)))

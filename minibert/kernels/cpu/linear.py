@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
-from minibert.products import multiply
+from minibert.products import empty_factor, factor, fill_factor, multiply
 from minibert.threads import get_threads, run_blocks
 
 
@@ -19,10 +19,10 @@ def row_block(rows: int, at_most: int = 512) -> int:
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, tuple]:
     """See ``ops.linear``."""
     rows = as_rows(x, x.shape[-1])
-    y = empty((len(rows), len(weight)))
+    y, weight_factor = empty((len(rows), len(weight))), factor(weight).T
 
     def block(s: slice) -> None:
-        multiply(rows[s], weight.T, y[s])
+        multiply(rows[s], weight_factor, y[s])
         y[s] += bias
 
     run_blocks(block, len(rows), row_block(len(rows)))
@@ -43,17 +43,20 @@ def linear_gradients(
     """
     rows = as_rows(x, x.shape[-1])
     dx, dweight = empty_like(rows), empty_like(weight)
+    dy_factor, rows_factor, weight_factor = empty_factor(dy), empty_factor(rows), factor(weight)
     step = row_block(len(rows))
     dbias = empty((-(-len(rows) // step), len(weight)))  # a row of sums for each block
 
     def input_gradient(s: slice) -> None:
         if fill:
             fill(s)
-        multiply(dy[s], weight, dx[s])
+        fill_factor(dy[s], dy_factor[s])
+        fill_factor(rows[s], rows_factor[s])
+        multiply(dy_factor[s], weight_factor, dx[s])
         dy[s].sum(axis=0, out=dbias[s.start // step])
 
     def weight_gradient(s: slice) -> None:
-        multiply(dy.T[s], rows, dweight[s])
+        multiply(dy_factor.T[s], rows_factor, dweight[s])
 
     run_blocks(input_gradient, len(rows), step)
     # Each block reads all rows again, so the fewer blocks the better.

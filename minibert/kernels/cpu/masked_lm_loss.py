@@ -16,7 +16,7 @@ import numpy as np
 
 from minibert.kernels.cpu.compiled import compiled, exp, float32, int32, ordered, unordered
 from minibert.kernels.cpu.memory import empty, empty_like
-from minibert.products import multiply
+from minibert.products import factor, multiply
 from minibert.threads import run_all
 
 SCORES = 1 << 18  # per chunk: a megabyte of float32
@@ -72,10 +72,11 @@ def masked_lm_loss(
     scores = empty((count * len(weight),))  # chunk after chunk, each (N, its words)
     largest, total = empty((len(chunks), count)), empty((len(chunks), count))
     of_label = np.zeros(count, dtype=np.float32)  # stays 0 for a label that is not a word
+    hidden_factor = factor(hidden)
 
     def chunk(number: int, words: slice) -> None:
         z = _of_chunk(scores, words, count)
-        multiply(hidden, weight[words].T, z)
+        multiply(hidden_factor, weight[words].T, z)
         _part_of_softmax(z, bias[words], labels, words.start, largest[number], total[number], of_label)
 
     run_all(partial(chunk, *each) for each in enumerate(chunks))
@@ -94,6 +95,7 @@ def masked_lm_loss_backward(
     chunks = _chunks(len(hidden), len(weight))
     dweight, dbias = empty_like(weight), empty((len(weight),))
     dhidden = np.zeros((GROUPS, *hidden.shape), dtype=hidden.dtype)
+    hidden_factor = factor(hidden)
 
     def group(number: int) -> None:
         part = empty_like(hidden)
@@ -101,7 +103,8 @@ def masked_lm_loss_backward(
             z = _of_chunk(scores, words, len(hidden))
             dscores = empty_like(z)
             _part_of_gradient(z, labels, words.start, log_total, scale, dscores, dbias[words])
-            multiply(dscores.T, hidden, dweight[words])
+            dscores = factor(dscores)
+            multiply(dscores.T, hidden_factor, dweight[words])
             multiply(dscores, weight[words], part)
             dhidden[number] += part
 
