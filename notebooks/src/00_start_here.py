@@ -2,12 +2,13 @@
 r"""
 # 00 · Start here
 
-**BERT**, *Bidirectional Encoder Representations from Transformers* ([21](21_where_bert_comes_from.ipynb) explains each word), reads a text and turns
-every word into a vector that depends on what stands around it. It learned that above all from one game: guess the hidden word. This page plays the game with a small BERT that comes with the package, and
-shows what goes on inside, what it is good for, and what it cannot do.
+**BERT**, *Bidirectional Encoder Representations from Transformers* ([21](21_where_bert_comes_from.ipynb) explains each word), reads a
+text and turns every word into a vector that depends on the words around it. It learned that mainly from one game: guess the hidden
+word. This page plays the game with a small BERT that comes with the package. It shows what goes on inside, what BERT is good for, and
+what it cannot do.
 
 **You will** let it fill gaps, and teach it a fact · follow one sentence from text to probabilities · see that it reads both sides, and
-what it is unable to do for that reason · predict which changes of a sentence change its answer · find your way
+what it cannot do for that reason · predict which changes of a sentence change its answer · find your way
 through the course.
 
 **Before this:** Python, and what a matrix product is. Nothing about BERT.
@@ -38,7 +39,8 @@ np.set_printoptions(precision=3, suppress=True)
 r"""
 ## 1. Ask it, look inside, teach it
 
-`[MASK]` is a gap. Run the next cell: a BERT that you have on your own machine, and every line of which you can read, says what belongs there.
+`[MASK]` is a gap. Run the next cell, and a BERT says what belongs there. It is on your own machine, and you can read every line of its
+code.
 """
 
 # %%
@@ -52,9 +54,10 @@ for word, probability in guesses:
 
 # %% [markdown]
 r"""
-Where did it look? Every layer has heads that let the gap look at the other words, and we can read off how much each head looks where. And it can be *taught*. It does not know the capital of France.
-The next cell shows it the answer a few times, with the gradient of every one of its 5.4 million numbers. All of these derivatives are written by hand in this project, so they had better be
-right. If they are, they predict how much the loss falls for a small step. Do they?
+Where did it look? Every layer has heads, which let the gap look at the other words, and we can read off how much each head looks at
+each word. And BERT can be *taught*. This one does not know the capital of France. The next cell shows it the answer a few times, and
+uses the gradient of every one of its 5.4 million numbers. In this project, all of these derivatives are written by hand, so they had
+better be right. If they are, they predict how much the loss falls for a small step. Do they?
 """
 
 # %%
@@ -139,9 +142,10 @@ plt.show()
 
 # %% [markdown]
 r"""
-*Top: a guess, and where the gap looked for it. Bottom: the gradient predicts what a small step does (the dots leave the line where the step gets long), and four steps teach a fact.*
+*Top: a guess, and where the gap looked for it. Bottom: the gradient predicts what a small step does (the dots leave the line when the step gets long), and four steps teach a fact.*
 
-The dots begin on the line: along this step the derivatives are right, all of them together. [01](01_gradients.ipynb) makes a sharp test of this picture. And has it understood? Ask it for another capital:
+The dots begin on the line: along this step the derivatives are right, all of them together. [01](01_gradients.ipynb) makes a strict
+test of this idea. And has the model understood what a capital is? Ask it for another one:
 """
 
 # %%
@@ -151,7 +155,8 @@ for name, asked in (("before", model), ("after", pupil)):
 
 # %% [markdown]
 r"""
-It learned one sentence by heart, and forgot the rest. Learning from *much* text, in small steps, is another matter. Here is what it made of that, before our lesson:
+It learned one sentence by heart, and forgot other things. Learning from *much* text, in small steps, is another matter. Here is what
+it had learned in that way before our lesson:
 """
 
 # %%
@@ -160,9 +165,9 @@ print(*(f"{word} {probability:.0%}" for word, probability in guesses), sep="   "
 
 # %% [markdown]
 r"""
-Nobody told it what a family is, nor what a noun is. It has read a little of Wikipedia and some old novels
-([its card](../minibert/assets/mini/README.md) says what, and for how long); the BERT of 2018 is twenty times as large and has
-read far more. So expect grammar and a feeling for topics, and few facts:
+Nobody told it what a family is, or what a noun is. It has read a little of Wikipedia and some old novels
+([its card](../minibert/assets/mini/README.md) says which, and for how long). The BERT of 2018 is twenty times as large and has
+read far more. So expect grammar and a feeling for topics, but few facts:
 """
 
 # %%
@@ -171,11 +176,12 @@ print(*(f"{word} {probability:.0%}" for word, probability in guesses), sep="   "
 
 # %% [markdown]
 r"""
-A probability says what is *usual in such a place*, in the texts that it has read. It says nothing about the world, not
-even in the largest BERT.
+A probability says what is *usual in such a place*, in the texts that the model has read. It says nothing about the world, not
+even with the largest BERT.
 
-Is the code at fault, or the size? The same lines of this project run encoders that others trained for long. With all-MiniLM-L6-v2, four times as large, and a head of a few hundred numbers, they tell praise
-from blame in film reviews, and find answers in paragraphs ([15](15_fine_tuning.ipynb#11.-The-same-heads-on-a-real-encoder) has the details and more tasks):
+Are the few facts the fault of the code, or of the size? The same code runs encoders that others have trained for a long time. With
+all-MiniLM-L6-v2, which is four times as large, and a head of a few hundred numbers, it tells praise from blame in film reviews, and
+finds answers in paragraphs ([15](15_fine_tuning.ipynb#11.-The-same-heads-on-a-real-encoder) has the details and more tasks):
 """
 
 # %%
@@ -192,11 +198,11 @@ r"""
 
 ## 2. From text to probabilities
 
-What happened between the sentence and the bars? Four steps.
+What happened between the sentence and the bars? There were four steps.
 
-**Text → tokens.** The tokenizer lower-cases the text, splits it at spaces and punctuation, and cuts a word that it does not
+**Text → tokens.** The tokenizer lower-cases the text, splits it at spaces and punctuation, and cuts words that it does not
 know into pieces that it knows; `##` means "goes on" ([07](07_wordpiece.ipynb)). Two tokens are added: `[CLS]` in
-front, `[SEP]` at the end.
+front, and `[SEP]` at the end.
 
 **Tokens → ids.** Each token is a row number in the vocabulary.
 """
@@ -210,9 +216,9 @@ print("ids   ", ids)
 
 # %% [markdown]
 r"""
-**Ids → vectors.** Each id picks a row of `H` numbers from a table ([06](06_embeddings.ipynb)). Then `L` layers go over the `S` rows,
-and in each of them every token looks at every other one and takes over what is of use to it
-([08](08_attention.ipynb)). The shape stays: `S` rows of `H` numbers, for each text of the batch.
+**Ids → vectors.** Each id picks a row of `H` numbers from a table ([06](06_embeddings.ipynb)). Then the `S` rows go through `L` layers.
+In each of them, every token looks at every other token and takes over what is of use to it
+([08](08_attention.ipynb)). The shape stays the same: `S` rows of `H` numbers, for each text of the batch.
 """
 
 # %%
@@ -224,8 +230,8 @@ for number, states in enumerate(outputs.hidden_states):
 hidden = outputs.last_hidden_state[0]  # (S, H)
 
 # %% tags=["figure"]
-# Caption: Each row is a token's vector after the last layer. The framed row is all that the guess
-#   is made of.
+# Caption: Each row is a token's vector after the last layer. The guess is made from the framed row
+#   alone.
 tokens = [tokenizer.tokens[i] for i in ids]
 gap = ids.index(tokenizer.mask_id)
 figure, axes = plt.subplots(figsize=(7.5, 2.2))
@@ -234,7 +240,7 @@ axes.add_patch(plt.Rectangle((-0.5, gap - 0.5), 64, 1, fill=False, linewidth=2))
 axes.set_aspect("auto")
 axes.set_yticks(range(len(tokens)), tokens)
 axes.set_xticks(range(0, 64, 16))
-axes.set(title="what comes out: a row for each token", xlabel="its first 64 of H numbers")
+axes.set(title="what comes out: a row for each token", xlabel="the first 64 of its H numbers")
 figure.colorbar(image)
 figure.set_label(
     "A heat map: seven rows, one for each token, of the first 64 numbers of its vector "
@@ -244,12 +250,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-No number in there means anything by itself. But the framed row, that of `[MASK]`, now has to hold all that is
+No single number in there means anything by itself. But the framed row, that of `[MASK]`, now has to hold everything that is
 needed for the guess, since the last step reads nothing else.
 
 **Vector → probabilities.** A last small network turns that row into a vector $z$ ([11](11_heads_losses.ipynb)). It is
-compared with *every* token $v$ of the vocabulary by a dot product with that token's row $w_v$ in the table that was
-used at the start, plus a number $b_v$ for how common it is. These `V` scores become positive numbers that sum to 1:
+compared with *every* token $v$ of the vocabulary. The score is the dot product with that token's row $w_v$ in the table that was
+used at the start, plus a number $b_v$ for how common the token is. These `V` scores become positive numbers that sum to 1:
 
 $$
 s_v = w_v \cdot z + b_v, \qquad p_v = \frac{e^{s_v}}{\sum_u e^{s_u}} .
@@ -271,7 +277,7 @@ assert np.allclose(p, by_library, atol=1e-6)
 
 
 # %% tags=["figure"]
-# Caption: The way from text to probabilities, with the shape of what is passed on.
+# Caption: The way from text to probabilities. Each box shows what is passed on, and its shape.
 def box(axes, x, y, text, colour):
     style = {
         "boxstyle": "round,pad=0.4",
@@ -315,13 +321,13 @@ plt.show()
 r"""
 All numbers in the table and in the layers were found by training. The course takes each box and each arrow apart.
 
-The whole of it fits on [one page](../docs/images/poster.svg): the forward pass with the shape of every value, and the backward pass
-beside it. You need not understand it now. In notebook 20 you put it together from functions of your own.
+All of it fits on [one page](../docs/images/poster.svg): the forward pass with the shape of every value, and the backward pass
+next to it. You need not understand it now. In notebook 20, you will put it together from functions of your own.
 
 ## 3. The context decides
 
-The gap is always the same token, `[MASK]`, and its row in the table is always the same. Whatever differs in the guesses
-comes from the words around it.
+The gap is always the same token, `[MASK]`, and its row in the table is always the same. So all differences between the guesses
+come from the words around it, and from its place.
 """
 
 # %%
@@ -342,9 +348,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-The same holds for words that can be seen. English has two words "may", the month and the verb. They start from one row
-of the table. What has become of it after the last layer? Compare six of them by the cosine of their angle:
-1 is the same direction, 0 a right angle.
+The same holds for words that can be seen. English has two words "may", the month and the verb. They start from the same row
+of the table. What has become of it after the last layer? Compare the vectors of six of them by the cosine of their angle:
+1 means the same direction, and 0 a right angle.
 """
 
 # %%
@@ -376,8 +382,8 @@ print(f"two of the same kind: {within:.2f} on average; a month and a verb: {acro
 assert within > across
 
 # %% tags=["figure"]
-# Caption: The vectors of “may” in six sentences. On average months are like months, and verbs like
-#   verbs.
+# Caption: Cosines between the vectors of “may” in six sentences. On average, months are similar to
+#   months, and verbs to verbs.
 figure, axes = plt.subplots(figsize=(6.2, 3.2))
 image = plots.heatmap(axes, cosines, digits=2)
 axes.set_yticks(range(6), WITH_MAY)
@@ -391,12 +397,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-Two brighter blocks: months with months, verbs with verbs. Nobody labelled them. This is why BERT is worth having: the
-vectors are useful for other tasks than guessing.
+There are two brighter blocks: months with months, and verbs with verbs. Nobody labelled them. This is why BERT is worth having: the
+vectors are useful for other tasks than guessing words.
 
 ## 4. It reads both sides
 
-Up to the gap, these two sentences are the same, word for word. Whoever reads from left to right has to give the
+Up to the gap, these two sentences are the same, word for word. A model that reads from left to right has to give the
 same answer twice.
 """
 
@@ -413,8 +419,8 @@ assert np.abs(first - second).max() > 1e-3
 # %% [markdown]
 r"""
 How much is each side worth? Take a dozen sentences, hide every word once, and let the model see both sides, one
-side, or nothing but the gap. We look at the **loss**: $-\log p$ of the true word, on average. Sure and right
-gives 0; someone who knows nothing and spreads the probability evenly gets $\ln V$.
+side, or only the gap. We look at the **loss**, the average of $-\log p$ of the true word. A model that is sure and right
+has a loss of 0. A model that knows nothing and spreads the probability evenly has $\ln V$.
 """
 
 # %%
@@ -433,7 +439,7 @@ it was a long time before any of us spoke again .""".splitlines()
 
 
 def losses(hide, visible):
-    """−log p of every word of TEXT; row i of the matrix ``visible(S)`` says what is seen when word i is asked for."""
+    """−log p of every word of TEXT. Row i of the matrix ``visible(S)`` says what is seen when word i is asked for."""
     found = []
     for sentence in TEXT:
         ids = np.array(tokenizer(sentence)["input_ids"])  # (S,)
@@ -465,8 +471,8 @@ one_side = min(loss["the gap and before"].mean(), loss["the gap and after"].mean
 assert loss["both sides"].mean() < one_side
 
 # %% tags=["figure"]
-# Caption: The loss on a dozen sentences, every word hidden once. The dashed line is what somebody
-#   gets who knows nothing.
+# Caption: The loss on a dozen sentences, every word hidden once. The dashed line is the loss of a
+#   model that knows nothing.
 figure, axes = plt.subplots(figsize=(6.5, 2.3))
 heights = [values.mean() for values in loss.values()]
 axes.barh(list(loss), heights, color=[plots.GREY, plots.ORANGE, plots.ORANGE, plots.BLUE])
@@ -479,13 +485,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-Both sides together are worth much more than either. (To be fair: one side alone is
-unfamiliar to this model. One made for left to right does better at that.)
+Both sides together are worth much more than one of them. (To be fair, this model is not used to seeing only one side. A model
+made for reading from left to right does better at that.)
 
 ## 5. Why is bidirectional attention incompatible with next-word prediction?
 
-Language models such as GPT learn by predicting the next word at every place of a text. Could BERT not do the same? Its
-place number $i$ is asked for word $i + 1$, and it reads both sides, so it *sees* word $i + 1$. Here nothing is hidden:
+Language models such as GPT learn by predicting the next word at every place of a text. Could BERT not do the same? Place $i$ would be
+asked for word $i + 1$. But it reads both sides, so it *sees* word $i + 1$. Here is what happens when nothing is hidden:
 """
 
 # %%
@@ -496,25 +502,25 @@ assert loss_visible.mean() < 0.5 * loss["both sides"].mean()
 
 # %% [markdown]
 r"""
-It copies. (With practice: of the words that its training asked for, one in ten was
-[left in sight](12_pretraining_data.ipynb#7.-Why-80/10/10?).) If that were the whole task, copying is all that it would
-learn. So there are two ways:
+It copies. (It has practised that: of the words that its training asked for, one in ten was
+[left visible](12_pretraining_data.ipynb#7.-Why-80/10/10?).) If that were the whole task, the model would learn only to copy. So there
+are two ways:
 
-- **Close one eye** (GPT): nobody sees what comes later, and every word can be asked for.
-- **Hide the answer** (BERT): both eyes open, but a word has to be taken away to be asked for.
+- **Close one eye** (GPT). No place sees what comes later, so every word can be asked for.
+- **Hide the answer** (BERT). Both eyes are open, but a word has to be taken away before it can be asked for.
 
-BERT's way costs most of the lesson, and more:
+BERT's way has its price. Most tokens teach it nothing, and there is more that it cannot do:
 
 ## 6. What can BERT not do?
 
 ### Learn from every token
 
 If too much is hidden, there is nothing left to read. BERT hides 15 % ([12](12_pretraining_data.ipynb)), so
-that of 100 tokens that it reads, 15 teach it something. A left-to-right model learns from all of them.
+of 100 tokens that it reads, only 15 teach it something. A left-to-right model learns from all of them.
 
 ### Generate
 
-It has never written a text from front to back. Make it: append `[MASK]`, take the best guess, and again.
+BERT has never written a text from beginning to end. Make it try: append `[MASK]`, take the best guess, and repeat.
 """
 
 
@@ -523,7 +529,7 @@ SPECIAL = [tokenizer.vocab[name] for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]"
 
 
 def write_on(text, words, end):
-    """Append the likeliest token, ``words`` times; ``end`` stands after the gap meanwhile."""
+    """Append the likeliest token, ``words`` times. Meanwhile, ``end`` is after the gap."""
     ids = [tokenizer.cls_id, *tokenizer.token_ids(text)]
     for _ in range(words):
         asked = [*ids, tokenizer.mask_id, *tokenizer.token_ids(end), tokenizer.sep_id]
@@ -540,11 +546,11 @@ for beginning in ("the old man sat by the fire and", "she closed the door"):
 # %% [markdown]
 r"""
 With nothing after the gap, the model is asked for the last token of a text, and that is usually punctuation. With a full
-stop after it, it is asked for the last *word*, again and again. A larger BERT has not learned it either: it has been asked
-for words of finished texts, and never how to go on.
+stop after it, the model is asked for the last *word*, again and again. A larger BERT has not learned to write, either: it was always
+asked for words of finished texts, and never how to go on.
 
-There is a deeper reason. To write, one needs *the* probability of a text. Two gaps, filled one after the other: the
-probabilities multiply, and it should make no difference which gap comes first.
+There is a deeper reason. To write, a model needs *the* probability of a text. If two gaps are filled one after the other, their
+probabilities are multiplied, and it should make no difference which gap comes first.
 """
 
 
@@ -566,13 +572,13 @@ assert not np.isclose(left_first, right_first, rtol=1e-3)
 
 # %% [markdown]
 r"""
-It does. BERT's answers about single words are not parts of one opinion about the whole text, so there is nothing to draw
-a text from. For a left-to-right model there is only one order, and the product *is* the probability.
+But it does make a difference. BERT's answers about single words do not belong to one distribution over whole texts, so there is
+nothing from which a text could be drawn. For a left-to-right model there is only one order, and the product *is* the probability.
 
 ### Stream
 
-A text arrives word by word, and you want the vectors as it grows. Add one token to what has been read, and see how
-far each of the old vectors moves, in relation to its length:
+Suppose a text arrives word by word, and you want the vectors as it grows. Add one token to what has been read, and see how
+far each of the old vectors moves, relative to its length:
 """
 
 # %%
@@ -595,16 +601,17 @@ plt.show()
 # %% [markdown]
 r"""
 All of them move, even the first. Nothing can be kept, so reading $n$ tokens as they come means computing $1 + 2 + \dots + n$
-vectors. In a left-to-right model the old ones stay ([12](12_pretraining_data.ipynb) shows it), and each token costs one new vector.
+vectors. In a left-to-right model, the old vectors stay the same ([12](12_pretraining_data.ipynb) shows this), and each token costs
+only one new vector.
 
-So: not for writing, chatting or live captions. But where the whole text is there, and is to be *understood*, two open
-eyes see more: sorting, finding, marking, comparing, answering from a page.
+So BERT is not made for writing, chatting or live captions. But if the whole text is there, and is to be *understood*, two open
+eyes see more: for sorting, finding, marking, comparing, and answering from a page.
 
 ## 7. Your turn: change the sentence
 
 @exercise 00.predictions
 
-Here is a sentence, and six things that can be done to it. **Will the probabilities at the gap be the same as before, or other
+Here is a sentence, and six changes that can be made to it. **Will the probabilities at the gap be the same as before, or other
 ones?** Decide before you run anything; you have seen all that you need.
 """
 
@@ -615,7 +622,7 @@ for letter, (what, texts) in CHANGES.items():
 
 # %% [markdown]
 r"""
-Write six times `"same"` or `"other"`, in the order A to F.
+Write `"same"` or `"other"` six times, in the order A to F.
 """
 
 # %% tags=["solution"]
@@ -626,7 +633,7 @@ check("00.predictions", predictions)
 
 # %% [markdown]
 r"""
-Now let the model speak: how much of the probability goes to other words?
+Now ask the model: how much of the probability goes to other words?
 """
 
 # %%
@@ -637,7 +644,8 @@ for letter, (what, texts) in CHANGES.items():
 
 # %% [markdown]
 r"""
-And **your own sentence**? Change a word far from the gap; move the gap; put two. Which single word changes the answer most?
+Now try **your own sentence**. Change a word far from the gap, move the gap, or put in two gaps. Which single word changes the answer
+most?
 (In a terminal: `minibert fill-mask "…"`.)
 """
 
@@ -650,16 +658,16 @@ for guesses in fill_mask(model, tokenizer, mine, top_k=6):
 r"""
 ## 8. Two stages
 
-Guessing words is nobody's goal. It is the first of two stages:
+Nobody wants to guess words for its own sake. It is the first of two stages:
 
-1. **Pre-training**: guess hidden words in a lot of plain text (and whether two pieces belong together,
-   [11](11_heads_losses.ipynb)). It takes long, needs no labels, and is done *once*.
-2. **Fine-tuning**: put a small new head on the encoder, and show it some labelled examples of *your* task.
+1. **Pre-training**: the model guesses hidden words in a lot of plain text (and whether two pieces belong together,
+   [11](11_heads_losses.ipynb)). That takes long, needs no labels, and is done *once*.
+2. **Fine-tuning**: you put a small new head on the encoder, and show the model some labelled examples of *your* task.
 """
 
 # %% tags=["figure"]
-# Caption: The encoder is pre-trained once, on plain text. For each task it gets a new head, and
-#   learns on.
+# Caption: The encoder is pre-trained once, on plain text. For each task, it gets a new head and is
+#   trained further.
 figure, axes = plt.subplots(figsize=(7.5, 2.9))
 for x, what, colour in (
     (0, "plain text,\nwords hidden", plots.GREY),
@@ -674,8 +682,8 @@ axes.text(-0.45, -1.85, "2. fine-tuning: a new head for each task")
 HEADS = (
     "a label\nfor a text",
     "a label for\neach token",
-    "where the\nanswer stands",
-    "how alike\ntwo texts are",
+    "where the\nanswer is",
+    "how similar\ntwo texts are",
 )
 for i, what in enumerate(HEADS):
     box(axes, 1.5 * i, -1, what, plots.GREEN)
@@ -685,17 +693,17 @@ axes.axis("off")
 figure.set_label(
     "Two rows of boxes. Pre-training, once: plain text, words hidden, encoder, a head "
     "that asks which word. Fine-tuning: the same encoder with a new head for each task, a "
-    "label for a text, a label for each token, where an answer stands, how alike two "
+    "label for a text, a label for each token, where an answer is, how similar two "
     "texts are"
 )
 plt.show()
 
 # %% [markdown]
 r"""
-Does the first stage help the second? A task: is a sentence about **music** or about **geography**? There are twelve labelled
-sentences to learn from and sixteen to be tested on, and the words that tell are different ones. (All are in the past tense:
-an "is" with one topic and a "was" with the other would tell, too.) The vector of a sentence is the mean of its tokens'
-vectors; the head is one weight for each of the `H` numbers, by least squares.
+Does the first stage help the second? Here is a task: is a sentence about **music** or about **geography**? There are twelve labelled
+sentences to learn from and sixteen for the test, and the words that give the topic away are different ones. (All sentences are in the
+past tense: an "is" with one topic and a "was" with the other would give it away, too.) The vector of a sentence is the mean of its
+tokens' vectors. The head is one weight for each of the `H` numbers, found by least squares.
 """
 
 # %%
@@ -759,8 +767,8 @@ assert pretrained > np.mean(untrained) + 0.1
 
 # %% [markdown]
 r"""
-Twelve examples are enough, since the encoder knew before what goes with what. (In real fine-tuning the encoder learns on,
-and the test is larger than sixteen sentences: [15 · Fine-tuning](15_fine_tuning.ipynb).)
+Twelve examples are enough, since the encoder already knew which words go together. (In real fine-tuning, the encoder is trained, too,
+and the test is larger than sixteen sentences: see [15 · Fine-tuning](15_fine_tuning.ipynb).)
 
 ## 9. How large?
 
@@ -782,12 +790,12 @@ Where each of the 110 million comes from, matrix by matrix, is counted in
 
 ## 10. The map of the course
 
-Each box has the number of its notebook. Blue is what computes. Vermilion is how it learns, round and round. Green is what one does
+Each box has the number of its notebook. Blue is what computes. Vermilion is how it learns, in a loop. Green is what you can do
 with a trained model. Purple looks at the whole: you build it, and see where it came from and what followed.
 """
 
 # %% tags=["figure"]
-# Caption: The map of the course. The numbers are those of the notebooks.
+# Caption: The map of the course, with the numbers of the notebooks.
 ROWS = {  # height: colour, title, and what there is in which notebook
     3: (
         plots.SKY,
@@ -854,9 +862,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-Read them in order, or follow what you are curious about; each says what it builds on, and how long it takes: some forty
-hours in all, if you do every exercise. If you have an afternoon: [08](08_attention.ipynb), [10](10_encoder.ipynb), [12](12_pretraining_data.ipynb),
-[15](15_fine_tuning.ipynb).
+Read the notebooks in order, or follow your curiosity. Each says what it builds on and how long it takes: some forty
+hours in all, if you do every exercise. If you only have an afternoon, read [08](08_attention.ipynb), [10](10_encoder.ipynb),
+[12](12_pretraining_data.ipynb) and [15](15_fine_tuning.ipynb).
 
 | | | the exercise |
 |---|---|---|
@@ -889,22 +897,24 @@ hours in all, if you do every exercise. If you have an afternoon: [08](08_attent
 | | [24 · Distillation](24_distillation.ipynb) | learn from a teacher |
 | | [25 · Many devices](25_many_devices.ipynb) | a ring that adds gradients |
 
-In the exercises you write a function; `check` says what is wrong with it, and recognises mistakes that many make.
+In most exercises you write a function. `check` says what is wrong with it, and recognises mistakes that many people make.
 
 ## Recap
 
-- Text → tokens → ids → a vector for each token → probabilities for a hidden one.
-- A vector tells a word *in its context*; equal words get different ones.
-- BERT reads both sides. Hence the game with hidden words, and no writing, no streaming, a signal from 15 % only.
+- The way is: text → tokens → ids → a vector for each token → probabilities for a hidden one.
+- A vector describes a word *in its context*. The same word gets different vectors in different texts.
+- BERT reads both sides. Hence the game with hidden words. Hence, too, it cannot write or stream, and learns from only 15 % of the
+  tokens.
 - Pre-train once on plain text, then fine-tune for each task with few labels.
 
 ## What usually goes wrong
 
-- **No full stop.** The model then sees an unfinished sentence, and other guesses come.
-- **A probability taken for a fact.** It says what is usual there, in what it has read.
+- **No full stop.** The model then sees an unfinished sentence, and guesses other words.
+- **A probability taken for a fact.** It only says what is usual there, in the texts that the model has read.
 - **Several gaps at once.** Each is guessed without knowing what the others will be.
-- **The wrong vocabulary.** Ids are row numbers: with another tokenizer every word is another word. The library refuses if the sizes differ.
-- **Dropout left on.** A model in training mode answers differently each time; `from_pretrained` and `fill_mask` turn it off.
+- **The wrong vocabulary.** Ids are row numbers, so with another tokenizer every word is a different word. The library refuses if the
+  sizes differ.
+- **Dropout left on.** A model in training mode answers differently each time; `from_pretrained` and `fill_mask` turn dropout off.
 
 ## Three questions
 
@@ -916,8 +926,8 @@ r"""
 <details>
 <summary><b>1.</b> The vector of <code>[MASK]</code> at the start is the same in every sentence. How can the guesses differ?</summary>
 
-In each layer it takes over something from the tokens around it. After the last one it holds what the context says
-about the gap. (And not quite the same: its position is added. See [06](06_embeddings.ipynb).)
+In each layer, it takes over something from the tokens around it. After the last layer, it holds what the context says
+about the gap. (Besides, it is not quite the same at the start, because its position is added. See [06](06_embeddings.ipynb).)
 
 </details>
 """
@@ -925,11 +935,11 @@ about the gap. (And not quite the same: its position is added. See [06](06_embed
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> You want to sort mails as they arrive, and to complete the sentence that somebody is typing. For which
+<summary><b>2.</b> You want to sort mails as they arrive, and to complete the sentence that somebody is typing. For which of the two
 would you take BERT?</summary>
 
-For sorting: the whole mail is there, and there is one answer for all of it. To complete a sentence is to generate
-from the left, which is the other family's business.
+For sorting: the whole mail is there, and there is one answer for all of it. Completing a sentence means generating
+from left to right, and that is a task for models such as GPT.
 
 </details>
 """
@@ -939,7 +949,7 @@ r"""
 <details>
 <summary><b>3.</b> Why does pre-training not need labels written by people?</summary>
 
-The text is its own label: what was hidden is known. All text in the world can be used, and nobody has to read it first.
+The text is its own label, since we know what was hidden. Any text can be used, and nobody has to read it first.
 
 </details>
 """
@@ -951,7 +961,7 @@ r"""
 - Devlin and others, [BERT: pre-training of deep bidirectional transformers for language understanding](https://arxiv.org/abs/1810.04805), 2018: the paper.
 - Vaswani and others, [Attention is all you need](https://arxiv.org/abs/1706.03762), 2017: the Transformer, whose left half BERT is.
 - Alammar, [The illustrated BERT](https://jalammar.github.io/illustrated-bert/), 2018: the same story in pictures.
-- Rogers, Kovaleva and Rumshisky, [A primer in BERTology](https://arxiv.org/abs/2002.12327), 2020: what was found out about how it works.
+- Rogers, Kovaleva and Rumshisky, [A primer in BERTology](https://arxiv.org/abs/2002.12327), 2020: what is known about how BERT works.
 
 **Next:** [01 · Gradients and checks](01_gradients.ipynb), how a number in this model learns. The code of this page:
 [models.py](../minibert/bert/models.py) · [masked_words.py](../minibert/tasks/masked_words.py).

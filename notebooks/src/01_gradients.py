@@ -4,13 +4,13 @@ r"""
 
 To train BERT is to ask one question, over and over, about every one of its millions of numbers: if this one were a
 little larger, would the loss rise or fall, and how fast? The answers are the gradient. In this project every line that
-computes them is written by hand. So you have to know how to derive such a line, and how to find out that it is wrong.
+computes them is written by hand. So you have to know how to derive such a line, and how to find out whether it is wrong.
 
 **You will** walk the chain rule backwards through a small graph · see where gradients add up · write the backward pass of
-broadcasting · write a numeric gradient · choose its step and its tolerance for reasons · catch wrong gradients, and
-tests that cannot.
+broadcasting · write a numeric gradient · choose its step and its tolerance with good reason · catch wrong gradients, and
+see which tests cannot catch them.
 
-**Before this:** [00 · Start here](00_start_here.ipynb); derivatives as in school, and NumPy.
+**Before this:** [00 · Start here](00_start_here.ipynb); derivatives at school level, and NumPy.
 **Time:** 75 minutes with the exercises; it runs in seconds.
 
 | letter | in this notebook |
@@ -46,7 +46,7 @@ rng = np.random.default_rng(1)
 r"""
 ## 1. One number of a BERT
 
-Here is a small BERT that has learned nothing yet. It is to guess the hidden word in *hello [MASK] !*; its loss
+Here is a small BERT that has learned nothing yet. Its task is to guess the hidden word in *hello [MASK] !*, and its loss
 says how bad the guess is. Move **one** of its 4.4 million numbers, and watch the loss.
 """
 
@@ -71,7 +71,7 @@ print(f"{count:,} numbers")
 
 # %% [markdown]
 r"""
-How steep is that curve at 0? There are two ways to know. Move the number a little and divide; or call `backward`.
+How steep is that curve at 0? There are two ways to find out: move the number a little and divide, or call `backward`.
 """
 
 # %%
@@ -88,7 +88,7 @@ print(f"backward: {bias.grad[0]:.8f}")
 assert np.isclose((above - below) / 2e-5, bias.grad[0])
 
 # %% tags=["figure"]
-# Caption: Near its value the loss follows the slope that was computed by hand.
+# Caption: Near the number's own value, the loss follows the slope that was computed by hand.
 figure, axes = plt.subplots(figsize=(7.0, 3.1))
 axes.plot(moves, losses, label="the loss")
 near = np.array([-0.9, 0.9])
@@ -104,16 +104,16 @@ plt.show()
 # %% [markdown]
 r"""
 Both find the same slope. The first way costs two forward passes per number, 8.9 million for this small model.
-`backward` has answered for **all of them at once**, with about the work of two forward passes ([02](02_linear.ipynb)
-counts it). So one trains with the second and *checks* with the first.
+The second way, `backward`, has answered for **all of them at once**, with about the work of two forward passes
+([02](02_linear.ipynb) counts it). So we train with the second and *check* with the first.
 
 From here on, $dx$ is short for $\partial L / \partial x$: how the loss $L$ moves when $x$ does.
 
 ## 2. The chain rule, walked backwards
 
-A graph with four steps, in plain numbers: an input $x$, a weight $w$, and a target $t$ that the result $c$ should come
-near to. (Step 3 adds $x$ to something computed from $x$. That is a **residual connection**, as BERT has two in each
-layer.)
+Here is a graph with four steps, in plain numbers. It has an input $x$, a weight $w$, and a target $t$ that the result $c$
+should come close to. (Step 3 adds $x$ to something computed from $x$. That is a **residual connection**; BERT has two of
+them in each layer.)
 
 | | forward | derivative of the step |
 |---|---|---|
@@ -132,7 +132,7 @@ L = 0.5 * (c - t) ** 2
 print(f"a = {a:.3f}   b = {b:.3f}   c = {c:.3f}   L = {L:.3f}")
 
 # %% tags=["figure"]
-# Caption: The forward pass: each box holds a value, each arrow says what is done with it.
+# Caption: The forward pass. Each box holds a value, and each arrow says what is done with it.
 NODES = {"w": (0, 1), "x": (0, 0), "a": (1.5, 1), "b": (3, 1), "c": (4.4, 0), "L": (6, 0)}
 VALUES = {"w": w, "x": x, "a": a, "b": b, "c": c, "L": L}
 
@@ -158,7 +158,7 @@ figure, axes = plt.subplots(figsize=(7.5, 2.3))
 nodes = {label[name]: place for name, place in NODES.items()}
 plots.graph(axes, nodes, [(label[start], label[end], text) for start, end, text in FORWARD])
 figure.set_label(
-    "A computation graph forwards: w 1.5 and x 0.8 are multiplied to a 1.2, tanh gives b "
+    "A computation graph forwards: w 1.5 and x 0.8 are multiplied and give a 1.2, tanh gives b "
     "0.834, which is added to x to give c 1.634, and half of (c − t) squared is the loss "
     "0.643"
 )
@@ -166,8 +166,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-Now from the end to the beginning. Each step is handed the gradient of *its output*, multiplies it by its own
-derivative, and passes that on to *its inputs*. What comes after it, it need not know.
+Now we go from the end to the beginning. Each step is handed the gradient of *its output*, multiplies it by its own
+derivative, and passes the product on to *its inputs*. It need not know what comes after it.
 
 $$
 \begin{aligned}
@@ -181,7 +181,7 @@ $$
 
 **Why the `+=`?** $x$ was used twice, so it moves $L$ in two ways. For a small move $\delta$ of $x$,
 step 1 contributes $da \; w \, \delta$ and step 3 contributes $dc \, \delta$.
-*Where two arrows leave a node, their gradients are added.* To forget that is a classic mistake.
+*Where two arrows leave a node, their gradients are added.* Forgetting that is a classic mistake.
 """
 
 # %%
@@ -194,7 +194,7 @@ dx += da * w
 print(f"dw = {dw:.6f}   dx = {dx:.6f}")
 
 # %% tags=["figure"]
-# Caption: The backward pass of the same graph. Two arrows arrive at dx, and are added.
+# Caption: The backward pass of the same graph. Two arrows arrive at dx, and what they bring is added.
 BACKWARD = [("L", "c", "c − t"), ("c", "b", "× 1"), ("c", "x", "× 1"), ("b", "a", "× (1 − b²)")]
 BACKWARD += [("a", "w", "× x"), ("a", "x", "× w")]
 label = labelled(["dw", "dx", "da", "db", "dc", "dL"], [dw, dx, da, db, dc, dL])
@@ -210,7 +210,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-The same graph, arrows turned around. Two arrive at $dx$. Try it out:
+This is the same graph with its arrows turned around, and two of them arrive at $dx$. Check both results by moving $w$ and $x$:
 """
 
 
@@ -228,8 +228,8 @@ assert np.isclose(dw, numeric_dw) and np.isclose(dx, numeric_dx)
 r"""
 ## 3. Forward and backward, a pair
 
-In the library a step of such a graph is a pair of functions. The forward pass returns its result and a **cache**: what the
-backward pass will want to know. The backward pass gets `dout`, the gradient of that result, and returns the gradient of each
+In the library, a step of such a graph is a pair of functions. The forward pass returns its result and a **cache**, which holds
+what the backward pass will need. The backward pass gets `dout`, the gradient of that result, and returns the gradient of each
 input. Here is step 2.
 """
 
@@ -239,15 +239,16 @@ print(inspect.getsource(tanh_backward))
 
 # %% [markdown]
 r"""
-This works on arrays, where the chain rule says the following. If $y_i$ are the outputs of a step and $x_j$ its inputs,
+Both functions work on arrays, for which the chain rule says the following. If $y_i$ are the outputs of a step and $x_j$ its
+inputs,
 
 $$ dx_j = \sum_i dy_i \, \frac{\partial y_i}{\partial x_j} . $$
 
-It is the `+=` again. The matrix of all $\partial y_i / \partial
-x_j$ is called the **Jacobian** $J$, and the formula reads $dx = J^\top dy$. Nobody stores it (for a million inputs
-and outputs, $10^{12}$ numbers). A backward pass is a short way to compute $J^\top dy$.
+This is the `+=` again. The matrix of all $\partial y_i / \partial x_j$ is called the **Jacobian** $J$, and the formula reads
+$dx = J^\top dy$. Nobody stores this matrix (for a million inputs and a million outputs, it would have $10^{12}$ numbers). A
+backward pass is a short way to compute $J^\top dy$.
 
-Three steps with four numbers, and their Jacobians:
+Here are three steps on four numbers, and their Jacobians:
 """
 
 # %%
@@ -281,12 +282,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-A function of each element has a diagonal: its backward pass is a multiplication. The other two are **each other's
-transpose**, so each is the other's backward: *what was copied is summed on the way back, what was summed is copied.*
+A function that acts on each element by itself has a diagonal Jacobian, so its backward pass is an elementwise multiplication.
+The other two Jacobians are **each other's transpose**, so each step is the backward pass of the other: *what was copied is
+summed on the way back, and what was summed is copied.*
 
 ## 4. Why does a bias gradient sum over the batch?
 
-A bias $\beta$ of shape `(H,)` is added to every row of $x$, of shape `(B, S, H)`. It fits because NumPy **broadcasts**:
+A bias $\beta$ of shape `(H,)` is added to every row of $x$, of shape `(B, S, H)`. That works because NumPy **broadcasts**:
 it acts as if there were $B \cdot S$ copies of $\beta$. With the indices written out,
 
 $$
@@ -315,8 +317,8 @@ print(f"numeric {numeric:.6f}   sum {dbeta[1]:.6f}   mean {dout.mean(axis=(0, 1)
 assert np.isclose(numeric, dbeta[1])
 
 # %% tags=["figure"]
-# Caption: Left: which numbers of y move with β₁. Right: its gradient is the sum of the same column
-#   of dout.
+# Caption: Left: the numbers of y that move with β₁. Right: its gradient is the sum of the same
+#   column of dout.
 figure, panels = plt.subplots(1, 2, figsize=(7.5, 3.4), width_ratios=[1, 1])
 plots.heatmap(panels[0], moved.reshape(-1, H), digits=0, limit=2.5)
 panels[0].set_title("β₁ moves: what moves in y")
@@ -334,8 +336,8 @@ plt.show()
 r"""
 The whole column moves. So $d\beta_1$ is the sum of column 1 of `dout`, over **all** sequences and tokens.
 
-Why not the mean? Because every copy moved the loss in full. If the *loss* is a mean over $n$ tokens, its $1/n$ is
-already in `dout`, and whoever divides again divides twice.
+Why not the mean? Because every copy moves the loss in full. If the *loss* is a mean over $n$ tokens, its $1/n$ is
+already in `dout`, and to divide again would be to divide twice.
 
 ### The general rule
 
@@ -351,11 +353,12 @@ NumPy lines up the two shapes at their **ends**, and copies in two cases:
 
 @exercise 01.unbroadcast
 
-The bias was one row of this table. Write the gradient for all of them: given the gradient of the broadcast array and the shape that $x$ had,
-what is the gradient of $x$? $dx$ has the shape of $x$, always. That is half of the solution.
+The bias was the first row of this table. Write the gradient for all rows: given the gradient of the broadcast array and the shape
+that $x$ had, what is the gradient of $x$? Note that $dx$ always has the shape of $x$. That is half of the solution.
 
-`check` says how far each result is from the library's and from a numeric gradient (section 6): its worst number, and all
-of it relative to its size (section 8). If something is wrong, it names the mistake or gives a hint.
+`check` compares each of your results with the library's and with a numeric gradient (section 6). It prints the largest
+error of a single number, and the error of the whole array relative to its size (section 8). If something is wrong, it names the
+mistake or gives a hint.
 """
 
 # %% [markdown] tags=["derivation"]
@@ -365,7 +368,7 @@ Each number of $x$ was copied, and its gradient is the sum over its copies:
 - **Axes put in front** hold copies of all of $x$. Sum over them; they vanish, since $x$ did not have them.
 - **A stretched axis** holds copies of one entry. Sum over it with `keepdims=True`; it stays, with size 1, since $x$ had it.
 
-Counted from the end, the axes of both shapes correspond. So there are `dout.ndim - len(shape)` axes in front, and once they are gone,
+Counted from the end, the axes of both shapes correspond. So there are `dout.ndim - len(shape)` axes in front. Once they are gone,
 axis $i$ of what is left is axis $i$ of $x$.
 """
 
@@ -387,8 +390,8 @@ check("01.unbroadcast", my_unbroadcast)
 
 # %% [markdown]
 r"""
-The library knows what was broadcast, and sums there, as in these lines for a linear layer's bias and for the position
-vectors, which every sequence shares:
+The library's functions know which axes were broadcast, and sum over just those. Here are the lines for a linear layer's bias
+and for the position vectors, which all sequences share:
 """
 
 # %%
@@ -401,17 +404,17 @@ for backward in (linear_backward, embed_backward):
 r"""
 ## 6. The numeric gradient
 
-You have used it all along: move a number to either side, and divide.
+You have used it all along: move a number to both sides, and divide.
 
 $$ \frac{\partial L}{\partial x} \approx \frac{L(x + h) - L(x - h)}{2h} $$
 
-**Why to either side?** Write Taylor's series for both:
+**Why to both sides?** Write down the Taylor series for both:
 
 $$
 L(x \pm h) = L \pm h L' + \tfrac{h^2}{2} L'' \pm \tfrac{h^3}{6} L''' + \dots
 $$
 
-With a step to one side, $L$ cancels and $L''$ remains; with both, everything even cancels:
+With a step to one side, $L$ cancels and $L''$ remains. With steps to both sides, all even terms cancel:
 
 $$
 \frac{L(x + h) - L(x)}{h} = L' + \tfrac{h}{2} L'' + \dots
@@ -419,13 +422,13 @@ $$
 \frac{L(x + h) - L(x - h)}{2h} = L' + \tfrac{h^2}{6} L''' + \dots
 $$
 
-So let $h$ be tiny? No: a computer rounds. In float64 each value of $L$ is off by up to $\tfrac12 \epsilon \lvert L \rvert$, with
-$\epsilon = 2.2 \cdot 10^{-16}$. Their difference is off by up to $\epsilon \lvert L \rvert$, however small it is, and that gets
-divided by $2h$. Altogether, to both sides:
+Should $h$ be tiny, then? No: a computer rounds. In float64 each value of $L$ is off by up to $\tfrac12 \epsilon \lvert L \rvert$,
+with $\epsilon = 2.2 \cdot 10^{-16}$. So the difference of two values is off by up to $\epsilon \lvert L \rvert$, however small the
+difference itself is, and this error is divided by $2h$. Altogether, with steps to both sides:
 
 $$ E(h) \approx \tfrac{h^2}{6} \lvert L''' \rvert + \frac{\epsilon \lvert L \rvert}{2h} . $$
 
-The first term wants a small step, the second a large one. The best is where $E'(h) = 0$:
+The first term wants a small step, the second a large one. The best step is where $E'(h) = 0$:
 
 $$
 \tfrac{h}{3} \lvert L''' \rvert = \frac{\epsilon \lvert L \rvert}{2h^2}
@@ -471,8 +474,8 @@ for dtype in (np.float64, np.float32):
     assert best / 4 < measured < best * 4
 
 # %% tags=["figure"]
-# Caption: Two errors pull in opposite directions: a large step bends with the function, a small
-#   one loses digits. The best step lies between.
+# Caption: Two errors pull in opposite directions. Over a large step the function bends; a small
+#   step loses digits. The best step lies in between.
 figure, axes = plt.subplots(figsize=(7.5, 3.8))
 for name, (_, _, colour) in CURVES.items():
     axes.loglog(steps, curves[name], color=colour, label=name)
@@ -490,16 +493,17 @@ plt.show()
 
 # %% [markdown]
 r"""
-Each curve is a valley: rounding on the left, Taylor's remainder on the right, and the formula (dotted) knows where.
-To both sides in float64, $h = 10^{-5}$ lies at the bottom, with ten right digits. To one side there are never more
-than eight, in float32 never more than five, and at $h = 10^{-5}$ two, for there $\epsilon / 2h$ is $6 \cdot 10^{-3}$.
+Each curve is a valley, with rounding on its left and Taylor's remainder on its right. The formula (dotted) tells where the
+bottom is. With steps to both sides in float64, $h = 10^{-5}$ lies at the bottom and gives ten correct digits. A step to one
+side never gives more than eight. Float32 never gives more than five, and at $h = 10^{-5}$ it gives two, because $\epsilon / 2h$
+is $6 \cdot 10^{-3}$ there.
 
 ## 7. Your turn: a numeric gradient
 
 @exercise 01.numeric_grad
 
-Now for an array: `f` gets all of `x` and returns one number. Find the derivative with respect to each number of `x`, with a step of
-`h` to both sides. Move one number at a time and leave the others as they are.
+Now do it for an array: `f` gets all of `x` and returns one number. Find the derivative with respect to each number of `x`, with a
+step of `h` to both sides. Move one number at a time and leave the others as they are.
 """
 
 
@@ -523,11 +527,12 @@ check("01.numeric_grad", my_numeric_grad)
 
 # %% [markdown]
 r"""
-(With $h = 0.1$ the right answer *is* off, by $h^2$ for cubes.)
+(With $h = 0.1$ even the right answer *is* off: by $h^2$ for cubes.)
 
-What if the result is an array, too? Then there is no loss to watch, so we make one: draw a **random** $dy$ and take $L =
-\sum_i dy_i \, y_i$. It is the simplest loss whose gradient with respect to $y$ is $dy$, and a backward pass, which gets `dout`
-and nothing else, cannot tell it from any other. The library's own checker does that:
+What if the result is an array, too? Then there is no loss to watch, so we make one: draw a **random** $dy$ and take
+$L = \sum_i dy_i \, y_i$. It is the simplest loss whose gradient with respect to $y$ is $dy$. A backward pass learns nothing
+about the loss except `dout`, so it cannot tell this loss from any other with the same gradient. The library's own checker works
+like this:
 """
 
 # %%
@@ -540,8 +545,8 @@ assert verdict.ok
 r"""
 ## 8. What tolerance should a gradient check use, and why does float32 fail?
 
-First, tolerance of *what*? An absolute bound ("no element is off by more than $10^{-4}$") asks how large the gradients
-happen to be. Here is one that is 30 % too large, for outputs of several sizes.
+First, tolerance of *what*? The meaning of an absolute bound ("no element is off by more than $10^{-4}$") depends on how large
+the gradients happen to be. Here is a gradient that is 30 % too large, for `dout` of several sizes.
 """
 
 # %%
@@ -555,15 +560,17 @@ assert np.abs(wrong - right).max() < 1e-4 < relative
 
 # %% [markdown]
 r"""
-In the last row the absolute bound lets it through. So the difference has to be measured against the gradient itself, over
-*all* elements of an array together:
+In the last row, the absolute bound lets the mistake through. So the difference has to be measured against the gradient itself,
+over *all* elements of an array together:
 
 $$ \frac{\lVert a - n \rVert}{\lVert a \rVert + \lVert n \rVert} $$
 
-with $a$ by hand and $n$ numeric. It is 0 if they are equal, 1 if one is zero or they are opposite.
+where $a$ is the gradient by hand and $n$ the numeric one. This is 0 if they are equal, and 1 if one of them is zero or they
+point in opposite directions.
 
-**Then, which bound?** That depends on how far off *right* gradients are, and *wrong* ones. Right ones: those of every operation in the library, and the solutions of this course. Wrong ones: every mistake that its exercises
-recognise.
+**Next, which bound?** That depends on how far off *right* gradients are, and how far off *wrong* ones are. We take as right ones
+those of every operation in the library and of the solutions in this course, and as wrong ones every mistake that the course's
+exercises recognise.
 """
 
 
@@ -600,8 +607,9 @@ assert max(right_ones) < 1e-7 < 1e-4 < min(wrong_ones)
 
 # %% [markdown]
 r"""
-And in float32? Take some of the same right code, computed in float32 from input to output, with $h = 10^{-5}$ and with
-$5 \cdot 10^{-3}$, about the best step for $e^x$. One input is small: what the new BERT above feeds to its first LayerNorm.
+And in float32? Take some of the same correct functions, computed in float32 from input to output, with $h = 10^{-5}$ and with
+$h = 5 \cdot 10^{-3}$, which was about the best step for $e^x$. One of the inputs is small: it is what the new BERT above feeds to
+its first LayerNorm.
 """
 
 # %%
@@ -612,7 +620,7 @@ weight, bias = rng.standard_normal((5, H)), rng.standard_normal(5)
 names = (f"bert.embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
 words, positions, types = (parameters[name].value for name in names)
 small = (words[batch["input_ids"]] + positions[:5] + types[0])[..., :H]  # (1, 5, H)
-print(f"deviation of the small input: {small.std():.3f}")
+print(f"standard deviation of the small input: {small.std():.3f}")
 
 
 def norm(x, gamma, beta):
@@ -679,10 +687,10 @@ plt.show()
 
 # %% [markdown]
 r"""
-In float64 right and wrong lie far apart, and any bound between $2 \cdot 10^{-8}$ and $2 \cdot 10^{-4}$ would do; the
+In float64, right and wrong gradients lie far apart. Any bound between $2 \cdot 10^{-8}$ and $2 \cdot 10^{-4}$ would do; the
 library takes $10^{-7}$. In float32 they **overlap**: no bound lets the right ones pass and keeps the wrong ones out. A
-larger step helps only until a function bends sooner: the dot at $2 \cdot 10^{-3}$ is the LayerNorm with small inputs.
-Whoever checks in float32 has to widen the bound until wrong gradients pass, too.
+larger step helps only as long as the function does not bend within that step: the dot at $2 \cdot 10^{-3}$ is the LayerNorm
+with small inputs. A check in float32 needs a bound so wide that wrong gradients pass, too.
 
 So: **float64, $h = 10^{-5}$, relative error by norm, $10^{-7}$.**
 
@@ -690,7 +698,7 @@ So: **float64, $h = 10^{-5}$, relative error by norm, $10^{-7}$.**
 
 The other way to fool yourself is to check at a point where the mistake does not show. Take a toy with four parts, each
 of which has its own notebook later: look up a row for each token, scale it by γ, apply dropout (multiply by a random mask of zeros and twos),
-then softmax. Here is its backward pass, right, and with four mistakes to switch on.
+then take the softmax. Here is its backward pass, with four mistakes that can be switched on.
 """
 
 
@@ -760,7 +768,7 @@ TESTS = {
 }
 errors = np.array([[toy_error(mistake, **test) for test in TESTS.values()] for mistake in MISTAKES])
 assert (errors[:, -1] > 0.01).all()  # the proper test sees every mistake …
-assert (errors[:, :-1].min(axis=0) == 0).all()  # … and each of the others misses one, at least
+assert (errors[:, :-1].min(axis=0) == 0).all()  # … and each of the others misses at least one
 
 # %% tags=["figure"]
 # Caption: How far each wrong gradient (rows) is from the right one, as each test (columns) sees it.
@@ -775,11 +783,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-Every 0.00 is a wrong gradient that a test has called right. With all tokens different, `=` is as good as `+=`. With γ = 1
-nobody misses it. With one sequence a mean is a sum.
+Every 0.00 is a wrong gradient that a test has called right. If all tokens are different, `=` is as good as `+=`. If γ = 1,
+leaving it out changes nothing. With one sequence, a mean is a sum.
 
-And `dout` of ones ("just sum the output") misses **everything**. The rows of a
-softmax always sum to 1. So the true gradient is 0, whatever multiplies it is right, and the test cannot fail. [05 · LayerNorm](05_layer_norm.ipynb#7.-When-does-a-check-pass-although-the-gradient-is-wrong?) meets the same traps.
+And a `dout` of ones ("just sum the output") misses **everything**. The rows of a softmax always sum to 1, so the true gradient
+is 0. Multiplied by anything it stays 0, and the test cannot fail.
+[05 · LayerNorm](05_layer_norm.ipynb#7.-When-does-a-check-pass-although-the-gradient-is-wrong?) meets the same traps.
 
 ## 10. Beyond ten digits: the complex step
 
@@ -801,13 +810,13 @@ print(f"exact: {exact:.15f}")
 
 # %% [markdown]
 r"""
-The leading digits are equal and cancel. So step where nothing has to be subtracted, along the imaginary axis:
+The leading digits are equal and cancel. So take the step where nothing has to be subtracted, along the imaginary axis:
 
 $$ (x + ih)^3 = \underbrace{x^3 - 3 x h^2}_{\approx\, f(x)} + i h \, \underbrace{(3 x^2 - h^2)}_{\approx\, f'(x)}
 \qquad\text{and in general}\qquad
 f'(x) = \frac{\operatorname{Im} f(x + ih)}{h} + \tfrac{h^2}{6} f'''(x) - \dots $$
 
-Value and derivative never meet, and $h$ may be as small as we like.
+The value is in the real part and the derivative in the imaginary part. They never meet, and $h$ may be as small as we like.
 """
 
 # %%
@@ -821,8 +830,8 @@ assert errors[1] < 1e-15
 
 # %% [markdown]
 r"""
-At $h = 10^{-200}$, $x + h$ is $x$; the imaginary part still has all its digits. It works for a whole BERT, if its
-parameters are complex. The slope of section 1:
+At $h = 10^{-200}$, the computer rounds $x + h$ to $x$, but the imaginary part still has all its digits. The method works for
+a whole BERT, if its parameters are complex. Here is the slope of section 1 once more:
 """
 
 # %%
@@ -838,7 +847,7 @@ assert abs(by_complex_step / by_backward - 1) < 1e-13
 
 # %% [markdown]
 r"""
-So the bound can be $10^{-13}$, and smaller mistakes show:
+So the bound can be $10^{-13}$, and much smaller mistakes show:
 """
 
 
@@ -855,8 +864,8 @@ assert not verdict.ok
 
 # %% [markdown]
 r"""
-The forward pass has to be *analytic*: sums, products, quotients, roots, `exp`, `log`, `tanh`. An absolute value is not, and
-loses the derivative:
+The forward pass has to be *analytic*: sums, products, quotients, roots, `exp`, `log` and `tanh` are. An absolute value is not,
+and loses the derivative:
 """
 
 # %%
@@ -869,12 +878,12 @@ assert z.argmax() == rows.argmax()
 
 # %% [markdown]
 r"""
-Choosing is harmless: NumPy orders complex numbers by their real parts first, so `max` and `where` choose as always.
+Choosing a number is harmless: NumPy orders complex numbers by their real parts first, so `max` and `where` choose as always.
 
 ## 11. The library's checker
 
-`function_case` and `check` draw a random `dout`, compare every input, and refuse float32. You bring random inputs, and
-more than one sequence. `report` uses both methods:
+`function_case` and `check` draw a random `dout`, compare the gradient of every input, and refuse float32. You supply random
+inputs with more than one sequence. `report` uses both methods:
 """
 
 # %%
@@ -882,8 +891,8 @@ all_right = report(operation_cases(cpu)[:6])
 assert all_right
 # %% [markdown]
 r"""
-Each case ends with one more test. With $J$ the matrix of all $\partial y_i / \partial x_j$, the complex step finds $J u$,
-a backward pass returns $J^\top v$, and $v^\top (J u) = (J^\top v)^\top u$.
+Each case ends with one more test. If $J$ is the Jacobian and $u$ and $v$ are random, the complex step finds $J u$, the backward
+pass returns $J^\top v$, and $v^\top (J u)$ has to equal $(J^\top v)^\top u$.
 
 And who checks the checker? Give it something wrong. Here the cache holds $y = \tanh x$, and somebody took it for $x$.
 """
@@ -907,23 +916,24 @@ r"""
   $dx_j = \sum_i dy_i \, \partial y_i / \partial x_j$, always of $x$'s shape.
 - What is used several times collects its gradients in a sum. Broadcasting is such a use, so its backward pass is a sum
   over the copies.
-- The numeric gradient needs no mathematics. To both sides, in float64, with $h = 10^{-5}$, it has about ten right digits.
+- The numeric gradient needs no derivation. With steps of $h = 10^{-5}$ to both sides, in float64, it has about ten correct
+  digits.
 - Compare by relative error over the whole array: $10^{-7}$ lies between right and wrong.
-- The complex step subtracts nothing: it is right to the last digit, if the forward pass is analytic.
+- The complex step subtracts nothing. It is right to the last digit, if the forward pass is analytic.
 - Check where mistakes show: random parameters and `dout`, $B > 1$, a token twice, dropout on, every input.
 
 ## What usually goes wrong
 
-- **`=` for `+=`.** The second use of a variable overwrites the gradient of the first.
-- **A mean for a sum.** Dividing by the batch in a layer, when the loss has done it.
-- **A gradient of another shape.** NumPy broadcasts it without a word when it is added to something.
+- **`=` instead of `+=`.** The second use of a variable overwrites the gradient of the first.
+- **A mean instead of a sum.** A layer divides by the batch size, although the loss has done so already.
+- **A gradient of another shape.** NumPy silently broadcasts it when it is added to something.
 - **The checker's steps on a copy.** `x.flatten()[i] += h` moves nothing, so every derivative is 0.
-- **A kink in between.** ReLU's slope jumps at 0; a step across it measures neither side.
+- **A kink in between.** ReLU's slope jumps at 0, and a step across the kink measures neither side.
 - **Zero against zero.** Where the true gradient is 0, a relative error compares rounding with rounding.
 
 ## Three questions
 
-Answer first.
+Answer before you unfold.
 """
 
 # %% [markdown]
@@ -931,7 +941,8 @@ r"""
 <details>
 <summary><b>1.</b> You double the step. What happens to the error at h = 10⁻³, and what at h = 10⁻⁸ (float64, both sides)?</summary>
 
-At $10^{-3}$ the term $h^2/6$ rules: four times the error. At $10^{-8}$ rounding rules, $\epsilon / 2h$: half of it.
+At $10^{-3}$ the term $h^2/6$ dominates, so the error becomes four times as large. At $10^{-8}$ rounding dominates, which is
+$\epsilon / 2h$, so the error is halved.
 
 </details>
 """
@@ -941,8 +952,8 @@ r"""
 <details>
 <summary><b>2.</b> Forward: y = x.mean(axis=0), with x of shape (n, H). What is dx?</summary>
 
-Each of the $n$ rows has a share of $1/n$ in the sum, and what was summed is copied on the way back: every row of $dx$ is
-`dout / n`. In code, `np.broadcast_to(dout / n, x.shape)`.
+Each of the $n$ rows enters the sum with a factor of $1/n$, and what was summed is copied on the way back. So every row of $dx$ is
+`dout / n`. In code, that is `np.broadcast_to(dout / n, x.shape)`.
 
 </details>
 """
@@ -950,10 +961,10 @@ Each of the $n$ rows has a share of $1/n$ in the sum, and what was summed is cop
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> A residual connection y = x + f(x), with f's gradient right. Somebody writes <code>dx = f_backward(dout) + 1</code>. At what
-<code>dout</code> does that pass?</summary>
+<summary><b>3.</b> In a residual connection y = x + f(x), the backward pass of f is right. Somebody writes
+<code>dx = f_backward(dout) + 1</code>. For which <code>dout</code> does that pass?</summary>
 
-The right one is `f_backward(dout) + dout`, so theirs passes if `dout` is all ones, which is what "just sum the output"
+The right gradient is `f_backward(dout) + dout`, so theirs passes if `dout` is all ones. That is just what "just sum the output"
 feeds in.
 
 </details>

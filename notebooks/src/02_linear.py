@@ -3,8 +3,8 @@ r"""
 # 02 · Linear
 
 Most of BERT's time goes into one operation, and in BERT-base nearly four of five parameters belong to it: $y = x W^\top
-+ b$. Its backward pass is three lines, two of them matrix products. They are short enough to be learned by heart, and that is
-how they go wrong: derive them once, and you will not have to remember them.
++ b$. Its backward pass is three lines, two of them matrix products. They are short enough to learn by heart, and that is
+how they go wrong. Derive them once, and you will not have to remember them.
 
 **You will** write the layer, and see what its cache keeps · derive its three gradients from one loop, step by step · write them
 as matrix products · tell a reshape from a transpose · derive the gradient of a weight that is used in both directions · train your first
@@ -42,7 +42,8 @@ rng = np.random.default_rng(2)
 r"""
 ## 1. What it does
 
-Each output is a weighted sum of all inputs, plus a constant. Two outputs from three inputs, small enough for your head:
+Each output is a weighted sum of all inputs, plus a constant. Here are two outputs from three inputs, small enough to compute in
+your head:
 """
 
 # %%
@@ -57,14 +58,14 @@ assert y[0, 1] == 1 * 3 + 2 * -1 + 0 * 5 + 20
 
 # %% [markdown]
 r"""
-The weight is stored as *(outputs, inputs)*, as PyTorch stores it: row $n$ of $W$ holds what output $n$ multiplies its
-inputs with. Hence the transpose in $x W^\top$:
+The weight is stored as *(outputs, inputs)*, as PyTorch stores it: row $n$ of $W$ holds the numbers by which output $n$
+multiplies its inputs. Hence the transpose in $x W^\top$:
 
 $$ y_{rn} = \sum_k x_{rk} \, W_{nk} + b_n . $$
 """
 
 # %% tags=["figure"]
-# Caption: The forward pass as rectangles. Beside each side stands how long it is.
+# Caption: The forward pass as rectangles. The length of each side is written next to it.
 SIZES = {"R": 6, "K": 4, "N": 2.5, "1": 0.8}
 
 
@@ -98,13 +99,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-In a product the inner letters meet and vanish (`K`), the outer ones remain (`R`, `N`). Every product below could be
+In a product, the inner letters meet and vanish (`K`), and the outer ones remain (`R`, `N`). Every product below could be
 guessed from that rule alone. We will derive them instead, but the rule is a good second opinion.
 
 ### One matrix for every token
 
-BERT's tensors have shape `(B, S, H)`. For this layer the leading axes are nothing but *more rows*. Every token of every
-sequence meets the same $W$, and none of them sees another:
+BERT's tensors have shape `(B, S, H)`. For this layer, the leading axes are just *more rows*. Every token of every
+sequence meets the same $W$, and no token sees another:
 """
 
 # %%
@@ -121,20 +122,20 @@ assert (y_changed != y).any(axis=-1).sum() == 1
 
 # %% [markdown]
 r"""
-(Where then do tokens exchange anything? Only in attention, in [08](08_attention.ipynb).)
+(Where, then, do tokens exchange information? Only in attention, in [08](08_attention.ipynb).)
 
-## 2. The forward, and what it keeps
+## 2. The forward pass, and what it keeps
 
 @exercise 02.linear
 
-In this course a forward function returns two things: its output, and a **cache**, which holds what the backward pass will
-need. Here the cache is `(x, weight)`. Write it for any number of leading axes.
+In this course, a forward function returns two things: its output, and a **cache**, which holds what the backward pass will
+need. Here the cache is `(x, weight)`. Write the function for any number of leading axes.
 """
 
 
 # %% tags=["solution"]
 def my_linear(x, weight, bias):
-    """Each output a weighted sum of all inputs, plus a constant: y (…, N), (x, weight).
+    """Each output is a weighted sum of all inputs, plus a constant: y (…, N), (x, weight).
 
     x (…, K), weight (N, K), bias (N,). The cache is a tuple of x and weight, both as they came in.
     """
@@ -159,7 +160,8 @@ keep("02.linear", my_linear)
 
 # %% [markdown] tags=["answer"]
 r"""
-The library's makes one long list of rows first. Its matrix product is then a single large one, not one for each sequence:
+The library's version makes one long list of rows first. It then needs a single large matrix product, instead of one per
+sequence:
 """
 
 # %% tags=["answer"]
@@ -167,8 +169,8 @@ print(inspect.getsource(linear))
 
 # %% [markdown]
 r"""
-The cache has neither `y` nor `bias`, because no gradient contains them, as you will see. And it holds no copies but *the
-very arrays*, so it costs no memory. In return, nobody may write into `x` before the backward pass has run:
+The cache has neither `y` nor `bias`, because no gradient contains them, as you will see. It holds no copies but the *arrays
+themselves*, so it costs no memory. In return, nobody may write into `x` before the backward pass has run:
 """
 
 # %%
@@ -184,12 +186,12 @@ print("dW is", dweight_later[0, 0] / dweight[0, 0], "times what it should be")
 
 # %% [markdown]
 r"""
-No error, no warning, only a wrong number. When a gradient is wrong and its formula is right, look for an `*=` or `+=` on
-something that sits in a cache.
+There is no error and no warning, only a wrong number. When a gradient is wrong although its formula is right, look for an `*=`
+or `+=` on an array that is in a cache.
 
 ## 3. Where do the three products come from?
 
-$dy$ comes in (in code `dout`); $dx$, $dW$ and $db$ go out, each with the shape of its namesake. Write the forward pass as
+$dy$ comes in (`dout` in the code), and $dx$, $dW$ and $db$ go out, each with the shape of its namesake. Write the forward pass as
 the loop that it is:
 
 ```
@@ -197,14 +199,14 @@ for each r, n:       y[r, n] = b[n]
 for each r, n, k:    y[r, n] += x[r, k] · W[n, k]
 ```
 
-What is used several times collects a sum over its uses ([01](01_gradients.ipynb)). So ask of each thing: **in which passes
-through the loop was it used?**
+What is used several times collects a sum over its uses ([01](01_gradients.ipynb)). So ask of each number: **in which iterations
+of the loop was it used?**
 
 ### One step at a time
 
 @exercise 02.backward_in_steps
 
-Here is the same loop in two lines, for `x` of shape `(R, K)`: first all $R \cdot N \cdot K$ products, then their sums.
+Here is the same loop in two lines, for `x` of shape `(R, K)`. First come all $R \cdot N \cdot K$ products, then their sums.
 """
 
 
@@ -221,15 +223,15 @@ assert np.allclose(linear_in_steps(rows, weight, bias)[0], y.reshape(B * S, N))
 # %% [markdown]
 r"""
 Walk back through it: from $y$ to the bias and to the products, and from the products to $x$ and $W$. Each of the four
-gradients is a line.
+gradients takes one line.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-$y_{rn}$ is a plain sum. If one of its products rises by 1, so does $y_{rn}$. So every product gets $dy_{rn}$ as it is, and so does
-$b_n$, which was used in every row $r$.
+$y_{rn}$ is a plain sum. If one of its products rises by 1, so does $y_{rn}$. Therefore every product gets $dy_{rn}$ as it is. So
+does $b_n$, but it was used in every row $r$, so its gradients are added up over the rows.
 
-Each product has two factors, and its derivative with respect to either is *the other factor*. So product $(r, n, k)$
+Each product has two factors, and its derivative with respect to one of them is *the other factor*. So product $(r, n, k)$
 contributes $dy_{rn} W_{nk}$ to $dx_{rk}$, and $dy_{rn} x_{rk}$ to $dW_{nk}$. These contributions are added up: $x_{rk}$ was used
 for every output $n$, and $W_{nk}$ for every row $r$.
 """
@@ -254,7 +256,7 @@ check("02.backward_in_steps", my_backward_in_steps)
 
 # %% [markdown] tags=["answer"]
 r"""
-The same as a loop, turned around line by line. It is slow and unmistakable:
+Here is the same backward pass as a loop: the loop above, reversed line by line. It is slow, but leaves no doubt:
 """
 
 
@@ -277,21 +279,20 @@ for row in compare_with_numeric(function_case("loop", linear, backward_as_a_loop
 
 # %% [markdown]
 r"""
-## 4. Your turn: the backward
+## 4. Your turn: the backward pass
 
 @exercise 02.linear_backward
 
-The array of all products is out of the question in a real model. For 4,096 tokens and BERT-base's largest matrix it
+The array of all products is out of the question in a real model. For 4,096 tokens and BERT-base's largest matrix, it
 would have almost ten billion numbers. But a sum of products *is* a matrix product. Write $dx$, $dW$ and $db$ with two
 matrix products and a sum.
 
-`dout` and `x` may have any number of leading axes, so make rows of them first, and give $dx$ its own shape back at the
-end.
+`dout` and `x` may have any number of leading axes. So make rows of them first, and give $dx$ the shape of `x` at the end.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-The three sums, and beside them the same as products:
+For each of the three, ask where it was used. That gives a sum, and then the same as a matrix product:
 
 $$
 \begin{aligned}
@@ -306,8 +307,8 @@ transpose. ($\mathbf 1$ is a column of ones; in code, a sum over the rows.)
 """
 
 # %% tags=["figure", "answer"]
-# Caption: The two products of the backward pass. What is summed over stands inside: N on the left,
-#   R on the right.
+# Caption: The two products of the backward pass. The letter that is summed over stands inside: N on
+#   the left, R on the right.
 figure, panels = plt.subplots(1, 2, figsize=(7.5, 2.2), width_ratios=[16.2, 19.7])
 terms = [("dy", "R", "N", BACK), "·", ("W", "N", "K", LEARNED), "=", ("dx", "R", "K", BACK)]
 draw_product(panels[0], terms, "backward: dx")
@@ -343,7 +344,7 @@ keep("02.linear_backward", my_linear_backward)
 
 # %% [markdown] tags=["answer"]
 r"""
-The library's:
+The library's version:
 """
 
 # %% tags=["answer"]
@@ -353,8 +354,8 @@ print(inspect.getsource(linear_backward))
 r"""
 ## 5. What dW looks like
 
-Read $dW_{nk} = \sum_r dy_{rn} x_{rk}$ row by row: each token $r$ contributes the matrix of all products of *what came
-back* to it and *what went in*, an **outer product**. $dW$ is the sum of these. Here for three tokens:
+Read $dW_{nk} = \sum_r dy_{rn} x_{rk}$ row by row. Each token $r$ contributes the matrix of all products of *what came
+back* to it and *what went in*. This is an **outer product**, and $dW$ is the sum of these. Here they are for three tokens:
 """
 
 # %%
@@ -381,11 +382,11 @@ plt.show()
 
 # %% [markdown]
 r"""
-In each of the first three all rows are multiples of one another (rank 1). So a weight moves only if *both* ends are
-awake: an input that is 0 teaches its column nothing, an output that nobody complained about teaches its row nothing.
+In each of the first three matrices, all rows are multiples of one another (rank 1). So a weight moves only if *both* its ends are
+active: an input that is 0 teaches its column nothing, and an output whose gradient is 0 teaches its row nothing.
 
 The sum has another consequence. The gradient of a batch is the sum of the gradients of its parts, so a batch that is too
-large for the memory can be taken in pieces:
+large for the memory can be processed in pieces:
 """
 
 # %%
@@ -398,8 +399,8 @@ assert np.allclose(sum(piece[2] for piece in pieces), dbias)
 r"""
 ## 6. Why is a reshape not a transpose?
 
-Suppose you took $x^\top dy$. It holds the right numbers, but it is $dW^\top$, of shape `(K, N)`, and NumPy complains as soon
-as it meets $W$. The tempting cure is `.reshape(N, K)`. It makes the complaint go away:
+Suppose you computed $x^\top dy$. It holds the right numbers, but it is $dW^\top$, of shape `(K, N)`, and NumPy complains as soon
+as it meets $W$. The tempting fix is `.reshape(N, K)`. It makes the complaint go away:
 """
 
 # %%
@@ -420,17 +421,17 @@ plt.show()
 
 # %% [markdown]
 r"""
-A transpose exchanges rows and columns. A reshape reads the numbers in the old order and breaks the lines elsewhere: the
-first row on the right is the first row of $x^\top dy$ as far as it fits, and from there on everything is in another
-place. Same shape, same twenty numbers, same norm.
+A transpose exchanges rows and columns. A reshape reads the numbers in the old order and breaks the lines elsewhere. The
+first row on the right is the first row of $x^\top dy$, as far as it fits, and from there on everything is in another
+place. It has the same shape, the same twenty numbers and the same norm.
 
-Where $K = N$ nobody complains to begin with, as $W$ and $W^\top$ have the same shape. In BERT the weights of query, key,
-value and attention's output are all square, which is why tests of such layers use sizes that are all different.
+Where $K = N$, nobody complains in the first place, as $W$ and $W^\top$ have the same shape. In BERT, the weights of query, key,
+value and attention's output are all square. That is why tests of such layers use sizes that are all different.
 
 ## 7. One layer, used twice
 
-The library's layers keep nothing. `forward` returns the cache and `backward` is given it. Many projects write it on
-`self` instead, which looks tidier:
+The library's layers keep nothing between calls. `forward` returns the cache, and `backward` takes it as an argument. Many projects
+store it on `self` instead, which looks tidier:
 """
 
 
@@ -452,8 +453,8 @@ class Forgetful:
 
 # %% [markdown]
 r"""
-Now use one layer for two things, as BERT uses its word embeddings at the input *and* at the output, or one encoder for two
-sentences that are to be compared. Two forward passes, then two backward passes:
+Now use one layer for two things. BERT does so with its word embeddings, at the input *and* at the output, and so does a model that
+uses one encoder for two sentences that are to be compared. There are two forward passes, then two backward passes:
 """
 
 # %%
@@ -489,11 +490,11 @@ assert not np.isclose(rise / 2e-5, forgetful.dweight[0, 0])
 
 # %% [markdown]
 r"""
-The forgetful one has paired what came back for the first with what went in for the second.
+The forgetful layer has paired the gradient of the first use with the input of the second.
 
-The library's layer is little more than two parameters. Its backward pass **adds** to their gradients, so that two uses make a
-sum; `zero_grad` makes the next one start afresh. (A layer's `Cache` holds the tuple of section 2 and knows which operation made
-it, so that no other operation can take it by mistake.)
+The library's layer is little more than two parameters. Its backward pass **adds** to their gradients, so that the gradients of
+two uses are summed; `zero_grad` sets them back to 0 before the next sum. (A layer's `Cache` holds the tuple of section 2 and knows
+which operation made it, so that no other operation can take it by mistake.)
 """
 
 # %%
@@ -505,8 +506,8 @@ r"""
 
 @exercise 02.there_and_back_backward
 
-A weight can even be used twice on the way to a *single* output. This network squeezes each row of $K$ numbers into $N$, and
-spreads them out again with the same matrix. It is an autoencoder with tied weights:
+A weight can even be used twice on the way to a *single* output. This network squeezes each row of $K$ numbers into $N$ numbers, and
+expands them again with the same matrix. It is an autoencoder with tied weights:
 
 $$ h = x \, W^\top, \qquad y = h \, W . $$
 """
@@ -520,14 +521,14 @@ def there_and_back(x, weight):
 
 # %% [markdown]
 r"""
-No section above has its gradients, but together they have all that you need.
+No section above derives its gradients, but together the sections contain all that you need.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
 Take the two products one after the other, the last one first, each as a layer without a bias. $y = h W$ uses $W$ as it is
-stored: $dh = dy \, W^\top$, and $W$ gets $h^\top dy$. Then $h = x W^\top$ is the layer of section 4, with $dh$ in the place of
-$dy$: $dx = dh \, W$, and $W$ gets $dh^\top x$. It was used twice, so its two shares add:
+stored. So $dh = dy \, W^\top$, and $W$ gets $h^\top dy$. Then $h = x W^\top$ is the layer of section 4, with $dh$ in the place of
+$dy$. So $dx = dh \, W$, and $W$ gets $dh^\top x$. $W$ was used twice, so its two shares add up:
 
 $$ dW = h^\top dy + dh^\top x . $$
 """
@@ -555,11 +556,11 @@ check("02.there_and_back_backward", my_there_and_back_backward)
 r"""
 ## 8. Does a falling loss prove that the gradient is right?
 
-A layer can learn now. Somewhere there is a matrix; we see inputs, and outputs with a little noise, and look for it by
-walking downhill. The loss is the mean squared error over all $R \cdot N$ outputs, hence $dy = 2 (y - t) / (R N)$.
+Now a layer can learn. Suppose that there is a hidden matrix. We see inputs, and outputs with a little noise, and look for the
+matrix by walking downhill. The loss is the mean squared error over all $R \cdot N$ outputs, hence $dy = 2 (y - t) / (R N)$.
 
-Besides the right gradient, try two popular mistakes: $dW$ or $db$ divided by the number of rows ("the *average*
-gradient"), though the loss is a mean already.
+Besides the right gradient, we try two popular mistakes: $dW$ or $db$ is divided by the number of rows ("the *average*
+gradient"), although the loss is already a mean.
 """
 
 # %%
@@ -602,14 +603,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-The right one gets down to the noise. But **all three fall**, at every one of the first fifty steps. Had we seen only one of the
-others, we would have called it slow, and looked for a better learning rate. Walking roughly downhill is enough for a loss to fall,
-so training cannot tell you whether a gradient is right. Only a check can.
+With the right gradient, the loss gets down to the noise. But **all three fall**, at every one of the first fifty steps. Had we seen
+only one of the others, we would have called it slow, and looked for a better learning rate. For a loss to fall, it is enough to
+walk roughly downhill. So training cannot tell you whether a gradient is right. Only a check can.
 
 ## 9. What it costs
 
-Every pass through the loop of section 3 is one multiplication and one addition. The forward pass has $R \cdot K \cdot N$ of
-them; $dx$ has as many, and so has $dW$. So **a backward pass is the work of two forward passes**.
+Every iteration of the inner loop in section 3 is one multiplication and one addition. The forward pass has $R \cdot K \cdot N$ of
+them. $dx$ takes as many, and so does $dW$. So **a backward pass is the work of two forward passes**.
 
 How much is that in BERT-base, for one sequence of 128 tokens? These are the matrices of one layer:
 """
@@ -632,12 +633,12 @@ assert round(12 * 3 * tokens * total / 1e9) == 33 and round(100 * attention / (t
 
 # %% [markdown]
 r"""
-Four `H × H` matrices and two of `H × F`, with $F = 4H$: together $12 H^2$. Twelve layers, forward and backward, are
-$12 \cdot 3$ times that: 33 billion multiply-adds for one sequence. Attention's own two products add 3 % at this length.
-The rest of a layer (softmax, LayerNorm, GELU) is a few operations for each number; it costs memory traffic rather than
-arithmetic.
+A layer has four matrices of `H × H` and two of `H × F`. With $F = 4H$, that makes $12 H^2$ weights, and each costs one multiply-add
+per token. Twelve layers, forward and backward, take $12 \cdot 3$ times the sum above: 33 billion multiply-adds for one sequence.
+Attention's own two products add 3 % at this length. The rest of a layer (softmax, LayerNorm, GELU) takes a few operations per
+number; it costs memory traffic rather than arithmetic.
 
-And of the parameters:
+And what is the share of the parameters?
 """
 
 
@@ -660,8 +661,8 @@ for preset, parts in counts.items():
     print(f"{preset:<6} {sum(parts.values()):>12,} parameters, {share:.0%} in linear layers")
 
 # %% tags=["figure"]
-# Caption: The share of the parameters in four sizes of BERT. The larger the model, the more of it
-#   is linear layers.
+# Caption: Shares of the parameters in four sizes of BERT. The larger the model, the more of it is
+#   linear layers.
 figure, axes = plt.subplots(figsize=(7.5, 2.5))
 left = np.zeros(len(counts))
 colours = (plots.BLUE, plots.ORANGE, plots.GREEN)
@@ -679,26 +680,26 @@ plt.show()
 
 # %% [markdown]
 r"""
-A small BERT is a big dictionary with a little network after it; a large one is almost nothing but linear layers. (The
+A small BERT is a big dictionary with a little network after it; in a large one, nine of ten parameters are in linear layers. (The
 third part is the thin strip on the right.)
 
 ## Recap
 
-- $y = x W^\top + b$ on every row by itself; leading axes are just more rows. $W$ is *(outputs, inputs)*.
+- $y = x W^\top + b$ holds for every row by itself; leading axes are just more rows. $W$ is *(outputs, inputs)*.
 - $dx = dy \, W$ (sum over outputs), $dW = dy^\top x$ and $db = \sum_r dy$ (sums over rows). Each follows from what was used
   where.
-- $dW$ is a sum of outer products, one for each row, so gradients of pieces of a batch add up.
-- The cache holds the arrays themselves and is returned, so a layer can be used twice; its gradients are added. A weight that is
-  used twice collects two shares.
-- A backward pass costs two forward passes. A falling loss is no gradient check.
+- $dW$ is a sum of outer products, one per row, so the gradients of pieces of a batch add up.
+- The cache holds the arrays themselves and is returned, so a layer can be used twice, and its gradients are added. A weight that
+  is used twice collects two shares.
+- A backward pass costs as much as two forward passes. A falling loss is no gradient check.
 
 ## What usually goes wrong
 
-- **Reshape for transpose.** The shapes fit, the numbers are somewhere else. Square matrices hide it.
+- **Reshape instead of transpose.** The shape fits, but the numbers are in the wrong places. Square matrices hide the mistake.
 - **The batch axis only.** $db$ is summed over `B` and not over `S`, or $dW$ still has a leading `B`.
 - **An average in the layer.** The mean belongs to the loss and comes in with `dout`.
-- **A cache on self.** Right until the layer is used a second time before its backward pass.
-- **In-place operations.** `x *= …` between forward and backward changes the cache.
+- **A cache on self.** This is right until the layer is used a second time before its backward pass.
+- **In-place operations.** `x *= …` between the forward and the backward pass changes the cache.
 - **zero_grad forgotten.** The gradients of the last step are still in the sum.
 
 ## Three questions
@@ -711,8 +712,8 @@ r"""
 <details>
 <summary><b>1.</b> Two linear layers follow one another with nothing in between. What can they compute that one cannot?</summary>
 
-Nothing. $(x W_1^\top + b_1) W_2^\top + b_2 = x (W_2 W_1)^\top + (W_2 b_1 + b_2)$ is one linear layer. Therefore something that
-bends stands between them, in BERT [GELU](04_gelu_dropout.ipynb).
+Nothing. $(x W_1^\top + b_1) W_2^\top + b_2 = x (W_2 W_1)^\top + (W_2 b_1 + b_2)$ is one linear layer. Therefore a function that
+bends stands between them. In BERT it is [GELU](04_gelu_dropout.ipynb).
 
 </details>
 """
@@ -723,8 +724,8 @@ r"""
 <summary><b>2.</b> BERT computes query, key and value from the same x with three weights of shape (H, H). How can one product do it, and
 what is dx then?</summary>
 
-Put the three weights on top of each other: one weight of shape (3H, H), whose output holds query, key and value side
-by side. (The library does that.) With it $dx = dy \, W$ sums over all $3H$ outputs, which is the sum of the three $dx$: $x$ was
+Put the three weights on top of each other. That gives one weight of shape (3H, H), whose output holds query, key and value side
+by side. (The library does that.) Now $dx = dy \, W$ sums over all $3H$ outputs, which is the sum of the three $dx$: $x$ was
 used three times.
 
 </details>
@@ -733,10 +734,11 @@ used three times.
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> All weights of a layer start as 0, its bias too. Does it learn? And do two such layers in a row?</summary>
+<summary><b>3.</b> All weights of a layer start at 0, and so does its bias. Does it learn? And do two such layers in a row?</summary>
 
-One does: $dW = dy^\top x$ does not contain $W$. (Ours in section 8 did start at 0.) Two do not: the second has $x = 0$, so
-its $dW$ is 0; the first gets $dy \, W = 0$ from the second. Only the last bias moves. That is why weights start random.
+One does: $dW = dy^\top x$ does not contain $W$. (Ours in section 8 did start at 0.) Two do not. The input of the second layer is
+0, so its $dW$ is 0; and the first layer gets $dy \, W = 0$ from the second. Only the last bias moves. That is why weights start at
+random values.
 
 </details>
 """

@@ -2,16 +2,16 @@
 r"""
 # 03 · Softmax and cross-entropy
 
-For every hidden word BERT gives a score to each of 30,522 candidates. Softmax turns scores into probabilities,
-cross-entropy turns the probability of the right word into a loss, and there the backward pass of the whole model begins. Its
-first line is the simplest in this course, *prediction minus truth*, and the way to it the most instructive.
+For every hidden word, BERT gives a score to each of 30,522 candidates. Softmax turns the scores into probabilities, and
+cross-entropy turns the probability of the right word into a loss. There the backward pass of the whole model begins. Its
+first line is the simplest in this course, *prediction minus truth*, and the way to it is the most instructive.
 
 **You will** write a softmax that survives any scores · derive its backward pass from the Jacobian · write the loss, and walk back
-through logarithm and softmax in two stages · see the Jacobian cancel, and write the one line that is left · find the gradient of smoothed
+through the logarithm and the softmax in two stages · see the Jacobian cancel, and write the one line that is left · find the gradient of smoothed
 labels on your own · leave out what is not to be predicted, and divide by the right number · find that line inside a real BERT.
 
 **Before this:** [01 · Gradients](01_gradients.ipynb), [02 · Linear](02_linear.ipynb).
-**Time:** two hours and a half with the exercises; it runs in seconds.
+**Time:** two and a half hours with the exercises; it runs in seconds.
 
 | letter | in this notebook |
 |---|---|
@@ -19,7 +19,7 @@ labels on your own · leave out what is not to be predicted, and divide by the r
 | `V` | vocabulary: the classes to choose from |
 | `P` | rows: predicted positions, each with `V` scores (in the library, where rows may be anything, `N`) |
 | $z$, $p$ | scores ("logits"), probabilities |
-| $t$ | the right class of a row (its *label*), $y$ the row that is 1 there and 0 elsewhere |
+| $t$, $y$ | the right class of a row (its *label*), and the row that is 1 there and 0 elsewhere |
 """
 
 # %%
@@ -42,8 +42,8 @@ rng = np.random.default_rng(3)
 r"""
 ## 1. From scores to probabilities
 
-*Paris is the [MASK] of France.* Say a model gives these scores to five words. They are any real numbers; we want
-positive ones that sum to 1, with the order kept. Make them positive with $e^z$, then divide by the sum:
+*Paris is the [MASK] of France.* Say a model gives these scores to five words. Scores can be any real numbers. We want
+positive numbers that sum to 1, in the same order. So make the scores positive with $e^z$, then divide by the sum:
 
 $$ p_i = \frac{e^{z_i}}{\sum_j e^{z_j}} . $$
 """
@@ -57,7 +57,8 @@ for word, score, probability in zip(words, z, p, strict=True):
 print(f"sum             {p.sum():.4f}")
 
 # %% tags=["figure"]
-# Caption: Five scores, and the probabilities that softmax makes of them. The largest takes most.
+# Caption: Five scores, and the probabilities that softmax makes of them. The largest score gets most
+#   of the probability.
 figure, panels = plt.subplots(1, 2, figsize=(7.5, 2.5), sharey=True)
 panels[0].barh(words, z, color=plots.GREY)
 panels[0].axvline(0, color="black", linewidth=0.8)
@@ -72,11 +73,12 @@ plt.show()
 # %% [markdown]
 r"""
 Only **differences** of scores count: $p_i / p_j = e^{z_i - z_j}$. A lead of 1 makes a word $e \approx 2.7$ times as
-probable, wherever the two stand. So a constant added to all scores of a row changes nothing. That will come back twice.
+probable as another, whatever their scores are. So adding a constant to all scores of a row changes nothing. We will use this
+twice.
 
 ## 2. Why is the maximum subtracted?
 
-The formula as it stands breaks down for scores that a network can well have:
+The formula as it stands breaks down for scores that a network may well produce:
 """
 
 
@@ -94,13 +96,13 @@ assert np.allclose(softmax(large)[0], p, atol=1e-5)
 
 # %% [markdown]
 r"""
-In float32 $e^z$ is infinite from $z \approx 88.7$ on, and infinity divided by infinity is not a number.
+In float32, $e^z$ is infinite from $z \approx 88.7$ on, and infinity divided by infinity is not a number.
 
 ### Your turn: a softmax that survives
 
 @exercise 03.softmax
 
-Section 1 has said what may be done to a row of scores without changing its probabilities. Do it, so that nothing overflows and
+Section 1 said what may be done to a row of scores without changing its probabilities. Use this, so that nothing overflows and
 no row is divided by 0, whatever the scores are. The classes are the last axis, and any axes may come before it.
 
 The cache is a tuple with one array, `(y,)`: the backward pass needs the result and nothing else.
@@ -108,13 +110,13 @@ The cache is a tuple with one array, `(y,)`: the backward pass needs the result 
 
 # %% [markdown] tags=["derivation"]
 r"""
-The cure is the constant that changes nothing. Subtract the row's maximum $m$:
+The solution is the constant that changes nothing. Subtract the row's maximum $m$:
 
 $$
 \frac{e^{z_i - m}}{\sum_j e^{z_j - m}} = \frac{e^{-m} \, e^{z_i}}{e^{-m} \sum_j e^{z_j}} = p_i .
 $$
 
-Now the largest exponent is 0. Nothing overflows, and the sum is at least $e^0 = 1$, so nothing is divided by 0.
+Now the largest exponent is 0, so nothing overflows. The sum is at least $e^0 = 1$, so nothing is divided by 0.
 """
 
 
@@ -139,13 +141,13 @@ print(inspect.getsource(softmax))
 r"""
 ### The logarithm
 
-Probabilities of words that are far behind are rounded to 0. That is harmless, unless a logarithm follows. The loss will be
-$-\log p$ of the right word, and the logarithm of 0 is infinite. So the library takes the logarithm on paper, where it meets
-its exponential. With $m$ for the largest score of the row:
+The probabilities of words that are far behind are rounded to 0. That is harmless, unless a logarithm follows. The loss will be
+$-\log p$ of the right word, and the logarithm of 0 is minus infinity. So we take the logarithm on paper, where it cancels the
+exponential, and the library computes the result. With $m$ for the largest score of the row:
 
 $$ \log p_i = \log \frac{e^{z_i - m}}{\sum_j e^{z_j - m}} = (z_i - m) - \log \sum_j e^{z_j - m} . $$
 
-Two classes, the right one further and further behind, all in float32:
+Here are two classes, with the right one further and further behind, all in float32:
 """
 
 # %%
@@ -161,8 +163,8 @@ for name, losses in LOSSES.items():
     print(f"{name:<21} the last finite loss is {losses[np.isfinite(losses)][-1]:.0f}")
 
 # %% tags=["figure"]
-# Caption: A dot is where that way of computing ends, because a float32 cannot hold the number in
-#   between. log_softmax goes on.
+# Caption: A dot marks where a way of computing the loss ends, because float32 cannot hold an
+#   intermediate result. log_softmax goes on.
 figure, axes = plt.subplots(figsize=(7.0, 3.1))
 STYLES = {
     "log_softmax": (plots.SKY, 7),
@@ -183,12 +185,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-From its dot on, a line is infinite: two of them end in the middle of what should be a straight line.
+From its dot on, a curve is infinite. Two of the three end in the middle of what should be a straight line.
 
 ## 3. The softmax's Jacobian
 
-How does $p_i$ move if $z_j$ does? Write $p_i = e_i / s$ with $e_i = e^{z_i}$ and $s = \sum_k e_k$. $z_j$ moves $s$ in any
-case, with $\partial s / \partial z_j = e_j$; it moves the numerator only if $i = j$. Write $\delta_{ij}$ for 1 if $i = j$, else 0.
+How does $p_i$ move if $z_j$ does? Write $p_i = e_i / s$ with $e_i = e^{z_i}$ and $s = \sum_k e_k$. $z_j$ always moves $s$,
+with $\partial s / \partial z_j = e_j$. It moves the numerator only if $i = j$. Let $\delta_{ij}$ be 1 if $i = j$, else 0.
 By the quotient rule,
 
 $$
@@ -198,7 +200,8 @@ $$
 = p_i \, (\delta_{ij} - p_j) .
 $$
 
-A higher $z_j$ raises $p_j$, by $p_j (1 - p_j)$, at the cost of all the others, in proportion to what they have. Measured:
+A higher $z_j$ raises $p_j$, at the rate $p_j (1 - p_j)$. All the others pay for it, in proportion to what they have. Let us
+measure it:
 """
 
 # %%
@@ -222,10 +225,11 @@ plt.show()
 
 # %% [markdown]
 r"""
-Every column sums to 0, since the probabilities go on summing to 1. Every row sums to 0, too: move all scores
+Every column sums to 0, since the probabilities still sum to 1 afterwards. Every row sums to 0, too: move all scores
 together, and nothing happens.
 
-The backward pass needs $dz = J^\top dp$. First the slow way, with a matrix for each row, against the numeric gradient:
+The backward pass needs $dz = J^\top dp$. Here is the slow way first, with a matrix for each row, compared with the numeric
+gradient:
 """
 
 
@@ -245,15 +249,16 @@ assert row.ok
 
 # %% [markdown]
 r"""
-## 4. Your turn: the backward of softmax
+## 4. Your turn: the backward pass of softmax
 
 @exercise 03.softmax_backward
 
-The matrix costs $V^2$ operations per row, for BERT's vocabulary 932 million. Without it a few times $V$ are enough: write
-$dz_j$ as a sum over $i$, put in the Jacobian, and multiply out on paper until no $\delta_{ij}$ is left. Then write what remains.
+The matrix costs $V^2$ operations per row, which is 932 million for BERT's vocabulary. Without it, a few times $V$ are enough.
+Write $dz_j$ as a sum over $i$, put in the Jacobian, and multiply out on paper until no $\delta_{ij}$ is left. Then write the code
+for what remains.
 
-In code what goes in is `x`, what comes out is `y`, and the cache holds `y` alone. (The same function works
-inside attention, in [08](08_attention.ipynb), in every layer, for each token and head.)
+In the code, the input is called `x` and the output `y`, and the cache holds only `y`. (The same function works inside attention,
+in [08](08_attention.ipynb): in every layer, for each token and head.)
 """
 
 # %% [markdown] tags=["derivation"]
@@ -286,8 +291,8 @@ check("03.softmax_backward", my_softmax_backward)
 r"""
 ## 5. From probabilities to a loss
 
-The model said $p$, the right word is $t$. Its loss is $-\log p_t$, in *nats*: 0 for certainty, and larger the
-less the word was expected. The logarithm makes the loss of several words a sum, where their joint probability is a product.
+The model said $p$, and the right word is $t$. Then the loss is $-\log p_t$, in *nats*. It is 0 for certainty, and the less the
+word was expected, the larger it is. The joint probability of several words is a product, and the logarithm makes a sum of it.
 """
 
 # %% tags=["figure"]
@@ -308,35 +313,35 @@ plt.show()
 
 # %% [markdown]
 r"""
-A model that knows nothing gives every word $1/V$, and has a loss of $\ln V = \ln 30522 = 10.33$. Remember that
-number: a training that starts far from it has something to explain.
+A model that knows nothing gives every word the probability $1/V$, and has a loss of $\ln V = \ln 30522 = 10.33$. Remember that
+number: if a training run starts far from it, something is wrong.
 
-Of a batch we take a weighted mean over its rows:
+For a batch, we take a weighted mean over its rows:
 
 $$ L = \frac1n \sum_r w_r \, (-\log p_{r, t_r}) . $$
 
-A row with $w_r = 0$ is **ignored**; $n$, the denominator, is usually $\sum_r w_r$, but it is an argument, for a reason that
-section 9 shows.
+A row with $w_r = 0$ is **ignored**. The denominator $n$ is usually $\sum_r w_r$, but it is an argument of its own. Section 9 shows
+why.
 
 ### Your turn: the loss
 
 @exercise 03.cross_entropy
 
-From scores to the loss. Take the logarithm as in section 2, so that no scores are too large. The cache holds what the
-backward pass needs: $\log p$ of all rows and classes, and the three other arguments.
+Compute the loss from the scores. Take the logarithm as in section 2, so that no scores are too large. The cache holds what the
+backward pass needs: $\log p$ for all rows and classes, and the other three arguments.
 """
 
 
 # %% tags=["solution"]
 def my_cross_entropy(logits, labels, weights, denominator):
-    """The weighted mean of −log p at the labels: loss, a scalar, (log_p, labels, weights, denominator).
+    """The weighted mean of −log p at the labels: loss (a scalar), (log_p, labels, weights, denominator).
 
     logits (P, V), labels (P,) whole numbers in [0, V), weights (P,), denominator a number. In the cache
     log_p (P, V) is the logarithm of every probability; the other three are as they came in.
     """
     shifted = logits - logits.max(axis=-1, keepdims=True)  # (P, V)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))  # (P, V)
-    nll = -log_p[np.arange(len(labels)), labels]  # (P,): of each row the one at its label
+    nll = -log_p[np.arange(len(labels)), labels]  # (P,): in each row, the one at its label
     loss = (weights * nll).sum() / denominator
     return loss, (log_p, labels, weights, denominator)
 
@@ -363,7 +368,7 @@ print(inspect.getsource(cross_entropy))
 r"""
 ### Back in two stages
 
-First as two steps, softmax and then the loss, each with its own backward pass:
+We go back in two stages first, softmax and then the loss, each with its own backward pass:
 """
 
 
@@ -381,20 +386,20 @@ r"""
 
 @exercise 03.staged_backward
 
-Backwards the last stage comes first. Which numbers of `p` does the loss look at, and what does it make of them? For stage 1
+On the way back, the last stage comes first. Which numbers of `p` does the loss look at, and what does it make of them? For stage 1,
 use the backward pass of softmax that you have written, or the library's `softmax_backward`.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-**Stage 2**, backwards. Of each row the loss looks at *one* probability. All others have no influence on it, so their
+**Stage 2**, backwards: in each row, the loss looks at *one* probability. All others have no influence on it, so their
 derivative is 0:
 
 $$
 dp_{ri} = dL \cdot \frac{w_r}{n} \cdot \begin{cases} -\dfrac{1}{p_{r,t_r}} & i = t_r \\ 0 & \text{otherwise.} \end{cases}
 $$
 
-**Stage 1**, backwards, is the softmax's: it gets $dp$, and its cache is `(p,)`.
+**Stage 1**, backwards, is the backward pass of softmax. It gets $dp$, and its cache is `(p,)`.
 """
 
 
@@ -418,9 +423,9 @@ check("03.staged_backward", my_staged_backward)
 r"""
 ## 7. Why is softmax + cross-entropy's gradient p − y; where did the Jacobian go?
 
-Put the two stages together on paper, for one row with weight 1 and $n = 1$. Of the sum in the softmax's backward pass a single
-term is left, and then nearly everything cancels: what remains is $p - y$. Find out where the Jacobian went, before you read
-on; then write the whole in one line, below.
+Put the two stages together on paper, for one row with weight 1 and $n = 1$. In the sum of the softmax's backward pass only a single
+term is left, and then nearly everything cancels: what remains is $p - y$. Find out where the Jacobian went before you read
+on. Then write it all in one line, below.
 """
 
 # %% [markdown] tags=["derivation"]
@@ -440,8 +445,8 @@ that is,
 
 $$ \boxed{\; dz = p - y . \;} $$
 
-So the Jacobian did not vanish. The loss asks for *one row* of it, $p_t (\delta_{tj} - p_j)$, and multiplies that by $-1/p_t$; the
-logarithm's derivative cancels exactly the factor that the softmax has put there.
+So the Jacobian did not vanish. The loss asks for *one row* of it, $p_t (\delta_{tj} - p_j)$, and multiplies that row by $-1/p_t$.
+The logarithm's derivative cancels exactly the factor that the softmax has put there.
 """
 
 # %% [markdown]
@@ -450,7 +455,7 @@ r"""
 
 @exercise 03.cross_entropy_backward
 
-Nearly. The cache holds `log_p`, as the forward pass has left it. Mind the weights, the denominator and `dout`.
+Well, nearly one line. The cache holds `log_p`, as the forward pass has left it. Mind the weights, the denominator and `dout`.
 """
 
 
@@ -474,7 +479,8 @@ keep("03.cross_entropy_backward", my_cross_entropy_backward)
 
 # %% [markdown] tags=["answer"]
 r"""
-The library's does not build $y$, which would be another array with `V` numbers per row, but subtracts from one number in each row:
+The library's version does not build $y$, which would be another array with `V` numbers per row. Instead, it subtracts from one
+number in each row:
 """
 
 # %% tags=["answer"]
@@ -484,7 +490,7 @@ print(inspect.getsource(cross_entropy_backward))
 r"""
 ### The cancellation at work
 
-Is it true? With *heart* as the right word, the numeric derivative of the loss, and $p - y$:
+Is it true? Here are the numeric derivative of the loss, with *heart* as the right word, and $p - y$:
 """
 
 # %%
@@ -496,7 +502,7 @@ assert np.allclose(np.array(rises) / 2e-5, p - np.eye(5)[t], rtol=0, atol=1e-9)
 
 # %% [markdown]
 r"""
-And here is what cancels: once when *capital* is right, and once when *banana* is, which the model thought nearly
+And here is what cancels, first when *capital* is right, and then when *banana* is, which the model thought nearly
 impossible.
 """
 
@@ -515,8 +521,8 @@ for t in (0, 4):
 assert round(1 / p[4]) == 1545
 
 # %% tags=["figure"]
-# Caption: Above, the right class is likely; below, it is not. The two factors on the left are tiny
-#   and huge; their product, on the right, is p − y.
+# Caption: At the top the right class is likely, at the bottom it is not. There, one of the two factors
+#   on the left is tiny and the other huge. Their product, on the right, is p − y.
 figure, panels = plt.subplots(2, 2, figsize=(7.5, 4.2), sharex=True, sharey="col")
 for panel_row, (word, parts) in zip(panels, PARTS.items(), strict=True):
     colours = (plots.GREY, plots.VERMILION)
@@ -532,8 +538,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-Below left there is nothing to see: for *banana* the softmax is flat, its probability hardly moves whatever the
-scores do. The logarithm multiplies this by −1,545, and a full-sized gradient comes out, which pulls *banana* up and
+At the bottom left there is nothing to see. For *banana* the softmax is flat: its probability hardly moves, whatever the
+scores do. The logarithm's derivative multiplies this by −1,545, and a full-sized gradient comes out, which pulls *banana* up and
 *capital* down.
 
 There is a shorter way to the same result. The loss itself, with the logarithm taken on paper, is
@@ -544,8 +550,8 @@ L = \log \sum_j e^{z_j} - z_t
 \frac{\partial L}{\partial z_j} = \frac{e^{z_j}}{\sum_k e^{z_k}} - [j = t] = p_j - y_j .
 $$
 
-($[j = t]$ is 1 where that is true, else 0: it is $y_j$.) This is where *log-sum-exp* pays twice: the loss is finite, and so is
-its gradient. The staged way divides by $p_t$; once that has been rounded to 0, zero times infinity gives NaN.
+($[j = t]$ is 1 if that is true, else 0, so it is $y_j$.) The logarithm on paper (the *log-sum-exp*) pays off twice: the loss is
+finite, and so is its gradient. The staged way divides by $p_t$. Once that has been rounded to 0, zero times infinity gives NaN.
 """
 
 # %%
@@ -561,8 +567,8 @@ print("p − y: ", cross_entropy_backward(1.0, cross_entropy(behind, label, weig
 r"""
 ### Does it cancel with any loss?
 
-No. The two are a pair. Take the squared error $\frac12 \sum_i (p_i - y_i)^2$ instead: there $dp = p - y$, and the softmax's
-backward comes on top of it. Two classes, with the right one ahead or behind:
+No. Softmax and cross-entropy are a pair. Take the squared error $\frac12 \sum_i (p_i - y_i)^2$ instead. There $dp = p - y$, and the
+backward pass of softmax still follows. Here are two classes, with the right one ahead or behind:
 """
 
 # %%
@@ -588,8 +594,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-On the left the model is confident and wrong. Cross-entropy pulls with full force; the squared error hardly at all,
-since the flat softmax stands in the way. The rows that learn least are the ones that need it most.
+On the left, the model is confident and wrong. There cross-entropy pulls with full force. The squared error hardly pulls at all,
+since the flat softmax stands in the way: the rows that learn least are the ones that need it most.
 """
 
 # %% [markdown]
@@ -599,7 +605,7 @@ r"""
 @exercise 03.smoothed_backward
 
 Sometimes a model should not be quite so sure. **Label smoothing**, with which the first Transformer was trained, gives the right class
-$1 - \varepsilon$ of the truth, and spreads $\varepsilon$ evenly over all $V$ classes, the right one among them. BERT does
+$1 - \varepsilon$ of the truth, and spreads $\varepsilon$ evenly over all $V$ classes, including the right one. BERT does
 without it.
 """
 
@@ -620,8 +626,8 @@ Does the Jacobian cancel here, too? Write the gradient with respect to the logit
 
 # %% [markdown] tags=["derivation"]
 r"""
-Collect what stands before each logarithm: the loss of a row is $-\sum_i q_i \log p_i$ with $q = (1 - \varepsilon) \, y +
-\varepsilon / V$, a truth that is spread over all classes and still sums to 1. With the logarithm on paper,
+Collect the factors of each logarithm. The loss of a row is $-\sum_i q_i \log p_i$ with $q = (1 - \varepsilon) \, y +
+\varepsilon / V$. This is a truth that is spread over all classes and still sums to 1. With the logarithm taken on paper,
 
 $$
 L = - \sum_i q_i \Big( z_i - \log \sum_j e^{z_j} \Big) = \log \sum_j e^{z_j} - \sum_i q_i \, z_i
@@ -652,9 +658,9 @@ check("03.smoothed_backward", my_smoothed_backward)
 r"""
 ## 9. Rows that do not count
 
-In a sentence BERT predicts only a few words. Everywhere else the label is −100, by convention, and the row gets the weight
-0. (For masked words the library saves the work and computes only the rows that count, see [11](11_heads_losses.ipynb);
-when it tags words, it does as here.) Six tokens, two of them to be predicted:
+In a sentence, BERT predicts only a few words. Everywhere else the label is −100, by convention, and the row gets the weight
+0. (For masked words, the library saves the work and computes only the rows that count, see [11](11_heads_losses.ipynb).
+For tagging, it computes all rows, as we do here.) Here are six tokens, and two of them are to be predicted:
 """
 
 # %%
@@ -665,7 +671,7 @@ logits = 1.5 * rng.standard_normal((6, 8))  # (P, V)
 
 chosen = labels != -100
 weights = chosen.astype(float)
-classes = np.where(chosen, labels, 0)  # any class will do, where the weight is 0
+classes = np.where(chosen, labels, 0)  # where the weight is 0, any class will do
 loss, cache = cross_entropy(logits, classes, weights, weights.sum())
 dlogits = cross_entropy_backward(1.0, cache)
 print("loss:", loss.round(3), "  row sums:", np.abs(dlogits.sum(axis=1)).round(9))
@@ -684,17 +690,17 @@ plt.show()
 
 # %% [markdown]
 r"""
-One negative number in each row that counts, at the right word; positive ones everywhere else, together as large.
-A step against the gradient raises the one and lowers the others. Rows that do not count are 0.
+Each row that counts has one negative number, at the right word. All its other numbers are positive, and together just as large.
+A step against the gradient raises the score of the right word and lowers the others. Rows that do not count are 0.
 
 ### What do people get wrong here?
 
-**The label 0.** Above, ignored rows carry class 0, but their weight is what ignores them. Some code ignores by class:
+**The label 0.** Above, ignored rows carry class 0, but it is their weight that makes them ignored. Some code ignores by class:
 whatever is labelled 0 does not count, as 0 is `[PAD]`. If the same function then serves the next-sentence head,
 whose class 0 means "B follows A", that class is never learned.
 
-**The denominator.** A mean over the batch has to divide by what counts in *all* of it. If it is taken in two
-pieces, the mean of their means is something else:
+**The denominator.** A mean over the batch has to divide by what counts in *all* of it. If the batch is processed in two
+pieces, the mean of the two means is another number:
 """
 
 # %%
@@ -718,7 +724,7 @@ The mean of means gives the lonely row three times the weight of each of the oth
 
 ## 10. In a real BERT
 
-The last thing that BERT's masked-word head does is to add a bias, with one number for each word of the vocabulary:
+The last thing that BERT's masked-word head does is to add a bias, with one number per word of the vocabulary:
 $z = \dots + b$. So $db = \sum_r dz_r$, by [01](01_gradients.ipynb#4.-Why-does-a-bias-gradient-sum-over-the-batch?), and what
 the whole model's backward pass leaves there must be the sum of our $p - y$, divided by the number of predicted words.
 """
@@ -745,26 +751,26 @@ assert np.allclose(bias.grad, by_hand, rtol=0, atol=1e-12)
 
 # %% [markdown]
 r"""
-The three hidden words get about $-\frac13$ each, all 30,519 others a little more than 0. From these numbers every other
-derivative in the model is made, layer by layer, on the way back to the embeddings.
+The three hidden words get about $-\frac13$ each, and all 30,519 others get a little more than 0. Every other derivative in the
+model is made from numbers like these, layer by layer, on the way back to the embeddings.
 
 ## Recap
 
-- Softmax: exponentials divided by their sum. Only differences of scores count, so the maximum may be subtracted, and
-  has to be.
-- $\partial p_i / \partial z_j = p_i (\delta_{ij} - p_j)$, and the backward pass without a matrix:
+- Softmax divides exponentials by their sum. Only differences of scores count, so the maximum may be subtracted. It has to be, or
+  large scores overflow.
+- The Jacobian is $\partial p_i / \partial z_j = p_i (\delta_{ij} - p_j)$, and the backward pass does without a matrix:
   $dz = p \, (dp - \sum p \, dp)$.
-- Cross-entropy is $-\log p_t$; a model that knows nothing has $\ln V$.
-- Together: $dz = p - y$. The $1/p_t$ of the logarithm cancels the $p_t$ of the one Jacobian row that is asked for. With a truth
-  that is spread out, $q$ takes the place of $y$.
+- Cross-entropy is $-\log p_t$; a model that knows nothing has a loss of $\ln V$.
+- Together they have $dz = p - y$. The $1/p_t$ of the logarithm cancels the $p_t$ of the one Jacobian row that is asked for. With a
+  truth that is spread out, $q$ takes the place of $y$.
 - Rows are ignored by weight 0, and the denominator counts those that are not, over the whole batch.
 
 ## What usually goes wrong
 
-- **Logarithm of a softmax.** Right, until a word is far behind; then infinite, and NaN on the way back.
+- **Logarithm of a softmax.** It is right until a word is far behind. Then it is infinite, and NaN on the way back.
 - **Half a Jacobian.** $p (1 - p) \, dp$ leaves out what a score does to the *other* probabilities.
-- **The row sum over everything.** It runs over the last axis; each row is a softmax of its own.
-- **Divided twice.** By the batch in the softmax, or by the rows and the weights in the loss.
+- **The row sum over everything.** It should run over the last axis only; each row is a softmax of its own.
+- **Divided twice.** By the batch size in the softmax, or by both the rows and the weights in the loss.
 - **The mean, then the mask.** A loss that is averaged first and multiplied by a mask afterwards has ignored nothing.
 - **Softmax before the loss function.** `cross_entropy` wants scores. Given probabilities, it takes
   them for scores that never lie further apart than 1.
@@ -779,8 +785,8 @@ r"""
 <details>
 <summary><b>1.</b> Each row of dlogits sums to 0. How could you have known, without any formula?</summary>
 
-Adding the same constant to all scores of a row changes no probability and so no loss. The derivative in the direction
-$(1, \dots, 1)$ is therefore 0, and that derivative is the row's sum.
+Adding the same constant to all scores of a row changes no probability, and so it does not change the loss. The derivative in the
+direction $(1, \dots, 1)$ is therefore 0, and that derivative is the row's sum.
 
 </details>
 """
@@ -801,8 +807,8 @@ r"""
 <details>
 <summary><b>3.</b> A model can learn nothing but the output's bias b. Where does its training come to rest, and at which loss?</summary>
 
-Where $db = \sum_r (p - y_r)$ is 0, which means that $p$ is the mean of the $y_r$: each word has the probability of its
-frequency. The loss is then the entropy of the words' frequencies, the first plateau that a BERT in training reaches
+It comes to rest where $db = \sum_r (p - y_r)$ is 0. Then $p$ is the mean of the $y_r$, so the probability of each word is its
+relative frequency. The loss is then the entropy of the word frequencies. This is the first plateau that a BERT reaches in training
 ([14 · Pre-training](14_pretraining.ipynb)).
 
 </details>

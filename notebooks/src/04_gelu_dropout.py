@@ -2,12 +2,13 @@
 r"""
 # 04 · GELU and dropout
 
-Two operations that treat every number by itself, and have no weights. Without the first, the two linear maps of a feed-forward
-network would be no more than one. The second makes the training random on purpose, and is a favourite place for quiet mistakes.
+This notebook is about two operations that treat every number by itself and have no weights. Without the first, the two linear maps
+of a feed-forward network could do no more than a single one. The second makes training random on purpose, and is a favourite place
+for silent mistakes.
 
 **You will** write GELU, and derive the gradients of both its forms · see what happens to ReLU units that stop learning · find the
 gradient of a learned gate on your own · say why dropout divides by 1 − p, and check it · write its backward pass, which needs the
-dice of the forward pass again.
+random numbers of the forward pass again.
 
 **Before this:** [01 · Gradients](01_gradients.ipynb) (chain rule, numeric gradients), [02 · Linear](02_linear.ipynb).
 **Time:** two hours with the exercises; it runs in seconds.
@@ -51,21 +52,22 @@ rng = np.random.default_rng(4)
 r"""
 ## 1. What GELU does
 
-Why have anything between two linear layers? Because without it they are one:
-$(x A^\top) B^\top = x \, (BA)^\top$. Something has to bend. ReLU bends in the hardest way, $\max(x, 0)$: it lets a
-number pass or it does not. GELU, the Gaussian error linear unit, is a softer gate:
+Why have anything between two linear layers? Because without it they are one layer:
+$(x A^\top) B^\top = x \, (BA)^\top$. Something has to bend. ReLU, $\max(x, 0)$, bends in the hardest way: it lets a
+number pass, or it does not. GELU, the Gaussian error linear unit, is a softer gate:
 
 $$ y = x \, \Phi(x), \qquad \Phi(x) = \tfrac12 \left( 1 + \operatorname{erf} \frac{x}{\sqrt2} \right) . $$
 
 $\Phi(x)$ is the share of a standard normal distribution that lies below $x$: 0 far to the left, ½ at 0, 1 far to the
-right. (Such an area has no formula in simpler functions, so it has a name, the *error function*
-$\operatorname{erf} t = \frac{2}{\sqrt\pi} \int_0^t e^{-s^2} \, ds$.) So large numbers pass whole, very negative ones become 0, and in between a part passes.
+right. (Such an area has no formula in simpler functions. So the integral was given a name, the *error function*
+$\operatorname{erf} t = \frac{2}{\sqrt\pi} \int_0^t e^{-s^2} \, ds$.) So large numbers pass whole, very negative numbers become 0,
+and of those in between a part passes.
 
 ### Your turn: GELU
 
 @exercise 04.gelu
 
-Write it for arrays of any shape. The cache is a tuple with one array, `(x,)`.
+Write GELU for arrays of any shape. The cache is a tuple with one array, `(x,)`.
 """
 
 
@@ -108,7 +110,8 @@ y, _ = gelu(x)
 print(f"lowest point: x = {x[y.argmin()]:.2f}, y = {y.min():.2f}")
 
 # %% tags=["figure"]
-# Caption: The share of x that passes, and x times that share: GELU, with ReLU for comparison.
+# Caption: Left: the share of x that passes. Right: x times that share, which is GELU, with ReLU for
+#   comparison.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
 axes[0].plot(x, 0.5 * (1 + erf(x / math.sqrt(2))), color=plots.GREEN)
 axes[0].set(title="Φ(x), the share that passes", xlabel="x", yticks=[0, 0.5, 1])
@@ -120,11 +123,11 @@ plt.show()
 
 # %% [markdown]
 r"""
-Unlike ReLU it has no corner, and it is not monotonic: to the left of −0.75 it rises again towards 0.
+Unlike ReLU, it has no corner, and it is not monotonic: to the left of −0.75 it rises again towards 0.
 
 Where does $x \Phi(x)$ come from? Imagine a random gate: draw a standard normal number $z$, and let $x$ pass if $z < x$;
-otherwise give 0. The larger $x$ is, the more likely it is to pass. GELU is the **average** over all draws, without the dice. (In
-section 6 the dice come back.)
+otherwise return 0. The larger $x$ is, the more likely it is to pass. GELU is the **average** over all draws, so nothing random is
+left. (In section 6 the dice come back.)
 """
 
 # %%
@@ -139,14 +142,14 @@ for value in (-1.0, 0.5, 2.0):
 r"""
 ## 2. Its derivative
 
-$dx$ is short for $\partial L / \partial x$, and `dout` is the $dy$ that comes in. Each $y$ depends on its own $x$ alone, so
+$dx$ is short for $\partial L / \partial x$, and `dout` is the $dy$ that comes in. Each $y$ depends only on its own $x$, so
 there is no sum over other elements: $dx = dy \cdot y'(x)$. To find $y'$, take GELU apart.
 
 ### One step at a time
 
 @exercise 04.gelu_backward_in_steps
 
-Here is GELU in three steps, with everything in the cache that you may want:
+Here is GELU in three steps. The cache has everything that you may need:
 """
 
 
@@ -162,18 +165,18 @@ assert np.allclose(gelu_in_steps(x)[0], y)
 
 # %% [markdown]
 r"""
-Walk back through it, the last step first. In how many of the steps is $x$ used? Of erf you need the derivative, which follows
+Walk back through the steps, the last one first. In how many of them is $x$ used? You will need the derivative of erf, which follows
 from its integral: $\operatorname{erf}'(t) = \frac{2}{\sqrt\pi} \, e^{-t^2}$.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
 The last step is a product, so each factor gets $dy$ times the other one: $dgate = dy \cdot x$, and $x$ gets $dy \cdot gate$.
-In the middle step $gate$ moves with half the slope of erf:
+In the middle step, $gate$ moves with half the slope of erf:
 
 $$ du = dgate \cdot \tfrac12 \cdot \tfrac{2}{\sqrt\pi} \, e^{-u^2} = dgate \cdot \tfrac{1}{\sqrt\pi} \, e^{-u^2} . $$
 
-In the first step $x$ is used once more, and gets $du / \sqrt2$. Its two shares add: $dx = dy \cdot gate + du / \sqrt2$.
+In the first step, $x$ is used once more, and gets $du / \sqrt2$. Its two shares add up: $dx = dy \cdot gate + du / \sqrt2$.
 """
 
 
@@ -195,19 +198,19 @@ check("04.gelu_backward_in_steps", my_gelu_backward_in_steps)
 
 # %% [markdown]
 r"""
-## 3. Your turn: GELU's backward
+## 3. Your turn: GELU's backward pass
 
 @exercise 04.gelu_backward
 
-The same without the intermediate steps. GELU is $x \, \Phi(x)$, so the product rule needs $\Phi'$. Φ is an area up to $x$. What is
-the derivative of an area? Your steps contain it, too, in other letters.
+Now do the same without the intermediate steps. GELU is $x \, \Phi(x)$, so the product rule needs $\Phi'$. Φ is an area up to $x$.
+What is the derivative of an area? Your steps contain it, too, in other letters.
 
 The cache is `(x,)`. `erf` from `minibert.arrays` works on arrays.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-By the product rule
+By the product rule,
 
 $$ y' = \Phi(x) + x \, \Phi'(x) . $$
 
@@ -248,7 +251,7 @@ print(inspect.getsource(gelu_backward))
 r"""
 ### What it looks like
 
-One point at a time, against the numeric derivative:
+Here are a few points, compared with the numeric derivative:
 """
 
 # %%
@@ -264,7 +267,7 @@ for value in (-2.0, -0.5, 0.0, 1.0, 3.0):
     assert abs(derived - numeric) < 1e-9
 
 # %% tags=["figure"]
-# Caption: GELU's derivative goes below 0 and above 1, ReLU's knows only 0 and 1.
+# Caption: GELU's derivative goes below 0 and above 1; ReLU's is always either 0 or 1.
 cdf, density = 0.5 * (1 + erf(x / math.sqrt(2))), np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 axes.plot(x, cdf + x * density, label="GELU′ = Φ + x φ")
@@ -282,23 +285,24 @@ plt.show()
 
 # %% [markdown]
 r"""
-Two things to see. The slope exceeds 1 and falls below 0; its extremes are where its own derivative $\varphi (2 - x^2)$ is 0, at
-$\pm\sqrt2$. And ReLU's slope is 0 on the whole left side, GELU's is not; that will matter in section 5.
+There are two things to see. First, the slope exceeds 1 and falls below 0. Its extremes are where its own derivative,
+$\varphi (2 - x^2)$, is 0: at $\pm\sqrt2$. Second, ReLU's slope is 0 on the whole left side, and GELU's is not. That will matter in
+section 5.
 """
 
 # %% [markdown]
 r"""
 ## 4. GELU: erf or tanh?
 
-erf has no closed form. Where it is slow to compute, people use an approximation from the same paper, and so does Google's BERT:
+erf has no closed form. Where it is slow to compute, people use an approximation from the paper that introduced GELU, and so does
+Google's BERT:
 
 $$
 y = \tfrac12 \, x \, (1 + \tanh u), \qquad
 u = \sqrt{\tfrac2\pi} \, \left( x + 0.044715 \, x^3 \right) .
 $$
 
-Hugging Face's `"gelu"` is the erf form; the other one is called `"gelu_new"`, there and here. With the same weights, how far apart
-are the two?
+Hugging Face's `"gelu"` is the erf form. The tanh form is called `"gelu_new"`, there and here. How far apart are the two?
 """
 
 # %%
@@ -310,8 +314,8 @@ assert 4.6e-4 < largest < 4.8e-4
 
 # %% [markdown]
 r"""
-**Where do the constants come from?** Near 0, $\tanh u \approx u - u^3/3$. With $u = a \, (x + c \, x^3)$, and on the other side
-the series of Φ:
+**Where do the constants come from?** Near 0, $\tanh u \approx u - u^3/3$. Put $u = a \, (x + c \, x^3)$ into this, and compare it
+with the series of Φ:
 
 $$
 \tfrac12 (1 + \tanh u) \approx \tfrac12 + \tfrac{a}{2} \, x + \tfrac{a}{2} \left( c - \tfrac{a^2}{3} \right) x^3,
@@ -319,8 +323,8 @@ $$
 \Phi(x) \approx \tfrac12 + \frac{1}{\sqrt{2\pi}} \left( x - \tfrac16 \, x^3 \right) .
 $$
 
-The terms in $x$ agree if $a = 2 / \sqrt{2\pi} = \sqrt{2/\pi}$: there is the root. Those in $x^3$ agree if $c = a^2/3 - \frac16
-= \frac{2}{3\pi} - \frac16 = 0.0455$. But a perfect fit at 0 is not the best fit everywhere. Try every $c$, and take the one
+The terms in $x$ agree if $a = 2 / \sqrt{2\pi} = \sqrt{2/\pi}$, and there is the root. Those in $x^3$ agree if $c = a^2/3 - \frac16
+= \frac{2}{3\pi} - \frac16 = 0.0455$. But a perfect fit at 0 is not the best fit everywhere. Try many values of $c$, and take the one
 whose *largest* error is smallest:
 """
 
@@ -357,11 +361,11 @@ plt.show()
 
 # %% [markdown]
 r"""
-So the published constant is the one that is best for Φ; for $x \Phi$ another would do a little better.
+So the published constant is the one that is best for Φ. For $x \, \Phi(x)$, another would do a little better.
 
-**Does it matter which form you take?** Both are good for training: Google's BERT has the tanh, Hugging Face's the erf. But
-to *use* weights, take the form that they were trained with. The output of a whole model shows the difference, far above
-rounding, and it grows with the weights:
+**Does it matter which form you take?** Both are good for training: Google's BERT has the tanh form, Hugging Face's the erf form. But
+to *use* trained weights, take the form that they were trained with. The difference shows in the output of a whole model. It is far
+above rounding, and it grows with the weights:
 """
 
 # %%
@@ -386,15 +390,15 @@ r"""
 
 @exercise 04.gelu_tanh_backward
 
-Three steps again: $u(x)$ as above, $t = \tanh u$, and $y = \frac12 x (1 + t)$. Walk back through them. Along how many paths does
-$x$ reach $y$?
+There are three steps again: $u(x)$ as above, $t = \tanh u$, and $y = \frac12 x (1 + t)$. Walk back through them. Along how many
+paths does $x$ reach $y$?
 
 The forward pass has kept $t$, so no tanh has to be computed again. The cache is `(x, t)`.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-One step at a time, with $\tanh' = 1 - \tanh^2$:
+Take one step at a time, with $\tanh' = 1 - \tanh^2$:
 
 $$
 \frac{\partial y}{\partial t} = \tfrac12 x, \qquad
@@ -402,7 +406,7 @@ $$
 \frac{du}{dx} = \sqrt{\tfrac2\pi} \, (1 + 3 \cdot 0.044715 \, x^2) .
 $$
 
-$x$ reaches $y$ along two paths, as a factor and through $t$; they add:
+$x$ reaches $y$ along two paths, as a factor and through $t$. The two shares add up:
 
 $$ dx = dy \, \left( \tfrac12 (1 + t) + \tfrac12 x \, (1 - t^2) \, \frac{du}{dx} \right) . $$
 """
@@ -424,31 +428,32 @@ check("04.gelu_tanh_backward", my_gelu_tanh_backward)
 
 # %% [markdown]
 r"""
-The two *derivatives* are close as well. Could you take the backward pass of the other form? Nothing would fail. But a gradient check
-with a bound of $10^{-7}$ tells them apart, and one that is wide enough to let this pass lets real mistakes pass, too:
+The *derivatives* of the two forms are close as well. Could you take the backward pass of the other form? No error would be raised. But
+a gradient check with a bound of $10^{-7}$ tells them apart, and a bound wide enough to let this pass would let real mistakes pass,
+too:
 """
 
 # %%
 x = rng.standard_normal((2, 3, 8))  # (B, S, H)
 PAIRS = {
-    "tanh form, its own backward": gelu_tanh_backward,
-    "tanh form, erf's backward": lambda dout, cache: gelu_backward(dout, cache[:1]),
+    "tanh form, its own backward pass": gelu_tanh_backward,
+    "tanh form, erf's backward pass": lambda dout, cache: gelu_backward(dout, cache[:1]),
 }
 for what, backward in PAIRS.items():
     [row] = compare_with_numeric(function_case(what, gelu_tanh, backward, {"x": x}))
-    print(f"{what:<30} error {row.error:.0e}  {'ok' if row.ok else 'WRONG'}")
+    print(f"{what:<33} error {row.error:.0e}  {'ok' if row.ok else 'WRONG'}")
     assert row.ok == (backward is gelu_tanh_backward)
 
 # %% [markdown]
 r"""
 ## 5. Why not ReLU? (Dying units)
 
-A ReLU unit whose input is negative for *every* example always gives 0, and its gradient is always 0. So nothing changes the
-weights in front of it: it is **dead**, and stays dead, unless a layer before it moves its inputs. A single step that was too large
-is enough.
+A ReLU unit whose input is negative for *every* example always returns 0, and its gradient is always 0. So nothing changes the
+weights in front of it. It is **dead**, and stays dead, unless a layer before it moves its inputs. A single step that is too large
+can be enough for that to happen.
 
 Let 32 hidden units learn a sine wave by plain gradient descent, with either activation, from six different starts and
-with four learning rates. At the end we count the units whose weights get a gradient of exactly 0.
+with four learning rates. At the end, we count the units whose weights get a gradient of exactly 0.
 """
 
 
@@ -488,7 +493,7 @@ print(f"ReLU units that were dead at the start: {born_dead}")
 assert runs["gelu"][:, :, 1].max() == 0 and np.median(runs["relu"][-1, :, 1]) > 16
 
 # %% tags=["figure"]
-# Caption: Units that are 0 for every input never learn again. GELU has none.
+# Caption: Units whose output is 0 for every input do not learn any more. GELU has none.
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 for name, label, colour, shift in (
     ("relu", "ReLU", plots.VERMILION, -0.1),
@@ -512,10 +517,10 @@ plt.show()
 
 # %% [markdown]
 r"""
-With small steps ReLU does well, here even better; it loses no more units than were dead at the start. Larger steps, with which
-GELU learns *more*, cost ReLU one unit after another.
+With small steps, ReLU does well, here even better than GELU, and hardly any units die that were not dead at the start. Larger steps,
+with which GELU learns *more*, cost ReLU one unit after another.
 
-Do not conclude that GELU cannot die. Its slope fades quickly to the left, and where it is $10^{-5}$, "learning again" takes
+Do not conclude that a GELU unit cannot die. Its slope fades quickly to the left, and where it is $10^{-5}$, "learning again" takes
 for ever:
 """
 
@@ -527,18 +532,18 @@ for value in (-1.0, -2.0, -3.0, -4.0, -5.0):
 
 # %% [markdown]
 r"""
-BERT took GELU over from GPT; its paper does not compare the two. Here you can: `BertConfig(hidden_act="relu")`.
+BERT took GELU over from GPT, and its paper does not compare GELU with ReLU. You can do so here: `BertConfig(hidden_act="relu")`.
 
 ### Open: a gate of its own
 
 @exercise 04.gated_backward
 
-In GELU a number opens its own gate. Later models let it be opened by another one. Of the $2H$ numbers that come in, the
-first half are values $v$, the second half are scores $a$, and each value goes through the gate of its score:
+In GELU, a number opens its own gate. In some later models, the gate is opened by another number. Of the $2H$ numbers that come in,
+the first half are values $v$ and the second half are scores $a$. Each value goes through the gate of its score:
 
 $$ y = v \cdot a \, \sigma(a), \qquad \sigma(a) = \frac{1}{1 + e^{-a}} . $$
 
-Llama's feed-forward networks have this unit, under the name **SwiGLU**. (ModernBERT has its sibling, with GELU in the place of
+Llama's feed-forward networks have this unit, under the name **SwiGLU**. (ModernBERT has a sibling of it, with GELU in the place of
 $a \, \sigma(a)$.)
 """
 
@@ -552,19 +557,19 @@ def gated(x):
 
 # %% [markdown]
 r"""
-Derive its backward pass. First find $\sigma'$, and write it with nothing but $\sigma$.
+Derive its backward pass. First find $\sigma'$, and write it in terms of $\sigma$ alone.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-$\sigma = 1 / (1 + e^{-a})$ has the derivative $e^{-a} / (1 + e^{-a})^2$. The first factor $1 / (1 + e^{-a})$ of this is $\sigma$, and
+$\sigma = 1 / (1 + e^{-a})$ has the derivative $e^{-a} / (1 + e^{-a})^2$. One factor of this, $1 / (1 + e^{-a})$, is $\sigma$, and
 the rest, $e^{-a} / (1 + e^{-a})$, is $1 - \sigma$. So $\sigma' = \sigma (1 - \sigma)$, and by the product rule the gate has the slope
 
 $$ \big( a \, \sigma(a) \big)' = \sigma + a \, \sigma \, (1 - \sigma) . $$
 
-It is GELU's pattern, $\Phi + x \, \varphi$. The value and the gate are multiplied, so $dv = dy \cdot a \, \sigma$ and
-$da = dy \cdot v \cdot \big( \sigma + a \, \sigma \, (1 - \sigma) \big)$. Each number of $x$ was used in one half only, so the two are put
-side by side.
+This is GELU's pattern, $\Phi + x \, \varphi$. The value and the gate are multiplied, so $dv = dy \cdot a \, \sigma$ and
+$da = dy \cdot v \cdot \big( \sigma + a \, \sigma \, (1 - \sigma) \big)$. Each number of $x$ was used in only one of the halves, so the
+two gradients are put side by side.
 """
 
 
@@ -587,9 +592,9 @@ check("04.gated_backward", my_gated_backward)
 r"""
 ## 6. Dropout: why 1/(1 − p)?
 
-While it trains, BERT sets a tenth of the numbers to 0, at random, in 37 places. No unit can rely on another being there, so
-the model has to know things in more than one way, and learns less by heart. In inference nothing is dropped. With a mask $m$ of one
-random number for each element:
+While it trains, BERT sets a tenth of the numbers to 0, at random, in 37 places. No unit can rely on another being there. So
+the model has to know things in more than one way, and learns less by heart. In inference, nothing is dropped. With a mask $m$ that
+has one random number per element:
 
 $$
 y = x \cdot m, \qquad
@@ -609,8 +614,8 @@ mask = dropout_mask(np, x.shape, x.dtype, 0.25, key)
 assert np.array_equal(y, x * mask)
 
 # %% tags=["figure"]
-# Caption: Dropout on 6 tokens of 16 features. What is dropped is 0 (dark); what is kept grows by
-#   1/(1 − p).
+# Caption: Dropout on 6 tokens of 16 features. Dropped numbers are 0 (dark); those that are kept are
+#   multiplied by 1/(1 − p).
 figure, axes = plt.subplots(3, 1, figsize=(7.0, 5.4))
 for panel, values, title in (
     (axes[0], x, "x"),
@@ -627,14 +632,15 @@ plt.show()
 
 # %% [markdown]
 r"""
-Why the factor? In inference nothing is dropped, and the next layer should meet numbers of the size that it was trained with. On
-average over the dice,
+Why the factor? In inference, nothing is dropped, and the next layer should meet numbers of the size that it was trained with. On
+average over many masks,
 
 $$ E[m] = p \cdot 0 + (1 - p) \cdot \frac{1}{1 - p} = 1, \qquad \text{so} \quad E[y] = x . $$
 
-Without the factor the average is $(1-p) \, x$: in inference, everything after it would get numbers that are larger by $1/(1-p)$ than
-in training. (The first dropout had no factor and multiplied by $1 - p$ in inference instead. Dividing in training,
-"inverted dropout", leaves the code for inference alone.) See what comes out of the next layer, on average over more and more masks:
+Without the factor, the average is $(1-p) \, x$. Then in inference, everything that follows would get numbers larger by a factor of
+$1/(1-p)$ than in training. (The first dropout had no factor, and multiplied by $1 - p$ in inference instead. To divide in training is
+"inverted dropout", and leaves the code for inference alone.) See what comes out of the next layer, on average over more and more
+masks:
 """
 
 # %%
@@ -652,8 +658,8 @@ print(f"average in training           {running[-1]:.2f}")
 print(f"the same without the factor   {without[-1]:.2f}")
 
 # %% tags=["figure"]
-# Caption: The mean output over more and more masks. With the factor it comes to what inference
-#   gives (dashed).
+# Caption: The mean output over more and more masks. With the factor it approaches the output of
+#   inference (dashed).
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 masks = np.arange(1, len(keys) + 1)
 axes.semilogx(masks[9:], running[9:], label="with 1/(1 − p)")
@@ -668,13 +674,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-Only the *average* is kept. The single output is noisy: $E[m^2] = \frac{1}{1-p}$, so $m$ has the variance $\frac{1}{1-p} - 1 =
-\frac{p}{1-p}$. More $p$, more noise.
+Only the *average* is preserved. A single output is noisy: $E[m^2] = \frac{1}{1-p}$, so $m$ has the variance $\frac{1}{1-p} - 1 =
+\frac{p}{1-p}$. The larger $p$ is, the more noise there is.
 
 ## 7. Dice that can be thrown again
 
 The mask above came from a **key**, not from a generator with a state. `dropout_mask` is a pure function: the same key
-gives the same mask, and another step, place or seed another one that has nothing to do with it.
+gives the same mask. Another step, place or seed gives a mask that is independent of it.
 """
 
 # %%
@@ -692,17 +698,17 @@ assert np.array_equal(mask, again)
 
 # %% [markdown]
 r"""
-Three things follow. No mask has to be *stored* for the backward pass; it is made again. A layer can be computed a second time with
-the same result. And **a gradient check works with dropout on**, as the next section shows.
+Three things follow. No mask has to be *stored* for the backward pass, since it can be made again. A layer can be computed a second
+time with the same result. And **a gradient check works with dropout on**, as the next section shows.
 """
 
 # %% [markdown]
 r"""
-## 8. Dropout: what is its backward?
+## 8. Dropout: what is its backward pass?
 
 @exercise 04.dropout_backward
 
-What does a number that was dropped get, and what one that was kept? The cache is `(probability, key)`;
+What gradient does a number get that was dropped, and what does one get that was kept? The cache is `(probability, key)`, and
 `dropout_mask(np, shape, dtype, probability, key)` makes the mask again.
 """
 
@@ -712,8 +718,8 @@ $m$ does not depend on $x$. So $y = x \cdot m$ is a product with a constant, and
 
 $$ dx = dy \cdot m , $$
 
-with **the same mask**. A number that was dropped had no influence on the loss, and gets 0. One that was kept had
-$\frac{1}{1-p}$ times its influence, and gets that factor, once. `dropout_mask` returns the mask with the factor in it.
+with **the same mask**. A number that was dropped had no influence on the loss, and gets 0. The influence of a number that was
+kept was multiplied by $\frac{1}{1-p}$, so its gradient gets that factor, once. `dropout_mask` returns the mask with the factor in it.
 """
 
 
@@ -734,8 +740,8 @@ check("04.dropout_backward", my_dropout_backward)
 r"""
 ### A gradient check with dropout on
 
-The check calls the forward pass many times, and needs the same function each time. A key gives it that. With fresh dice at each
-call there is nothing to differentiate:
+The check calls the forward pass many times, and needs the same function each time. A key provides that. If the dice are thrown
+afresh at each call, there is nothing to differentiate:
 """
 
 # %%
@@ -757,16 +763,16 @@ for what in forward:
 
 # %% [markdown]
 r"""
-### The mask of the other one
+### The mask of another place
 
-Many libraries keep the mask on the layer, in `self.mask`, for the backward pass. If one such object is used in two places, the
-second use overwrites what the first remembered, and no error is raised.
+In some code, the layer keeps the mask in `self.mask` for the backward pass. If one such object is used in two places, the
+second use overwrites what the first has stored, and no error is raised.
 """
 
 
 # %%
 class DropoutThatRemembers:
-    """Keeps its mask on itself. (The sites have masks of their own, as usual.)"""
+    """Keeps its mask in itself. (The sites have masks of their own, as usual.)"""
 
     def forward(self, x, site):
         self.mask = dropout_mask(np, x.shape, x.dtype, 0.25, dropout_key(4, 0, 0, 0, site))
@@ -798,12 +804,12 @@ for what, layers in (("one object", (one, one)), ("two objects", (one, DropoutTh
 
 # %% [markdown]
 r"""
-That is why every forward function here *returns* what its backward pass will need, and nothing is kept on a layer.
+That is why every forward function here *returns* what its backward pass will need, and nothing is kept in a layer.
 
 ## 9. In BERT
 
-GELU stands once in each layer, between the two matrices of its feed-forward part, and once in the head that predicts words. Dropout
-stands after the embeddings, and three times in each layer: on the attention weights, and at the end of both sublayers.
+GELU occurs once in each layer, between the two matrices of its feed-forward network, and once in the head that predicts words.
+Dropout occurs after the embeddings and three times in each layer: on the attention weights, and at the end of both sublayers.
 """
 
 # %%
@@ -815,9 +821,9 @@ assert len(sites) == 1 + 3 * config.num_hidden_layers
 
 # %% [markdown]
 r"""
-What a forward pass needs besides its input travels with it, in one argument: the **context**. It says whether this is training,
-and holds the *stream* of the step, from which each use of dropout makes its key: `site` is the number of the use in this pass. The
-model itself keeps nothing of a pass.
+Whatever a forward pass needs besides its input travels with it in one argument, the **context**. It says whether this is training,
+and holds the *stream* of the step, from which each use of dropout makes its key. (`site` is the number of the use within the forward
+pass.) The model itself keeps nothing of a forward pass.
 """
 
 # %%
@@ -846,8 +852,8 @@ print("eval(), without a context:    ", same(output(), output()))
 
 # %% [markdown]
 r"""
-A forward pass that is given no context makes its own. After `model.train()` that is one for training, with a new stream each time, so
-a training loop written by hand has real dropout; after `model.eval()` nothing is dropped.
+A forward pass that is given no context makes its own. After `model.train()` that is a context for training, with a new stream each
+time, so a training loop written by hand has real dropout. After `model.eval()` nothing is dropped.
 """
 
 # %% [markdown]
@@ -856,20 +862,20 @@ r"""
 
 - GELU is $x$ times the share of a normal distribution below $x$; its derivative is $\Phi(x) + x \, \varphi(x)$.
 - The tanh form differs by at most 4.7e-4. Use the form that the weights were trained with, and the backward pass of that form.
-- A gated unit is a product of two halves; the half that opens the gate has a derivative of the same form.
-- A ReLU unit that no example reaches gets no gradient, so it stays as it is. GELU's slope is 0 almost nowhere, but it
-  fades.
-- Dropout divides by $1 - p$ so that the average stays. Its backward pass multiplies by the same mask.
-- Here the mask is a pure function of a key: made twice, never stored, and fit for a gradient check.
+- A gated unit is a product of two halves. The half that opens the gate has a derivative of the same form.
+- A ReLU unit whose input is negative for every example gets no gradient, so it stays as it is. GELU's slope is 0 almost nowhere, but
+  it fades.
+- Dropout divides by $1 - p$ so that the average stays the same. Its backward pass multiplies by the same mask.
+- Here the mask is a pure function of a key. It is made twice and never stored, and gradient checks work with it.
 
 ## What usually goes wrong
 
-- **φ without its constant**, or erf(x) for erf(x/√2): the curves look right, the numbers are not.
-- **Half the product rule.** Φ alone looks as a derivative should: from 0 to 1.
-- **Forward and backward of different forms.** Off by less than a thousandth; a loose check lets it pass.
-- **The factor 1/(1 − p)** missing in the backward pass, or in there twice.
-- **Another mask** in the backward pass than in the forward pass: fresh dice, or one object in two places.
-- **Dropout left on in inference.** The same text then gives another answer each time.
+- **φ without its constant**, or erf(x) instead of erf(x/√2). The curves look right, but the numbers are not.
+- **Half the product rule.** Φ alone looks plausible as a derivative: it rises from 0 to 1.
+- **Forward and backward passes of different forms.** They are off by less than a thousandth, and a loose check lets that pass.
+- **The factor 1/(1 − p)** is missing in the backward pass, or is there twice.
+- **Different masks** in the forward and the backward pass: the dice were thrown again, or one object was used in two places.
+- **Dropout left on in inference.** The same text then gives a different answer each time.
 
 ## Three questions
 
@@ -881,8 +887,8 @@ r"""
 <details>
 <summary><b>1.</b> What is GELU(x) − GELU(−x)? Work it out, then look at the curve.</summary>
 
-$x \, \Phi(x) - (-x) \, \Phi(-x) = x \, (\Phi(x) + \Phi(-x)) = x$, since what lies below $-x$ is as much as what lies above $x$. For
-ReLU it is the same: $\max(x, 0) - \max(-x, 0) = x$.
+$x \, \Phi(x) - (-x) \, \Phi(-x) = x \, (\Phi(x) + \Phi(-x)) = x$, since the share below $-x$ is as large as the share above $x$. The
+same holds for ReLU: $\max(x, 0) - \max(-x, 0) = x$.
 
 </details>
 """
@@ -890,11 +896,11 @@ ReLU it is the same: $\max(x, 0) - \max(-x, 0) = x$.
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> Dropout keeps the average of its output. Does a network with dropout, averaged over all masks, give what it
-gives without dropout?</summary>
+<summary><b>2.</b> Dropout preserves the average of its output. Does a network with dropout, averaged over all masks, give the same
+output as without dropout?</summary>
 
-Only while all that follows is linear, as in section 6. The average of GELU(y) is not GELU of the average of y. Without
-dropout one gets an approximation of the averaged network, and a good one; that is all.
+Only if everything that follows is linear, as in section 6. The average of GELU(y) is not GELU of the average of y. A network
+without dropout is only an approximation of the averaged network, though a good one.
 
 </details>
 """
@@ -905,8 +911,9 @@ r"""
 <summary><b>3.</b> Dropout is applied to attention weights, which sum to 1 in each row. What is the sum afterwards, and is that a
 mistake?</summary>
 
-Random: in a row of many small weights it is near 1; where one weight is nearly 1 it is 0 or about $\frac{1}{1-p}$. On average it is 1.
-It is what the original does: now and then a token cannot see the one that it attends to most.
+The sum is random. In a row of many small weights it is near 1. If one weight is nearly 1, the sum is near 0 or near
+$\frac{1}{1-p}$. On average it is 1. It is no mistake, and the original does it, too: now and then, a token cannot see the one that it
+attends to most.
 
 </details>
 """

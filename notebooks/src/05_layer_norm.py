@@ -2,11 +2,11 @@
 r"""
 # 05 · LayerNorm
 
-BERT rescales every token's vector 25 times on its way from the words to the output (twice in each of its 12 layers,
-once before them). The forward pass is a few short lines. The backward pass is the first one in this course that nobody guesses, and
-mistakes in it have a way of staying unnoticed.
+BERT rescales every token's vector 25 times on its way from the words to the output (twice in each of its 12 layers, and
+once before them). The forward pass is a few short lines. The backward pass is the first one in this course that nobody can guess,
+and mistakes in it tend to stay unnoticed.
 
-**You will** write LayerNorm, and know along which axis it works · derive its gradient in five small steps, each checked by itself ·
+**You will** write LayerNorm, and see along which axis it works · derive its gradient in five small steps, each checked by itself ·
 collapse them into the one line that the library runs · find the gradient of a layer that is not in this notebook · see which
 tests would let a wrong one through.
 
@@ -39,7 +39,7 @@ rng = np.random.default_rng(5)
 r"""
 ## 1. What it does
 
-Take one row $x = (x_1, \dots, x_H)$. Subtract its mean, divide by its standard deviation; then give every feature a
+Take one row $x = (x_1, \dots, x_H)$. Subtract its mean and divide by its standard deviation. Then give every feature a
 scale $\gamma_i$ and a shift $\beta_i$ of its own, which are learned:
 
 $$
@@ -67,7 +67,7 @@ for row, (before, after) in enumerate(zip(x.reshape(-1, H), y.reshape(-1, H), st
     print(f"{row:3} {means} {before.std():11.3f} {after.std():6.3f}")
 
 # %% tags=["figure"]
-# Caption: Eight rows before and after. A dot is a feature, a bar the mean of the row.
+# Caption: Eight rows before and after. Each dot is a feature, and each bar is the mean of a row.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
 for panel, rows, title in ((axes[0], x, "before: x"), (axes[1], y, "after: x̂")):
     for number, row in enumerate(rows.reshape(-1, H)):
@@ -81,13 +81,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-Each dot is one feature of a token, each bar a row's mean. Before, the layer that comes next would have to cope with
-numbers from −17 to 40; after, every row has mean 0 and deviation 1, whatever it was.
+Before LayerNorm, the next layer would have to cope with numbers from −17 to 40. Afterwards every row has mean 0 and
+standard deviation 1, whatever it was before.
 
 ### Along which axis?
 
-Along the last, and no other. A token's result does not depend on its neighbours in the sequence or on the other
-sequences in the batch. (BatchNorm is the opposite: it takes statistics *across* the batch, so it needs a large one, and
+Along the last one, and no other. A token's result does not depend on its neighbours in the sequence or on the other
+sequences in the batch. (BatchNorm is the opposite. It takes statistics *across* the batch, so it needs a large batch, and
 it has to compute differently in training and in inference. LayerNorm always does the same.)
 """
 
@@ -104,9 +104,9 @@ assert differs.sum() == 1
 r"""
 ### What it cannot see
 
-Add a constant to a row, or multiply the row by a positive number, and $\hat x$ stays the same: the constant goes
-away with the mean, the factor with the deviation. Remember these **two blind directions**. An output that does not move
-has derivative zero, so they will come back in the gradient.
+Add a constant to a row, or multiply the row by a positive number, and $\hat x$ stays the same: the constant vanishes
+with the mean, and the factor with the standard deviation. Remember these **two blind directions**. If the output does not move,
+the derivative is zero, so we will meet them again in the gradient.
 """
 
 # %%
@@ -120,9 +120,9 @@ assert np.allclose(shifted, y) and np.allclose(scaled, y)
 r"""
 ### What ε is for
 
-Nothing but this: a row whose features are all equal has variance 0, and 0/0 is not a number. With $\varepsilon =
-10^{-12}$, as in BERT, such a row becomes $\hat x = 0$, so $y = \beta$. It stands *inside* the root, and the variance
-divides by $H$, not by $H - 1$: two details that differ between libraries, and with them the numbers.
+It is there for just one case: a row whose features are all equal has variance 0, and 0/0 is not a number. With $\varepsilon =
+10^{-12}$, as in BERT, such a row becomes $\hat x = 0$, so $y = \beta$. Note that ε is *inside* the root, and that the variance is
+divided by $H$, not by $H - 1$. Libraries differ in these two details, and then their numbers differ, too.
 """
 
 # %%
@@ -134,13 +134,13 @@ with np.errstate(invalid="ignore", divide="ignore"):
 
 # %% [markdown]
 r"""
-### Your turn: the forward
+### Your turn: the forward pass
 
 @exercise 05.layer_norm
 
-Write the formulas above, for rows of `H` numbers with any number of leading axes. Besides `y`, return a **cache** of what the
-backward pass will need: $\hat x$, $1/\sigma$ and $\gamma$, in this order. Not $x$: the gradient can be written without it, as
-you will find out. ($1/\sigma$ is one number for each row. Keep its last axis, of length 1, so that it broadcasts.)
+Write the formulas above as code, for rows of `H` numbers with any number of leading axes. Besides `y`, return a **cache** of what the
+backward pass will need: $\hat x$, $1/\sigma$ and $\gamma$, in this order. $x$ is not among them: the gradient can be written without
+it, as you will find out. ($1/\sigma$ is one number per row. Keep its last axis, of length 1, so that it broadcasts.)
 """
 
 
@@ -174,9 +174,9 @@ keep("05.layer_norm", my_layer_norm)
 
 # %% [markdown] tags=["answer"]
 r"""
-### The library's forward
+### The library's forward pass
 
-This is not code for a lesson: it is what minibert runs whenever no faster kernel stands in for it.
+This code was not written for the lesson. It is what minibert runs whenever there is no faster kernel to take its place.
 """
 
 # %% tags=["answer"]
@@ -196,19 +196,19 @@ r"""
 ## 2. The easy part: γ and β
 
 From here on, $dx$ is short for $\partial L / \partial x$: how the loss moves when $x$ does. It always has the shape of
-the thing itself. We are given $dy$ (in code `dout`) and want $d\gamma$, $d\beta$ and $dx$.
+$x$ itself. We are given $dy$ (`dout` in the code) and want $d\gamma$, $d\beta$ and $dx$.
 
 ### The scale and the shift
 
 @exercise 05.scale_and_shift_backward
 
-The last step of the forward pass was $y_i = \gamma_i \hat x_i + \beta_i$, in every row with the *same* $\gamma_i$ and $\beta_i$. Take
-$\hat x$ as given, and write $d\hat x$, $d\gamma$ and $d\beta$ for a batch of shape `(B, S, H)`. Each of them is one line.
+The last step of the forward pass was $y_i = \gamma_i \hat x_i + \beta_i$, with the *same* $\gamma_i$ and $\beta_i$ in every row. Take
+$\hat x$ as given, and write $d\hat x$, $d\gamma$ and $d\beta$ for a batch of shape `(B, S, H)`. Each of them takes one line.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-What is used many times collects its gradient from every use:
+What is used many times collects its gradient from all its uses:
 
 $$
 d\beta_i = \sum_{\text{rows}} dy_i, \qquad
@@ -216,7 +216,7 @@ d\gamma_i = \sum_{\text{rows}} dy_i \, \hat x_i, \qquad
 d\hat x_i = \gamma_i \, dy_i .
 $$
 
-The sums run over both leading axes, `B` and `S`. $d\hat x$ has no sum, as each $\hat x_i$ was used once.
+The sums run over both leading axes, `B` and `S`. $d\hat x$ has no sum, as each $\hat x_i$ was used only once.
 """
 
 
@@ -253,7 +253,7 @@ dnormalised = dout * gamma  # dx̂ (B, S, H)
 
 # %% [markdown] tags=["answer"]
 r"""
-Is it right? Try one: move $\gamma_0$ a little to either side and watch $L = \sum dy \cdot y$.
+Is it right? Try one number: move $\gamma_0$ a little to both sides and watch $L = \sum dy \cdot y$.
 """
 
 # %% tags=["answer"]
@@ -271,14 +271,14 @@ r"""
 
 The trouble is that every $x_j$ moves *every* $\hat x_i$ of its row, since it takes part in μ and σ. The way
 out is always the same: cut the forward pass into steps so small that each derivative is obvious, then walk back through
-them. For one row:
+them. For one row, the steps are:
 
 | | forward | |
 |---|---|---|
 | 1 | $\mu = \frac1H \sum_i x_i$ | the mean |
 | 2 | $c_i = x_i - \mu$ | centred |
 | 3 | $v = \frac1H \sum_i c_i^2$ | the variance |
-| 4 | $s = (v + \varepsilon)^{-1/2}$ | one over the deviation: $s = 1/\sigma$ |
+| 4 | $s = (v + \varepsilon)^{-1/2}$ | one over the standard deviation: $s = 1/\sigma$ |
 | 5 | $\hat x_i = c_i \, s$ | normalised |
 """
 
@@ -304,7 +304,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-$x$ reaches $\hat x$ on three paths: straight through $c$, through the mean, through the variance. Where two arrows
+$x$ reaches $\hat x$ on three paths: straight through $c$, through the mean, and through the variance. Where two arrows
 *leave* a node, their gradients will be **added**. Here are the five steps as code:
 """
 
@@ -327,20 +327,20 @@ r"""
 @exercise 05.backward_in_steps
 
 $d\hat x$ comes in. Walk back from step 5 to step 1, and return what you find on the way: $ds$, $dv$, $dc$, $d\mu$ and $dx$. Each has
-the shape of the thing itself, and $dc$ and $dx$ are their final values, with all their terms. The cache has no $v$, but you do not need it:
-$(v + \varepsilon)^{-1/2}$ is $s$. `check` has a row for each of the five, so it can tell you how far you have come.
+the shape of its namesake, and for $dc$ and $dx$ return the final values, with all their terms. The cache has no $v$, but you do not
+need it: $(v + \varepsilon)^{-1/2}$ is $s$. `check` has a row for each of the five, so it can tell you how far you have come.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
 From the last step to the first:
 
-**Step 5**, $\hat x_i = c_i s$. Product rule. $s$ was used by all $H$ features, so it collects a sum:
+**Step 5**, $\hat x_i = c_i s$. Use the product rule. $s$ was used by all $H$ features, so it collects a sum:
 
 $$ ds = \sum_i d\hat x_i \, c_i , \qquad dc_i \mathrel{+}= d\hat x_i \, s . $$
 
 **Step 4**, $s = (v + \varepsilon)^{-1/2}$. The derivative is $-\frac12 (v + \varepsilon)^{-3/2}$, which is $-\frac12
-s^3$: no need to compute a root again.
+s^3$. So no root has to be computed again.
 
 $$ dv = -\tfrac12 \, s^3 \, ds . $$
 
@@ -349,8 +349,8 @@ arrow that leaves $c$, hence the `+=`:
 
 $$ dc_i \mathrel{+}= \tfrac2H \, c_i \, dv . $$
 
-**Step 2**, $c_i = x_i - \mu$. $x_i$ gets the gradient as it is; μ was subtracted from every feature, so it collects
-them all, with a minus:
+**Step 2**, $c_i = x_i - \mu$. $x_i$ gets the gradient as it is. μ was subtracted from every feature, so it collects
+the gradients of all, with a minus sign:
 
 $$ dx_i \mathrel{+}= dc_i , \qquad d\mu = - \sum_i dc_i . $$
 
@@ -361,13 +361,13 @@ $$ dx_i \mathrel{+}= \tfrac1H \, d\mu . $$
 
 # %% [markdown] tags=["answer"]
 r"""
-The same graph with the arrows turned around shows what has been done. Every arrow that came in now goes out, and where
-two arrive, they are added.
+The same graph with its arrows turned around shows what we have done. Every arrow that came in now goes out, and where
+two arrive, their gradients are added.
 """
 
 # %% tags=["figure", "answer"]
-# Caption: The same graph backwards. What each arrow carries stands beside it; where two arrive,
-#   they are added.
+# Caption: The same graph backwards. What an arrow carries is written beside it. Where two arrive,
+#   what they carry is added.
 BACKWARD = [
     ("x̂", "s", "Σ dx̂ c"),
     ("x̂", "c", "s dx̂"),
@@ -408,8 +408,8 @@ check("05.backward_in_steps", my_backward_in_steps)
 
 # %% [markdown] tags=["answer"]
 r"""
-`check` has compared every row with a numeric gradient. You can do that yourself with any function. `function_case` takes a forward and its backward pass, draws a
-random `dout`, moves each number of `x` by $\pm 10^{-5}$, and reports
+`check` has compared each of them with a numeric gradient. You can do that yourself for any function. `function_case` takes a forward
+pass and its backward pass. The check draws a random `dout`, moves each number of `x` by $\pm 10^{-5}$, and reports
 $\lVert a - n \rVert / (\lVert a \rVert + \lVert n \rVert)$. The bound is $10^{-7}$.
 """
 
@@ -428,12 +428,12 @@ assert row.ok
 r"""
 ## 4. Five steps become one line
 
-The five steps are right, and you could stop here. But substitute each step into the next and something simple appears: $ds$, $dv$
-and $d\mu$ vanish, and with them $c$ and the power of $s$. What is left is written with $d\hat x$, $\hat x$ and $1/\sigma$ alone, all of which
-are at hand.
+The five steps are right, and you could stop here. But if you substitute each step into the next, something simple appears: $ds$,
+$dv$ and $d\mu$ vanish, and with them $c$ and the power of $s$. What is left is written with $d\hat x$, $\hat x$ and $1/\sigma$ alone,
+all of which are at hand.
 
 Do it on paper before you read on. Write $\overline{a} = \frac1H \sum_i a_i$ for a mean over the row. You will need two facts:
-$c_i = \hat x_i / s$ (step 5, read backwards), and $\sum_i \hat x_i = 0$ (it was centred). First find $dc$, then $d\mu$.
+$c_i = \hat x_i / s$ (step 5, read backwards), and $\sum_i \hat x_i = 0$ (the row was centred). First find $dc$, then $d\mu$.
 """
 
 # %% [markdown] tags=["derivation"]
@@ -465,27 +465,27 @@ $$
 \qquad d\hat x = \gamma \, dy \; }
 $$
 
-The incoming gradient, minus its mean, minus its share along $\hat x$, divided by σ. And indeed no $x$ in it.
+In words: the incoming gradient, minus its mean, minus its share along $\hat x$, all divided by σ. And indeed, there is no $x$ in it.
 """
 
 # %% tags=["answer"]
-of_library, _, _ = layer_norm_backward(dout, cache)  # which computes that formula
+of_library, _, _ = layer_norm_backward(dout, cache)  # computes that formula
 *_, in_five_steps = my_backward_in_steps(dnormalised, forward_in_steps(x, eps)[1])
 print(f"largest difference: {np.abs(of_library - in_five_steps).max():.0e}")
 assert np.allclose(of_library, in_five_steps, rtol=0, atol=1e-13)
 
 # %% [markdown]
 r"""
-## 5. Your turn: the fused backward
+## 5. Your turn: the fused backward pass
 
 @exercise 05.layer_norm_backward
 
 Write the function as the library has it: all three gradients, from `dout` and the cache of the forward pass. `dout` may have any
 number of leading axes, not only two: the head that predicts masked words normalises only the P rows that were chosen,
-`(P, H)`. There is no loop in it, and no $x$. It takes about seven lines.
+`(P, H)`. The function needs no loop and no $x$. It takes about seven lines.
 
 `check` calls it with random γ, β and `dout`, in float64, and compares the result with the numeric gradient *and* with the
-library. If it recognises a mistake that people often make, it tells you which.
+library. If it recognises a mistake that people often make, it tells you which one.
 """
 
 
@@ -513,7 +513,7 @@ keep("05.layer_norm_backward", my_layer_norm_backward)
 
 # %% [markdown] tags=["answer"]
 r"""
-And the library's own, with the derivation where it belongs: beside the code.
+Here is the library's own function. The derivation is where it belongs: next to the code.
 """
 
 # %% tags=["answer"]
@@ -525,15 +525,15 @@ r"""
 
 ### The Jacobian of a row
 
-Read off the factor of $d\hat x_i$ in $dx_j$ and you have the whole matrix of partial derivatives of one row:
+Read off the factor of $d\hat x_i$ in $dx_j$, and you have the whole matrix of partial derivatives of one row:
 
 $$
 \frac{\partial \hat x_i}{\partial x_j}
 = \frac1\sigma \left( \delta_{ij} - \frac1H - \frac{\hat x_i \hat x_j}{H} \right) .
 $$
 
-One term for each path through the graph: straight, through the mean, through the variance. Nobody ever stores this
-matrix (`H × H` for every token), but for one small row we can: measure it column by column, and compare.
+There is one term for each path through the graph: straight, through the mean, and through the variance. Nobody ever stores this
+matrix (`H × H` for every token), but for one small row we can. Measure it column by column, and compare.
 """
 
 # %%
@@ -572,12 +572,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-This matrix is (up to $1/\sigma$) a **projection**: it keeps a gradient but for two directions, $(1, \dots, 1)$ and
+This matrix is (up to $1/\sigma$) a **projection**: it keeps all of a gradient except for two directions, $(1, \dots, 1)$ and
 $\hat x$. Those are the two blind directions of section 1: a shift of the row and a scaling of it. What the output does
 not see, the gradient does not ask for. So you can test any $dx$ without knowing the right answer: each row of it sums
 to 0, and so does each row of $dx \cdot \hat x$.
 
-(The second is exact for $\varepsilon = 0$ only; with an ε, scaling is not *quite* invisible.)
+(The second statement is exact only for $\varepsilon = 0$; with an ε, scaling is not *quite* invisible.)
 """
 
 # %%
@@ -588,8 +588,8 @@ print(f"row sums of dx · x̂: at most {np.abs((one_line * normalised).sum(axis=
 assert np.allclose(np.sort(np.abs(eigenvalues)), [0, 0, 1, 1, 1, 1])
 
 # %% tags=["figure"]
-# Caption: LayerNorm's backward takes two things out of a gradient: its mean, and what points along
-#   x̂.
+# Caption: LayerNorm's backward pass takes two things out of a gradient: its mean, and what points
+#   along x̂.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 incoming = dnormalised[0, 0]  # (H,)
 bars = {
@@ -608,8 +608,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-The last factor, $1/\sigma$, turns the scale of the gradient around: a row with numbers ten times as large gets a
-gradient a tenth as large. No row can shout down the others on the way back either.
+The last factor, $1/\sigma$, inverts the scale of the gradient: a row with numbers ten times as large gets a
+gradient a tenth as large. So no row can drown out the others on the way back, either.
 """
 
 # %%
@@ -625,8 +625,8 @@ r"""
 
 @exercise 05.rms_norm_backward
 
-T5, Llama and many other models have a simpler layer, **RMSNorm**. It subtracts no mean and adds no β; it only divides by
-the root mean square of the row, and scales:
+T5, Llama and many other models have a simpler layer, **RMSNorm**. It subtracts no mean and adds no β. It only divides by
+the root mean square of the row, and scales the result:
 
 $$
 r = \sqrt{\frac1H \sum_i x_i^2 + \varepsilon}, \qquad
@@ -645,25 +645,26 @@ def rms_norm(x, weight, eps):
 
 # %% [markdown]
 r"""
-No formula of this notebook is its gradient, but you know the way to it. Begin with a question: which of the two blind
-directions does this layer still have? That tells you what to test your $dx$ with, before `check` does.
+Its gradient is not in this notebook, but you know the way to it. Begin with a question: which of the two blind
+directions does this layer still have? The answer tells you how to test your $dx$ before `check` does.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-With $v = \frac1H \sum_i x_i^2$ and $s = (v + \varepsilon)^{-1/2} = 1/r$ there are three steps, and $x$ is used in two of them:
+There are three steps, $v = \frac1H \sum_i x_i^2$, then $s = (v + \varepsilon)^{-1/2} = 1/r$, then $\hat x_i = x_i \, s$. $x$ is used
+in two of them:
 
 $$
 ds = \sum_i d\hat x_i \, x_i, \qquad dv = -\tfrac12 s^3 \, ds, \qquad
 dx_i = s \, d\hat x_i + \tfrac2H \, x_i \, dv .
 $$
 
-That is word for word the $dc$ of LayerNorm, with $x$ in the place of $c$. So it collapses in the same way, with $x_i = \hat x_i / s$:
+That is exactly the $dc$ of LayerNorm, with $x$ in the place of $c$. So it collapses in the same way, with $x_i = \hat x_i / s$:
 
 $$ dx_i = \frac1r \left( d\hat x_i - \hat x_i \; \overline{d\hat x \, \hat x} \right), \qquad d\hat x = \gamma \, dy . $$
 
-Scaling a row is still invisible, so the sums of $dx \cdot \hat x$ are 0 (exactly, if $\varepsilon = 0$). A shift is not: nothing
-takes the mean away, and the rows of $dx$ need not sum to 0.
+Scaling a row is still invisible, so the row sums of $dx \cdot \hat x$ are 0 (exactly, if $\varepsilon = 0$). A shift is visible:
+nothing takes the mean away, so the rows of $dx$ need not sum to 0.
 """
 
 
@@ -687,7 +688,7 @@ check("05.rms_norm_backward", my_rms_norm_backward)
 r"""
 ## 7. When does a check pass although the gradient is wrong?
 
-Take four mistakes that people make.
+Here are four mistakes that people make.
 """
 
 
@@ -695,7 +696,7 @@ Take four mistakes that people make.
 def gamma_outside(dout, cache):
     normalised, inverse_std, weight = cache
     dx, dweight, dbias = layer_norm_backward(dout, (normalised, inverse_std, np.ones_like(weight)))
-    return dx * weight, dweight, dbias  # γ multiplies the result and not dx̂
+    return dx * weight, dweight, dbias  # γ multiplies the result instead of dout
 
 
 def no_way_through_variance(dout, cache):
@@ -727,8 +728,8 @@ MISTAKES = {
 
 # %% [markdown]
 r"""
-Now test each in four ways: with γ = 1, with a `dout` of ones (that is $L = \sum y$, "just sum the output"), with a single
-sequence, and properly. The number is how far the wrong gradient is from the right one, over all three gradients.
+Now test each in four ways: with γ = 1; with γ = 1 and a `dout` of ones (that is $L = \sum y$, "just sum the output"); with a single
+sequence; and properly. The number says how far the wrong gradient is from the right one, over all three gradients together.
 """
 
 
@@ -768,12 +769,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-Every 0.00 is a wrong gradient that a test would have waved through, and **each of the first three tests misses at least
-one**. A test that starts from a fresh model has γ = 1. A test that sums the output has a `dout` of ones, whose
-$dx$ is 0 when γ = 1, for a sum of centred numbers cannot move. Only the last column is a test.
+Every 0.00 is a wrong gradient that a test would have passed, and **each of the first three tests misses at least
+one**. A test that starts from a fresh model has γ = 1. A test that sums the output has a `dout` of ones. If γ = 1, its
+$dx$ is 0, because a sum of centred numbers cannot move. Only the last column is a real test.
 
-One more way to fool yourself, in the other direction: in float32 the *right* gradient looks wrong, since its
-rounding is divided by the step.
+There is one more way to fool yourself, in the other direction. In float32 the *right* gradient looks wrong, since the
+rounding of the losses is divided by the step.
 """
 
 
@@ -799,8 +800,9 @@ r"""
 ## 8. In BERT
 
 The published model has one LayerNorm after the embeddings and two in each layer: after attention and after
-the feed-forward part, each time on the *sum* of the part's result and what went into it ("post-LN"; why there, and
-what happens if it stands elsewhere, is the business of [10 · The encoder](10_encoder.ipynb)). The head that predicts masked words adds one more.
+the feed-forward network. Each time it normalises the *sum* of the sublayer's input and output ("post-LN").
+[10 · The encoder](10_encoder.ipynb) explains why it is there, and what happens if it is put elsewhere. The head that predicts masked
+words adds one more.
 """
 
 # %%
@@ -811,7 +813,7 @@ print(f"\n{len(weights)} = 2 × {model.config.num_hidden_layers} + 1")
 
 # %% [markdown]
 r"""
-They are many, but light: 2`H` numbers each.
+There are many of them, but they are light, with only 2`H` numbers each.
 """
 
 # %%
@@ -823,9 +825,9 @@ print(f"BERT-base: {norms} LayerNorms, {norms * 2 * base.hidden_size:,} of 110 m
 r"""
 ### The tempting shortcut
 
-The variance is also $\overline{x^2} - \mu^2$, and that needs only one pass over the row. In float32 it is a trap: if the
-mean is large compared with the spread, two almost equal numbers are subtracted and nothing but their rounding is
-left. It can even be negative, and its root NaN. The library subtracts the mean *first*.
+The variance is also $\overline{x^2} - \mu^2$, and that needs only one pass over the row. In float32 this is a trap. If the
+mean is large compared with the spread, two almost equal numbers are subtracted, and only their rounding is
+left. The result can even be negative, and then its root is NaN. The library subtracts the mean *first*.
 """
 
 # %%
@@ -862,21 +864,21 @@ plt.show()
 r"""
 ## Recap
 
-- LayerNorm gives every row mean 0 and deviation 1, then a learned scale γ and shift β per feature. Rows do not
+- LayerNorm gives every row mean 0 and standard deviation 1, then a learned scale γ and shift β per feature. Rows do not
   see each other.
-- $d\gamma$ and $d\beta$ sum over all rows, since all rows used them. $d\hat x = \gamma \, dy$.
+- $d\gamma$ and $d\beta$ sum over all rows, since all rows used γ and β. $d\hat x = \gamma \, dy$.
 - $x$ reaches $\hat x$ on three paths, so $dx$ has three terms:
   $dx = (d\hat x - \overline{d\hat x} - \hat x \, \overline{d\hat x \hat x}) / \sigma$.
-- It is a projection: nothing is left along $(1, \dots, 1)$ and along $\hat x$, the two changes that the output does not
-  see.
+- It is a projection: nothing is left along $(1, \dots, 1)$ and along $\hat x$, the two directions in which the output does not
+  change.
 
 ## What usually goes wrong
 
-- **γ outside the means.** Both means are of $d\hat x = \gamma \, dy$, not of $dy$. Invisible while γ = 1.
-- **A path forgotten.** Treating μ or σ as a constant. With γ = 1, a `dout` of ones hides the second.
+- **γ outside the means.** Both means are of $d\hat x = \gamma \, dy$, not of $dy$. The mistake is invisible while γ = 1.
+- **A path forgotten.** μ or σ is treated as a constant. With γ = 1, a `dout` of ones hides the latter.
 - **The wrong axis.** Means over `(S, H)` instead of `H`, or $d\gamma$ summed over `B` and not over `S`.
 - **A missing `keepdims=True`.** NumPy complains, unless there happen to be as many rows as features.
-- **Other conventions.** ε outside of the root, or `H − 1` in the variance: good enough to train, but real weights
+- **Other conventions.** With ε outside the root, or `H − 1` in the variance, a model trains well enough, but published weights
   then give other numbers.
 
 ## Three questions
@@ -887,10 +889,10 @@ Answer before you unfold.
 # %% [markdown]
 r"""
 <details>
-<summary><b>1.</b> All features of a row get the same <code>dout</code>, and γ = 1. What is dx, and why does no computation
-have to be done to know?</summary>
+<summary><b>1.</b> All features of a row get the same <code>dout</code>, and γ = 1. What is dx, and how can you know without
+computing anything?</summary>
 
-Zero. The loss is then a multiple of $\sum_i \hat x_i$, which is 0 whatever $x$ is. In the formula: $d\hat x$ equals its
+It is zero. The loss is then a multiple of $\sum_i \hat x_i$, which is 0 whatever $x$ is. In the formula, $d\hat x$ equals its
 own mean, and $\overline{d\hat x \, \hat x} = d\hat x \cdot \overline{\hat x} = 0$.
 
 </details>
@@ -899,12 +901,12 @@ own mean, and $\overline{d\hat x \, \hat x} = d\hat x \cdot \overline{\hat x} = 
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> The layer in front of a LayerNorm has a bias, one number added to each feature. Is it of any
-use? And one number, the same for all features?</summary>
+<summary><b>2.</b> The layer in front of a LayerNorm has a bias, with one number for each feature. Is it of any
+use? And would a single number be, the same for all features?</summary>
 
-A bias vector is: it shifts features relative to each other, which $\hat x$ shows. But its mean over the
-features is lost, as a constant that is added to the whole row goes away with μ. A single number for all
-features would be of no use, and its gradient, the row sum of $dx$, would be 0 for ever.
+A bias vector is of use: it shifts features relative to each other, which $\hat x$ shows. But its mean over the
+features is lost, as a constant that is added to the whole row vanishes with μ. A single number for all
+features would be of no use. Its gradient, the sum of all of $dx$, would always be 0.
 
 </details>
 """
@@ -912,11 +914,11 @@ features would be of no use, and its gradient, the row sum of $dx$, would be 0 f
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> You multiply all weights of the linear layer in front of it (no bias, no residual) by 10. What
-happens to the output, and what to the gradient of those weights?</summary>
+<summary><b>3.</b> You multiply all weights of the linear layer in front of a LayerNorm (no bias, no residual) by 10. What
+happens to the output, and to the gradient of those weights?</summary>
 
-Nothing happens to the output. The rows $x$ are ten times as large, so σ is, and $dx$ is a tenth. The gradient of the
-weights is $dx$ times the layer's input, so it is a tenth, too: the larger such weights have grown, the slower they
+Nothing happens to the output. The rows $x$ are ten times as large, and so is σ, so $dx$ is a tenth of what it was. The gradient of
+the weights is $dx$ times the layer's input, so it is a tenth, too: the larger such weights have grown, the more slowly they
 turn. (That is one reason why the size of a step is best judged in relation to the size of the weights; see
 [13 · The optimiser](13_optimiser.ipynb).)
 

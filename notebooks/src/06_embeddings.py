@@ -2,12 +2,12 @@
 r"""
 # 06 · Embeddings
 
-A text reaches BERT as a row of whole numbers, but BERT computes with vectors. Three tables stand in between: one
-says what a token is, one where it stands, one to which of two texts it belongs. The forward pass looks rows up; the
+A text reaches BERT as a row of whole numbers, but BERT computes with vectors. In between there are three tables: one
+says what a token is, one where it is, and one to which of two texts it belongs. The forward pass looks rows up. The
 backward pass has a trap that gives an *almost* right gradient.
 
 **You will** write the look-up, and see the matrix product behind it · derive the gradient of the table, place by place · find out
-what `dweight[ids] += dout` really does, and write what is right · find the gradient of a mean over the pieces of a word · take
+what `dweight[ids] += dout` really does, and write it correctly · find the gradient of a mean over the pieces of a word · take
 positions and token types away from a trained model · check all three tables at once.
 
 **Before this:** [02 · Linear](02_linear.ipynb) (the products of a backward pass); [05 · LayerNorm](05_layer_norm.ipynb) comes
@@ -18,7 +18,7 @@ right after the tables.
 |---|---|
 | `B`, `S` | sequences in a batch, tokens in a sequence |
 | `H` | hidden size: how many numbers describe a token |
-| `V` | vocabulary: how many different tokens there are, the rows of the first table |
+| `V` | vocabulary: how many different tokens there are, and so the number of rows of the first table |
 """
 
 # %%
@@ -76,21 +76,21 @@ for row, name in (
 axes.set(xlim=(-2.2, 9.6), ylim=(0.1, 3.6))
 axes.axis("off")
 figure.set_label(
-    "A pair of texts as ten tokens. Under each token stand the vectors of three tables, which are added: "
+    "A pair of texts as ten tokens. Under each token are the vectors of three tables, which are added: "
     "its token, its position from 0 to 9, and its type, A for the first text and B for the second."
 )
 plt.show()
 
 # %% [markdown]
 r"""
-Each box is one vector of `H` numbers. The figure is that of the BERT paper (figure 2 of
-[Devlin and others, 2019](https://arxiv.org/abs/1810.04805)) with our sentence. The first row depends on the word alone, the second on its place
-alone, and the third only on which text it is in. We begin with the first table; the others work in the same way.
+Each box is one vector of `H` numbers. The figure follows figure 2 of the BERT paper
+([Devlin and others, 2019](https://arxiv.org/abs/1810.04805)), with our sentence. The first row depends only on the word, the second
+only on its place, and the third only on which text it is in. We begin with the first table; the others work in the same way.
 
 ## 1. A look-up, and the product that it stands for
 
 The table, `weight`, has a row of `H` numbers for every token of the vocabulary. A token's **id** is the number of its
-row. The embedding of a batch of ids is those rows:
+row. The embedding of a batch of ids consists of these rows:
 """
 
 # %%
@@ -108,8 +108,8 @@ r"""
 
 @exercise 06.embedding
 
-Write it, for ids of any shape. The cache has the ids and the *shape* of the table. The numbers in the table will not be needed: the
-gradient of a look-up does not depend on what was found.
+Write the look-up, for ids of any shape. The cache holds the ids and the *shape* of the table. The numbers in the table will not be
+needed: the gradient of a look-up does not depend on what was found.
 """
 
 
@@ -139,7 +139,7 @@ keep("06.embedding", my_embedding)
 
 # %% [markdown] tags=["answer"]
 r"""
-The library's:
+The library's version:
 """
 
 # %% tags=["answer"]
@@ -149,12 +149,12 @@ print(inspect.getsource(embedding))
 r"""
 ### The product behind it
 
-How does one take the derivative of an indexing? Write it as something that we know.
-Let $X$ have one row for each token of the batch, 0 everywhere but for a 1 in the column of its id (a **one-hot** row). Then
+How do we take the derivative of an indexing operation? Write it as something that we know. Let $X$ have one row for each token of
+the batch. The row is 0 everywhere except for a 1 in the column of the token's id (a **one-hot** row). Then
 
 $$ y = X W , \qquad X_{rv} = \begin{cases} 1 & \text{if } \mathrm{ids}_r = v \\ 0 & \text{otherwise,} \end{cases} $$
 
-because row $r$ of the product is $\sum_v X_{rv} W_v$, a sum in which one term survives: the row of the id.
+because row $r$ of the product is $\sum_v X_{rv} W_v$, a sum in which only one term survives: the row of the id.
 """
 
 # %%
@@ -162,7 +162,7 @@ one_hot = np.eye(V)[ids.reshape(-1)]  # (B·S, V)
 assert np.array_equal(one_hot @ weight, y.reshape(-1, H))
 
 # %% tags=["figure"]
-# Caption: The look-up as a product: a 1 in each row of X picks a row of W.
+# Caption: The look-up as a product: the 1 in each row of X picks a row of W.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 3.0), width_ratios=[6, 4, 4])
 for panel, values, title in (
     (axes[0], one_hot, "X, one-hot rows"),
@@ -195,23 +195,24 @@ print(f"look-up: {4 * copied / 1e6:.1f} MB copied, and nothing computed")
 r"""
 ## 2. What is the gradient of an embedding table?
 
-$dW$ is short for $\partial L / \partial W$: how the loss moves when the table does. $dy$ (`dout`) comes in. (The ids get nothing: there
-is no "a little more" of token 5.)
+$dW$ is short for $\partial L / \partial W$: how the loss moves when the table does. $dy$ (`dout`) comes in. (The ids get no gradient:
+there is no "a little more" of token 5.)
 
 ### Place by place
 
 @exercise 06.backward_in_steps
 
-Let the tokens of a batch stand in a row: `R` places, $r = 0, \dots, R - 1$. Imagine that every place has **its own copy** of the table to look
-its row up in: `copies` of shape `(R, V, H)`, where copy $r$ is only there for $y_r$. Copies are easy, since each is used exactly once.
+Put the tokens of a batch into one row of `R` places, $r = 0, \dots, R - 1$. Imagine that every place has **its own copy** of the table,
+in which it looks up its row. These are the `copies`, of shape `(R, V, H)`, where copy $r$ is used only for $y_r$. Copies are easy,
+since each is used exactly once.
 
-Write the gradient of every copy, and then that of the one table that they are all copies of. A loop is fine.
+Write the gradient of every copy, and then the gradient of the one table of which they are all copies. A loop is fine.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-$y_r$ is row $\mathrm{ids}_r$ of copy $r$. So this row gets $dy_r$ as it is. The other $V - 1$ rows of copy $r$ were not used, and get 0. If the table moves,
-all copies move with it, so its gradient is the sum of theirs.
+$y_r$ is row $\mathrm{ids}_r$ of copy $r$. So this row gets $dy_r$ as it is. The other $V - 1$ rows of copy $r$ were not used, and
+get 0. If the table moves, all copies move with it, so the table's gradient is the sum of the gradients of the copies.
 """
 
 
@@ -233,7 +234,8 @@ check("06.backward_in_steps", my_backward_in_steps)
 
 # %% [markdown] tags=["derivation"]
 r"""
-The product of section 1 says the same. For $y = XW$ the gradient is $dW = X^\top dy$ ([02](02_linear.ipynb)). Row by row, with $X$ as above, that gives the same:
+The product of section 1 gives the same result. For $y = XW$ the gradient is $dW = X^\top dy$ ([02](02_linear.ipynb)). Row by row,
+with $X$ as above, that is
 
 $$
 dW_v = \sum_r X_{rv} \, dy_r
@@ -241,14 +243,14 @@ dW_v = \sum_r X_{rv} \, dy_r
 \boxed{ \; dW_v = \sum_{r \,:\; \mathrm{ids}_r = v} dy_r \; }
 $$
 
-In words: **every place where a token stood sends its gradient back to the token's row, and there they are added.** A
-row that was not looked up gets exactly 0, one that was looked up once a copy of one row of $dy$, and one that was
-looked up three times the sum of three.
+In words: **every place where a token occurs sends its gradient back to the token's row, and there the gradients are added.** A
+row that was not looked up gets exactly 0. A row that was looked up once gets a copy of one row of $dy$, and a row that was
+looked up three times gets the sum of three rows.
 """
 
 # %% [markdown] tags=["answer"]
 r"""
-As a product it is slow but cannot be misunderstood. Compare it with the numeric gradient:
+As a product, it is slow, but leaves no doubt. Compare it with the numeric gradient:
 """
 
 
@@ -270,8 +272,8 @@ assert row.ok
 r"""
 ## 3. Repeated ids: += gives 1, scatter-add gives 2
 
-Nobody can afford a copy of the table for each place, nor a product with one-hot rows. Instead, one goes through the places and adds
-each row of $dy$ to the row of its id. That is called **scatter-add**. In NumPy it seems to be one line, `dweight[ids] += dout`. Try
+Nobody can afford a copy of the table for each place, or a product with one-hot rows. Instead, we go through the places and add
+each row of $dy$ to the row of its id. This is called **scatter-add**. In NumPy it seems to be one line, `dweight[ids] += dout`. Try
 the smallest case: row 1 was looked up twice, and both places send a gradient of 1.
 """
 
@@ -284,13 +286,13 @@ assert with_plus[1] == 1  # it should be 2
 
 # %% [markdown]
 r"""
-`a[ids] += b` is three operations one after the other: read **all** `a[ids]` into a new array (0 and 0), add `b` (1 and 1), write
-**all** of them back. Both results go to the same place, and the second overwrites the first.
+`a[ids] += b` is three operations, one after the other: it reads **all** of `a[ids]` into a new array (0 and 0), adds `b` (1 and 1),
+and writes **all** of them back. Both results go to the same place, and the second overwrites the first.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-`np.add.at` reads, adds and writes for one id after the other, so it adds every time:
+`np.add.at` reads, adds and writes for one id after another, so it adds every time:
 
 ```python
 dweight = np.zeros(3)
@@ -300,7 +302,7 @@ np.add.at(dweight, [1, 1], 1.0)  # [0. 2. 0.]
 
 # %% [markdown]
 r"""
-Nothing warns you, the shape is right, and so are all rows of tokens that occurred once.
+Nothing warns you. The shape is right, and so are the rows of all tokens that occurred only once.
 """
 
 
@@ -314,14 +316,14 @@ def backward_with_plus(dout, cache):
 
 dout = rng.standard_normal((B, S, H))
 right, wrong = embedding_backward(dout, cache), backward_with_plus(dout, cache)
-print("row   right      with +=   (length of the gradient)")
+print("row   right      with +=   (norm of the gradient)")
 for v in range(V):
     count = int((ids == v).sum())
     lengths = f"{np.linalg.norm(right[v]):5.3f}      {np.linalg.norm(wrong[v]):5.3f}"
     print(f"{v:2}    {lengths}     looked up {count} ×")
 
 # %% tags=["figure"]
-# Caption: Where an id is repeated, `+=` on an array keeps one of the gradients. Ids 2 and 5
+# Caption: If an id is repeated, `+=` on an array keeps only one of the gradients. Ids 2 and 5
 #   occurred twice.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.9), sharey=True)
 limit = np.abs(right).max()
@@ -338,9 +340,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-Rows 2 and 5 occurred twice and kept only the gradient of the last place. The more frequent a word, the more is lost.
+Rows 2 and 5 were looked up twice and kept only the gradient of the last place. The more frequent a word is, the more is lost.
 
-Would a gradient check have seen it? Only if some id is repeated:
+Would a gradient check have noticed? Only if some id is repeated:
 """
 
 
@@ -366,9 +368,9 @@ r"""
 
 @exercise 06.embedding_backward
 
-Write the backward pass, for ids of any shape. `shape` in the cache is that of the table: rows whose ids did not occur must be
-there, as zeros. Copies or one-hot rows would give the right result, and take far too much memory. A loop over the places is right,
-and slow. NumPy has it ready: look for a method of `np.add`.
+Write the backward pass, for ids of any shape. `shape` in the cache is the shape of the table: rows whose ids did not occur must be
+there, as zeros. Copies or one-hot rows would give the right result, but take far too much memory. A loop over the places is right,
+but slow. NumPy has a function for this: look for a method of `np.add`.
 """
 
 
@@ -392,8 +394,9 @@ keep("06.embedding_backward", my_embedding_backward)
 
 # %% [markdown] tags=["answer"]
 r"""
-The library's own calls `add_rows`, which is `np.add.at` on a CPU. On a GPU many threads would add at once, in another order
-each time, and so with other roundings; there it sorts the ids first and adds up neighbours, to get the same bits always.
+The library's own function calls `add_rows`, which is `np.add.at` on a CPU. On a GPU, many threads would add at once, in a different
+order each time, and so with different rounding. There it sorts the ids first and adds up neighbours, so that it always gives the
+same bits.
 """
 
 # %% tags=["answer"]
@@ -405,9 +408,9 @@ r"""
 
 @exercise 06.word_means_backward
 
-BERT cuts rare words into pieces ([07](07_wordpiece.ipynb)): "embeddings" becomes `em ##bed ##ding ##s`. Whoever needs one vector for each
-*word* can take the mean of its pieces. `words` has for every token the number of its word, counted through the whole batch, and −1 for tokens that belong to none, such as
-[CLS] and padding:
+BERT cuts rare words into pieces ([07](07_wordpiece.ipynb)): "embeddings" becomes `em ##bed ##ding ##s`. To get one vector for each
+*word*, we can take the mean of its pieces. For every token, `words` has the number of its word, counted through the whole batch, and
+−1 for tokens that belong to no word, such as [CLS] and padding:
 """
 
 # %%
@@ -427,17 +430,18 @@ print(f"{len(means)} words, of {counts} pieces")
 
 # %% [markdown]
 r"""
-Here scatter-add is in the *forward*. What is the gradient of $x$? Ask of a single token where it was used.
+Here the scatter-add is in the *forward pass*. What is the gradient of $x$? Ask of a single token where it was used.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-Token $t$ is in one result only, the mean $y_w$ of its word $w$, and its share in it is $1/n_w$. So
+Token $t$ is in only one result, the mean $y_w$ of its word $w$, and its share in it is $1/n_w$, where $n_w$ is the number of pieces.
+So
 
 $$ dx_t = \frac{1}{n_w} \, dy_w , \qquad dx_t = 0 \text{ if it belongs to no word.} $$
 
-Every token *looks up* the gradient of its word. The gradient of a look-up is a scatter-add, and the gradient of a scatter-add is a look-up. And $-1$ has
-to be excluded by hand, because NumPy takes it for the last row.
+Every token *looks up* the gradient of its word. The backward pass of a look-up is a scatter-add, and the backward pass of a
+scatter-add is a look-up. And $-1$ has to be excluded explicitly, because NumPy takes it for the last row.
 """
 
 
@@ -460,8 +464,8 @@ check("06.word_means_backward", my_word_means_backward)
 r"""
 ## 5. Which rows learn?
 
-A vocabulary of words (pieces of words come in [07](07_wordpiece.ipynb)), two texts, and a small BERT around the table.
-The gradient comes from the model's output, at all tokens but the padding.
+Take a vocabulary of words (pieces of words come in [07](07_wordpiece.ipynb)), two texts, and a small BERT around the tables.
+The gradient comes from the model's output, at all tokens except the padding.
 """
 
 # %%
@@ -497,7 +501,7 @@ figure, axes = plt.subplots(figsize=(7.5, 3.0))
 axes.bar(range(len(tokenizer)), lengths, color=plots.BLUE)
 for v, (length, count) in enumerate(zip(lengths, counts, strict=True)):
     axes.text(v, length + 0.05 * lengths.max(), f"{count}×", ha="center", fontsize=9.5)
-axes.set(title="gradient of each row of the word table", ylabel="length of the gradient")
+axes.set(title="gradient of each row of the word table", ylabel="gradient norm")
 axes.set_ylim(top=1.15 * lengths.max())
 axes.set_xticks(range(len(tokenizer)), tokenizer.tokens, rotation=50, ha="right")
 axes.grid(False, axis="x")
@@ -505,20 +509,20 @@ plt.show()
 
 # %% [markdown]
 r"""
-Above each bar stands how often the token occurred. What did not occur has a gradient of exactly 0: in one step,
-most rows of a real table learn nothing. (In pre-training they do, by another way: the same table is used once more at the
+The number above each bar says how often the token occurred. Tokens that did not occur have a gradient of exactly 0: in one step,
+most rows of a real table learn nothing. (In pre-training they do learn, in another way: the same table is used once more at the
 output, see [11](11_heads_losses.ipynb).)
 
-[PAD] occurred seven times and has 0, too, without any special case in the backward pass. Attention ignores padding and the
-loss does not look at it, so what comes back to those places *is* 0.
+[PAD] occurred seven times, and its gradient is 0, too, without any special case in the backward pass. Attention ignores padding and
+the loss does not look at it, so what comes back to those places *is* 0.
 """
 
 # %% [markdown]
 r"""
 ## 6. Why does BERT need positions?
 
-Attention is a sum over tokens, and a sum has no order. Take the positions away, and permuting the words permutes the
-output vectors; not one of their numbers changes.
+Attention is a sum over tokens, and a sum has no order. If you take the positions away, permuting the words only permutes the
+output vectors, and not one of their numbers changes.
 """
 
 
@@ -540,11 +544,11 @@ positions[...] = kept
 
 # %% [markdown]
 r"""
-So who bit whom is lost. The second table repairs that: row 0 is added to the first token of every sequence, row 1 to the
+So it is lost who bit whom. The second table repairs that: row 0 is added to the first token of every sequence, row 1 to the
 second, and so on. "Dog" at place 1 and "dog" at place 3 are then different vectors.
 
-Its gradient needs no scatter, since the places of a sequence all differ. Row $s$ was used once in each sequence, so it
-sums over the batch, and rows beyond the longest sequence get 0:
+Its gradient needs no scatter-add, since the places of a sequence are all different. Row $s$ was used once in each sequence, so its
+gradient is a sum over the batch, and rows beyond the longest sequence get 0:
 
 $$ dP_s = \sum_b dy_{bs} \quad (s < S), \qquad dP_s = 0 \quad (s \ge S) . $$
 """
@@ -558,11 +562,11 @@ print(f"{len(dpositions)} rows; a gradient in rows {used.min()} to {used.max()}"
 r"""
 ## 7. Why learned positions, and why 512?
 
-**Learned or computed?** The transformer that BERT descends from computed its positions: waves of different lengths, a sine
-and a cosine of each. Its authors also tried a learned table, and found nearly the same results. BERT took the table, at a price that you are about to see.
-Below, 96 rows are compared, each with each (the cosine of their angle). On the left waves; on the right the positions of a
-BERT that was trained on **sequences of 64 tokens**, the model of `minibert pretrain`. Its numbers are from a log; `RERUN`
-makes them anew.
+**Learned or computed?** The Transformer, from which BERT descends, computed its positions: waves of different lengths, a sine
+and a cosine of each. Its authors also tried a learned table, and found nearly the same results. BERT took the table, at a price that
+you are about to see. Below, 96 rows are compared, each with every other (by the cosine of their angle). On the left are the waves. On
+the right are the positions of a BERT that was trained on **sequences of 64 tokens**, the model of `minibert pretrain`. Its numbers are
+from a log; `RERUN` makes them anew.
 """
 
 # %%
@@ -570,7 +574,7 @@ RERUN = False  # True: train that model first (five minutes on two free cores), 
 
 
 def changes(positions, types):
-    """What is done to two tables of a trained model: a name, the first 64 positions, the types."""
+    """What is done to two tables of a trained model: yields a name, the first 64 positions, the types."""
     trained = positions[:64].copy()  # (64, H)
     shuffled = np.random.default_rng(0).permutation(trained)
     yield "as trained", trained, types
@@ -583,7 +587,7 @@ def changes(positions, types):
 
 # %% tags=["figure"]
 def measure():
-    """Train the model of `minibert pretrain` in a folder that goes away again; yields the lines of the log."""
+    """Train the model of `minibert pretrain` in a temporary folder; yields the lines of the log."""
     import tempfile
 
     from minibert import BertForPreTraining
@@ -634,7 +638,7 @@ waves /= np.linalg.norm(waves, axis=1, keepdims=True)
 
 # %% tags=["figure"]
 # Caption: Cosines between the vectors of positions. Left: the fixed waves of the Transformer.
-#   Right: a learned table, which was trained on 64 positions (dashed).
+#   Right: a learned table, which was trained on 64 positions (up to the dashed line).
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)
 for panel, cosines, title in ((axes[0], waves @ waves.T, "waves"), (axes[1], learned, "learned")):
     image = plots.heatmap(panel, cosines, limit=1.0)
@@ -647,9 +651,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-Both have a band along the diagonal: neighbours are alike. Nobody asked the learned table for that; it came with
-the gradient. It stops at the dashed line, since rows from 64 on never got one. They still point where chance pointed
-them at the start, only a little shorter, because weight decay pulls at them, too:
+Both have a band along the diagonal: neighbours are similar. Nobody asked the learned table for that; it came with
+the gradient. The band stops at the dashed line, since rows from 64 on never got a gradient. They still have the random directions
+that they started with, and are only a little shorter, because weight decay acts on them, too:
 """
 
 # %%
@@ -662,7 +666,7 @@ for record in log:
 
 # %% [markdown]
 r"""
-**And what does the model do with such rows?** Its loss on text that it has not seen, after a change to one table:
+**And what does the model do with such rows?** Here is its loss on text that it has not seen, after a change to one table:
 """
 
 # %% tags=["figure"]
@@ -688,11 +692,11 @@ plt.show()
 
 # %% [markdown]
 r"""
-Without any order (all rows their mean), most of what it had learned is gone. Rows that never trained are no better. A *wrong*
-order is worse than none, and worse than guessing each word by how frequent it is. (This is what a *finished* model relies on;
-one that never had positions would have learned to make do.)
+Without any order (all rows replaced by their mean), most of what the model had learned is gone. Rows that were never trained are no
+better. A *wrong* order is worse than none, and worse than guessing each word by its frequency. (That is because the *finished* model
+relies on positions. A model that never had any would have learned to do without.)
 
-**Why 512**, then? A learned table has exactly as many rows as were decided on, and there is no row 512 to look up:
+**Why 512**, then? A learned table has a fixed number of rows, decided on before training, and there is no row 512 to look up:
 """
 
 # %%
@@ -703,8 +707,8 @@ except UserError as error:
 
 # %% [markdown]
 r"""
-The rows are cheap. What grows is attention, which compares each token with each: `S × S` numbers in every head of
-every layer. For BERT-base and *one* sequence:
+The rows are cheap. What grows is attention, which compares each token with every other: `S × S` numbers in every head of
+every layer. For BERT-base and *one* sequence, that is:
 """
 
 # %%
@@ -717,14 +721,14 @@ for S in (128, 256, 512, 1024, 2048, 4096):
 
 # %% [markdown]
 r"""
-So 512 is a compromise: about a page of text, for 16 times the attention maps of 128. Its authors paid that for the last tenth of the
-steps only, in order to learn the positions; nine tenths were taken with sequences of 128. (`minibert pretrain
+So 512 is a compromise: about a page of text, for attention maps 16 times as large as with 128. BERT's authors paid that price only
+for the last tenth of the steps, in order to learn the positions; the first nine tenths used sequences of 128. (`minibert pretrain
 --long-seq-length 512` does the same.)
 
 ## 8. What do token_type_ids do?
 
-BERT reads one text or two. Of two, the tokenizer makes a single row, and says for every token to which it belongs: 0
-up to the first [SEP], 1 after it. The third table has these two rows.
+BERT reads one text or two. If there are two, the tokenizer makes a single row of them, and says for every token to which text it
+belongs: 0 up to the first [SEP], 1 after it. The third table has a row for each of these two types.
 """
 
 # %%
@@ -736,9 +740,9 @@ for name in ("input_ids", "token_type_ids", "attention_mask"):
 
 # %% [markdown]
 r"""
-So one vector is added to all tokens of the first text, another to all of the second. [SEP] marks the border, too, but a
-token in the middle would have to look for it. Who needs to know? Ask the trained model again. It has two tasks: guess
-masked words, and say whether the second text really follows the first.
+So one vector is added to all tokens of the first text, and another to all tokens of the second. [SEP] marks the border, too, but a
+token in the middle would have to look for it. What is this information good for? Ask the trained model again. It has two tasks: to
+guess masked words, and to say whether the second text really follows the first.
 """
 
 # %%
@@ -749,16 +753,16 @@ for name in ("as trained", "types: all 0", "types: swapped"):
 
 # %% [markdown]
 r"""
-The prediction of words hardly changes. The question about the *pair* loses half of what it knew beyond tossing a coin. That is what types are
-for: tasks with two texts, such as question and paragraph. With a single text all types are 0 (so the model assumes if you
-leave them out), and the row is a constant.
+The prediction of words hardly changes. On the question about the *pair*, the model loses half of its lead over tossing a coin. That
+is what types are for: tasks with two texts, such as a question and a paragraph. With a single text, all types are 0 (the model assumes
+this if you leave them out), and the row is a constant.
 
-The gradient is scatter-add again, with types for ids. Of two rows, nearly *every* look-up is a repeated one: `+=`
+The gradient is a scatter-add again, with the types as ids. As there are only two rows, nearly *every* look-up is a repeated one: `+=`
 would keep two gradients of the whole batch.
 
 ## 9. One sum, three gradients
 
-All of it together, as the library runs it, followed by LayerNorm and dropout:
+Here is all of it together, as the library runs it, followed by LayerNorm and dropout:
 """
 
 # %%
@@ -771,7 +775,7 @@ The three are **added**, and a sum passes its gradient on to each of its terms a
 
 $$ t = w + p + k \qquad\Longrightarrow\qquad dw = dp = dk = dt . $$
 
-Then every table collects $dt$ in its own way: by token, by place, by type.
+Then every table collects $dt$ in its own way: by token, by place, or by type.
 """
 
 # %%
@@ -780,7 +784,7 @@ print(source[source.index("    dnormalised =") :])
 
 # %% [markdown]
 r"""
-Checked at once, with everything random, repeated ids, more positions than are used, and dropout on:
+Check all of them at once, with everything random, repeated ids, more positions than are used, and dropout on:
 """
 
 # %%
@@ -807,9 +811,9 @@ for row in compare_with_numeric(function_case("embed", forward, embed_backward, 
 
 # %% [markdown]
 r"""
-There is a test without any numeric gradient. Every token sends the *same* $dt$ into all three tables, so the sum over all
-rows is the same for the three. Behind it stands a fact about the forward pass: add a vector to every row of one table, subtract it
-from every row of another, and no output changes.
+There is also a test that needs no numeric gradient. Every token sends the *same* $dt$ into all three tables, so the sum over all
+rows is the same for all three. This reflects a fact about the forward pass: if you add a vector to every row of one table and subtract
+it from every row of another, no output changes.
 """
 
 # %%
@@ -827,8 +831,8 @@ assert np.allclose(forward(*moved.values())[0], y)
 r"""
 ## 10. Does the sum not mix everything up?
 
-How can the model tell the three apart again? Try it: random tables, 300 random tokens, and from each sum guess its rows, by
-the largest product with those of each table.
+How can the model tell the three apart again? Try it with random tables and 300 random tokens. From each sum, guess its three rows: in
+each table, take the row that has the largest dot product with the sum.
 """
 
 # %%
@@ -845,7 +849,8 @@ for H in SIZES:
 assert min(shares[-1] for shares in found.values()) > 0.99
 
 # %% tags=["figure"]
-# Caption: How many rows of each table are found again in the sum. From H = 128 on, practically all.
+# Caption: The share of rows of each table that are recognised in the sum. From H = 128 on, it is
+#   practically all of them.
 figure, axes = plt.subplots(figsize=(6.5, 3.0))
 for (name, shares), marker in zip(found.items(), "osD", strict=True):
     axes.plot(SIZES, shares, marker=marker, label=name)
@@ -858,12 +863,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-With few features the sum is a muddle. With 128, those of the smallest BERT, practically every token is recognised: random
+With few features, the sum is a muddle. With 128, as in the smallest BERT, practically every token is recognised: random
 directions in many dimensions are almost at right angles. And these tables were not even trained to be told apart.
 
 ## 11. In BERT
 
-Tables cost no arithmetic, but they cost memory. The smaller a BERT, the more of it is vocabulary:
+Tables cost no arithmetic, but they cost memory. The smaller a BERT is, the larger is the share of its vocabulary:
 """
 
 # %%
@@ -877,7 +882,7 @@ for preset in PRESETS:
     print(f"{preset:<7} {tables_count:12,} of {total:12,} numbers in the three tables")
 
 # %% tags=["figure"]
-# Caption: In a small model most parameters are word vectors. In a large one they are a tenth.
+# Caption: In the smallest model, most parameters are word vectors. In the largest, they are a tenth.
 figure, axes = plt.subplots(figsize=(6.5, 2.8))
 axes.bar(PRESETS, shares, color=plots.BLUE, width=0.6)
 for x, share in enumerate(shares):
@@ -892,20 +897,20 @@ r"""
 ## Recap
 
 - A look-up is a product with a one-hot matrix. So $dW = X^\top dy$: each row sums the gradients of all places where its
-  token stood.
-- `dweight[ids] += dout` keeps one of them. `np.add.at` adds them all.
-- Without positions BERT reads a bag of words. A learned table knows the rows that were trained, and has no others.
-- Token types tell two texts apart. With one text they are a constant.
-- The three rows are added, so each table gets the same gradient and collects it by token, by place, by type.
+  token occurred.
+- `dweight[ids] += dout` keeps only one of them. `np.add.at` adds them all.
+- Without positions, BERT reads a bag of words. In a learned table, only the rows that were trained are of use.
+- Token types tell two texts apart. With only one text, they are a constant.
+- The three rows are added, so each table gets the same gradient and collects it by token, by place, or by type.
 
 ## What usually goes wrong
 
-- **`+=` for a scatter-add.** Right in every test without a repeated id.
-- **Ids out of range.** NumPy takes −1 for the last row without a word, and CuPy wraps any id around. The library checks ids
-  where a batch enters the model.
+- **`+=` instead of a scatter-add.** It passes every test without a repeated id.
+- **Ids out of range.** NumPy silently takes −1 for the last row, and CuPy wraps any id around. The library checks ids
+  when a batch enters the model.
 - **A gradient with only the rows that occurred.** It must have the table's shape, zeros included.
-- **Longer texts than in training.** There are rows for them, so nothing fails; the rows are noise.
-- **Types forgotten.** The second text looks like more of the first; only tasks with pairs get worse.
+- **Longer texts than in training.** There are rows for them, so nothing fails, but these rows are noise.
+- **Types forgotten.** The second text then looks like more of the first, and only tasks with pairs get worse.
 
 ## Three questions
 
@@ -915,11 +920,11 @@ Answer before you unfold.
 # %% [markdown]
 r"""
 <details>
-<summary><b>1.</b> The batch has 32 sequences of 128 tokens; all of them begin with [CLS]. How many terms has the sum in the
+<summary><b>1.</b> The batch has 32 sequences of 128 tokens; all of them begin with [CLS]. How many terms are summed in the
 row of [CLS] in the word table? In row 0 of the positions? In row 0 of the types, if all texts are single?</summary>
 
-32, 32, and 4,096 (padding included, though its terms are 0 if nothing looks at it). For [CLS] and position 0 they
-are even the same 32 terms, as [CLS] always stands there: those two rows get the same gradient.
+32, 32, and 4,096 (including padding, though its terms are 0 if nothing looks at it). For [CLS] and position 0, they
+are even the same 32 terms, as [CLS] is always there. So these two rows get the same gradient.
 
 </details>
 """
@@ -927,11 +932,12 @@ are even the same 32 terms, as [CLS] always stands there: those two rows get the
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> Instead of adding, one could put the three vectors side by side, (3H numbers), and let a linear layer
-make H of them. What would that gain?</summary>
+<summary><b>2.</b> Instead of adding, one could put the three vectors side by side (3H numbers), and let a linear layer
+make H numbers of them. What would that gain?</summary>
 
-Nothing but a longer computation. $[w; p; k] \, U = w U_1 + p U_2 + k U_3$, with three blocks of $U$. Multiply each
-table by its block once, and you have three tables whose rows are added: every model of the one kind is one of the other.
+Nothing; it would only take longer. $[w; p; k] \, U = w U_1 + p U_2 + k U_3$, where $U_1$, $U_2$ and $U_3$ are three blocks of $U$.
+Multiply each table by its block once, and you have three tables whose rows are added. So every model of one kind is also one of the
+other kind.
 
 </details>
 """
@@ -942,8 +948,8 @@ r"""
 <summary><b>3.</b> You fine-tune a BERT that was pre-trained on 128 tokens on texts of 300, and its table has 512 rows. Nothing
 fails. What do you expect, and what could you do?</summary>
 
-Rows 128 to 299 start as noise, and fine-tuning has little text to train them with. Better: some pre-training on long
-sequences first, as the authors did; or cut the texts into windows of 128, as one does with texts beyond 512.
+Rows 128 to 299 start as noise, and fine-tuning has little text to train them with. It is better to do some pre-training on long
+sequences first, as the authors did, or to cut the texts into windows of 128 tokens, as is done with texts beyond 512.
 
 </details>
 """

@@ -2,12 +2,12 @@
 r"""
 # 07 · WordPiece
 
-BERT never sees a text. It sees the numbers of tokens: words, or pieces of words, from a list that was fixed before
+BERT never sees a text. It sees the numbers of tokens, which are words or pieces of words from a list that was fixed before
 training began. How text becomes tokens decides what the model can know about it, and most surprises with BERT in practice
 begin here.
 
 **You will** split a text into words as BERT does · cut words into pieces · say what the ## is and when a whole word turns into
-[UNK] · learn a vocabulary from text, merge by merge · see what its size costs. You write three of these functions yourself.
+[UNK] · learn a vocabulary from text, merge by merge · see what its size costs. You write three of the functions yourself.
 
 **Before this:** plain Python; [06 · Embeddings](06_embeddings.ipynb) for what a token's number is used for.
 **Time:** 80 minutes with the exercises; it runs in seconds.
@@ -40,10 +40,10 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 r"""
 ## 1. Why pieces of words?
 
-We need a text to learn from. Everybody who runs this has one: the English documentation of Python and of the packages that
-minibert needs. Here are its words and how often each occurs; every twentieth document is **held out**, to see
-what happens to text that the vocabulary was not made from. (The counts are stored, so that your numbers are those
-below. `RERUN` counts the documentation that *you* have.)
+We need a text to learn from. Everybody who runs this notebook has one: the English documentation of Python and of the packages that
+minibert needs. Here are its words and how often each occurs. Every twentieth document is **held out**, to see
+what happens to text that the vocabulary was not made from. (The counts are stored, so that your numbers are the ones in
+this text. `RERUN` counts the documentation that *you* have.)
 """
 
 # %%
@@ -69,9 +69,10 @@ print("most frequent:", *list(training)[:12])
 
 # %% [markdown]
 r"""
-What should a token be? Two obvious answers, and the one between them. **Characters**: few, but a text becomes long, and the
-model has to learn spelling first. **Words**: short, but there is no end to them; whatever is not in the list is
-*unknown*, and its meaning lost. **Pieces** of words: frequent words whole, rare ones in parts, nothing unknown.
+What should a token be? There are two obvious answers, and one between them. There are few **characters**, but a text becomes long,
+and the model has to learn spelling first. With **words**, the text is short, but there is no end of words: whatever is not in the list
+is *unknown*, and its meaning is lost. With **pieces** of words (*subwords*), frequent words stay whole, rare words are split, and
+nothing is unknown.
 """
 
 # %%
@@ -91,20 +92,20 @@ assert RERUN or all(wordpiece.ids(word) != wordpiece.unknown for word in held_ou
 
 # %% [markdown]
 r"""
-2.2 % sounds like little, but about every second sentence of 30 words has one, and such words tend to be those that
+2.2 % does not sound like much, but about every second sentence of 30 words has an unknown word, and such words tend to be those that
 a text is about. Pieces lose none of them, for 5 % more tokens.
 
-Two steps lead from text to pieces: *normalise* the text to words, then *cut* each word.
+Two steps lead from text to pieces: *normalise* the text into words, then *cut* each word.
 
 ## 2. From text to words
 
-The same word can be written in many ways: HELLO, Hello, hello; é as one character or as e with an accent that follows.
-They all would be different tokens, each learned from fewer examples. So BERT (this one, "uncased") makes them alike:
+The same word can be written in many ways: HELLO, Hello, hello. And é can be one character, or an e followed by an accent.
+All of these would be different tokens, each learned from fewer examples. So BERT (this one, "uncased") makes them alike:
 
-1. Control characters go away; tabs, line ends and all kinds of spaces become a space.
-2. Spaces are put around each Chinese character, as Chinese writes none.
-3. Accents go away.
-4. Capitals become small.
+1. Control characters are removed; tabs, line ends and all kinds of spaces become a space.
+2. Spaces are put around each Chinese character, as Chinese is written without spaces.
+3. Accents are removed.
+4. Capitals become lower-case letters.
 5. Every punctuation character becomes a word of its own. Words end at spaces.
 """
 
@@ -115,8 +116,8 @@ for text in ("Héllo,\tWORLD!", "don't", "C++ costs $5", "東京 is Tokyo", "zer
 
 # %% [markdown]
 r"""
-How does one remove an accent? Unicode can write é in two ways, and the normal form NFD is the longer one: the letter, then the
-accent as a character of its own, of the category `Mn` ("mark, nonspacing"). Then it only has to be left out.
+How do you remove an accent? Unicode can write é in two ways, and the normal form NFD is the longer one: the letter, then the
+accent as a character of its own, of the category `Mn` ("mark, nonspacing"). Then the accent only has to be left out.
 """
 
 # %%
@@ -126,8 +127,8 @@ for character in unicodedata.normalize("NFD", "é"):
 
 # %% [markdown]
 r"""
-And what is punctuation? For Unicode the categories that begin with P. Not among them are `$`, `+`, `<`, `=` and a few more,
-which count as symbols; BERT takes every sign of ASCII for punctuation:
+And what is punctuation? In Unicode, it is the categories that begin with P. `$`, `+`, `<`, `=` and a few more are not among them,
+as they count as symbols. BERT treats every sign of ASCII as punctuation:
 """
 
 # %%
@@ -136,8 +137,8 @@ print("punctuation for BERT, not for Unicode:", *sorted(others))
 
 # %% [markdown]
 r"""
-All this loses something, and it does not come back. A model that was trained on "us" cannot tell a country from a
-pronoun. Where that matters (names, German nouns) one takes a *cased* model, which leaves out steps 3 and 4:
+All this loses something that cannot be recovered. An uncased model gets "us" for both, and cannot tell the country from the
+pronoun by its spelling. Where that matters (names, German nouns), people use a *cased* model, which leaves out steps 3 and 4:
 """
 
 # %%
@@ -151,7 +152,8 @@ r"""
 
 @exercise 07.normalise
 
-Write steps 3, 4 and 5: from a text to the list of its words. `ASCII_PUNCTUATION` is the set of signs above, and all other punctuation of ASCII.
+Write steps 3, 4 and 5: from a text to the list of its words. `ASCII_PUNCTUATION` is the set of the signs above and all other
+punctuation of ASCII.
 """
 
 
@@ -174,7 +176,7 @@ check("07.normalise", my_normalise)
 # %% [markdown] tags=["answer"]
 r"""
 The library does the same in two passes, before and after NFD. What becomes of a character does not depend on its
-neighbours, so each is worked out once and then looked up (`str.translate`):
+neighbours. So the result for each character is computed once and then looked up (`str.translate`):
 """
 
 # %% tags=["answer"]
@@ -185,9 +187,9 @@ print(inspect.getsource(normalise_module._finish))
 r"""
 ## 4. What does the double hash mean?
 
-Now a word, and a vocabulary. WordPiece is **greedy**: it takes the longest piece that the word begins with, then the
-longest that the rest begins with, and so on. A piece *inside* a word is written with ## in front, and is another token
-than the same letters at the beginning:
+Now take a word and a vocabulary. WordPiece is **greedy**: it takes the longest piece that the word begins with, then the
+longest piece that the rest begins with, and so on. A piece *inside* a word is written with ## in front. It is a different token
+from the same letters at the beginning:
 """
 
 
@@ -203,8 +205,8 @@ for word in ("unaffable", "able", "players", "unplay"):
     print(f"{word:<10}", pieces_of(word, SMALL))
 
 # %% tags=["figure"]
-# Caption: The look-ups for one word, from top to bottom. Blue is found; what remains is looked up
-#   with ## in front.
+# Caption: The look-ups for one word, from top to bottom. Blue pieces are found; what remains is looked
+#   up with ## in front.
 WORD, CUTS = "unaffable", [(0, 2), (2, 5), (5, 9)]
 attempts = [(start, end) for start, stop in CUTS for end in range(len(WORD), stop - 1, -1)]
 figure, axes = plt.subplots(figsize=(7.5, 4.0))
@@ -227,12 +229,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-Fourteen look-ups, three of them found. Most words are matched in one piece.
+There are fourteen look-ups, of which three succeed. Most words are matched in one piece.
 
-**Why have ##?** For two reasons. It makes cutting reversible: `un able` is two words, `un ##able` one. And the ending in
-"unaffable" means something else than the word "able". They are different tokens, so they have different ids and different
-rows in the table of [06](06_embeddings.ipynb), and the model may learn different things about them. In the vocabulary that
-we learned from the documentation, for instance:
+**Why have ##?** For two reasons. First, it makes cutting reversible: `un able` is two words, and `un ##able` is one. Second, the
+ending of "unaffable" means something different from the word "able". They are different tokens, so they have different ids and
+different rows in the table of [06](06_embeddings.ipynb), and the model can learn different things about them. Here are examples from
+the vocabulary that we learned from the documentation:
 """
 
 # %%
@@ -245,8 +247,9 @@ r"""
 
 @exercise 07.wordpiece
 
-Cut a word into pieces of the vocabulary: greedy, from the left, ## on all pieces but the first. If you come to a place where no piece fits, not even of one
-character, the answer for the *whole word* is `["[UNK]"]`. Why it is so harsh is the next section's business.
+Cut a word into pieces of the vocabulary: greedily, from the left, with ## on all pieces but the first. If you come to a place where no
+piece fits, not even one of a single character, the answer for the *whole word* is `["[UNK]"]`. The next section explains why the rule
+is so harsh.
 """
 
 
@@ -276,8 +279,8 @@ print(inspect.getsource(WordPiece.ids))
 r"""
 ## 6. Why does a whole word become [UNK]?
 
-For three reasons. **One: a character that is not in the vocabulary.** A word ends at a space or at punctuation. An emoji is
-neither, so "great😊" is *one* word, and its last character fits no piece:
+There are three causes. **One: a character that is not in the vocabulary.** A word ends at a space or at punctuation. An emoji is
+neither, so "great😊" is *one* word, and no piece fits its last character:
 """
 
 # %%
@@ -287,11 +290,11 @@ for text in ("it was great😊", "it was great 😊", "Übergröße", "Ubergross
 
 # %% [markdown]
 r"""
-"great" is gone with it. The second line shows the remedy, a space. In the third, ü has become u, but ß is no accent, and
-though the vocabulary has `ß`, it has no `##ß`: that text never had it inside a word.
+"great" is lost with it. The second line shows the remedy, a space. In the third line, Ü and ö have become u and o, but ß is not a
+letter with an accent. The vocabulary has `ß`, but no `##ß`, because ß never occurred inside a word of the training text.
 
-**Two: greed.** It takes the longest piece and never gives it back, even where a shorter one would have worked. **Three:
-more than 100 characters**, a limit (200 in the original) against nonsense that would take long to search:
+**Two: greed.** WordPiece takes the longest piece and never gives it back, even if a shorter one would have worked. **Three:
+more than 100 characters.** This limit (200 in the original) protects against nonsense that would take long to search:
 """
 
 # %%
@@ -303,12 +306,12 @@ for length in (100, 101):
 
 # %% [markdown]
 r"""
-**And why the whole word?** One could keep the pieces before the problem. But `un [UNK]` begins like "unaffable", and like
+**And why the whole word?** One could keep the pieces before the problem. But `un [UNK]` begins like "unaffable" and like
 "under", whatever the word was. No information is safer than wrong information.
 
-How often does it happen? A vocabulary that was *learned* contains every character of its text by itself, with ##
-wherever it stood inside a word. So greed finds no dead end in words of known characters, and of all held-out words none is
-unknown. What remains is characters that are new, or new inside a word:
+How often does it happen? A vocabulary that was *learned* contains every single character of its text, also with ## if the
+character occurred inside a word. So greedy cutting finds no dead end in words of known characters, and none of the held-out words is
+unknown. The only problems left are characters that are new, or new inside a word:
 """
 
 # %%
@@ -322,9 +325,9 @@ assert all(set(word[1:]) <= inside and word[0] in alone for word in training)
 r"""
 ## 7. Where the vocabulary comes from
 
-Start with characters, and let the most frequent pair of neighbours become a token. Again, and again, until
-there are as many tokens as you want. That is all (Sennrich et al., 2016, called it byte-pair encoding). Here are five
-words, cut into characters, with how often each occurs:
+Start with characters, and let the most frequent pair of neighbours become a token. Do this again and again, until
+there are as many tokens as you want. That is all. (Sennrich et al., 2016, called it byte-pair encoding.) Here are five
+words, cut into characters, with how often each occurs, and below them the counts of the pairs:
 """
 
 # %%
@@ -337,20 +340,20 @@ for pair, count in pair_counts(words).most_common():
 
 # %% [markdown]
 r"""
-A pair counts as often as the words that hold it. `##u ##n` stands in *pun* (12 times) and in *bun* (14 times): 26, more than any other.
-So `##un` becomes a token, and the words are now `p ##un` and `b ##un`. Then count anew.
+A pair occurs as often as the words that contain it. `##u ##n` occurs in *pun* (12 times) and in *bun* (14 times). That makes 26, more
+than any other pair. So `##un` becomes a token, and the words are now `p ##un` and `b ##un`. Then count again.
 
 (You may read that WordPiece takes the pair with the highest count(pair) / (count(left) · count(right)) instead. The program
-behind Google's vocabularies was never published; the one with which BERT vocabularies are made today goes by frequency, and
+behind Google's vocabularies was never published. The program with which BERT vocabularies are made today goes by frequency, and
 so do we.)
 
 ## 8. Your turn: one merge
 
 @exercise 07.merge_once
 
-`words` is a dictionary like the one above. Find the pair that is merged next, and return it with the new dictionary. Of equally frequent pairs take the first in
-alphabetical order (as Python sorts tuples), so that the result does not depend on the order of the texts.
-`pair_counts(words)` and `replace_pair(tokens, pair, token)` are given. What is the new token called?
+`words` is a dictionary like the one above. Find the pair that is merged next, and return it with the new dictionary. If several pairs
+are equally frequent, take the first in alphabetical order (as Python sorts tuples), so that the result does not depend on the order
+of the texts. `pair_counts(words)` and `replace_pair(tokens, pair, token)` are given. What is the new token called?
 """
 
 
@@ -371,8 +374,8 @@ check("07.merge_once", my_merge_once)
 
 # %% [markdown]
 r"""
-The library does that, only faster: it remembers which words hold each pair, and looks at those alone. Five merges, and the
-words after each:
+The library does the same, only faster: it remembers which words contain each pair, and looks only at those. Here are five merges, and
+the words after each:
 """
 
 # %%
@@ -387,8 +390,8 @@ for merges in range(6):
 r"""
 ## 9. A vocabulary grows
 
-Now the documentation. Each merge adds one token at the end of the list, so a smaller vocabulary is the beginning of a
-larger one, and we can watch a word grow together:
+Now for the documentation. Each merge adds one token at the end of the list. So a smaller vocabulary is the beginning of a
+larger one, and we can watch how a word is put together:
 """
 
 # %%
@@ -399,8 +402,8 @@ assert learn_vocabulary(training, 1000, SPECIAL) == vocabulary[:1000]
 
 # %% [markdown]
 r"""
-*documentation* is soon one token; *unaffable*, which that text does not contain, never. And `una ##ff ##able` shows that
-pieces are no syllables and no prefixes: the algorithm knows no language, it counts. Whether a word stays whole is a matter of
+*documentation* soon becomes one token. *unaffable*, which does not occur in that text, never does. And `una ##ff ##able` shows that
+pieces are neither syllables nor prefixes: the algorithm knows no language, it only counts. Whether a word stays whole depends on
 how frequent it was in *that* text:
 """
 
@@ -419,7 +422,7 @@ lengths = [
 ]
 
 # %% tags=["figure"]
-# Caption: How many pieces a held-out word is cut into, by how frequent it was in the training text.
+# Caption: How many pieces a held-out word is cut into, by its frequency in the training text.
 figure, axes = plt.subplots(figsize=(7.0, 2.8))
 axes.barh(list(CLASSES), lengths, color=plots.BLUE, height=0.6)
 for line, length in enumerate(lengths):
@@ -435,7 +438,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-A vocabulary remembers what it has read. The same tokenizer on a sentence of its own kind and on two of others:
+A vocabulary depends on the text from which it was learned. Here is the same tokenizer on a sentence of the same kind, and on two of
+other kinds:
 """
 
 # %%
@@ -450,8 +454,8 @@ for sentence in (
 # %% [markdown]
 r"""
 Sequences get longer (there is room for 512 tokens), and each piece, shared by many words, says little by itself. So a
-vocabulary should be learned from text like that to be read. It cannot be exchanged later: the model's table has a row for
-each of its tokens, in this order.
+vocabulary should be learned from the kind of text that the model will read. It cannot be exchanged later: the model's table has a row
+for each of its tokens, in this order.
 
 ## 10. How large should it be?
 """
@@ -486,8 +490,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-The first thousand tokens bring the 4.1 characters of a word down to 1.5 tokens; from 8,192 to 14,000 there is next to nothing left to gain. But
-every token costs a row of `H` numbers that has to be learned: from how many examples? Cut the training text with the
+The first thousand tokens bring the 4.1 characters of a word down to 1.5 tokens. From 8,192 to 14,000 there is almost nothing left to
+gain. But every token costs a row of `H` numbers that has to be learned. From how many examples? Cut the training text with the
 vocabulary that was made from it, and count.
 """
 
@@ -522,15 +526,15 @@ plt.show()
 
 # %% [markdown]
 r"""
-The later a token was learned, the rarer it can be: the upper edge is how often the pair stood there when it was merged. Later
-merges take uses away, some of them all! (A few dots lie above: greedy cutting is not bound to the merges; see question 2.) `##ribut` was a step on the way to *distribution*
-and *attribute*. Once these were tokens themselves, nothing was left for it to do, and nothing for its row to learn from. (BERT's
-30,522 tokens were for 3,300 million words; here are 0.8 million.)
+The later a token was learned, the rarer it is: the upper edge shows how often the pair occurred when it was merged. Later
+merges take uses away, and sometimes all of them. (A few dots lie above the edge, as greedy cutting is not bound to the merges; see
+question 2.) `##ribut` was a step on the way to *distribution* and *attribute*. Once these were tokens themselves, nothing was left for
+it to do, and nothing for its row to learn from. (BERT's 30,522 tokens served 3,300 million words; here we have 0.8 million.)
 
 ## 11. The whole tokenizer
 
-`BertTokenizer` puts it together, and adds what the model needs: [CLS] in front, [SEP] after each text, [PAD] up to a common
-length. It is made from a vocabulary, or learns one: `BertTokenizer.train(texts, vocab_size)`.
+`BertTokenizer` puts it all together, and adds what the model needs: [CLS] in front, [SEP] after each text, and [PAD] up to a common
+length. It is made from a vocabulary, or learns one with `BertTokenizer.train(texts, vocab_size)`.
 """
 
 # %%
@@ -543,7 +547,7 @@ for name, row in encoded.items():
 
 # %% [markdown]
 r"""
-Where in the text does a token stand? Tasks that mark something in a text (names, answers) need to know:
+Where in the text is a token? Tasks that mark something in a text (names, answers) need to know this:
 """
 
 # %%
@@ -554,7 +558,7 @@ for i, (start, stop) in zip(ids, spans, strict=True):
 
 # %% [markdown]
 r"""
-And back again. The text does not return (capitals, accents, spaces are gone), but its ids do:
+And back again. The text cannot be restored (capitals, accents and spaces are gone), but its ids can:
 """
 
 # %%
@@ -565,20 +569,21 @@ assert tokenizer.token_ids(tokenizer.decode(ids)) == ids
 r"""
 ## Recap
 
-- A text is first normalised (no capitals, no accents, punctuation alone), then each word is cut, greedily, from the left.
+- A text is first normalised (no capitals, no accents, punctuation separate). Then each word is cut, greedily, from the left.
 - The ## marks a piece inside a word. `able` and `##able` are two tokens with two rows.
-- A word is [UNK] as a whole if it cannot be cut to its end: with a learned vocabulary, because of a character that
+- A word is [UNK] as a whole if it cannot be cut to its end. With a learned vocabulary, that is usually because of a character that
   is new.
 - The vocabulary is learned by merging the most frequent pair, again and again. Frequent words end up whole.
-- It belongs to the model: row `i` of the table means token `i` of this list and no other.
+- The vocabulary belongs to the model: row `i` of the table means token `i` of this list and no other.
 
 ## What usually goes wrong
 
-- **Another model's vocabulary.** Every id is valid, nothing fails, and the model reads nonsense. Keep them in one folder.
-- **A word is not a token.** Labels, positions and lengths count tokens: 512 tokens are fewer than 512 words.
-- **An emoji, a letter, a sign stuck to a word.** All of the word becomes [UNK]. Count the [UNK] in your data before training.
-- **Cased and uncased mixed up.** A cased vocabulary with lower-cased text never finds its names.
-- **[SEP] written by a user.** In a text it becomes the real token. `protect_special_tokens=False` makes it letters and
+- **Another model's vocabulary.** Every id is valid and nothing fails, but the model reads nonsense. Keep model and vocabulary in one
+  folder.
+- **A word is not a token.** Labels, positions and lengths count tokens, and 512 tokens are fewer than 512 words.
+- **An unknown emoji, letter or sign attached to a word.** The whole word becomes [UNK]. Count the [UNK] in your data before training.
+- **Cased and uncased mixed up.** With a cased vocabulary and lower-cased text, no name is found.
+- **[SEP] written by a user.** In a text, it becomes the real token. With `protect_special_tokens=False`, it becomes letters and
   brackets.
 
 ## Three questions
@@ -592,7 +597,8 @@ r"""
 <summary><b>1.</b> The vocabulary is "[UNK] a b ab ##a ##b ##ab". How is "abab" cut? And "bab"? Which words of a and b can be
 [UNK]?</summary>
 
-`ab ##ab` and `b ##ab`. None: each single character is there, with and without ##, so some piece always fits.
+`ab ##ab` and `b ##ab`. None can (up to 100 characters): each single character is there, with and without ##, so some piece always
+fits.
 
 </details>
 """
@@ -600,12 +606,12 @@ r"""
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> Learning merges pairs; cutting is greedy. Must a word of the training text be cut into the pieces that the
-merges had made of it?</summary>
+<summary><b>2.</b> Learning merges pairs, but cutting is greedy. Is a word of the training text always cut into the pieces that the
+merges made of it?</summary>
 
 No. Suppose the merges made a ##bc of "abc", while another word gave the token ab. Greedy cutting finds the longer
-beginning, ab, and then ##c. Both are pieces of the vocabulary, and the model only ever sees the second cut. (Other tokenizers, those of
-GPT-2 for instance, replay the merges.)
+beginning, ab, and then ##c. All of these are pieces of the vocabulary, and the model only ever sees the greedy cut. (Other tokenizers,
+for instance that of GPT-2, replay the merges.)
 
 </details>
 """
@@ -616,9 +622,9 @@ r"""
 <summary><b>3.</b> Your texts are full of one word that the model's vocabulary cuts into six pieces. What does that cost, and why
 not add the word to the list?</summary>
 
-Six of the 512 places each time. The model has to put the pieces together, which it has learned to do with other words. A new
-token is a new row of the table, with random numbers. With much text to go on pre-training with, it can become worth more than
-the pieces; with a few examples it stays noise.
+It costs six of the 512 places each time. The model has to put the pieces together, which it has learned to do with other words. A new
+token is a new row of the table, with random numbers. If you have much text for further pre-training, it can become worth more than
+the pieces. With only a few examples, it remains noise.
 
 </details>
 """

@@ -3,10 +3,10 @@ r"""
 # 08 · Attention
 
 Linear maps, GELU and LayerNorm treat every token by itself. Attention is the only place in BERT where one token
-learns anything from another: everything it knows of its context passes through the few lines below.
+learns anything from another: everything that a token knows of its context passes through the few lines below.
 
 **You will** compute attention for a sentence, query by query, and then write it for a whole batch · say where √D comes from, and
-watch what happens without it · mask padding, and know what goes wrong with every other way of doing it · derive the gradient of one
+watch what happens without it · mask padding, and see what goes wrong with other ways of doing it · derive the gradient of one
 query, step by step, and then of all · train a head with it · see what long texts cost.
 
 **Before this:** [02 · Linear](02_linear.ipynb), [03 · Softmax](03_softmax_cross_entropy.ipynb),
@@ -46,12 +46,12 @@ rng = np.random.default_rng(8)
 r"""
 ## 1. A dictionary that mixes its answers
 
-`d[query]` returns the value whose key equals the query. Attention is a dictionary in which keys match *more or less*, and
+In Python, `d[query]` returns the value whose key equals the query. Attention is a dictionary in which keys match *more or less*, and
 the answer is the mean of all values, weighted by how well their keys match.
 
-Take a sentence, and numbers that I made up. Two features say what a word **is** (its key): a thing, an event. The same two
+Take a sentence, and numbers that I made up. Two features say what a word **is** (its key): a thing, or an event. The same two
 say what it **looks for** (its query): "it" looks for a thing to stand for, "sat" for a thing that sits, "cat" for what
-happens to it, "the" for nothing. What a word **gives** (its value) are three other features: animal, posture, mood.
+happens to it, and "the" for nothing. What a word **gives** (its value) is described by three other features: animal, posture, mood.
 """
 
 # %%
@@ -78,7 +78,7 @@ for word, row in zip(words, gets, strict=True):
     print(f"{word:<9} {row[0]:6.2f} {row[1]:7.2f} {row[2]:4.2f}")
 
 # %% tags=["figure"]
-# Caption: One row for each query: how it distributes its attention over the keys.
+# Caption: Each row is a query, and shows how it distributes its attention over the keys.
 figure, axes = plt.subplots(figsize=(6.2, 4.3))
 image = plots.heatmap(axes, weights, digits=2)
 axes.set_xticks(range(7), words)
@@ -91,8 +91,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-Read it by rows. "it" puts 0.97 of its weight on "cat", and so learns that it is an animal. "cat" looks at "sat" and
-"tired", and learns of a posture and a mood. "the", which looks for nothing, gets the mean of all.
+Read the figure by rows. "it" puts 0.97 of its weight on "cat", and so learns that it is an animal. "cat" looks at "sat" and
+"tired", and learns of a posture and a mood. "the", which looks for nothing, gets the mean of all values.
 
 With $q_i$, $k_j$, $v_j$ for the rows of queries, keys and values:
 
@@ -102,8 +102,8 @@ p_{ij} = \frac{e^{s_{ij}}}{\sum_l e^{s_{il}}}, \qquad
 y_i = \sum_j p_{ij} \, v_j .
 $$
 
-How sharp is the choice? Multiply the query of "it" by a number. At 0 every word matches equally and the answer is the plain
-mean; at 5 it is a dictionary.
+How sharp is the choice? Multiply the query of "it" by a factor. With 0, every word matches equally, and the answer is the plain
+mean. With 5, attention behaves like a dictionary.
 """
 
 # %%
@@ -115,18 +115,18 @@ for factor in (0.0, 0.3, 1.0, 5.0):
 
 # %% [markdown]
 r"""
-### Nobody makes the numbers up
+### In BERT, the numbers are learned
 
-In BERT queries, keys and values are three linear maps of the same hidden states $x$, with weights that are learned:
-$q = x W_q^{\mathsf T} + b_q$, and so on. Hence *self*-attention.
+In BERT, nobody makes the numbers up. Queries, keys and values are three linear maps of the same hidden states $x$, with weights
+that are learned: $q = x W_q^\top + b_q$, and so on. Hence the name *self*-attention.
 
 ### Your turn: one head
 
 @exercise 08.attention
 
-Above, each query took its turn. Write the same for all queries of a batch at once, without a loop. The function takes $q$, $k$
-and $v$ as they come out of the three maps, and a `bias`, which is added to the scores: it will be the mask of section 3.
-`softmax(scores)` returns the weights and a cache, which you do not need here. What the backward pass will need is $q$, $k$, $v$ and the
+Above, the queries took turns. Write the same for all queries of a batch at once, without a loop. The function takes $q$, $k$
+and $v$ as they come out of the three maps. It also takes a `bias`, which is added to the scores, and will be the mask of section 3.
+`softmax(scores)` returns the weights and a cache, which you do not need here. The backward pass will need $q$, $k$, $v$ and the
 weights $p$.
 """
 
@@ -136,7 +136,7 @@ def my_attention(q, k, v, bias):
     """One head of attention: y (B, S, D), (q, k, v, p).
 
     q, k, v (B, S, D), bias (B, 1, S) or (B, S, S). The cache is a tuple of q, k and v as they came in, and the weights
-    p (B, S, S), with a row for each query.
+    p (B, S, S), with one row per query.
     """
     scores = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1]) + bias  # (B, S, S)
     p, _ = softmax(scores)  # (B, S, S)
@@ -160,7 +160,7 @@ keep("08.attention", my_attention)
 
 # %% [markdown] tags=["answer"]
 r"""
-And the library's, which also drops single weights in training ([04](04_gelu_dropout.ipynb)):
+Here is the library's version, which also drops single weights in training ([04](04_gelu_dropout.ipynb)):
 """
 
 # %% tags=["answer"]
@@ -168,8 +168,8 @@ print(inspect.getsource(attention))
 
 # %% [markdown]
 r"""
-The library's function computes `A` heads at once. In this notebook there is one, without dropout, so we drop that axis. `one_head`
-is what you have just written, and the two agree:
+The library's function computes `A` heads at once. In this notebook there is only one head, without dropout, so we drop that axis.
+`one_head` is what you have just written, and it agrees with the library:
 """
 
 # %%
@@ -189,7 +189,7 @@ All of attention is two matrix products with a softmax between them. Here they a
 """
 
 # %% tags=["figure"]
-# Caption: Attention for one sequence, to scale. The vermilion row is what becomes of one query.
+# Caption: Attention for one sequence, to scale. The vermilion row shows what becomes of one query.
 SIDE = {"S": 6, "D": 3}
 DATA, CHOICE = "#cfe3f1", "#f8e0b0"
 figure, axes = plt.subplots(figsize=(7.5, 2.6))
@@ -240,14 +240,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-Follow the vermilion row: one query meets all keys, so it fills one row of p, and this row mixes the rows of v into one row of y. The length
-of the text appears twice in the shape of p. That is what section 9 is about.
+Follow the vermilion row. One query meets all keys, so it fills one row of p, and this row mixes the rows of v into one row of y. The
+length of the text appears twice in the shape of p. Section 9 is about what that costs.
 
 ### It does not know the order
 
-Nothing in the formula asks where a token stands. Shuffle the tokens, and the results are the same, shuffled. To
-attention a sentence is a *set*, and "dog bites man" is "man bites dog". That is why [positions are added](06_embeddings.ipynb)
-to the embeddings.
+Nothing in the formula depends on where a token is. Shuffle the tokens, and you get the same results, shuffled. To
+attention, a sentence is a *set*, and "dog bites man" is the same as "man bites dog". That is why
+[positions are added](06_embeddings.ipynb) to the embeddings.
 """
 
 # %%
@@ -267,14 +267,14 @@ $$
 \operatorname{Var}(q_d k_d) = \mathbb E[q_d^2 k_d^2] = \mathbb E[q_d^2] \, \mathbb E[k_d^2] = 1 ,
 $$
 
-and variances of independent terms add up:
+and the variances of independent terms add up:
 
 $$
 \operatorname{Var}(q \cdot k) = \sum_{d=1}^{D} \operatorname{Var}(q_d k_d) = D .
 $$
 
-A score is about as large as √D: with 64 features, 8. Divided by √D, its variance is 1 whatever `D` is. Measure it, and what
-the softmax makes of such scores:
+A typical score is about as large as √D: with 64 features, that is 8. After the division by √D, its variance is 1, whatever `D` is.
+Measure this, and see what the softmax makes of such scores:
 """
 
 # %%
@@ -283,7 +283,7 @@ KEYS = 64
 
 
 def look(D, scale):
-    """1,000 random queries, 64 keys each: scores, effective number of keys, share of a gradient."""
+    """1,000 random queries, 64 keys each: variance of the scores, effective number of keys, share of a gradient."""
     q, k = rng.standard_normal((1000, 1, D)), rng.standard_normal((1000, KEYS, D))
     scores = (q @ k.transpose(0, 2, 1))[:, 0]  # (1000, KEYS)
     p, cache = softmax(scores * scale)
@@ -301,7 +301,7 @@ assert np.allclose(raw[:, 0] / SIZES, 1, atol=0.1)
 
 # %% tags=["figure"]
 # Caption: Without the division by √D, a query looks at a single key as soon as D is large, and
-#   next to no gradient gets through.
+#   almost no gradient gets through.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.1))
 for values, label, colour in (
     (divided, "divided by √D", plots.BLUE),
@@ -319,13 +319,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-Left: $e^{\text{entropy}}$ of the weights, the number of keys that are really looked at. Without the division a query of
-1,024 features chooses a single key, before anything has been learned. Right: the softmax's derivative,
-$p_{ij}(\delta_{jl} - p_{il})$, is nearly 0 wherever $p$ is nearly 0 or 1. So a wrong choice is hardly unlearned: next to no
-gradient comes back. [Section 8](#8.-A-head-learns) watches it.
+On the left is $e^{\text{entropy}}$ of the weights, the effective number of keys that a query looks at. Without the division, a query
+of 1,024 features chooses a single key before anything has been learned. The right panel shows what that means for the gradient. The
+softmax's derivative, $p_{ij}(\delta_{jl} - p_{il})$, is nearly 0 wherever $p$ is nearly 0 or 1. So a wrong choice is hard to unlearn:
+almost no gradient comes back. [Section 8](#8.-A-head-learns) shows it at work.
 
-BERT-base starts smaller than this argument assumes: its weights are drawn with deviation 0.02, and what comes out of 768
-normalised features is below 1.
+BERT-base starts with smaller numbers than this argument assumes: its weights are drawn with a standard deviation of 0.02, so
+queries and keys made from 768 normalised features have a standard deviation below 1.
 """
 
 # %%
@@ -338,12 +338,12 @@ for name, scale in (("divided by √D", 1 / 8), ("not", 1.0)):
 
 # %% [markdown]
 r"""
-So attention begins almost even, and finds out where to look.
+So attention begins almost uniform, and learns where to look.
 
 ## 3. Why add −10000 instead of multiplying by 0?
 
-Texts of a batch are filled up with `[PAD]` to equal length. Nobody should look at that. The obvious ideas fail; here are one
-query and five keys, the last two padding:
+The texts of a batch are filled up with `[PAD]` to equal length. No token should look at the padding, but the obvious ideas fail. Here
+are one query and five keys, of which the last two are padding:
 """
 
 # %%
@@ -362,12 +362,12 @@ assert np.array_equal(ways["score − 10000"], ways["only the real ones"])
 
 # %% [markdown]
 r"""
-- **A score of 0 is not a weight of 0**, but of $e^0 = 1$ before normalising: padding gets 0.18, more than two of
+- **A score of 0 is not a weight of 0.** It counts $e^0 = 1$ before the normalisation, so each padding key gets 0.18, more than two of
   the real words.
-- **A weight times 0** is too late. The padding has taken its part already, and the row no longer sums to 1.
-- **Minus 10000** gives exactly what the real keys alone would: $e^{-10000}$ is 0 in float16, float32 and float64.
+- **Multiplying the weight by 0** comes too late. The padding has already taken its share, and the row no longer sums to 1.
+- **Subtracting 10000** gives exactly what the real keys alone would give: $e^{-10000}$ is 0 in float16, float32 and float64.
 
-The number has to be so low that exp gives 0, and not so low that it does not exist:
+The number has to be low enough for exp to give 0, but not so low that the format cannot hold it:
 """
 
 # %%
@@ -381,7 +381,7 @@ with np.errstate(over="ignore", under="ignore"):
 
 # %% [markdown]
 r"""
-In float16 −10⁹ is −∞; section 4 shows what that does. The library's function makes the term from a mask of ones
+In float16, −10⁹ is −∞; section 4 shows what that does. The library's function makes the bias from a mask of ones
 and zeros, once for all layers:
 """
 
@@ -392,8 +392,8 @@ print(bias[:, 0].astype(int))
 
 # %% [markdown]
 r"""
-**The test of any mask:** whatever stands in the padding, the real tokens must not notice; and they must get what they
-would get without it.
+**The test of any mask:** the real tokens must not notice what is in the padding, and they must get what they
+would get without any padding.
 """
 
 # %%
@@ -407,13 +407,14 @@ assert np.allclose(y_short[0], y[2, :2])
 
 # %% [markdown]
 r"""
-The mask is on *keys* only. Padding still asks queries of its own and gets an answer, which nobody reads: other tokens do
+The mask is only on *keys*. Padding tokens still have queries of their own and get an answer, but nobody reads it: other tokens do
 not look there, and the loss does not count it.
 
 ## 4. NaN on fully masked rows
 
-Why not −∞ then, which is "forbidden" in its purest form? Because a row may have nothing but forbidden keys: an empty
-text in a batch, or padding in front of a text that is read left to right. The softmax subtracts the row's largest score, and −∞ − (−∞) is not a number.
+Why not −∞, then, which is "forbidden" in its purest form? Because in some rows all keys may be forbidden. This happens with an empty
+text in a batch, or with padding in front of a text that is read from left to right. The softmax subtracts the row's largest score, and
+−∞ − (−∞) is not a number.
 """
 
 # %%
@@ -428,9 +429,9 @@ with np.errstate(invalid="ignore"):
 
 # %% [markdown]
 r"""
-With −10000 all scores are equally low, the softmax takes that out again, and some weights result. They mean nothing, and
-nobody reads the answer. Could a NaN not be ignored, too? Let the loss count the first text only, so that
-`dout` is 0 for the second; go back to the queries, and to the weight $W_q$ that made them:
+With −10000, all scores are equally low. The softmax subtracts that again, and some weights result. They mean nothing, and
+nobody reads the answer. Could a NaN not be ignored, too? Let the loss count only the first text, so that
+`dout` is 0 for the second. Then go back to the queries, and to the weight $W_q$ that made them:
 """
 
 # %%
@@ -447,16 +448,16 @@ with np.errstate(invalid="ignore"):
 
 # %% [markdown]
 r"""
-$0 \cdot \text{NaN}$ is NaN, and the gradient of a weight sums over the batch. **One empty text, and after one step the model
-is NaN**, although its loss had been a number until then.
+$0 \cdot \text{NaN}$ is NaN, and the gradient of a weight is a sum over the batch. **With one empty text, the whole model is NaN
+after a single step**, although its loss had been a number until then.
 """
 
 # %% [markdown]
 r"""
 ## 5. Left to right, or both directions
 
-The same term makes attention one-directional: forbid each query all keys to its right. That is how GPT reads, and what
-`BertConfig(is_decoder=True)` does. BERT reads in both directions. In the figure, bright is what may be looked at.
+The same bias makes attention one-directional: forbid each query all keys to its right. That is how GPT reads, and what
+`BertConfig(is_decoder=True)` does. BERT reads in both directions.
 """
 
 # %%
@@ -469,8 +470,8 @@ kinds = {
 allowed = {name: np.broadcast_to(term[0, 0] == 0, (6, 6)) for name, term in kinds.items()}
 
 # %% tags=["figure"]
-# Caption: Who may look at whom: bright is allowed. The last key is padding on the left and on the
-#   right.
+# Caption: Who may look at whom: bright is allowed. In the first and the last panel, the last key is
+#   padding.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 2.7))
 for panel, (name, may_look) in zip(axes, allowed.items(), strict=True):
     plots.heatmap(panel, may_look.astype(float))
@@ -484,8 +485,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-Does a token then depend on exactly those that it may look at? Change one token at a time, and see who notices. (It
-always notices itself: the query is its own.)
+Does a token then depend on exactly those tokens that it may look at? Change one token at a time, and see which results change. (A
+token's own result always changes, because the query is its own.)
 """
 
 
@@ -508,16 +509,16 @@ for name, term in kinds.items():
 
 # %% [markdown]
 r"""
-Here is what decides how a model can be trained. GPT predicts the next word at every position. BERT cannot: token 2 looks at
+This decides how a model can be trained. GPT predicts the next word at every position. BERT cannot do that: token 2 looks at
 token 3, which would *be* the answer. So BERT [hides words](12_pretraining_data.ipynb) and guesses them from both sides. What
-does it gain? Some words are decided by what comes *after* them: "a" or "an", for one. Section 8 tries it.
+does it gain by that? Some words are decided by what comes *after* them, for example "a" or "an". Section 8 tries this out.
 """
 
 # %% [markdown]
 r"""
-## 6. The backward, step by step
+## 6. The backward pass, step by step
 
-$dx$ means $\partial L / \partial x$ and has the shape of $x$; `dout` is $dy$, what comes in. The forward pass has three steps:
+$dx$ means $\partial L / \partial x$ and has the shape of $x$; `dout` is the $dy$ that comes in. The forward pass has three steps:
 """
 
 # %% tags=["figure"]
@@ -551,7 +552,7 @@ r"""
 
 @exercise 08.one_query_backward
 
-Begin with a single query: $q$ has `D` numbers, there are `S` keys and values, and $s$, $p$ are rows of `S` numbers.
+Begin with a single query. $q$ has `D` numbers, there are `S` keys and values, and $s$ and $p$ are rows of `S` numbers.
 
 $$
 s_j = \frac{1}{\sqrt D} \sum_d q_d \, k_{jd} + \text{bias}_j, \qquad p = \operatorname{softmax}(s), \qquad y_d = \sum_j p_j \, v_{jd} .
@@ -571,14 +572,15 @@ assert np.allclose(one_query(q[1, 3], k[1], v[1], bias[1, 0])[0], y[1, 3])
 
 # %% [markdown]
 r"""
-Walk back through the three steps. Return the gradients of everything on the way, $ds$ being that of the scores as the softmax gets them.
-The softmax's own backward pass is from [03](03_softmax_cross_entropy.ipynb), `softmax_backward(dp, (p,))`; the others are a line each.
+Walk back through the three steps. Return the gradients of everything on the way, where $ds$ is the gradient of the scores as the
+softmax gets them. The softmax's own backward pass is from [03](03_softmax_cross_entropy.ipynb), `softmax_backward(dp, (p,))`. The
+others take a line each.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-**Step 3**, $y_d = \sum_j p_j v_{jd}$. Ask of each factor where it was used. $p_j$: in all features $d$, so it collects a sum over
-them. $v_{jd}$: in one feature only.
+**Step 3**, $y_d = \sum_j p_j v_{jd}$. Ask of each factor where it was used. $p_j$ was used in all features $d$, so it collects a sum
+over them. $v_{jd}$ was used in only one feature.
 
 $$ dp_j = \sum_d dy_d \, v_{jd}, \qquad dv_{jd} = p_j \, dy_d . $$
 
@@ -586,8 +588,8 @@ $$ dp_j = \sum_d dy_d \, v_{jd}, \qquad dv_{jd} = p_j \, dy_d . $$
 
 $$ ds_j = p_j \Big( dp_j - \sum_l p_l \, dp_l \Big) . $$
 
-**Step 1**, $s_j = \frac{1}{\sqrt D} \sum_d q_d k_{jd} + \text{bias}_j$. The bias is a constant. $q_d$ was used with all keys $j$, $k_{jd}$
-only once; the factor stays:
+**Step 1**, $s_j = \frac{1}{\sqrt D} \sum_d q_d k_{jd} + \text{bias}_j$. The bias is a constant. $q_d$ was used with all keys $j$, and
+$k_{jd}$ only once. The factor $1 / \sqrt D$ stays:
 
 $$
 dq_d = \frac{1}{\sqrt D} \sum_j ds_j \, k_{jd}, \qquad
@@ -616,15 +618,15 @@ check("08.one_query_backward", my_one_query_backward)
 
 # %% [markdown]
 r"""
-## 7. Your turn: one head's backward
+## 7. Your turn: one head's backward pass
 
 @exercise 08.attention_backward
 
-Now all queries of a batch: $dq$, $dk$ and $dv$ from `dout` and the cache of `one_head`. A query has its own row of $p$ and $ds$, but all
-queries of a sequence share the keys and values. So ask again: what was used by how many?
+Now do it for all queries of a batch: compute $dq$, $dk$ and $dv$ from `dout` and the cache of `one_head`. A query has its own row of
+$p$ and $ds$, but all queries of a sequence share the keys and values. So ask again: what was used by how many?
 
-Every step is one line, without a loop. `array.transpose(0, 2, 1)` swaps the last two axes of each sequence. Mind that $p$ and $ds$ are
-square matrices, `(S, S)`: where a transpose is needed and forgotten, the shapes fit all the same.
+Every step is one line, without a loop. `array.transpose(0, 2, 1)` swaps the last two axes of each sequence. Note that $p$ and $ds$
+are square matrices, `(S, S)`. So if you forget a transpose, the shapes fit all the same.
 """
 
 # %% [markdown] tags=["derivation"]
@@ -634,19 +636,19 @@ Write $i$ for the query. $p_{ij}$ and $q_{id}$ belong to query $i$ alone, so not
 
 $$
 \begin{aligned}
-dp_{ij} &= \sum_d dy_{id} \, v_{jd} & \Rightarrow \quad dp &= dy \, v^{\mathsf T} \\
-dv_{jd} &= \sum_i p_{ij} \, dy_{id} & \Rightarrow \quad dv &= p^{\mathsf T} dy \\
+dp_{ij} &= \sum_d dy_{id} \, v_{jd} & \Rightarrow \quad dp &= dy \, v^\top \\
+dv_{jd} &= \sum_i p_{ij} \, dy_{id} & \Rightarrow \quad dv &= p^\top dy \\
 dq_{id} &= \tfrac{1}{\sqrt D} \sum_j ds_{ij} \, k_{jd} & \Rightarrow \quad dq &= ds \, k / \sqrt D \\
-dk_{jd} &= \tfrac{1}{\sqrt D} \sum_i ds_{ij} \, q_{id} & \Rightarrow \quad dk &= ds^{\mathsf T} q / \sqrt D
+dk_{jd} &= \tfrac{1}{\sqrt D} \sum_i ds_{ij} \, q_{id} & \Rightarrow \quad dk &= ds^\top q / \sqrt D
 \end{aligned}
 $$
 
-Watch the index that is summed. For $dq$ it is the *second* of $ds_{ij}$, as in an ordinary product. For $dk$ and $dv$ it is the
-*first*, so a transpose is needed there.
+Watch the index that is summed over. For $dq$ it is the *second* index of $ds_{ij}$, as in an ordinary product. For $dk$ and $dv$ it is
+the *first*, so a transpose is needed there.
 """
 
 # %% tags=["figure", "answer"]
-# Caption: The same graph backwards. Beside each arrow stands what is computed on it.
+# Caption: The same graph backwards. What is computed on an arrow is written beside it.
 BACKWARD = [
     ("s", "q", "ds k / √D"),
     ("s", "k", "dsᵀ q / √D"),
@@ -663,7 +665,7 @@ plt.show()
 
 # %% [markdown] tags=["answer"]
 r"""
-One number of each, in plain sums as they stand above, against the numeric derivative:
+Here is one number of each, computed as the plain sums above, compared with the numeric derivative:
 """
 
 
@@ -716,7 +718,7 @@ keep("08.attention_backward", my_attention_backward)
 
 # %% [markdown] tags=["answer"]
 r"""
-The library's, for all heads at once and with dropout between $p$ and $v$:
+Here is the library's version, for all heads at once and with dropout between $p$ and $v$:
 """
 
 # %% tags=["answer"]
@@ -726,7 +728,7 @@ print(inspect.getsource(attention_backward))
 r"""
 ### A parameter that never learns
 
-The numeric gradient agrees in every element, padding included:
+The numeric gradient agrees with all of it, including the padding:
 """
 
 # %%
@@ -741,10 +743,10 @@ for row in compare_with_numeric(case):
 
 # %% [markdown]
 r"""
-Now add $dk$ over the tokens. $\sum_j dk_j = \frac{1}{\sqrt D} \sum_i \big( \sum_j ds_{ij} \big) q_i$, and every row of
-$ds$ sums to 0: a softmax does not notice what is added to all scores of its row. But that sum is the gradient of the
+Now sum $dk$ over the tokens. That gives $\sum_j dk_j = \frac{1}{\sqrt D} \sum_i \big( \sum_j ds_{ij} \big) q_i$, and every row of
+$ds$ sums to 0, because a softmax does not notice a constant added to all scores of its row. But this sum is the gradient of the
 **key's bias** $b_k$, which is added to all keys. So `key.bias`, 768 numbers in each layer of BERT-base, learns nothing but
-rounding errors; and gradient checks have to know that.
+rounding errors, and gradient checks have to take that into account.
 """
 
 # %%
@@ -762,9 +764,9 @@ r"""
 
 @exercise 08.distances_backward
 
-Not every Transformer adds positions to its embeddings. T5, for one, tells attention itself how far apart two tokens are. A table
-has a learned number for each distance $j - i$ from a query to a key, $2S - 1$ of them, and that number is added to the score (T5
-groups large distances):
+Not every Transformer adds positions to its embeddings. T5, for example, tells attention itself how far apart two tokens are. A table
+has a learned number for each of the $2S - 1$ distances $j - i$ from a query to a key, and that number is added to the score (T5
+groups large distances together):
 
 $$ s_{ij} = \frac{1}{\sqrt D} \sum_d q_{id} \, k_{jd} + \text{bias}_j + t_{j - i} . $$
 """
@@ -783,19 +785,20 @@ print(rows)
 
 # %% [markdown]
 r"""
-Find the gradient of the table. No formula above has it, but the question is the same as ever: where was each number used?
-When you have a result, add it up before you `check` it. What must the sum of $dt$ be, and why?
+Find the gradient of the table. None of the formulas above contains it, but the question is the same as ever: where was each number
+used? When you have a result, add up its numbers before you `check` it. What must the sum of $dt$ be, and why?
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-$t_{j-i}$ is added to $s_{ij}$, after the division by √D, so it receives $ds_{ij}$ as it is. It was used by every pair of tokens at this distance, in
-every sequence $b$:
+$t_{j-i}$ is added to $s_{ij}$ after the division by √D, so it receives $ds_{ij}$ as it is. It was used by every pair of tokens at
+this distance, in every sequence $b$:
 
 $$ dt_n = \sum_b \; \sum_{i, j \,:\; j - i = n} ds_{bij} , $$
 
-the sums along the diagonals of $ds$. That is scatter-add ([06](06_embeddings.ipynb)) with `rows` for ids. And $\sum_n dt_n$ has every $ds_{bij}$ once. Each
-row of $ds$ sums to 0, so this must be 0, too: one more thing that a softmax does not notice.
+These are the sums along the diagonals of $ds$. That is a scatter-add ([06](06_embeddings.ipynb)), with `rows` as the ids. And
+$\sum_n dt_n$ contains every $ds_{bij}$ once. Each row of $ds$ sums to 0, so this sum must be 0, too: a number added to the whole table
+is one more thing that a softmax does not notice.
 """
 
 
@@ -803,8 +806,8 @@ row of $ds$ sums to 0, so this must be 0, too: one more thing that a softmax doe
 def my_distances_backward(dout, cache):
     """The gradient of attention_with_distances with respect to the table: dtable (2 S − 1,).
 
-    dout (B, S, D); cache = (q, k, v, p, rows): q, k and v (B, S, D), p (B, S, S), and rows (S, S), integers:
-    which number of the table was added to which score.
+    dout (B, S, D); cache = (q, k, v, p, rows): q, k and v (B, S, D), p (B, S, S), and rows (S, S), integers
+    that say which number of the table was added to which score.
     """
     _, _, v, p, rows = cache
     dp = dout @ v.transpose(0, 2, 1)  # (B, S, S)
@@ -821,10 +824,10 @@ check("08.distances_backward", my_distances_backward)
 r"""
 ## 8. A head learns
 
-A toy version of "a or an". Each of 12 positions holds a word that begins with a vowel or a consonant, at random. At every position
-the head is to say which of the two follows. No one tells it that the answer stands *one to the right*.
-A token is its word's vector plus its position's ([06](06_embeddings.ipynb)). All weights are random, and learn by plain
-gradient descent, through the backward pass that you just wrote.
+Here is a toy version of "a or an". Each of 12 positions holds a word that begins with a vowel or a consonant, at random. At every
+position, the head is to say which of the two follows. No one tells it that the answer is *one to the right*.
+A token is its word's vector plus its position's vector ([06](06_embeddings.ipynb)). All weights start at random values, and learn by
+plain gradient descent, through the backward pass that you just wrote.
 """
 
 # %% tags=["answer"]
@@ -851,7 +854,7 @@ def batch_of(rng, table, positions):
 
 
 def step(W, x, labels, term, factor):
-    """Forward and backward of the head: loss, the gradients by name, the weights p (BATCH, S, S)."""
+    """Forward and backward pass of the head: loss, the gradients by name, the weights p (BATCH, S, S)."""
     maps = {name: linear(x, W[name], np.zeros(D)) for name in "qkv"}
     q, k, v = (y for y, _ in maps.values())  # (BATCH, S, D)
     y, cache = one_head(q * factor, k, v, term)
@@ -868,7 +871,7 @@ def step(W, x, labels, term, factor):
 
 # %%
 def train(causal=False, factor=1.0, learning_rate=0.1):
-    """The losses of a run, and the head's map of the first sequence at some steps."""
+    """The losses of a run, and the head's attention map of the first sequence at some steps."""
     rng = np.random.default_rng(0)
     table, positions = rng.standard_normal((2, H)), rng.standard_normal((S, H))
     W = {name: rng.standard_normal((D, H)) / np.sqrt(H) for name in "qkv"}
@@ -897,8 +900,8 @@ for name, (losses, maps) in runs.items():
     print(f"   queries that look one to the right: {neighbour.sum():2} of {S - 1}")
 
 # %% tags=["figure"]
-# Caption: Attention maps while the toy learns: the head (above) finds the right neighbour; without
-#   √D (below) it jumps.
+# Caption: Attention maps while the toy learns. The head finds the right neighbour (top); without √D,
+#   it jumps from key to key (bottom).
 figure, axes = plt.subplots(2, 4, figsize=(7.5, 4.3), sharex=True, sharey=True)
 for panels, name in zip(axes, ("both directions", "without √D"), strict=True):
     for panel, (number, p) in zip(panels, runs[name][1].items(), strict=True):
@@ -912,14 +915,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-Above: at first the head looks anywhere; then a stripe appears beside the diagonal, each token looks at its right neighbour.
-(The last row has no answer to learn.) Nobody wrote that down; it came out of $dq$ and $dk$. Below: every query has chosen a key at
-step 0, and from then on it jumps from one to another.
+In the top row, the head looks anywhere at first. Then a stripe appears beside the diagonal: each token looks at its right neighbour.
+(The last row has no answer to learn.) Nobody programmed that; it came out of $dq$ and $dk$. In the bottom row, every query has chosen
+a key at step 0, and from then on it jumps from one to another.
 """
 
 # %% tags=["figure"]
-# Caption: The loss of the three runs. Only the one that sees both sides, with √D, solves the task
-#   in 300 steps.
+# Caption: The loss of the three runs. Only the run that sees both sides, and divides by √D, solves the
+#   task in 300 steps.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 colours = (plots.BLUE, plots.VERMILION, plots.ORANGE)
 heights = (0.06, 0.76, 0.46)
@@ -934,11 +937,11 @@ plt.show()
 
 # %% [markdown]
 r"""
-**Left to right** it stays at a coin's toss, as it must: what decides the answer is out of sight. That is what reading in both
-directions is good for.
+Reading **left to right**, the loss stays at that of a tossed coin, as it must: what decides the answer is out of sight. That is what
+reading in both directions is good for.
 
-**Without √D** it is far behind. Its scores have deviation 8 from the start: a query that has chosen one key learns next to
-nothing of the others, and when it moves, it jumps. No learning rate repairs that:
+**Without √D**, the run is far behind. Its scores have a standard deviation of 8 from the start. A query that has chosen one key learns
+almost nothing from the others, and when it moves, it jumps. No learning rate repairs that:
 """
 
 # %%
@@ -951,16 +954,16 @@ for rate in (0.01, 0.03, 0.1, 0.3):
 r"""
 ## 9. What does a long text cost?
 
-Every token looks at every other: $S^2$ scores, for each head, in each layer. The linear maps only grow with $S$. In
-multiplications, of one layer and sequence,
+Every token looks at every other. That makes $S^2$ scores for each head in each layer, while the cost of the linear maps grows only
+with $S$. Counted in multiplications, for one layer and one sequence, it is
 
 $$
 \underbrace{12 \, S H^2}_{\text{linear maps}} \quad\text{against}\quad
-\underbrace{2 \, S^2 H}_{q k^{\mathsf T} \text{ and } p v} ,
+\underbrace{2 \, S^2 H}_{q k^\top \text{ and } p v} .
 $$
 
-equal at $S = 6H$, which is 4,608 tokens for BERT-base. But $p$ also has to be made, kept for the backward pass, read and written.
-The log has processor times of the library's reference attention; set `RERUN` to measure on your machine.
+The two are equal at $S = 6H$, which is 4,608 tokens for BERT-base. But $p$ also has to be made, kept for the backward pass, read and
+written. The log has processor times of the library's reference attention. Set `RERUN` to measure on your machine.
 """
 
 # %%
@@ -997,8 +1000,8 @@ for row in log:
     print(f"{12 * 12 * row['S'] ** 2 * 4 / 2**20:14,.0f} MiB per sequence")
 
 # %% tags=["figure"]
-# Caption: The linear maps grow with the length, attention with its square. Up to 512 tokens the
-#   linear maps still take longer.
+# Caption: The time for the linear maps grows with the length, that for attention with its square.
+#   Up to 512 tokens, the linear maps still take longer.
 figure, axes = plt.subplots(figsize=(6.5, 3.2))
 lengths = np.array([row["S"] for row in log])
 for part, label, colour, marker in (
@@ -1017,27 +1020,30 @@ plt.show()
 
 # %% [markdown]
 r"""
-Twice the text means four times the work in attention, but only twice the work in the linear maps, which are most of a layer at the
-lengths that BERT reads. The scores also have to be kept for the backward pass. So BERT stops at 512 tokens, and the original was
-trained on 128 for nine tenths of its steps. (The library's kernels take a few heads at a time, whose scores stay in the processor's cache; the $S^2$ stays, too.)
+Twice the text means four times the work in attention, but only twice the work in the linear maps, which take most of a layer's time at
+the lengths that BERT reads. The weights $p$ also have to be kept for the backward pass. So BERT stops at 512 tokens, and the original
+was trained on 128 tokens for nine tenths of its steps. (The library's kernels take only a few heads at a time, so that their scores
+stay in the processor's cache. But the work still grows with $S^2$.)
 
 ## Recap
 
-- Attention is a weighted mean of values; the weights are a softmax over how well keys match a query.
-- $\operatorname{Var}(q \cdot k) = D$. Divided by √D, scores have variance 1, and the softmax neither chooses too early nor
+- Attention is a weighted mean of values. The weights are a softmax over how well the keys match a query.
+- $\operatorname{Var}(q \cdot k) = D$. Divided by √D, scores have variance 1, so the softmax neither chooses too early nor
   blocks the gradient.
-- A mask is added to the scores, as −10000: low enough for exp to give 0, finite so that no row becomes NaN.
-- $dv = p^{\mathsf T} dy$, $dp = dy \, v^{\mathsf T}$, softmax backward, $dq = ds \, k / \sqrt D$, $dk = ds^{\mathsf T} q / \sqrt D$.
-- Both directions see what comes after; the price is that words must be hidden to have something to predict.
+- A mask is added to the scores, as −10000. That is low enough for exp to give 0, and finite, so that no row becomes NaN.
+- $dv = p^\top dy$ and $dp = dy \, v^\top$; then the backward pass of softmax; then $dq = ds \, k / \sqrt D$ and
+  $dk = ds^\top q / \sqrt D$.
+- A model that reads in both directions sees what comes after a word. The price is that words must be hidden, to have something to
+  predict.
 
 ## What usually goes wrong
 
-- **A missing transpose.** $p$ and $ds$ are square: `p @ dout` runs, and is wrong.
-- **Softmax over the wrong axis.** Over queries instead of keys: columns sum to 1, rows do not.
-- **√D forgotten on the way back.**
-- **A mask with 0 and 1 exchanged.** It runs, on padding. Use the test of section 3.
-- **The mask on queries.** It has to have the shape `(B, 1, S)`: one row, for the keys.
-- **−∞ as a mask.**
+- **A missing transpose.** $p$ and $ds$ are square, so `p @ dout` runs, and is wrong.
+- **Softmax over the wrong axis.** If it runs over queries instead of keys, columns sum to 1, and rows do not.
+- **√D forgotten on the way back.** $dq$ and $dk$ are then √D times too large.
+- **A mask with 0 and 1 exchanged.** The model then runs, and reads only padding. Use the test of section 3.
+- **The mask on queries.** The bias has to have the shape `(B, 1, S)`: one row, for the keys.
+- **−∞ as a mask.** A row with nothing but forbidden keys becomes NaN.
 
 ## Three questions
 
@@ -1049,8 +1055,8 @@ r"""
 <details>
 <summary><b>1.</b> All keys of a sequence are equal. What does attention return, and what is dq?</summary>
 
-All scores of a row are equal, so every weight is $1/S$ and $y$ is the mean of the values. $dq_i = \frac{1}{\sqrt D} \sum_j
-ds_{ij} k_j = \frac{1}{\sqrt D} \big( \sum_j ds_{ij} \big) k = 0$: no query could tell such keys apart, so none is asked to
+All scores of a row are equal, so every weight is $1/S$ and $y$ is the mean of the values. Then $dq_i = \frac{1}{\sqrt D} \sum_j
+ds_{ij} k_j = \frac{1}{\sqrt D} \big( \sum_j ds_{ij} \big) k = 0$. No query could tell such keys apart, so none is asked to
 change.
 
 </details>
@@ -1061,8 +1067,8 @@ r"""
 <details>
 <summary><b>2.</b> Somebody divides by <code>D</code> and not by √D. What happens at the beginning of training?</summary>
 
-The scores then have deviation $1/\sqrt D$, so for large `D` all weights are about $1/S$, and attention is a plain mean. The
-softmax blocks no gradient, but $dq$ and $dk$ are √D times smaller: first preferences are learned more slowly.
+The scores then have a standard deviation of $1/\sqrt D$. So for large `D` all weights are about $1/S$, and attention is a plain mean.
+The softmax blocks no gradient, but $dq$ and $dk$ are √D times smaller, so the first preferences are learned more slowly.
 
 </details>
 """
@@ -1070,10 +1076,10 @@ softmax blocks no gradient, but $dq$ and $dk$ are √D times smaller: first pref
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> Two layers of left-to-right attention, and then a third without a mask. May this model be trained to predict
+<summary><b>3.</b> A model has two layers of left-to-right attention, and then a third without a mask. Can it be trained to predict
 the next word?</summary>
 
-No. In the third layer token $i$ looks at token $i+1$, whose state holds the word that is to be predicted. One layer
+No. In the third layer, token $i$ looks at token $i+1$, whose state contains the word that is to be predicted. One layer
 without a mask is enough to give the answer away.
 
 </details>

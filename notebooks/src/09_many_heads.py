@@ -2,12 +2,13 @@
 r"""
 # 09 · Many heads
 
-One attention head takes *one* weighted mean. BERT-base takes twelve at a time, in each layer, from the same tokens. Each head has
+One attention head takes *one* weighted mean. In each layer, BERT-base takes twelve of them from the same tokens. Each head has
 a twelfth of the width, so together they need as many multiplications as one head of full width. The price is a reshape that looks
 harmless and deceives nearly everybody once.
 
-**You will** see what one head cannot do · split and merge heads, and see what the wrong reshape does · know which tests it
-passes · write the backward pass of all heads at once · watch heads divide work among themselves, take them out one by one, and let them share.
+**You will** see what one head cannot do · split and merge heads, and see what the wrong reshape does · see which tests it
+passes · write the backward pass of all heads at once · watch heads divide work among themselves, take them out one by one, and let
+them share keys and values.
 
 **Before this:** [08 · Attention](08_attention.ipynb).
 **Time:** 75 minutes with the exercises; it runs in seconds.
@@ -52,7 +53,7 @@ rng = np.random.default_rng(9)
 r"""
 ## 1. What one head cannot do
 
-A verb wants to know its subject *and* its object. Let one head look at both with equal weight, and swap them:
+A verb needs to know its subject *and* its object. Let one head look at both with equal weight, and swap them:
 "dog bites man", "man bites dog".
 """
 
@@ -60,12 +61,12 @@ A verb wants to know its subject *and* its object. Let one head look at both wit
 dog, man = rng.standard_normal((2, 8))  # values
 
 
-def one_mean(before, behind):
-    return 0.5 * before + 0.5 * behind  # one head, half of its weight on either
+def one_mean(before, after):
+    return 0.5 * before + 0.5 * after  # one head, half of its weight on each
 
 
-def two_means(before, behind):
-    return np.concatenate([before[:4], behind[4:]])  # two heads of 4 features, a neighbour each
+def two_means(before, after):
+    return np.concatenate([before[:4], after[4:]])  # two heads of 4 features, one neighbour each
 
 
 for name, look in (("one head", one_mean), ("two heads", two_means)):
@@ -74,15 +75,15 @@ for name, look in (("one head", one_mean), ("two heads", two_means)):
 
 # %% [markdown]
 r"""
-A mean forgets who gave what. Unequal weights would tell the two apart a little; [section 7](#7.-Heads-divide-the-work) measures how little.
-Two heads keep them apart: the first fills one half of the result, the second the other. Each has only half as many
-features to say it with, so the result is as long as before.
+A mean forgets who gave what. With unequal weights, the two could be told apart a little;
+[section 7](#7.-Heads-divide-the-work) measures how little. Two heads keep them apart: the first fills one half of the result, the
+second the other half. Each has only half as many features to say it with, so the result is as long as before.
 
 ## 2. Cutting a token into heads
 
-So: `H` features per token, and `A` heads; each gets `D` = `H` / `A` features *of every token*, neighbours. Attention wants them as
-an axis of their own, (B, A, S, D). Here are 3 tokens (0, 1, 2) of 4 features (a, b, c, d), for 2 heads. Beside the right
-split is what one `reshape` to the very same shape gives.
+A token has `H` features, and there are `A` heads. Each head gets `D` = `H` / `A` neighbouring features *of every token*. Attention
+needs the heads as an axis of their own, (B, A, S, D). Here are 3 tokens (0, 1, 2) of 4 features (a, b, c, d), for 2 heads. Next to
+the right split is the result of a single `reshape` to the very same shape.
 """
 
 # %%
@@ -119,12 +120,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-A colour is a token. After the split, every head has a part of each token, in its own row. After the reshape, head 0 has token 0
-twice, then half of token 1, and has never heard of token 2. No error, no warning, right shape.
+Each colour is a token. After the split, every head has a part of each token, in a row of its own. After the reshape, head 0 has both
+halves of token 0, then half of token 1, and knows nothing of token 2. There is no error and no warning, and the shape is right.
 
 **Why?** The numbers lie in memory one after the other: 0a 0b 0c 0d 1a 1b … `reshape` never moves them. It only draws new
-borders, and the last axis runs fastest. What we want has another *order* (0a 0b 1a 1b 2a 2b …), and the only thing that
-changes the order is a transpose.
+borders, and the last axis runs fastest. What we want has another *order* (0a 0b 1a 1b 2a 2b …), and only a transpose changes the
+order.
 """
 
 # %%
@@ -133,8 +134,8 @@ for name, heads in (("one reshape", wrong), ("split", right)):
 
 # %% [markdown]
 r"""
-Even the transpose moves nothing at first. It tells NumPy to step differently through the same memory. These are the steps in
-numbers (not bytes) from one entry to the next, along each axis:
+Even the transpose moves nothing at first. It tells NumPy to step differently through the same memory. Here are the steps from one
+entry to the next along each axis, counted in numbers (not bytes):
 """
 
 # %%
@@ -153,8 +154,8 @@ r"""
 
 @exercise 09.merge_heads
 
-Two functions of one line each (and one that unpacks the shape). Which steps does the right order of the numbers take? The
-second function undoes the first.
+Write two functions of one line each (and a line that unpacks the shape). Which steps does it take to get the right order of the
+numbers? The second function undoes the first.
 """
 
 
@@ -208,11 +209,11 @@ r"""
 ## 4. Twelve heads for the price of one
 
 Where do the parts of a head come from? The linear map that makes $q$ has a weight of shape (H, H), and its output $n$ comes
-from row $n$ ([02](02_linear.ipynb)). Head $a$ gets the outputs $aD$ to $(a+1)D$; so it owns these *rows* of $W_q$, and those
+from row $n$ ([02](02_linear.ipynb)). Head $a$ gets the outputs $aD$ to $(a+1)D$. So it owns these *rows* of $W_q$, and the same rows
 of $W_k$ and $W_v$. Splitting the result is the same as having $A$ small maps of shape (D, H), one for each head.
 
-BERT goes one step further and puts $W_q$, $W_k$, $W_v$ below each other: one product with a weight (3H, H) makes everything
-that all heads need.
+The library goes one step further and puts $W_q$, $W_k$ and $W_v$ below each other: one product with a weight of shape (3H, H) makes
+everything that all heads need.
 """
 
 # %%
@@ -220,8 +221,8 @@ print(inspect.getsource(packed_attention))
 
 # %% [markdown]
 r"""
-`split_qkv` cuts the last axis in three and splits each third. Compare it with a loop in which every head is alone with
-its own rows, and uses `one_head` of notebook 08:
+`split_qkv` cuts the last axis into three parts and splits each of them. Compare it with a loop in which every head is alone with
+its own rows, and uses `one_head` from notebook 08:
 """
 
 # %%
@@ -250,8 +251,8 @@ print(f"largest difference: {np.abs(loop_over_heads(x) - y).max():.0e}")
 
 # %% [markdown]
 r"""
-What do more heads cost? Count for one layer of BERT-base, one sequence of 128 tokens. The scores of a head are $S^2$ products of
-length $D$; with $A$ heads that makes $A \cdot S^2 \cdot D = S^2 H$, whatever $A$ is.
+What do more heads cost? Let us count for one layer of BERT-base and one sequence of 128 tokens. The scores of a head are $S^2$ dot
+products of length $D$. With $A$ heads, that makes $A \cdot S^2 \cdot D = S^2 H$ multiplications, whatever $A$ is.
 """
 
 # %%
@@ -265,8 +266,7 @@ for heads in (1, 4, 12, 48):
 # %% [markdown]
 r"""
 Only $p$ grows. What you pay with is $D$. A head's scores are a product of (S, D) and (D, S), so they are a matrix of rank `D` at
-most: a head with few features can only make simple patterns. BERT keeps $D = 64$ in almost every size, and adds heads as
-it grows.
+most. A head with few features can only make simple patterns. BERT keeps $D = 64$ in every size, and larger models have more heads.
 """
 
 # %%
@@ -282,13 +282,13 @@ for name in ("tiny", "mini", "base", "large"):
 
 # %% [markdown]
 r"""
-## 5. The backward of moving numbers around
+## 5. The backward pass of moving numbers around
 
-$dx$ means $\partial L / \partial x$. All heads of a layer are a chain of four steps, of which only one computes anything:
+$dx$ means $\partial L / \partial x$. All heads of a layer together are a chain of four steps, and only one of these computes anything:
 """
 
 # %% tags=["figure"]
-# Caption: The steps of all heads. Only attention computes; the others move numbers.
+# Caption: The steps of all heads. Only attention computes; the other steps move numbers.
 CHAIN = {"qkv": (0, 0), "q k v": (1.6, 0), "heads": (3.2, 0), "results": (5.1, 0), "y": (6.7, 0)}
 STEPS = [("qkv", "q k v", "cut"), ("q k v", "heads", "split")]
 STEPS += [("heads", "results", "attention"), ("results", "y", "merge")]
@@ -309,10 +309,10 @@ vectors and number the places, so that $y_{\pi(n)} = x_n$.
 
 @exercise 09.packed_attention_backward
 
-What is $dx_n$ then, and which function that you have does that? Once you know, ask the same of the merge, and of the cut in three
-parts.
+What is $dx_n$, then, and which of your functions computes that? Once you know, ask the same about merging, and about cutting into
+three parts.
 
-`cache` is `(attention_cache, num_heads)`, and `attention_backward(dheads, attention_cache)` of notebook 08 returns $dq$, $dk$,
+`cache` is `(attention_cache, num_heads)`, and `attention_backward(dheads, attention_cache)` from notebook 08 returns $dq$, $dk$ and
 $dv$ of all heads, (B, A, S, D) each. You have `split_heads`, `merge_heads` and `np.concatenate`.
 """
 
@@ -323,8 +323,9 @@ Each $x_n$ was used once, in $y_{\pi(n)}$, so
 $$ dx_n = dy_{\pi(n)} : $$
 
 every gradient goes back to where its number came from. That is what merging does. **The backward pass of splitting is merging, and
-the backward pass of merging is splitting.** The three parts of $qkv$ share no number, so their gradients are put side by side again, in
-the same order. The whole backward pass is the forward pass read from the end: split, attention's backward pass, merge, glue.
+the backward pass of merging is splitting.** The three parts of $qkv$ have no number in common, so their gradients are put side by
+side again, in the same order. The whole backward pass is the forward pass read from the end: split, attention's backward pass, merge,
+concatenate.
 """
 
 
@@ -345,7 +346,7 @@ check("09.packed_attention_backward", my_packed_attention_backward)
 # %% [markdown]
 r"""
 As a matrix, the split is a permutation $P$, with one 1 in each row and column. The backward pass of $y = Px$ is
-$dx = P^{\mathsf T} dy$, as for every matrix, and for a permutation $P^{\mathsf T} = P^{-1}$: the transpose undoes it.
+$dx = P^\top dy$, as for every matrix, and for a permutation $P^\top = P^{-1}$: the transpose undoes it.
 """
 
 # %%
@@ -369,7 +370,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-The library's, against numeric gradients, with two padded sequences:
+Here is the library's backward pass, compared with numeric gradients, with two padded sequences:
 """
 
 # %%
@@ -387,7 +388,7 @@ assert row.ok
 r"""
 ## 6. Which tests does a wrong split pass?
 
-Three that people write, each with the merge that undoes it:
+Here are three wrong ones that people write, each with the merge that undoes it:
 """
 
 
@@ -400,7 +401,7 @@ def dealt_out(x, A):  # the features in turn: 0, A, 2A, … to the first head
     return x.reshape(B, S, H // A, A).transpose(0, 3, 1, 2)
 
 
-def batch_behind(x, A):  # as if the heads came first in memory
+def heads_first(x, A):  # as if the heads came before the batch in memory
     return x.reshape(A, B, S, H // A).transpose(1, 0, 2, 3)
 
 
@@ -408,19 +409,19 @@ SPLITS = {
     "right": (split_heads, merge_heads),
     "one reshape": (one_reshape, lambda heads: heads.reshape(B, S, H)),
     "features dealt out": (dealt_out, lambda heads: heads.transpose(0, 2, 3, 1).reshape(B, S, H)),
-    "batch behind": (batch_behind, lambda heads: heads.transpose(1, 0, 2, 3).reshape(B, S, H)),
+    "heads first": (heads_first, lambda heads: heads.transpose(1, 0, 2, 3).reshape(B, S, H)),
 }
 
 # %% [markdown]
 r"""
-And six tests. The gradient check takes the whole of packed attention, with the wrong split in the forward and its merge in
-the backward pass, as a person with that mistake would write it.
+And here are six tests. The gradient check takes the whole of packed attention, with the wrong split and its merge in both the forward
+and the backward pass, as a person with that mistake would write it.
 """
 
 
 # %%
 def with_split(split, merge, A):
-    """Packed attention, forward and backward, with this way of splitting."""
+    """Packed attention, forward and backward pass, with this way of splitting."""
 
     def forward(qkv):
         q, k, v = (split(third, A) for third in np.split(qkv, 3, axis=-1))
@@ -475,12 +476,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-Four of six tests say nothing. Above all **the gradient check**: it compares a backward pass with *its own forward pass*, and if both
-mix the tokens in the same way, they agree to the last digit. It proves that you differentiated what you wrote, not that
-you wrote what you wanted. For that, test a property (a token's change stays in its row), and compare with something slow and plain.
+Four of the six tests catch nothing, and above all **the gradient check** does not. It compares a backward pass with *its own forward
+pass*, and if both mix the tokens in the same way, they agree to the last digit. It proves that you differentiated what you wrote, not
+that you wrote what you wanted. For that, test a property (a change of a token stays in its row), and compare with something slow and
+plain.
 
-Is "dealt out" even wrong? It mixes nothing, it only names the features differently. A model that learns with it from
-scratch is as good. One that gets trained weights from elsewhere is broken:
+Is "dealt out" even wrong? It mixes nothing, and only names the features differently. A model that learns with it from
+scratch is just as good. A model that gets trained weights from elsewhere is broken:
 """
 
 # %%
@@ -492,11 +494,11 @@ print("dealt out = right, with the features in this order:", renamed)
 r"""
 ## 7. Heads divide the work
 
-A toy again. Ten tokens in a ring, each one of six symbols. Every token should tell us three things: the symbol on its **left**, the
-one on its **right**, and the **first** of the sequence. The model: one layer of attention and a linear map of what it returns.
-All weights are random and learn together, by gradient descent. Nobody says which head should do what.
+Here is another toy. Ten tokens form a ring, and each is one of six symbols. Every token should tell us three things: the symbol on its
+**left**, the one on its **right**, and the **first** one of the sequence. The model is one layer of attention and a linear map of what
+it returns. All weights start at random values and learn together, by gradient descent. Nobody says which head should do what.
 
-The number of heads is all that changes; all runs have equally many weights.
+Only the number of heads changes; all runs have equally many weights.
 """
 
 # %%
@@ -505,7 +507,7 @@ QUESTIONS = ("left", "right", "first")
 
 
 def answers(symbols):
-    """(BATCH, S, 3): what stands left and right of each token, and first."""
+    """(BATCH, S, 3): the symbols to the left and to the right of each token, and the first one."""
     first = np.broadcast_to(symbols[:, :1], symbols.shape)
     return np.stack([np.roll(symbols, 1, axis=1), np.roll(symbols, -1, axis=1), first], axis=-1)
 
@@ -564,8 +566,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-One head answers one question well and the others badly; two answer two; from three on, all. (Guessing gives 0.17: unequal
-weights do help a little, but not enough.) Here is where the heads look when there are four:
+One head answers one question well and the others badly, two heads answer two, and three or more answer all. (Guessing gives 0.17, so
+unequal weights do help a little, but not enough.) Here is where the heads look when there are four:
 """
 
 # %%
@@ -583,14 +585,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-A stripe beside the diagonal is a neighbour, a bright column the first token. To be sure, take heads out. What they return
-lies side by side, and the linear map that follows (in BERT `attention.output.dense`) adds up what it makes of each:
+A stripe beside the diagonal is a neighbour, and a bright column is the first token. To be sure, take heads out. What they return
+lies side by side, and the linear map that follows (in BERT, `attention.output.dense`) adds up what it makes of each:
 
 $$
-y \, W^{\mathsf T} = \sum_a y_a \, W_a^{\mathsf T}, \qquad W_a = \text{columns } aD \text{ to } (a+1)D \text{ of } W .
+y \, W^\top = \sum_a y_a \, W_a^\top, \qquad W_a = \text{columns } aD \text{ to } (a+1)D \text{ of } W .
 $$
 
-So heads *add* to the result, each on its own, and one is removed by writing zeros over its part.
+So each head *adds* to the result independently, and we remove one by overwriting its part with zeros.
 """
 
 # %%
@@ -618,18 +620,18 @@ plt.show()
 
 # %% [markdown]
 r"""
-Head 1 alone knows the left neighbour, head 3 alone the first token. Heads 0 and 2 share the right neighbour: without head 0 the
-answers get worse, without head 2 nothing happens. There were three jobs for four heads. Michel, Levy and Neubig (2019) found the same in a
-trained BERT: most heads can be taken out, one at a time, with hardly a loss. What its heads look at is the subject of
-[16](16_looking_inside.ipynb).
+Only head 1 knows the left neighbour, and only head 3 the first token. Heads 0 and 2 share the right neighbour: without head 0 the
+answers get worse, and without head 2 nothing happens. There were three jobs for four heads. Michel, Levy and Neubig (2019) found
+something similar in a trained BERT: most heads can be taken out, one at a time, with hardly any loss of quality. What BERT's heads
+look at is the subject of [16](16_looking_inside.ipynb).
 
 ### Open: keys and values for all heads together
 
 @exercise 09.multi_query_backward
 
-A model that writes text keeps the keys and values of all that it has written, for every head. Shazeer
-([2019](https://arxiv.org/abs/1911.02150)) kept only one set of them: in **multi-query attention** each head has queries of its own,
-and all heads share the same keys and values. The linear map in front then makes only H + 2D numbers for each token.
+A model that writes text keeps the keys and values of everything that it has written, for every head. Shazeer
+([2019](https://arxiv.org/abs/1911.02150)) kept only one set of them. In **multi-query attention**, each head has queries of its own,
+and all heads share the same keys and values. The linear map in front then makes only H + 2D numbers per token.
 """
 
 
@@ -649,13 +651,13 @@ print(multi_query(qkv, np.zeros((2, 1, 1, 5)), 4)[0].shape)
 
 # %% [markdown]
 r"""
-Find $dqkv$. Everything that you need is in section 5, but for one question: how often was each key used?
+Find $dqkv$. Everything that you need is in section 5, except for one question: how often was each key used?
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-The queries are as before. A key was shown to all `A` heads, and each of them sends a gradient back. `attention_backward` returns
-what each head says, (B, A, S, D); the key gets the **sum over the heads**, and so does the value:
+The queries are as before. A key was used by all `A` heads, and each of them sends a gradient back. `attention_backward` returns
+the gradients from each head, (B, A, S, D). The key gets their **sum over the heads**, and so does the value:
 
 $$ dk = \sum_a dk_a, \qquad dv = \sum_a dv_a . $$
 
@@ -685,19 +687,19 @@ r"""
 ## Recap
 
 - One head returns one mean, which forgets who gave what. Several heads keep several means apart, side by side.
-- Splitting gives each head `D` neighbouring features of every token: a reshape of the last axis, *then* a transpose.
-- Head `a` owns rows $aD$ to $(a+1)D$ of $W_q$, $W_k$, $W_v$. Weights and multiplications are the same for any `A`.
-- Splitting is a permutation, so its backward pass is its inverse, merging; and the other way round.
+- Splitting gives each head `D` neighbouring features of every token. It is a reshape of the last axis, *then* a transpose.
+- Head `a` owns rows $aD$ to $(a+1)D$ of $W_q$, $W_k$, $W_v$. The numbers of weights and multiplications are the same for any `A`.
+- Splitting is a permutation, so its backward pass is its inverse, merging, and the other way round.
 - Keys that all heads share collect the gradients of all heads.
-- What the heads return is added up by the next linear map: any head can be taken out by itself.
+- The next linear map adds up what the heads contribute, so any head can be taken out by itself.
 
 ## What usually goes wrong
 
-- **One reshape to (B, A, S, D).** Mixes tokens, has the right shape, passes the gradient check.
-- **Merging without the transpose.** `heads.reshape(B, S, H)` glues neighbouring *tokens* of one head.
-- **Features dealt out.** (D, A) for (A, D): harmless until real weights are loaded.
-- **√H for √D.** A score of one head has `D` terms.
-- **Thirds within each head.** $qkv$ holds all of $q$, then all of $k$, then all of $v$.
+- **One reshape to (B, A, S, D).** It mixes tokens, although the shape is right and the gradient check passes.
+- **Merging without the transpose.** `heads.reshape(B, S, H)` joins neighbouring *tokens* of one head.
+- **Features dealt out.** (D, A) instead of (A, D) is harmless until real weights are loaded.
+- **√H instead of √D.** A score of one head has `D` terms.
+- **q, k and v within each head.** $qkv$ holds all of $q$, then all of $k$, then all of $v$.
 
 ## Three questions
 
@@ -707,11 +709,11 @@ Answer before you unfold.
 # %% [markdown]
 r"""
 <details>
-<summary><b>1.</b> You swap heads 3 and 7 of a trained layer: their rows of all three weights, and nothing else. Is the model the
-same? What else would have to be swapped?</summary>
+<summary><b>1.</b> You swap heads 3 and 7 of a trained layer: their rows of all three weights and biases, and nothing else. Is the
+model the same? What else would have to be swapped?</summary>
 
-No: what the heads return now lies in other places, and the linear map after it reads the wrong features. Swap its columns
-of heads 3 and 7 as well, and nothing has changed. Heads have no order of their own.
+No. What the heads return is now in other places, and the linear map after them reads the wrong features. If you swap its columns
+of heads 3 and 7 as well, nothing has changed. Heads have no order of their own.
 
 </details>
 """
@@ -721,8 +723,8 @@ r"""
 <details>
 <summary><b>2.</b> What does the padding mask do to a model with "one reshape"?</summary>
 
-Row $j$ of a head is then not token $j$ but a piece of some other one. The mask hides row $j$, so it hides pieces of real
-tokens and shows pieces of padding.
+Row $j$ of a head is then not token $j$, but usually a piece of some other token. The mask hides rows by their number, so it hides
+pieces of real tokens and shows pieces of padding.
 
 </details>
 """
@@ -732,8 +734,8 @@ r"""
 <details>
 <summary><b>3.</b> Why not 768 heads of one feature each?</summary>
 
-A score would be the product of two numbers, so all queries of a head would want the same keys, or the opposite ones:
-the scores have rank 1. Even "look at your left neighbour" cannot be said in that way. And $p$ would be 64 times as large
+A score would be the product of two numbers. So the scores would have rank 1, and all queries of a head would prefer the same keys,
+or the opposite ones. Even "look at your left neighbour" cannot be expressed in that way. And $p$ would be 64 times as large
 as with 12 heads.
 
 </details>

@@ -657,7 +657,7 @@ for i in range(L + 1):
 # %% [markdown]
 r"""
 Where does it go? $f$ reads one state only, so $g^{(L)}$ is 0 everywhere but at the [MASK], $m$. One layer
-down, other tokens get a share, and only attention can bring it to them. From [08](08_attention.ipynb#6.-The-backward,-step-by-step): with the
+down, other tokens get a share, and only attention can bring it to them. From [08](08_attention.ipynb#6.-The-backward-pass,-step-by-step): with the
 gradient arriving at $y_m$ alone, a key $j \ne m$ receives, in each head,
 
 $$

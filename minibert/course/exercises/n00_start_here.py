@@ -26,7 +26,7 @@ CHANGES = {
 def probabilities_at_mask(
     model: BertForPreTraining, tokenizer: BertTokenizer, texts: Sequence[str]
 ) -> np.ndarray:
-    """How likely each word is in the place of the first [MASK] of the first of B texts: (V,), sums to 1."""
+    """How likely each word is at the first [MASK] of the first of B texts: (V,), sums to 1."""
     batch = tokenizer(texts, padding=True)
     position = batch["input_ids"][0].index(tokenizer.mask_id)
     outputs, _ = model.forward(**batch)
@@ -42,9 +42,9 @@ def probabilities_at_mask(
     needs="sections 1 to 4",
     secret=True,
     hints=(
-        'The answers are the words "same" and "other", six of them, A to F. For each change ask first: does '
-        "the model get other ids? Section 2 shows how to find out.",
-        "With the same ids the answer is the same. With others: does the gap see the difference?",
+        'The answers are the words "same" and "other", six of them, for A to F. For each change, ask first: '
+        "does the model get other ids? Section 2 shows how to find out.",
+        "With the same ids, the answer is the same. With other ids: does the gap see the difference?",
         "Half of them are the same.",
     ),
 )
@@ -52,12 +52,12 @@ def predictions():
     return "same", "same", "other", "other", "other", "same"
 
 
-# What the opposite of the right answer is told.
+# What is said to somebody who gives the opposite of the right answer.
 HINTS = {
-    "A": "The tokenizer makes all letters small before it looks them up, so the ids are the same.",
+    "A": "The tokenizer makes all letters lower case before it looks them up, so the ids are the same.",
     "B": "Blanks only separate words, and a full stop is a token of its own anyway: the ids are the same.",
-    "C": "To the model the full stop is a token like any other. Without it the sentence is not finished.",
-    "D": "The word stands after the gap, and BERT reads both sides.",
+    "C": "To the model, the full stop is a token like any other. Without it, the sentence is not finished.",
+    "D": "The word is after the gap, and BERT reads both sides.",
     "E": (
         "Each token also gets a vector for its position; without it, BERT would see a bag of words. So "
         "another order is another input."

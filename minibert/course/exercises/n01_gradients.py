@@ -24,9 +24,9 @@ BROADCASTS = [(shape, (3, 4, 5)) for shape in ((5,), (1, 5), (4, 1), (3, 1, 5), 
     ],
     level=2,
     minutes=12,
-    needs="section 4: a value that is used many times collects the gradient of every use",
+    needs="section 4: a value that is used many times collects the gradients of all its uses",
     hints=(
-        "Broadcasting makes copies. A number that was used several times collects the gradient of every use.",
+        "Broadcasting makes copies. A number that was used several times collects the gradients of all uses.",
         "NumPy aligns shapes at their ends. It adds axes in front, and it stretches axes of size 1: two "
         "cases.",
         "Sum over the first dout.ndim − len(shape) axes; then over every axis i with shape[i] == 1, with "
@@ -41,8 +41,8 @@ def unbroadcast(dout, shape):
 
 
 @unbroadcast.mistake(
-    "You sum over the axes that broadcasting put in front, but not over those of size 1 that it stretched: "
-    "x of shape (4, 1) was copied along its second axis, too."
+    "You sum over the axes that broadcasting put in front, but not over those of size 1 that it stretched. "
+    "For example, x of shape (4, 1) was copied along its second axis, too."
 )
 def only_the_new_axes(dout, shape):
     return dout.sum(axis=tuple(range(dout.ndim - len(shape))))
@@ -58,7 +58,7 @@ def mean_for_sum(dout, shape):
 
 
 @unbroadcast.mistake(
-    "A stretched axis is summed away; dx must have x's own shape, in which that axis has size 1: "
+    "A stretched axis is summed away. dx must have the shape of x, in which that axis has size 1, so use "
     "keepdims=True."
 )
 def stretched_axes_lost(dout, shape):
@@ -138,8 +138,8 @@ def numeric_grad(f, x, h):
 
 
 @numeric_grad.mistake(
-    "This is the difference to one side, (f(x + h) − f(x)) / h. It is off by h/2 · f″; with steps to either "
-    "side these terms cancel, and what is left is of the order of h²."
+    "This is the difference to one side, (f(x + h) − f(x)) / h. It is off by h/2 · f″. With steps to both "
+    "sides these terms cancel, and what is left is of the order of h²."
 )
 def to_one_side_only(f, x, h):
     gradient = np.empty_like(x)
@@ -151,14 +151,14 @@ def to_one_side_only(f, x, h):
 
 
 @numeric_grad.mistake(
-    "This is the difference to the other side, (f(x) − f(x − h)) / h. It is off by −h/2 · f″; with steps to "
-    "either side these terms cancel, and what is left is of the order of h²."
+    "This is the difference to the other side, (f(x) − f(x − h)) / h. It is off by −h/2 · f″. With steps to "
+    "both sides these terms cancel, and what is left is of the order of h²."
 )
 def to_the_other_side_only(f, x, h):
     return to_one_side_only.function(f, x, -h)
 
 
-@numeric_grad.mistake("Exactly twice what it should be: from x − h to x + h it is 2h, not h.")
+@numeric_grad.mistake("Exactly twice what it should be: the way from x − h to x + h is 2h, not h.")
 def divided_by_one_step(f, x, h):
     return 2 * numeric_grad.solution(f, x, h)
 
@@ -172,8 +172,8 @@ def all_elements_at_once(f, x, h):
 
 
 @numeric_grad.mistake(
-    "This moves a whole row of x at once: for i in range(len(x)) counts rows. Go through all places, for "
-    "index in np.ndindex(*x.shape)."
+    "This moves a whole row of x at once: for i in range(len(x)) counts rows. Go through all places with "
+    "for index in np.ndindex(*x.shape)."
 )
 def a_row_at_once(f, x, h):
     gradient = np.empty_like(x)

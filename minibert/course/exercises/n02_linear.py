@@ -36,7 +36,7 @@ from minibert.ops.linear_map import linear_backward as library_backward
     hints_for={
         "cached_x cached_weight": (
             "y is right. What is wrong is the second thing that you return, the cache.",
-            "The cache is a tuple of two arrays: x, then weight, as they came in.",
+            "The cache is a tuple of two arrays: x, then weight, both as they came in.",
             "The last line is: return y, (x, weight).",
         ),
     },
@@ -56,8 +56,8 @@ def bias_subtracted(x, weight, bias):
 
 
 @linear.mistake(
-    "You reshape the weight where it has to be transposed. A reshape reads the same numbers off in another "
-    "order; weight.T exchanges rows and columns."
+    "You reshape the weight where it has to be transposed. A reshape reads the numbers in the same order and "
+    "only breaks the lines elsewhere; weight.T exchanges rows and columns."
 )
 def weight_reshaped(x, weight, bias):
     return x @ weight.reshape(weight.shape[::-1]) + bias, (x, weight)
@@ -72,16 +72,16 @@ def y_left_in_rows(x, weight, bias):
 
 
 @linear.mistake(
-    "The cache holds x as rows. Its own shape is lost with that, and the backward has to give dx the shape "
-    "of x: keep x as it came in."
+    "The cache holds x as rows. Its own shape is lost with that, and the backward pass has to give dx the "
+    "shape of x: keep x as it came in."
 )
 def rows_in_the_cache(x, weight, bias):
     return x @ weight.T + bias, (x.reshape(-1, x.shape[-1]), weight)
 
 
 @linear.mistake(
-    "The cache holds y in the place of x. A backward needs what went in: dW is made of dout and x, and y "
-    "occurs in no gradient of this layer."
+    "The cache holds y in the place of x. A backward pass needs what went in: dW is made of dout and x, and "
+    "y occurs in no gradient of this layer."
 )
 def output_in_the_cache(x, weight, bias):
     y = x @ weight.T + bias
@@ -89,8 +89,8 @@ def output_in_the_cache(x, weight, bias):
 
 
 @linear.mistake(
-    "The cache holds the weight transposed. Keep it as it is stored, (outputs, inputs): the library's "
-    "`linear_backward` expects it so."
+    "The cache holds the weight transposed. Keep it as it is stored, (outputs, inputs): that is what the "
+    "library's `linear_backward` expects."
 )
 def transposed_weight_in_the_cache(x, weight, bias):
     return x @ weight.T + bias, (x, weight.T)
@@ -128,21 +128,21 @@ def _trials_in_steps(draw: Draws) -> list[Trial]:
     level=1,
     minutes=15,
     needs=(
-        "the product rule, and from [01](01_gradients.ipynb) that what is broadcast or used several times "
-        "collects a sum"
+        "the product rule, and from [01](01_gradients.ipynb) that a number that is broadcast or used several "
+        "times collects a sum"
     ),
     hints=(
         "Begin at the end: y = sum of the products + bias. How does y[r, n] move if one of its products "
         "does, and how if bias[n] does?",
         "A sum hands its gradient on to each of its terms: dproducts[r, n, k] = dout[r, n] for every k. "
         "bias[n] was used in every row r.",
-        "dproducts is dout[:, :, None] on all k. A product p = x·w has dx = dp·w and dw = dp·x. x was used "
+        "dproducts is dout[:, :, None] for all k. A product p = x·w has dx = dp·w and dw = dp·x. x was used "
         "for every n (sum over axis 1), weight for every r (sum over axis 0).",
     ),
     hints_for={
         "dx": (
             "The first two steps are right, and so is dweight. In which of the products is x[r, k]?",
-            "x[r, k] is in the products of every output n, and was multiplied with weight[n, k] there.",
+            "x[r, k] is in the products of every output n, and is multiplied by weight[n, k] there.",
             "dx = (dproducts * weight).sum(axis=1), of shape (R, K).",
         ),
         "dx dweight": (
@@ -151,8 +151,8 @@ def _trials_in_steps(draw: Draws) -> list[Trial]:
             "dx = Σₙ dproducts · weight (axis 1); dweight = Σᵣ dproducts · x[:, None, :] (axis 0).",
         ),
         "dbias": (
-            "All else is right. How often was bias[n] used?",
-            "Once for every row: its gradients add up.",
+            "Everything else is right. How often was bias[n] used?",
+            "Once for every row, so its gradients add up.",
             "dbias = dout.sum(axis=0), of shape (N,).",
         ),
     },
@@ -186,7 +186,7 @@ def products_without_their_last_axis(dout, cache):
 
 
 @backward_in_steps.mistake(
-    "dproducts has shape (R, N, 1). That broadcasts well, but each of the K products has a gradient of its "
+    "dproducts has shape (R, N, 1). That can be broadcast, but each of the K products has a gradient of its "
     "own: repeat it, or broadcast it to (R, N, K)."
 )
 def products_not_broadcast(dout, cache):
@@ -195,7 +195,7 @@ def products_not_broadcast(dout, cache):
 
 
 @backward_in_steps.mistake(
-    "You stop too late: this is dproducts times weight, the share of x in it already. y is the sum of the "
+    "You went a step too far: this is dproducts times weight, which belongs to dx. y is the sum of the "
     "products, so each of them gets dout[r, n] and nothing else."
 )
 def products_multiplied_too_early(dout, cache):
@@ -204,7 +204,7 @@ def products_multiplied_too_early(dout, cache):
 
 
 @backward_in_steps.mistake(
-    "Each factor is multiplied with itself. The derivative of x·w with respect to x is the *other* factor, w."
+    "Each factor is multiplied by itself. The derivative of x·w with respect to x is the *other* factor, w."
 )
 def each_factor_with_itself(dout, cache):
     x, weight = cache
@@ -218,8 +218,8 @@ def each_factor_with_itself(dout, cache):
 
 
 @backward_in_steps.mistake(
-    "The sums over the uses are missing: dx and dweight have a number for every product. x[r, k] was used "
-    "for every n, and weight[n, k] for every r."
+    "The sums over the uses are missing: your dx and dweight have one number for each product. x[r, k] was "
+    "used for every n, and weight[n, k] for every r."
 )
 def uses_not_added(dout, cache):
     x, weight = cache
@@ -228,8 +228,8 @@ def uses_not_added(dout, cache):
 
 
 @backward_in_steps.mistake(
-    "dbias and dweight are means over the rows. What is used in every row collects a sum; if a mean belongs "
-    "there, the loss has taken it, and its 1/R is in dout."
+    "dbias and dweight are means over the rows. What is used in every row collects a sum. If a mean is "
+    "wanted, the loss has taken it already, and its 1/R is in dout."
 )
 def means_over_the_rows(dout, cache):
     dbias, dproducts, dx, dweight = backward_in_steps.solution(dout, cache)
@@ -257,8 +257,8 @@ def means_over_the_rows(dout, cache):
         "the sums over uses of section 3, and that a matrix product sums over the axis where its factors meet"
     ),
     hints=(
-        "Let the shapes lead you: dx has x's, dweight has weight's, dbias has bias's. Which products give "
-        "them?",
+        "Let the shapes lead you: dx has the shape of x, dweight that of weight, dbias that of bias. Which "
+        "products give them?",
         "Make rows of x and dout first: every leading axis is just more rows. dx is a product of dout and W, "
         "dW one of dout and x, and b was broadcast over the rows.",
         "dx = dout W, dW = doutᵀ x, db = Σ dout over the rows; dx gets x's shape back at the end. See "
@@ -266,19 +266,19 @@ def means_over_the_rows(dout, cache):
     ),
     hints_for={
         "dx": (
-            "How does x reach y? Every y[n] of a row has every x[k] of it inside, times W[n, k].",
+            "How does x reach y? Every y[n] of a row contains every x[k] of that row, times W[n, k].",
             "dx[r, k] = Σₙ dout[r, n] W[n, k]: a product of dout and W as it is stored.",
             "dx = dout W, and its leading axes are those of x: (drows @ weight).reshape(x.shape).",
         ),
         "dweight": (
-            "Every row used W: what W[n, k] got from all rows is added up.",
+            "Every row used W, so what W[n, k] gets from all rows is added up.",
             "dW[n, k] = Σᵣ dout[r, n] x[r, k]. With rows made of both, this sum is a matrix product.",
-            "dW = doutᵀ x: drows.T @ rows, which has the shape of W at once.",
+            "dW = doutᵀ x: drows.T @ rows, which already has the shape of W.",
         ),
         "dbias": (
-            "Every row used b: what it got from all rows is added up.",
-            "b was broadcast over all axes but the last. The gradient is the sum over these.",
-            "db = drows.sum(axis=0), where drows is dout with all leading axes made one.",
+            "Every row used b, so what b gets from all rows is added up.",
+            "b was broadcast over all axes but the last. Its gradient is the sum over these axes.",
+            "db = drows.sum(axis=0), where drows is dout with all its leading axes merged into one.",
         ),
     },
 )
@@ -292,7 +292,7 @@ def linear_backward(dout, cache):
 
 @linear_backward.mistake(
     "dweight is divided by the number of rows. The mean, if there is one, is the loss's business: its 1/n "
-    "comes in with dout. Here it would be divided a second time."
+    "comes in with dout. Here you divide a second time."
 )
 def dweight_is_a_mean(dout, cache):
     dx, dweight, dbias = linear_backward.solution(dout, cache)
@@ -326,8 +326,8 @@ def dweight_transposed(dout, cache):
 
 
 @linear_backward.mistake(
-    "dweight has the right shape and the wrong numbers: it is xᵀ dout, reshaped. A reshape does not "
-    "transpose, it reads the same numbers off in another order. Take doutᵀ x."
+    "dweight has the right shape, but its numbers are in the wrong places: it is xᵀ dout, reshaped. A "
+    "reshape does not transpose, it only breaks the lines elsewhere. Take doutᵀ x."
 )
 def dweight_transposed_then_reshaped(dout, cache):
     dx, dweight, dbias = linear_backward.solution(dout, cache)
@@ -335,7 +335,7 @@ def dweight_transposed_then_reshaped(dout, cache):
 
 
 @linear_backward.mistake(
-    "dweight holds one gradient for every sequence. The same W served them all: sum over the batch, too."
+    "dweight holds one gradient per sequence. All sequences used the same W: sum over the batch, too."
 )
 def dweight_for_each_sequence(dout, cache):
     x, _ = cache
@@ -345,7 +345,7 @@ def dweight_for_each_sequence(dout, cache):
 
 @linear_backward.mistake(
     "dbias is summed over axes 0 and 1. That is right for (B, S, N), but x may have any number of leading "
-    "axes, as in the head that gets chosen rows only: make rows of dout and sum over axis 0."
+    "axes; for example, a head may get chosen rows only. Make rows of dout and sum over axis 0."
 )
 def dbias_summed_over_the_first_two_axes(dout, cache):
     dx, dweight, _ = linear_backward.solution(dout, cache)
@@ -362,8 +362,8 @@ def divided_by_the_batch_size(dout, cache):
 
 
 @linear_backward.mistake(
-    "dweight is made with dout.reshape(N, -1). A reshape does not transpose, it reads the same numbers off "
-    "in another order. Make rows first, dout.reshape(-1, N), and transpose these."
+    "dweight is made with dout.reshape(N, -1). A reshape does not transpose, it only breaks the lines "
+    "elsewhere. Make rows first, dout.reshape(-1, N), and transpose these."
 )
 def dout_reshaped_for_transposed(dout, cache):
     x, weight = cache
@@ -393,14 +393,14 @@ def there_and_back(x: Array, weight: Array) -> tuple[Array, tuple]:
     hints=(
         "How often is W used? Take the two products one after the other, the last one first.",
         "Going back through y = hidden W gives dhidden and one share of dW; going on through hidden = x Wᵀ "
-        "gives dx and the other share. The two shares add.",
+        "gives dx and the other share. The two shares add up.",
         "With rows: dhidden = dy Wᵀ, dx = dhidden W, and dW = hiddenᵀ dy + dhiddenᵀ x. Check the shape of "
         "every term.",
     ),
     hints_for={
         "dweight": (
             "dx is right. How often was W used on the way from x to y?",
-            "Twice, so dW has two terms, each a product of what came back and what went in at that place.",
+            "Twice, so dW has two terms. Each is a product of what came back and what went in at that place.",
             "dW = hiddenᵀ dy + dhiddenᵀ x, with all leading axes made rows first.",
         ),
         "dx": (
@@ -427,23 +427,23 @@ def _shares(dout, cache):
 
 
 @there_and_back_backward.mistake(
-    "dW is only the share of the second product, y = hidden W. W is also used where hidden is made, and both "
-    "shares add."
+    "dW is only the share of the second product, y = hidden W. W is also used where hidden is made, and the "
+    "two shares add up."
 )
 def the_second_use_only(dout, cache):
     return there_and_back_backward.solution(dout, cache)[0], _shares(dout, cache)[1]
 
 
 @there_and_back_backward.mistake(
-    "dW is only the share of the first product, hidden = x Wᵀ. W is used again in y = hidden W, and both "
-    "shares add."
+    "dW is only the share of the first product, hidden = x Wᵀ. W is used again in y = hidden W, and the two "
+    "shares add up."
 )
 def the_first_use_only(dout, cache):
     return there_and_back_backward.solution(dout, cache)[0], _shares(dout, cache)[0]
 
 
 @there_and_back_backward.mistake(
-    "dW is the mean of its two shares. W is used twice, so they add; nothing divides."
+    "dW is the mean of its two shares. W is used twice, so the shares add up, and nothing is divided."
 )
 def mean_of_the_two_uses(dout, cache):
     dx, dweight = there_and_back_backward.solution(dout, cache)
@@ -468,7 +468,8 @@ def dout_added_to_dx(dout, cache):
 
 
 @there_and_back_backward.mistake(
-    "dx holds x Wᵀ W, the forward, in the place of dout Wᵀ W: what goes back is what came from above."
+    "dx holds x Wᵀ W, which is the forward pass. It should be dout Wᵀ W: what goes back is what came from "
+    "above."
 )
 def the_forward_again(dout, cache):
     _, hidden, weight = cache

@@ -13,8 +13,8 @@ from minibert.ops.stable_softmax import log_softmax
 from minibert.ops.stable_softmax import softmax as library_softmax
 from minibert.ops.stable_softmax import softmax_backward as library_softmax_backward
 
-# N = 5 rows, V = 7 classes: a label twice, and label 0; one row is ignored, one counts half. They are a
-# piece of a batch, in which other rows count 2.5.
+# N = 5 rows, V = 7 classes: one label occurs twice, and label 0 occurs; one row is ignored, one counts half.
+# They are a piece of a batch, in which other rows count 2.5.
 LABELS = np.array([2, 0, 6, 2, 4])
 WEIGHTS = np.array([1.0, 1.0, 0.0, 0.5, 1.0])
 DENOMINATOR = 6.0
@@ -40,7 +40,7 @@ def _scores(draw: Draws) -> list[Trial]:
     minutes=10,
     needs="section 1: what may be added to a row of scores without changing its probabilities",
     hints=(
-        "Two things have to hold for every row by itself: no exponential may overflow, and the sum may not "
+        "Two things have to hold for every row by itself: no exponential may overflow, and the sum must not "
         "be 0.",
         "Subtract a number from each row before the exponential, so that its largest score becomes 0. The "
         "probabilities stay what they are.",
@@ -76,8 +76,8 @@ def nothing_subtracted(x):
 
 
 @softmax.mistake(
-    "The maximum of the whole array is subtracted. A row that lies far below it becomes all zeros, and 0 is "
-    "divided by 0: each row needs its own maximum."
+    "The maximum of the whole array is subtracted. The exponentials of a row that lies far below it are all "
+    "0, and 0 is divided by 0: each row needs its own maximum."
 )
 def one_maximum_for_all_rows(x):
     e = np.exp(x - x.max())
@@ -86,7 +86,7 @@ def one_maximum_for_all_rows(x):
 
 
 @softmax.mistake(
-    "The sum runs over the whole array. Each row is a softmax of its own, and sums to 1: axis=-1, "
+    "The sum runs over the whole array. Each row is a softmax of its own and sums to 1: use axis=-1, "
     "keepdims=True."
 )
 def divided_by_the_sum_of_all(x):
@@ -121,14 +121,14 @@ def logarithms_returned(x):
 
 
 @softmax.mistake(
-    "The cache holds x. The backward needs the probabilities, so keep y; otherwise it would have to compute "
-    "them again."
+    "The cache holds x. The backward pass needs the probabilities, so keep y; otherwise it would have to "
+    "compute them again."
 )
 def scores_in_the_cache(x):
     return softmax.solution(x)[0], (x,)
 
 
-# -- Its backward ---------------------------------------------------------------------------------------
+# -- Its backward pass ----------------------------------------------------------------------------------
 
 
 @exercise(
@@ -141,12 +141,12 @@ def scores_in_the_cache(x):
     reference=library_softmax_backward,
     level=2,
     minutes=15,
-    needs="the Jacobian of section 3, and that going back means multiplying with its transpose",
+    needs="the Jacobian of section 3, and that going back means multiplying by its transpose",
     hints=(
         "Every x[j] of a row is in the denominator of every y[i] of that row: each dx[j] has terms from all "
         "of them.",
         "∂y[i]/∂x[j] = y[i] (δᵢⱼ − y[j]), and dx[j] = Σᵢ dout[i] ∂y[i]/∂x[j]. Multiply that out.",
-        "dx = y (dout − Σᵢ dout[i] y[i]), the sum over the last axis with keepdims=True. See "
+        "dx = y (dout − Σᵢ dout[i] y[i]), with the sum over the last axis and keepdims=True. See "
         "`softmax_backward` in minibert/ops/stable_softmax.py.",
     ),
 )
@@ -156,7 +156,7 @@ def softmax_backward(dout, cache):
 
 
 @softmax_backward.mistake(
-    "The sum over the row is missing. If x[j] rises, y[j] rises and all others of its row fall; you have "
+    "The sum over the row is missing. If x[j] rises, y[j] rises and all others in its row fall. You have "
     "only half of this."
 )
 def without_the_row_sum(dout, cache):
@@ -174,8 +174,8 @@ def the_diagonal_only(dout, cache):
 
 
 @softmax_backward.mistake(
-    "It is divided by the batch size. A softmax averages over nothing; if the loss is a mean, its 1/B is in "
-    "dout already. With B = 1 nobody would notice."
+    "It is divided by the batch size. A softmax does not average over anything; if the loss is a mean, its "
+    "1/B is in dout already. With B = 1 nobody would notice."
 )
 def divided_by_the_batch_size(dout, cache):
     return softmax_backward.solution(dout, cache) / len(dout)
@@ -199,7 +199,7 @@ def summed_over_another_axis(dout, cache):
 
 
 @softmax_backward.mistake(
-    "The sum is added. If x[j] rises, it takes from the others of its row: the sum is subtracted."
+    "The sum is added. If x[j] rises, y[j] takes from the others in its row: the sum is subtracted."
 )
 def row_sum_added(dout, cache):
     (y,) = cache
@@ -213,7 +213,7 @@ def without_its_own_probability(dout, cache):
 
 
 @softmax_backward.mistake(
-    "What is summed over the row is dout · y, not dout alone: a mean with the weights y."
+    "What is summed over the row is dout · y, not dout alone: it is a mean with the weights y."
 )
 def dout_summed_without_y(dout, cache):
     (y,) = cache
@@ -250,9 +250,9 @@ def mean_over_the_row(dout, cache):
     views=True,
     level=2,
     minutes=15,
-    needs="the logarithm of a softmax of section 2, and indexing with two arrays: `a[rows, columns]`",
+    needs="the logarithm of a softmax from section 2, and indexing with two arrays: `a[rows, columns]`",
     hints=(
-        "First log p for all rows and classes, then of each row the one at its label, then the weighted sum.",
+        "First log p for all rows and classes, then in each row the one at its label, then the weighted sum.",
         "Take the logarithm on paper: (z − m) − log Σ exp(z − m), over each row. Then log_p[rows, labels] "
         "with rows = np.arange(len(labels)) is one number for each row.",
         "loss = (weights · −log_p[rows, labels]).sum() / denominator; return loss, (log_p, labels, weights, "
@@ -261,13 +261,13 @@ def mean_over_the_row(dout, cache):
     hints_for={
         "loss": (
             "The cache is right, and log_p with it. What does the loss make of log_p?",
-            "Of each row it takes the number at its label: log_p[rows, labels], with rows = "
+            "From each row it takes the number at its label: log_p[rows, labels], with rows = "
             "np.arange(len(labels)).",
             "loss = (weights · −log_p[rows, labels]).sum() / denominator.",
         ),
         "cached_log_p cached_labels cached_weights cached_denominator": (
             "The loss is right. What is wrong is in the second thing that you return, the cache.",
-            "The cache is a tuple of four: log_p of all rows and classes, then the last three arguments.",
+            "The cache is a tuple of four: log_p for all rows and classes, then the last three arguments.",
             "The last line is: return loss, (log_p, labels, weights, denominator).",
         ),
     },
@@ -280,7 +280,7 @@ def cross_entropy(logits, labels, weights, denominator):
 
 
 @cross_entropy.mistake(
-    "The sign: the loss is *minus* the logarithm, so it is positive, and smaller the better the guess."
+    "The sign: the loss is *minus* the logarithm, so it is positive. The better the guess, the smaller it is."
 )
 def minus_forgotten(logits, labels, weights, denominator):
     loss, cache = cross_entropy.solution(logits, labels, weights, denominator)
@@ -288,7 +288,8 @@ def minus_forgotten(logits, labels, weights, denominator):
 
 
 @cross_entropy.mistake(
-    "The weights are missing: every row counts in full. One of weight 0 should not count, whatever its label."
+    "The weights are missing: every row counts in full. A row of weight 0 should not count, whatever its "
+    "label."
 )
 def every_row_counts(logits, labels, weights, denominator):
     loss, cache = cross_entropy.solution(logits, labels, np.ones_like(weights), denominator)
@@ -297,7 +298,7 @@ def every_row_counts(logits, labels, weights, denominator):
 
 @cross_entropy.mistake(
     "You divide by the sum of these weights. The denominator is an argument: the rows may be a piece of a "
-    "batch, and then it counts what is in the other pieces, too."
+    "batch, and then it counts the rows of the other pieces, too."
 )
 def denominator_replaced_by_the_weights(logits, labels, weights, denominator):
     loss, cache = cross_entropy.solution(logits, labels, weights, denominator)
@@ -305,7 +306,7 @@ def denominator_replaced_by_the_weights(logits, labels, weights, denominator):
 
 
 @cross_entropy.mistake(
-    "You divide by the number of rows, ignored ones among them. Divide by `denominator`, which says what "
+    "You divide by the number of rows, including ignored ones. Divide by `denominator`, which says how much "
     "counts."
 )
 def denominator_replaced_by_the_rows(logits, labels, weights, denominator):
@@ -331,7 +332,7 @@ def logarithm_of_rounded_probabilities(logits, labels, weights, denominator):
 
 
 @cross_entropy.mistake(
-    "log_p[:, labels] is the columns of all labels in every row. Each row has one label of its own: "
+    "log_p[:, labels] gives the columns of all labels in every row. Each row has one label of its own: "
     "log_p[rows, labels] with rows = np.arange(len(labels))."
 )
 def all_labels_of_every_row(logits, labels, weights, denominator):
@@ -340,7 +341,7 @@ def all_labels_of_every_row(logits, labels, weights, denominator):
 
 
 @cross_entropy.mistake(
-    "The cache holds the probabilities. Keep their logarithms, as they are: the library's "
+    "The cache holds the probabilities. Keep their logarithms instead: the library's "
     "`cross_entropy_backward` takes log_p, and very small probabilities survive in it."
 )
 def probabilities_in_the_cache(logits, labels, weights, denominator):
@@ -349,7 +350,7 @@ def probabilities_in_the_cache(logits, labels, weights, denominator):
 
 
 @cross_entropy.mistake(
-    "The cache holds the logits. The backward needs log_p, and would have to compute it a second time."
+    "The cache holds the logits. The backward pass needs log_p, and would have to compute it a second time."
 )
 def logits_in_the_cache(logits, labels, weights, denominator):
     loss, (_, *others) = cross_entropy.solution(logits, labels, weights, denominator)
@@ -392,18 +393,18 @@ def _staged_trials(draw: Draws) -> list[Trial]:
     minutes=15,
     needs="the derivative of the logarithm, and your softmax's backward pass",
     hints=(
-        "Backwards, one stage at a time: from the loss to p, then from p to the logits with your softmax's "
-        "backward.",
-        "Of every row the loss looks at one number, p[r, labels[r]]: dp is 0 everywhere else. And d(−log p) "
-        "is −dp/p.",
+        "Go back one stage at a time: from the loss to p, then from p to the logits with the backward pass "
+        "of your softmax.",
+        "In every row the loss looks at one number, p[r, labels[r]], so dp is 0 everywhere else. And the "
+        "derivative of −log p is −1/p.",
         "dp = zeros; dp[rows, labels] = −dout · weights / denominator / p[rows, labels]; then dlogits = "
         "p (dp − Σ dp p), summed over the last axis.",
     ),
     hints_for={
         "dlogits": (
-            "dp is right. What is left is one way back through the softmax, which you have written already.",
+            "dp is right. What is left is the way back through the softmax, which you have written already.",
             "softmax_backward(dout, cache): here its dout is dp, and its cache is (p,).",
-            "dlogits = p (dp − Σ dp p), the sum over the last axis with keepdims=True.",
+            "dlogits = p (dp − Σ dp p), with the sum over the last axis and keepdims=True.",
         ),
     },
 )
@@ -421,7 +422,7 @@ def _after(dp, cache):
 
 
 @staged_backward.mistake(
-    "The sign: the loss is minus the logarithm, so dp is negative; a larger p at the label makes the loss "
+    "The sign: the loss is minus the logarithm, so dp is negative. A larger p at the label makes the loss "
     "smaller."
 )
 def sign_lost(dout, cache):
@@ -429,7 +430,7 @@ def sign_lost(dout, cache):
 
 
 @staged_backward.mistake(
-    "dp is −1/p in every column. The loss of a row depends on one of its numbers only, p[r, labels[r]]; the "
+    "dp is −1/p in every column. The loss of a row depends on only one of its numbers, p[r, labels[r]]; the "
     "others have a derivative of 0."
 )
 def every_class_instead_of_the_label(dout, cache):
@@ -438,7 +439,7 @@ def every_class_instead_of_the_label(dout, cache):
 
 
 @staged_backward.mistake(
-    "The weights are missing: a row with weight 0 must have no gradient, and one with weight ½ half of it."
+    "The weights are missing: a row of weight 0 must have no gradient, and a row of weight ½ half of it."
 )
 def weights_forgotten(dout, cache):
     p, labels, weights, denominator = cache
@@ -447,8 +448,8 @@ def weights_forgotten(dout, cache):
 
 
 @staged_backward.mistake(
-    "You divide by the sum of these weights. The forward divides by `denominator`: the rows may be a piece "
-    "of a batch, and then it counts what is in the other pieces, too."
+    "You divide by the sum of these weights. The forward pass divides by `denominator`: the rows may be a "
+    "piece of a batch, and then it counts the rows of the other pieces, too."
 )
 def divided_by_its_own_weights(dout, cache):
     p, labels, weights, _ = cache
@@ -456,7 +457,7 @@ def divided_by_its_own_weights(dout, cache):
 
 
 @staged_backward.mistake(
-    "dp[:, labels] is the columns of all labels in every row. Each row has one label of its own: "
+    "dp[:, labels] selects the columns of all labels in every row. Each row has one label of its own: "
     "dp[rows, labels] with rows = np.arange(len(p))."
 )
 def every_row_gets_all_labels(dout, cache):
@@ -467,15 +468,15 @@ def every_row_gets_all_labels(dout, cache):
 
 
 @staged_backward.mistake(
-    "dout is missing. The loss may be one of several, or scaled: every backward begins with what came from "
-    "above."
+    "dout is missing. The loss may be one of several, or scaled: every backward pass begins with what came "
+    "from above."
 )
 def dout_left_out(dout, cache):
     return staged_backward.solution(1.0, cache)
 
 
 @staged_backward.mistake(
-    "dp is right; on the way through the softmax the sum over the row is missing: p (dp − Σ dp p)."
+    "dp is right. On the way through the softmax, the sum over the row is missing: p (dp − Σ dp p)."
 )
 def softmax_without_the_row_sum(dout, cache):
     dp, _ = staged_backward.solution(dout, cache)
@@ -500,7 +501,7 @@ def softmax_without_the_row_sum(dout, cache):
     needs="the two stages of section 6",
     hints=(
         "Put your two stages together on paper first: p at the label cancels.",
-        "Prediction minus truth: for each row p − onehot(label), times what that row counts for.",
+        "Prediction minus truth: for each row p − onehot(label), times how much that row counts.",
         "dlogits = exp(log_p) · s[:, None], then dlogits[rows, labels] −= s, with s = dout · weights / "
         "denominator. See `cross_entropy_backward` in minibert/ops/cross_entropy_loss.py.",
     ),
@@ -521,8 +522,8 @@ def truth_minus_prediction(dout, cache):
 
 
 @cross_entropy_backward.mistake(
-    "You scale p, and then subtract a whole 1 at the label. The difference p − onehot is what is scaled: "
-    "subtract dout · weight / denominator there."
+    "You scale p, and then subtract a whole 1 at the label. The whole difference p − onehot has to be "
+    "scaled: subtract dout · weight / denominator at the label."
 )
 def only_p_is_scaled(dout, cache):
     log_p, labels, weights, denominator = cache
@@ -541,8 +542,8 @@ def ignored_rows_have_a_gradient(dout, cache):
 
 
 @cross_entropy_backward.mistake(
-    "You divide by the number of rows, ignored ones among them. The forward divides by `denominator`, which "
-    "counts weights; so must the backward."
+    "You divide by the number of rows, including ignored ones. The forward pass divides by `denominator`, "
+    "which counts weights, and so must the backward pass."
 )
 def divided_by_the_number_of_rows(dout, cache):
     log_p, labels, weights, _ = cache
@@ -551,7 +552,7 @@ def divided_by_the_number_of_rows(dout, cache):
 
 @cross_entropy_backward.mistake(
     "Rows with label 0 get no gradient. 0 is a class like any other ([PAD] in one loss, “B follows A” in "
-    "another); which rows do not count is told by the weights."
+    "another). The weights say which rows do not count."
 )
 def label_zero_ignored(dout, cache):
     log_p, labels, weights, denominator = cache
@@ -559,8 +560,8 @@ def label_zero_ignored(dout, cache):
 
 
 @cross_entropy_backward.mistake(
-    "dout is missing. The loss may be one of several, or scaled: every backward begins with what came from "
-    "above."
+    "dout is missing. The loss may be one of several, or scaled: every backward pass begins with what came "
+    "from above."
 )
 def dout_forgotten(dout, cache):
     return cross_entropy_backward.solution(1.0, cache)
@@ -578,8 +579,8 @@ def log_p_taken_for_p(dout, cache):
 
 
 @cross_entropy_backward.mistake(
-    "You divide by the sum of these weights. The forward divides by `denominator`: the rows may be a piece "
-    "of a batch, and then it counts what is in the other pieces, too."
+    "You divide by the sum of these weights. The forward pass divides by `denominator`: the rows may be a "
+    "piece of a batch, and then it counts the rows of the other pieces, too."
 )
 def divided_by_the_weights_of_this_piece(dout, cache):
     log_p, labels, weights, _ = cache
@@ -587,7 +588,7 @@ def divided_by_the_weights_of_this_piece(dout, cache):
 
 
 @cross_entropy_backward.mistake(
-    "dlogits[:, labels] is the columns of all labels in every row. Each row has one label of its own: "
+    "dlogits[:, labels] selects the columns of all labels in every row. Each row has one label of its own: "
     "dlogits[rows, labels] with rows = np.arange(len(labels))."
 )
 def all_labels_in_every_row(dout, cache):
@@ -634,7 +635,8 @@ def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float) -> tu
     minutes=20,
     needs="sections 7 and 8 of this notebook",
     hints=(
-        "The loss of a row is still −Σ q[i] log p[i], with other weights q than a single 1. What are they?",
+        "The loss of a row is still −Σ q[i] log p[i], but the weights q are no longer a single 1. What are "
+        "they?",
         "q is (1 − ε) · onehot + ε/V in every class, and sums to 1. Put log p[i] = z[i] − log Σ exp(z) into "
         "the loss and take the derivative again: what takes the place of p − onehot?",
         "dlogits = dout · (p − q) / N: prediction minus the smoothed truth, for the mean of N rows.",
@@ -654,7 +656,8 @@ def _truth(log_p, labels, at_label, spread):
 
 
 @smoothed_backward.mistake(
-    "This is p − onehot, the gradient without smoothing. The part ε of the truth lies on all classes evenly."
+    "This is p − onehot, the gradient without smoothing. The part ε of the truth is spread evenly over all "
+    "classes."
 )
 def smoothing_forgotten(dout, cache):
     log_p, labels, _ = cache
@@ -662,8 +665,8 @@ def smoothing_forgotten(dout, cache):
 
 
 @smoothed_backward.mistake(
-    "ε is spread over the V − 1 wrong classes here. The mean in the forward runs over all V, the right one "
-    "among them."
+    "ε is spread over the V − 1 wrong classes here. The mean in the forward pass runs over all V classes, "
+    "including the right one."
 )
 def spread_over_the_wrong_classes(dout, cache):
     log_p, labels, smoothing = cache
@@ -674,8 +677,8 @@ def spread_over_the_wrong_classes(dout, cache):
 
 
 @smoothed_backward.mistake(
-    "The right class lacks its share ε/V: it has 1 − ε + ε/V, so that each row of the truth sums to 1. A "
-    "row of dlogits has to sum to 0; does yours?"
+    "The right class lacks its share ε/V. It should have 1 − ε + ε/V, so that each row of the truth sums to "
+    "1. A row of dlogits has to sum to 0; does yours?"
 )
 def label_without_its_share(dout, cache):
     log_p, labels, smoothing = cache
@@ -684,7 +687,8 @@ def label_without_its_share(dout, cache):
 
 
 @smoothed_backward.mistake(
-    "Every class gets ε instead of ε/V. The forward takes the mean of log p over the classes, not their sum."
+    "Every class gets ε instead of ε/V. The forward pass takes the mean of log p over the classes, not the "
+    "sum."
 )
 def smoothing_not_divided(dout, cache):
     log_p, labels, smoothing = cache
@@ -712,6 +716,6 @@ def truth_minus_the_prediction(dout, cache):
     return -smoothed_backward.solution(dout, cache)
 
 
-@smoothed_backward.mistake("dout is missing: every backward begins with what came from above.")
+@smoothed_backward.mistake("dout is missing: every backward pass begins with what came from above.")
 def without_dout(dout, cache):
     return smoothed_backward.solution(1.0, cache)

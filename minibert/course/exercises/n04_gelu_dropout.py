@@ -35,10 +35,10 @@ def _density(x):
     views=True,
     level=1,
     minutes=5,
-    needs="the formula above, and `erf` of `minibert.arrays`, which takes arrays",
+    needs="the formula above, and `erf` from `minibert.arrays`, which takes arrays",
     hints=(
         "y is a product of two things: x, and the share of the normal distribution that lies below x.",
-        "Φ(x) = ½ (1 + erf(x/√2)), number by number; `math.erf` takes single numbers only, `erf` takes "
+        "Φ(x) = ½ (1 + erf(x/√2)), number by number. `math.erf` takes only single numbers, but `erf` takes "
         "arrays.",
         "y = x * 0.5 * (1 + erf(x / math.sqrt(2))); return y, (x,). See `gelu` in "
         "minibert/ops/activations.py.",
@@ -56,8 +56,8 @@ def gelu(x):
 
 
 @gelu.mistake(
-    "erf(x) for erf(x/√2): the error function belongs to a normal variable of variance ½; dividing by √2 "
-    "makes it 1."
+    "erf(x) instead of erf(x/√2): the error function belongs to a normal variable of variance ½. Dividing "
+    "by √2 makes the variance 1."
 )
 def erf_of_x_itself(x):
     return x * 0.5 * (1 + erf(x)), (x,)
@@ -68,7 +68,7 @@ def half_missing(x):
     return x * (1 + erf(x / math.sqrt(2))), (x,)
 
 
-@gelu.mistake("This is Φ(x), the share that passes. What passes is that share of x: y = x Φ(x).")
+@gelu.mistake("This is Φ(x), the share that passes. The output is that share of x: y = x Φ(x).")
 def the_share_alone(x):
     return 0.5 * (1 + erf(x / math.sqrt(2))), (x,)
 
@@ -84,14 +84,14 @@ def density_for_the_area(x):
 
 
 @gelu.mistake(
-    "This is the other GELU, the approximation with tanh of section 4. The two differ by up to 4.7e-4; here "
-    "the exact one is asked for, with erf."
+    "This is the other GELU, the approximation with tanh from section 4. The two differ by up to 4.7e-4. "
+    "This exercise asks for the exact one, with erf."
 )
 def the_tanh_form(x):
     return gelu_tanh(x)[0], (x,)
 
 
-@gelu.mistake("The cache holds y. The backward has to know where on the curve it is: keep x.")
+@gelu.mistake("The cache holds y. The backward pass has to know where on the curve it is: keep x.")
 def output_in_the_cache(x):
     y, _ = gelu.solution(x)
     return y, (y,)
@@ -124,18 +124,18 @@ def _trials_in_steps(draw: Draws) -> list[Trial]:
     in_order=True,
     level=1,
     minutes=15,
-    needs="the product rule and the chain rule of [01](01_gradients.ipynb)",
+    needs="the product rule and the chain rule from [01](01_gradients.ipynb)",
     hints=(
         "Begin with the last step, y = x · gate: what does gate get? Then go on to u, and from u to x.",
         "A product gives each factor dout times the other one. d erf(u)/du = 2/√π · exp(−u²), and gate has "
-        "a ½ before it.",
+        "a ½ in front of it.",
         "dgate = dout · x; du = dgate · exp(−u²)/√π; dx = dout · gate + du/√2, as x was used in the last "
         "step and in the first.",
     ),
     hints_for={
         "dx": (
             "dgate and du are right. In how many of the three steps does x occur?",
-            "In two: y = x · gate, and u = x/√2. What it gets from both is added.",
+            "In two: y = x · gate, and u = x/√2. The gradients from both are added.",
             "dx = dout * gate + du / math.sqrt(2).",
         ),
         "du dx": (
@@ -158,8 +158,8 @@ def _steps_back(dout, x, u, gate, *, slope_of_erf=1.0, direct=1.0, through=1.0):
 
 
 @gelu_backward_in_steps.mistake(
-    "dgate has its own factor in it. In y = x · gate the derivative with respect to gate is the *other* "
-    "factor, x."
+    "dgate contains gate itself. In y = x · gate the derivative with respect to gate is the *other* factor, "
+    "x."
 )
 def its_own_factor(dout, cache):
     _, u, gate = cache
@@ -187,7 +187,8 @@ def exponent_of_x(dout, cache):
 
 
 @gelu_backward_in_steps.mistake(
-    "The exponent is halved twice. u = x/√2 has the ½ of the normal density in it: erf′(u) = 2/√π · exp(−u²)."
+    "The exponent is halved twice. u = x/√2 already has the ½ of the normal density in it: erf′(u) = 2/√π · "
+    "exp(−u²)."
 )
 def exponent_halved_twice(dout, cache):
     x, u, gate = cache
@@ -248,7 +249,7 @@ def the_second_factor_taken_for_a_constant(dout, cache):
 
 
 @gelu_backward.mistake(
-    "This is x φ(x) alone: the product rule also has the term Φ(x), where x is derived and Φ stays."
+    "This is x φ(x) alone: the product rule also has the term Φ(x), where x is differentiated and Φ stays."
 )
 def the_first_factor_taken_for_a_constant(dout, cache):
     (x,) = cache
@@ -264,8 +265,8 @@ def density_without_its_constant(dout, cache):
 
 
 @gelu_backward.mistake(
-    "erf(x) for erf(x/√2): the error function belongs to a normal variable of variance ½; dividing by √2 "
-    "makes it 1."
+    "erf(x) instead of erf(x/√2): the error function belongs to a normal variable of variance ½. Dividing "
+    "by √2 makes the variance 1."
 )
 def root_two_missing_in_erf(dout, cache):
     (x,) = cache
@@ -274,21 +275,22 @@ def root_two_missing_in_erf(dout, cache):
 
 @gelu_backward.mistake(
     "This is Φ − x φ; it has to be a plus. The product rule adds its two terms, and Φ′ = φ has no minus. "
-    "(The one in the exponent would come out only if φ were derived again.)"
+    "(The minus in the exponent would come out only if φ were differentiated again.)"
 )
 def terms_subtracted(dout, cache):
     (x,) = cache
     return dout * (0.5 * (1 + erf(x / math.sqrt(2))) - x * _density(x))
 
 
-@gelu_backward.mistake("The density is exp(−x²/2) / √(2π); in its exponent the ½ is missing.")
+@gelu_backward.mistake("The density is exp(−x²/2) / √(2π). The ½ in your exponent is missing.")
 def half_missing_in_the_exponent(dout, cache):
     (x,) = cache
     return dout * (0.5 * (1 + erf(x / math.sqrt(2))) + x * np.exp(-x * x) / math.sqrt(2 * math.pi))
 
 
 @gelu_backward.mistake(
-    "This is Φ + φ. The product rule keeps the other factor: where Φ is derived, x stays, and gives x φ(x)."
+    "This is Φ + φ. The product rule keeps the other factor: where Φ is differentiated, x stays, which gives "
+    "x φ(x)."
 )
 def density_without_x(dout, cache):
     (x,) = cache
@@ -296,15 +298,16 @@ def density_without_x(dout, cache):
 
 
 @gelu_backward.mistake(
-    "This is the derivative of GELU alone. A backward multiplies it with what came from above: dout."
+    "This is the derivative of GELU alone. A backward pass multiplies it by what came from above: dout."
 )
 def dout_forgotten(dout, cache):
     return gelu_backward.solution(1.0, cache)
 
 
 @gelu_backward.mistake(
-    "This is the derivative of the other GELU, the one with tanh. The two differ by up to 4.7e-4 in value, "
-    "little to the eye; a forward and a backward that do not belong together are wrong all the same."
+    "This is the derivative of the other GELU, the one with tanh. The values of the two differ by up to "
+    "4.7e-4. That is hard to see, but forward and backward passes that do not belong together are wrong all "
+    "the same."
 )
 def derivative_of_the_tanh_form(dout, cache):
     (x,) = cache
@@ -320,7 +323,8 @@ def derivative_of_the_tanh_form(dout, cache):
     minutes=15,
     needs="the product rule and the chain rule, and tanh′ = 1 − tanh²",
     hints=(
-        "A product again, ½ x (1 + t), and t = tanh(u) where u itself depends on x: the chain rule inside.",
+        "It is a product again, ½ x (1 + t). And t = tanh(u), where u itself depends on x, so the chain rule "
+        "comes in.",
         "dt/du = 1 − t², and u = √(2/π) (x + 0.044715 x³), so du/dx = √(2/π) (1 + 3 · 0.044715 x²).",
         "dx = dout (½ (1 + t) + ½ x (1 − t²) du/dx). The cache has x and t. See `gelu_tanh_backward` in "
         "minibert/ops/activations.py.",
@@ -376,21 +380,22 @@ def tanh_taken_for_a_constant(dout, cache):
 
 
 @gelu_tanh_backward.mistake(
-    "This is ½ x dt/dx alone: the product rule also has the term ½ (1 + t), where x is derived and t stays."
+    "This is ½ x dt/dx alone: the product rule also has the term ½ (1 + t), where x is differentiated and t "
+    "stays."
 )
 def factor_x_taken_for_a_constant(dout, cache):
     return gelu_tanh_backward.solution(dout, cache) - tanh_taken_for_a_constant.function(dout, cache)
 
 
 @gelu_tanh_backward.mistake(
-    "This is the derivative of GELU alone. A backward multiplies it with what came from above: dout."
+    "This is the derivative of GELU alone. A backward pass multiplies it by what came from above: dout."
 )
 def dout_left_out(dout, cache):
     return gelu_tanh_backward.solution(1.0, cache)
 
 
 @gelu_tanh_backward.mistake(
-    "This is the derivative of the exact GELU, the one with erf. It fits to three digits, and it is the "
+    "This is the derivative of the exact GELU, the one with erf. It agrees to three digits, but it is the "
     "gradient of another function."
 )
 def derivative_of_the_exact_form(dout, cache):
@@ -416,10 +421,10 @@ def gated(x: Array) -> tuple[Array, tuple]:
     minutes=25,
     needs="sections 2 and 3 of this notebook, and the derivative of 1/t",
     hints=(
-        "y has three factors, and two of them are made of the same scores. First the values, which is easy; "
-        "then the scores, with the product rule.",
+        "y has three factors, and two of them are made of the same scores. Do the values first, which is "
+        "easy; then the scores, with the product rule.",
         "With s = 1/(1 + exp(−a)), ds/da = s (1 − s). The gate a·s has the derivative s + a s (1 − s).",
-        "dvalues = dout · a s; dscores = dout · values · (s + a s (1 − s)); dx is both, side by side: "
+        "dvalues = dout · a s; dscores = dout · values · (s + a s (1 − s)); dx is both of them side by side: "
         "np.concatenate([dvalues, dscores], axis=-1).",
     ),
 )
@@ -444,15 +449,15 @@ def sigmoid_taken_for_a_constant(dout, cache):
 
 
 @gated_backward.mistake(
-    "Only the sigmoid is differentiated here, a s (1 − s). The factor a before it depends on a as well: s "
-    "is missing."
+    "Only the sigmoid is differentiated here, a s (1 − s). The factor a in front of it has to be "
+    "differentiated as well: the term s is missing."
 )
 def scores_taken_for_a_constant(dout, cache):
     return _gate_back(dout, cache, lambda a, s: a * s * (1 - s))
 
 
 @gated_backward.mistake(
-    "The slope of the sigmoid is s (1 − s); the factor a before it stays: s + a s (1 − s)."
+    "The slope of the sigmoid is s (1 − s), and the factor a in front of it stays: s + a s (1 − s)."
 )
 def slope_without_the_scores(dout, cache):
     return _gate_back(dout, cache, lambda a, s: s + s * (1 - s))
@@ -468,7 +473,7 @@ def slope_of_tanh(dout, cache):
     return _gate_back(dout, cache, lambda a, s: s + a * (1 - s * s))
 
 
-@gated_backward.mistake("Both halves are right, and in the wrong order: the values are the first half of x.")
+@gated_backward.mistake("Both halves are right, but in the wrong order: the values are the first half of x.")
 def halves_exchanged(dout, cache):
     dvalues, dscores = np.split(gated_backward.solution(dout, cache), 2, axis=-1)
     return np.concatenate([dscores, dvalues], axis=-1)
@@ -483,7 +488,7 @@ def values_forgotten(dout, cache):
 
 
 @gated_backward.mistake(
-    "dout is missing: every backward begins with what came from above, and both halves get it."
+    "dout is missing: every backward pass begins with what came from above, and both halves get it."
 )
 def dout_missing(dout, cache):
     return gated_backward.solution(np.ones_like(dout), cache)
@@ -502,8 +507,8 @@ def dout_missing(dout, cache):
     needs="sections 6 and 7: what the mask holds, and how it is made again",
     hints=(
         "y = x · m, and m does not depend on x. What is dy/dx?",
-        "The backward needs the same m as the forward: `dropout_mask` makes it again from probability and "
-        "key.",
+        "The backward pass needs the same m as the forward pass: `dropout_mask` makes it again from "
+        "probability and key.",
         "dx = dout · dropout_mask(np, dout.shape, dout.dtype, probability, key); the mask holds 0 and "
         "1/(1 − p). See `dropout_backward` in minibert/ops/inverted_dropout.py.",
     ),
@@ -514,34 +519,35 @@ def dropout_backward(dout, cache):
 
 
 def _kept(dout, cache):
-    """1 where the forward kept the number, else 0."""
+    """1 where the forward pass kept the number, else 0."""
     return (dropout_mask(np, dout.shape, dout.dtype, *cache) > 0).astype(dout.dtype)
 
 
 @dropout_backward.mistake(
-    "The factor 1/(1 − p) is missing. The forward multiplied what it kept by it, so the backward does, too."
+    "The factor 1/(1 − p) is missing. The forward pass multiplied what it kept by this factor, so the "
+    "backward pass does, too."
 )
 def without_the_factor(dout, cache):
     return dout * _kept(dout, cache)
 
 
 @dropout_backward.mistake(
-    "You multiply by 1 − p. That belongs to the old dropout, which scales at evaluation; inverted dropout "
-    "divides by it in training, forward and backward."
+    "You multiply by 1 − p. That belongs to the old dropout, which scales in inference. Inverted dropout "
+    "divides by 1 − p in training, in the forward and in the backward pass."
 )
 def multiplied_instead_of_divided(dout, cache):
     probability, _ = cache
     return dout * _kept(dout, cache) * (1 - probability)
 
 
-@dropout_backward.mistake("You divide by p, the share that is dropped. What is kept is the share 1 − p.")
+@dropout_backward.mistake("You divide by p, the share that is dropped. The share that is kept is 1 − p.")
 def divided_by_the_share_dropped(dout, cache):
     probability, _ = cache
     return dout * _kept(dout, cache) / probability
 
 
 @dropout_backward.mistake(
-    "The factor is in twice. What `dropout_mask` returns is 0 or 1/(1 − p): it has been divided already."
+    "The factor is in twice. `dropout_mask` returns 0 or 1/(1 − p), so the division has been done already."
 )
 def factor_twice(dout, cache):
     probability, _ = cache
@@ -557,7 +563,7 @@ def passed_through(dout, cache):
 
 
 @dropout_backward.mistake(
-    "The factor without the mask: the numbers that were dropped get a gradient, though they had no effect."
+    "The mask is missing: numbers that were dropped get a gradient, although they had no effect."
 )
 def scaled_but_not_masked(dout, cache):
     probability, _ = cache

@@ -11,7 +11,7 @@ from minibert.gradcheck import Draws
 from minibert.ops.layer_normalisation import layer_norm as library_layer_norm
 from minibert.ops.layer_normalisation import layer_norm_backward as library_backward
 
-EPS = 0.5  # of order one, like all else, so that leaving it out shows
+EPS = 0.5  # of order one, like everything else, so that leaving it out shows
 
 # -- Forward ------------------------------------------------------------------------------------------
 
@@ -32,8 +32,8 @@ EPS = 0.5  # of order one, like all else, so that leaving it out shows
     minutes=10,
     needs="`mean` with `axis` and `keepdims`, and how NumPy broadcasts",
     hints=(
-        "Work on the last axis only, and write down the shape of every line: which of μ, σ, x̂ has one number "
-        "for each row?",
+        "Work on the last axis only, and write down the shape in every line: which of μ, σ, x̂ have one "
+        "number per row?",
         "Subtract the mean first. The variance is the mean of the squares of what is left; ε is added to it "
         "before the root is taken. keepdims=True keeps the axis, so that rows broadcast.",
         "centred = x − mean; inverse_std = 1 / sqrt(mean(centred²) + eps); normalised = centred · "
@@ -48,8 +48,8 @@ EPS = 0.5  # of order one, like all else, so that leaving it out shows
         ),
         "inverse_std cached_weight": (
             "y and x̂ are right. What is wrong is in the rest of the cache.",
-            "The cache is (normalised, inverse_std, weight): 1/σ and not σ, of shape (…, 1), then γ as it "
-            "came in.",
+            "The cache is (normalised, inverse_std, weight). The second is 1/σ and not σ, of shape (…, 1), "
+            "and the third is γ as it came in.",
             "The last line is: return y, (normalised, inverse_std, weight).",
         ),
         "normalised inverse_std cached_weight": (
@@ -72,7 +72,7 @@ def _scaled(centred: Array, inverse_std: Array, weight: Array, bias: Array) -> t
     return normalised * weight + bias, (normalised, inverse_std, weight)
 
 
-@layer_norm.mistake("ε stands outside of the root. It is added to the variance: σ = √(variance + ε).")
+@layer_norm.mistake("ε is outside the root. It has to be added to the variance: σ = √(variance + ε).")
 def epsilon_outside_of_the_root(x, weight, bias, eps):
     centred = x - x.mean(axis=-1, keepdims=True)
     return _scaled(centred, 1.0 / (x.std(axis=-1, keepdims=True) + eps), weight, bias)
@@ -84,7 +84,7 @@ def epsilon_missing(x, weight, bias, eps):
 
 
 @layer_norm.mistake(
-    "The variance is divided by H − 1 (ddof=1), as statisticians do who estimate it from a sample. LayerNorm "
+    "The variance is divided by H − 1 (ddof=1), as statisticians do to estimate it from a sample. LayerNorm "
     "divides by H."
 )
 def variance_of_a_sample(x, weight, bias, eps):
@@ -101,7 +101,7 @@ def divided_by_the_variance(x, weight, bias, eps):
 
 
 @layer_norm.mistake(
-    "You take the mean of x² where the mean of (x − μ)² belongs: the variance is that of the centred row."
+    "You take the mean of x² instead of the mean of (x − μ)². The variance needs the centred row."
 )
 def squares_not_centred(x, weight, bias, eps):
     centred = x - x.mean(axis=-1, keepdims=True)
@@ -123,7 +123,7 @@ def statistics_across_the_batch(x, weight, bias, eps):
 
 
 @layer_norm.mistake(
-    "The mean and the variance are over axis 1. That is right for rows (R, H) only: with (B, S, H) it is the "
+    "The mean and the variance are over axis 1. That is right only for rows (R, H): with (B, S, H) it is the "
     "axis of the tokens. The features are always the last axis: axis=-1."
 )
 def statistics_over_axis_1(x, weight, bias, eps):
@@ -136,7 +136,7 @@ def shift_missing(x, weight, bias, eps):
     return layer_norm.solution(x, weight, 0.0 * bias, eps)
 
 
-@layer_norm.mistake("The cache holds σ in the place of 1/σ. The backward multiplies by 1/σ.")
+@layer_norm.mistake("The cache holds σ in the place of 1/σ. The backward pass multiplies by 1/σ.")
 def deviation_in_the_cache(x, weight, bias, eps):
     y, (normalised, inverse_std, _) = layer_norm.solution(x, weight, bias, eps)
     return y, (normalised, 1.0 / inverse_std, weight)
@@ -144,21 +144,21 @@ def deviation_in_the_cache(x, weight, bias, eps):
 
 @layer_norm.mistake(
     "The cache holds 1/σ without its last axis. With shape (…, 1) it broadcasts over the features of its "
-    "row, in the backward as in the forward."
+    "row, in the backward pass as in the forward pass."
 )
 def inverse_deviation_without_its_axis(x, weight, bias, eps):
     y, (normalised, inverse_std, _) = layer_norm.solution(x, weight, bias, eps)
     return y, (normalised, inverse_std[..., 0], weight)
 
 
-@layer_norm.mistake("The cache holds y in the place of x̂. Keep what stood there before γ and β.")
+@layer_norm.mistake("The cache holds y in the place of x̂. Keep the numbers as they were before γ and β.")
 def output_in_the_cache(x, weight, bias, eps):
     y, (_, inverse_std, _) = layer_norm.solution(x, weight, bias, eps)
     return y, (y, inverse_std, weight)
 
 
 @layer_norm.mistake(
-    "The cache holds x in the place of x̂. The backward can be written without x, and x̂ is what it uses."
+    "The cache holds x in the place of x̂. The backward pass can be written without x, and x̂ is what it uses."
 )
 def input_in_the_cache(x, weight, bias, eps):
     y, (_, inverse_std, _) = layer_norm.solution(x, weight, bias, eps)
@@ -184,22 +184,22 @@ def scale_and_shift(normalised: Array, weight: Array, bias: Array) -> tuple[Arra
     ],
     level=1,
     minutes=5,
-    needs="from [01](01_gradients.ipynb), that what is broadcast collects a sum",
+    needs="from [01](01_gradients.ipynb), that a number that is broadcast collects a sum",
     hints=(
         "Each x̂ is used once. How often is γ[i] used, and how often β[i]?",
         "γ[i] and β[i] are used in every row: their gradients are sums over all rows, of shape (H,). In "
-        "γ x̂ + β, γ is multiplied with x̂ and β with 1.",
+        "γ x̂ + β, γ is multiplied by x̂ and β by 1.",
         "dx̂ = dout · γ without a sum; dγ = Σ dout x̂ and dβ = Σ dout, over axis=(0, 1).",
     ),
     hints_for={
         "dnormalised": (
-            "dγ and dβ are right. What was x̂ multiplied with?",
-            "With γ. Each x̂ was used once, so there is no sum.",
+            "dγ and dβ are right. What was x̂ multiplied by?",
+            "By γ. Each x̂ was used only once, so there is no sum.",
             "dnormalised = dout * weight, of shape (B, S, H).",
         ),
         "dweight dbias": (
-            "dx̂ is right. Every row used γ and β: what they got from all rows is added up.",
-            "In y = γ x̂ + β, γ was multiplied with x̂, and β with 1.",
+            "dx̂ is right. Every row used γ and β, so what they get from all rows is added up.",
+            "In y = γ x̂ + β, γ was multiplied by x̂, and β by 1.",
             "dγ = Σ dout x̂ and dβ = Σ dout, over both leading axes: axis=(0, 1).",
         ),
     },
@@ -210,7 +210,8 @@ def scale_and_shift_backward(dout, cache):
 
 
 @scale_and_shift_backward.mistake(
-    "γ is missing in dx̂: y = γ x̂ + β, so what comes back to x̂ is γ dout. A new model has γ = 1, and hides it."
+    "γ is missing in dx̂: y = γ x̂ + β, so what comes back to x̂ is γ dout. A new model has γ = 1, which hides "
+    "the mistake."
 )
 def dnormalised_without_gamma(dout, cache):
     _, dweight, dbias = scale_and_shift_backward.solution(dout, cache)
@@ -218,8 +219,8 @@ def dnormalised_without_gamma(dout, cache):
 
 
 @scale_and_shift_backward.mistake(
-    "Each factor is multiplied with itself. The derivative of γ x̂ with respect to x̂ is γ, and with respect "
-    "to γ it is x̂."
+    "Each factor is multiplied by itself. The derivative of γ x̂ with respect to x̂ is γ, and with respect to "
+    "γ it is x̂."
 )
 def its_own_factor(dout, cache):
     normalised, weight = cache
@@ -228,7 +229,7 @@ def its_own_factor(dout, cache):
 
 
 @scale_and_shift_backward.mistake(
-    "dγ and dβ hold a gradient for every token. All tokens share one γ and one β: sum over axes 0 and 1."
+    "dγ and dβ hold one gradient per token. All tokens share one γ and one β: sum over axes 0 and 1."
 )
 def gradients_not_summed(dout, cache):
     return dout * cache[1], dout * cache[0], dout.copy()
@@ -243,7 +244,7 @@ def summed_over_the_batch_only(dout, cache):
 
 
 @scale_and_shift_backward.mistake(
-    "dγ is the same sum as dβ; its x̂ is missing. γ was multiplied with x̂, so its gradient is, too."
+    "dγ is the same sum as dβ; its x̂ is missing. γ was multiplied by x̂, and so is its gradient."
 )
 def dweight_taken_for_dbias(dout, cache):
     dnormalised, _, dbias = scale_and_shift_backward.solution(dout, cache)
@@ -303,32 +304,32 @@ def _trials_in_steps(draw: Draws) -> list[Trial]:
     level=1,
     minutes=20,
     needs=(
-        "the chain rule, the product rule, and from [01](01_gradients.ipynb) that gradients add where "
+        "the chain rule, the product rule, and from [01](01_gradients.ipynb) that gradients add up where "
         "something is used twice"
     ),
     hints=(
         "Walk back from step 5 to step 1. Ask of each quantity: in which later steps was it used, and how "
         "often in each?",
         "s was used by all H features of its row, and so was μ: their gradients are sums over the row, of "
-        "shape (…, 1). c was used in steps 5 and 3, x in steps 2 and 1: two terms each. And "
+        "shape (…, 1). c was used in steps 5 and 3, and x in steps 2 and 1, so they have two terms each. And "
         "−½ (v + ε)^(−3/2) is −½ s³.",
         "ds = Σ dx̂ c; dv = −½ s³ ds; dc = dx̂ s + (2/H) c dv; dμ = −Σ dc; dx = dc + dμ/H. Each sum is over "
         "the last axis, with keepdims=True.",
     ),
     hints_for={
         "dx": (
-            "All but the last is right. In which two steps was x used?",
+            "Everything but the last is right. In which two steps was x used?",
             "In step 2, c = x − μ, and in step 1, where μ is a mean: x[i] has a share of 1/H in it.",
             "dx = dc + dmu / H.",
         ),
         "dmu dx": (
-            "You have come as far as dc. From which features was μ subtracted?",
+            "Everything up to dc is right. From which features was μ subtracted?",
             "From all of them, so dμ is minus the sum of dc over the row. And x was used in steps 2 and 1.",
             "dmu = −Σ dc, with keepdims=True; dx = dc + dmu / H.",
         ),
         "dc dmu dx": (
             "ds and dv are right. In which two steps was c used?",
-            "In step 5, c s, and in step 3, the mean of c²: dc has two terms, which add.",
+            "In step 5, c s, and in step 3, the mean of c²: dc has two terms, which add up.",
             "dc = dnormalised * s + 2 / H * c * dv.",
         ),
         "dv dc dmu dx": (
@@ -388,8 +389,8 @@ def sign_lost_in_step_4(dnormalised, cache):
 
 
 @backward_in_steps.mistake(
-    "The power in step 4: the derivative of (v + ε)^(−1/2) is −½ (v + ε)^(−3/2). One less than −½ is −3/2, "
-    "which makes s³; you have s."
+    "The power in step 4 is wrong: the derivative of (v + ε)^(−1/2) is −½ (v + ε)^(−3/2). One less than −½ "
+    "is −3/2, which makes s³; you have s."
 )
 def the_power_kept(dnormalised, cache):
     ds, dv, *_ = backward_in_steps.solution(dnormalised, cache)
@@ -403,7 +404,7 @@ def s_taken_for_sigma(dnormalised, cache):
 
 
 @backward_in_steps.mistake(
-    "dc has the term of step 5 only. c was also used in step 3, where the variance is made of it: "
+    "dc has only the term of step 5. c was also used in step 3, where the variance is made of it: "
     "dc += (2/H) c dv."
 )
 def c_used_once(dnormalised, cache):
@@ -412,7 +413,7 @@ def c_used_once(dnormalised, cache):
 
 
 @backward_in_steps.mistake(
-    "dc has the term of step 3 only. It has to be added to that of step 5, dx̂ s: c was used in both."
+    "dc has only the term of step 3. It has to be added to that of step 5, dx̂ s: c was used in both."
 )
 def c_overwritten(dnormalised, cache):
     c, _ = cache
@@ -441,7 +442,7 @@ def sign_of_the_mean_lost(dnormalised, cache):
 
 
 @backward_in_steps.mistake(
-    "dμ is minus the mean of dc. μ is subtracted from all H features in full: it collects minus their sum. "
+    "dμ is minus the mean of dc. μ is subtracted from all H features in full, so it collects minus the sum. "
     "The 1/H comes in step 1."
 )
 def dmu_a_mean(dnormalised, cache):
@@ -483,7 +484,8 @@ def mean_taken_for_a_sum(dnormalised, cache):
     minutes=20,
     needs="the five steps of section 3, and paper: substitute each step into the one before",
     hints=(
-        "Every row used γ and β, so their gradients sum over the rows. There are three paths from x to x̂.",
+        "Every row used γ and β, so their gradients are sums over the rows. There are three paths from x to "
+        "x̂.",
         "x[j] reaches x̂[i] directly (where i = j), through the mean μ and through σ: dx has three terms.",
         "With dx̂ = γ dout: dx = (dx̂ − mean(dx̂) − x̂ mean(dx̂ x̂)) / σ, each mean over the last axis, with "
         "keepdims=True. Compare it with the end of `layer_norm_backward` in "
@@ -491,14 +493,14 @@ def mean_taken_for_a_sum(dnormalised, cache):
     ),
     hints_for={
         "dx": (
-            "dγ and dβ are right. There are three paths from x to x̂: which of them are in your dx?",
+            "dγ and dβ are right. There are three paths from x to x̂. Which of them are in your dx?",
             "x[j] reaches x̂[i] directly (where i = j), through the mean μ and through σ: dx has three terms.",
             "With dx̂ = γ dout: dx = (dx̂ − mean(dx̂) − x̂ mean(dx̂ x̂)) / σ, each mean over the last axis, with "
             "keepdims=True.",
         ),
         "dweight dbias": (
-            "Every row used γ and β: what they got from all rows is added up.",
-            "In y = γ x̂ + β, γ was multiplied with x̂, and β with 1.",
+            "Every row used γ and β, so what they get from all rows is added up.",
+            "In y = γ x̂ + β, γ was multiplied by x̂, and β by 1.",
             "dγ = Σ dout x̂ and dβ = Σ dout, over all axes but the last: axis=tuple(range(dout.ndim - 1)).",
         ),
     },
@@ -535,43 +537,43 @@ def mean_and_deviation_taken_for_constants(dout, cache):
 
 
 @layer_norm_backward.mistake(
-    "The way through the mean is missing: every x[j] moves μ by 1/H, and with it every x̂. Each row of dx "
-    "has to sum to 0, for a constant added to a row changes nothing; do yours?"
+    "The way through the mean is missing: every x[j] moves μ at the rate 1/H, and with it every x̂. Each row "
+    "of dx has to sum to 0, because adding a constant to a row changes nothing. Do yours?"
 )
 def no_mean_term(dout, cache):
     return _with_factors(dout, cache, mean=0, projection=-1)
 
 
 @layer_norm_backward.mistake(
-    "The way through σ is missing: ∂σ/∂x[j] = x̂[j]/H, which gives the term − x̂ mean(dx̂ x̂)."
+    "The way through σ is missing: ∂σ/∂x[j] = x̂[j]/H, which gives the term −x̂ mean(dx̂ x̂)."
 )
 def no_deviation_term(dout, cache):
     return _with_factors(dout, cache, mean=-1, projection=0)
 
 
-@layer_norm_backward.mistake("The mean of dx̂ is added. It is subtracted: x̂ = (x − μ)/σ falls where μ rises.")
+@layer_norm_backward.mistake("The mean of dx̂ is added. Subtract it: x̂ = (x − μ)/σ falls when μ rises.")
 def mean_added(dout, cache):
     return _with_factors(dout, cache, mean=1, projection=-1)
 
 
 @layer_norm_backward.mistake(
-    "The term through σ is added. It is subtracted: a larger σ makes every x̂ smaller, ∂x̂[i]/∂σ = −x̂[i]/σ."
+    "The term through σ is added. Subtract it: a larger σ brings every x̂ nearer to 0, ∂x̂[i]/∂σ = −x̂[i]/σ."
 )
 def deviation_term_added(dout, cache):
     return _with_factors(dout, cache, mean=-1, projection=1)
 
 
 @layer_norm_backward.mistake(
-    "The two means are added. Both are subtracted: dx is what is left of dx̂ without its mean and without "
-    "its share along x̂."
+    "The two terms with means are added. Subtract both: dx is what is left of dx̂ without its mean and "
+    "without its share along x̂."
 )
 def both_terms_added(dout, cache):
     return _with_factors(dout, cache, mean=1, projection=1)
 
 
 @layer_norm_backward.mistake(
-    "In the last term x̂ is missing: − x̂ mean(dx̂ x̂). The mean is one number for the row; each x[j] takes a "
-    "share of it that is as large as its own x̂[j]."
+    "In the last term x̂ is missing: −x̂ mean(dx̂ x̂). The mean is one number for the row, and each x[j] gets "
+    "it times its own x̂[j]."
 )
 def deviation_term_without_normalised(dout, cache):
     normalised, inverse_std, weight = cache
@@ -592,7 +594,7 @@ def dx_without_gamma(dout, cache):
 
 @layer_norm_backward.mistake(
     "γ belongs inside the two means: they are means of dx̂ = γ dout, not of dout. While γ = 1, as in a new "
-    "model, the two are the same; that is why this mistake lives long."
+    "model, the two are the same. That is why this mistake often goes unnoticed."
 )
 def gamma_outside_the_means(dout, cache):
     normalised, inverse_std, weight = cache
@@ -602,7 +604,7 @@ def gamma_outside_the_means(dout, cache):
 
 
 @layer_norm_backward.mistake(
-    "You sum where a mean belongs: μ and σ² are means over the H features, so their derivatives carry 1/H."
+    "You sum where a mean belongs: μ and σ² are means over the H features, so their derivatives contain 1/H."
 )
 def sums_for_means(dout, cache):
     H = dout.shape[-1]
@@ -634,8 +636,7 @@ def parameters_summed_over_the_batch_only(dout, cache):
 
 
 @layer_norm_backward.mistake(
-    "dγ and dβ hold a gradient for every token. They have one γ and one β between them: sum over all axes "
-    "but the last."
+    "dγ and dβ hold one gradient per token. All tokens share one γ and one β: sum over all axes but the last."
 )
 def parameters_not_summed(dout, cache):
     normalised, _, _ = cache
@@ -644,7 +645,7 @@ def parameters_not_summed(dout, cache):
 
 
 @layer_norm_backward.mistake(
-    "The division by σ is missing in dx. x̂ = (x − μ)/σ: the wider a row is spread, the less one x moves it."
+    "The division by σ is missing in dx. x̂ = (x − μ)/σ: the larger the spread of a row, the less x moves x̂."
 )
 def not_divided_by_the_deviation(dout, cache):
     dx, dweight, dbias = layer_norm_backward.solution(dout, cache)
@@ -660,7 +661,7 @@ def multiplied_by_the_deviation(dout, cache):
 
 
 @layer_norm_backward.mistake(
-    "dγ is missing its x̂: y = γ x̂ + β, so what γ was multiplied with is what its gradient is multiplied with."
+    "In dγ the factor x̂ is missing: y = γ x̂ + β, so γ was multiplied by x̂, and so is its gradient."
 )
 def dweight_without_normalised(dout, cache):
     dx, _, dbias = layer_norm_backward.solution(dout, cache)
@@ -668,7 +669,7 @@ def dweight_without_normalised(dout, cache):
 
 
 @layer_norm_backward.mistake(
-    "dγ and dβ are made from dx̂ = γ dout. In y = γ x̂ + β both stand outside: dγ = Σ dout x̂, dβ = Σ dout."
+    "dγ and dβ are made from dx̂ = γ dout. From y = γ x̂ + β, they get dout itself: dγ = Σ dout x̂, dβ = Σ dout."
 )
 def parameters_from_dnormalised(dout, cache):
     dx, dweight, dbias = layer_norm_backward.solution(dout, cache)
@@ -687,7 +688,7 @@ def parameters_are_means(dout, cache):
 
 @layer_norm_backward.mistake(
     "dγ and dβ are summed over axes 0 and 1. That is right for (B, S, H), but dout may have any number of "
-    "leading axes, as in the head that gets chosen rows only: sum over tuple(range(dout.ndim - 1))."
+    "leading axes; for example, a head may get chosen rows only. Sum over tuple(range(dout.ndim - 1))."
 )
 def parameters_summed_over_the_first_two_axes(dout, cache):
     dx, _, _ = layer_norm_backward.solution(dout, cache)
@@ -704,7 +705,7 @@ def parameters_divided_by_the_batch_size(dout, cache):
 
 
 @layer_norm_backward.mistake(
-    "The term through σ is not divided by σ. All three terms are: 1/σ stands outside of the bracket."
+    "The term through σ is not divided by σ. All three terms have to be: 1/σ is outside the brackets."
 )
 def deviation_term_outside_the_bracket(dout, cache):
     normalised, inverse_std, weight = cache
@@ -738,10 +739,10 @@ def rms_norm(x: Array, weight: Array, eps: float) -> tuple[Array, tuple]:
     needs="sections 3 to 6 of this notebook",
     hints=(
         "Draw the graph of section 3 for this layer. Which nodes and arrows are gone?",
-        "x reaches x̂ on two paths: straight, and through s = 1/r. Cut the forward into three steps, "
+        "x reaches x̂ on two paths: straight, and through s = 1/r. Cut the forward pass into three steps, "
         "v = mean(x²), s = (v + ε)^(−1/2), x̂ = x s, and walk back; then use x = x̂/s.",
-        "With dx̂ = γ dout: dx = s (dx̂ − x̂ mean(dx̂ x̂)), the mean over the last axis with keepdims=True; and "
-        "dγ = Σ dout x̂ over all other axes.",
+        "With dx̂ = γ dout: dx = s (dx̂ − x̂ mean(dx̂ x̂)), with the mean over the last axis and keepdims=True; "
+        "and dγ = Σ dout x̂ over all other axes.",
     ),
     hints_for={
         "dx": (
@@ -751,7 +752,7 @@ def rms_norm(x: Array, weight: Array, eps: float) -> tuple[Array, tuple]:
         ),
         "dweight": (
             "dx is right. γ is used as in LayerNorm.",
-            "In y = γ x̂ every row used γ: its gradient sums over all rows.",
+            "In y = γ x̂ every row used γ, so its gradient is a sum over all rows.",
             "dγ = Σ dout x̂ over all axes but the last: axis=tuple(range(dout.ndim - 1)).",
         ),
     },
@@ -765,8 +766,8 @@ def rms_norm_backward(dout, cache):
 
 
 @rms_norm_backward.mistake(
-    "This is the dx of LayerNorm. Its second term is the path through μ; here no mean is subtracted, so "
-    "there is no such path. A constant added to a row does change this output."
+    "This is the dx of LayerNorm. Its second term is the path through μ. Here no mean is subtracted, so "
+    "there is no such path. Adding a constant to a row does change this output."
 )
 def the_formula_of_layer_norm(dout, cache):
     dx, dweight, _ = layer_norm_backward.solution(dout, cache)
@@ -781,7 +782,7 @@ def root_mean_square_taken_for_a_constant(dout, cache):
     return dout * weight * inverse_rms, rms_norm_backward.solution(dout, cache)[1]
 
 
-@rms_norm_backward.mistake("The term through r is added. It is subtracted: a larger r makes every x̂ smaller.")
+@rms_norm_backward.mistake("The term through r is added. Subtract it: a larger r brings every x̂ nearer to 0.")
 def term_through_the_root_added(dout, cache):
     _, inverse_rms, weight = cache
     dx, dweight = rms_norm_backward.solution(dout, cache)
@@ -789,7 +790,7 @@ def term_through_the_root_added(dout, cache):
 
 
 @rms_norm_backward.mistake(
-    "You sum where a mean belongs: r² is a mean over the H features, so its derivative carries 1/H."
+    "You sum where a mean belongs: r² is a mean over the H features, so its derivative contains 1/H."
 )
 def a_sum_for_the_mean(dout, cache):
     normalised, inverse_rms, weight = cache
@@ -800,8 +801,8 @@ def a_sum_for_the_mean(dout, cache):
 
 
 @rms_norm_backward.mistake(
-    "The term through r is half as large as it should be, or a 2 and a ½ did not cancel: the derivative of "
-    "x² is 2x, that of the root brings a ½."
+    "The term through r is half as large as it should be. A 2 and a ½ have to cancel: the derivative of x² "
+    "is 2x, and that of the root brings a ½."
 )
 def half_of_the_term(dout, cache):
     _, inverse_rms, weight = cache
@@ -810,8 +811,8 @@ def half_of_the_term(dout, cache):
 
 
 @rms_norm_backward.mistake(
-    "The term through r has x in the place of x̂ once. With x = x̂ r its two factors become two x̂, and one "
-    "1/r stands outside."
+    "The term through r has x in the place of x̂ once. Write x = x̂ r: then both of its factors are x̂, and "
+    "one 1/r is left in front."
 )
 def the_input_for_the_normalised(dout, cache):
     normalised, inverse_rms, weight = cache

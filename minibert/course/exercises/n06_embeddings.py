@@ -10,7 +10,7 @@ from minibert.gradcheck import Draws
 from minibert.ops.embedding_lookup import embedding as library_embedding
 from minibert.ops.embedding_lookup import embedding_backward as library_backward
 
-# B = 3, S = 4, V = 8: id 5 three times, two of them in one sequence; 0 is padding; 1, 4 and the last id, 7,
+# B = 3, S = 4, V = 8: id 5 occurs three times, twice in one sequence; 0 is padding; 1, 4 and the last id, 7,
 # do not occur.
 IDS = np.array([[5, 2, 5, 0], [3, 6, 0, 0], [2, 5, 3, 0]])
 
@@ -31,7 +31,7 @@ IDS = np.array([[5, 2, 5, 0], [3, 6, 0, 0], [2, 5, 3, 0]])
     minutes=5,
     needs="that an array can be indexed with an array of whole numbers",
     hints=(
-        "Row 5 of the table is weight[5]. What may stand in the brackets besides a single number?",
+        "Row 5 of the table is weight[5]. What can you put in the brackets besides a single number?",
         "An array of ids in the brackets gives the rows of all of them, in the shape of the ids, with the H "
         "features as a new last axis.",
         "y = weight[ids]. Return y, (ids, weight.shape). See `embedding` in "
@@ -49,14 +49,14 @@ def embedding(weight, ids):
     return weight[ids], (ids, weight.shape)
 
 
-@embedding.mistake("The rows are those of the ids before. Ids count from 0: row 0 is the first, weight[0].")
+@embedding.mistake("Each row is that of the id before. Ids count from 0: row 0 is the first, weight[0].")
 def ids_counted_from_one(weight, ids):
     return weight[ids - 1], (ids, weight.shape)
 
 
 @embedding.mistake(
-    "np.take without an axis takes single numbers, from the table as one long list. Whole rows need axis=0, "
-    "or simply square brackets."
+    "np.take without an axis takes single numbers from the table as one long list. For whole rows, use "
+    "axis=0, or simply square brackets."
 )
 def numbers_instead_of_rows(weight, ids):
     return np.take(weight, ids), (ids, weight.shape)
@@ -87,15 +87,15 @@ def flat_ids_in_the_cache(weight, ids):
 
 
 @embedding.mistake(
-    "The cache holds one-hot rows in the place of the ids. They say the same with V numbers for each token."
+    "The cache holds one-hot rows in the place of the ids. They say the same, but with V numbers per token."
 )
 def one_hot_rows_in_the_cache(weight, ids):
     return weight[ids], (np.eye(len(weight))[ids], weight.shape)
 
 
 @embedding.mistake(
-    "The shape in the cache is that of the rows that were looked up. The backward needs the shape of the "
-    "table: rows that nobody looked up have a gradient, too, which is 0."
+    "The shape in the cache is that of the rows that were looked up. The backward pass needs the shape of "
+    "the table: rows that were not looked up have a gradient, too, which is 0."
 )
 def shape_of_the_rows_in_the_cache(weight, ids):
     return weight[ids], (ids, (ids.size, weight.shape[1]))
@@ -125,12 +125,12 @@ def _trials_in_steps(draw: Draws) -> list[Trial]:
     in_order=True,
     level=1,
     minutes=10,
-    needs="from [01](01_gradients.ipynb), that what is used several times collects a sum",
+    needs="from [01](01_gradients.ipynb), that a number that is used several times collects a sum",
     hints=(
-        "Copy r is used once, for y[r]. Which of its V rows is that? What is the derivative with respect to "
-        "all others?",
-        "Row ids[r] of copy r gets dout[r] as it is; all other rows of copy r get 0. A copy moves with the "
-        "table, in full: what does the table get from R copies?",
+        "Copy r is used once, for y[r]. Which of its V rows is used? What is the derivative with respect to "
+        "all the others?",
+        "Row ids[r] of copy r gets dout[r] as it is; all other rows of copy r get 0. If the table moves, "
+        "each copy moves just as much: what does the table get from R copies?",
         "dcopies = zeros((R, V, H)); dcopies[np.arange(R), ids] = dout; dweight = dcopies.sum(axis=0).",
     ),
     hints_for={
@@ -149,7 +149,7 @@ def backward_in_steps(dout, cache):
 
 
 @backward_in_steps.mistake(
-    "dcopies[:, ids] is the rows of all ids in every copy. Each place used one row of its own copy: "
+    "dcopies[:, ids] selects the rows of all ids in every copy. Each place used one row of its own copy: "
     "dcopies[np.arange(R), ids]."
 )
 def every_copy_gets_all_places(dout, cache):
@@ -169,9 +169,7 @@ def every_row_of_a_copy(dout, cache):
     return dcopies, dcopies.sum(axis=0)
 
 
-@backward_in_steps.mistake(
-    "dout[r] stands in row r of copy r. It belongs to the row that was looked up, ids[r]."
-)
+@backward_in_steps.mistake("dout[r] is in row r of copy r. It belongs in the row that was looked up, ids[r].")
 def placed_by_position(dout, cache):
     ids, shape = cache
     dcopies = np.zeros((len(ids), *shape))
@@ -180,8 +178,8 @@ def placed_by_position(dout, cache):
 
 
 @backward_in_steps.mistake(
-    "dweight is the mean of the copies. Every place looked W up in full: a sum; if a mean belongs there, "
-    "the loss has taken it, and its 1/R is in dout."
+    "dweight is the mean of the copies. It has to be a sum, as every place used W in full. If a mean is "
+    "wanted, the loss has taken it already, and its 1/R is in dout."
 )
 def mean_of_the_copies(dout, cache):
     dcopies, dweight = backward_in_steps.solution(dout, cache)
@@ -189,8 +187,8 @@ def mean_of_the_copies(dout, cache):
 
 
 @backward_in_steps.mistake(
-    "Of an id that occurs several times, dweight has only the last gradient: dweight[ids] = dout (and += as "
-    "well) writes each row once. Add the copies up."
+    "If an id occurs several times, dweight has only its last gradient: dweight[ids] = dout (and += as well) "
+    "keeps only what was written last. Add up the copies."
 )
 def the_last_place_only(dout, cache):
     ids, shape = cache
@@ -201,7 +199,8 @@ def the_last_place_only(dout, cache):
 
 
 @backward_in_steps.mistake(
-    "dweight has the mean of the gradients of a repeated id. All of its places count in full: a sum."
+    "dweight has the mean of the gradients of a repeated id. It has to be the sum: all its places count in "
+    "full."
 )
 def mean_over_equal_ids(dout, cache):
     ids, shape = cache
@@ -226,11 +225,11 @@ def mean_over_equal_ids(dout, cache):
     reference=library_backward,
     level=2,
     minutes=10,
-    needs="sections 2 and 3: where the gradients of the places have to go, and how one of them gets lost",
+    needs="sections 2 and 3: where the gradients of the places have to go, and how some of them get lost",
     hints=(
         "Which rows of the table have an effect on the loss, and how often was each looked up?",
-        "dweight[v] is the sum of dout over all places where id v stood; rows that were not looked up stay "
-        "0. What does dweight[ids] += dout do where an id occurs twice?",
+        "dweight[v] is the sum of dout over all places where id v occurs; rows that were not looked up stay "
+        "0. What does dweight[ids] += dout do if an id occurs twice?",
         "np.add.at(dweight, ids, dout) adds once for every place; dweight[ids] += dout only once for every "
         "id. See `embedding_backward` in minibert/ops/embedding_lookup.py.",
     ),
@@ -254,8 +253,8 @@ def repeated_ids_count_once(dout, cache):
 
 
 @embedding_backward.mistake(
-    "Rows of repeated ids hold the mean of their gradients. Every place that looked the row up contributes "
-    "to the loss in full: a sum."
+    "Rows of repeated ids hold the mean of their gradients. It has to be the sum: every place that looked "
+    "the row up contributes to the loss in full."
 )
 def mean_over_repeated_ids(dout, cache):
     ids, shape = cache
@@ -264,16 +263,16 @@ def mean_over_repeated_ids(dout, cache):
 
 
 @embedding_backward.mistake(
-    "The rows that occur are there, packed together. dweight has the table's shape, with each gradient in "
-    "the row of its id and 0 where an id does not occur."
+    "Only the rows that occur are there, packed together. dweight should have the table's shape, with each "
+    "gradient in the row of its id, and 0 where an id does not occur."
 )
 def only_the_rows_that_occur(dout, cache):
     return embedding_backward.solution(dout, cache)[np.unique(cache[0])]
 
 
 @embedding_backward.mistake(
-    "The row of id 0 has no gradient. That is what PyTorch's padding_idx does; a table by itself does not "
-    "know that 0 means padding, and where no loss looks at padding its gradient is 0 anyway."
+    "The row of id 0 has no gradient. That is what PyTorch's padding_idx does. A table by itself does not "
+    "know that 0 means padding, and if no loss looks at padding, its gradient is 0 anyway."
 )
 def padding_left_out(dout, cache):
     dweight = embedding_backward.solution(dout, cache)
@@ -282,7 +281,7 @@ def padding_left_out(dout, cache):
 
 
 @embedding_backward.mistake(
-    "The gradients lie in the rows of their positions, not of their ids: this is how the table of positions "
+    "The gradients are in the rows of their positions, not of their ids. This is how the table of positions "
     "gets its gradient."
 )
 def added_to_the_positions(dout, cache):
@@ -293,8 +292,8 @@ def added_to_the_positions(dout, cache):
 
 
 @embedding_backward.mistake(
-    "The table ends with the largest id that occurred. The cache has its shape: rows after that are there, "
-    "with a gradient of 0."
+    "The table ends with the largest id that occurred. Its full shape is in the cache: the rows after that "
+    "belong to it, too, with a gradient of 0."
 )
 def cut_off_after_the_largest_id(dout, cache):
     return embedding_backward.solution(dout, cache)[: cache[0].max() + 1].copy()
@@ -327,8 +326,8 @@ def word_means(x: Array, words: Array) -> tuple[Array, tuple]:
     needs="sections 2 to 4 of this notebook",
     hints=(
         "Take one token. In which of the results was it used, and with which factor?",
-        "Each token of a word is in one mean, with the factor 1/count of that word. So it looks its gradient "
-        "up. And what is looked up for −1?",
+        "Each token of a word is in one mean, with the factor 1/count of that word. So it looks up its "
+        "gradient. And what is looked up for −1?",
         "dx = (dout / counts[:, None])[words], then dx[words < 0] = 0, because NumPy takes −1 for the last "
         "word.",
     ),
@@ -350,8 +349,8 @@ def minus_one_is_the_last_word(dout, cache):
 
 
 @word_means_backward.mistake(
-    "The gradients are not divided: y is the *mean* of a word's pieces, so each piece has a share of 1/count "
-    "in it."
+    "The gradients are not divided: y is the *mean* of a word's pieces, so each piece enters it with the "
+    "factor 1/count."
 )
 def mean_taken_for_a_sum(dout, cache):
     words, _ = cache
@@ -359,8 +358,8 @@ def mean_taken_for_a_sum(dout, cache):
 
 
 @word_means_backward.mistake(
-    "The gradients are multiplied by the number of pieces. A mean divides by it, forwards and backwards: the "
-    "more pieces a word has, the less each of them moves it."
+    "The gradients are multiplied by the number of pieces. A mean divides by it, in the forward and in the "
+    "backward pass: the more pieces a word has, the less each of them moves the mean."
 )
 def multiplied_by_the_count(dout, cache):
     words, counts = cache

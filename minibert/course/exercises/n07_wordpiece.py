@@ -35,13 +35,13 @@ TEXTS = (
     minutes=15,
     needs="section 2, and `unicodedata` as it is used there",
     hints=(
-        "Three things happen to every character: lower case, accents off, and punctuation becomes a word of "
-        "its own.",
+        "Three things have to be done: letters become lower case, accents are removed, and each punctuation "
+        "character becomes a word of its own.",
         "unicodedata.normalize('NFD', text) takes é apart into e and an accent of category Mn. Then the "
         "accents can be dropped.",
         "For every character: leave it out if its category is Mn; put spaces around it if its category "
-        "begins with P or it is one of the signs of ASCII (string.punctuation); join, and split at white "
-        "space.",
+        "begins with P or it is one of the signs of ASCII (string.punctuation). Then join all, and split at "
+        "white space.",
     ),
 )
 def normalise(text):
@@ -60,7 +60,7 @@ def _is_punctuation(char):
 
 
 def _words(text, form="NFD", is_punctuation=_is_punctuation, in_place=" {} "):
-    """The solution but for lower case, with its choices left open."""
+    """The solution, except for lower case, with its choices left open."""
     kept = (char for char in unicodedata.normalize(form, text) if unicodedata.category(char) != "Mn")
     return "".join(in_place.format(char) if is_punctuation(char) else char for char in kept).split()
 
@@ -71,7 +71,7 @@ def punctuation_left_on_the_words(text):
 
 
 @normalise.mistake(
-    "Punctuation is gone. BERT keeps it, each sign as a word: a question mark tells it something."
+    "Punctuation is gone. BERT keeps it, each sign as a word: a question mark is informative, too."
 )
 def punctuation_dropped(text):
     return _words(text.lower(), in_place=" ")
@@ -86,31 +86,31 @@ def category_p_only(text):
 
 
 @normalise.mistake(
-    "“ and ” stay with their words: string.punctuation has the signs of ASCII only. Unicode knows more, in "
-    "the categories that begin with P."
+    "“ and ” stay with their words: string.punctuation has only the signs of ASCII. Unicode has more, in the "
+    "categories that begin with P."
 )
 def ascii_punctuation_only(text):
     return _words(text.lower(), is_punctuation=lambda char: char in ASCII_PUNCTUATION)
 
 
 @normalise.mistake(
-    "Every sign is cut off, also €, → and £. BERT does so for punctuation (categories P…, and the signs of "
-    "ASCII); other symbols stay with their words."
+    "Every sign is cut off, including €, → and £. BERT does so only for punctuation (categories P…, and the "
+    "signs of ASCII); other symbols stay with their words."
 )
 def all_symbols_cut_off(text):
     return _words(text.lower(), is_punctuation=lambda char: not char.isalnum() and not char.isspace())
 
 
 @normalise.mistake(
-    r"This is the punctuation of [^\w\s], which is another: \w holds the underscore, so snake_case stays one "
-    "word, and all symbols are cut off, also €. Ask for the category, and for the signs of ASCII."
+    r"This takes [^\w\s] for punctuation, which is something else: \w contains the underscore, so snake_case "
+    "stays one word, and all symbols are cut off, even €. Use the category, and the signs of ASCII."
 )
 def punctuation_of_a_regular_expression(text):
     return _words(text.lower(), is_punctuation=lambda char: re.match(r"[^\w\s]", char))
 
 
 @normalise.mistake(
-    "unicodedata.combining is 0 for some marks, such as the vowel signs of Thai. Ask for the category: Mn."
+    "unicodedata.combining is 0 for some marks, such as the vowel signs of Thai. Use the category: Mn."
 )
 def combining_class_for_category(text):
     kept = (char for char in unicodedata.normalize("NFD", text.lower()) if not unicodedata.combining(char))
@@ -123,14 +123,14 @@ def accents_kept(text):
 
 
 @normalise.mistake(
-    "Letters with accents have vanished whole (héllo → hllo), and every other character outside ASCII with "
-    "them. Take é apart first, with NFD; then drop the accent alone."
+    "Letters with accents have vanished completely (héllo → hllo), and with them every other character "
+    "outside ASCII. Take é apart first, with NFD; then drop only the accent."
 )
 def characters_outside_ascii_dropped(text):
     return _words(text.lower().encode("ascii", "ignore").decode())
 
 
-@normalise.mistake("casefold does more than lower: it turns ß into ss. BERT takes lower, and keeps the ß.")
+@normalise.mistake("casefold does more than lower: it turns ß into ss. BERT uses lower, and keeps the ß.")
 def case_folded(text):
     return _words(text.casefold())
 
@@ -141,8 +141,8 @@ def case_kept(text):
 
 
 @normalise.mistake(
-    "NFKD also replaces characters by what looks alike: ½ by 1⁄2, ﬁ by fi. BERT uses NFD, which only takes "
-    "accents off."
+    "NFKD also replaces characters by similar ones: ½ by 1⁄2, ﬁ by fi. BERT uses NFD, which only separates "
+    "letters from accents."
 )
 def compatibility_decomposition(text):
     return _words(text.lower(), form="NFKD")
@@ -179,7 +179,7 @@ def library_wordpiece(word: str, vocabulary: frozenset[str]) -> list[str]:
     hints=(
         "From left to right, and greedy: which is the longest piece of the vocabulary that the word begins "
         "with?",
-        "After the first piece, look for ## plus the characters, so that a piece inside a word is told from "
+        "After the first piece, look for ## plus the characters: a piece inside a word is another token than "
         "a word.",
         "while start < len(word): try end = len(word), len(word) − 1, …, start + 1, and take the first "
         "word[start:end] (with ## if start > 0) that is in the vocabulary; if none is, the whole word is "
@@ -226,15 +226,15 @@ def _longest(start, length):
 
 
 @wordpiece.mistake(
-    "You take the shortest piece that fits; WordPiece takes the longest: begin at the word's end."
+    "You take the shortest piece that fits. WordPiece takes the longest: begin at the word's end."
 )
 def shortest_match(word, vocabulary):
     return _cut(word, vocabulary, lambda start, n: range(start + 1, n + 1), lambda *_: (["[UNK]"], len(word)))
 
 
 @wordpiece.mistake(
-    "Inside a word you look for pieces without ##. “play” is a word; as a continuation only “##play” "
-    "counts, and that is not in the vocabulary."
+    "Inside a word you look for pieces without ##. “play” is a word. As a continuation, only “##play” would "
+    "count, and that is not in the vocabulary."
 )
 def without_the_hashes(word, vocabulary):
     plain = {token.removeprefix("##") for token in vocabulary}
@@ -251,15 +251,15 @@ def only_the_rest_is_unknown(word, vocabulary):
 
 
 @wordpiece.mistake(
-    "Single characters become [UNK] and you go on behind them. If a word cannot be cut to its end, the "
-    "whole word is one [UNK]."
+    "Single characters become [UNK], and you go on after them. If a word cannot be cut to its end, the whole "
+    "word is one [UNK]."
 )
 def single_characters_are_unknown(word, vocabulary):
     return _cut(word, vocabulary, _longest, lambda pieces, start: ([*pieces, "[UNK]"], start + 1))
 
 
 @wordpiece.mistake(
-    "Where no piece fits you stop and return what you have. If a word cannot be cut to its end, the whole "
+    "Where no piece fits, you stop and return what you have. If a word cannot be cut to its end, the whole "
     "word is one [UNK]."
 )
 def stops_where_nothing_fits(word, vocabulary):
@@ -267,7 +267,7 @@ def stops_where_nothing_fits(word, vocabulary):
 
 
 @wordpiece.mistake(
-    "A word that cannot be cut is returned as it is, but it is no token: the model has no row for it. The "
+    "A word that cannot be cut is returned as it is, but it is not a token: the model has no row for it. The "
     "answer is [UNK]."
 )
 def the_word_itself(word, vocabulary):
@@ -315,18 +315,18 @@ CORPORA = {
     minutes=12,
     needs="section 7",
     hints=(
-        "Count every pair of neighbours, as often as its word occurs; the most frequent pair becomes one "
+        "Count every pair of neighbours as often as its word occurs. The most frequent pair becomes one "
         "token.",
-        "Of equally frequent pairs the first in alphabetical order is taken: min(counts, key=lambda pair: "
+        "Of equally frequent pairs, take the first in alphabetical order: min(counts, key=lambda pair: "
         "(−counts[pair], pair)).",
-        "Then go through each word from left to right: where both halves of the pair stand next to each "
-        "other, put left + right.removeprefix('##') in their place.",
+        "Then go through each word from left to right: where the two halves of the pair are neighbours, put "
+        "left + right.removeprefix('##') in their place.",
     ),
     hints_for={
         "words": (
             "The pair is right. In the words, what is the merged token called, and what are the counts?",
-            "The token is left + right, but a ## in the middle goes away. The counts of the words stay as "
-            "they are.",
+            "The token is left + right, but without a ## in the middle. The counts of the words stay as they "
+            "are.",
             "{replace_pair(tokens, pair, left + right.removeprefix('##')): count for tokens, count in "
             "words.items()}.",
         ),
@@ -349,7 +349,7 @@ def pair_counts(words: Mapping[tuple[str, ...], int]) -> Counter[tuple[str, str]
 
 
 def replace_pair(tokens: tuple[str, ...], pair: tuple[str, str], token: str) -> tuple[str, ...]:
-    """The tokens with ``token`` wherever the two of ``pair`` stood next to each other, from left to right."""
+    """The tokens with ``token`` wherever the two of ``pair`` were neighbours, from left to right."""
     out: list[str] = []
     for right in tokens:
         if out and (out[-1], right) == pair:
@@ -366,8 +366,8 @@ def _merge(words, pair, token=None):
 
 
 @merge_once.mistake(
-    "Every word counts once here, however frequent it is. A pair occurs as often as the words that hold it: "
-    "add the word's count."
+    "Every word counts once here, however frequent it is. A pair occurs as often as the words that contain "
+    "it: add the word's count."
 )
 def counts_of_words_forgotten(words):
     counts = pair_counts(dict.fromkeys(words, 1))
@@ -375,8 +375,9 @@ def counts_of_words_forgotten(words):
 
 
 @merge_once.mistake(
-    "This is the pair with the highest count(pair) / (count(left) · count(right)). So WordPiece is often "
-    "explained; the trainer that makes BERT vocabularies today, and ours, take the most frequent pair."
+    "This is the pair with the highest count(pair) / (count(left) · count(right)). WordPiece is often "
+    "explained in this way, but the trainer that makes BERT vocabularies today, and ours, take the most "
+    "frequent pair."
 )
 def score_of_the_likelihood(words):
     singles: Counter[str] = Counter()
@@ -389,8 +390,8 @@ def score_of_the_likelihood(words):
 
 
 @merge_once.mistake(
-    "Among equally frequent pairs you take the one that you saw first, so the vocabulary would depend on "
-    "the order of the texts. Take the first in alphabetical order."
+    "Among equally frequent pairs, you take the one that came first, so the vocabulary would depend on the "
+    "order of the texts. Take the first in alphabetical order."
 )
 def ties_to_the_first_seen(words):
     counts = pair_counts(words)
@@ -398,7 +399,7 @@ def ties_to_the_first_seen(words):
 
 
 @merge_once.mistake(
-    "Among equally frequent pairs you take the last in alphabetical order, as max does with (count, pair). "
+    "Among equally frequent pairs, you take the last in alphabetical order, as max does with (count, pair). "
     "Take the first: min with (−count, pair)."
 )
 def ties_to_the_last(words):
@@ -407,20 +408,20 @@ def ties_to_the_last(words):
 
 
 @merge_once.mistake(
-    "The words are as they were. Wherever the pair stands in them, the new token belongs: replace_pair."
+    "The words have not changed. Put the new token wherever the pair occurs in them: use replace_pair."
 )
 def pair_not_replaced(words):
     return merge_once.solution(words)[0], dict(words)
 
 
-@merge_once.mistake("The ## of the right half is left in the middle of the new token: ##u and ##n make ##un.")
+@merge_once.mistake("The ## of the right half is still inside the new token: ##u and ##n make ##un.")
 def hashes_left_inside(words):
     pair, _ = merge_once.solution(words)
     return _merge(words, pair, "".join(pair))
 
 
 @merge_once.mistake(
-    "The ## of the left half is lost, too. ##u and ##n make ##un: it still stands inside a word."
+    "The ## of the left half is lost, too. ##u and ##n make ##un, which is still inside a word."
 )
 def hashes_lost_in_front(words):
     pair, _ = merge_once.solution(words)

@@ -27,7 +27,7 @@ def one_head(q: Array, k: Array, v: Array, bias: Array) -> tuple[Array, tuple]:
 
 
 def _bias(draw: Draws) -> Array:
-    """The term of a mask that pads two of three sequences: (B, 1, S)."""
+    """The bias of a mask that pads two of three sequences: (B, 1, S)."""
     return attention_bias(draw.device.asarray(MASK), "float64")[:, 0]
 
 
@@ -50,13 +50,13 @@ def _forward_trials(draw: Draws) -> list[Trial]:
     level=1,
     minutes=15,
     needs=(
-        "matrix products of stacks, as in [02](02_linear.ipynb), and the softmax of "
+        "matrix products of stacks, as in [02](02_linear.ipynb), and the softmax from "
         "[03](03_softmax_cross_entropy.ipynb)"
     ),
     hints=(
-        "Write down the shapes first: scores and p are (B, S, S), with a row for each query and a column for "
-        "each key.",
-        "All scores at once are q kᵀ, where ᵀ exchanges the last two axes; divide by √D, then add the bias. "
+        "Write down the shapes first: scores and p are (B, S, S), with one row per query and one column per "
+        "key.",
+        "All scores at once are q kᵀ, where ᵀ exchanges the last two axes. Divide by √D, then add the bias. "
         "Each row of p is a softmax, and y is a product of p and v.",
         "scores = q @ k.transpose(0, 2, 1) / √D + bias; p, _ = softmax(scores); y = p @ v. Return "
         "y, (q, k, v, p).",
@@ -108,22 +108,22 @@ def divided_by_the_length(q, k, v, bias):
     return _with_scores(q @ k.transpose(0, 2, 1) / math.sqrt(q.shape[1]) + bias, q, k, v)
 
 
-@attention.mistake("The bias is missing. It is what hides keys: add it to the scores, before the softmax.")
+@attention.mistake("The bias is missing. It hides keys: add it to the scores, before the softmax.")
 def bias_missing(q, k, v, bias):
     return _with_scores(q @ k.transpose(0, 2, 1) / math.sqrt(q.shape[-1]), q, k, v)
 
 
 @attention.mistake(
-    "The bias is divided by √D as well: only the products are. (−10000 would survive that; a learned bias "
-    "does not.)"
+    "The bias is divided by √D as well, but only the products should be. (−10000 would survive that; a "
+    "learned bias would not.)"
 )
 def bias_divided(q, k, v, bias):
     return _with_scores((q @ k.transpose(0, 2, 1) + bias) / math.sqrt(q.shape[-1]), q, k, v)
 
 
 @attention.mistake(
-    "The bias is added after the softmax. It belongs to the scores, before: only then do the weights of a "
-    "row still sum to 1."
+    "The bias is added after the softmax. It has to be added to the scores, before the softmax: only then do "
+    "the weights of a row still sum to 1."
 )
 def bias_added_to_the_weights(q, k, v, bias):
     p = softmax(q @ k.transpose(0, 2, 1) / math.sqrt(q.shape[-1]))[0] + bias
@@ -141,16 +141,15 @@ def softmax_over_the_queries(q, k, v, bias):
 
 
 @attention.mistake(
-    "Queries and keys have changed places: in k qᵀ a row belongs to a key. Take q kᵀ, with a row for each "
-    "query."
+    "Queries and keys have changed places: in k qᵀ a row belongs to a key. Take q kᵀ, with one row per query."
 )
 def keys_ask_queries(q, k, v, bias):
     return _with_scores(k @ q.transpose(0, 2, 1) / math.sqrt(q.shape[-1]) + bias, q, k, v)
 
 
 @attention.mistake(
-    "k is reshaped where it has to be transposed. A reshape reads the same numbers off in another order; "
-    "k.transpose(0, 2, 1) exchanges the last two axes."
+    "k is reshaped where it has to be transposed. A reshape reads the numbers in the same order and only "
+    "breaks the lines elsewhere; k.transpose(0, 2, 1) exchanges the last two axes."
 )
 def keys_reshaped(q, k, v, bias):
     turned = k.reshape(len(k), k.shape[2], k.shape[1])
@@ -159,7 +158,7 @@ def keys_reshaped(q, k, v, bias):
 
 @attention.mistake(
     "y is pᵀ v. p is square, so the shapes fit even though it is transposed. Row i of p has the weights of "
-    "query i: p v."
+    "query i, so y = p v."
 )
 def weights_transposed(q, k, v, bias):
     _, (*_, p) = attention.solution(q, k, v, bias)
@@ -167,14 +166,14 @@ def weights_transposed(q, k, v, bias):
 
 
 @attention.mistake(
-    "The cache holds the scores in the place of p. The backward of the softmax needs its result, p."
+    "The cache holds the scores in the place of p. The backward pass of softmax needs its result, p."
 )
 def scores_in_the_cache(q, k, v, bias):
     y, _ = attention.solution(q, k, v, bias)
     return y, (q, k, v, q @ k.transpose(0, 2, 1) / math.sqrt(q.shape[-1]) + bias)
 
 
-@attention.mistake("The cache holds q divided by √D. Keep q as it came in; the backward divides by itself.")
+@attention.mistake("The cache holds q divided by √D. Keep q as it came in; the backward pass divides itself.")
 def scaled_queries_in_the_cache(q, k, v, bias):
     y, (*_, p) = attention.solution(q, k, v, bias)
     return y, (q / math.sqrt(q.shape[-1]), k, v, p)
@@ -210,12 +209,12 @@ def _one_query_trials(draw: Draws) -> list[Trial]:
     in_order=True,
     level=1,
     minutes=15,
-    needs="the product rule, and `softmax_backward` of [03](03_softmax_cross_entropy.ipynb)",
+    needs="the product rule, and `softmax_backward` from [03](03_softmax_cross_entropy.ipynb)",
     hints=(
         "Begin at the end: y = Σⱼ p[j] v[j]. How does y move if one weight p[j] does, and how if the value "
         "v[j] does?",
-        "dp[j] is the product of dout with v[j], and dv[j] is p[j] dout. From dp to ds it is one call. Then "
-        "ask of q, and of k[j]: in which scores was it used?",
+        "dp[j] is the dot product of dout and v[j], and dv[j] is p[j] dout. From dp to ds it is one call. "
+        "Then ask of q, and of k[j]: in which scores was it used?",
         "dv = p[:, None] * dout; dp = v @ dout; ds = softmax_backward(dp, (p,)); dq = ds @ k / √D; "
         "dk = ds[:, None] * q / √D.",
     ),
@@ -231,23 +230,23 @@ def _one_query_trials(draw: Draws) -> list[Trial]:
             "dq = ds @ k / √D, of shape (D,).",
         ),
         "dq dk": (
-            "You have come as far as ds. The scores are s[j] = q · k[j] / √D + bias[j].",
-            "q was used in all S scores, k[j] in one. The derivative of a product is the other factor; the "
-            "√D stays.",
+            "Everything up to ds is right. The scores are s[j] = q · k[j] / √D + bias[j].",
+            "q was used in all S scores, k[j] in one. The derivative of a product is the other factor, and "
+            "the √D stays.",
             "dq = ds @ k / √D; dk = ds[:, None] * q / √D.",
         ),
         "ds dq dk": (
             "dv and dp are right. Between p and the scores is a softmax.",
-            "Its backward takes the gradient of its result and its cache, and the cache is (p,).",
+            "Its backward pass takes the gradient of its result and its cache, and the cache is (p,).",
             "ds = softmax_backward(dp, (p,)).",
         ),
         "dv": (
-            "All but dv is right. What was v[j] multiplied with?",
-            "With p[j], the same for all of its D features.",
+            "Everything but dv is right. What was v[j] multiplied by?",
+            "By p[j], the same for all of its D features.",
             "dv = p[:, None] * dout, of shape (S, D).",
         ),
         "dp ds dq dk": (
-            "dv is right. p[j] was multiplied with all D numbers of v[j].",
+            "dv is right. p[j] was multiplied by all D numbers of v[j].",
             "So it collects a sum over the features: dp[j] = Σ over d of dout[d] v[j, d].",
             "dp = v @ dout, of shape (S,).",
         ),
@@ -271,7 +270,7 @@ def _after_ds(ds, dout, cache):
 
 
 @one_query_backward.mistake(
-    "dv is dout in every row. Value j takes part in y with the share p[j], and gets that share of dout."
+    "dv is dout in every row. Value j enters y with the weight p[j], so it gets p[j] times dout."
 )
 def values_without_their_weights(dout, cache):
     dv, *others = one_query_backward.solution(dout, cache)
@@ -279,8 +278,8 @@ def values_without_their_weights(dout, cache):
 
 
 @one_query_backward.mistake(
-    "dp is not summed: p[j] was multiplied with all D numbers of v[j], so it collects a sum over the "
-    "features. dp has the shape of p, (S,)."
+    "dp is not summed: p[j] was multiplied by all D numbers of v[j], so it collects a sum over the features. "
+    "dp has the shape of p, (S,)."
 )
 def weights_not_summed(dout, cache):
     dv, _, *others = one_query_backward.solution(dout, cache)
@@ -307,16 +306,16 @@ def no_softmax_on_the_way_back(dout, cache):
 
 
 @one_query_backward.mistake(
-    "On the way through the softmax its sum is missing: ds = p (dp − Σ dp p). The weights sum to 1, so one "
-    "cannot rise unless the others fall."
+    "On the way through the softmax, the sum is missing: ds = p (dp − Σ dp p). The weights sum to 1, so one "
+    "cannot rise unless others fall."
 )
 def softmax_without_its_sum(dout, cache):
     return _after_ds(cache[3] * one_query_backward.solution(dout, cache)[1], dout, cache)
 
 
 @one_query_backward.mistake(
-    "ds is divided by √D already. s is the score as the softmax gets it, after the division; the √D comes "
-    "with the next step, in dq and dk."
+    "ds is divided by √D already. s is the score as the softmax gets it, after the division. The √D comes in "
+    "the next step, in dq and dk."
 )
 def divided_too_early(dout, cache):
     dv, dp, ds, dq, dk = one_query_backward.solution(dout, cache)
@@ -324,7 +323,7 @@ def divided_too_early(dout, cache):
 
 
 @one_query_backward.mistake(
-    "dq and dk are √D times too long: the scores were divided by √D, so their gradients are, too."
+    "dq and dk are √D times too large: the scores were divided by √D, so these gradients are, too."
 )
 def no_division_on_the_way_back(dout, cache):
     dv, dp, ds, dq, dk = one_query_backward.solution(dout, cache)
@@ -371,19 +370,19 @@ def _reference(dout, cache):
     reference=_reference,
     level=2,
     minutes=15,
-    needs="the steps of section 6; which things a query has for itself, and which it shares",
+    needs="the steps of section 6; what each query has for itself, and what all queries share",
     hints=(
         "Three steps back: through p v to dp and dv, through the softmax to dscores, through q kᵀ / √D to "
         "dq and dk.",
-        "The product y = p v gives dp = dout vᵀ and dv = pᵀ dout. The scores are a product as well; the "
-        "transposed of a sequence is array.transpose(0, 2, 1).",
+        "The product y = p v gives dp = dout vᵀ and dv = pᵀ dout. The scores are a product as well. The "
+        "transpose, for each sequence, is array.transpose(0, 2, 1).",
         "dscores = softmax_backward(dp, (p,)) / √D; dq = dscores k; dk = dscoresᵀ q. See "
         "`attention_backward` in minibert/ops/attention.py.",
     ),
     hints_for={
         "dv": (
             "v is the right factor of y = p v: a linear map, with p in the place of the weights.",
-            "Value j is a part of every y[i], with the share p[i, j]: dv[j] collects from all queries i.",
+            "Value j enters every y[i], with the weight p[i, j]: dv[j] collects from all queries i.",
             "dv = pᵀ dout, where ᵀ exchanges the last two axes: p.transpose(0, 2, 1) @ dout.",
         ),
         "dk": (
@@ -397,7 +396,7 @@ def _reference(dout, cache):
             "dq = dscores k.",
         ),
         "dq dk": (
-            "dv is right. Go on through dp and the softmax to the scores, and from there through q kᵀ / √D.",
+            "dv is right. Go on through dp and the softmax to the scores, then through q kᵀ / √D.",
             "dp = dout vᵀ, and dscores = softmax_backward(dp, (p,)) / √D.",
             "dq = dscores k; dk = dscoresᵀ q.",
         ),
@@ -412,7 +411,7 @@ def attention_backward(dout, cache):
 
 
 @attention_backward.mistake(
-    "dq and dk are √D times too long: the scores were divided by √D, so their gradients are, too."
+    "dq and dk are √D times too large: the scores were divided by √D, so these gradients are, too."
 )
 def scale_forgotten(dout, cache):
     dq, dk, dv = attention_backward.solution(dout, cache)
@@ -435,8 +434,8 @@ def _after_softmax(dout, cache, softmax_backward):
 
 
 @attention_backward.mistake(
-    "On the way through the softmax the sum over the row is missing: dscores = p (dp − Σ dp p). The weights "
-    "of a row sum to 1, so one cannot rise unless the others fall."
+    "On the way through the softmax, the sum over the row is missing: dscores = p (dp − Σ dp p). The weights "
+    "of a row sum to 1, so one cannot rise unless others fall."
 )
 def softmax_without_the_row_sum(dout, cache):
     return _after_softmax(dout, cache, lambda dp, p: p * dp)
@@ -455,31 +454,31 @@ def softmax_skipped(dout, cache):
 
 
 @attention_backward.mistake(
-    "p (1 − p) is only the diagonal of the softmax's Jacobian: each score also moves the other weights of "
-    "its row. dscores = p (dp − Σ dp p)."
+    "p (1 − p) is only the diagonal of the softmax's Jacobian. Each score also moves the other weights of "
+    "its row: dscores = p (dp − Σ dp p)."
 )
 def diagonal_of_the_softmax_only(dout, cache):
     return _after_softmax(dout, cache, lambda dp, p: p * (1 - p) * dp)
 
 
 @attention_backward.mistake(
-    "On the way through the softmax the sum over the row is added; it is subtracted: p (dp − Σ dp p)."
+    "On the way through the softmax, you add the sum over the row. Subtract it: p (dp − Σ dp p)."
 )
 def row_sum_added(dout, cache):
     return _after_softmax(dout, cache, lambda dp, p: p * (dp + (dp * p).sum(axis=-1, keepdims=True)))
 
 
 @attention_backward.mistake(
-    "On the way through the softmax you sum over the queries. A row of p, one query with all keys, is what "
-    "sums to 1: the sum is over the last axis."
+    "On the way through the softmax, you sum over the queries. The rows of p sum to 1, each with one query "
+    "and all keys. So the sum is over the last axis."
 )
 def softmax_summed_over_the_queries(dout, cache):
     return _after_softmax(dout, cache, lambda dp, p: p * (dp - (dp * p).sum(axis=1, keepdims=True)))
 
 
 @attention_backward.mistake(
-    "q and k are exchanged: in the product q kᵀ the gradient of one factor is made with the other, dq from k "
-    "and dk from q."
+    "q and k are exchanged: in the product q kᵀ, the gradient of one factor is made from the other factor, "
+    "dq from k and dk from q."
 )
 def queries_and_keys_exchanged(dout, cache):
     q, k, _, _ = cache
@@ -488,8 +487,8 @@ def queries_and_keys_exchanged(dout, cache):
 
 
 @attention_backward.mistake(
-    "dq and dk are divided by √S, the root of the length of the text. What the forward divided by is √D, and "
-    "D is the last axis of q."
+    "dq and dk are divided by √S, the root of the length of the text. The forward pass divided by √D, and D "
+    "is the last axis of q."
 )
 def divided_by_the_root_of_the_length(dout, cache):
     dq, dk, dv = attention_backward.solution(dout, cache)
@@ -507,8 +506,8 @@ def keys_without_the_transpose(dout, cache):
 
 
 @attention_backward.mistake(
-    "dk has the right shape and the wrong numbers: it is qᵀ dscores, of shape (B, D, S), reshaped. A "
-    "reshape does not transpose. Take dscoresᵀ q, which has the shape at once."
+    "dk has the right shape, but its numbers are in the wrong places: it is qᵀ dscores, of shape (B, D, S), "
+    "reshaped. A reshape does not transpose. Take dscoresᵀ q, which already has the right shape."
 )
 def keys_transposed_then_reshaped(dout, cache):
     q, k, _, _ = cache
@@ -518,7 +517,7 @@ def keys_transposed_then_reshaped(dout, cache):
 
 @attention_backward.mistake(
     "dv = p dout: p is square, so the shapes fit even though it is not transposed. Value j collects from all "
-    "queries i that took of it, Σᵢ p[i, j] dout[i]: pᵀ dout."
+    "queries i that used it, Σᵢ p[i, j] dout[i]: pᵀ dout."
 )
 def values_without_the_transpose(dout, cache):
     dq, dk, _ = attention_backward.solution(dout, cache)
@@ -526,8 +525,8 @@ def values_without_the_transpose(dout, cache):
 
 
 @attention_backward.mistake(
-    "softmax_backward(p, (dp,)): its arguments have changed places. The gradient comes first, dp; what the "
-    "forward has kept, p, is the cache."
+    "softmax_backward(p, (dp,)): its arguments have changed places. The gradient dp comes first. What the "
+    "forward pass has kept, p, is the cache."
 )
 def arguments_of_the_softmax_exchanged(dout, cache):
     return _after_softmax(dout, cache, lambda dp, p: softmax_backward(p, (dp,)))
@@ -575,9 +574,9 @@ def _distance_trials(draw: Draws) -> list[Trial]:
     minutes=20,
     needs="section 6, and one idea of [06 · Embeddings](06_embeddings.ipynb)",
     hints=(
-        "Go back as far as the scores. Each number of the table was added to many of them; which ones?",
-        "Where something is added, its gradient is that of the sum: here ds, before any √D. The number for "
-        "distance j − i was used for every pair (i, j) with this distance, in every sequence.",
+        "Go back as far as the scores. Each number of the table was added to many of them. To which?",
+        "If something is added, its gradient is that of the sum. Here this is ds, before any √D. The number "
+        "for distance j − i was used for every pair (i, j) with this distance, in every sequence.",
         "ds = softmax_backward(dp, (p,)) with dp = dout vᵀ; then dtable = zeros(2S − 1) and "
         "np.add.at(dtable, rows, ds.sum(axis=0)).",
     ),
@@ -598,7 +597,7 @@ def _collected(scores, rows):
 
 @distances_backward.mistake(
     "A distance that occurs several times keeps only one of its gradients: dtable[rows] += … writes each "
-    "number once. You met this in 06; np.add.at adds every time."
+    "number only once. You met this in 06; np.add.at adds every time."
 )
 def repeated_distances_count_once(dout, cache):
     _, _, v, p, rows = cache
@@ -609,8 +608,8 @@ def repeated_distances_count_once(dout, cache):
 
 
 @distances_backward.mistake(
-    "Each number is a mean over the pairs with its distance. It was used in full for every one of them: a "
-    "sum."
+    "Each number is a mean over the pairs with its distance. It should be a sum, as every pair used the "
+    "number in full."
 )
 def mean_over_the_pairs(dout, cache):
     return distances_backward.solution(dout, cache) / np.bincount(cache[4].ravel())
@@ -633,7 +632,7 @@ def mean_over_the_batch(dout, cache):
 
 
 @distances_backward.mistake(
-    "There is a gradient for each sequence. All of them used one table: sum over the batch, too."
+    "There is one gradient per sequence. All of them used the same table: sum over the batch, too."
 )
 def a_table_for_each_sequence(dout, cache):
     return np.stack(
@@ -653,15 +652,15 @@ def gradients_of_the_weights_collected(dout, cache):
 
 
 @distances_backward.mistake(
-    "On the way through the softmax the sum over the row is missing: ds = p (dp − Σ dp p)."
+    "On the way through the softmax, the sum over the row is missing: ds = p (dp − Σ dp p)."
 )
 def distances_without_the_row_sum(dout, cache):
     return _collected(cache[3] * (dout @ cache[2].transpose(0, 2, 1)), cache[4])
 
 
 @distances_backward.mistake(
-    "The table is turned around: what belongs to the distance j − i stands at i − j. Use `rows` as the "
-    "cache has it."
+    "The table is turned around: what belongs to the distance j − i is at i − j. Use `rows` as it is in the "
+    "cache."
 )
 def distances_turned_around(dout, cache):
     return distances_backward.solution(dout, cache)[::-1].copy()

@@ -1,4 +1,4 @@
-"""09 Many heads: splitting, merging, the backward of all heads at once; heads that share keys and values."""
+"""09 Many heads: splitting, merging, backward for all heads at once; heads that share keys and values."""
 
 import numpy as np
 
@@ -37,8 +37,8 @@ def split_heads(x, num_heads):
 
 
 @split_heads.mistake(
-    "One reshape to (B, A, S, D) mixes tokens: it reads the numbers off in their order, so that head 0 gets "
-    "whole tokens of the first half of the sequence. Cut the last axis first, then transpose."
+    "One reshape to (B, A, S, D) mixes tokens: it keeps the order of the numbers, so head 0 gets whole "
+    "tokens from the beginning of the sequence. Cut the last axis first, then transpose."
 )
 def reshaped_without_a_transpose(x, num_heads):
     batch, length, hidden = x.shape
@@ -46,8 +46,8 @@ def reshaped_without_a_transpose(x, num_heads):
 
 
 @split_heads.mistake(
-    "The features are dealt out in turn, 0, A, 2A, … to the first head. Head a takes D neighbours: the last "
-    "axis is cut into (A, D), not (D, A)."
+    "The features are dealt out in turn: 0, A, 2A, … to the first head. Head a should get D neighbouring "
+    "features: cut the last axis into (A, D), not (D, A)."
 )
 def features_dealt_out_in_turn(x, num_heads):
     batch, length, hidden = x.shape
@@ -55,14 +55,14 @@ def features_dealt_out_in_turn(x, num_heads):
 
 
 @split_heads.mistake(
-    "The axes are (B, A, D, S): that is right for the keys in q kᵀ, but the split is the same for all three, "
+    "The axes are (B, A, D, S). That would suit the keys in q kᵀ, but the split is the same for all three: "
     "(B, A, S, D)."
 )
 def tokens_last(x, num_heads):
     return split_heads.solution(x, num_heads).transpose(0, 1, 3, 2)
 
 
-@split_heads.mistake("The heads come before the batch: (A, B, S, D). Expected is (B, A, S, D).")
+@split_heads.mistake("The heads come before the batch: (A, B, S, D). It should be (B, A, S, D).")
 def heads_before_the_batch(x, num_heads):
     return split_heads.solution(x, num_heads).transpose(1, 0, 2, 3)
 
@@ -77,8 +77,7 @@ def heads_before_the_batch(x, num_heads):
     needs="your split",
     hints=(
         "It undoes `split_heads`: the same two steps, in the opposite order.",
-        "The features of a token have to be neighbours in memory before a reshape can glue them: (B, S, A, "
-        "D).",
+        "The features of a token have to be neighbours before a reshape can join them: (B, S, A, D).",
         "heads.transpose(0, 2, 1, 3).reshape(B, S, A·D). See `merge_heads` in minibert/ops/attention.py.",
     ),
 )
@@ -88,7 +87,7 @@ def merge_heads(heads):
 
 
 @merge_heads.mistake(
-    "A reshape straight from (B, A, S, D) glues neighbouring tokens of one head. First bring a token's heads "
+    "A reshape straight from (B, A, S, D) joins neighbouring tokens of one head. First bring a token's heads "
     "together: transpose(0, 2, 1, 3)."
 )
 def reshaped_without_a_transpose_first(heads):
@@ -97,15 +96,15 @@ def reshaped_without_a_transpose_first(heads):
 
 
 @merge_heads.mistake(
-    "The features of the heads are interleaved: (B, S, D, A) was glued. A head's D features stay neighbours: "
-    "(B, S, A, D)."
+    "The features of the heads are interleaved, as from (B, S, D, A). The D features of a head should stay "
+    "neighbours: (B, S, A, D)."
 )
 def heads_interleaved(heads):
     batch, num_heads, length, size = heads.shape
     return heads.transpose(0, 2, 3, 1).reshape(batch, length, size * num_heads)
 
 
-@merge_heads.mistake("The heads stand one behind the other along the sequence; they belong side by side.")
+@merge_heads.mistake("The heads follow one another along the sequence. They belong side by side: (B, S, H).")
 def heads_behind_each_other(heads):
     return np.concatenate(list(heads.transpose(1, 0, 2, 3)), axis=1)
 
@@ -115,7 +114,7 @@ def heads_summed(heads):
     return heads.sum(axis=1)
 
 
-# -- The backward -----------------------------------------------------------------------------------
+# -- The backward pass ------------------------------------------------------------------------------
 
 
 def _trials(draw: Draws) -> list[Trial]:
@@ -137,12 +136,12 @@ def _trials(draw: Draws) -> list[Trial]:
     reference=library_backward,
     level=2,
     minutes=10,
-    needs="that what was used once gets its gradient back unchanged",
+    needs="that a number that was used once gets its gradient back unchanged",
     hints=(
-        "The forward: qkv is cut in three, each is split into heads, attention, the heads are merged. Now "
-        "backwards.",
-        "The backward of merging is splitting, and the other way round; the backward of cutting in three is "
-        "putting side by side.",
+        "In the forward pass, qkv is cut into three, each part is split into heads, attention runs, and the "
+        "heads are merged. Now go backwards.",
+        "The backward pass of merging is splitting, and the other way round. The backward pass of cutting "
+        "into three is putting side by side.",
         "dq, dk, dv = attention_backward(split_heads(dout, num_heads), attention_cache); merge the heads of "
         "each; np.concatenate along the last axis. See `packed_attention_backward` in "
         "minibert/ops/composites.py.",
@@ -179,8 +178,8 @@ def gradients_reshaped_instead_of_merged(dout, cache):
 
 
 @packed_attention_backward.mistake(
-    "dq, dk and dv of each head lie side by side, head after head. Here all of q comes first, then all of "
-    "k, then all of v: merge each of the three by itself."
+    "dq, dk and dv of each head are side by side, head after head. But in qkv all of q comes first, then all "
+    "of k, then all of v: merge each of the three by itself."
 )
 def thirds_within_each_head(dout, cache):
     return library_merge_heads(np.concatenate(_gradients(dout, cache), axis=-1))
@@ -193,7 +192,7 @@ def thirds_in_the_opposite_order(dout, cache):
 
 
 @packed_attention_backward.mistake(
-    "The three are added up. They are gradients of different numbers, which lie side by side: (B, S, 3H)."
+    "The three are added up. They are gradients of different numbers, which are side by side: (B, S, 3H)."
 )
 def thirds_added_up(dout, cache):
     return sum(library_merge_heads(gradient) for gradient in _gradients(dout, cache))
@@ -235,7 +234,7 @@ def _multi_query_trials(draw: Draws) -> list[Trial]:
     minutes=20,
     needs="section 5, and one rule of [01](01_gradients.ipynb)",
     hints=(
-        "The queries go back as in section 5. All heads saw each key: how many gradients does it get?",
+        "The queries go back as in section 5. All heads used each key: how many gradients does it get?",
         "attention_backward returns dk and dv for each head, (B, A, S, D). What was repeated along an axis "
         "in the forward pass is summed along it in the backward pass.",
         "np.concatenate([merge_heads(dq), dk.sum(axis=1), dv.sum(axis=1)], axis=-1).",
@@ -255,7 +254,7 @@ def mean_over_the_heads(dout, cache):
 
 
 @multi_query_backward.mistake(
-    "dk and dv are those of the first head. All heads used the same keys and values: add up what they "
+    "dk and dv are those of the first head. All heads used the same keys and values: add up what they all "
     "send back."
 )
 def the_first_head_only(dout, cache):
@@ -264,21 +263,21 @@ def the_first_head_only(dout, cache):
 
 
 @multi_query_backward.mistake(
-    "dk and dv have a part for each head, (B, S, 3H) in all. There is one key for all heads: sum over them."
+    "dk and dv have a part for each head, (B, S, 3H) in all. All heads share one key: sum over the heads."
 )
 def a_key_for_each_head(dout, cache):
     return np.concatenate([library_merge_heads(gradient) for gradient in _gradients(dout, cache)], axis=-1)
 
 
 @multi_query_backward.mistake(
-    "The keys' gradients stand where those of the values belong, and the other way round."
+    "The gradients of the keys are where those of the values belong, and the other way round."
 )
 def keys_and_values_exchanged(dout, cache):
     dq, dk, dv = _gradients(dout, cache)
     return np.concatenate([library_merge_heads(dq), dv.sum(axis=1), dk.sum(axis=1)], axis=-1)
 
 
-@multi_query_backward.mistake("The keys and values stand in front. In qkv the queries come first.")
+@multi_query_backward.mistake("The keys and values come first. In qkv the queries come first.")
 def queries_last(dout, cache):
     dq, dk, dv = _gradients(dout, cache)
     return np.concatenate([dk.sum(axis=1), dv.sum(axis=1), library_merge_heads(dq)], axis=-1)
