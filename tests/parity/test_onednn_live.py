@@ -1,4 +1,4 @@
-"""oneDNN's products beside NumPy's, and a training step with them."""
+"""oneDNN's products beside NumPy's, and a training step with them; both in float32 and in bfloat16."""
 
 import threading
 
@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from minibert import BertConfig, BertForPreTraining
-from minibert.products import is_available, multiply, products_library, use_products
+from minibert.products import factor, is_available, multiply, products_library, use_products
+from minibert.tasks import pretrain
+from minibert.tasks.pretraining_settings import PretrainSettings
 
 if not is_available("onednn"):
     pytest.skip("oneDNN is not installed", allow_module_level=True)
@@ -76,3 +78,79 @@ def test_a_step_has_the_same_gradients_to_rounding_and_the_same_bits_again():
     assert np.array_equal(ours, again)
     assert not np.array_equal(ours, by_numpy)
     assert np.linalg.norm(ours - by_numpy) <= 1e-5 * np.linalg.norm(by_numpy)
+
+
+needs_bfloat16 = pytest.mark.skipif(
+    not is_available("bfloat16"), reason="this processor has no bfloat16 products"
+)
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    return x.astype("bfloat16").astype("float64")
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 5, 7), (512, 128, 384), (33, 1, 65), (1, 300, 2)])
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+def test_products_in_bfloat16_are_sums_in_float32_of_rounded_factors(sizes, turned):
+    use_products("bfloat16")
+    m, k, n = sizes
+    a = draw(k, m).T if turned[0] else draw(m, k)
+    b = draw(n, k).T if turned[1] else draw(k, n)
+    out = np.empty((m, n), np.float32)
+    multiply(a, b, out)
+    exact = rounded(a) @ rounded(b)
+    assert np.linalg.norm(out - exact) <= 1e-6 * np.linalg.norm(exact)
+    again = np.empty_like(out)
+    multiply(factor(a), b, again)
+    assert np.array_equal(out, again)
+
+
+@needs_bfloat16
+def test_without_elements_bfloat16_gives_zeros():
+    use_products("bfloat16")
+    out = np.full((3, 4), np.nan, np.float32)
+    multiply(np.empty((3, 0), np.float32), np.empty((0, 4), np.float32), out)
+    assert np.array_equal(out, np.zeros((3, 4)))
+
+
+@needs_bfloat16
+def test_the_gradients_of_a_step_in_bfloat16_differ_by_its_rounding():
+    exact = gradients_of_a_step()
+    use_products("bfloat16")
+    ours, again = gradients_of_a_step(), gradients_of_a_step()
+    assert np.array_equal(ours, again)
+    assert 1e-4 < np.linalg.norm(ours - exact) / np.linalg.norm(exact) < 2e-2  # half a unit is 2e-3
+
+
+@needs_bfloat16
+def test_a_run_in_bfloat16_rounds_products_and_nothing_else(tmp_path):
+    texts = (f"the river {number} is long .\nit is old ." for number in range(40))
+    (tmp_path / "corpus.txt").write_text("\n\n".join(texts))
+    weights = {}
+    for precision in ("float32", "bfloat16"):
+        settings = PretrainSettings(
+            name=precision,
+            precision=precision,
+            products="onednn" if precision == "float32" else "auto",
+            corpus=(str(tmp_path / "corpus.txt"),),
+            out=str(tmp_path / "runs"),
+            prepared=str(tmp_path / "prepared"),
+            hidden_size=32,
+            num_attention_heads=2,
+            num_hidden_layers=1,
+            max_seq_length=32,
+            vocab_size=80,
+            batch_size=4,
+            steps=6,
+            processes=1,
+            device="cpu",
+        )
+        pretrain(settings)
+        assert products_library() == ("bfloat16" if precision == "bfloat16" else "onednn")
+        use_products("onednn")
+        model = BertForPreTraining.from_pretrained(settings.folder / "final")
+        assert model.buffers.value.dtype == np.float32
+        weights[precision] = model.buffers.value
+    exact = weights["float32"]
+    assert 1e-7 < np.linalg.norm(weights["bfloat16"] - exact) / np.linalg.norm(exact) < 1e-2

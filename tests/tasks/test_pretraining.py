@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from minibert import products
 from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.cli import main
 from minibert.data import BatchStream
@@ -791,6 +792,14 @@ def test_recomputing_the_layers_gives_the_same_bits(small):
 def test_a_precision_that_only_a_gpu_has_is_refused_before_any_work(small, tmp_path, precision):
     with pytest.raises(UserError, match=rf"precision {precision} needs a GPU; on the CPU leave out"):
         pretrain(small(precision=precision))
+    assert not (tmp_path / "prepared").exists()
+
+
+def test_bfloat16_on_a_processor_without_it_is_refused_before_any_work(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(products, "_processor_features", lambda: set())
+    products._bfloat16.cache_clear()
+    with pytest.raises(UserError, match="this processor has no bfloat16 products"):
+        pretrain(small(precision="bfloat16"))
     assert not (tmp_path / "prepared").exists()
 
 

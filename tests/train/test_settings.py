@@ -1,10 +1,12 @@
-"""The name of a run that was given none."""
+"""The name of a run that was given none; who multiplies in which precision."""
 
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.ranks import ALONE, Ranks
 from minibert.tasks.pretraining_settings import PretrainSettings
@@ -70,3 +72,26 @@ def test_an_earlier_run_has_to_be_named(way):
 )
 def test_what_a_pretraining_run_is_called(changes, kind):
     assert PretrainSettings(**changes).kind == kind
+
+
+CPU, GPU = Device("cpu", np), Device("another", np)
+
+
+def test_on_a_cpu_bfloat16_is_a_matter_of_the_products():
+    chosen = RunSettings(precision="bfloat16").with_precision_for(CPU)
+    assert (chosen.precision, chosen.products, chosen.model_precision) == ("bfloat16", "bfloat16", "float32")
+    assert chosen.with_precision_for(CPU) == chosen  # as on resuming with its config.json
+    elsewhere = RunSettings(precision="bfloat16").with_precision_for(GPU)
+    assert (elsewhere.products, elsewhere.model_precision) == ("auto", "bfloat16")
+    usual = RunSettings(products="onednn").with_precision_for(CPU)
+    assert (usual.precision, usual.products, usual.model_precision) == ("float32", "onednn", "float32")
+
+
+@pytest.mark.parametrize(
+    ("precision", "products", "device"),
+    [("bfloat16", "numpy", CPU), ("float32", "bfloat16", CPU), ("bfloat16", "bfloat16", GPU)],
+)
+def test_a_precision_and_products_that_contradict_each_other(precision, products, device):
+    told = f"precision {precision} and products {products} contradict each other on {device.name}"
+    with pytest.raises(UserError, match=told):
+        RunSettings(precision=precision, products=products).with_precision_for(device)
