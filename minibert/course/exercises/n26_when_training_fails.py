@@ -135,7 +135,7 @@ def _steps(draw: Draws) -> list[Trial]:
     minutes=12,
     needs="section 6",
     hints=(
-        "How many whole batches are in an epoch? The step then says which epoch it is, and which batch of it.",
+        "How many whole batches are in an epoch? From that and the step follow the epoch and the batch in it.",
         "per_epoch = examples // batch_size; divmod(step, per_epoch) gives both. The order is drawn from "
         "(seed, epoch).",
         "order = np.random.default_rng((seed, epoch)).permutation(examples); batch number b is "
