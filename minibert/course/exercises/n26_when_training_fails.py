@@ -135,7 +135,7 @@ def _steps(draw: Draws) -> list[Trial]:
     minutes=12,
     needs="section 6",
     hints=(
-        "How many whole batches are in an epoch? From that and the step follow the epoch and the batch in it.",
+        "How many whole batches are in an epoch? The epoch and the batch in it then follow from the step.",
         "per_epoch = examples // batch_size; divmod(step, per_epoch) gives both. The order is drawn from "
         "(seed, epoch).",
         "order = np.random.default_rng((seed, epoch)).permutation(examples); batch number b is "
