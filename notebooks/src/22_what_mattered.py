@@ -525,7 +525,7 @@ M, N = 20, 3
 def null_ablations(experiments, m=M, n=N, seed=0):
     """Differences in loss (experiments, m, n) of m arms that do nothing from one baseline; σ = 1 for each run."""
     rng = np.random.default_rng(seed)
-    noise = rng.standard_normal((experiments, m + 1, n))  # what a seed does to all arms cancels, so it is left out
+    noise = rng.standard_normal((experiments, m + 1, n))  # what all arms share cancels
     return noise[:, 1:] - noise[:, :1]
 
 
