@@ -2,21 +2,21 @@
 r"""
 # 19 · Applications
 
-"Which function does this?" A search for what a text *means* needs a number that says how similar two texts are. BERT gives a vector
-for each text, made once and compared quickly. Here is a search made of such vectors, next to one that needs no network: counting words.
+"Which function does this?" To search by what a text *means*, we need a number that says how similar two texts are. BERT turns each
+text into a vector, which is computed once and compared quickly. Here we build a search from such vectors, and compare it with one that needs no network: counting words.
 How a model *learns* to search is the subject of [28 · Learning to search](28_learning_to_search.ipynb).
 
 **You will** pool token vectors · write recall@k · see why vectors of a masked language model search badly, and what whitening
 does about it · search exactly and approximately · decide when to count words instead · type a question.
 
 **Before this:** [10 · The encoder](10_encoder.ipynb), [14 · Pre-training](14_pretraining.ipynb).
-**Time:** 50 minutes with the exercise; it runs in under 20 seconds, over a third of them to read the documentation installed with Python.
+**Time:** 50 minutes with the exercise; it runs in under 20 seconds. Over a third of that goes into reading the documentation installed with Python.
 
 | letter | in this notebook |
 |---|---|
 | `B`, `S`, `H` | texts in a batch, tokens in a text, hidden size |
 | `Q`, `N` | queries; passages |
-| `V` | different words of the passages |
+| `V` | different words in the passages |
 """
 
 # %%
@@ -47,8 +47,8 @@ rng = np.random.default_rng(19)
 r"""
 ## 1. One vector for a text
 
-The encoder gives `H` numbers for every token. To compare texts of different lengths they are **pooled**: the vector of [CLS],
-the mean of all, or the maximum of each feature. With the mask $m_s$, 1 for a token and 0 for padding:
+The encoder gives `H` numbers for every token. To compare texts of different lengths, we **pool** the tokens' vectors into one: we take the vector of [CLS],
+the mean of all tokens, or the maximum of each feature. With the mask $m_s$, which is 1 for a token and 0 for padding:
 
 $$
 y^{\text{cls}} = h_1, \qquad
@@ -56,7 +56,7 @@ y^{\text{mean}} = \frac{\sum_s m_s \, h_s}{\sum_s m_s}, \qquad
 y^{\text{max}}_i = \max_{s:\, m_s = 1} h_{s,i} .
 $$
 
-Without the mask a text's vector depends on the padding that its neighbours in the batch made necessary:
+Without the mask, a text's vector depends on how much padding its neighbours in the batch make necessary:
 """
 
 # %%
@@ -78,8 +78,8 @@ assert with_mask < 1e-4 < without_mask
 
 # %% [markdown]
 r"""
-The **cosine** of their angle says how similar two vectors are, $\cos(x, y) = x \cdot y \, / \, (\lVert x \rVert
-\lVert y \rVert)$: 1 for the same direction, whatever the lengths. Of vectors of length 1 it is the product, so all cosines
+The **cosine** of the angle between two vectors says how similar they are, $\cos(x, y) = x \cdot y \, / \, (\lVert x \rVert
+\lVert y \rVert)$. It is 1 for the same direction, whatever the lengths. For vectors of length 1 it is their dot product, so all cosines
 of many texts with many others are **one matrix product**.
 """
 
@@ -99,7 +99,7 @@ def unit(vectors):
     return ops.unit_length(vectors)[0]
 
 
-six = unit(encoder.embed(SENTENCES))  # (6, H); the library pools by the mean if nothing is said
+six = unit(encoder.embed(SENTENCES))  # (6, H); by default the library pools by the mean
 cosines = six @ six.T  # (6, 6)
 
 # %% tags=["figure"]
@@ -116,13 +116,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-Each of the first two pairs says nearly the same; the last two sentences do not. What strikes more is that *everything* looks
+The first two sentences mean nearly the same, and so do the next two; the last two do not. What is more striking: *everything* looks
 like everything.
 
 ## 2. A search, and how it is measured
 
 The documentation on your machine gives a task with known answers. The first line of a docstring is the **query**, the
-sentences that follow are the **passage** to be found by it. (Not those where the function's name stands in both.)
+sentences that follow are the **passage** to be found by it. (Functions whose name stands in both are left out.)
 """
 
 # %%
@@ -142,12 +142,12 @@ print("function:", passages[right[0]].title)
 # %% [markdown]
 r"""
 A search gives every passage $n$ a score $s_{qn}$ and puts the best on top. The **rank** of a query is the place of its
-right passage $a_q$, from 1:
+right passage $a_q$, counted from 1:
 
 $$ \text{rank}_q = \big\lvert \{ n : s_{qn} \ge s_{q a_q} \} \big\rvert . $$
 
-Two numbers sum up the ranks. **Recall@$k$** is the share of users who see the answer among $k$ results. The **mean reciprocal rank**, MRR, is the mean of
-$1 / \text{rank}_q$; it also asks *where* the answer stands.
+Two numbers sum up the ranks. **Recall@$k$** is the share of queries whose answer is among the first $k$ results. The **mean reciprocal rank**, MRR, is the mean of
+$1 / \text{rank}_q$; it also depends on *where* among them the answer stands.
 
 ### What about ties?
 
@@ -166,7 +166,7 @@ assert metrics.recall_at(hopeful, 1) == 1 and metrics.recall_at(strict, 10) == 0
 
 # %% [markdown]
 r"""
-A sort breaks ties by position: then the order of the files matters. Without ties all three agree.
+Sorting breaks ties by position, so that the order of the files matters. Without ties, all three ways of counting agree.
 
 ### What would chance give?
 
@@ -187,7 +187,7 @@ r"""
 
 @exercise 19.recall_at_k
 
-`scores` (Q, N) has a score for every query and passage, `right` (Q,) the number of each query's right passage. Return the one number recall@`k`.
+`scores` (Q, N) has a score for every query and passage; `right` (Q,) has the index of each query's right passage. Return the one number recall@`k`.
 There are no ties in the trials, so you may sort or count. No loop is needed.
 """
 
@@ -197,7 +197,7 @@ $[\dots]$ is 1 where the statement is true and 0 where it is not:
 
 $$ \text{recall@}k = \frac1Q \sum_q [\, \text{rank}_q \le k \,] . $$
 
-Either count the scores that are at least as high as the right passage's, and compare with $k$. Or sort $-s$, so that the best come first, and look whether
+Either count the scores that are at least as high as the right passage's, and compare with $k$. Or sort $-s$, so that the best come first, and see whether
 the right passage is among the first $k$.
 """
 
@@ -217,7 +217,7 @@ check("19.recall_at_k", my_recall_at_k)
 
 # %% [markdown] tags=["answer"]
 r"""
-Sorting all is more than needed: `argpartition` finds the best `k` and leaves the rest in disorder, as the library's search does.
+Sorting all scores is more than we need: `argpartition` finds the best `k` without sorting the rest. The library's search uses it.
 """
 
 # %% [markdown]
@@ -264,7 +264,7 @@ print(f"{len(words):,} different words; {(passage_counts > 0).mean():.1%} of the
 # %% [markdown]
 r"""
 Now the encoder. LanceDB is a vector database that runs inside our process and keeps its data in a folder. (If it is not
-installed, brute force does.)
+installed, all vectors are compared by brute force.)
 """
 
 # %%
@@ -290,7 +290,7 @@ def ranks_of(scores):
 
 ranks = {"tf-idf": ranks_of(by_words), "mean": ranks_of(by_vectors)}
 library = partner_ranks(query_vectors, vectors[right], [passages[row].id for row in right])
-assert np.mean(ranks["mean"] == library) > 0.99  # but for rounding the library's evaluation
+assert np.mean(ranks["mean"] == library) > 0.99  # up to rounding, the library's evaluation
 
 
 def tell(name, ranks):
@@ -305,7 +305,7 @@ assert metrics.recall_at(ranks["mean"], 10) > 3 * chance_recall
 
 # %% [markdown]
 r"""
-Far better than chance, so the vectors hold some meaning. And far behind counting words. Was it the pooling? All three, on a
+The vectors do far better than chance, so they hold some meaning. But they do far worse than counting words. Is the pooling to blame? Here are all three kinds, on a
 part of the data:
 """
 
@@ -336,12 +336,12 @@ assert max(recalls[:3]) < recalls[3]
 
 # %% [markdown]
 r"""
-(Fewer passages are less competition.) No pooling reaches tf-idf.
+(With fewer passages there is less competition, so all numbers are higher.) No pooling reaches tf-idf.
 
 ## 5. Why do they search badly?
 
-Nobody asked for this. The masked-word loss wants a token's vector to predict *that token*; whether the mean of many is near
-that of a text with the same meaning never entered any loss. The cosines of queries with their right passages, and with others:
+Nobody trained them for it. The masked-word loss wants a token's vector to predict *that token*. No loss ever asked whether the mean of
+a text's vectors is near that of a text with the same meaning. Here are the cosines of queries with their right passages, and with others:
 """
 
 # %%
@@ -369,7 +369,7 @@ Two unrelated directions in a space of 256 dimensions have a cosine near 0. Here
 are **anisotropic**. What tells two texts apart is a small remainder.
 
 If that is the trouble, a remedy without any learning should help: **whitening**. Subtract the mean μ of the passages'
-vectors, turn the axes along the directions of their spread, and scale each to variance 1. With the covariance matrix
+vectors, rotate the axes to the directions of their spread, and scale each to variance 1. With the covariance matrix
 $\Sigma = U \Lambda U^\top$ ($U$ orthogonal, $\Lambda$ diagonal):
 
 $$
@@ -378,7 +378,7 @@ z = (x - \mu) \, W, \quad W = U \Lambda^{-1/2} \;\Rightarrow\;
 = \Lambda^{-1/2} \, U^\top U \, \Lambda \, U^\top U \, \Lambda^{-1/2} = I .
 $$
 
-(A direction with next to no spread is left out: the last [LayerNorm](05_layer_norm.ipynb) fixes the sum of all $\hat x_i$.)
+(A direction with next to no spread is left out. There is one, because the last [LayerNorm](05_layer_norm.ipynb) fixes the sum of all $\hat x_i$.)
 """
 
 # %%
@@ -397,7 +397,7 @@ white = (vectors - centre) @ whitening
 error = np.abs(white.T @ white / N - np.eye(some.sum())).max()
 print(f"the largest 26 directions hold {spread[-26:].sum() / spread.sum():.0%} of the variance")
 print(
-    f"{(~some).sum()} of 256 with next to none; of the others, cov(z) differs from I by {error:.0e}"
+    f"{(~some).sum()} of 256 has next to none; for the others, cov(z) differs from I by {error:.0e}"
 )
 assert error < 1e-3
 
@@ -411,12 +411,12 @@ assert before < after < metrics.recall_at(ranks["tf-idf"], 10)
 
 # %% [markdown]
 r"""
-Not one label, and the search is better. So meaning was there, in directions that the cosine had no reason to heed. Which
-ones matter is what pairs can teach ([28](28_learning_to_search.ipynb)).
+Without a single label, the search is better. So the meaning was there, in directions that count for little in the cosine. Which
+directions matter can be learned from pairs ([28](28_learning_to_search.ipynb)).
 
 ## 6. Exact and approximate search
 
-**Exact** search computes all $Q \cdot N$ cosines, then the `k` best of each row. Nothing is missed.
+**Exact** search computes all $Q \cdot N$ cosines, then takes the `k` best of each row. Nothing is missed.
 """
 
 
@@ -436,7 +436,7 @@ assert np.allclose(cosines[:, 0], by_vectors.max(axis=1), atol=1e-5)
 r"""
 A thousand passages take next to no time. Tens of millions would take too long, so we accept missing a few. The
 simplest idea is an **inverted file**: group the vectors into cells by their nearest centre (k-means), and compare only those in the
-cells whose centres are nearest to the query. A true neighbour is found exactly if its cell is looked into.
+cells whose centres are nearest to the query. A true neighbour is found if, and only if, its cell is looked into.
 """
 
 # %%
@@ -458,7 +458,7 @@ for probes in (1, 2, 4, 8, 16, 32):
 assert tradeoff[-1][1:] == (1.0, 1.0)
 
 # %% tags=["figure"]
-# Caption: A third of the comparisons finds nearly nine in ten of the true neighbours.
+# Caption: With a third of the comparisons, nearly nine in ten of the true neighbours are found.
 figure, axes = plt.subplots(figsize=(7.5, 2.9))
 probes, shares, agreement = zip(*tradeoff, strict=True)
 axes.plot(shares, agreement, "o-", color=plots.BLUE)
@@ -472,10 +472,10 @@ plt.show()
 
 # %% [markdown]
 r"""
-The knob is the number of cells. Mind the vertical axis: agreement with *exact search*, not with the right answer.
+The knob is the number of cells looked into. Mind the vertical axis: it shows agreement with *exact search*, not with the right answer.
 
 Many databases use **HNSW**, a graph in which each vector is linked to near ones, and a search walks along the links. LanceDB
-has it, and filters by what else is known of a passage:
+offers it, and can also filter by other facts about a passage, such as its title:
 """
 
 # %%
@@ -496,7 +496,7 @@ else:
 r"""
 ## 7. Words or vectors?
 
-They fail on different queries. For either side, one that it answers at once and the other does not:
+They fail on different queries. For each of the two, here is a query that it answers at once and the other does not:
 """
 
 # %%
@@ -513,16 +513,16 @@ for winner, good, bad in (
 
 # %% [markdown]
 r"""
-- **Count words** if queries use the texts' own words: names, error codes, rare terms. It needs no training and tells why it
+- **Count words** if queries use the texts' own words: names, error codes, rare terms. It needs no training, and you can see why it
   found something. Start with it.
-- **Use vectors** if people ask in other words than the texts use, *and* the encoder was fine-tuned for search on something like your texts.
-- **Combine** them: their mistakes differ. Each query's scores are brought to mean 0 and deviation 1 and added:
+- **Use vectors** if people ask in words other than those of the texts, *and* the encoder was fine-tuned for search on something like your texts.
+- **Combine** them: their mistakes differ. For each query, both sets of scores are brought to mean 0 and deviation 1, and then added:
 """
 
 
 # %%
 def standardise(scores):
-    """Of each query, scores with mean 0 and deviation 1: (Q, N)."""
+    """Each query's scores, with mean 0 and deviation 1: (Q, N)."""
     return (scores - scores.mean(axis=1, keepdims=True)) / scores.std(axis=1, keepdims=True)
 
 
@@ -577,7 +577,7 @@ r"""
 
 ## Recap
 
-- Pooling makes one vector of a text; the mask belongs to it. Cosines of unit vectors are one matrix product.
+- Pooling turns a text into one vector; it needs the mask. Cosines of unit vectors are one matrix product.
 - recall@k: the share of queries with rank ≤ k. MRR: the mean of 1/rank. Ties count against you.
 - Vectors of a masked language model were never trained to be compared. Whitening helps without labels.
 - Approximate search trades a few of the true neighbours for time.
@@ -585,7 +585,7 @@ r"""
 
 ## What usually goes wrong
 
-- **No baseline.** A recall of one half is celebrated, and nobody looked what tf-idf gives.
+- **No baseline.** A recall of one half is celebrated, and nobody looked at what tf-idf gives.
 - **The mean over padding.** Vectors then depend on the batch.
 - **Two models**, one for passages, one for queries. The cosines are noise; `PassageIndex` refuses.
 
@@ -599,8 +599,8 @@ r"""
 <details>
 <summary><b>1.</b> A colleague's search has a recall@10 of 1.0 for every encoder that you try, even for an untrained one. What do you look at?</summary>
 
-At ties and at the ranks. If the vectors are all alike, or the scores are rounded, and ties count in favour, every rank is 1. Shuffle the passages: an
-honest recall stays.
+At the ties. If all vectors are alike, or the scores are rounded, and ties count in your favour, every rank is 1. Count ties against you, and the recall falls. If
+ties are broken by a sort, shuffle the passages: an honest recall stays the same.
 
 </details>
 """
@@ -608,10 +608,10 @@ honest recall stays.
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> You add ten times as many passages. The queries and their right passages stay. What becomes of recall@10, and is the encoder worse?</summary>
+<summary><b>2.</b> You add ten times as many passages. The queries and their right passages stay. What happens to recall@10, and is the encoder worse?</summary>
 
-It falls, since there are more wrong passages to come before the right one. The encoder is the same. Recalls of collections of different sizes cannot be
-compared; the chance level k / N says what the task is worth.
+It falls, since there are more wrong passages that can come before the right one. The encoder is the same. Recalls on collections of different sizes cannot be
+compared; the chance level k / N says how hard each task is.
 
 </details>
 """
@@ -622,7 +622,7 @@ r"""
 <summary><b>3.</b> Whitening is computed from the passages' vectors. Is that cheating?</summary>
 
 No label is used, and no query: the mean and the covariance of the collection are known before the first question is asked. It would be cheating to
-choose the directions by how well the test queries then do.
+choose the directions by how well the test queries do with them.
 
 </details>
 """

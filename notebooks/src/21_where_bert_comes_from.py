@@ -2,9 +2,9 @@
 r"""
 # 21 · Where BERT comes from
 
-Very little in BERT was new in 2018. Guessing deleted words is from 1953, learning vectors by predicting words from 2003, pre-training a language model
-and then adapting it from 2015, and the encoder is half of a model for translation. BERT put these together, and set records on
-eleven tasks at once. This notebook follows each idea to its source, and runs the ones that are small enough.
+Very little in BERT was new in 2018. Guessing deleted words dates from 1953, learning vectors by predicting words from 2003, and pre-training a language model
+to adapt it afterwards from 2015. The encoder is half of a model for translation. BERT put these together, and set records on
+eleven tasks at once. This notebook follows each idea to its source, and runs those that are small enough.
 
 **You will** spell out the name · give a model a cloze test · compute a perplexity · train word vectors in NumPy, and see which mistake they cannot avoid ·
 take one step back through an LSTM · draw who sees whom in ELMo, GPT and BERT · count what BERT cost.
@@ -49,19 +49,19 @@ r"""
 **Bidirectional Encoder Representations from Transformers.** Read it backwards:
 
 - **Transformers.** The architecture: layers of self-attention and feed-forward networks, published in June 2017 for machine translation. (Sections 6 and 7.)
-- **Representations.** The product is not a translation or an answer, but a vector for each token. What you do with the vectors is decided later. (Sections 3 and 4.)
+- **Representations.** The output is not a translation or an answer, but a vector for each token. What you do with the vectors is decided later. (Sections 3 and 4.)
 - **Encoder.** A Transformer for translation has an encoder, which reads the source, and a decoder, which writes the target. BERT is the first half only.
 - **Bidirectional.** Each vector depends on the words to the left *and* to the right, in every layer. This is the one word in the name that was new, and the
   title of the paper explains it: "Pre-training of Deep Bidirectional Transformers for Language Understanding"
   ([Devlin and others, 2018](https://arxiv.org/abs/1810.04805); NAACL 2019).
 
-The name also answers that of an earlier model, ELMo. Both are characters of *Sesame Street*.
+The name is also a reply to that of an earlier model, ELMo. Both are characters of *Sesame Street*.
 
-Here is the line of ideas in time. The colours tell what each work contributed.
+Here is a timeline of the ideas. The colours show what each work contributed.
 """
 
 # %% tags=["figure"]
-# Caption: What came before BERT. A colour is an idea that BERT has from there.
+# Caption: What came before BERT. Each colour is an idea that BERT took over.
 LINE = [  # year with the month, or the place in the figure, name, what it is about, height
     (2003.0, "neural language\nmodel", plots.BLUE, 1.3),
     (2013.05, "Word2Vec", plots.GREEN, 1.0),
@@ -121,7 +121,7 @@ for panel in panels:
     panel.grid(False)
     panel.spines["left"].set_visible(False)
 figure.set_label(
-    "A time line from the cloze procedure, 1953, over a neural language model, 2003, "
+    "A timeline from the cloze procedure, 1953, over a neural language model, 2003, "
     "Word2Vec, 2013, attention, GloVe, semi-supervised learning, the Transformer, 2017, "
     "and ELMo, ULMFiT and GPT, to BERT, 2018"
 )
@@ -129,7 +129,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-(The axis is broken twice, between 1957 and 2003, and between 2003 and 2013.) The sources, for reading:
+(The axis is broken twice, between 1957 and 2003, and between 2003 and 2013.) These are the sources:
 
 | year | work | what BERT has from it |
 |---|---|---|
@@ -137,11 +137,11 @@ r"""
 | 1957 | Firth, "A synopsis of linguistic theory 1930–1955" (and Harris, ["Distributional structure"](https://doi.org/10.1080/00437956.1954.11659520), 1954) | the reason why the task teaches meaning |
 | 2003 | Bengio and others, ["A neural probabilistic language model"](https://www.jmlr.org/papers/v3/bengio03a.html) | a table of word vectors, learned by predicting words |
 | 2013 | Mikolov and others, [Word2Vec](https://arxiv.org/abs/1301.3781), and [negative sampling](https://arxiv.org/abs/1310.4546) | vectors that are trained once and used for many tasks |
-| 2014 | Pennington and others, [GloVe](https://aclanthology.org/D14-1162/) | the same from counts of neighbours |
+| 2014 | Pennington and others, [GloVe](https://aclanthology.org/D14-1162/) | such vectors, from counts of neighbours |
 | 2014 | Bahdanau and others, [attention](https://arxiv.org/abs/1409.0473) | weights that say which words to look at |
-| 2015 | Dai and Le, ["Semi-supervised sequence learning"](https://arxiv.org/abs/1511.01432) | pre-train a language model, go on with the task |
+| 2015 | Dai and Le, ["Semi-supervised sequence learning"](https://arxiv.org/abs/1511.01432) | pre-train a language model, then train on the task |
 | 2017 | Vaswani and others, ["Attention is all you need"](https://arxiv.org/abs/1706.03762) | the encoder |
-| 2018 | Howard and Ruder, [ULMFiT](https://arxiv.org/abs/1801.06146) | fine-tuning all of it, with care, on small data |
+| 2018 | Howard and Ruder, [ULMFiT](https://arxiv.org/abs/1801.06146) | careful fine-tuning of the whole model on little data |
 | 2018 | Peters and others, [ELMo](https://arxiv.org/abs/1802.05365) | a vector for each word *in its sentence* |
 | 2018 | Radford and others, [GPT](https://openai.com/index/language-unsupervised/) | a Transformer, pre-trained and fine-tuned whole |
 
@@ -150,10 +150,10 @@ r"""
 ### The cloze procedure
 
 In 1953 Wilson Taylor wanted to measure how readable a text is. He deleted every $n$-th word and asked people to fill in the gaps. The more gaps they filled with the original
-word, the more readable the text. He made the name from "closure", a term of Gestalt psychology: the mind completes a broken pattern.
+word, the more readable the text. He derived the name from "closure", a term of Gestalt psychology: the mind completes a broken pattern.
 
-BERT's paper cites Taylor for its "masked language model". The roles have changed: Taylor's readers knew the language and measured the text. BERT's text is
-given, and measures (and teaches) the reader. So let us give Taylor's test to *mini*, the BERT that comes with minibert. The text is the documentation inside Python. Of the words that mini's vocabulary has in one piece, every fifth is deleted.
+BERT's paper cites Taylor for its "masked language model". The roles have changed: Taylor's readers knew the language, and measured the text. For BERT the text is
+given, and it measures (and teaches) the reader. So let us give Taylor's test to *mini*, the BERT that comes with minibert. The text is the documentation inside Python. Of the words that are single tokens in mini's vocabulary, every fifth is deleted.
 """
 
 # %%
@@ -178,7 +178,7 @@ guesses = outputs.prediction_logits.argmax(axis=-1)  # (B, S)
 right = (guesses == ids)[deleted].mean()
 commonest = (ids[deleted] == np.bincount(ids[deleted]).argmax()).mean()
 print(
-    f"{deleted.sum()} deleted words; mini fills in {right:.0%} of them, always the commonest "
+    f"{deleted.sum()} deleted words; mini guesses {right:.0%} of them, and always taking the commonest "
     f"word {commonest:.0%}\n"
 )
 for b in range(3):
@@ -194,17 +194,17 @@ for b in range(3):
 
 # %% [markdown]
 r"""
-In brackets, the deleted word and what mini put there. mini has read novels and encyclopedia articles, but no manual of Python, so these texts are unfamiliar to it.
+The brackets contain the deleted word and mini's guess. mini was trained on novels and encyclopedia articles, but not on Python's manual, so these texts are unfamiliar to it.
 
 ### Language models
 
-A **language model** gives each text a probability. By the chain rule of probability it can do so a word at a time,
+A **language model** gives each text a probability. By the chain rule of probability it can do so one word at a time:
 
-$$ p(w_1 \dots w_N) = \prod_{t} p(w_t \mid w_1 \dots w_{t-1}) , $$
+$$ p(w_1 \dots w_N) = \prod_{t} p(w_t \mid w_1 \dots w_{t-1}) . $$
 
-and for decades the condition was cut off after one or two words, and $p$ was counted. Counts have a problem: most sequences of five words never occurred before. Bengio and others (2003) replaced the table of counts with a network.
-Each word is looked up in a table of vectors, the vectors go through a hidden layer with tanh, and a softmax over the vocabulary comes out. Words that occur in similar places get similar vectors, so what is learned about one helps the others.
-Word vectors began as this by-product.
+For decades only the last one or two words of the condition were kept, and $p$ was estimated from counts. Counts have a problem: most sequences of five words never occurred before. Bengio and others (2003) replaced the table of counts with a network.
+Each word is looked up in a table of vectors, the vectors go through a hidden layer with tanh, and a softmax over the vocabulary gives the probabilities. Words that occur in similar places get similar vectors, so what is learned about one helps the others.
+Word vectors began as a by-product of this.
 
 ### How are they scored?
 
@@ -212,8 +212,8 @@ The loss of a language model is the mean of $-\log p$ over the words. Its expone
 
 $$ \text{perplexity} = \exp\Big( -\frac{1}{N} \sum_t \log p(w_t \mid \dots) \Big) . $$
 
-A model that hesitates evenly between $k$ words has the perplexity $k$. It is the number of equally likely choices that would be as hard. Let us measure three models: one that knows only the number of words, one that counts
-words, and one that counts pairs of words (mixed with the single words, because a pair may be new).
+A model that hesitates evenly between $k$ words has a perplexity of $k$. So perplexity is the number of equally likely choices that would be as hard. Let us measure three models: one that knows only the number of words, one that counts
+words, and one that counts pairs of words (mixed with the counts of single words, because a pair may be new).
 """
 
 # %%
@@ -233,7 +233,7 @@ for text in train:
     np.add.at(pairs, (text[:-1], text[1:]), 1)
 after = (pairs + 20 * single) / (
     pairs.sum(axis=1, keepdims=True) + 20
-)  # (V, V), a row for each word before
+)  # (V, V), a row for each preceding word
 
 print(f"{len(texts):,} sentences, {sum(map(len, texts)):,} words, V = {V}")
 losses = {
@@ -247,26 +247,26 @@ assert losses["pairs of words"].mean() < losses["single words"].mean() < np.log(
 
 # %% [markdown]
 r"""
-The number of words in the vocabulary is the perplexity of knowing nothing. One word of context makes the choice several times smaller.
+A model that knows nothing has a perplexity equal to the number of words in the vocabulary. One word of context makes the choice several times smaller.
 
-One warning: BERT is no language model in this sense. It predicts each masked word from both sides, and these conditional probabilities do not multiply to the probability of a text. The exponential of its loss is often called
-perplexity as well (table 6 of BERT's paper does), but may not be compared with that of a left-to-right model, which has less to go by.
+One warning: BERT is not a language model in this sense. It predicts each masked word from both sides, and the product of these conditional probabilities is not the probability of the text. The exponential of its loss is often called
+perplexity as well (in table 6 of BERT's paper, for instance), but it should not be compared with that of a left-to-right model, which has less to go by.
 
 ### Your turn: perplexity
 
 @exercise 21.perplexity
 
-In a batch the sequences have different lengths, and a masked-word loss is at some positions only. Given the losses of all positions (B, S) in nats, and the labels (B, S), which are −100 where there is nothing to predict: what is the perplexity of the
+In a batch the sequences have different lengths, and only some positions have a masked word to predict. Given the losses of all positions (B, S) in nats, and the labels (B, S), which are −100 where there is nothing to predict: what is the perplexity of the
 batch?
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-Let $n$ be the number of targets. The probability of all of them is $P = \prod_t p_t$. Its geometric mean $P^{1/n}$ is what a target has "on average", and perplexity is one over it:
+Let $n$ be the number of targets. The probability of all of them is $P = \prod_t p_t$. The geometric mean $P^{1/n}$ is the probability of a target "on average", and perplexity is one over it:
 
 $$ P^{-1/n} = \exp\Big( -\frac{1}{n} \log \prod_t p_t \Big) = \exp\Big( \frac{1}{n} \sum_t (-\log p_t) \Big) . $$
 
-The product is over all targets of all sequences, so each target has the same weight. The product itself is too small for a float after a few hundred words. The sum of logarithms is not.
+The product is over all targets of all sequences, so each target has the same weight. After a few hundred words, the product itself is too small for a float. The sum of logarithms is not.
 """
 
 
@@ -288,12 +288,12 @@ that can be counted in plain text. It is also why a cloze test teaches: to fill 
 
 ### Skip-gram
 
-Word2Vec (2013) left out what was slow in Bengio's model: the hidden layer, and the full softmax over the vocabulary. Its **skip-gram** variant goes through a text. For each word, the *centre* $w$, it predicts the words $c$ nearby. Both have a vector,
-from two tables: `words`, and `contexts` for words in their role as neighbours. With **negative sampling**, the task becomes: tell the true neighbour from $K$ words that are drawn at random,
+Word2Vec (2013) left out what was slow in Bengio's model: the hidden layer, and the full softmax over the vocabulary. Its **skip-gram** variant goes through a text. For each word, the *centre* $w$, it predicts the words $c$ nearby. Their vectors
+come from two tables: `words`, and `contexts` for words in their role as neighbours. With **negative sampling**, the task becomes to tell the true neighbour from $K$ words that are drawn at random, the negatives $n_k$:
 
 $$ \text{loss} = -\log \sigma(w \cdot c) - \sum_{k=1}^{K} \log \sigma(-w \cdot n_k), \qquad \sigma(s) = \frac{1}{1 + e^{-s}} . $$
 
-These are $K + 1$ logistic regressions, and no sum over the vocabulary. The forward pass, for a batch:
+These are $K + 1$ logistic regressions, without a sum over the vocabulary. Here is the forward pass for a batch:
 """
 
 # %%
@@ -305,12 +305,12 @@ r"""
 
 @exercise 21.skip_gram_backward
 
-Return the gradients of both tables, whole: (V, D) each, with zeros for words that are not in the batch. A word may occur several times in a batch, as a centre and as a target.
+Return the gradients of both whole tables: (V, D) each, with zeros for words that are not in the batch. A word may occur several times in a batch, as a centre and as a target.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-Give each score a label $t$: 1 for the neighbour, 0 for a negative. As $\sigma(-s) = 1 - \sigma(s)$, both terms of the loss are one, the binary cross-entropy
+Give each score a label $t$: 1 for the neighbour, 0 for a negative. As $\sigma(-s) = 1 - \sigma(s)$, both kinds of terms in the loss have one form, the binary cross-entropy
 
 $$ \ell(s) = -t \log \sigma(s) - (1 - t) \log (1 - \sigma(s)) . $$
 
@@ -328,7 +328,7 @@ Rows that were looked up several times collect the sum.
 
 # %% tags=["solution"]
 def my_skip_gram_backward(dout, cache):
-    """dwords and dcontexts, (V, D) each. dout is a number: the derivative of what follows by the loss."""
+    """dwords and dcontexts, (V, D) each. dout is a number: the gradient that arrives at the loss."""
     words, contexts, centres, targets, scores = cache
     labels = np.zeros_like(scores)  # (B, 1 + K)
     labels[:, 0] = 1
@@ -346,9 +346,9 @@ check("21.skip_gram_backward", my_skip_gram_backward)
 r"""
 ### Train it
 
-Two more ideas of the papers are in the next cell. Very frequent words are left out at random (**subsampling**), because "the" says little about its neighbours. And negatives are drawn in proportion to count$^{0.75}$, a power that the authors found to work best.
+The next cell uses two more ideas from the papers. Very frequent words are left out at random (**subsampling**), because "the" says little about its neighbours. And negatives are drawn in proportion to count$^{0.75}$, a power that the authors found to work best.
 
-The text is what is inside Python's help: about 47,000 words. (Word2Vec's authors used a billion and more.)
+The text is Python's built-in help, as above: about 43,000 words without the rare ones. (Word2Vec's authors used a billion and more.)
 """
 
 # %%
@@ -417,10 +417,10 @@ for word in ("true", "left", "string", "float", "class", "import", "list", "exce
 
 # %% [markdown]
 r"""
-Nobody told the model what "true" is opposed to, or that a string is made of characters. All it has seen is which words stand within four words of each other. Notice that *opposites* are near each other: "left" and "right" keep the
+Nobody told the model what the opposite of "true" is, or that a string is made of characters. All it has seen is which words stand within four words of each other. Notice that *opposites* are near each other: "left" and "right" keep the
 same company, and so do "true" and "false". Similar vectors mean similar use. That is not the same as similar meaning.
 
-The same program with more of its options is [examples/word2vec.py](../examples/word2vec.py).
+The same program, with more options, is [examples/word2vec.py](../examples/word2vec.py).
 """
 
 # %% tags=["figure"]
@@ -478,8 +478,8 @@ plt.show()
 r"""
 ## 4. Why is one vector per word not enough?
 
-Word2Vec and GloVe have one row per spelling. So "bank" of a river and "bank" of money share one. What does training do with such a row? We can find out with a **pseudo-word**: take two words that have nothing in common, write the same made-up word for
-both of them in the whole text, and train again.
+Word2Vec and GloVe have one row per spelling. So the bank of a river and the bank with money share one row. What does training do with such a row? We can find out with a **pseudo-word**: take two words that have nothing in common, replace
+both by the same made-up word in the whole text, and train again.
 """
 
 # %%
@@ -494,8 +494,8 @@ for one, two in PAIRS:
 
 # %% [markdown]
 r"""
-Vectors of two trainings cannot be compared number by number: the directions of the axes are arbitrary. But each vector has a *profile*, its cosines with all other words, and profiles can be compared. How well does the pseudo-word's profile correlate with the old one of
-each of its two parts, and with those of all the other words?
+Vectors from two training runs cannot be compared number by number: the directions of the axes are arbitrary. But each vector has a *profile*, its cosines with all other words, and profiles can be compared. How well does the pseudo-word's profile correlate with the old profile of
+each of its two parts, and with those of all other words?
 """
 
 
@@ -523,14 +523,14 @@ for one, two in PAIRS:
 
 # %% [markdown]
 r"""
-Each pseudo-word resembles both of its parts more than it resembles most words, and neither of them fully. In all three, the part that occurs more often is the stronger one: it is at the top of the list, or second. The rarer part is well above the median, but other words come before
-it, and few of its neighbours are left among the nearest ones. A reader of a sentence cannot undo the mixture from this vector alone, because the same numbers stand for both. (For real words, Arora and others, [2018](https://arxiv.org/abs/1601.03764), found that the vector of a word with several meanings is about a
+Each pseudo-word resembles both of its parts more than it resembles most words, but neither of them fully. In all three, the part that occurs more often is the stronger one: it is at the top of the list, or second. The rarer part is well above the median, but other words come before
+it, and few of its neighbours are left among the nearest ones. Nobody can undo the mixture from this vector alone, because the same numbers stand for both words. (For real words, Arora and others, [2018](https://arxiv.org/abs/1601.03764), found that the vector of a word with several meanings is about a
 weighted sum of what its meanings would have.)
 
 ### The same word in several sentences
 
-A **contextual** model gives a word another vector in each sentence. Here are eight words with two meanings, and four sentences for each meaning. We ask mini: which of the other seven sentences has the nearest vector of this word? If it is
-one with the same meaning, count a hit. (In each case three of seven are.)
+A **contextual** model gives a word a different vector in each sentence. Here are eight words with two meanings, and four sentences for each meaning. For each sentence we ask mini: in which of the other seven sentences is the vector of this word nearest? If it is
+one with the same meaning, we count a hit. (Three of the seven have the same meaning.)
 """
 
 # %%
@@ -617,16 +617,16 @@ plt.show()
 
 # %% [markdown]
 r"""
-In the table all eight vectors of a word are the same vector, so there is no nearest one. The embeddings add only the position, and are at chance. From layer to layer the meanings part. In the last one, the nearest vector has the same meaning in most cases, but not in all: for "spring", this small model does not
-tell the season from the water. With 64 sentences that we wrote ourselves, this is an illustration and no benchmark. Notebook [16](16_looking_inside.ipynb#6.-Neighbours-in-context) takes it further.
+In the embedding table all eight vectors of a word are the same, so there is no nearest one. The embeddings add only the position, and are at chance. From layer to layer the meanings move apart. In the last one, the nearest vector has the same meaning in most cases, but not in all: for "spring", this small model does not
+tell the season from the water. With only 64 sentences that we wrote ourselves, this is an illustration and not a benchmark. Notebook [16](16_looking_inside.ipynb#6.-Neighbours-in-context) takes it further.
 
 ## 5. ELMo: vectors in context, from LSTMs
 
 ELMo ("Embeddings from Language Models", February 2018) was the first widely used answer to this problem. It has two language models. One reads from left to right and predicts the next word; the other reads from right to left. Each is a stack of two
-**LSTM** layers. The vector of a word is a weighted sum of the layers, in which the states of both directions stand side by side. The weights of the sum are learned for each task.
+**LSTM** layers. In each layer the states of both directions are concatenated, and the vector of a word is a weighted sum of the layers. The weights of the sum are learned for each task.
 
-Before the Transformer, reading meant recurrence: a network that takes one token at a time and hands its state to the next step. The LSTM ([Hochreiter and Schmidhuber, 1997](https://doi.org/10.1162/neco.1997.9.8.1735); the forget gate is by
-[Gers and others, 2000](https://doi.org/10.1162/089976600300015015)) keeps a **cell** beside its state. Three gates, numbers from 0 to 1, say how much of the new candidate is written ($i$), how much of the old cell is kept ($f$), and how much is shown ($o$):
+Before the Transformer, reading meant recurrence: a network takes one token at a time and passes its state on to the next step. The LSTM ([Hochreiter and Schmidhuber, 1997](https://doi.org/10.1162/neco.1997.9.8.1735); the forget gate is due to
+[Gers and others, 2000](https://doi.org/10.1162/089976600300015015)) keeps a **cell** next to its state. Three gates, numbers from 0 to 1, say how much of the new candidate is written ($i$), how much of the old cell is kept ($f$), and how much is shown ($o$):
 """
 
 # %%
@@ -634,14 +634,14 @@ print(inspect.getsource(lstm_step))
 
 # %% [markdown]
 r"""
-Why a cell? Going back through many steps of an ordinary recurrent network multiplies the gradient by a matrix and a slope in every step, and it vanishes or explodes. From cell to cell there is only a product with $f$. As long as the gate is open, the gradient passes
+Why a cell? In an ordinary recurrent network, every step back multiplies the gradient by a matrix and a slope, so after many steps it vanishes or explodes. From cell to cell there is only a product with $f$. As long as the gate is open, the gradient passes
 almost unchanged. A residual connection in a Transformer does the same between layers.
 
 ### Your turn: one step back
 
 @exercise 21.lstm_step_backward
 
-Write the backward pass of one step. Two derivatives come in: that of the new state and that of the new cell, as the steps after this one return them. Six go out. This exercise is open: draw the graph yourself, and find every path. The cache keeps what the forward pass had.
+Write the backward pass of one step. Two derivatives come in, as the later steps return them: that of the new state and that of the new cell. Six go out. This exercise is open: draw the graph yourself, and find every path. The cache has what the forward pass used.
 """
 
 # %% [markdown] tags=["derivation"]
@@ -666,7 +666,7 @@ $$ dx = dz \, W, \quad dh = dz \, U, \quad dW = dz^\top x, \quad dU = dz^\top h,
 
 # %% tags=["solution"]
 def my_lstm_step_backward(dstate, dcell, cache):
-    """Of the state and cell after the step (B, H) → dx, dstate, dcell, dweight, dstate_weight, dbias."""
+    """Gradients of the state and cell after the step (B, H) → dx, dstate, dcell, dweight, dstate_weight, dbias."""
     x, state, cell, weight, state_weight, i, f, o, g, tanh_cell = cache
     d = dcell + dstate * o * (1 - tanh_cell**2)  # (B, H)
     dsums = np.concatenate(
@@ -693,7 +693,7 @@ check("21.lstm_step_backward", my_lstm_step_backward)
 
 # %% [markdown]
 r"""
-Does the cell keep a gradient alive? Take an LSTM with small random weights, run it for 40 steps, and ask how much of a derivative at the end arrives at the first cell, for three biases of the forget gate:
+Does the cell keep a gradient alive? We take an LSTM with small random weights, run it for 40 steps, and measure how much of a gradient at the end arrives at the first cell, for three biases of the forget gate:
 """
 
 # %%
@@ -723,14 +723,14 @@ for open_by in (0.0, 2.0, 4.0):
 assert arrived[0.0][-1] < arrived[2.0][-1] < arrived[4.0][-1]
 
 # %% tags=["figure"]
-# Caption: A forget gate that is open lets the gradient through many steps.
+# Caption: An open forget gate lets the gradient through many steps.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 for (open_by, norms), colour in zip(
     arrived.items(), (plots.VERMILION, plots.ORANGE, plots.BLUE), strict=True
 ):
     axes.semilogy(norms, color=colour, label=f"forget bias {open_by:.0f}")
 axes.set(
-    title="how much of the gradient arrives, so many steps back",
+    title="how much of the gradient is left",
     xlabel="steps back",
     ylabel="share of the norm",
 )
@@ -739,15 +739,15 @@ plt.show()
 
 # %% [markdown]
 r"""
-With half-open gates about half is lost in every step. With open gates most of it arrives. (What arrives is more than $\sigma(\text{bias})^{40}$, because gates also depend on the input, and because there are paths through the states as well.) But even so 40 steps need 40 multiplications one *after* the other. The state of a token cannot be computed before that of its neighbour, however many processors there are. The Transformer removed this restriction:
+With half-open gates about half is lost in every step. With open gates most of it arrives. (More than $\sigma(\text{bias})^{40}$ arrives, because gates also depend on the input, and because there are also paths through the states.) But even so, 40 steps have to be computed one *after* the other. The state of a token cannot be computed before that of its neighbour, however many processors there are. The Transformer removed this restriction:
 attention computes all positions of a layer at once.
 
-A whole model in ELMo's manner, trained by hand-written backward passes, is [examples/elmo.py](../examples/elmo.py).
+A complete model like ELMo, trained with hand-written backward passes, is in [examples/elmo.py](../examples/elmo.py).
 
 ## 6. What was cut from the Transformer?
 
 The model of "Attention is all you need" translates. Its encoder reads the source sentence. Its decoder writes the target, word by word, with **causal** self-attention (no word sees those after it) and **cross-attention**, whose queries come from the decoder and whose keys and values come from the
-encoder. BERT keeps the left half.
+encoder. BERT keeps only the encoder.
 """
 
 
@@ -830,19 +830,19 @@ plt.show()
 
 # %% [markdown]
 r"""
-Solid blue was kept, dashed grey was cut, purple was added.
+What is solid blue was kept, what is dashed grey was cut, and what is purple was added.
 
 | the Transformer of 2017 | BERT | why |
 |---|---|---|
 | decoder, cross-attention | none | nothing is to be generated |
-| causal mask in the decoder | only padding is masked | both sides are to be seen |
-| sinusoidal positions | a learned vector for each of 512 positions | the Transformer's paper found both about equal; BERT learns them, and so cannot go beyond 512 |
+| causal mask in the decoder | only padding is masked | each token should see both sides |
+| sinusoidal positions | a learned vector for each of 512 positions | the Transformer's paper found both about equally good; BERT learns them, so it cannot go beyond 512 |
 | ReLU | GELU | as in GPT |
-| one sentence in | two, with segment embeddings, [CLS] and [SEP] | pairs of sentences are common tasks |
+| one sentence as input | two, with segment embeddings, [CLS] and [SEP] | tasks on pairs of sentences are common |
 | trained on translated pairs | trained on plain text | there is far more of it |
-| 6 layers, 512 wide, 8 heads (base) | 12 layers, 768 wide, 12 heads (base) | the size of GPT, to compare with it |
+| 6 layers, 512 wide, 8 heads (base) | 12 layers, 768 wide, 12 heads (base) | it has the size of GPT, so that they can be compared |
 
-How much of the model was cut? Count the base model of 2017: width 512, feed-forward 2,048, six layers on each side, and one table of about 37,000 subwords for both languages and for the output.
+How much of the model was cut? We count the parameters of the base model of 2017: width 512, feed-forward 2,048, six layers on each side, and one table of about 37,000 subwords for both languages and for the output.
 """
 
 # %%
@@ -863,11 +863,11 @@ for name, count in (
 
 # %% [markdown]
 r"""
-The paper says 65 million. (Biases and the exact size of the vocabulary differ between implementations.) The decoder is larger than the encoder, because it has a second attention in each layer.
+The paper says 65 million. (Biases and the exact size of the vocabulary differ between implementations.) The decoder is larger than the encoder, because each of its layers has a second attention sublayer.
 
 ## 7. Who sees whom?
 
-GPT made the other choice: it kept the decoder (without cross-attention, as there is no encoder to look at), and with it the causal mask. ELMo has two one-way models. These three are what figure 3 of BERT's paper compares. Here it is again, drawn from masks. Row $i$ of a mask says what
+GPT made the other choice: it kept the decoder (without cross-attention, as there is no encoder to look at), and with it the causal mask. ELMo has two one-way models. Figure 3 of BERT's paper compares these three. Here it is again, drawn from masks. Row $i$ of a mask says what
 token $i$ sees:
 """
 
@@ -984,12 +984,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-In BERT every state sees every state below. In GPT the arrows go up and to the right only. In ELMo the two halves are separate networks. They meet only above the last layer, where their states are put side by side. So ELMo is *two-sided*, but no state inside of it has ever seen both sides. This is what BERT's title
+In BERT every state sees every state of the layer below. In GPT the arrows go only up and to the right. In ELMo the two halves are separate networks. They meet only above the last layer, where their states are concatenated. So ELMo is *two-sided*, but no state inside it has ever seen both sides. This is what BERT's title
 means by **deep** bidirectional.
 
 ### Why not simply predict the next word with arrows in both directions?
 
-Because the word to predict is in the input. Could we forbid each token to look at *itself* instead of masking it? Multiply the masks of two layers to see what reaches what:
+Because the word to predict is in the input. Could we forbid each token to look at *itself* instead of masking it? To see what reaches what, multiply the masks of two layers:
 """
 
 # %%
@@ -1001,10 +1001,10 @@ print("causal, ten layers: later tokens?", np.triu(np.linalg.matrix_power(causal
 
 # %% [markdown]
 r"""
-After one layer, a token knows nothing about itself. After two it does, through each of its $S - 1$ neighbours, which have seen it. So in a deep two-way network a word has to be hidden at the *input*: the `[MASK]` of [12](12_pretraining_data.ipynb). A causal mask needs no such thing. However many layers there are, no path
-leads from a later token to an earlier one, and every position can be a target. That is the price of seeing both sides: BERT learns from 15 % of its tokens, GPT from all.
+After one layer, a token knows nothing about itself. After two it does, through each of its $S - 1$ neighbours, which have seen it. So in a deep two-way network a word has to be hidden at the *input*. This is what the `[MASK]` of [12](12_pretraining_data.ipynb) does. A causal mask needs no such thing. However many layers there are, no path
+leads from a later token to an earlier one, so every position can be a target. That is the price of seeing both sides: BERT learns from 15 % of its tokens, GPT from all.
 
-We can measure the difference. Change the last word of a sentence. Which states of mini move?
+We can measure who sees whom. If we change the last word of a sentence, which states of mini move?
 """
 
 # %%
@@ -1030,38 +1030,38 @@ assert (moved[0][:-2] == 0).all() and (moved[1:] > 0).all()
 
 # %% [markdown]
 r"""
-From the first layer on, every token has felt the change, also those before it. In a causal model all columns to the left of the changed word would be zero.
+From the first layer on, the change has reached every token, including those before the changed word. In a causal model all columns to the left of that word would be zero.
 
 ## 8. Transfer learning: features, or fine-tuning?
 
-**Transfer learning** means: learn on one task where data is plentiful, and use what was learned on another where it is not. With language models there are two ways.
+**Transfer learning** means learning on one task where data is plentiful, and using what was learned on another where it is not. With language models there are two ways.
 
 | | feature-based | fine-tuning |
 |---|---|---|
-| what is done | freeze the pre-trained model; its vectors are the input of a model for the task | add one small layer on top; train everything |
+| what is done | freeze the pre-trained model, and use its vectors as the input of a model for the task | add one small layer on top, and train everything |
 | what is trained | the task's model, often large | all weights, for a few epochs |
 | before BERT | Word2Vec, GloVe, ELMo | Dai and Le, ULMFiT, GPT |
 | good for | many tasks that share one expensive forward pass; vectors can be stored | the best score on one task |
 
-**ULMFiT** (January 2018) showed how to fine-tune a language model without destroying it: smaller learning rates for lower layers, layers that are unfrozen one by one, a rate that first rises and then falls. Its model was an LSTM. **GPT** (June 2018) did it with a Transformer, and turned each task into one sequence with
+**ULMFiT** (January 2018) showed how to fine-tune a language model without destroying it: with smaller learning rates for lower layers, with layers that are unfrozen one by one, and with a learning rate that first rises and then falls. Its model was an LSTM. **GPT** (June 2018) did it with a Transformer, and turned each task into one sequence with
 delimiters, so that nothing but a linear layer and the vectors of the delimiters had to be added. BERT took this over: the [SEP] between two sentences, and one layer on top.
 
-BERT can do both, and its paper compared them on named entities (CoNLL-2003, table 7, F1 on the development set, BERT-base): fine-tuning 96.4, the last four layers side by side as features 96.1, the embeddings alone 91.0. So most of what is needed is in the frozen vectors already. You can repeat the comparison with your own hands in
+BERT can do both, and its paper compared them on named entities (CoNLL-2003, table 7, F1 on the development set, BERT-base): fine-tuning 96.4, the last four layers concatenated as features 96.1, the embeddings alone 91.0. So most of what is needed is already in the frozen vectors. You can repeat the comparison yourself in
 [15 · Fine-tuning](15_fine_tuning.ipynb).
 
 ## 9. How was it measured? GLUE and SQuAD
 
-BERT became famous by a table of scores. Two names in it are worth knowing.
+BERT became famous through its tables of scores. Two names in them are worth knowing.
 
-**GLUE** ([Wang and others, 2018](https://arxiv.org/abs/1804.07461)) is a collection of nine tasks on single sentences and on pairs. One number, the mean, sums them up.
+**GLUE** ([Wang and others, 2018](https://arxiv.org/abs/1804.07461)) is a collection of nine tasks on single sentences and on pairs. One number, the mean of the scores, sums them up.
 
 | task | question | training examples | score |
 |---|---|---|---|
 | CoLA | is the sentence grammatical? | 8.5k | Matthews correlation |
 | SST-2 | is the review positive? | 67k | accuracy |
-| MRPC | do two sentences say the same? | 3.7k | accuracy and F1 |
+| MRPC | do two sentences say the same thing? | 3.7k | accuracy and F1 |
 | STS-B | how similar are they, from 0 to 5? | 7k | Pearson and Spearman correlation |
-| QQP | are two questions the same? | 364k | accuracy and F1 |
+| QQP | do two questions ask the same thing? | 364k | accuracy and F1 |
 | MNLI | does the second sentence follow from the first, contradict it, or neither? | 393k | accuracy, on matched and mismatched genres |
 | QNLI | does the sentence contain the answer to the question? | 105k | accuracy |
 | RTE | does the second sentence follow? | 2.5k | accuracy |
@@ -1069,9 +1069,9 @@ BERT became famous by a table of scores. Two names in it are worth knowing.
 
 (The numbers are those of GLUE's paper. BERT's authors left WNLI out: no system submitted until then was better than always naming the more frequent answer.) In BERT's table 1 the mean of the other eight is 75.1 for GPT, 79.6 for BERT-base, and 82.1 for BERT-large.
 
-**SQuAD** ([Rajpurkar and others, 2016](https://arxiv.org/abs/1606.05250)) asks more than 100,000 questions about paragraphs of Wikipedia. The answer is a span of the paragraph. Version 2.0 ([2018](https://arxiv.org/abs/1806.03822)) adds over 50,000 questions that have no answer there. Two scores: **exact match** (EM), and the **F1** of the answer's words.
+**SQuAD** ([Rajpurkar and others, 2016](https://arxiv.org/abs/1606.05250)) asks more than 100,000 questions about paragraphs of Wikipedia. The answer is a span of the paragraph. Version 2.0 ([2018](https://arxiv.org/abs/1806.03822)) adds over 50,000 questions that have no answer there. There are two scores: **exact match** (EM), and the **F1** of the answer's words.
 
-Why so many kinds of scores? Because accuracy flatters whoever always says the same. Two of them, computed:
+Why so many kinds of scores? Because accuracy flatters a model that always gives the same answer. Let us compute two of them, Matthews correlation and F1:
 """
 
 # %%
@@ -1080,7 +1080,7 @@ labels = rng.random(1000) < 0.7  # 70 % of the sentences are grammatical
 
 
 def matthews(labels, guesses):
-    """Correlation of two yes/no answers; 0 if one of them never changes."""
+    """The correlation of labels and guesses, yes or no; 0 if one of the two never changes."""
     if labels.std() == 0 or guesses.std() == 0:
         return 0.0
     return np.corrcoef(labels, guesses)[0, 1]
@@ -1109,21 +1109,21 @@ for answer in ("in the spring of 1953", "1953", "spring"):
 
 # %% [markdown]
 r"""
-Both have about the same accuracy, but their correlations differ: the first model knows nothing, the second something.
+The two models have about the same accuracy, but their correlations differ: the first knows nothing, the second something.
 
 ## 10. What did it cost?
 
-BERT's appendix A.2 says: a million steps with 256 sequences each. Nine tenths of the steps had 128 tokens per sequence, one tenth 512. BERT-base was trained on 4 Cloud TPUs (16 chips), BERT-large on 16 Cloud TPUs (64 chips), each for 4 days. How many operations is that? Count for one token:
+According to appendix A.2 of BERT's paper, pre-training took a million steps with 256 sequences each. Nine tenths of the steps had 128 tokens per sequence, and one tenth had 512. BERT-base was trained on 4 Cloud TPUs (16 chips), BERT-large on 16 Cloud TPUs (64 chips), each for 4 days. How many operations is that? We count for one token:
 
-- A weight in a matrix is used by one multiplication and one addition: 2 FLOPs forward. The backward pass has two products of the same size (for the input and for the weight), so 6 in all.
-- Attention scores and the weighted sum are products as well, without weights: $2 \cdot 2 S H$ per layer forward, three times that in all.
-- The output over the vocabulary is computed for the masked words only, which are about 15 %.
+- A weight in a matrix is used by one multiplication and one addition: 2 FLOPs in the forward pass. The backward pass has two products of the same size (for the input and for the weight), so there are 6 in all.
+- Attention scores and the weighted sum are products as well, though without weights: $2 \cdot 2 S H$ per layer in the forward pass, and three times that in all.
+- The output over the vocabulary is computed only for the masked words, which are about 15 %.
 """
 
 
 # %%
 def flops_per_token(config, length, masked=0.15):
-    """Of a training step, forward and backward. Small things (LayerNorm, softmax, GELU) are left out."""
+    """The FLOPs of a training step, forward and backward, per token, without LayerNorm, softmax and GELU."""
     h, layers = config.hidden_size, config.num_hidden_layers
     weights = layers * (4 * h * h + 2 * h * config.intermediate_size)
     attention = layers * 3 * 2 * 2 * length * h
@@ -1165,7 +1165,7 @@ for name, count in cost.items():
 
 # %% [markdown]
 r"""
-The rule of thumb, six FLOPs per weight and token, is close: attention itself adds little at these lengths. By itself, the processor that made this page would need years for what took four days. It does not follow that nothing can be done without such machines. *mini* has a twentieth of BERT-base's parameters, and was trained on a CPU ([its card](../minibert/assets/mini/README.md) has the details). Notebook
+The rule of thumb of six FLOPs per weight and token is close: attention itself adds little at these lengths. Alone, the processor that ran this notebook would need years for what took four days. It does not follow that nothing can be done without such machines. *mini* has a twentieth of BERT-base's parameters, and was trained on a CPU ([its card](../minibert/assets/mini/README.md) has the details). Notebook
 [18](18_real_weights.ipynb) loads real weights. BERT's paper says that each of its results can be reproduced from the published model in at most an hour on one Cloud TPU, or a few hours on a GPU. That is the point of transfer learning: the large cost is paid once.
 
 ## Recap
@@ -1173,19 +1173,19 @@ The rule of thumb, six FLOPs per weight and token, is close: attention itself ad
 - BERT = the encoder of the Transformer + a cloze test + fine-tuning. "Bidirectional" is the new word.
 - Words that keep the same company get similar vectors. Skip-gram learns them by logistic regression; the gradient is $\sigma(s) - t$.
 - Perplexity is the exponential of the mean loss: the number of equally likely choices.
-- One vector per spelling mixes meanings. Contextual vectors part them, more with each layer.
+- One vector per spelling mixes meanings. Contextual vectors separate them, more with each layer.
 - ELMo is two one-way readers. GPT is one. In BERT every layer sees both sides, so the target has to be hidden at the input.
-- From the Transformer, decoder, cross-attention, causal mask and sinusoidal positions were cut.
+- The decoder of the Transformer was cut, with cross-attention and the causal mask, and so were the sinusoidal positions.
 - BERT-base took about $2 \cdot 10^{19}$ FLOPs.
 
 ## What usually goes wrong
 
-- **"BERT is a language model"**, and its perplexity is compared with GPT's. The two condition on different things.
-- **Perplexities of different vocabularies** are compared. They count per token ([22](22_what_mattered.ipynb#Perplexity-with-another-vocabulary)).
-- **Similar vectors are read as synonyms.** Opposites keep the same company.
-- **`table[rows] += …`** with repeated rows: all but one are lost.
+- **"BERT is a language model"**, so its perplexity is compared with GPT's. But the two condition on different things.
+- **Perplexities with different vocabularies** are compared. They count per token ([22](22_what_mattered.ipynb#Perplexity-with-another-vocabulary)).
+- **Similar vectors are taken for synonyms.** Opposites keep the same company, too.
+- **`table[rows] += …`** with repeated rows: all but one of the additions are lost.
 - **The cell's two uses.** In an LSTM's backward pass, one of the two derivatives is forgotten.
-- **Accuracy on unbalanced labels** is read without its baseline.
+- **Accuracy on unbalanced labels** is read without a baseline.
 
 ## Three questions
 
@@ -1197,7 +1197,7 @@ r"""
 <details>
 <summary><b>1.</b> Why does skip-gram need negatives? What would be learned from true neighbours alone?</summary>
 
-Without negatives the loss is $-\log \sigma(w \cdot c)$ for pairs of words that occur. It falls to 0 if all vectors are long and point in the same direction, whatever the text. The negatives say which pairs do *not* occur, and so keep the words apart.
+Without negatives the loss is $-\log \sigma(w \cdot c)$ for pairs of words that occur. It falls to 0 if all vectors are long and point in the same direction, whatever the text is. The negatives stand for pairs that do *not* occur, and so keep the words apart.
 
 </details>
 """
@@ -1205,7 +1205,7 @@ Without negatives the loss is $-\log \sigma(w \cdot c)$ for pairs of words that 
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> A model has a perplexity of 20 on one half of a text and of 80 on the other. Both halves have equally many tokens. What is it on the whole?</summary>
+<summary><b>2.</b> A model has a perplexity of 20 on one half of a text and of 80 on the other. Both halves have equally many tokens. What is its perplexity on the whole text?</summary>
 
 The losses are averaged, not the perplexities: $\exp\big(\tfrac12 (\ln 20 + \ln 80)\big) = \sqrt{20 \cdot 80} = 40$, the geometric mean. The arithmetic mean would be 50.
 
@@ -1215,9 +1215,9 @@ The losses are averaged, not the perplexities: $\exp\big(\tfrac12 (\ln 20 + \ln 
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> ELMo's vector of a word has seen the words on both sides. Why is it called "shallowly" bidirectional?</summary>
+<summary><b>3.</b> ELMo's vector for a word depends on the words on both sides. Why is it called "shallowly" bidirectional?</summary>
 
-The state from the left was computed without any knowledge of the right side, and the other way round. They are only put side by side at the end. No layer can combine what both sides say and hand the result to a layer above, where other words could use it. In BERT every layer does this.
+The state from the left was computed without any knowledge of the right side, and the other way around. They are only concatenated at the end. No layer can combine what both sides say and pass the result to a layer above, where other words could use it. In BERT every layer does this.
 
 </details>
 """
@@ -1238,5 +1238,5 @@ r"""
 
 ## Next
 
-[22 · What mattered](22_what_mattered.ipynb) asks which of BERT's decisions were needed; [23 · After BERT](23_after_bert.ipynb) is about those who decided otherwise. Back to the [overview of the course](README.md).
+[22 · What mattered](22_what_mattered.ipynb) asks which of BERT's decisions were needed; [23 · After BERT](23_after_bert.ipynb) is about models that decided otherwise. Back to the [overview of the course](README.md).
 """

@@ -8,14 +8,14 @@ reading such a table, and about making one.
 
 **You will** run a small ablation with a BERT that trains in half a second · measure how much of a difference is noise ·
 compare runs in pairs, and write the interval and the test that go with it · count how often *nothing* looks like a success ·
-hold our own pre-training ablations against tables 5, 6 and 8 of the BERT paper · find what else differed.
+compare our own pre-training ablations with tables 5, 6 and 8 of the BERT paper · find what else differed.
 
-**Before this:** [12 · Pre-training data](12_pretraining_data.ipynb), [14 · Pre-training](14_pretraining.ipynb). Mean, standard
-deviation and quantiles are all the statistics that you need. **Time:** 90 minutes with the exercises; it runs in under a minute.
+**Before this:** [12 · Pre-training data](12_pretraining_data.ipynb), [14 · Pre-training](14_pretraining.ipynb). Means, standard
+deviations and quantiles are all the statistics that you need. **Time:** 90 minutes with the exercises; it runs in under a minute.
 
 | letter | in this notebook |
 |---|---|
-| $a$, $b$ | scores of the baseline and of another arm, one for each seed |
+| $a$, $b$ | scores of the baseline and of another version (arm), one for each seed |
 | $d$ | their differences, $b - a$ |
 | $n$ | seeds |
 | $m$ | comparisons that were made |
@@ -45,18 +45,18 @@ np.set_printoptions(precision=3, suppress=True)
 r"""
 ## 1. What is an ablation?
 
-The word is from surgery: something is removed, and one looks at what no longer works. In machine learning, an **ablation** trains
+The word is from surgery: something is removed, to see what no longer works. In machine learning, an **ablation** trains
 the same model again with one decision changed. Each version is called an **arm**, and the version that the others are compared with is the **baseline**.
 
-What an ablation can tell you is narrow: *with everything else as it was, this change moved this score by so much.* Four things it cannot tell you:
+What an ablation can tell you is narrow: *with everything else as it was, this change moved this score by this much.* It cannot tell you four things:
 
-- **Why.** Removing next-sentence prediction changes the loss, but in most implementations also how sequences are packed.
+- **Why.** Removing next-sentence prediction changes the loss, but in most implementations it also changes how sequences are packed.
 - **What happens elsewhere.** The result holds at this size, for this text, after this many steps.
 - **What two changes do together.** Two parts can replace each other. Then removing either costs nothing, and removing both costs
   everything.
 - **That there is no effect.** A difference that disappears in the noise may be zero, or merely smaller than the noise.
 
-The last point comes before all the others. We need to know how large the noise is.
+The last point comes first: we need to know how large the noise is.
 
 ## 2. A toy ablation
 
@@ -71,7 +71,7 @@ V = SPECIAL + WORDS
 
 
 def language(seed):
-    """The probabilities of the next word, a row for each word: (WORDS, WORDS)."""
+    """The probabilities of the next word, with a row for each word: (WORDS, WORDS)."""
     return np.random.default_rng([seed, 0]).dirichlet(np.full(WORDS, 0.08), size=WORDS)
 
 
@@ -92,7 +92,7 @@ for row in text:
 
 # %% [markdown]
 r"""
-A score means something only next to a baseline, and next to the best that is possible. Both can be computed here. The unigram line of
+A score means something only next to a simple baseline, and next to the best score that is possible. Both can be computed here. The unigram line of
 [14](14_pretraining.ipynb) ignores the neighbours. The best guess from the two neighbours $u$ and $w$ is Bayes' rule with the grammar $T$ itself,
 $p(v \mid u, w) \propto T_{uv} \, T_{vw}$. (Sometimes a neighbour is masked as well. Then even the best guess is a little worse than that.)
 """
@@ -100,7 +100,7 @@ $p(v \mid u, w) \propto T_{uv} \, T_{vw}$. (Sometimes a neighbour is masked as w
 
 # %%
 def lines(seed, count=2000):
-    """Losses of guessing by frequency, and from both neighbours with the true grammar."""
+    """The losses of guessing by frequency, and of guessing from both neighbours with the true grammar."""
     grammar = language(seed)
     words = write(grammar, count, np.random.default_rng([seed, 5])) - SPECIAL
     left, middle, right = words[:, :-2], words[:, 1:-1], words[:, 2:]
@@ -117,8 +117,8 @@ for seed in range(6):
 
 # %% [markdown]
 r"""
-A run is a function of its settings and its seeds. We keep three seeds apart: one for the language with its held-out text, one for the first weights, and
-one for the order of the batches and what is masked in them. Two held-out losses come back. One is for words that were replaced by `[MASK]`. The other is for words that
+A run is a function of its settings and its seeds. We keep three seeds apart: one for the language with its held-out text, one for the initial weights, and
+one for the batches and what is masked in them. `run` returns two held-out losses. One is for words that were replaced by `[MASK]`. The other is for words that
 are visible, as they are in a fine-tuning task, where nothing is masked.
 """
 
@@ -176,7 +176,7 @@ def run(
 
 # %% [markdown]
 r"""
-Four arms. Every seed from 0 to 5 gives a language of its own, first weights of its own and batches of its own; and in each seed all four arms share them.
+There are four arms. Every seed from 0 to 5 gives its own language, initial weights and batches, and all four arms share them.
 """
 
 # %%
@@ -215,14 +215,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-Each dot is a run, each grey line joins the runs of one seed, and the bars are means. Three things can be seen.
+Each dot is a run, each grey line joins the runs of one seed, and the bars are means. We can see three things.
 
-**One effect is beyond discussion.** Without positions the model sees a bag of words and cannot say which tokens are the neighbours. All six seeds
-lose, by 0.4 nats or more. Effects of this size need no statistics.
+**One effect is beyond discussion.** Without positions the model sees a bag of words and cannot say which tokens are the neighbours. The loss is higher in all six
+seeds, by 0.4 nats or more. Effects of this size need no statistics.
 
-**The score decides who wins.** On visible words, "no positions" looks harmless, and "always [MASK]" is by far the worst arm: nobody ever asked it about a
-word that it could see. The best is 80/20/0, near 0, and for a cheap reason: in its training a visible word was always the right one, so it copies. The baseline has
-seen random words as well, and has learned to doubt. On masked words the order is another one. An ablation has no result without the words "measured on".
+**The score decides who wins.** On visible words, "no positions" looks harmless, and "always [MASK]" is by far the worst arm: it was never asked about a
+word that it could see. The best is 80/20/0, near 0, but for a cheap reason: in its training a visible word was always the right one, so it copies. The baseline has
+seen random words as well, and has learned to doubt. On masked words the order is different. The result of an ablation is incomplete without the words "measured on".
 
 **The rest is unclear.** Is "always [MASK]" really worse than the baseline on masked words? Is 80/20/0 better? The clouds overlap.
 
@@ -230,7 +230,7 @@ seen random words as well, and has learned to doubt. On masked words the order i
 
 ### Where it comes from
 
-We have three seeds to turn. Turn one at a time:
+We have three seeds that we can vary. We vary one at a time:
 """
 
 # %%
@@ -245,15 +245,15 @@ for name, losses in turned.items():
 
 # %% [markdown]
 r"""
-None of the three can be neglected, and no single one is "the" noise. With six values each, these deviations are rough themselves. Whoever changes only the seed of the weights sees only a part of what another
-text or another order would have done. Bouthillier and others ([2021](https://arxiv.org/abs/2103.03098)) measured this on several benchmarks, and advise to vary as many sources as
-possible. For BERT there are measurements at full size. Sellam and others ([2021](https://arxiv.org/abs/2106.16163)) pre-trained BERT-base 25 times with different seeds, because one
-checkpoint cannot say what belongs to the method and what to the run. Dodge and others ([2020](https://arxiv.org/abs/2002.06305)) fine-tuned one BERT
-hundreds of times, and found that first weights of the head and order of the data contribute comparably.
+None of the three can be neglected, and no single one is "the" noise. With six values each, these deviations are rough themselves. If you vary only the seed of the weights, you miss what another
+text or another order would have changed. Bouthillier and others ([2021](https://arxiv.org/abs/2103.03098)) measured this on several benchmarks, and advise varying as many sources as
+possible. For BERT there are measurements at full size. Sellam and others ([2021](https://arxiv.org/abs/2106.16163)) pre-trained BERT-base 25 times with different seeds, because a single
+checkpoint cannot say what is due to the method and what is due to the run. Dodge and others ([2020](https://arxiv.org/abs/2002.06305)) fine-tuned one BERT
+hundreds of times, and found that the head's initial weights and the order of the data contribute about equally.
 
 ### Why pairs help
 
-In our toy a seed moves **all** arms: a hard language is hard for everybody. Write a run as what its seed does to every arm, plus what remains:
+In our toy a seed moves **all** arms: a hard language is hard for every arm. Write the score of a run as the mean of its arm, plus what its seed does to every arm, plus what remains:
 
 $$ a_i = \mu_a + u_i + \varepsilon_i, \qquad b_i = \mu_b + u_i + \varepsilon'_i . $$
 
@@ -261,7 +261,7 @@ In the difference $d_i = b_i - a_i$ the shared part $u_i$ is gone:
 
 $$ \operatorname{Var}(b - a) = \operatorname{Var}(a) + \operatorname{Var}(b) - 2 \operatorname{Cov}(a, b) . $$
 
-If the arms have seeds of their own, the covariance is 0 and the two variances are added. With shared seeds it is subtracted twice. So pairing costs nothing, and helps as much as the arms
+If the arms have seeds of their own, the covariance is 0 and the two variances are added. With shared seeds the covariance is subtracted twice. So pairing costs nothing, and it helps the more, the more the arms
 are correlated.
 """
 
@@ -282,8 +282,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-Each dot is a seed: the loss of the baseline to the right, that of the other arm upwards. On the grey line both are equal. The distances from the line are what a paired comparison looks at. How far the
-dots spread *along* the line does not matter to it.
+Each dot is a seed, with the loss of the baseline on the horizontal axis and that of the other arm on the vertical axis. On the grey line both are equal. A paired comparison looks only at the distances from the line. How far the
+dots spread *along* the line does not matter.
 
 ### Your turn: a difference and its error
 
@@ -307,7 +307,7 @@ $(n - 1) \, \sigma^2$ on average.
 
 # %% tags=["solution"]
 def my_paired_difference(a, b):
-    """The mean of b − a and its standard error, two numbers. a, b (n,): a score for each seed."""
+    """The mean of b − a and its standard error: two numbers. a, b (n,): a score for each seed."""
     d = b - a
     return d.mean(), d.std(ddof=1) / np.sqrt(len(d))
 
@@ -325,12 +325,12 @@ for name in list(toy)[1:]:
 
 # %% [markdown]
 r"""
-The same 24 runs give smaller errors because of the bookkeeping alone. To reach them without pairs, we would need more seeds. As the error falls like $1 / \sqrt n$, half the error takes four times the runs.
+The same 24 runs give smaller errors through bookkeeping alone. To reach these errors without pairs, we would need more seeds. The error falls like $1 / \sqrt n$, so half the error takes four times as many runs.
 
 ### The t interval
 
 How far can the true difference be from $\bar d$? If $\sigma$ were known, 95 % of the means would lie within 1.96 standard errors. With an estimate $s$ from a few runs,
-the ratio of $\bar d - \mu$ to its error has longer tails: **Student's t distribution** with $n - 1$ degrees of freedom. (That supposes that the differences are about normal.) The interval is
+the ratio of $\bar d - \mu$ to its error has longer tails: **Student's t distribution** with $n - 1$ degrees of freedom. (This assumes that the differences are roughly normal.) The interval is
 
 $$ \bar d \pm t_{0.975, \, n - 1} \cdot \frac{s}{\sqrt n} . $$
 """
@@ -356,18 +356,18 @@ for name in list(toy)[1:]:
 # %% [markdown]
 r"""
 SciPy's paired test has the same intervals. Look at the first table: with two seeds the quantile is 12.7, with three 4.3. "Mean ± standard deviation of three
-seeds", as many tables have it, looks much more certain than it is.
+seeds", as in many tables, looks much more certain than it is.
 
 ### The bootstrap interval
 
-The t interval supposes a distribution. The **bootstrap** (Efron, 1979) supposes less: what we have measured stands in for what could have been measured. Draw $n$ differences out of ours, with replacement, and take their mean. Do that
-many times. The spread of these means shows how the result would have varied.
+The t interval assumes a distribution. The **bootstrap** (Efron, 1979) assumes less: what we have measured stands in for what could have been measured. Draw $n$ differences from ours, with replacement, and take their mean. Do that
+many times. The spread of these means shows how the result could have varied.
 
 ### Your turn: the percentile interval
 
 @exercise 22.bootstrap_interval
 
-The draws are made already: each row of `drawn` holds $n$ numbers of differences. Return the ends of the interval that holds the middle `level` of what these experiments would have found.
+The draws have already been made: each row of `drawn` holds the indices of $n$ differences, and is one resampled experiment. Return the ends of the interval that holds the middle share `level` of the means of these experiments.
 """
 
 # %% [markdown] tags=["derivation"]
@@ -381,7 +381,7 @@ side: the quantiles 0.025 and 0.975, or $(1 - \text{level}) / 2$ and $(1 + \text
 def my_bootstrap_interval(differences, drawn, level):
     """The percentile interval of the mean: low, high.
 
-    differences (n,); drawn (R, n): numbers of differences, a row for each resampled experiment; level, as 0.95.
+    differences (n,); drawn (R, n): indices of differences, a row for each resampled experiment; level, e.g. 0.95.
     """
     means = differences[drawn].mean(axis=1)  # (R,)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
@@ -401,7 +401,7 @@ for name in list(toy)[1:]:
 
 # %% [markdown] tags=["answer"]
 r"""
-Ours against SciPy's: the two differ only by the random draws.
+Here is our interval next to SciPy's. The two differ only by the random draws.
 """
 
 # %% tags=["answer"]
@@ -417,7 +417,7 @@ assert np.allclose(my_bootstrap_interval(d, drawn, 0.95), booted, atol=0.03)
 
 # %% [markdown]
 r"""
-The bootstrap's intervals are shorter. Are they better? An interval of 95 % should contain the truth in 95 % of all experiments. That can be tried: draw experiments whose
+The bootstrap's intervals are shorter. Are they better? A 95 % interval should contain the truth in 95 % of all experiments. We can test that: draw experiments whose
 truth is known, and count.
 """
 
@@ -443,12 +443,12 @@ assert covered[0, 1] < 0.85 and abs(covered[:, 0] - 0.95).max() < 0.02
 
 # %% [markdown]
 r"""
-With three seeds the bootstrap's "95 %" are nowhere near it. It cannot imagine a value that it has not seen. The bootstrap is made for many observations, such as
-the thousand sentences of a test set. For a few seeds use t, or the test of the next section.
+With three seeds the bootstrap's "95 %" interval is nowhere near 95 %. It cannot imagine a value that it has not seen. The bootstrap is made for many observations, such as
+the thousand sentences of a test set. For a few seeds, use t, or the test of the next section.
 
 ## 4. Could it be chance?
 
-An interval says how large the effect may be. A **p-value** answers another question. Suppose that the change does nothing (the **null hypothesis**). How likely is a difference at least as large as ours? Small p means:
+An interval says how large the effect may be. A **p-value** answers another question. Suppose that the change does nothing (the **null hypothesis**). How likely would a difference at least as large as ours be? That is p. A small p means that
 either the change does something, or something unlikely has happened.
 
 It is *not* the probability that the change does nothing. Nor does a large p show that it does nothing.
@@ -457,18 +457,18 @@ It is *not* the probability that the change does nothing. Nor does a large p sho
 
 @exercise 22.permutation_test
 
-Find the p-value of $n$ paired differences, two-sided, without any distribution and without random numbers. Only one thing is supposed: if the change does nothing, then nobody could tell the two runs of a
+Find the two-sided p-value of $n$ paired differences, without any distribution and without random numbers. Assume only one thing: if the change does nothing, then nobody could tell the two runs of a
 pair apart. What follows for the differences? This idea is Fisher's, from *The Design of Experiments* (1935).
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-If the change does nothing, the two runs of a pair are exchangeable. Exchanged, their difference has the other sign. So, given the sizes $|d_i|$, all $2^n$ patterns of signs were equally
+If the change does nothing, the two runs of a pair are exchangeable. If we exchange them, their difference changes its sign. So, given the sizes $|d_i|$, all $2^n$ patterns of signs are equally
 likely. The p-value is the share of patterns whose mean is at least as far from 0 as the observed one:
 
 $$ p = \frac{1}{2^n} \, \# \Bigl\{ \epsilon \in \{-1, 1\}^n : \Bigl| \sum_i \epsilon_i d_i \Bigr| \ge \Bigl| \sum_i d_i \Bigr| \Bigr\} . $$
 
-The observed pattern counts, and so does its opposite. So $p \ge 2 / 2^n$, whatever the data. (In floating-point numbers, equal sums may differ in the last bit. A small tolerance keeps ties.)
+The observed pattern counts, and so does its opposite. So $p \ge 2 / 2^n$, whatever the data. (In floating-point arithmetic, equal sums may differ in the last bit. A small tolerance makes sure that ties count.)
 """
 
 
@@ -507,15 +507,15 @@ plt.show()
 
 # %% [markdown]
 r"""
-Blue: the means of all 64 patterns of signs. Vermilion: what was observed. For "no positions" nothing lies further out than the observed mean and its mirror image.
+For "no positions", no mean lies further out than the observed one and its mirror image.
 
-The second table is a warning. **With three seeds this test can never show anything**: three wins out of three happen by chance in a quarter of all cases (in either direction). The t-test can, as it also uses how close the three are to each other; for that it has to
-suppose that they are normal, which three numbers cannot confirm.
+The second table is a warning. **With three seeds this test can never show anything**: three differences with the same sign happen by chance in a quarter of all cases. The t-test can, since it also uses how close the three are to each other. For that it has to
+assume that they are normal, which three numbers cannot confirm.
 
 ## 5. How often does nothing win?
 
-So far we asked about one change. Nobody tries only one. Suppose that twenty ideas are tested and that **none** of them does anything. How many look good? Simulate it: one baseline and $m$ arms with the same truth,
-$n$ seeds each, a shared part for each seed, and a noise of its own for each run.
+So far we asked about one change. But nobody tries only one. Suppose that twenty ideas are tested and that **none** of them does anything. How many look good? We simulate it: one baseline and $m$ arms with the same true mean,
+$n$ seeds each, a shared part for each seed, and independent noise for each run.
 """
 
 # %%
@@ -523,9 +523,9 @@ M, N = 20, 3
 
 
 def null_ablations(experiments, m=M, n=N, seed=0):
-    """Differences (experiments, m, n) of m arms that do nothing from one baseline; losses, σ = 1 for each run."""
+    """Differences in loss (experiments, m, n) of m arms that do nothing from one baseline; σ = 1 for each run."""
     rng = np.random.default_rng(seed)
-    noise = rng.standard_normal((experiments, m + 1, n))  # what a seed does to all arms cancels
+    noise = rng.standard_normal((experiments, m + 1, n))  # what all arms share cancels
     return noise[:, 1:] - noise[:, :1]
 
 
@@ -568,14 +568,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-On the left is what one such experiment looks like (bars are means, dots are seeds; it was picked from the half in which some p is below 0.05, drawn in vermilion): sorted, it reads like a ranking, and somebody will explain why the ideas at the bottom are so good. On the right is the chance that at
-least one of $m$ comparisons passes. All arms share one baseline, so the tests are not independent: a baseline that was lucky or unlucky moves all of them. The curves therefore rise more slowly than $1 - 0.95^m$.
+On the left is one such experiment. Bars are means, and dots are seeds. It was picked from the half of the experiments in which some p is below 0.05 (vermilion). Once it is sorted, it reads like a ranking, and somebody will explain why the ideas at the bottom are so good. On the right is the chance that at
+least one of $m$ comparisons passes. All arms share one baseline, so the tests are not independent: a lucky or unlucky baseline moves all of them. The curves therefore rise more slowly than $1 - 0.95^m$.
 
 ### What to do about it
 
 **Bonferroni.** Ask for $p < 0.05 / m$, or multiply each p by $m$. The chance of any false alarm is then at most the sum of $m$ chances of $0.05 / m$.
 
-**Holm** ([1979](https://www.jstor.org/stable/4615733)) gives the same guarantee and finds more. Sort the p-values. Multiply the smallest by $m$, the next by $m - 1$, and so on; none may become smaller than one before it.
+**Holm** ([1979](https://www.jstor.org/stable/4615733)) gives the same guarantee and finds more. Sort the p-values. Multiply the smallest by $m$, the next by $m - 1$, and so on. No result may be smaller than the one before it; if it is, raise it to that one.
 """
 
 
@@ -609,13 +609,13 @@ for name, passed in found.items():
 
 # %% [markdown]
 r"""
-Both corrections keep the promise about false alarms. The price is in the other column: with six seeds, most *real* effects of two standard deviations are no longer found. That is not the correction's fault. It
-says that twenty comparisons with six seeds each are too little evidence for what we would like to claim. Card and others ([2020](https://arxiv.org/abs/2010.06595)) found the same of many
-experiments in language processing: they were too small to detect the effects that they were made for.
+Both corrections keep their promise about false alarms. The price is in the other column: with six seeds, most *real* effects of two standard deviations are no longer found. That is not the correction's fault. It
+says that twenty comparisons with six seeds each are too little evidence for what we would like to claim. Card and others ([2020](https://arxiv.org/abs/2010.06595)) found the same for many
+experiments in language processing: they were too small to detect the effects that they were looking for.
 
-The cheapest remedy is to ask fewer questions, and to write down beforehand which.
+The cheapest remedy is to ask fewer questions, and to write them down beforehand.
 
-Another rule is common, and it stands in the [report on our own ablations](../benchmarks/results/ablations.md): three seeds "tell apart what is further apart than about two standard deviations". How good is it?
+There is another common rule, which our [own report on ablations](../benchmarks/results/ablations.md) uses: three seeds "tell apart what is further apart than about two standard deviations". How good is it?
 """
 
 # %%
@@ -628,12 +628,12 @@ assert 0.05 < apart.mean() < 0.10
 
 # %% [markdown]
 r"""
-For one comparison, decided beforehand, not far from the usual 5 %. For a whole table, far too generous.
+For one comparison that was decided on beforehand, this is not far from the usual 5 %. For a whole table, the rule is far too generous.
 
 ## 6. Our ablations next to the paper's
 
-Devlin and others ([2019](https://arxiv.org/abs/1810.04805)) have three ablations: the objectives (table 5), the size (table 6), and what becomes of chosen words (table 8). The same questions were put to minibert. A two-layer model of
-width 128 (1.5 million parameters) reads about 2 million tokens of Wikipedia and novels, three times with different seeds, and is then fine-tuned on a few tasks. The results
+Devlin and others ([2019](https://arxiv.org/abs/1810.04805)) have three ablations: the objectives (table 5), the size (table 6), and what is done to the chosen words (table 8). We asked the same questions with minibert. A two-layer model of
+width 128 (1.5 million parameters) is trained on about 2 million tokens of Wikipedia and novels, three times with different seeds, and is then fine-tuned on a few tasks. The results
 are in a file of the repository, which we read here.
 """
 
@@ -664,33 +664,33 @@ print(
     f"{len(spent)} records of pre-training, {sum(spent) / 3600:.1f} hours on one thread of a "
     "processor"
 )
-print("of a record:", ", ".join(ablations["rate"]["15 %"][0]))
+print("a record has:", ", ".join(ablations["rate"]["15 %"][0]))
 
 
 # %%
 def scores(group, arm, what):
-    """What an arm reached, a number for each seed: the held-out loss in nats, or a task's score in percent."""
+    """The result of an arm for each seed: the held-out loss in nats, or a task's score in percent."""
     if what == "loss":
         return np.array([record["held_out_mlm_loss"] for record in ablations[group][arm]])
     return 100 * np.array([record["tasks"][what] for record in ablations[group][arm]])
 
 
-# The same seed: the same number of tokens? Then the arms have read the same text.
+# Do the arms have the same number of tokens for the same seed? Then they have read the same text.
 for group, arms in ablations.items():
     tokens = {arm: [record["tokens"] for record in records] for arm, records in arms.items()}
     print(
-        f"{group:<10} tokens for each seed, as the arms have them:",
+        f"{group:<10} tokens for each seed (arms with the same numbers share a line):",
         *{str(t) for t in tokens.values()},
         sep="\n   ",
     )
 
 # %% [markdown]
 r"""
-In three groups the arms have read exactly the same text in each seed, so they are pairs. In "objective" the model with next-sentence prediction packs its sequences in another way and reads 1 to 2 % fewer tokens. There a pair shares
+In three groups all arms have read exactly the same text for each seed, so their runs are pairs. In "objective", the model with next-sentence prediction packs its sequences in another way and reads 1 to 2 % fewer tokens. There a pair shares
 less.
 
-**Before any comparison: what do the scores range over?** Two checks, both from the file alone. First, a score may be stuck at what an empty answer gets. In the test part of MRPC 1,147 of 1,725 pairs are paraphrases (Dolan and
-Brockett, [2005](https://aclanthology.org/I05-5002/)). Who says "paraphrase" every time has a precision of 66.5 %, a recall of 1, and an F1 of 79.9.
+**Before any comparison: what range do the scores have?** We make two checks, both from the file alone. First, a score may be stuck at its *floor*, which is what an empty answer gets. In the test part of MRPC, 1,147 of 1,725 pairs are paraphrases (Dolan and
+Brockett, [2005](https://aclanthology.org/I05-5002/)). A model that says "paraphrase" every time has a precision of 66.5 %, a recall of 1, and an F1 of 79.9.
 """
 
 # %%
@@ -704,9 +704,9 @@ for group in ("objective", "size"):
 
 # %% [markdown]
 r"""
-All 33 models are within about a point of this empty answer. So MRPC does not say "these arms are equal". It says nothing: a score at its floor cannot show an effect. (The same holds for BLiMP near 50 %, and for WNUT-17 below 5 %.)
+All 33 models are within 1.3 points of this empty answer. So MRPC does not say "these arms are equal". It says nothing: a score at its floor cannot show an effect. (The same holds for BLiMP near 50 %, and for WNUT-17 below 5 %.)
 
-Second, the test set is a sample as well. Our SST-2 scores are multiples of 1/1,821, which is the number of sentences in that test set:
+Second, the test set is itself a sample. Our SST-2 scores are multiples of 1/1,821, which is the number of sentences in that test set:
 """
 
 # %%
@@ -723,13 +723,13 @@ print(
 
 # %% [markdown]
 r"""
-About one point, from the choice of sentences alone, before any seed is drawn. When two models answer the *same* sentences, part of it cancels, as in section 3 (the test for that is McNemar's). But a difference of half a point
+That is about one point from the choice of sentences alone, before any seed is drawn. When two models answer the *same* sentences, part of it cancels, as in section 3 (McNemar's test is made for this). But a difference of half a point
 on SST-2 means little, in our table and in others.
 
 ### Objectives (table 5)
 
-The paper's question: what are next-sentence prediction, and seeing both sides, worth? Its figures are on the development sets, one run for each row as far as the paper says. Its last row here, "left to right, no NSP", differs
-from BERT in *two* decisions. From "no NSP" each of the other two rows differs in one. So that is our baseline.
+The paper asks what next-sentence prediction is worth, and what seeing both sides is worth. Its figures are for the development sets, with one run for each row as far as the paper says. The last row here, "left to right, no NSP", differs
+from BERT in *two* decisions. But from "no NSP", each of the other two rows differs in only one. So "no NSP" is our baseline.
 """
 
 # %%
@@ -742,9 +742,9 @@ TABLE_5 = {  # Devlin and others (2019), table 5, BERT-base: accuracy, and F1 fo
 
 
 def report(group, baseline, tasks):
-    """Print each paired difference from the baseline with its t interval; return the p-values by comparison."""
+    """Print each paired difference from the baseline with its t interval; return the p-value of each."""
     p = {}
-    print(f"{group}: difference from {baseline}, and where it lies (95 %, three seeds)")
+    print(f"{group}: difference from {baseline}, and its 95 % t interval (three seeds)")
     for task in tasks:
         for arm in ablations[group]:
             if arm != baseline:
@@ -765,7 +765,7 @@ p_objective = report("objective", "no NSP", ("sst2", "stsb", "docs-questions"))
 # Caption: The paper's ablation of the tasks and ours, in points compared with “no NSP”. The scales
 #   differ.
 def intervals(axes, group, baseline, task, colour, marker, shift, label):
-    """Differences from the baseline with their t intervals, an arm a place."""
+    """Differences from the baseline with their t intervals, one row per arm."""
     for place, arm in enumerate(arm for arm in ablations[group] if arm != baseline):
         d = scores(group, arm, task) - scores(group, baseline, task)
         low, high = t_interval(d)
@@ -801,18 +801,18 @@ plt.show()
 
 # %% [markdown]
 r"""
-On the left a dot is a run of the paper; on the right a mark is a seed, and the line its t interval. The scales differ.
+On the left a mark is a run of the paper; on the right it is a seed, and the line is the t interval. The scales differ.
 
-- **The left side only** costs the paper 10 points on SQuAD and 9 on MRPC. Nobody needs seeds for that. In ours every interval contains 0, so our ablation *cannot confirm* this result. It does not contradict it either: the
+- **Seeing the left side only** costs 10 points on SQuAD and 9 on MRPC in the paper. That needs no seeds. In ours every interval contains 0, so our ablation *cannot confirm* this result. It does not contradict it either: the
   tasks that need both sides are at their floor here, or drown in noise.
 - **Next-sentence prediction** helps in the paper: by 3.5 points on QNLI, by 0.1 on SST-2. In ours it costs eight points on SST-2, in all seeds, far outside the noise.
 
-Who is right about NSP? Both tables may be: they answer different questions. Our models have read 2 million tokens once, and the second loss takes its share of each step from the first one on. And as section 1 said, switching NSP off also changes what a sequence looks
-like. RoBERTa (Liu and others, [2019](https://arxiv.org/abs/1907.11692), table 2) took this apart. With pairs of single sentences, which are short, results are worst. With full sequences and *without* NSP they are slightly better than with
-BERT's format and NSP: SST-2 92.5 against 92.9, but MNLI 84.7 against 84.0 and RACE 64.8 against 64.2. They suspect that the original left NSP's loss out and kept its format.
-One ablation of "NSP" had been two.
+Who is right about NSP? Perhaps both: the tables answer different questions. Our models have read 2 million tokens once, and from the first step on, the second loss takes its share of each step. And as section 1 said, switching NSP off also changes what a sequence looks
+like. RoBERTa (Liu and others, [2019](https://arxiv.org/abs/1907.11692), table 2) separated the two. With pairs of single sentences, which are short, the results are worst. With full sequences and *without* NSP they are slightly better than with
+BERT's format and NSP: SST-2 92.5 against 92.9, but MNLI 84.7 against 84.0 and RACE 64.8 against 64.2. The authors suspect that the original ablation removed NSP's loss but kept its format.
+So one ablation of "NSP" had been two.
 
-### What becomes of chosen words (table 8)
+### What is done to the chosen words (table 8)
 """
 
 # %%
@@ -849,18 +849,18 @@ plt.show()
 
 # %% [markdown]
 r"""
-Look at the scale on the left: all differences on MNLI are between +0.2 and −0.6. How much is noise? The paper gives no spread here, but a hint: the same model, BERT-base with 80/10/10, has 84.4 on MNLI in table 5 and 84.2 in table 8. Two tenths is
-also the lead of 80/20/0. (The first column is called MNLI-m and the second MNLI; the paper does not say whether they differ.) The drop for fixed features without any visible word, 0.9, is the largest effect, and it has a reason that was given before the experiment: such a model never sees the words that it is used
+Look at the scale on the left: all differences on MNLI are between +0.2 and −0.6. How much of that is noise? The paper gives no spread here, but there is a hint: the same model, BERT-base with 80/10/10, has 84.4 on MNLI in table 5 and 84.2 in table 8. Two tenths is
+also the lead of 80/20/0. (The column is called MNLI-m in table 5 and MNLI in table 8; the paper does not say whether they differ.) The largest effect is the drop of 0.9 for fixed features without any visible word. There is a reason for it that was given before the experiment: such a model never sees the words that it is used
 on. That is what our toy showed on visible words.
 
-On the right, SST-2: 80/0/20 lies below the baseline, 0/0/100 just barely does, the others are undecided, and 80/20/0 has the highest mean, as in the paper. It would be easy to write that we reproduce the paper's ranking. The intervals say that we do not know.
+On the right is SST-2: 80/0/20 lies below the baseline, 0/0/100 just barely does, and the others are undecided. 80/20/0 has the highest mean, as in the paper. It would be easy to write that we reproduce the paper's ranking. The intervals say that we do not know.
 
-And the **held-out loss**, where everything seems decided in favour of 80/10/10? The held-out text has chosen words by 80/10/10 for all arms. So one arm is tested on what it was trained for, and five are not. That is a difference of a kind that no
-number of seeds repairs: see section 7.
+And the **held-out loss**, where everything seems decided in favour of 80/10/10? In the held-out text, the chosen words are treated by 80/10/10 for all arms. So one arm is tested on what it was trained for, and five are not. No number of seeds
+repairs a difference of this kind: see section 7.
 
 ### How many words, and how large a model (table 6)
 
-"Rate" changes how many words are chosen. The paper has only 15 %; Wettig and others ([2023](https://arxiv.org/abs/2202.08005)) found 40 % to be better for large models.
+The group "rate" changes how many words are chosen. The paper has only 15 %; Wettig and others ([2023](https://arxiv.org/abs/2202.08005)) found 40 % to be better for large models.
 The held-out text has 15 % of its words chosen for all arms. If that favours one of them, it is the baseline.
 """
 
@@ -879,10 +879,10 @@ for comparison, p in sorted(adjusted.items(), key=lambda item: item[1]):
 
 # %% [markdown]
 r"""
-What remains after Holm is not chance. That does not make it what it is called: several lines are the held-out loss of "masking", and we have just seen what favours one arm there. (One more trap is in this list. The arm "80/10/10" of "masking" and the arm "30 %" of "rate" are the same three runs. Two
-tables that share a baseline share its luck.)
+What remains after Holm is hardly chance. But that does not make it what its name says: several lines are the held-out loss of "masking", and we have just seen what favours one arm there. (There is one more trap in this list. The arm "80/10/10" of "masking" and the arm "30 %" of "rate" are the same three runs. Two
+tables that share an arm share its luck.)
 
-Now the sizes.
+Now we come to the sizes.
 """
 
 # %%
@@ -937,15 +937,15 @@ plt.show()
 
 # %% [markdown]
 r"""
-In the paper every larger model is better. In ours a larger *width* is better, but at width 256 each added pair of layers makes the loss **worse**, in all seeds, by much more than the noise. Is depth harmful? Nothing in the numbers so far speaks against it. The next section does.
+In the paper every larger model is better. In ours a larger *width* is better, but at width 256 each added pair of layers makes the loss **worse**, in all seeds, by much more than the noise. Is depth harmful? Nothing in the numbers so far speaks against that. But the next section does.
 
 ## 7. What else was different?
 
-Noise can be measured by repeating. A **confounder** is repeated with the experiment: something else that differs between the arms, always in the same direction.
+Noise can be measured by repeating an experiment. A **confounder** is repeated with it: it is something else that differs between the arms, always in the same direction.
 
 ### A learning rate that was tuned for one side
 
-All our sizes were trained with the rate 0.001. The group "rate" has the arm "30 %", which is the size L2 H128 with the rate 0.002 and nothing else changed:
+All our sizes were trained with a learning rate of 0.001. The arm "30 %" of the group "rate" is the size L2 H128 with a learning rate of 0.002 and nothing else changed:
 """
 
 # %%
@@ -960,8 +960,8 @@ print(f"4 layers instead of 2         {deeper.mean():+.3f} nats, seeds {deeper}"
 
 # %% [markdown]
 r"""
-(The flags for layers and width only spell out the default.) Doubling the learning rate moves the loss by more than half of what the two added layers did. So the rate is no detail, and whether 4 layers would do better with another one is not
-known. Here the toy can help, as its runs are cheap. Its rate, 0.008, was chosen for *one* layer. Train two layers, with this rate and with smaller ones:
+(The flags for layers and width only spell out the default.) Doubling the learning rate moves the loss by more than half of what the two added layers did. So the learning rate is not a detail, and we do not know whether 4 layers would do better with another one.
+Here the toy can help, since its runs are cheap. Its rate, 0.008, was chosen for *one* layer. We train one layer and two layers, with this rate and with smaller ones:
 """
 
 # %%
@@ -1011,7 +1011,7 @@ came out ahead of them.
 
 ### Equal steps, equal tokens, or equal time?
 
-"After the same training" has several meanings, and the arms' order depends on which one you choose. Our sizes took equally many steps, so equally many tokens. Redraw their curves against the clock:
+"After the same training" has several meanings, and the order of the arms depends on which one you choose. Our sizes took equally many steps, and therefore equally many tokens. We redraw their curves against the clock:
 """
 
 # %% tags=["figure"]
@@ -1064,14 +1064,14 @@ print("\nL4 H256, the same work three times, seconds:", np.round(seconds))
 
 # %% [markdown]
 r"""
-Left, L2 H256 is best. In the time that L2 H128 takes, it has done about a third of its steps. Who has two and a half minutes should not train it; who has a fixed text should. Both answers are right, and neither is "which model is better".
+On the left, L2 H256 is best. But in the time that L2 H128 takes, it has done only about a third of its steps. If you have two and a half minutes, do not train it; if you have a fixed text, do. Both answers are right, and neither says "which model is better".
 
-Two details of such comparisons. A run that is cut off is not a run that was *planned* to be this long: its learning rate has not come down yet, so these columns flatter the small models. And time depends on
-the machine's other work: the same three runs of L4 H256 took between 665 and 1,057 seconds. Tokens and multiplications can be counted exactly. Time has to be measured on an idle machine.
+Two details matter in such comparisons. A run that is cut off is not a run that was *planned* to be this short: its learning rate has not come down yet, so the last columns flatter the small models. And time depends on
+the machine's other work: three runs of L4 H256, with the same work, took between 665 and 1,057 seconds. Tokens and multiplications can be counted exactly. Time has to be measured on an idle machine.
 
 ### Perplexity with another vocabulary
 
-Perplexity counts per *token*. A vocabulary of short pieces makes many tokens that are easy to guess. Take the plainest model of all, frequencies, and two vocabularies, on the same text:
+Perplexity counts per *token*. A vocabulary of short pieces makes many tokens that are easy to guess. We take the plainest model of all, word frequencies, with two vocabularies on the same text:
 """
 
 # %%
@@ -1090,12 +1090,12 @@ for size in (300, 2000):
 
 # %% [markdown]
 r"""
-By perplexity the small vocabulary wins easily. Per character of the same text it loses. So a loss per token may be compared only between arms with the same vocabulary; otherwise use bits per character, or tasks. The same goes for the objective: the
-loss of a left-to-right model and that of a masked one are answers to different questions. (For this reason the table above does not compare losses in "objective", although the file has them.)
+By perplexity, the small vocabulary wins easily. By bits per character of the same text, it loses. So a loss per token may be compared only between arms with the same vocabulary; otherwise use bits per character, or tasks. The same goes for the objective: the
+loss of a left-to-right model and that of a masked one answer different questions. (For this reason the table above does not compare losses in "objective", although the file has them.)
 
 ### The winner on the development set
 
-Whoever trains ten versions and reports the best one on the same data reports luck as well. Ten models, all with a true accuracy of 73 %, a development set of 872 sentences and a test set of the same size:
+If you train ten versions, choose the best one, and report its score on the same data, you also report luck. Here are ten models that all have a true accuracy of 73 %, with a development set of 872 sentences and a test set of the same size:
 """
 
 # %%
@@ -1108,7 +1108,7 @@ print(f"all ten are at 73.0 %. The best on dev: {on_dev:.1%} there, {on_test:.1%
 
 # %% [markdown]
 r"""
-Two points out of nothing, and the more versions, the more. It is also unfair between arms if one of them had more tries. Choose on the development set, report on another one, and give every arm the same number of tries. (Dodge and others,
+More than two points come out of nothing, and the more versions there are, the more points. It is also unfair if one arm had more tries than another. Choose on the development set, report on another set, and give every arm the same number of tries. (Dodge and others,
 [2019](https://arxiv.org/abs/1909.03004), propose to report the expected best score as a function of the number of tries.)
 
 ## 8. How to write an ablation down
@@ -1117,7 +1117,7 @@ A checklist, in the order of the work.
 
 **Before**
 
-1. Write the question in one sentence, with the score that will answer it, and the arms. Everything else is exploration, and is called that.
+1. Write the question in one sentence, with the score that will answer it, and the arms. Everything else is exploration, and should be called that.
 2. Change one thing. List what changes with it: packing, parameters, time, tokens.
 3. Say what is held equal: steps, tokens or time. Count it.
 4. Tune every arm with the same effort. If you cannot, say which arm the settings were made for.
@@ -1125,33 +1125,33 @@ A checklist, in the order of the work.
 
 **During**
 
-6. Share seeds, text and order between the arms. Keep the score of every run, not only means.
+6. Share seeds, text and order between the arms. Keep the score of every run, not only the means.
 7. Keep runs that failed. A run that diverged is a result.
 
 **After**
 
-8. Show every run, or the interval of the *paired difference*. Say what ± is: deviation or error, of what, from how many.
+8. Show every run, or the interval of the *paired difference*. Say what ± is: a deviation or an error, of what, and from how many runs.
 9. Say how many comparisons you made, and correct for them, or mark the table as exploratory.
 10. Compare each score with its floor. A task on which nothing works cannot tell arms apart.
 11. Write "undecided" where it is. "No significant difference" is not "no difference".
-12. Say where it holds: size, text, length of training. Publish settings and code.
+12. Say where the result holds: size, text, length of training. Publish settings and code.
 
-Measured by this list, section 6 is a fair table and no more: text, seeds and code are there, every run is kept, steps are equal. But it has three seeds, rates that were not tuned for each arm, and tasks at their
-floor. What it can say firmly is little: at this scale NSP costs accuracy on SST-2, a wider model of the same depth has a lower loss, and so has a higher masking rate.
+Measured by this list, the ablations of section 6 are fair and no more: text, seeds and code are there, every run is kept, and the steps are equal. But there are only three seeds, rates that were not tuned for each arm, and tasks at their
+floor. Little can be said firmly: at this scale NSP costs accuracy on SST-2, a wider model of the same depth has a lower loss, and a higher masking rate gives a lower loss, too.
 
 ## Recap
 
-- An ablation says: with everything else equal, this change moved this score by so much. The score and the "everything else" are part of the result.
-- Differences of paired runs have smaller errors, as what a seed does to both arms cancels.
+- An ablation says: with everything else equal, this change moved this score by this much. The score and the "everything else" are part of the result.
+- Differences of paired runs have smaller errors, because what a seed does to both arms cancels.
 - With few seeds, t intervals are honest and long; percentile bootstrap intervals are too short. Three seeds cannot pass an exact test at all.
-- Twenty arms that do nothing usually hold a "winner". Correct for the number of comparisons (Holm), or make fewer.
+- Among twenty arms that do nothing, there is often a "winner". Correct for the number of comparisons (Holm), or make fewer.
 - Confounders do not average out: rates tuned for one side, time against tokens, vocabularies, development sets.
 - A score at its floor says nothing about any arm.
 
 ## What usually goes wrong
 
 - **One seed per arm**, and a story for each difference in the last digit.
-- **± without a word.** A deviation is √n times an error.
+- **± without a word.** A standard deviation is √n times as large as the standard error of a mean.
 - **Pairs thrown away.** Different seeds for each arm, or means reported without the runs.
 - **"Not significant" read as "equal".**
 - **The best seed** of the new arm against the mean of the old one.
@@ -1168,7 +1168,7 @@ r"""
 <summary><b>1.</b> Two arms were trained with seeds 0–4 and 5–9. May you pair seed 0 with seed 5, 1 with 6, and so on?</summary>
 
 You may, but it gains nothing. The runs of such a pair have nothing in common, so the covariance is 0 on average, and the error is as large as the unpaired one. You even lose a little: the t
-quantile has 4 degrees of freedom instead of about 8. A pair has to share what makes runs differ.
+quantile has 4 degrees of freedom instead of about 8. The runs of a pair have to share what makes runs differ.
 
 </details>
 """
@@ -1178,8 +1178,8 @@ r"""
 <details>
 <summary><b>2.</b> A new arm is better in five of five seeds. What is the p-value of the exact test, and what if you had tried eight arms?</summary>
 
-All five differences have the same sign, so only the observed pattern and its opposite reach the mean: p = 2/32 = 0.0625, whatever their size. With eight arms Holm multiplies the smallest by 8: 0.5. To pass at 0.05 after this correction, you would
-need $2 / 2^n \le 0.05 / 8$, so nine seeds.
+All five differences have the same sign, so only the observed pattern and its opposite reach the mean: p = 2/32 = 0.0625, whatever their sizes. With eight arms, Holm multiplies the smallest p by 8, which gives 0.5. To pass at 0.05 after this correction, you would
+need $2 / 2^n \le 0.05 / 8$, so at least nine seeds.
 
 </details>
 """
@@ -1187,10 +1187,10 @@ need $2 / 2^n \le 0.05 / 8$, so nine seeds.
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> You remove dropout and get a better held-out loss after 1,000 steps, in ten of ten seeds. What may you write?</summary>
+<summary><b>3.</b> You remove dropout and get a better held-out loss after 1,000 steps, in ten of ten seeds. What can you write?</summary>
 
 "After 1,000 steps, with these settings, the held-out loss is lower without dropout", with the interval. Not "dropout is harmful". Dropout slows learning and protects from overfitting, and after 1,000 steps there is little to protect from.
-The length of the training is one of the things that were held equal, and the result may turn around with it.
+The length of training is one of the things that were held equal, and with another length the result may be the opposite.
 
 </details>
 """

@@ -3,15 +3,15 @@ r"""
 # 23 · After BERT
 
 BERT was a list of decisions: how long to train, on what, with how many parameters, on which task, with which positions, with which
-pieces of words. A few were compared with an alternative in the paper; most were not. In the years that followed, each of BERT's successors took one
+subwords. The paper compared a few of them with an alternative; most were not compared. In the years that followed, each of BERT's successors took one
 decision and asked: is this the best that we can do?
 
-This notebook follows eight of these questions. For each one you see the change as an equation, a few lines of code in which it is alive,
+This notebook follows eight of these questions. For each one you see the change as an equation, a few lines of code that show it at work,
 one property that we measure here, and what the paper reports.
 
 **You will** train three tokenizers and compare them · number positions as RoBERTa does · write the backward pass of ALBERT's shared layer ·
-distil half a BERT from a whole one · draw the masks of XLNet's random orders · see four ways to tell a model where a word is, and
-differentiate one of them · count ModernBERT.
+distil a whole BERT into half a BERT · draw the masks of XLNet's random orders · see four ways to tell a model where a word is, and
+differentiate one of them · count ModernBERT's parameters.
 
 **Before this:** [11 · Heads and losses](11_heads_losses.ipynb), [12 · Pre-training data](12_pretraining_data.ipynb);
 for the exercises also [08 · Attention](08_attention.ipynb) and [10 · The encoder](10_encoder.ipynb).
@@ -23,7 +23,7 @@ for the exercises also [08 · Attention](08_attention.ipynb) and [10 · The enco
 | `H`, `L`, `V` | hidden size, layers, words in the vocabulary |
 | `D` | features of one attention head |
 | `E` | features of a word's embedding, where these are fewer than `H` |
-| `K` | the longest distance that DeBERTa tells from longer ones |
+| `K` | the distance from which on DeBERTa treats all distances alike |
 
 As always, $dx$ is short for $\partial L / \partial x$.
 """
@@ -63,19 +63,19 @@ r"""
 | BERT decided | the question | asked by |
 |---|---|---|
 | a million steps, 16 GB of text, pairs of sentences | Was it trained long enough, and on the right thing? | RoBERTa |
-| WordPiece with [UNK] | Which pieces of words? Must any text be unknown? | RoBERTa, XLNet, ALBERT |
+| WordPiece with [UNK] | Which subwords? Must any text be unknown? | RoBERTa, XLNet, ALBERT |
 | twelve different layers, and `H` numbers for each word | Do we need all these parameters? | ALBERT |
 | twelve layers | Can a small model learn from a large one? | DistilBERT |
 | a loss on 15 % of the tokens | Can every token teach? | ELECTRA |
 | [MASK], and all hidden words guessed independently | Can we predict without a mask, and still see both sides? | XLNet |
-| a vector for each position, added at the bottom | Is the place of a word the right thing to know, or its distance? | XLNet, DeBERTa |
+| a vector for each position, added at the bottom | Should a model know the place of a word, or its distance from the others? | XLNet, DeBERTa |
 | all of it, in 2018 | What would we decide today? | ModernBERT |
 
-Here they are in time. The colours say what kind of decision each one changed.
+Here they are on a timeline. The colours show what kind of decision each one changed.
 """
 
 # %% tags=["figure"]
-# Caption: The successors by the date of their first version. A colour is the decision that was
+# Caption: The successors by the date of their first version. The colour shows which decision was
 #   changed.
 TIMELINE = [  # year with the month of the first version on arXiv, name, what it changed, height
     (2018 + 9.5 / 12, "BERT", plots.GREY, 0.0),
@@ -114,8 +114,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-The library has most of these models in `minibert.variants`, each on a page of code: they are BERT's classes with one decision
-changed. How large are they? A model that is made with `device=None` has names and shapes, but no numbers, so that it costs nothing to count it.
+The library has most of these models in `minibert.variants`, each in about a page of code: they are BERT's classes with one decision
+changed. How large are they? A model that is made with `device=None` has names and shapes but no numbers, so counting its parameters costs nothing.
 """
 
 # %%
@@ -140,7 +140,7 @@ def count(model):
 
 
 print("the base models                      of these in")
-print(f"{'':<12}{'parameters':>12}   embeddings   layers   vocabulary   layers of its own")
+print(f"{'':<12}{'parameters':>12}   embeddings   layers   vocabulary   different layers")
 for name, model in BASE.items():
     parts = {name: parameter.size for name, parameter in model.named_parameters()}
     embeddings = sum(size for part, size in parts.items() if part.startswith("embeddings"))
@@ -153,11 +153,11 @@ for name, model in BASE.items():
 r"""
 ## 2. RoBERTa: was BERT trained long enough?
 
-Liu and others ([2019](https://arxiv.org/abs/1907.11692)) left the model almost as it was, and went through the training, one decision after
-the other. Their answer to the question is no.
+Liu and others ([2019](https://arxiv.org/abs/1907.11692)) left the model almost as it was, and went through its training, one decision after
+another. Their answer to the question is no.
 
-**Masks.** The original program hid the words when it wrote the data, ten times for each text, and passed 40 times over the result. So
-a model saw each of the ten copies four times. RoBERTa draws a new mask at every visit. With $n$ draws, a token is asked for at least once with probability
+**Masks.** The original program hid the words when it wrote the data, ten times for each text. The model then passed over the result 40 times, so
+it saw each of the ten copies four times. RoBERTa draws a new mask in every pass. With $n$ draws, the probability that a token is hidden at least once is
 
 $$ 1 - (1 - 0.15)^n . $$
 """
@@ -167,7 +167,7 @@ passes, tokens = 40, 400
 copies = rng.random((10, tokens)) < 0.15
 static, dynamic = copies[np.arange(passes) % 10], rng.random((passes, tokens)) < 0.15
 for name, masks, draws in (("ten copies", static, 10), ("each pass anew", dynamic, 40)):
-    print(f"{name:<15} asked for at least once: {masks.any(axis=0).mean():6.1%}", end="")
+    print(f"{name:<15} hidden at least once: {masks.any(axis=0).mean():6.1%}", end="")
     print(f"   expected: 1 − 0.85^{draws} = {1 - 0.85**draws:.1%}")
 
 # %% tags=["figure"]
@@ -183,14 +183,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-A black square is a hidden token. On the left the pattern repeats every ten passes, and some columns stay white: nobody ever asks for these
-tokens. On the right there is no pattern. How much does it matter? In the paper's Table 1, surprisingly little: MNLI 84.3 with fixed masks and 84.0 with new ones,
-SST-2 92.5 and 92.9.
+A black square is a hidden token. On the left the pattern repeats every ten passes, and some columns stay white: the model never has to predict these
+tokens. On the right there is no pattern. How much does it matter? In the paper's Table 1, surprisingly little: MNLI is 84.3 with fixed masks and 84.0 with new ones,
+and SST-2 is 92.5 and 92.9.
 
 **Sentence pairs.** Without next-sentence prediction, and with full sequences of running text, the scores went up a little: MNLI from 84.0
 to 84.7 (Table 2). Notebook 12 shows [what may have been wrong with that task](12_pretraining_data.ipynb#3.-Why-was-NSP-dropped-later?).
 
-**More of everything.** This is where most of the gain comes from (Table 4; large models, each row with what is above it):
+**More of everything.** This is where most of the gain comes from (Table 4; large models, where each row adds to the one above it):
 
 | | text | batch | steps | MNLI | SST-2 | SQuAD 2.0, F1 |
 |---|---|---|---|---|---|---|
@@ -200,7 +200,7 @@ to 84.7 (Table 2). Notebook 12 shows [what may have been wrong with that task](1
 | longer | 160 GB | 8,000 | 300,000 | 90.0 | 96.1 | 88.7 |
 | longer still | 160 GB | 8,000 | 500,000 | 90.2 | 96.4 | 89.4 |
 
-How much reading is that? (BERT, Devlin and others, appendix A.2: the first 90 % of the steps with 128 tokens, then 512.)
+How much text is that? (For BERT, see appendix A.2 of its paper: the first 90 % of the steps had 128 tokens, the rest 512.)
 """
 
 # %%
@@ -212,13 +212,13 @@ for name, steps in (("first row", 100_000), ("last row", 500_000)):
 
 # %% [markdown]
 r"""
-So even the first row of RoBERTa, with nearly the same text, has read about ten times as much as BERT. It is the most important thing to keep in mind
+So even in its first row, with nearly the same text, RoBERTa has read about ten times as much as BERT. This is the most important thing to keep in mind
 about all the tables below: **a model that is better and has read more may be better because it has read more.**
 
 ### Positions that count from the padding
 
-The model has three small changes: no segments, a vocabulary of bytes (section 3), and positions that are counted in another way. BERT gives column $s$ of the batch
-row $s$ of its table. In RoBERTa's table, the rows up to the id of the padding token belong to padding, and each text starts at the row after them. This is why `config.json` has
+The model has three small changes: no segments, a vocabulary made from bytes (section 3), and positions that are counted in another way. In BERT, column $s$ of the batch takes
+row $s$ of the table of positions. In RoBERTa's table, the rows up to the id of the padding token belong to padding, and each text starts at the row after them. This is why `config.json` has
 514 positions for 512 tokens: the padding id is 1.
 
 ### Your turn: positions from the mask
@@ -244,7 +244,7 @@ check("23.positions_from_padding", my_positions_from_padding)
 
 # %% [markdown]
 r"""
-What is it good for? Put padding on the left of a text, and look at the vectors of its tokens. They should not know about it.
+What is this good for? Put padding on the left of a text, and look at the vectors of its tokens. They should not change.
 """
 
 # %%
@@ -260,7 +260,7 @@ sentence = rng.integers(5, 60, size=8)  # (S,)
 
 
 def vectors(model, before=(), words=sentence):
-    """The last hidden states of the words (8, H), after other tokens that nobody can see."""
+    """The last hidden states of the words (8, H), which come after other tokens that are masked."""
     ids = np.array([[*before, *words]])
     mask = np.array([[0] * len(before) + [1] * len(words)])
     outputs, _ = model.forward(ids, attention_mask=mask)
@@ -279,7 +279,7 @@ for name, model in {
     padded = vectors(model, [model.config.pad_token_id] * 3)
     apart = np.linalg.norm(padded - vectors(model)) / np.linalg.norm(padded)
     print(
-        f"{name:<8} with three paddings on its left, the sentence's vectors change by {apart:.1e}"
+        f"{name:<8} with three padding tokens on its left, the sentence's vectors change by {apart:.1e}"
     )
     assert (apart < 1e-12) == (name == "RoBERTa")
 
@@ -287,17 +287,17 @@ for name, model in {
 r"""
 ## 3. Must any text be unknown?
 
-BERT's WordPiece ([07](07_wordpiece.ipynb)) replaces accents and capitals, and a word with a character that it has never seen becomes [UNK].
-Its successors use two other kinds of subwords:
+BERT's WordPiece ([07](07_wordpiece.ipynb)) removes accents and capitals, and a word with a character that it has never seen becomes [UNK].
+BERT's successors use two other kinds of subwords:
 
-| | begins with | learns | cuts a word by | marks |
+| | begins with | learns | how it cuts a word | marks |
 |---|---|---|---|---|
-| **WordPiece** (BERT, DistilBERT, ELECTRA) | characters | which pairs to merge | the longest piece that fits, from the left | `##` inside a word |
-| **byte-level BPE** (RoBERTa, DeBERTa, ModernBERT) | the 256 bytes | which pairs to merge, in which order | the merges, in the order in which they were learned | `Ġ`, a space before the piece |
-| **unigram** (XLNet, ALBERT; SentencePiece) | far too many pieces | a probability for each, and drops the least useful | the most probable way | `▁`, a space before the piece |
+| **WordPiece** (BERT, DistilBERT, ELECTRA) | characters | which pairs to merge | takes the longest piece that fits, from the left | `##` inside a word |
+| **byte-level BPE** (RoBERTa, DeBERTa, ModernBERT) | the 256 bytes | which pairs to merge, in which order | applies the merges in the order in which they were learned | `Ġ`, a space before the piece |
+| **unigram** (XLNet, ALBERT; SentencePiece) | far too many pieces | a probability for each, and drops the least useful | takes the most probable way | `▁`, a space before the piece |
 
-The library has all three, and learns them, too. Our text is the documentation that is installed with Python and the packages; every tenth document is held
-out. All three get the same text, and the same number of tokens.
+The library has all three, and can also learn them. Our text is the documentation that is installed with Python and the packages; every tenth document is held
+out. All three get the same text and the same size of vocabulary.
 """
 
 # %%
@@ -321,10 +321,10 @@ for text in ("Tokenizers re-encode unhappily.", "naïve 🙂 ꙮ"):
 
 # %% [markdown]
 r"""
-The strange letters of byte-level BPE are bytes: each of the 256 is written as a printable character, so that `Ġ` is the space and `Ã¯` the two bytes of ï in UTF-8.
-Whatever can be written has bytes, so nothing can be unknown. (The unigram model could have the bytes as a last resort, too; ALBERT's does not.)
+The strange letters of byte-level BPE are bytes: each of the 256 is written as a printable character, so `Ġ` is the space and `Ã¯` are the two bytes of ï in UTF-8.
+Whatever can be written has bytes, so nothing can be unknown. (A unigram model could have the bytes as a last resort, too; ALBERT's does not.)
 
-Three measurements on the held-out text: how many tokens a word needs, how many of them are unknown, and whether decoding gives back the text.
+We measure three things on the held-out text: how many tokens a word needs, how many tokens are unknown, and whether decoding gives back the text.
 """
 
 # %%
@@ -361,13 +361,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-Larger vocabularies need fewer tokens, in all three cases. The comparison between the three is not quite fair: byte-level BPE keeps capitals and accents, so it
-needs separate tokens for "The" and "the", and in return its sentences come back exactly. The other two throw this away before they begin.
+With a larger vocabulary, fewer tokens are needed in all three cases. The comparison between the three is not quite fair: byte-level BPE keeps capitals and accents, so it
+needs separate tokens for "The" and "the". In return, its sentences come back exactly. The other two remove capitals and accents before they begin.
 
 ### The most probable way to cut a word
 
 WordPiece takes the longest piece from the left, and never goes back. The unigram model (Kudo, [2018](https://arxiv.org/abs/1804.10959)) gives each piece
-$t$ a probability. It takes, of all ways to cut a word into pieces $t_1 \dots t_m$, the one with the largest product:
+$t$ a probability. Of all ways to cut a word into pieces $t_1 \dots t_m$, it takes the one with the largest product of probabilities:
 
 $$ \hat t = \operatorname*{arg\,max}_{t_1 t_2 \cdots t_m = \text{word}} \; \sum_{i=1}^{m} \log p(t_i) . $$
 
@@ -427,8 +427,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-The figure shows the pieces that fit somewhere in the word; the path that the model takes is thick, with the log-probabilities of its pieces. In a longer word the number of ways grows exponentially. The library finds the best one with
-dynamic programming (Viterbi): the best way up to a letter ends in some piece, and what is before this piece is the best way up to there.
+The figure shows all pieces that fit somewhere in the word. The path that the model takes is thick, with the log-probabilities of its pieces. The number of ways grows exponentially with the length of the word. The library finds the best one with
+dynamic programming (the Viterbi algorithm): the best way up to a letter ends with some piece, and what comes before this piece is the best way up to its beginning.
 
 A larger vocabulary is not free. RoBERTa's 50,265 entries take $50{,}265 \times 768$ = 38.6 million parameters, and that is what makes it larger than BERT (section 1).
 """
@@ -439,14 +439,14 @@ r"""
 
 Lan and others ([2019](https://arxiv.org/abs/1909.11942)) changed three things (section 3.1 of the paper):
 
-1. **Factorised embeddings.** A word by itself needs fewer numbers than a word in its context. So the table has only `E` = 128 columns, and one linear map leads from `E` to `H`:
+1. **Factorised embeddings.** A word by itself needs fewer numbers than a word in context. So the table has only `E` = 128 columns, and a linear map leads from `E` to `H`:
 
 $$ V \cdot H \;\longrightarrow\; V \cdot E + E \cdot H . $$
 
 2. **One layer for all.** The same weights are used `L` times: $h_n = f_\theta(h_{n-1})$ with one $\theta$ for all $n$.
-3. **Sentence order** instead of the next sentence: two passages in a row, or the same two exchanged. Their topic is no help here.
+3. **Sentence order** instead of the next sentence: the model gets two consecutive passages, or the same two exchanged, and has to say which. Their topic is no help here.
 
-How much does each of the first two save? We count BERT and ALBERT, and everything in between.
+How much does each of the first two save? We count the parameters of BERT and ALBERT, and of the two models in between.
 """
 
 
@@ -490,9 +490,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-(By the paper's Table 1: 108 and 334 million for BERT, 12 and 18 for ALBERT.) A tenth of the parameters, but **not a tenth of the work**: each token still passes twelve layers. And what happens to the gradient of a weight that is
+(The paper's Table 1 says 108 and 334 million for BERT, and 12 and 18 million for ALBERT.) ALBERT-base has a tenth of the parameters, but **not a tenth of the work**: each token still passes through twelve layers. And what happens to the gradient of a weight that is
 used twelve times? Notebook 11 has answered that for a matrix with [two uses](11_heads_losses.ipynb#4.-The-tied-decoder:-why-two-gradients-add). Here the
-uses stand on top of each other.
+uses are stacked on top of each other.
 
 ### Your turn: one layer, three times
 
@@ -506,8 +506,8 @@ print(inspect.getsource(shared_layers))
 
 # %% [markdown] tags=["derivation"]
 r"""
-Pretend that the three uses have weights $W_1, W_2, W_3$ of their own. Then this is a stack of three layers, and its backward pass goes from the
-last one to the first. With $t_n = \tanh(z_n)$, $z_n = x_n W_n^\top + b_n$, and $g$ the gradient of what use $n$ returned:
+Pretend that the three uses have their own weights $W_1, W_2, W_3$. Then this is a stack of three layers, and its backward pass goes from the
+last one to the first. With $t_n = \tanh(z_n)$, $z_n = x_n W_n^\top + b_n$, and $g$ for the gradient of the output of use $n$:
 
 $$
 dz_n = g \odot (1 - t_n^2), \qquad
@@ -516,7 +516,7 @@ db_n = \textstyle\sum_{b,s} dz_n, \qquad
 g \leftarrow g + dz_n W_n ,
 $$
 
-where the first $g$ in the last formula is the residual's share. Now set all three equal to $W$. By the chain rule $dW = dW_1 + dW_2 + dW_3$, and the same for $b$.
+where the first $g$ on the right of the last formula comes through the residual connection. Now set all three equal to $W$. By the chain rule $dW = dW_1 + dW_2 + dW_3$, and the same for $b$.
 """
 
 
@@ -542,9 +542,9 @@ check("23.shared_layer_backward", my_shared_layer_backward)
 
 # %% [markdown]
 r"""
-In the library this needs no new code. A cache is returned by the forward pass and never kept in the layer, so the list of layers can simply have
-the same layer four times. Let us check it: four separate layers that happen to have equal weights must compute the same as one layer that is used four times, and their four gradients
-must add up to that of the one.
+In the library this needs no new code. A cache is returned by the forward pass and never kept in the layer, so the list of layers can simply contain
+the same layer four times. Let us check this. Four separate layers that happen to have equal weights must compute the same as one layer that is used four times, and their four gradients
+must add up to that of the one layer.
 """
 
 # %%
@@ -568,17 +568,17 @@ WEIGHT = "output.dense.weight"
 four = dict(separate.named_parameters())
 parts = [four[f"encoder.layer.{n}.{WEIGHT}"].grad for n in range(4)]
 assert np.allclose(one[f"encoder.layer.0.{WEIGHT}"].grad, sum(parts))
-print("lengths of the four gradients: ", *(f"{np.linalg.norm(part):.2f}" for part in parts))
-print(f"of the shared layer's, their sum: {np.linalg.norm(sum(parts)):.2f}")
+print("norms of the four gradients: ", *(f"{np.linalg.norm(part):.2f}" for part in parts))
+print(f"of the shared layer's gradient, their sum: {np.linalg.norm(sum(parts)):.2f}")
 
 # %% [markdown]
 r"""
 **What the paper reports.** The price of sharing is in Table 4, for a base model with `E` = 128 and the mean of five tasks: 81.6 with separate layers, 81.7 with shared attention,
-80.2 with shared feed-forward networks, and 80.1 with everything shared. So nearly all of the loss comes from the feed-forward networks. ALBERT makes up for it with size: its largest model has `H` = 4096,
-reaches 88.7 where BERT-large has 85.2, with 235 million parameters where BERT-large has 334 million, and trains at 0.3 times its speed (Table 2).
+80.2 with shared feed-forward networks, and 80.1 with everything shared. So nearly all that is lost is lost by sharing the feed-forward networks. ALBERT makes up for it with size. Its largest model has `H` = 4096 and
+reaches 88.7 where BERT-large has 85.2. It has 235 million parameters where BERT-large has 334 million, but trains at 0.3 times its speed (Table 2).
 
-The task has a table of its own (Table 5). A model that was trained on the next sentence gets 52.0 % on sentence order, which is chance. A model that was trained on sentence order
-gets 78.9 % on the next sentence, without ever having been asked. The mean of the tasks is 79.0 without either, 79.2 with next sentences, 80.1 with sentence order.
+The task has a table of its own (Table 5). A model that was trained on the next sentence gets 52.0 % on sentence order, which is about chance. A model that was trained on sentence order
+gets 78.9 % on the next sentence, although it was never trained on that. The mean of the tasks is 79.0 without either, 79.2 with the next sentence, and 80.1 with sentence order.
 
 ## 5. DistilBERT: can a small model learn from a large one?
 
@@ -626,15 +626,15 @@ plt.show()
 
 # %% [markdown]
 r"""
-The logits $z$ are divided by a **temperature** $T$ before the softmax. The larger $T$, the flatter the distribution: at $T = 2$ the eight likeliest words keep only a small part of the probability, and the thousands of others count for most of it. The student has to come close to it, at the same temperature, and this is the *soft* loss.
-With it go the usual loss of masked words and, for each token, the cosine between the student's last hidden state $h$ and the teacher's $h'$. The weights are those of the published training program:
+The logits $z$ are divided by a **temperature** $T$ before the softmax. The larger $T$ is, the flatter is the distribution: at $T = 2$ the eight likeliest words keep only a small part of the probability, and the thousands of others have most of it. The *soft* loss asks the student to come close to this distribution, at the same temperature.
+It is added to the usual loss of masked words and to a third one: for each token, the cosine between the student's last hidden state $h$ and the teacher's $h'$. The weights are those of the published training program:
 
 $$
 L = 5 \cdot T^2 \, \mathrm{KL}\bigl( \operatorname{softmax}(z' / T) \,\Vert\, \operatorname{softmax}(z / T) \bigr)
 + 2 \cdot L_{\text{MLM}} + 1 \cdot \bigl( 1 - \cos(h, h') \bigr) .
 $$
 
-Without the $T^2$ the gradients would shrink with $1/T^2$: a factor $1/T$ from $z/T$, and another one because both distributions become flat. With it they tend to a limit:
+Without the $T^2$ the gradients would shrink with $1/T^2$: a factor $1/T$ from $z/T$, and another one because both distributions become flat. With it they approach a limit:
 """
 
 # %%
@@ -648,11 +648,11 @@ for temperature in (1.0, 2.0, 8.0, 32.0):
 
 # %% [markdown]
 r"""
-A student has half of the layers: every second one of the teacher's, with which it also **begins**. `take_layers` copies them. Everything else, the embeddings and the head, is copied whole.
+The student has half as many layers, and it **begins** with every second layer of the teacher's. `take_layers` copies them. Everything else, the embeddings and the head, is copied whole.
 
-Which of these four things matters: the layers at the start, the soft targets, the words, the cosine? Our experiment is small. `mini` first reads the installed documentation for 400 steps, since it
-knows only Wikipedia and novels. Then students with two of its four layers learn from it for 160 steps, each without one of the four, and with three seeds. What is measured is the masked-word loss on
-documents that nobody has read. It takes some fifteen minutes, so the results are in a log; `RERUN` repeats it on the documentation that *you* have.
+Which of these four things matters: the layers at the start, the soft targets, the masked words, or the cosine? Our experiment is small. `mini` is first trained on the installed documentation for 400 steps, since it
+knows only Wikipedia and novels. Then students with two of its four layers learn from it for 160 steps. Most of them lack one of the four things, two lack more, and each is trained with three seeds. We measure the masked-word loss on
+documents that no model has read. This takes some fifteen minutes, so the results are read from a log; `RERUN` repeats the experiment on the documentation that *you* have.
 """
 
 # %%
@@ -692,7 +692,7 @@ def hidden_words(rows, rng):
 
 
 def learn(model, lesson, training, test, steps, seed):
-    """Move the model downhill on the loss of the lesson; its masked-word loss on the test, 5 times."""
+    """Train the model on the loss of the lesson; returns its masked-word loss on the test, measured 5 times."""
     optimiser, rng, losses = AdamW(model, bias_correction=True), np.random.default_rng(seed), []
     for step in range(steps + 1):
         if step % (steps // 4) == 0:
@@ -710,7 +710,7 @@ def learn(model, lesson, training, test, steps, seed):
 
 # %%
 def distil():
-    """The teacher reads the training text for a while, then each student learns: a line for each."""
+    """The teacher is trained on the text for a while, then each student learns: a line of the log for each."""
     documents = list(itertools.islice(open_corpus(), 400))
     training, unread = chunks(documents[40:]), chunks(documents[:40])[:300]
     test = hidden_words(unread, np.random.default_rng(0))
@@ -730,7 +730,7 @@ log = write_log("23_distillation.jsonl", distil()) if RERUN else read_log("23_di
 results = {}  # student → losses (seeds, 5)
 for row in log:
     results.setdefault(row["student"], []).append(row["loss"])
-print("masked-word loss on unread documents       before    after   (the three seeds)")
+print("masked-word loss on unread documents       before    after   (each of three seeds)")
 for name, losses in results.items():
     first, last = np.array(losses)[:, 0], np.array(losses)[:, -1]
     print(f"{name:<42}{first.mean():7.2f}{last.mean():9.2f}   ", *(f"{x:.2f}" for x in last))
@@ -740,8 +740,8 @@ by_frequency = -np.log(counts_of[unread] / counts_of.sum()).mean()
 print(f"guessing by frequency, today's documentation{by_frequency:15.2f}")
 
 # %% tags=["figure"]
-# Caption: All of these students begin with the teacher's layers. The lines say what was left out
-#   of the lessons.
+# Caption: All of these students begin with the teacher's layers. The labels say what was left out of
+#   the training.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 names = [name for name in STUDENTS if STUDENTS[name][0]]  # those that begin with layers
 for place, name in enumerate(names):
@@ -760,29 +760,29 @@ plt.show()
 
 # %% [markdown]
 r"""
-Seeds differ by about 0.01, so what is larger than that is a difference.
+Seeds differ by 0.01 to 0.03, so only what is clearly larger counts as a difference.
 
-- **The layers at the start** are worth more than all the rest together. Students that begin at random are still at 6.3 nats after 160 steps. Somebody who only knows which words are frequent does no worse (the last line of the table): they have not left the plateau of [14](14_pretraining.ipynb).
+- **The layers at the start** are worth more than all the rest together. Students that begin at random are still at 6.3 nats after 160 steps. Guessing by frequency is no worse (the last line of the table): these students have not left the plateau of [14](14_pretraining.ipynb).
 - **The soft targets** are worth 0.12 nats: without them a student ends at 3.43 instead of 3.31. It then learns hardly more than from the words alone (3.44).
-- **The masked words** are worth 0.04 nats beside the soft targets.
-- **The cosine** is worth nothing that we could measure here. Our students are short of training, and are judged by the masked-word loss only. The paper judges by tasks, and finds more.
+- **The masked words** are worth 0.04 nats in addition to the soft targets.
+- **The cosine** is worth nothing that we could measure here. Our students are trained only briefly, and are judged only by the masked-word loss. The paper judges by tasks, and finds more.
 
-No student reaches its teacher, 3.12 nats, in this time. All of these numbers belong to a small model and few steps: the longer one trains, the less the start should matter.
+No student reaches its teacher (3.12 nats) in this time. All of these numbers belong to a small model and few steps: with longer training, the start should matter less.
 
 **What the paper reports.** DistilBERT has 66 million parameters instead of 110, and 97 % of BERT's score: 77.0 instead of 79.5, the mean of nine GLUE tasks (Table 1). One pass
-over the task STS-B takes it 410 seconds on a CPU, instead of 668 (Table 3). Its own ablation (Table 4) agrees with ours on what matters most. Random weights at the start cost 3.69 points; no soft targets 2.96, no cosine 1.46,
+over the task STS-B takes it 410 seconds on a CPU, instead of 668 (Table 3). The paper's own ablation (Table 4) agrees with ours on what matters most. A random start costs 3.69 points, no soft targets 2.96, no cosine 1.46,
 and no masked words only 0.31.
 
 ## 6. ELECTRA: can every token teach?
 
-BERT learns from 15 % of the tokens that it reads. ELECTRA (Clark and others, [2020](https://arxiv.org/abs/2003.10555)) has two models. A small one, the **generator**, is a BERT that fills the gaps: it draws a word from its own distribution
-for each. The other one, the **discriminator**, says of *every* token whether it is the original. With $z_s$ the score of token $s$, and $y_s = 1$ where it was replaced:
+BERT learns from 15 % of the tokens that it reads. ELECTRA (Clark and others, [2020](https://arxiv.org/abs/2003.10555)) has two models. A small one, the **generator**, is a BERT that fills the gaps: for each, it draws a word from its own distribution.
+The other one, the **discriminator**, says of *every* token whether it is the original. With $z_s$ for the score of token $s$, and $y_s = 1$ where it was replaced, the loss is
 
 $$
 L = L_{\text{MLM}}(\text{generator}) + 50 \cdot \frac{1}{S} \sum_{s=1}^{S} \bigl( \log(1 + e^{z_s}) - y_s z_s \bigr) .
 $$
 
-Let `mini` be the generator, on a text of four sentences, 24 times with other gaps.
+Let `mini` be the generator. It gets a text of four sentences 24 times, each time with other gaps.
 """
 
 # %%
@@ -808,7 +808,7 @@ words = [pieces.tokens[a] + (f"→{pieces.tokens[b].upper()}" if a != b else "")
 print(textwrap.fill(" ".join(words[1:-1]), 100))
 print(f"\ntokens with a loss: BERT {chosen.mean():.0%}, ELECTRA 100%")
 print(
-    f"{(drawn == rows[chosen]).mean():.0%} of the drawn words are the original, and labelled so; ",
+    f"{(drawn == rows[chosen]).mean():.0%} of the drawn words are the original, and labelled as such; ",
     end="",
 )
 print(f"{replaced.mean():.0%} of all tokens are replaced")
@@ -816,7 +816,7 @@ assert not replaced[~chosen].any()
 
 # %% [markdown]
 r"""
-Why a generator, and not words at random? Because those would give themselves away. Here is how surprising the original words are for `mini`, its own guesses, and random words
+Why a generator, and not random words? Because random words would give themselves away. Here is how surprising `mini` finds the original words, its own guesses, and random words
 in the same places.
 """
 
@@ -833,7 +833,7 @@ assert np.median(surprise["any word"]) > np.median(surprise["generator's guess"]
 
 # %% tags=["figure"]
 # Caption: How surprising `mini` finds three kinds of words in their places. The generator's guesses
-#   lie where the originals lie.
+#   are about as surprising as the originals.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 for (name, nats), colour in zip(
     surprise.items(), (plots.BLUE, plots.ORANGE, plots.VERMILION), strict=True
@@ -845,11 +845,11 @@ plt.show()
 
 # %% [markdown]
 r"""
-Most random words are far to the right, where no original word is, so a rule as simple as "more than 10 nats" would find them. The generator's guesses lie where the originals lie.
+Most random words are far to the right, where hardly any original word is, so a rule as simple as "more than 10 nats" would find them. The generator's guesses are about as surprising as the originals.
 
 ### What flows back, and what does not
 
-A GAN would train the generator to deceive the discriminator. ELECTRA does not, as no gradient passes through a drawn word. The two models meet only in the embeddings, which they share. We can see this in the
+A GAN would train the generator to deceive the discriminator. ELECTRA does not, since no gradient passes through a drawn word. The two models meet only in the embeddings, which they share. We can see this in the
 library's joint model: set the discriminator's weight of 50 to 0, and compare the gradients.
 """
 
@@ -885,8 +885,8 @@ print(f"tokens with a gradient: {(every != 0).mean():.0%}")
 
 # %% [markdown]
 r"""
-**What the paper reports.** Table 5 says where the gain comes from, with the same compute and the mean of the GLUE tasks: BERT 82.2; ELECTRA with a loss on the 15 % only 82.4; BERT with drawn words in the place of
-[MASK] 82.4; ELECTRA 85.0. So it is the loss on all tokens. The generator should be small, between a quarter and a half of the discriminator's size (section 3.2), since one that is too
+**What the paper reports.** Table 5 says where the gain comes from, with the same compute, as the mean of the GLUE tasks: BERT has 82.2, ELECTRA with a loss on only the 15 % has 82.4, BERT with drawn words in the place of
+[MASK] has 82.4, and ELECTRA has 85.0. So the gain comes from the loss on all tokens. The generator should be small, between a quarter and a half of the discriminator's size (section 3.2), since one that is too
 good makes the task too hard. DeBERTaV3 ([2021](https://arxiv.org/abs/2111.09543)) uses the same task.
 """
 
@@ -895,7 +895,7 @@ r"""
 ## 7. XLNet: both sides without a mask?
 
 BERT guesses all hidden words at once, each as if it knew nothing of the other guesses. Yang and others ([2019](https://arxiv.org/abs/1906.08237)) give "New York" as an example:
-with both words hidden, "york" cannot profit from "new".
+if both words are hidden, "new" cannot help to guess "york".
 """
 
 # %%
@@ -918,8 +918,8 @@ assert both < alone
 
 # %% [markdown]
 r"""
-A left-to-right model has no such problem, since it predicts one word after the other, and each knows those before it. But it sees one side only. XLNet keeps the first property and drops the second: it draws
-a random **order** $o_1, o_2, \dots, o_S$ of the tokens, and predicts them in this order,
+A left-to-right model has no such problem, since it predicts one word after another, and knows those before it each time. But it sees only one side. XLNet keeps the first property and drops the second: it draws
+a random **order** $o_1, o_2, \dots, o_S$ of the tokens, and predicts them in this order:
 
 $$
 \log p(x) = \sum_{t=1}^{S} \log p\bigl( x_{o_t} \mid x_{o_1}, \dots, x_{o_{t-1}} \bigr) .
@@ -930,9 +930,9 @@ Left to right is one of the $S!$ orders. In others, words on the right come firs
 There is a catch. Let token $i$ be at some place of the order.
 
 - To **predict** token $i$, its vector may know its *position*, but not the *word*.
-- The tokens **after** it in the order want to read the word from it.
+- The tokens **after** it in the order need to read the word from it.
 
-One vector cannot do both. So XLNet has two for each token, the **two streams** (section 2.3): the *content* $h_i$ knows the word, the *query* $g_i$ knows only the position. Both go through the same layers with the same weights; keys and values are made of
+One vector cannot do both. So XLNet has two vectors for each token, the **two streams** (section 2.3): the *content* $h_i$ knows the word, and the *query* $g_i$ knows only the position. Both go through the same layers with the same weights. Keys and values are computed from
 the content alone:
 
 $$
@@ -944,8 +944,8 @@ $$
 """
 
 # %% tags=["figure"]
-# Caption: What the two vectors of “she” read in one layer. Dashed: the residual connection of the
-#   query.
+# Caption: What the two vectors of “she” read in one layer. The dashed arrow is the residual
+#   connection of the query.
 figure, panels = plt.subplots(1, 2, figsize=(7.5, 3.5), sharey=True)
 WORDS = ["she", "moved", "to", "york"]
 PLACES = {3: 0, 1: 1, 0: 2, 2: 3}  # token → its place in the order: york, moved, she, to
@@ -1008,14 +1008,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-The order here is "york", "moved", "she", "to" (1st to 4th below the words), and the figure shows what the two vectors of "she" read in one layer. Both read the content of what comes earlier in the order, "york" and "moved", on whichever side it stands. Only
-the content reads its own word. (The dashed arrow is the residual connection of the query, which knows the position and no word.) At the bottom, all contents begin as the embeddings of their words, and all queries as one and the same learned vector.
+The order here is "york", "moved", "she", "to" (1st to 4th below the words), and the figure shows what the two vectors of "she" read in one layer. Both read the content of what comes earlier in the order, "york" and "moved", on whichever side it is. Only
+the content reads its own word. (The query's residual connection brings the position, but no word.) At the bottom, the contents begin as the embeddings of their words, while all queries begin as one and the same learned vector.
 
 ### Your turn: two masks from an order
 
 @exercise 23.permutation_masks
 
-Each of the two streams has a mask. True at row $i$, column $j$ means: token $i$ sees the content of token $j$. Rows and columns are tokens as they stand in the text.
+Each of the two streams has a mask. True in row $i$ and column $j$ means that token $i$ sees the content of token $j$. Rows and columns are tokens in the order of the text.
 """
 
 
@@ -1034,7 +1034,7 @@ check("23.permutation_masks", my_permutation_masks)
 
 # %% [markdown]
 r"""
-Do the streams of the library keep this promise through several layers? We change one word after the other, and look at which states move. If one
+Do the library's streams keep this promise through several layers? We change one word at a time, and look at which states move. If a
 layer leaked, a state would move that should not.
 """
 
@@ -1091,33 +1091,33 @@ plt.show()
 
 # %% [markdown]
 r"""
-A blue square: the state of this row moves when the word of this column changes. The two right panels are measured. They differ in the diagonal. Row 3 of the queries is empty: the first token of an
-order would have to be predicted from nothing, and the library refuses to.
+A blue square means that the state of this row moves when the word of this column changes. The two panels on the right differ in the diagonal, and in row 3. This row of the queries is empty: the first token of an
+order would have to be predicted from nothing, and the library refuses to do that.
 
-The next few have little more. That is why only the last sixth of each order is predicted (section 2.3; $K = 6$ in the paper). It is a number close to BERT's 15 %, so XLNet does not learn from more tokens than BERT does. The library's `factorisation_orders` draws such orders
+The next few tokens have little more to go by. That is why only the last sixth of each order is predicted (section 2.3; $K = 6$ in the paper). This share is close to BERT's 15 %, so XLNet does not learn from many more tokens than BERT does. The library's `factorisation_orders` draws such orders
 for its own pre-training.
 
-**What the paper reports.** Table 6 has base models that were trained on the same text: MNLI 84.3 for BERT, 84.9 for BERT's task with XLNet's architecture (that of Transformer-XL, with
-relative positions and a memory), 85.8 for XLNet. So a part of the gain is due to the architecture, and a part to the task. RoBERTa appeared a month later, and reached XLNet's scores with BERT's
+**What the paper reports.** Table 6 has base models that were trained on the same text. On MNLI, BERT has 84.3, BERT's task with XLNet's architecture (that of Transformer-XL, with
+relative positions and a memory) has 84.9, and XLNet has 85.8. So one part of the gain is due to the architecture, and another part to the task. RoBERTa appeared a month later, and reached XLNet's scores with BERT's
 task and more training.
 
 ## 8. Where is a word?
 
-BERT adds a learned vector to each word that says "you are number 17". Is this what one wants to know? Mostly it matters that the adjective stands *one to the left* of the noun, wherever both are. In BERT's scores
-the sum of word and position is multiplied out, and four kinds of products appear, with $w$ for words and $p$ for positions:
+To each word, BERT adds a learned vector that says "you are number 17". Is this what a model needs to know? Mostly it matters that the adjective is *one to the left* of the noun, wherever both are. If we multiply out BERT's scores,
+with $w$ for words and $p$ for positions, there are four kinds of products:
 
 $$
 (w_i + p_i)^\top M (w_j + p_j) = w_i^\top M w_j + w_i^\top M p_j + p_i^\top M w_j + p_i^\top M p_j , \qquad M = W_q^\top W_k .
 $$
 
-All of them have to share the same $M$, and nothing says that $p_3$ and $p_4$ are to each other as $p_{13}$ and $p_{14}$ are. The three successors in this section replace the last three terms by something that depends on the distance only.
+All of them have to share the same $M$, and nothing says that $p_3$ and $p_4$ are related as $p_{13}$ and $p_{14}$ are. The three successors in this section replace the last three terms by something that depends only on the distance.
 
-**Transformer-XL and XLNet.** A vector $r_{i-j}$ for the distance, made of sines and cosines and never learned, with a matrix of its own; and two learned vectors $u$ and $v$ for each head instead of the query's position. (The last exercise of
+**Transformer-XL and XLNet.** There is a vector $r_{i-j}$ for each distance, made of sines and cosines and never learned, with a matrix of its own. Two learned vectors $u$ and $v$ for each head stand in for the query's position. (The last exercise of
 [08](08_attention.ipynb) has a simpler form, one number per distance.)
 
 $$ s_{ij} = (q_i + u)^\top k_j + (q_i + v)^\top W_r \, r_{i-j} . $$
 
-**DeBERTa.** Content and position are kept apart ("disentangled", He and others, [2020](https://arxiv.org/abs/2006.03654)). Each layer makes keys $k^r$ and queries $q^r$ for distances from *one* learned table:
+**DeBERTa.** Content and position are kept apart ("disentangled", He and others, [2020](https://arxiv.org/abs/2006.03654)). Each layer computes keys $k^r$ and queries $q^r$ for distances from *one* learned table:
 
 $$
 s_{ij} = \frac{1}{\sqrt{3D}} \Bigl( \underbrace{q_i^\top k_j}_{\text{content to content}}
@@ -1126,8 +1126,8 @@ s_{ij} = \frac{1}{\sqrt{3D}} \Bigl( \underbrace{q_i^\top k_j}_{\text{content to 
 \qquad \delta(i, j) = \operatorname{clip}(i - j + K,\ 0,\ 2K - 1) .
 $$
 
-The second term says: *I am a noun, I look for what is one to my left*. The third says: *I am an adjective, I have something to say to what is one to my right*. Position to position is missing, as with distances it would tell nothing about
-the words. There are three terms of about the same size, so the root has a 3 in it.
+The second term says: *I am a noun, I look for what is one to my left*. The third says: *I am an adjective, I have something to say to what is one to my right*. There is no term for position to position, since with distances it would say nothing about
+the words. The three terms have about the same size, so the root has a 3 in it.
 """
 
 # %%
@@ -1150,7 +1150,7 @@ for name, term in terms.items():
 print(f"{'their sum / √(3 D)':<20} standard deviation {scores.std():.2f}")
 
 # %% tags=["figure"]
-# Caption: Which row of the tables each pair uses, and the three parts of its score.
+# Caption: The row of the tables that each pair of tokens uses, and the three parts of its score.
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.5))
 axes[0].imshow(rows, cmap="cividis")
 for (i, j), row in np.ndenumerate(rows):
@@ -1184,12 +1184,12 @@ print(inspect.getsource(disentangled_attention))
 
 # %% [markdown]
 r"""
-Find the gradients of q, k, v and of both tables. There is no formula for them in this notebook above this line. Where was each of the five used?
+Find the gradients of q, k, v and of both tables. This notebook has given no formula for them so far. Where was each of the five used?
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-The end is as in any attention ([08](08_attention.ipynb)): $dv = p^\top dy$, $dp = dy \, v^\top$, and the softmax's backward pass gives $ds$. Let $d = ds / \sqrt{3D}$. The three terms were added, so each of them receives this $d$. Then, for each pair,
+The end is as in any attention ([08](08_attention.ipynb)): $dv = p^\top dy$, $dp = dy \, v^\top$, and the softmax's backward pass gives $ds$. Let $d = ds / \sqrt{3D}$. The three terms were added, so each of them receives this $d$. Then for each pair
 
 $$
 \begin{aligned}
@@ -1199,7 +1199,7 @@ k_j^\top q^r_{\delta(j,i)} &: & dk_j &\mathrel{+}= d_{ij} \, q^r_{\delta(j,i)}, 
 \end{aligned}
 $$
 
-The sums for $q$ and $k$ run over the other index. Those for the tables run over all pairs with this distance, and over all sequences: scatter-add, with $\delta$ for the ids. In the last line the ids are transposed.
+The sums for $q$ and $k$ run over the other index. Those for the tables run over all pairs with this distance, and over all sequences. This is a scatter-add with $\delta$ for the ids. In the last line the ids are transposed.
 """
 
 
@@ -1226,14 +1226,14 @@ check("23.disentangled_backward", my_disentangled_backward)
 
 # %% [markdown]
 r"""
-(Distances alone are too little for some sentences: in "a new *store* opened beside the new *mall*", the example of the paper, both hidden words have the same neighbours. So DeBERTa adds the absolute positions again at the very end, before the words are predicted. The paper calls this the enhanced mask decoder.)
+(Distances alone are not enough for some sentences: in "a new *store* opened beside the new *mall*", the example in the paper, both hidden words come right after "new". So DeBERTa adds the absolute positions again at the very end, before the words are predicted. The paper calls this the enhanced mask decoder.)
 
-**What the paper reports.** DeBERTa-base has MNLI 88.8 where RoBERTa-base has 87.6, with half of RoBERTa's text (80 GB). In an ablation with less training (Table 4), the whole model has 86.3; without content to position 85.9, without position to content
-86.0, without the decoder 86.1.
+**What the paper reports.** On MNLI, DeBERTa-base has 88.8 where RoBERTa-base has 87.6, with half of RoBERTa's text (80 GB). In an ablation with less training (Table 4), the whole model has 86.3. It has 85.9 without content to position, 86.0 without position to content,
+and 86.1 without the enhanced mask decoder.
 
 ### Turning instead of adding
 
-RoPE (Su and others, [2021](https://arxiv.org/abs/2104.09864)) adds nothing at all. It takes the features of each query and key in pairs, each pair a point in a plane, and turns the point at position $s$ by an angle $s \, \omega_n$:
+RoPE (Su and others, [2021](https://arxiv.org/abs/2104.09864)) adds nothing at all. It takes the features of each query and key in pairs. Each pair is a point in a plane, and at position $s$ this point is turned by an angle $s \, \omega_n$:
 
 $$
 R(s) = \begin{pmatrix} \cos s\omega_n & -\sin s\omega_n \\ \sin s\omega_n & \cos s\omega_n \end{pmatrix},
@@ -1244,13 +1244,13 @@ $$
 \bigl(R(i)\,q\bigr)^\top \bigl(R(j)\,k\bigr) = q^\top R(i)^\top R(j) \, k = q^\top R(j - i) \, k .
 $$
 
-The product knows the distance, and not the places. Each pair has a frequency of its own: $n = 0$ turns by one radian per token, the last pair almost not at all.
+The product depends on the distance, not on the places. Each pair has a frequency of its own: $n = 0$ turns by one radian per token, and the last pair hardly turns at all.
 """
 
 # %%
 D, S = 8, 48
 query, key = rng.standard_normal((2, D))
-everywhere = np.zeros((1, S, 3 * D))  # the same query and the same key at each position, no values
+everywhere = np.zeros((1, S, 3 * D))  # the same query and key at each position, and no values
 everywhere[..., :D], everywhere[..., D : 2 * D] = query, key
 turned, _ = ops.rotary_embedding(everywhere, 1)
 q, k = turned[0, :, :D], turned[0, :, D : 2 * D]
@@ -1262,7 +1262,7 @@ for distance in (0, 1, 7):
     )
     assert np.ptp(diagonal) < 1e-12
 print(
-    f"lengths: {np.linalg.norm(query):.3f} before, {np.ptp(np.linalg.norm(q, axis=1)):.0e} apart after"
+    f"norms: {np.linalg.norm(query):.3f} before, {np.ptp(np.linalg.norm(q, axis=1)):.0e} apart after"
 )
 
 # %% tags=["figure"]
@@ -1295,10 +1295,10 @@ plt.show()
 
 # %% [markdown]
 r"""
-On the left, the first pair of features (blue) turns by a radian per token, the second (orange) ten times more slowly. In the middle, the scores of one query and one key at all places: equal along
-the diagonals. On the right, fast pairs tell near distances apart, slow ones far distances.
+On the left, the first pair of features (blue) turns by one radian per token, and the second (orange) ten times more slowly. In the middle are the scores of one query and one key at all places; they are equal along
+the diagonals. On the right, fast pairs tell short distances apart, and slow pairs long ones.
 
-What do the four kinds of positions do to a whole model? The same eight words stand behind more and more tokens that nobody can see, because their mask is 0. A model that knows only distances should not notice.
+What do the different kinds of positions do to a whole model? We put more and more tokens before the same eight words. Nobody can see these tokens, because their mask is 0. A model that knows only distances should not notice them.
 """
 
 # %%
@@ -1338,12 +1338,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-All models but `mini` are untrained. BERT's vectors change as much as they can, since each position has a random vector. `mini` has been trained, and its vectors change less, but not by nothing: the same sentence means something else to it at another place.
-The two models with distances are at 0 (circles and crosses). Neither of them needs a table, so neither has a longest text built into its shapes.
+All models except `mini` are untrained. The untrained BERT's vectors change most, since each position has a random vector. `mini` has been trained, and its vectors change less, but still by a third: for it, the same sentence means something else at another place.
+The two models with distances are at 0 (circles and crosses). Neither of them needs a table, so the shapes of their weights do not limit the length of a text.
 
 ## 9. ModernBERT: what would we decide today?
 
-Warner and others ([2024](https://arxiv.org/abs/2412.13663)) collected what had been learned in six years, a good part of it from models that write. Their list, in section 2 of the paper:
+Warner and others ([2024](https://arxiv.org/abs/2412.13663)) collected what had been learned in six years, a good part of it from models that generate text. Section 2 of the paper has their list:
 
 | | BERT | ModernBERT |
 |---|---|---|
@@ -1351,12 +1351,12 @@ Warner and others ([2024](https://arxiv.org/abs/2412.13663)) collected what had 
 | positions | a table of 512 | RoPE, 8,192 tokens |
 | feed-forward | $W_2 \operatorname{gelu}(W_1 x)$ | gated (GeGLU, see the last exercise of [04](04_gelu_dropout.ipynb)): $W_2 \bigl( \operatorname{gelu}(W_1 x) \odot W_3 x \bigr)$ |
 | biases | everywhere | none, except in the decoder |
-| attention | all to all | all to all in every third layer, else 64 tokens to each side |
+| attention | all to all | all to all in every third layer, 64 tokens to each side in the others |
 | padding | computed, then ignored | removed before the first layer |
 | task | 15 % masked, next sentence | 30 % masked |
-| text | 3.3 billion words | 2,000 billion tokens, also code |
+| text | 3.3 billion words | 2,000 billion tokens, including code |
 
-The library has two of these decisions, each as an option of BERT: `ModernConfig(normalisation=…, positions=…)`. With "post" and "learned" it *is* BERT, up to rounding. The whole of ModernBERT it does not have. But with the list we can count it.
+The library has two of these decisions, each as an option of BERT: `ModernConfig(normalisation=…, positions=…)`. With "post" and "learned" it *is* BERT, up to rounding. It does not have the whole of ModernBERT. But with the list we can count its parameters.
 """
 
 # %%
@@ -1390,11 +1390,11 @@ print(f"a layer of ModernBERT {layer:,}, of BERT {12 * 768**2 + 13 * 768:,}")
 
 # %% [markdown]
 r"""
-The paper says 149 million. It is deeper than BERT-base: 22 layers instead of 12, each with less than three quarters of the parameters.
+The paper says 149 million. ModernBERT is deeper than BERT-base: it has 22 layers instead of 12, each with less than three quarters of the parameters.
 
 ### Local attention
 
-What does a layer that sees only its neighbours cost, and what does it miss? We count pairs of tokens, and follow how far one changed token reaches. For the picture, a text of 64 tokens and a window of 8 to each side.
+What does a layer that sees only its neighbours cost, and what does it miss? We count pairs of tokens, and follow how far one changed token reaches. For the picture we take a text of 64 tokens and a window of 8 to each side.
 """
 
 # %%
@@ -1450,11 +1450,11 @@ plt.show()
 
 # %% [markdown]
 r"""
-With windows only, a change reaches 8 tokens further in each layer, at most. One layer that sees everything carries it to the ends of the text.
+With windows only, a change reaches at most 8 tokens further in each layer. One layer that sees everything carries it to both ends of the text.
 
 ### Without padding
 
-Texts in a batch have different lengths, and BERT computes vectors for the padding, too. ModernBERT puts all tokens of a batch in one row, and tells attention where the texts begin. How much does it save? With the sentences of our held-out documents:
+Texts in a batch have different lengths, and BERT computes vectors for the padding, too. ModernBERT puts all tokens of a batch in one row, and tells attention where the texts begin. How much does that save? We try it with the sentences of our held-out documents:
 """
 
 # %%
@@ -1466,15 +1466,15 @@ for name, arranged in (("as they come", lengths), ("sorted by length", np.sort(l
 
 # %% [markdown]
 r"""
-**What the paper reports** (Table 1, base models, GLUE): BERT 84.7, RoBERTa 86.4, DeBERTaV3 88.1, ModernBERT 88.4. It reads 8,192 tokens instead of 512. But the four
-models differ in everything at once, in size, in text and in steps, so these numbers cannot tell how much any single decision is worth.
+**What the paper reports** (Table 1, base models, GLUE): BERT 84.7, RoBERTa 86.4, DeBERTaV3 88.1, ModernBERT 88.4. ModernBERT also reads 8,192 tokens instead of 512. But the four
+models differ in everything at once, in size, in text and in steps, so these numbers do not say how much any single decision is worth.
 
 ## 10. The family in a table
 
 | | year | its question | what it changed | base size | task | positions | tokenizer, entries |
 |---|---|---|---|---|---|---|---|
 | BERT | 2018 | – | – | 109 M | masked words, next sentence | learned, absolute | WordPiece, 30,522 |
-| XLNet | 2019 | both sides without a mask? | random orders, two streams | 117 M | permuted language model | distances, sines | unigram, 32,000 |
+| XLNet | 2019 | both sides without a mask? | random orders, two streams | 117 M | permutation language model | distances, sines | unigram, 32,000 |
 | RoBERTa | 2019 | trained long enough? | more text, larger batches, new masks | 125 M | masked words | learned, absolute | byte-level BPE, 50,265 |
 | ALBERT | 2019 | all these parameters? | one layer for all, `E` < `H` | 12 M | masked words, sentence order | learned, absolute | unigram, 30,000 |
 | DistilBERT | 2019 | learn from a large one? | half of the layers, a teacher | 66 M | teacher's p, masked words, cosine | learned, absolute | WordPiece, 30,522 |
@@ -1484,27 +1484,27 @@ models differ in everything at once, in size, in text and in steps, so these num
 
 The parameters are those of the encoders, with a pooler where there is one, as we counted them above.
 
-Can one read from the papers which is the best? Only with care. Each has more text or more steps than the one before it, and different ones report different tasks. The comparisons that hold are those *inside* of a paper, where everything else was the same: the ablation tables that are cited above.
+Do the papers say which model is the best? Read them with care. Most models had more text or more steps than the ones before, and different papers report different tasks. The comparisons that hold are those *within* a paper, where everything else was the same. These are the ablation tables that are cited above.
 
 ## Recap
 
-- **RoBERTa**: the model was good enough, the training was too short. Compare models only at equal reading.
+- **RoBERTa**: the model was good enough, but the training was too short. Compare models only if they have read equally much.
 - **Tokenizers**: WordPiece takes the longest piece, BPE repeats its merges, unigram looks for the most probable path. With bytes, nothing is unknown.
-- **ALBERT**: a weight that is used `L` times collects `L` gradients. Fewer parameters are not less work.
+- **ALBERT**: a weight that is used `L` times collects `L` gradients. Fewer parameters do not mean less work.
 - **DistilBERT**: a teacher's distribution says more than a label, and its layers are a good place to begin.
-- **ELECTRA**: a loss on every token; plausible fakes from a generator; no gradient through the drawn words.
-- **XLNet**: the order is random, the words stay. One stream knows the word, the other only the position.
-- **Positions**: distances instead of places. DeBERTa adds two products with learned tables, RoPE turns queries and keys.
+- **ELECTRA**: there is a loss on every token, plausible fakes come from a generator, and no gradient passes through the drawn words.
+- **XLNet**: the order of prediction is random, but the words stay in place. One stream knows the word, the other only the position.
+- **Positions**: distances replace places. DeBERTa adds two products with learned tables; RoPE turns queries and keys.
 - **ModernBERT**: all of it together, for long texts.
 
 ## What usually goes wrong
 
-- **RoBERTa's positions from 0.** Every word is two rows off. The model still answers, a little worse.
-- **A space in front.** In byte-level BPE "word" and " word" are different tokens. A text without its first space begins with a rare one.
+- **RoBERTa's positions from 0.** Every word is two rows off. The model still answers, but a little worse.
+- **A space in front.** In byte-level BPE, "word" and " word" are different tokens. A text without a space in front may begin with a rare token.
 - **A small file taken for a fast model.** ALBERT-base is as slow as BERT-base.
 - **Fine-tuning ELECTRA's generator.** The discriminator is the model to use.
-- **`perm_mask` the wrong way round.** In the library, and in transformers, 1 means *hidden*.
-- **RoPE applied to the values**, or before the heads are split in a way that pairs other features than in training. Nothing complains.
+- **`perm_mask` the wrong way around.** In the library, and in transformers, 1 means *hidden*.
+- **RoPE applied to the values**, or applied before the heads are split, so that it pairs other features than in training. Nothing raises an error.
 
 ## Questions
 
@@ -1516,8 +1516,8 @@ r"""
 <details>
 <summary><b>1.</b> ALBERT-base has a tenth of BERT-base's parameters. How much faster is its forward pass?</summary>
 
-Hardly at all: it does the same products in the same twelve layers. (Only the embeddings are a little cheaper.) What is smaller is the file, the optimiser's moments, and what machines have to exchange
-when they train together. With many of these, that counts: ALBERT-large trained 1.7 times as fast as BERT-large, by the paper's Table 2.
+It is hardly faster: it computes the same products in as many layers. (Only the embeddings are a little cheaper.) What is smaller is the file, the optimiser's moments, and what machines have to exchange
+when they train together. With many machines, that counts: ALBERT-large trained 1.7 times as fast as BERT-large, according to the paper's Table 2.
 
 </details>
 """
@@ -1525,10 +1525,10 @@ when they train together. With many of these, that counts: ALBERT-large trained 
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> Why may ELECTRA's generator not be as good as a perfect language model?</summary>
+<summary><b>2.</b> Why should ELECTRA's generator not be as good as a perfect language model?</summary>
 
 A perfect generator draws from the true distribution of words. Then a drawn word is as plausible as the original, and nobody could tell them apart: the best discriminator would answer with the share of replaced tokens everywhere, and learn nothing about
-the text. With a generator that is too weak, the fakes are too easy. Section 3.2 of the paper finds the best sizes in between.
+the text. If the generator is too weak, the fakes are too easy. Section 3.2 of the paper finds the best sizes in between.
 
 </details>
 """
@@ -1536,10 +1536,10 @@ the text. With a generator that is too weak, the fakes are too easy. Section 3.2
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> A model with RoPE was trained on 512 tokens. Its arrays have no size that depends on the length. Can it read 4,096?</summary>
+<summary><b>3.</b> A model with RoPE was trained on 512 tokens. None of its arrays has a size that depends on the length. Can it read 4,096?</summary>
 
-It computes something without an error. But the slow pairs then have angles that they never had in training, and what the model does with them was never taught. In practice the scores get worse with the length. ModernBERT was trained on 1,024 tokens first, and then, with a larger base
-in the place of 10,000 for the layers that see everything, on 8,192 (section 2 of the paper).
+It computes something without an error. But the slow pairs then have angles that they never had in training, and the model never learned what to do with them. In practice the scores get worse with the length. ModernBERT was trained on 1,024 tokens first. Then it was trained on 8,192, with a larger base
+in the place of 10,000 for the layers that see everything (section 2 of the paper).
 
 </details>
 """
@@ -1561,7 +1561,7 @@ r"""
 ## Next
 
 You have seen BERT, and what became of it. Take one decision that nobody in the table above has changed, and change it.
-The code of this notebook: [minibert/variants](../minibert/variants/__init__.py), each model on a page; [variants.md](../docs/variants.md) about their use;
+The code of this notebook: [minibert/variants](../minibert/variants/__init__.py), about a page for each model; [variants.md](../docs/variants.md) on how to use them;
 [relative_positions.py](../minibert/ops/relative_positions.py) · [rotary.py](../minibert/ops/rotary.py) ·
 [unigram.py](../minibert/text/unigram.py) · [byte_level.py](../minibert/text/byte_level.py).
 """

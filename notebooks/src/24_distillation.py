@@ -2,7 +2,7 @@
 r"""
 # 24 · Distillation
 
-A large model has learned a task. A small one is to do the same work, faster. **Distillation** lets the small model, the **student**, learn from what the
+A large model has learned a task. A small one should do the same work, but faster. In **distillation**, the small model, the **student**, learns from what the
 large one, the **teacher**, says about each example.
 
 **You will** soften probabilities with a temperature · derive the gradient of soft targets · measure why the loss has a factor T² ·
@@ -37,9 +37,9 @@ np.set_printoptions(precision=3, suppress=True)
 r"""
 ## 1. What does a teacher say that a label does not?
 
-A label names one class. A teacher's probabilities say more: which other classes were likely, and how sure the answer is. Hinton, Vinyals and Dean
-([2015](https://arxiv.org/abs/1503.02531)) called this the *dark knowledge* of a model. Buciluă, Caruana and Niculescu-Mizil
-([2006](https://doi.org/10.1145/1150402.1150464)) had trained a small network to imitate a large ensemble before, on examples that the ensemble had labelled.
+A label names one class. A teacher's probabilities say more: which other classes are likely, and how sure the teacher is. Hinton, Vinyals and Dean
+([2015](https://arxiv.org/abs/1503.02531)) train small models on them; in talks, Hinton called what they hold the *dark knowledge* of a model. Before that, Buciluă, Caruana and Niculescu-Mizil
+([2006](https://doi.org/10.1145/1150402.1150464)) had trained a small network to imitate a large ensemble, on examples that the ensemble had labelled.
 
 Here are a teacher's logits for one example with five classes.
 """
@@ -51,7 +51,7 @@ print("probabilities", q[0])
 
 # %% [markdown]
 r"""
-The order of the other four classes is in there, but the probabilities are so small that a loss hardly sees them.
+The probabilities also contain the order of the other four classes, but they are so small that a loss hardly sees them.
 
 ## 2. Temperature
 
@@ -91,7 +91,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-At $T = 1$ only one class is visible. At $T = 4$ the second and the third can be told apart from the others. At $T = 10$ all are nearly alike.
+At $T = 1$ only one class is visible. At $T = 4$ the second and the third class stand out from the last two. At $T = 10$ all five are of similar size. The entropy grows accordingly:
 """
 
 # %%
@@ -102,7 +102,7 @@ for T, q in softened.items():
 r"""
 ## 3. The loss and its gradient
 
-The student should have the teacher's probabilities. The distance is the Kullback–Leibler divergence, at the same temperature on both sides:
+The student's probabilities should match the teacher's. The loss is their Kullback–Leibler divergence, with the same temperature on both sides:
 
 $$ L = \frac{T^2}{B} \sum_b \sum_k q_{bk} \, (\log q_{bk} - \log p_{bk}), \qquad p = \operatorname{softmax}(z / T), \quad q = \operatorname{softmax}(u / T) . $$
 
@@ -117,8 +117,8 @@ The cache is $(p, q, T)$, and `dout` is a number.
 
 # %% [markdown] tags=["derivation"]
 r"""
-Let $v = z / T$. For one example, $\partial (-\sum_k q_k \log p_k) / \partial v_j = p_j \sum_k q_k - q_j = p_j - q_j$, as the $q_k$ add up to 1. The chain rule brings $\partial v_j / \partial z_j = 1/T$,
-and the loss has $T^2 / B$ in front.
+Let $v = z / T$. For one example, $\partial (-\sum_k q_k \log p_k) / \partial v_j = p_j \sum_k q_k - q_j = p_j - q_j$, as the $q_k$ add up to 1. The chain rule adds a factor $\partial v_j / \partial z_j = 1/T$,
+and the loss has the factor $T^2 / B$. Together they give $dz = \frac{T}{B} (p - q)$.
 """
 
 
@@ -136,7 +136,7 @@ check("24.soft_target_backward", my_soft_target_backward)
 r"""
 ## 4. Why T²?
 
-Measure the gradient norm with random logits, with the factor and without.
+We measure the gradient norm for random logits, with the factor and without it.
 """
 
 # %%
@@ -152,8 +152,7 @@ for T, norm in zip(RANGE, norms, strict=True):
     print(f"T = {T:<3} with T²: {norm:.4f}   without: {norm / T**2:.6f}")
 
 # %% tags=["figure"]
-# Caption: The length of the gradient of the soft loss at growing temperatures. Both axes are
-#   logarithmic.
+# Caption: The gradient norm of the soft loss as the temperature grows. Both axes are logarithmic.
 figure, axes = plt.subplots(figsize=(5, 3))
 axes.loglog(RANGE, norms, "o-", color=plots.BLUE, label="with T²")
 axes.loglog(RANGE, norms / RANGE**2, "s-", color=plots.VERMILION, label="without")
@@ -163,9 +162,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-Without the factor, the gradient falls like $1/T^2$, and a hard loss next to it would drown it. With the factor, the two losses keep their proportion when $T$ is changed.
+Without the factor, the gradient falls like $1/T^2$, and the loss with the labels, which is often added to it, would drown it. With the factor, the two losses keep their proportion when $T$ is changed.
 
-The reason is in the expansion for large $T$: $\operatorname{softmax}(z / T)_k \approx \frac1K (1 + (z_k - \bar z)/T)$. So $p - q$ is about
+The reason lies in the expansion for large $T$: $\operatorname{softmax}(z / T)_k \approx \frac1K (1 + (z_k - \bar z)/T)$. So $p - q$ is about
 $\frac{1}{KT} \left( (z_k - \bar z) - (u_k - \bar u) \right)$, and with the factor $T$ in front the gradient no longer depends on $T$. In this limit the student matches the **centred logits**.
 """
 
@@ -183,8 +182,8 @@ for T in (1.0, 10.0, 100.0):
 r"""
 ## 5. A teacher and a student
 
-Four random languages of 16 words each have their own probabilities for the next word. A text is written in one of them; the question is which. The teacher draws its batches from 20,000 labelled
-texts. The student has half the width, and 128 labels.
+There are four random languages with the same 16 words. In each, every word has its own probabilities for the next word. A text is written in one of the four, and the question is which. The teacher draws its batches from 20,000 labelled
+texts. The student has half the width, and only 128 labels.
 """
 
 # %%
@@ -230,7 +229,7 @@ def logits_of(model, ids):
 
 # %%
 def train(model, ids, steps, rate, seed, labels=None, teacher=None, w=1.0, T=2.0):
-    """Learn from labels (N,), from the teacher's logits (N, K), or from both, w and 1 − w."""
+    """Learn from the teacher's logits (N, K), from labels (N,), or from both, weighted by w and 1 − w."""
     rng = np.random.default_rng([seed, 7])
     optimiser = AdamW(model, beta2=0.98)
     for step in range(steps):
@@ -249,7 +248,7 @@ def train(model, ids, steps, rate, seed, labels=None, teacher=None, w=1.0, T=2.0
 
 # %% [markdown]
 r"""
-The arms share the language, the first weights of the student and the order of the batches. Each is a student of width 16 that takes 200 steps. A pilot with seeds 0 and 1 came first. After it the steps were cut to save time, and two arms were added: the one with both, and the one with 4,096 labels. No arm was tuned.
+For each seed, the arms of the experiment share the languages, the initial weights of the student and the seed of the batches. Each arm is a student of width 16 that takes 200 steps. A pilot with seeds 0 and 1 came first. After it, the number of steps was cut to save time, and two arms were added: the one with both labels and teacher, and the one with 4,096 labels. No arm was tuned.
 """
 
 # %%
@@ -263,7 +262,7 @@ ARMS = {  # texts, weight of the teacher (None: labels only)
 }
 by_heart = []  # accuracy of "128 labels" on its own 128 texts
 scores = {name: [] for name in ("teacher", *ARMS)}
-worlds = []  # what the next experiment needs of each seed
+worlds = []  # what the next experiment needs for each seed
 for seed in range(5):
     grammars = np.random.default_rng([seed, 0]).dirichlet(np.full(WORDS, 0.5), size=(K, WORDS))
     ids, labels = write(grammars, 20_000, np.random.default_rng([seed, 1]))
@@ -286,8 +285,8 @@ for name, values in scores.items():
 print(f"\n128 labels, on the texts that it learned from: mean {np.mean(by_heart):.3f}")
 
 # %% tags=["figure"]
-# Caption: Each dot is a student, each bar the mean of five. A teacher adds most where there are
-#   few examples.
+# Caption: Each dot is one model, each bar the mean of five. A teacher adds most where there are few
+#   examples.
 figure, axes = plt.subplots(figsize=(7.5, 3.4))
 values = np.array(list(scores.values()))
 axes.plot(values, "o", color=plots.BLUE, alpha=0.7)
@@ -299,7 +298,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Now in pairs, as in [22](22_what_mattered.ipynb): the difference from the student that has labels only, with its 95 % t interval.
+Now we compare in pairs, as in [22](22_what_mattered.ipynb). For each arm, here is the mean difference from the student that has only 128 labels, with its 95 % t interval.
 """
 
 # %%
@@ -310,27 +309,27 @@ for name in list(ARMS)[1:]:
 
 # %% [markdown]
 r"""
-With 128 labels the student reaches 34 %, where guessing has 25 %. It is right about 97 % of its own 128 texts: it has learned them by heart. With the same 128 texts and the
-teacher's scores in place of the labels, it gains 18 points. All five seeds agree. The student ends three points below its teacher.
+With 128 labels the student reaches 34 %, where guessing gives 25 %. On its own 128 texts it is right 97 % of the time: it has learned them by heart. With the same 128 texts and the
+teacher's scores in place of the labels, it gains 18 points. All five seeds agree. The student ends up three points below its teacher.
 
 Four results are less simple:
 
-- **The teacher's scores are worth more than labels.** Their gain is larger than that of 4,096 labels, which is 10 points. Each text of 12 words may be ambiguous between languages. A label then is the toss of a coin, and the teacher's
+- **The teacher's scores are worth more than labels.** Their gain is larger than that of 4,096 labels, which is 10 points. A text of 12 words is often ambiguous. Then its label is like the toss of a loaded coin, and the teacher's
   scores say how the coin is loaded.
-- **Labels did not help next to the teacher.** Half and half gains 9 points, half as much as the teacher alone.
-- **More text helped little.** From 128 to 512 texts the gain is two points; from 512 to 4,096 there is none. The student takes 200 steps of 32 texts, and its teacher's own score is near.
-- **The comparison with "128 labels" is not a fair one.** The teacher was trained on 20,000 labels, these texts among them. Distillation does not make knowledge. It moves it to where it is cheaper to use.
+- **Labels did not help next to the teacher.** With half the weight on each, the gain is 9 points, half as much as with the teacher alone.
+- **More text helped little.** From 128 to 512 texts the gain is two points; from 512 to 4,096 there is none. The student takes only 200 steps of 32 texts, and the teacher's own score is not far away.
+- **The comparison with "128 labels" is not a fair one.** The teacher was trained on 20,000 labels, those of these texts among them. Distillation does not create knowledge. It moves knowledge to where it is cheaper to use.
 
 ### Temperature, depth and wrong labels
 
-Four more questions, with the same teachers, languages and seeds, and 512 texts each. Does the temperature matter? Would a student of two layers be better? What if three labels in ten are wrong, drawn at random? And what becomes
-of a student whose *teacher* learned from such labels? The arms were fixed before the first run, and none was tuned.
+Four more questions, with the same teachers, languages and seeds, and 512 texts each. Does the temperature matter? Would a student of two layers be better? What if three labels in ten are wrong, drawn at random? And how does a student do
+if its *teacher* learned from such labels? The arms were fixed before the first run, and none was tuned.
 """
 
 
 # %%
 def spoilt(labels, rng, share=0.3):
-    """The labels, of which this share is replaced by labels drawn at random from the other classes."""
+    """The labels, with this share of them replaced by labels drawn at random from the other classes."""
     wrong = rng.random(len(labels)) < share
     return np.where(wrong, (labels + rng.integers(1, K, len(labels))) % K, labels)
 
@@ -370,8 +369,9 @@ for name, other in (
     print(f"{name:<15} − {other:<8} {d.mean():+.3f} ± {half:.3f}")
 
 # %% tags=["figure"]
-# Caption: Seven students for each of five seeds, 512 texts each. The first four have the teacher's scores,
-#   the next two only labels, the last a teacher that learned from wrong labels.
+# Caption: Seven students for each of five seeds, with 512 texts each. The first four have the
+#   teacher's scores, the next two have only labels, and the last has a teacher that learned from
+#   wrong labels.
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 values = np.array(list(choices.values()))
 axes.plot(values, "o", color=plots.BLUE, alpha=0.7)
@@ -387,20 +387,20 @@ plt.show()
 
 # %% [markdown]
 r"""
-- **The temperature made no difference** here: the intervals of T = 1 and T = 8 are within a point of T = 2. This task has four classes, and the teacher is unsure anyway. Where it is nearly always sure, there is more for a temperature to bring out.
+- **The temperature made no difference** here: the intervals of T = 1 and T = 8 are within a point of T = 2. This task has only four classes, and the teacher is unsure anyway. Where a teacher is nearly always sure, there is more for a temperature to bring out.
 - **A second layer** did not help in 200 steps: −1 ± 3 points may be nothing at all.
 - **Wrong labels** cost 8 points of accuracy if the student learns from them.
-- **A teacher that learned from wrong labels** costs its student 9 points. The mean is 4 points above that of a student with right labels, but the interval is ± 9, so five seeds do not show that it is better.
+- **A teacher that learned from wrong labels** costs its student 9 points. This student's mean is still 4 points above that of a student with right labels, but the interval is ± 9, so five seeds do not show that it is better.
 
 ## 6. Imitating layers
 
-A teacher has more to show than its last layer. Three methods differ in what is compared:
+A teacher has more to show than its final scores. Three methods differ in what the student imitates:
 
-| | imitated | when widths differ |
+| | what is imitated | what if the widths differ? |
 |---|---|---|
 | DistilBERT ([2019](https://arxiv.org/abs/1910.01108)) | scores, and the direction of the last hidden states (cosine) | they do not: the student is as wide as the teacher |
 | TinyBERT ([2019](https://arxiv.org/abs/1909.10351)) | embeddings, hidden states and attention of chosen layers, then scores | a learned projection |
-| MiniLM ([2020](https://arxiv.org/abs/2002.10957)) | attention and the relations of the values, in the last layer | nothing is needed: relations are `(S, S)` |
+| MiniLM ([2020](https://arxiv.org/abs/2002.10957)) | attention, and the relations between the values, in the last layer | nothing is needed: relations are `(S, S)` |
 
 [Notebook 23](23_after_bert.ipynb) trains a DistilBERT.
 
@@ -417,7 +417,7 @@ The cache is (hidden, weight, difference, mask), with difference $y - t$.
 
 # %% [markdown] tags=["derivation"]
 r"""
-Each $y_{bsk}$ enters one square: $dy_{bsk} = 2 \, m_{bs} (y_{bsk} - t_{bsk}) / (H' \sum m)$. Then a linear layer: $dh_{bs} = W^\top dy_{bs}$, and
+Each $y_{bsk}$ enters one square, so $dy_{bsk} = 2 \, m_{bs} (y_{bsk} - t_{bsk}) / (H' \sum m)$. The rest is the backward pass of a linear layer: $dh_{bs} = W^\top dy_{bs}$, and
 $dW = \sum_{b, s} dy_{bs} h_{bs}^\top$.
 """
 
@@ -436,7 +436,7 @@ check("24.imitation_backward", my_imitation_backward)
 
 # %% [markdown]
 r"""
-The projection is thrown away after training. The library compares relations of tokens instead, so it needs none:
+The projection is thrown away after training. The library compares relations between tokens instead, so it needs no projection:
 """
 
 # %%
@@ -454,7 +454,7 @@ minibert distill --teacher runs/sst2/best --model mini --train train.tsv --dev d
     --name small --temperature 4 --teacher-weight 0.9
 ```
 
-The teacher is asked once about every training text. The flags `--hidden-weight` and `--attention-weight` add the imitation of layers. See [the manual](../docs/finetuning.md).
+The teacher is run once on every training text. The flags `--hidden-weight` and `--attention-weight` add the imitation of layers. See [the manual](../docs/finetuning.md).
 """
 
 # %% [markdown]
@@ -462,7 +462,7 @@ r"""
 ## 8. What the papers report
 
 - DistilBERT keeps 97 % of BERT's score on GLUE with 40 % fewer parameters, and is 60 % faster ([2019](https://arxiv.org/abs/1910.01108)).
-- Turc and others ([2019](https://arxiv.org/abs/1908.08962)): pre-training the student before distillation matters, also for very small students.
+- Turc and others ([2019](https://arxiv.org/abs/1908.08962)): pre-training the student before distillation matters, even for very small students.
 - Beyer and others ([2021](https://arxiv.org/abs/2106.05237)): for images, a teacher should see the same crop as the student, and training should be long.
 """
 
@@ -470,18 +470,18 @@ r"""
 r"""
 ## Recap
 
-- Soft targets carry the order of the wrong classes and the teacher's doubt.
-- The gradient is that of a label, with $q$ in its place. T² keeps it at the same size when $T$ changes.
+- Soft targets carry the order of the wrong classes, and how sure the teacher is.
+- The gradient is that of cross-entropy with a label, but with $q$ in the label's place. The factor T² keeps it at about the same size when $T$ changes.
 - A teacher turns unlabelled text into training data.
-- Hidden states of another width need a projection, or a comparison of relations.
+- To imitate hidden states of another width, use a projection, or compare relations.
 
 ## What usually goes wrong
 
 - **T on one side only.** Teacher and student need the same temperature.
 - **T² forgotten**, so that a higher T quietly turns the teacher off.
 - **The teacher in training mode**: its dropout makes the targets noisy.
-- **Temperature in use.** In inference the student runs at $T = 1$.
-- **No student without a teacher** to compare with.
+- **Temperature left on in inference.** There the student runs at $T = 1$.
+- **No baseline:** a student trained without a teacher, to compare with.
 """
 
 # %% [markdown]
@@ -506,7 +506,7 @@ r"""
 <details>
 <summary><b>2.</b> Can a student be better than its teacher?</summary>
 
-Yes. The teacher's errors are partly noise, and a student that cannot follow them may average them out. It should not be expected.
+Yes. The teacher's errors are partly noise, and a student that cannot follow them may average them out. But do not expect it.
 
 </details>
 """
@@ -516,7 +516,7 @@ r"""
 <details>
 <summary><b>3.</b> Does the transfer set need labels?</summary>
 
-No. With $w = 1$ only the teacher's scores are used. The texts should resemble those in use.
+No. With $w = 1$ only the teacher's scores are used. But the texts should resemble those that the student will meet in use.
 
 </details>
 """

@@ -6,7 +6,7 @@ BERT-base took 16 TPU chips four days ([2018](https://arxiv.org/abs/1810.04805))
 have. This notebook is about the word "then".
 
 **You will** derive why denominators have to be sums · write a **ring all-reduce** in twenty lines, and count what it sends · run the same over MPI · predict when communication takes longer than
-computation · see what can be cut other than the batch: optimiser, matrices, layers.
+computation · see what else can be cut besides the batch: optimiser, matrices, layers.
 
 **Before this:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), [11 · Heads and losses](11_heads_losses.ipynb), [13 · The optimiser](13_optimiser.ipynb).
 **Time:** 80 minutes with the exercises; it runs in about a minute.
@@ -16,7 +16,7 @@ computation · see what can be cut other than the batch: optimiser, matrices, la
 | $N$ | ranks: processes with a device each, numbered 0 … $N-1$ |
 | $n$ | numbers in the gradient |
 | $c_r$ | tokens to predict on rank $r$ |
-| $\alpha$ | latency: seconds that any message takes |
+| $\alpha$ | latency: seconds that a message takes, however short it is |
 | $\beta$ | bandwidth: bytes per second that a rank sends |
 """
 
@@ -45,14 +45,14 @@ np.set_printoptions(precision=4, suppress=True)
 r"""
 ## 1. Why can a batch be cut?
 
-A loss is a mean over the tokens to predict, and a gradient is linear. With $\ell_t$ for the loss of token $t$, and $C$ tokens in all,
+A loss is a mean over the tokens to predict, and a gradient is linear. Let $\ell_t$ be the loss of token $t$, and let there be $C$ tokens in all. Then
 
 $$ \nabla L = \frac1C \sum_{t} \nabla \ell_t = \frac{1}{C} \sum_{r=0}^{N-1} \; \sum_{t \text{ on rank } r} \nabla \ell_t . $$
 
-So each rank may add up the gradients of its own tokens, without a word from the others. Two sums remain: that of the gradients, and $C = \sum_r c_r$. This is **data parallelism**: every rank has the whole
+So each rank can add up the gradients of its own tokens without a word from the others. Two sums over the ranks remain: that of the gradients, and $C = \sum_r c_r$. This is **data parallelism**: every rank has the whole
 model and a part of the batch.
 
-Nothing here is an approximation. What would be one is the mean of the ranks' means, $\frac1N \sum_r \frac1{c_r} \sum_t \nabla \ell_t$. It is the same only if all $c_r$ are equal. In masked language modelling they never are: short texts have
+Nothing here is an approximation. The mean of the ranks' means, $\frac1N \sum_r \frac1{c_r} \sum_t \nabla \ell_t$, would be one. It gives the same gradient only if all $c_r$ are equal. In masked language modelling they hardly ever are: short texts have
 fewer hidden words.
 
 ### Your turn: the mean over all ranks
@@ -72,7 +72,7 @@ check("25.mean_gradient", my_mean_gradient)
 
 # %% [markdown]
 r"""
-Now with a BERT. Four ranks have two sequences each, and 1, 2, 6 and 11 words to predict. The library's loss is the mean over the tokens of one call, so a rank asks for `dloss` $= c_r / C$.
+Now with a BERT. Four ranks have two sequences each, and 1, 2, 6 and 11 words to predict. The library's loss is the mean over the tokens of one call, so each rank passes `dloss` $= c_r / C$ to its backward pass.
 """
 
 # %%
@@ -119,30 +119,30 @@ print(f"mean of means           relative distance from one rank {distance(means)
 
 # %% [markdown]
 r"""
-The first is rounding. The second is another gradient, and nothing would tell you: no shape is wrong, and the loss falls. But a word on a rank with few of them counts for more than a word on a rank with many.
+The first distance is rounding. The second belongs to another gradient, and nothing would tell you so: no shape is wrong, and the loss falls. But a word on a rank with few of them counts for more than a word on a rank with many.
 
 ## 2. How would everybody get the sum?
 
-A collective operation that leaves the sum on every rank is called an **all-reduce**. Three ways to do it, for $n$ numbers on each of $N$ ranks:
+An operation in which all ranks take part is called collective. One that leaves the sum on every rank is an **all-reduce**. Here are three ways to do it, for $n$ numbers on each of $N$ ranks:
 
-1. **Everybody to one.** Rank 0 receives $(N-1)\,n$ numbers, adds, and sends as many back. Its link is busy for $2(N-1)\,n$ numbers, while all other links idle.
-2. **Everybody to everybody.** Each rank sends $(N-1)\,n$ numbers. All links work, but for a sum that is computed $N$ times.
-3. **A ring.** Cut the gradient into $N$ parts. Each rank talks to its neighbour only, and all links work all the time.
+1. **Everybody to one.** Rank 0 receives $(N-1)\,n$ numbers, adds them up, and sends as many back. Its link carries $2(N-1)\,n$ numbers, while the other links are mostly idle.
+2. **Everybody to everybody.** Each rank sends $(N-1)\,n$ numbers. All links are busy, but the same sum is computed $N$ times.
+3. **A ring.** Cut the gradient into $N$ parts. Each rank sends only to its neighbour, and all links are busy all the time.
 
 ## 3. The ring
 
-Let $r$ be a rank and $N = 4$. Each rank has parts 0, 1, 2, 3 of its own gradient.
+Take $N = 4$ ranks. Each rank $r$ has parts 0, 1, 2, 3 of its own gradient.
 
-**Reduce-scatter.** In each round, a rank sends a part to the next rank, which *adds* it to its own. In round 0, rank $r$ sends part $r$. In the next round it sends on the part that it has just added to. A partial sum thus travels
-around the ring and grows. After $N - 1$ rounds it has visited everybody.
+**Reduce-scatter.** In each round, a rank sends a part to the next rank, which *adds* it to its own. In round 0, rank $r$ sends part $r$. In each later round it sends on the part that it has just added to. A partial sum thus travels
+around the ring and grows. After $N - 1$ rounds it has visited every rank.
 
-**All-gather.** Now each rank has one finished part. In $N - 1$ more rounds the finished parts go around, and each rank *replaces* what it has.
+**All-gather.** Now each rank has one finished part. In $N - 1$ more rounds the finished parts go around the ring, and each rank *replaces* its own part by the one that it receives.
 """
 
 
 # %%
 def held(N):
-    """How many ranks' numbers are in each part of each rank, after every message: (2 (N − 1) + 1, N, N)."""
+    """How many ranks are summed in each part of each rank, before and after every round: (2 (N − 1) + 1, N, N)."""
     has = np.ones((N, N), int)
     states = [has.copy()]
     for s in range(2 * (N - 1)):
@@ -182,16 +182,16 @@ plt.show()
 
 # %% [markdown]
 r"""
-Follow one column: a partial sum moves down and grows by one in each round. After round 3 each rank has exactly one 4. The last three rounds spread the 4s.
+Follow one column: in each round, a partial sum moves down and grows by one. After round 3, each rank has exactly one 4. The last three rounds spread the 4s.
 
 ### How much does each rank send?
 
-One part has $n/N$ numbers, and there are $2(N-1)$ rounds:
+One part has $n/N$ numbers, and there are $2(N-1)$ rounds. So each rank sends
 
 $$ \frac{2 (N - 1)}{N} \, n . $$
 
-For two ranks that is $n$; for a thousand it is nearly $2n$. **It does not grow with the number of ranks.** It cannot be much less, either: every rank has to give away its numbers once, and to receive the sums once (Patarasuk and Yuan
-[2009](https://doi.org/10.1016/j.jpdc.2008.09.002) prove that it is the least possible).
+For two ranks that is $n$; for a thousand it is nearly $2n$. **It does not grow with the number of ranks.** It cannot be much less, either: every rank has to give away its numbers once, and has to receive the sums once. (Patarasuk and Yuan
+[2009](https://doi.org/10.1016/j.jpdc.2008.09.002) prove that it is the least possible.)
 
 ### Your turn: a ring all-reduce
 
@@ -219,7 +219,7 @@ check("25.ring_all_reduce", in_threads(my_ring))
 
 # %% [markdown]
 r"""
-Count for growing rings. The cells below use a ring of their own, so that they run before yours does.
+Let us count what larger and larger rings send. The cells below use a ring of their own, so that they run without yours.
 """
 
 
@@ -242,8 +242,8 @@ for N in (2, 3, 4, 6, 12):
     print(f"{N:>2} {sent[0] / 120:>18.3f} {2 * (N - 1) / N:>18.3f}")
 
 # %% tags=["figure"]
-# Caption: How often its own size a gradient goes over the busiest link. In a ring it is less than
-#   twice, however many ranks there are.
+# Caption: What the busiest link carries, in multiples of the gradient's size. In a ring it is less
+#   than twice that size, however many ranks there are.
 ranks = np.arange(2, 65)
 figure, axes = plt.subplots(figsize=(5.5, 3))
 axes.loglog(ranks, 2 * (ranks - 1), color=plots.VERMILION, label="everybody to one: its link")
@@ -261,7 +261,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Now all four ranks' gradients of section 1 go through the ring.
+Now the four ranks' gradients of section 1 go through the ring.
 """
 
 # %%
@@ -280,7 +280,7 @@ print("the same bits on all ranks:", bool((through_ring == through_ring[0]).all(
 r"""
 ## 4. The same bits?
 
-All ranks have the same bits, because each part was added up once. Without that, the copies of the model would drift apart. But are they the bits of *one* process that adds the four gradients in a row? Addition of floating-point numbers is not associative, and in the ring each part begins with another rank.
+All ranks have the same bits, because each part was added up only once and then copied. Otherwise the copies of the model would drift apart. But are these the bits of *one* process that adds the four gradients in order? Addition of floating-point numbers is not associative, and in the ring the sum of each part begins with another rank.
 """
 
 # %%
@@ -292,13 +292,13 @@ print("(a + b) + c =", (a + b) + c, "   a + (b + c) =", a + (b + c))
 
 # %% [markdown]
 r"""
-The difference is rounding, and harmless for learning. But it is a nuisance when you look for an error: you cannot tell rounding from a bug. So minibert adds in a fixed order: each rank gets its part from *all* others, adds them in the order of the ranks, and gives the sum to everybody. With one batch per rank, that
-also sends about $2(N-1)/N \cdot n$ numbers. $N$ ranks then give what one process gives, bit for bit.
+The difference is rounding, and harmless for learning. But it is a nuisance when you look for a mistake: you cannot tell rounding from a bug. So minibert adds in a fixed order: each rank gets its part from *all* others, adds these in the order of the ranks, and gives the sum to everybody. With one batch per rank, each rank then
+sends about $2(N-1)/N \cdot n$ numbers, too. And $N$ ranks give what one process gives, bit for bit.
 
 ## 5. Over MPI
 
-Threads share a memory; machines do not. **MPI**, the Message Passing Interface (1994), is the standard for programs on many machines: `mpiexec -n 4` starts the same program four times, and each asks for its rank. Here is the ring as a
-script. `Sendrecv` sends and receives at the same time; a `Send` in which all wait for each other would be a deadlock.
+Threads share memory; machines do not. **MPI**, the Message Passing Interface (1994), is the standard for programs on many machines: `mpiexec -n 4` starts the same program four times, and each copy asks for its rank. Here is the ring as a
+script. `Sendrecv` sends and receives at the same time. If all ranks called `Send` first, each could wait for the next one to receive: a deadlock.
 """
 
 # %%
@@ -332,7 +332,7 @@ SCRIPT = textwrap.dedent("""
 
 
 def mpiexec(ranks, script):
-    """What the script prints on so many ranks; None without mpi4py or mpiexec."""
+    """What the script prints when it runs on this many ranks; None without mpi4py or mpiexec."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     launcher = shutil.which("mpiexec", path=path)
     if launcher is None or find_spec("mpi4py") is None:
@@ -348,9 +348,9 @@ print(mpiexec(4, SCRIPT) or "Skipped: install mpi4py and an MPI to run this.")
 
 # %% [markdown]
 r"""
-In one line, `Allreduce` does what your function does. Which way it goes, a ring or a tree, MPI decides by the size of the message. On GPUs, NCCL does the same over NVLink.
+In one line, `Allreduce` does what your function does. MPI chooses the algorithm, such as a ring or a tree, by the size of the message. On GPUs, NCCL does the same over NVLink.
 
-With the library there is nothing to write:
+With minibert there is nothing to write:
 
 ```sh
 mpirun -n 4 minibert pretrain --preset tiny
@@ -358,11 +358,11 @@ mpirun -n 4 minibert pretrain --preset tiny
 
 ## 6. Latency and bandwidth
 
-A message of $m$ bytes takes about $\alpha + m / \beta$ seconds. In a ring, $2(N-1)$ messages of $n/N$ bytes follow each other:
+A message of $m$ bytes takes about $\alpha + m / \beta$ seconds. In a ring, $2(N-1)$ messages follow each other. With $n$ counted in bytes from here on, each has $n/N$ of them:
 
 $$ t_\text{ring} = 2 (N - 1) \left( \alpha + \frac{n}{N \beta} \right) . $$
 
-For large messages bandwidth decides, for many ranks latency. Hence many small arrays are bad: BERT-base has about 200 parameters, and 200 rings have 200 times the latency of one. With all gradients in one flat buffer, there is one array to send.
+For large messages, bandwidth matters most; for many ranks, latency. Hence many small arrays are bad: the parameters of BERT-base are about 200 arrays, and 200 rings have 200 times the latency of one. With all gradients in one flat buffer, there is only one array to send.
 """
 
 # %%
@@ -379,9 +379,9 @@ for N in (2, 8, 64, 512):
 
 # %% [markdown]
 r"""
-### When does communication overtake?
+### When does communication take longer than computation?
 
-Keep the batch of all ranks together and add ranks. Computation takes $T_1 / N$; communication stays near $2n/\beta$. The curves must cross. The numbers are those of base with 256 sequences of 128 tokens. The machine is **assumed**: 400 TFLOP/s over a whole step, and links of 50 or 450 GB/s.
+Keep the total batch of all ranks fixed, and add ranks. With $T_1$ for the time of one rank alone, computation takes $T_1 / N$; communication stays near $2n/\beta$. The curves must cross. The numbers are those of base with 256 sequences of 128 tokens. The machine is **assumed**: 400 TFLOP/s over a whole step, and links of 50 or 450 GB/s.
 """
 
 # %%
@@ -416,15 +416,15 @@ plt.show()
 
 # %% [markdown]
 r"""
-Left of the crossing, more ranks help. Right of it they mostly wait. A faster link moves the crossing to the right. So does more work per rank: longer sequences or larger batches. That is why large-batch training was studied so much (LAMB, You and others [2019](https://arxiv.org/abs/1904.00962): BERT with batches of 32,768).
+To the left of the crossing, more ranks help. To the right of it, they mostly wait. A faster link moves the crossing to the right. So does more work per rank: longer sequences or larger batches. That is why so much work went into training with large batches (LAMB, You and others [2019](https://arxiv.org/abs/1904.00962): BERT with batches of 32,768).
 
 ### What the backward pass hides
 
-A backward pass produces gradients from the last layer to the first. The gradient of the heads is **final** long before that of the embeddings. Why wait? Send a piece while the layers below compute. Piece $i$ is final at $f_i$, and takes $t_i$ on the link:
+A backward pass produces gradients from the last layer to the first. The gradient of the heads is **final** long before that of the embeddings. Why wait? A piece can be sent while the layers below are still computing theirs. Piece $i$ is final at time $f_i$, and takes $t_i$ seconds on the link. It has been sent at
 
 $$ d_i = \max(f_i, \; d_{i-1}) + t_i, \qquad d_{-1} = 0 . $$
 
-What is not done when the backward pass ends, at time $b$, has to be waited for.
+The backward pass ends at time $b$. Whatever has not been sent by then has to be waited for.
 
 ### Your turn: what is left to wait for
 
@@ -446,7 +446,7 @@ check("25.waiting", my_waiting)
 
 # %% [markdown]
 r"""
-Here is base on 8 ranks with 32 sequences each: fourteen pieces, the heads first and the embeddings last, with messages over NVLink and over a network.
+Here is base on 8 ranks with 32 sequences each. There are fourteen pieces, the heads first and the embeddings last. They are sent over a network or over NVLink.
 """
 
 # %%
@@ -495,15 +495,15 @@ plt.show()
 
 # %% [markdown]
 r"""
-Over NVLink, everything is hidden but the end: the last layer's piece, and the embeddings. These can never be hidden, since their gradient is final only at the end, and in base they are a fifth of all parameters. Over the network the link is late from the second layer on.
+Over NVLink, everything is hidden but the end: the piece of the lowest layer, and the embeddings. The embeddings can never be hidden, since their gradient is final only when the backward pass ends, and in base they are a fifth of all parameters. Over the network, the link falls behind from the second layer's piece on.
 
-The library has these formulas, for every model and every number of ranks:
+The library has these formulas for every model and every number of ranks:
 
 ```sh
 minibert info --preset base --ranks 8 --tflops 400 --link 450 --latency 5
 ```
 
-It assumes no speed; you give what you measured. [Many devices, on paper](../docs/scaling.md) has tables for 8 and 64 GPUs.
+It assumes no speeds: you give those that you measured. [Many devices, on paper](../docs/scaling.md) has tables for 8 and 64 GPUs.
 """
 
 # %%
@@ -519,9 +519,9 @@ r"""
 
 Data parallelism copies everything but the batch. For float32 with Adam, that is 16 bytes per parameter on each rank: 4 for the value, 4 for its gradient, 8 for the two moments. Rajbhandari and others ([2020](https://arxiv.org/abs/1910.02054), **ZeRO**) observed that a rank needs the moments only for its update, and that each rank can update its own part:
 
-- **ZeRO-1** cuts the optimiser's state. After the reduce-scatter, each rank has the sum of one part. It updates this part of the parameters, and the all-gather passes on *parameters* in place of gradients. The bytes sent are the same!
-- **ZeRO-2** also keeps only this part of the gradient.
-- **ZeRO-3** also cuts the parameters, and fetches each layer's when it is needed. That takes half as much communication again.
+- **ZeRO-1** cuts the optimiser's state. After the reduce-scatter, each rank has the sum of one part. It updates this part of the parameters, and the all-gather passes on *parameters* instead of gradients. Just as many bytes are sent!
+- **ZeRO-2** also cuts the gradient: each rank keeps only its part.
+- **ZeRO-3** also cuts the parameters, and fetches those of a layer when they are needed. That takes half as much communication again.
 """
 
 
@@ -540,7 +540,7 @@ for stage in range(4):
     )
 
 # %% tags=["figure"]
-# Caption: What a rank holds per parameter, when eight ranks divide up more and more of it.
+# Caption: What a rank holds per parameter, as eight ranks divide up more and more of the state.
 figure, axes = plt.subplots(figsize=(6, 2.6))
 left = np.zeros(4)
 names = ("parameters", "gradients", "moments")
@@ -562,10 +562,10 @@ plt.show()
 
 # %% [markdown]
 r"""
-Two more ways cut the *model*. BERT does not need them; models that fit on no single device do.
+Two more ways cut the *model*. BERT does not need them; models that are too large for a single device do.
 
-- **Tensor parallelism** (Megatron-LM, Shoeybi and others [2019](https://arxiv.org/abs/1909.08053)) cuts matrices. Two ranks have half of the heads each, and half of the feed-forward's $F$ columns. Each layer then needs two all-reduces of activations in the forward pass and two in the backward pass, so the link has to be very fast.
-- **Pipeline parallelism** (GPipe, Huang and others [2018](https://arxiv.org/abs/1811.06965)) cuts between layers. Only the activations between two stages are sent. But a stage waits until the one before has something for it: with $N$ stages and $M$ micro-batches, a share $(N-1)/(M+N-1)$ of the time is this **bubble**.
+- **Tensor parallelism** (Megatron-LM, Shoeybi and others [2019](https://arxiv.org/abs/1909.08053)) cuts matrices. Two ranks have half of the heads each, and half of the feed-forward network's $F$ columns. Each layer then needs two all-reduces of activations in the forward pass and two in the backward pass, so the link has to be very fast.
+- **Pipeline parallelism** (GPipe, Huang and others [2018](https://arxiv.org/abs/1811.06965)) cuts between layers. Only the activations between two stages are sent. But a stage has to wait until the one before has something for it. With $N$ stages and $M$ micro-batches (parts of the batch), a share of $(N-1)/(M+N-1)$ of the time is spent waiting, in the **bubble**.
 """
 
 # %% tags=["figure"]
@@ -598,37 +598,37 @@ plt.show()
 
 # %%
 def two_halves(x, W1, W2):
-    """A feed-forward cut over two ranks: columns of W1, rows of W2. x (B, H) → (B, H)."""
+    """A feed-forward network cut over two ranks: columns of W1, rows of W2. x (B, H) → (B, H)."""
     F = W1.shape[1] // 2
     partial = [np.maximum(x @ W1[:, part], 0) @ W2[part] for part in (slice(0, F), slice(F, None))]
     return partial[0] + partial[1]  # one all-reduce
 
 
 x, W1, W2 = rng.standard_normal((3, 8)), rng.standard_normal((8, 32)), rng.standard_normal((32, 8))
-print("as one:", np.allclose(two_halves(x, W1, W2), np.maximum(x @ W1, 0) @ W2))
+print("the same as uncut:", np.allclose(two_halves(x, W1, W2), np.maximum(x @ W1, 0) @ W2))
 for M in (1, 4, 16, 64):
     print(f"4 stages, {M:>2} micro-batches: bubble {3 / (M + 3):.0%}")
 
 # %% [markdown]
 r"""
-The first matrix is cut by columns, so that the activation needs no communication; the second by rows, so that the two halves only have to be added.
+The first matrix is cut by columns, so that the activation needs no communication. The second is cut by rows, so that the two halves only have to be added.
 
 ## Recap
 
 - A gradient is a sum over tokens, so ranks can add up their own. Numerators *and* denominators are sums.
-- A ring sends $2(N-1)/N$ of the gradient from each rank, however many there are.
+- In a ring, each rank sends $2(N-1)/N$ times the size of the gradient: less than twice, however many ranks there are.
 - Its latency does grow with $N$. One flat buffer keeps the number of messages small.
-- Communication overtakes computation when a rank has too little to compute. The backward pass hides most of it until then, but never the embeddings.
-- ZeRO-1 divides the moments among the ranks, and not one byte more is sent.
+- Communication takes longer than computation when a rank has too little to compute. Until then the backward pass hides most of it, but never the embeddings.
+- ZeRO-1 divides the moments among the ranks without sending a single byte more.
 
 ## What usually goes wrong
 
-- **A mean of means.** It is right in every test with equal lengths.
-- **The same dropout, or the same batch, on all ranks.** Then $N$ ranks do the work of one. In minibert the replica's number is part of every dropout key.
-- **Different first values.** Each rank must start from the same parameters: the same seed, or a broadcast.
+- **A mean of means.** It passes every test in which all ranks have equally many tokens to predict.
+- **The same batch, or the same dropout, on all ranks.** With the same batch, $N$ ranks do the work of one; with the same dropout masks, their examples are less independent than they should be. In minibert, the rank's number is part of every dropout key.
+- **Different initial values.** Each rank must start from the same parameters: use the same seed, or a broadcast.
 - **Clipping before the sum.** The norm is that of the *summed* gradient.
 - **One rank takes another branch**: it skips a step, or evaluates. The others wait for it forever.
-- **The learning rate of the small batch.** $N$ ranks make a batch that is $N$ times as large.
+- **The learning rate of the small batch.** With $N$ ranks the batch is $N$ times as large, and may need another rate.
 """
 
 # %% [markdown]
@@ -643,7 +643,7 @@ r"""
 <details>
 <summary><b>1.</b> Why does rank <i>r</i> end the first half with part <i>r</i> + 1, and not with part <i>r</i>?</summary>
 
-A part begins its journey on the rank of its own number, and makes $N - 1$ hops forward. It ends one rank short of a whole circle: on the rank before. So rank $r$ ends up with part $r + 1$.
+A part begins its journey on the rank of its own number, and makes $N - 1$ hops forward. It ends one hop short of a full circle: on the rank before the one where it began. So rank $r$ ends up with part $r + 1$.
 
 </details>
 """
@@ -653,7 +653,7 @@ r"""
 <details>
 <summary><b>2.</b> A ring has eight ranks. One of its links is ten times slower than the others. How fast is the ring?</summary>
 
-As fast as the slow link. Every rank sends in every round, and the next round needs what was received in this one. So a ring over several machines is laid out to cross between machines as rarely as possible.
+As fast as the slow link. Every rank sends in every round, and the next round needs what was received in this one. So a ring over several machines is laid out so that it crosses from one machine to another as rarely as possible.
 
 </details>
 """
@@ -663,7 +663,7 @@ r"""
 <details>
 <summary><b>3.</b> Does accumulating $k$ micro-batches before the all-reduce help?</summary>
 
-Yes: $k$ times the computation for the same communication, if one all-reduce at the end is enough. The batch is $k$ times as large as well, which is not always wanted.
+Yes, if one all-reduce at the end is enough: then there is $k$ times the computation for the same communication. But the batch is $k$ times as large as well, which is not always wanted.
 
 </details>
 """
@@ -673,7 +673,7 @@ r"""
 ## Further reading
 
 - Patarasuk and Yuan: [Bandwidth optimal all-reduce algorithms for clusters of workstations](https://doi.org/10.1016/j.jpdc.2008.09.002) (2009).
-- Li and others: [PyTorch Distributed](https://arxiv.org/abs/2006.15704) (2020): pieces that are sent while the backward pass runs.
+- Li and others: [PyTorch Distributed](https://arxiv.org/abs/2006.15704) (2020): how pieces of the gradient are sent while the backward pass runs.
 - Rajbhandari and others: [ZeRO](https://arxiv.org/abs/1910.02054) (2020).
 - Shoeybi and others: [Megatron-LM](https://arxiv.org/abs/1909.08053) (2019), with a BERT of 3.9 billion parameters.
 - You and others: [Large batch optimization for deep learning: training BERT in 76 minutes](https://arxiv.org/abs/1904.00962) (2019).

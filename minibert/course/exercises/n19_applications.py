@@ -36,7 +36,7 @@ def _searches(draw: Draws) -> list[Trial]:
     minutes=8,
     needs="section 2",
     hints=(
-        "For each query a yes or a no: is its right passage among the k best? Then the share of yes.",
+        "Ask of each query: is its right passage among the k best? Then take the share of those where it is.",
         "np.argsort sorts from the lowest; the k highest scores are what you want.",
         "best = np.argsort(−scores, axis=1)[:, :k]; (best == right[:, None]).any(axis=1).mean().",
     ),
@@ -52,8 +52,8 @@ def the_worst_k(scores, right, k):
 
 
 @recall_at_k.mistake(
-    "The hits are divided by k · Q: that is precision. With one right passage a query, recall counts "
-    "queries: a query is found or it is not."
+    "The hits are divided by k · Q: that is precision. With one right passage per query, recall "
+    "counts queries: the passage is found or it is not."
 )
 def precision_for_recall(scores, right, k):
     return recall_at_k.solution(scores, right, k) / k
@@ -87,7 +87,7 @@ def one_too_few(scores, right, k):
 
 
 @recall_at_k.mistake(
-    "argsort lists passages by their score: its entry [q, n] is the passage on place n, not the place of "
+    "argsort lists passages by their score: its entry [q, n] is the passage in place n, not the place of "
     "passage n. Look for the right passage in the list."
 )
 def argsort_taken_for_ranks(scores, right, k):
@@ -96,8 +96,8 @@ def argsort_taken_for_ranks(scores, right, k):
 
 
 @recall_at_k.mistake(
-    "A right passage counts wherever it was found, for whichever query. It must be among the k best of its "
-    "own query: compare row by row."
+    "Here a right passage counts for whichever query it was found. It must be among the k best of its own "
+    "query: compare row by row."
 )
 def found_for_anybody(scores, right, k):
     return np.isin(right, np.argsort(-scores, axis=1)[:, :k]).mean()

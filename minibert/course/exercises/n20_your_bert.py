@@ -46,7 +46,7 @@ Batch = dict[str, Array]
 
 
 def inside(parameters: Parameters, prefix: str) -> Parameters:
-    """The parameters whose names begin with the prefix, without it."""
+    """The parameters whose names begin with the prefix; it is removed from their names."""
     return {name.removeprefix(prefix): value for name, value in parameters.items() if name.startswith(prefix)}
 
 
@@ -78,7 +78,7 @@ def norm_backward(dout: Array, cache: tuple, name: str) -> tuple[Array, Paramete
 def _pair_trial(
     draw: Draws, forward: Callable, inputs: dict[str, Array], p: Parameters, **fixed: Any
 ) -> Trial:
-    """The call f(dout, *inputs, p, *fixed) of a forward and its backward, with random values for p.
+    """The call f(dout, *inputs, p, *fixed) of a forward pass and its backward pass, with random values for p.
 
     ``forward`` takes the same without dout. The numeric gradients are those of the inputs and of p.
     """
@@ -310,11 +310,11 @@ def _attention_trials(draw: Draws) -> list[Trial]:
         "one head of [08](08_attention.ipynb), `split_heads` and `merge_heads` of [09](09_many_heads.ipynb)"
     ),
     hints=(
-        "Your attention knows one head and any number of sequences. What is a head, seen from there?",
+        "Your attention takes one head and any number of sequences. What is a head, seen from there?",
         "Split (B, S, H) into (B, A, S, D), reshape to (B·A, S, D), and every head is a sequence of its own. "
         "The bias of a sequence is the same for all of its heads: bias.repeat(num_heads, axis=0).",
-        "Backwards: split dout in the same way, attention_backward, then for each of dq, dk, dv merge the "
-        "heads and go through the linear map. The three dx add up.",
+        "Backwards: split dout in the same way and call attention_backward. Then merge the heads of each of "
+        "dq, dk and dv and go back through its linear map. The three dx add up.",
     ),
     hints_for={
         "dhidden": (
@@ -329,7 +329,7 @@ def self_attention_gradients(dout, hidden, p, bias, num_heads):
 
 
 @self_attention_gradients.mistake(
-    "dhidden has the part that came through v only. hidden was used three times, for q, k and v: the three "
+    "dhidden has only the part that came through v. hidden was used three times, for q, k and v: the three "
     "parts add up."
 )
 def values_only(dout, hidden, p, bias, num_heads):
@@ -388,7 +388,7 @@ def _with_biases(dout, hidden, p, biases, num_heads):
 
 
 def attention_half(hidden: Array, p: Parameters, bias: Array, num_heads: int) -> tuple[Array, tuple]:
-    """norm(hidden + what attention makes of it): hidden (B, S, H) → y (B, S, H), cache."""
+    """norm(hidden + attention's output): hidden (B, S, H) → y (B, S, H), cache."""
     attended, attention_cache = self_attention(hidden, inside(p, "attention.self."), bias, num_heads)
     projected, dense_cache = dense(attended, p, "attention.output.dense")
     y, norm_cache = norm(hidden + projected, p, "attention.output.LayerNorm")
@@ -406,7 +406,7 @@ def attention_half_backward(dout: Array, cache: tuple) -> tuple[Array, Parameter
 
 
 def feed_forward_half(hidden: Array, p: Parameters) -> tuple[Array, tuple]:
-    """norm(hidden + what the feed-forward network makes of it): hidden (B, S, H) → y (B, S, H), cache."""
+    """norm(hidden + the feed-forward network's output): hidden (B, S, H) → y (B, S, H), cache."""
     wide, up_cache = dense(hidden, p, "intermediate.dense")  # (B, S, F)
     active, gelu_cache = mine.gelu(wide)
     narrow, down_cache = dense(active, p, "output.dense")
@@ -459,9 +459,9 @@ def _layer_trials(draw: Draws) -> list[Trial]:
     needs="the block of [10](10_encoder.ipynb), which is the second half of this one",
     hints=(
         "Two halves: attention and a linear map; then linear map, GELU, linear map. Each ends with "
-        "norm(what came in + what it made).",
-        "Backwards the halves come in the opposite order. In each, the gradient of the sum goes both into "
-        "the sublayer and past it.",
+        "norm(its input + its result).",
+        "In the backward pass the halves come in the opposite order. In each, the gradient of the sum goes "
+        "both into the sublayer and past it.",
         "In both halves dhidden = (what comes back through the sublayer) + dsum. See `BertLayer` and "
         "`BertAttention` in minibert/bert/encoder.py.",
     ),
@@ -478,8 +478,8 @@ def layer_gradients(dout, hidden, p, bias, num_heads):
 
 
 @layer_gradients.mistake(
-    "The residual of the attention is missing on the way back: dhidden lacks the gradient of the sum hidden "
-    "+ projected."
+    "The residual connection of attention is missing on the way back: dhidden lacks the gradient of the sum "
+    "hidden + projected."
 )
 def first_residual_forgotten(dout, hidden, p, bias, num_heads):
     y, (first_cache, second_cache) = layer(hidden, p, bias, num_heads)
@@ -490,8 +490,8 @@ def first_residual_forgotten(dout, hidden, p, bias, num_heads):
 
 
 @layer_gradients.mistake(
-    "The residual of the feed-forward half is missing on the way back: what goes on to the attention lacks "
-    "the gradient of the sum hidden + narrow."
+    "The residual connection of the feed-forward half is missing on the way back: what goes on to attention "
+    "lacks the gradient of the sum hidden + narrow."
 )
 def second_residual_forgotten(dout, hidden, p, bias, num_heads):
     y, (first_cache, second_cache) = layer(hidden, p, bias, num_heads)
@@ -502,8 +502,8 @@ def second_residual_forgotten(dout, hidden, p, bias, num_heads):
 
 
 @layer_gradients.mistake(
-    "The second half reads hidden, the input of the layer. It reads what the first half made: the halves are "
-    "a chain."
+    "The second half reads hidden, the input of the layer. It should read the output of the first half: the "
+    "halves are a chain."
 )
 def halves_side_by_side(dout, hidden, p, bias, num_heads):
     _, first_cache = attention_half(hidden, p, bias, num_heads)
@@ -561,8 +561,8 @@ def masked_words_backward(dloss: float, cache: tuple) -> tuple[Array, Parameters
     hints=(
         "Take the chosen positions out of hidden first, (P, H). What you do to them is a chain of five "
         "pieces.",
-        "dense, GELU, norm, the linear map with the table of word embeddings, cross-entropy. Its weights are "
-        "all 1, its denominator is the number of chosen positions.",
+        "dense, GELU, norm, the linear map with the table of word embeddings, cross-entropy. In the last, "
+        "the weights are all 1 and the denominator is the number of chosen positions.",
         "On the way back, dhidden is zeros of hidden's shape, and dhidden[chosen] is what came back. See "
         "`BertLMPredictionHead` in minibert/bert/heads.py.",
     ),
@@ -572,7 +572,8 @@ def masked_words_gradients(dout, hidden, p, labels):
 
 
 @masked_words_gradients.mistake(
-    "The loss is divided by the number of all positions, B·S. It is a mean over those that are predicted."
+    "The loss is divided by the number of all positions, B·S. It should be a mean over those that are "
+    "predicted."
 )
 def divided_by_all_positions(dout, hidden, p, labels):
     loss, dhidden, gradients = masked_words_gradients.solution(dout, hidden, p, labels)
@@ -581,7 +582,7 @@ def divided_by_all_positions(dout, hidden, p, labels):
 
 
 @masked_words_gradients.mistake(
-    "The loss is a sum: its denominator is 1. It is a mean over the positions that are predicted."
+    "The loss is a sum: its denominator is 1. It should be a mean over the positions that are predicted."
 )
 def summed_instead_of_averaged(dout, hidden, p, labels):
     loss, dhidden, gradients = masked_words_gradients.solution(dout, hidden, p, labels)
@@ -658,7 +659,7 @@ def tanh_skipped(dout, hidden, p, labels):
 
 
 @next_sentence_gradients.mistake(
-    "1 − tanh² was taken of the tanh's input; it is 1 − pooled², with the square of its output."
+    "1 − tanh² was computed from the tanh's input; it is 1 − pooled², with the square of its output."
 )
 def square_of_the_input(dout, hidden, p, labels):
     loss, (_, pooled, pooler_cache, head_cache, loss_cache) = next_sentence(hidden, p, labels)
@@ -763,11 +764,11 @@ def _library_model(p: Parameters) -> BertForPreTraining:
     needs="all that you have written above",
     in_order=True,
     hints=(
-        "Forwards: embed, all layers, both heads. Backwards: both heads, all layers from the last, embed. "
-        "Where was something used twice?",
+        "Forward pass: embed, all layers, both heads. Backward pass: both heads, all layers from the last to "
+        "the first, embed. Where was something used twice?",
         "The last hidden states go to both heads, so their two dhidden add up. The table of words is used by "
         "the embeddings and by the decoder, so its two gradients add up.",
-        "gradients of layer i are those of layer_backward with bert.encoder.layer.i. in front of their "
+        "The gradients of layer i are those of layer_backward with bert.encoder.layer.i. in front of their "
         "names; bias = (1 − attention_mask) · −10000, (B, 1, S).",
     ),
 )
@@ -776,8 +777,8 @@ def bert_gradients(parameters, batch, num_heads):
 
 
 @bert_gradients.mistake(
-    "The table of word embeddings has its gradient as a table only: the decoder uses it, too, and the two "
-    "add up."
+    "The table of word embeddings has only the gradient of the look-up: the decoder uses it, too, and the "
+    "two gradients add up."
 )
 def decoder_lost(parameters, batch, num_heads):
     values, gradients = loss_and_gradients(parameters, batch, num_heads)
@@ -785,8 +786,8 @@ def decoder_lost(parameters, batch, num_heads):
 
 
 @bert_gradients.mistake(
-    "The table of word embeddings has the decoder's gradient only: the embeddings look up its rows, and the "
-    "two gradients add up."
+    "The table of word embeddings has only the decoder's gradient: the embeddings look up its rows, too, and "
+    "the two gradients add up."
 )
 def table_lost(parameters, batch, num_heads):
     values, gradients = loss_and_gradients(parameters, batch, num_heads)
@@ -812,7 +813,7 @@ def mask_forgotten(parameters, batch, num_heads):
 def train(
     parameters: Parameters, batches: Iterable[Batch], num_heads: int, steps: int, peak: float, warmup: int
 ) -> tuple[Array, Parameters]:
-    """Train for so many steps, a batch each → the losses (steps,), and the new parameters by name."""
+    """Train for this many steps, with a batch for each → the losses (steps,), the new parameters by name."""
     means = {name: np.zeros_like(value) for name, value in parameters.items()}
     variances = {name: np.zeros_like(value) for name, value in parameters.items()}
     parameters, losses = dict(parameters), []
@@ -906,8 +907,8 @@ def _trained(parameters, batches, num_heads, steps, peak, warmup, decays=None, c
 
 
 @train_bert.mistake(
-    "Every gradient is clipped by a norm of its own. The norm is that of all gradients together: one length, "
-    "one factor."
+    "Every gradient is clipped by a norm of its own. There is only one norm, that of all gradients together, "
+    "and one factor."
 )
 def each_gradient_clipped(parameters, batches, num_heads, steps, peak, warmup):
     return _trained(parameters, batches, num_heads, steps, peak, warmup, clipped="each")
@@ -919,15 +920,16 @@ def not_clipped(parameters, batches, num_heads, steps, peak, warmup):
 
 
 @train_bert.mistake(
-    "Everything decays. Biases and the parameters of LayerNorm, which are vectors, do not: their decay is 0."
+    "Everything decays. Biases and the parameters of LayerNorm, which are vectors, should not: their "
+    "decay is 0."
 )
 def everything_decays(parameters, batches, num_heads, steps, peak, warmup):
     return _trained(parameters, batches, num_heads, steps, peak, warmup, decays=True)
 
 
 @train_bert.mistake(
-    "The means and variances begin at 0 in every step. They are kept from one step to the next: that is what "
-    "makes them running means."
+    "The means and variances begin at 0 in every step. Keep them from one step to the next: that makes them "
+    "running means."
 )
 def state_forgotten(parameters, batches, num_heads, steps, peak, warmup):
     return _trained(parameters, batches, num_heads, steps, peak, warmup, forget=True)

@@ -1,4 +1,4 @@
-"""21 Where BERT comes from: perplexity, skip-gram's backward, and one step of an LSTM backward."""
+"""21 Where BERT comes from: perplexity, and the backward passes of skip-gram and of one LSTM step."""
 
 import numpy as np
 
@@ -41,8 +41,8 @@ def _real(losses, labels):
     needs="ignored positions, from [03](03_softmax_cross_entropy.ipynb)",
     hints=(
         "Perplexity belongs to one number, the mean loss of all targets. Which positions are targets?",
-        "Choose the losses whose label is not −100, from all rows together. Take their mean first, and leave "
-        "the logarithm afterwards.",
+        "Choose the losses whose label is not −100, from all rows together. Take their mean first, and "
+        "undo the logarithm afterwards.",
         "real = losses[labels != −100]; np.exp(real.mean()).",
     ),
 )
@@ -67,8 +67,8 @@ def divided_by_all_positions(losses, labels):
 
 
 @perplexity.mistake(
-    "You take the mean of exp(loss). One token with a tiny probability then decides everything. The mean is "
-    "taken of the losses; exp comes last."
+    "You take the mean of exp(loss). One token with a tiny probability then decides everything. Take the "
+    "mean of the losses; exp comes last."
 )
 def mean_of_exponentials(losses, labels):
     return np.exp(_real(losses, labels)).mean()
@@ -118,7 +118,7 @@ def _sigmoid(x):
 
 
 def skip_gram(words: Array, contexts: Array, centres: Array, targets: Array) -> tuple[Array, tuple]:
-    """The loss of B pairs, a sum: words and contexts (V, D), centres (B,), targets (B, 1 + K).
+    """The summed loss of B pairs: words and contexts (V, D), centres (B,), targets (B, 1 + K).
 
     Column 0 of the targets is the true neighbour, the others are K negatives. The cache is
     (words, contexts, centres, targets, scores).
@@ -184,7 +184,7 @@ def skip_gram_backward(dout, cache):
 
 
 def _skip_gram_backward(dout, cache, change=lambda difference, scores: difference, add=np.add.at, first=None):
-    """Both gradients, with what some people do otherwise."""
+    """Both gradients, with one thing done in another way."""
     words, contexts, centres, targets, scores = cache
     labels = np.zeros_like(scores)
     labels[:, 0] = 1
@@ -224,7 +224,7 @@ def every_target_a_negative(dout, cache):
 
 
 @skip_gram_backward.mistake(
-    "All targets have the label 1, the negatives as well. Then all words are pulled together, and one vector "
+    "All targets have the label 1, even the negatives. Then all words are pulled together, and one vector "
     "for all of them is the best."
 )
 def every_target_a_neighbour(dout, cache):
@@ -242,7 +242,7 @@ def slope_of_sigma_once_more(dout, cache):
 
 
 @skip_gram_backward.mistake(
-    "dwords has the share of the true neighbour only. The centre's vector is in the scores of the negatives, "
+    "dwords has only the share of the true neighbour. The centre's vector is in the scores of the negatives, "
     "too: sum over all 1 + K targets."
 )
 def negatives_forgotten_in_dwords(dout, cache):
@@ -255,7 +255,7 @@ def skip_gram_dout_forgotten(dout, cache):
 
 
 @skip_gram_backward.mistake(
-    "You divide by the number of pairs. The forward pass takes a sum of the losses and not a mean."
+    "You divide by the number of pairs. But the forward pass takes the sum of the losses, not their mean."
 )
 def mean_over_the_pairs(dout, cache):
     return _skip_gram_backward(dout / len(cache[2]), cache)
@@ -350,7 +350,7 @@ def _through_the_step(
     kept=lambda i, f: f,
     order=(0, 1, 2, 3),
 ):
-    """All six gradients, with what some people do otherwise."""
+    """All six gradients, with one thing done in another way."""
     x, state, cell, weight, state_weight, i, f, o, g, tanh_cell = cache
     d = own * dcell + through * dstate * o * curve(tanh_cell)  # (B, H), of the new cell
     parts = (
@@ -399,21 +399,21 @@ def slopes_of_the_gates_skipped(dstate, dcell, cache):
     return _through_the_step(dstate, dcell, cache, slope=np.ones_like)
 
 
-@lstm_step_backward.mistake("g comes from a tanh and not from σ: its slope is 1 − g², and not g (1 − g).")
+@lstm_step_backward.mistake("g comes from a tanh, not from σ: its slope is 1 − g², not g (1 − g).")
 def candidate_taken_for_a_gate(dstate, dcell, cache):
     return _through_the_step(dstate, dcell, cache, slope_of_g=_slope)
 
 
 @lstm_step_backward.mistake(
-    "The forget gate is multiplied by the new cell. In f · cell stands the cell *before* the step, which the "
-    "cache keeps for this reason."
+    "The forget gate is multiplied by the new cell. In f · cell, cell is the one *before* the step, which "
+    "the cache keeps for this reason."
 )
 def new_cell_for_the_old_one(dstate, dcell, cache):
     return _through_the_step(dstate, dcell, cache, partner_of_f=lambda cell, new: new)
 
 
 @lstm_step_backward.mistake(
-    "The old cell gets the derivative of the new one in full. It was multiplied by f on its way: what was "
+    "The old cell gets the whole derivative of the new one. But it was multiplied by f on its way: what was "
     "forgotten has no influence."
 )
 def forget_gate_skipped(dstate, dcell, cache):

@@ -12,7 +12,7 @@ from minibert.gradcheck import Draws
 
 
 def _arms(draw: Draws) -> list[Trial]:
-    """Seeds that move both arms alike, and a noise of each run by itself."""
+    """Seeds that move both arms alike, and independent noise for each run."""
     trials = []
     for label, seeds, effect in (("6 seeds", 6, -0.2), ("8 seeds", 8, 0.3)):
         shared = 2 * draw.normal(seeds)
@@ -24,7 +24,7 @@ def _arms(draw: Draws) -> list[Trial]:
 
 def _by_scipy(differences: np.ndarray) -> dict[str, np.ndarray]:
     """The mean and its standard error, as scipy has them."""
-    from scipy import stats  # takes half a second, which only those wait who come here
+    from scipy import stats  # imported only here, since it takes half a second
 
     return {"difference": stats.describe(differences).mean, "error": stats.sem(differences)}
 
@@ -66,23 +66,23 @@ def unpaired_error(a, b):
 
 
 @paired_difference.mistake(
-    "The sum of squares is divided by n. The mean was estimated from the same numbers, and takes one of "
-    "them: ddof=1. (NumPy's default is 0.)"
+    "The sum of squares is divided by n. The mean was estimated from the same numbers, which costs one "
+    "degree of freedom: ddof=1. (NumPy's default is 0.)"
 )
 def divided_by_n(a, b):
     return (b - a).mean(), (b - a).std() / math.sqrt(len(a))
 
 
 @paired_difference.mistake(
-    "This is the standard deviation of the differences, so how far one more seed would be from the mean. "
-    "The error of the mean is smaller by √n."
+    "This is the standard deviation of the differences: it says how far one more seed would be from the "
+    "mean. The error of the mean is smaller by a factor of √n."
 )
 def deviation_for_error(a, b):
     return (b - a).mean(), (b - a).std(ddof=1)
 
 
 @paired_difference.mistake(
-    "The standard deviation is divided by n. Variances fall like 1/n, deviations like 1/√n."
+    "The standard deviation is divided by n. Variances of a mean fall like 1/n, but deviations like 1/√n."
 )
 def root_forgotten(a, b):
     return (b - a).mean(), (b - a).std(ddof=1) / len(a)
@@ -100,7 +100,7 @@ def corrected_twice(a, b):
     return (b - a).mean(), (b - a).std(ddof=1) / math.sqrt(len(a) - 1)
 
 
-@paired_difference.mistake("The sign: the difference is the new arm minus the baseline, b − a.")
+@paired_difference.mistake("The sign is wrong: the difference is the new arm minus the baseline, b − a.")
 def baseline_minus_new(a, b):
     return (a - b).mean(), (b - a).std(ddof=1) / math.sqrt(len(a))
 
@@ -117,7 +117,7 @@ def signs_dropped(a, b):
 
 
 def _samples(draw: Draws) -> list[Trial]:
-    """Differences of 8 and of 5 seeds, the numbers of those that are drawn, and a level."""
+    """Differences of 8 and of 5 seeds, the indices of those that are drawn, and a level."""
     trials = []
     for seeds, level in ((8, 0.95), (5, 0.8)):
         differences = np.exp(draw.normal(seeds)) - 0.7  # lopsided, as losses are
@@ -132,11 +132,11 @@ def _samples(draw: Draws) -> list[Trial]:
     trials=_samples,
     level=2,
     minutes=15,
-    needs="quantiles, and indexing with an array of numbers",
+    needs="quantiles, and indexing with an array of indices",
     hints=(
         "Each row of drawn is one experiment that might have been: which differences does it have, and what "
         "is its result?",
-        "A result is a mean, one for each row. The interval holds the middle part, level, of these means: "
+        "A result is a mean, one for each row. The interval holds the middle share, `level`, of these means: "
         "the same share is cut off on both sides.",
         "means = differences[drawn].mean(axis=1); np.quantile(means, [(1 − level) / 2, (1 + level) / 2]).",
     ),
@@ -182,7 +182,7 @@ def shares_taken_for_percent(differences, drawn, level):
 
 
 @bootstrap_interval.mistake(
-    "This is mean ± 1.96 deviations of the resampled means: it supposes that they are normal, and that "
+    "This is mean ± 1.96 deviations of the resampled means: it assumes that they are normal, and that "
     "level is 0.95. Take their quantiles."
 )
 def normal_interval(differences, drawn, level):
@@ -191,8 +191,8 @@ def normal_interval(differences, drawn, level):
 
 
 @bootstrap_interval.mistake(
-    "The resampled means are brought closer together by √n once more. They are means of n already, and "
-    "scatter as such means do."
+    "The spread of the resampled means is divided by √n once more. They are means of n already, and scatter "
+    "as such means do."
 )
 def divided_by_root_n_again(differences, drawn, level):
     low, high = bootstrap_interval.solution(differences, drawn, level)
@@ -200,15 +200,15 @@ def divided_by_root_n_again(differences, drawn, level):
     return mean + (low - mean) / root, mean + (high - mean) / root
 
 
-@bootstrap_interval.mistake("Each row's median is taken; the result of an experiment is its mean here.")
+@bootstrap_interval.mistake("The median of each row is taken. Here the result of an experiment is its mean.")
 def median_for_mean(differences, drawn, level):
     low, high = np.quantile(np.median(differences[drawn], axis=1), [(1 - level) / 2, (1 + level) / 2])
     return low, high
 
 
 @bootstrap_interval.mistake(
-    "This is the basic bootstrap interval, 2 · mean − quantile: a method of its own, mirrored at the mean. "
-    "The percentile interval is asked for: the quantiles themselves."
+    "This is the basic bootstrap interval, 2 · mean − quantile: another method, which mirrors the quantiles "
+    "at the mean. The percentile interval has the quantiles themselves."
 )
 def mirrored(differences, drawn, level):
     low, high = bootstrap_interval.solution(differences, drawn, level)
@@ -235,7 +235,7 @@ def _with_scipy(differences: np.ndarray, label: str) -> Trial:
 
 
 def all_signs(n: int) -> np.ndarray:
-    """Every pattern of n signs, a row each: (2ⁿ, n) of ±1."""
+    """Every pattern of n signs, one per row: (2ⁿ, n) of ±1."""
     return np.array(list(itertools.product((-1.0, 1.0), repeat=n)))
 
 
@@ -248,12 +248,12 @@ def all_signs(n: int) -> np.ndarray:
     minutes=25,
     needs="what a p-value is, from section 4",
     hints=(
-        "If the change does nothing, the two runs of a pair could have been labelled the other way round. "
+        "If the change does nothing, the two runs of a pair could have been labelled the other way around. "
         "What would that have done to their difference?",
         "Each of the n signs is as likely + as −: 2ⁿ data sets, all equally likely. How many of them have a "
         "mean at least as far from 0, in either direction, as the one that was observed?",
         "signs = all rows of itertools.product((−1, 1), repeat=n); means = (signs · d).mean(axis=1); p is "
-        "the share of |means| ≥ |d.mean()|, ties (to rounding) and the observed pattern included.",
+        "the share of |means| ≥ |d.mean()|, including ties (up to rounding) and the observed pattern.",
     ),
 )
 def permutation_test(differences):
@@ -263,8 +263,8 @@ def permutation_test(differences):
 
 
 @permutation_test.mistake(
-    "One side only: patterns whose mean is at least as large as the observed one. An effect in the other "
-    "direction would have impressed you as much: compare absolute values."
+    "This counts one side only: patterns whose mean is at least as large as the observed one. An effect in "
+    "the other direction would have impressed you as much: compare absolute values."
 )
 def one_sided(differences):
     return (all_signs(len(differences)) @ differences >= differences.sum()).mean()
@@ -279,8 +279,8 @@ def ties_left_out(differences):
 
 
 @permutation_test.mistake(
-    "(count + 1) / (patterns + 1) belongs to a random sample of the patterns. Here all of them are counted, "
-    "and the observed one is among them already."
+    "(count + 1) / (patterns + 1) is for a random sample of the patterns. Here all of them are counted, and "
+    "the observed one is among them already."
 )
 def corrected_as_if_sampled(differences):
     hits = np.abs(all_signs(len(differences)) @ differences) >= abs(differences.sum())
@@ -297,8 +297,8 @@ def left_out_instead_of_flipped(differences):
 
 
 @permutation_test.mistake(
-    "The order of the differences is permuted. That leaves their mean as it is, and every pattern counts. "
-    "What may be exchanged are the two runs of a pair."
+    "The order of the differences is permuted. That leaves their mean as it is, so every pattern counts. "
+    "What can be exchanged is the two runs of a pair."
 )
 def order_permuted(differences):
     return 1.0
@@ -314,7 +314,7 @@ def sign_test(differences):
 
 
 @permutation_test.mistake(
-    "This is the p-value of the t-test, which supposes normal differences. Count sign patterns instead."
+    "This is the p-value of the t-test, which assumes normal differences. Count sign patterns instead."
 )
 def t_test(differences):
     from scipy import stats

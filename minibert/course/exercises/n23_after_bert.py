@@ -1,4 +1,4 @@
-"""23 After BERT: RoBERTa's positions, ALBERT's shared layer, XLNet's masks, DeBERTa's backward."""
+"""23 After BERT: RoBERTa's positions, ALBERT's shared layer, XLNet's masks, DeBERTa's backward pass."""
 
 import math
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ ON_THE_LEFT = ON_THE_RIGHT[:, ::-1].copy()
 
 
 def _library_positions(mask, padding):
-    """What the library's RoBERTa does with ids of which those of padding are the padding id."""
+    """The positions that the library's RoBERTa gives to ids, where padding has the padding id."""
     ids = np.where(mask > 0, padding + 1, padding)
     return RobertaEmbeddings.position_ids(SimpleNamespace(padding=padding), ids, ids)  # type: ignore[arg-type]
 
@@ -55,7 +55,7 @@ def columns_counted(mask, padding):
 
 
 @positions_from_padding.mistake(
-    "Padding goes on with the count of the token before it. All padding has one position, the padding id: "
+    "Padding keeps the count of the token before it. But all padding has one position, the padding id: "
     "multiply the count by the mask before you add."
 )
 def padding_keeps_the_count(mask, padding):
@@ -100,8 +100,8 @@ def counted_through_the_batch(mask, padding):
 
 
 @positions_from_padding.mistake(
-    "The count begins behind 1, whatever the padding id is. It is 1 in RoBERTa's vocabulary; here it is an "
-    "argument."
+    "The count begins after 1, whatever the padding id is. It is 1 in RoBERTa's vocabulary, but here it is "
+    "an argument."
 )
 def always_behind_one(mask, padding):
     return np.cumsum(mask, axis=1) * mask + 1
@@ -146,10 +146,10 @@ def _rows(array: Array) -> Array:
         "matrix with two uses of [11](11_heads_losses.ipynb)"
     ),
     hints=(
-        "First pretend that there are three layers with weights of their own, and write the backward of one. "
-        "Which of them comes first on the way back?",
-        "From the last use to the first: through the tanh, then to W, to b and to the input. What goes on "
-        "down is the residual's gradient plus that of the branch. What W and b get is added up.",
+        "First pretend that there are three layers with their own weights, and write the backward pass of "
+        "one. Which of them comes first on the way back?",
+        "From the last use to the first: through the tanh, then to W, to b and to the input. The gradient of "
+        "the input is the residual's plus the branch's. What W and b get is added up.",
         "for x, t in zip(inputs[::-1], tanhs[::-1]): dz = dout * (1 − t²); dweight += dzᵀ x; dbias += the "
         "sum of dz; dout = dout + dz @ weight. At the end dout is dx.",
     ),
@@ -161,7 +161,7 @@ def _rows(array: Array) -> Array:
         ),
         "dx": (
             "The weight's gradient is right, so your loop is, too. What is left of dout after the last step?",
-            "Each use hands down dout + dz W, the residual's share and the branch's.",
+            "Each use passes on dout + dz W, the residual's share and the branch's.",
             "Return what dout is after the loop.",
         ),
     },
@@ -171,7 +171,7 @@ def shared_layer_backward(dout, cache):
 
 
 def _backward(dout, cache, residual=True, slope=lambda t: 1 - t**2, order=-1, first=False):
-    """The gradients, with what some people do otherwise."""
+    """The gradients, with one thing done in another way."""
     inputs, tanhs, weight = cache
     dweight, dbias = np.zeros_like(weight), np.zeros(len(weight))
     for x, t in list(zip(inputs, tanhs, strict=True))[::order]:
@@ -183,8 +183,8 @@ def _backward(dout, cache, residual=True, slope=lambda t: 1 - t**2, order=-1, fi
 
 
 @shared_layer_backward.mistake(
-    "Each use overwrites the gradient of the one before, so that only the first use is left. The weight has "
-    "a share from all three: dweight += …, dbias += …."
+    "Each use overwrites the gradient of the one before, so that only the first use is left. All three have "
+    "a share in the weight's gradient: dweight += …, dbias += …."
 )
 def the_first_use_only(dout, cache):
     inputs, tanhs, weight = cache
@@ -195,7 +195,7 @@ def the_first_use_only(dout, cache):
 
 
 @shared_layer_backward.mistake(
-    "You go back through the last use only. Below it the same layer was used twice more: what it hands down "
+    "You go back through the last use only. Below it the same layer was used twice more: what it passes on "
     "is the dout of the use before."
 )
 def the_last_use_only(dout, cache):
@@ -204,7 +204,7 @@ def the_last_use_only(dout, cache):
 
 
 @shared_layer_backward.mistake(
-    "You take the mean over the uses. Moving W moves the result at every use, and in full: a sum."
+    "You take the mean over the uses. But W affects the result at every use, and fully: take the sum."
 )
 def mean_over_the_uses(dout, cache):
     dx, dweight, dbias = _backward(dout, cache)
@@ -227,8 +227,8 @@ def first_use_first(dout, cache):
 
 
 @shared_layer_backward.mistake(
-    "Every use gets the dout of the end. That is right for the last one only; each of the others gets what "
-    "the use after it hands down."
+    "Every use gets the dout of the end. That is right only for the last one; each of the others gets what "
+    "the use after it passes on."
 )
 def the_same_dout_for_all(dout, cache):
     inputs, tanhs, weight = cache
@@ -242,7 +242,7 @@ def shared_tanh_skipped(dout, cache):
 
 
 @shared_layer_backward.mistake(
-    "The derivative of the tanh is taken at the wrong place: it is 1 − t², where t is the tanh already."
+    "The derivative of the tanh is taken at the wrong place: it is 1 − t², where t is already the tanh."
 )
 def shared_tanh_taken_twice(dout, cache):
     return _backward(dout, cache, slope=lambda t: 1 - np.tanh(t) ** 2)
@@ -261,7 +261,7 @@ ORDERS = (np.array([3, 0, 5, 1, 4, 2]), np.array([2, 0, 3, 1]))
 
 
 def _masks_by_a_loop(order):
-    """Both masks, a token of the order after the other."""
+    """Both masks, one token of the order after another."""
     content = np.zeros((len(order), len(order)), int)
     query = content.copy()
     for place, token in enumerate(order):
@@ -290,12 +290,12 @@ def _masks_by_a_loop(order):
     ),
     hints_for={
         "query": (
-            "The content's mask is right. A query must not know the token that it is to predict.",
-            "It sees what comes before its place, and not the place itself.",
+            "The content's mask is right. A query must not know the token that it has to predict.",
+            "It sees what comes before its place, but not the place itself.",
             "query = rank[None, :] < rank[:, None].",
         ),
         "content": (
-            "The query's mask is right. What does the content of a token see besides?",
+            "The query's mask is right. What does the content of a token see in addition?",
             "Its own token.",
             "content = rank[None, :] <= rank[:, None].",
         ),
@@ -323,8 +323,8 @@ def sees_what_comes_after(order):
 
 
 @permutation_masks.mistake(
-    "The query sees its own token, the one that it is to predict: with <= instead of < the loss would be 0 "
-    "at once, and nothing learned."
+    "The query sees its own token, the one that it has to predict. With <= instead of <, the loss would soon "
+    "be 0, and nothing would be learned."
 )
 def query_sees_itself(order):
     content, _ = permutation_masks.solution(order)
@@ -332,7 +332,7 @@ def query_sees_itself(order):
 
 
 @permutation_masks.mistake(
-    "The content does not see its own token. Later tokens are to read this token from it, so it must: <=."
+    "The content does not see its own token. Later tokens read this token from it, so it has to: <=."
 )
 def content_does_not_see_itself(order):
     _, query = permutation_masks.solution(order)
@@ -340,8 +340,8 @@ def content_does_not_see_itself(order):
 
 
 @permutation_masks.mistake(
-    "True and False are exchanged. Here True stands for “sees”; perm_mask of the library and of transformers "
-    "has it the other way round."
+    "True and False are exchanged. Here True means “sees”; perm_mask in the library and in transformers has "
+    "it the other way around."
 )
 def true_where_hidden(order):
     content, query = permutation_masks.solution(order)
@@ -357,8 +357,8 @@ def left_to_right(order):
 
 
 @permutation_masks.mistake(
-    "Only the rows are by token; the columns are still places of the order. Both axes are tokens where they "
-    "stand in the text."
+    "Only the rows are tokens; the columns are still places of the order. Both axes are tokens, in the order "
+    "of the text."
 )
 def columns_by_place(order):
     rank, everything = np.argsort(order), np.ones((len(order), len(order)), bool)
@@ -366,8 +366,8 @@ def columns_by_place(order):
 
 
 @permutation_masks.mistake(
-    "Row t is that of the t-th token of the order. A row belongs to the token at this place of the text: "
-    "words do not move."
+    "Row t is that of the t-th token of the order. It should be that of token t in the text: words do not "
+    "move."
 )
 def rows_by_place(order):
     rank, everything = np.argsort(order), np.ones((len(order), len(order)), bool)
@@ -425,10 +425,11 @@ def _disentangled_trials(draw: Draws) -> list[Trial]:
     minutes=40,
     needs="the backward pass of attention, and the table of distances, of [08](08_attention.ipynb)",
     hints=(
-        "dv and the gradient of the scores are those of any attention. Then there are three sums that were "
-        "added, and each gets the same gradient: write down for each which two things it multiplied.",
+        "dv and the gradient of the scores are those of any attention. Three terms were added to make the "
+        "scores, and each gets the same gradient: write down for each which two things it multiplied.",
         "q[i] met k[j] and key_table[rows[i, j]]; k[j] met q[i] and query_table[rows[j, i]]. So dq and dk "
-        "have two terms each, and each table collects from all pairs with its distance, of all sequences.",
+        "have two terms each, and each row of a table collects from all pairs with its distance, in all "
+        "sequences.",
         "d = ds / √(3D); dq = d k + Σⱼ d[:, i, j] key_table[rows[i, j]]; dk = dᵀ q + Σᵢ d[:, i, j] "
         "query_table[rows[j, i]]; np.add.at(dkey_table, rows, Σ over b of d[b, i, j] q[b, i]); "
         "np.add.at(dquery_table, rows.T, Σ over b of d[b, i, j] k[b, j]).",
@@ -440,9 +441,9 @@ def _disentangled_trials(draw: Draws) -> list[Trial]:
             "Add np.einsum('bij,ijd->bid', d, key_table[rows]).",
         ),
         "dkey_table dquery_table": (
-            "What remains are the tables. Where was each of their rows used?",
-            "By every pair with this distance, in every sequence: it is scatter-add, with `rows` for ids in "
-            "one table and its transpose in the other.",
+            "Only the tables are left. Where was each of their rows used?",
+            "By every pair with this distance, in every sequence: this is a scatter-add, with `rows` as the "
+            "ids in one table and its transpose in the other.",
             "np.add.at(dkey_table, rows, np.einsum('bij,bid->ijd', d, q)), and the same with rows.T and k.",
         ),
         "dk dquery_table": (
@@ -458,7 +459,7 @@ def disentangled_backward(dout, cache):
 
 
 def _disentangled(dout, cache, factor=3, by_position=True, turned=True, add_at=np.add.at, far=True):
-    """The gradients, with what some people do otherwise."""
+    """The gradients, with one thing done in another way."""
     q, k, v, p, key_table, query_table, rows = cache
     ds = softmax_backward(dout @ v.transpose(0, 2, 1), (p,))  # (B, S, S)
     d = ds / math.sqrt(factor * q.shape[-1])
@@ -473,7 +474,7 @@ def _disentangled(dout, cache, factor=3, by_position=True, turned=True, add_at=n
 
 
 @disentangled_backward.mistake(
-    "dq and dk have the content's share only. q met the rows of key_table, too, and k those of query_table."
+    "dq and dk have only the content's share. q met the rows of key_table, too, and k those of query_table."
 )
 def content_only(dout, cache):
     return _disentangled(dout, cache, by_position=0)
@@ -493,8 +494,8 @@ def the_same_rows_for_both_tables(dout, cache):
 
 
 @disentangled_backward.mistake(
-    "A distance that several pairs have keeps one of their gradients: table[rows] += … writes each row once. "
-    "np.add.at adds every time."
+    "Where several pairs have the same distance, only one of their gradients is kept: table[rows] += … "
+    "writes each row once. np.add.at adds every time."
 )
 def distances_count_once(dout, cache):
     def fancy(table, rows, values):
@@ -513,7 +514,7 @@ def tables_averaged_over_the_batch(dout, cache):
 
 
 @disentangled_backward.mistake(
-    "The tables have met the wrong vectors: key_table was multiplied with q, and query_table with k."
+    "The tables are paired with the wrong vectors: key_table was multiplied by q, and query_table by k."
 )
 def tables_with_the_wrong_vectors(dout, cache):
     q, k, *others = cache
@@ -535,7 +536,7 @@ def far_pairs_left_out(dout, cache):
 
 
 @disentangled_backward.mistake(
-    "The softmax is skipped: d is made of dp. Between the scores and the weights stands a softmax."
+    "The softmax is skipped: d is made from dp. But between the scores and the weights there is a softmax."
 )
 def disentangled_softmax_skipped(dout, cache):
     q, k, v, p, key_table, query_table, rows = cache

@@ -11,7 +11,7 @@ from minibert.ops.stable_softmax import log_softmax, softmax
 
 
 def _scores(draw: Draws) -> list[Trial]:
-    from scipy import special  # takes a while, which only those wait who come here
+    from scipy import special  # imported only here, since it takes a while
 
     trials = []
     for label, scale, temperature in (
@@ -122,7 +122,7 @@ def soft_target_backward(dout, cache):
 
 
 @soft_target_backward.mistake(
-    "One T too many: the logits are divided by T in the forward pass, so 1/T comes in."
+    "One T too many: the logits are divided by T in the forward pass, so there is a factor 1/T, too."
 )
 def inner_derivative_forgotten(dout, cache):
     p, q, temperature = cache
@@ -147,13 +147,13 @@ def sum_over_the_batch(dout, cache):
     return dout * temperature * (p - q)
 
 
-@soft_target_backward.mistake("The loss is divided by B, not by B · K: the sum over the classes is a sum.")
+@soft_target_backward.mistake("The loss is divided by B, not by B · K: over the classes it is a sum.")
 def mean_over_the_classes(dout, cache):
     p, q, temperature = cache
     return dout * temperature / p.size * (p - q)
 
 
-@soft_target_backward.mistake("The sign: where the student gives too much, its logit has to fall, so p − q.")
+@soft_target_backward.mistake("The sign is wrong: if p is too large, its logit has to fall, so p − q.")
 def sign_turned(dout, cache):
     p, q, temperature = cache
     return dout * temperature / len(p) * (q - p)
@@ -165,7 +165,7 @@ def dout_forgotten(dout, cache):
     return temperature / len(p) * (p - q)
 
 
-@soft_target_backward.mistake("The gradient stops at p: −q/p still has to go through the softmax.")
+@soft_target_backward.mistake("This stops at p: its gradient −q/p still has to go back through the softmax.")
 def gradient_of_the_probabilities(dout, cache):
     p, q, temperature = cache
     return -dout * temperature / len(p) * q / p
@@ -253,7 +253,7 @@ def features_not_counted(dout, cache):
     return _imitation(dout, cache, count=cache[3].sum())
 
 
-@imitation_backward.mistake("The sign: the difference is the projection minus the teacher.")
+@imitation_backward.mistake("The sign is wrong: the difference is the projection minus the teacher.")
 def teacher_minus_student(dout, cache):
     return _imitation(dout, cache, factor=-2.0)
 

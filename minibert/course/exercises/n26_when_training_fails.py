@@ -27,10 +27,10 @@ CAUSES = {
     needs="the two lines and the plateau of [14](14_pretraining.ipynb), and the gradient norm of section 2",
     secret=True,
     hints=(
-        "Look at three things: where the loss is against ln V and against the line of guessing by "
+        "Look at three things: where the loss is, compared with ln V and with the line of guessing by "
         "frequency; whether training and held-out text agree; and how long the gradient is.",
-        "Who knows only how frequent words are ends on the line and not above it; who knows training text "
-        "by heart is good there only; who takes steps that are too long does not stay where it was.",
+        "A run that only learns how frequent words are ends on the line, not above it. One that knows its "
+        "training text by heart is good only there. One whose steps are too long does not stay where it was.",
         "One run cannot use its input, one has learned its text by heart, one takes steps that are too long.",
     ),
 )
@@ -46,19 +46,19 @@ WRONG = {
             "settles on it quietly, and its gradient is the shortest of all."
         ),
         "b": (
-            "A rate that is too low makes everything slow, the way down to the line above all. Here it is "
-            "as fast as in a healthy run; only then it ends."
+            "A rate that is too low makes everything slow, above all the way down to the line. Here that is "
+            "as fast as in a healthy run; only after it nothing more is learned."
         ),
         "c": (
             "Then the loss would fall far below the line, nearly to 0: copying is easy. This run stays on it."
         ),
         "e": (
-            "Then training text would be known by heart and its loss fall on, away from held-out text. Here "
-            "both stay on the line."
+            "Then the training text would be known by heart, and its loss would fall on, away from that of "
+            "held-out text. Here both stay on the line."
         ),
         "f": (
-            "A healthy run passes the line of guessing by frequency early; its plateau (questions of “stuck "
-            "at 7” mean it) lies below, and it leaves that, too. This one never passes the line."
+            "A healthy run passes the line of guessing by frequency early. Its plateau (the one that people "
+            "call “stuck at 7”) lies below, and it leaves that, too. This one never passes the line."
         ),
     },
     "B": {
@@ -70,10 +70,10 @@ WRONG = {
             "frequency."
         ),
         "d": (
-            "Without use of its input a run still learns how frequent words are, and settles on the line. "
+            "A run that cannot use its input still learns how frequent words are, and settles on the line. "
             "This one stays above it."
         ),
-        "e": "By heart means: good on training text, bad on the rest. This run is bad on both.",
+        "e": "Learned by heart means: good on training text, bad on the rest. This run is bad on both.",
         "f": (
             "In a healthy run the loss falls, and by the end of the warm-up it is below the line. Look at "
             "what happens here as the rate rises, and at the gradient."
@@ -89,7 +89,7 @@ WRONG = {
             "Then held-out text, whose words are not hidden either, would be as easy: both losses nearly 0. "
             "Here they part."
         ),
-        "d": "Without use of its input the training loss would stay on the line. It is far below it.",
+        "d": "If the input were of no use, the training loss would stay on the line. It is far below it.",
         "f": (
             "In a healthy run of this length, training and held-out text lie close together. Here they part."
         ),
@@ -135,7 +135,7 @@ def _steps(draw: Draws) -> list[Trial]:
     minutes=12,
     needs="section 6",
     hints=(
-        "How many whole batches has an epoch? The step then tells the epoch, and which batch of it this is.",
+        "How many whole batches are in an epoch? The epoch and the batch in it then follow from the step.",
         "per_epoch = examples // batch_size; divmod(step, per_epoch) gives both. The order is drawn from "
         "(seed, epoch).",
         "order = np.random.default_rng((seed, epoch)).permutation(examples); batch number b is "
@@ -163,7 +163,7 @@ def same_order_in_every_epoch(step, examples, batch_size, seed):
     )
 
 
-@batch_of_step.mistake("The examples are not shuffled: these rows are in their order.")
+@batch_of_step.mistake("The examples are not shuffled: these rows are in their original order.")
 def not_shuffled(step, examples, batch_size, seed):
     return _batch(step, examples, batch_size, seed, order=np.arange(examples))
 
@@ -175,7 +175,7 @@ def short_batch_kept(step, examples, batch_size, seed):
     return _batch(step, examples, batch_size, seed, per_epoch=-(-examples // batch_size))
 
 
-@batch_of_step.mistake("This begins at row number step. A batch later means batch_size rows later.")
+@batch_of_step.mistake("This begins at row number `step`. One batch later is batch_size rows later.")
 def step_taken_for_a_row(step, examples, batch_size, seed):
     epoch, batch = divmod(step, examples // batch_size)
     order = np.random.default_rng((seed, epoch)).permutation(examples)
@@ -183,8 +183,8 @@ def step_taken_for_a_row(step, examples, batch_size, seed):
 
 
 @batch_of_step.mistake(
-    "The generator was made of seed + epoch. Then another seed sees the same orders, only earlier: use the "
-    "pair (seed, epoch)."
+    "The generator was made from seed + epoch. Then another seed gives the same orders, only earlier or "
+    "later: use the pair (seed, epoch)."
 )
 def seed_plus_epoch(step, examples, batch_size, seed):
     epoch = step // (examples // batch_size)

@@ -1,4 +1,4 @@
-"""27 Parity: how far two implementations are apart, and where they part."""
+"""27 Parity: how far apart two implementations are, and where they begin to differ."""
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def _norms(ours, theirs, weight):
     needs="section 1, and padding",
     hints=(
         "A norm is the root of the sum of all squares. Two norms are asked for, and their quotient.",
-        "What stands at padding means nothing, in neither library. It must not count in either norm.",
+        "What stands at padding means nothing in either library. It must not count in either norm.",
         "weight = mask[:, :, None]; norm((ours − theirs) · weight) / norm(theirs · weight).",
     ),
 )
@@ -78,12 +78,12 @@ def relative_to_ours(ours, theirs, mask):
     return apart / np.linalg.norm(ours * mask[:, :, None])
 
 
-@relative_difference.mistake("The square of it: take the root of each sum of squares.")
+@relative_difference.mistake("This is the square of the quotient: take the root of each sum of squares.")
 def without_the_root(ours, theirs, mask):
     return relative_difference.solution(ours, theirs, mask) ** 2
 
 
-@relative_difference.mistake("The mask is turned round: 1 is a token, 0 is padding.")
+@relative_difference.mistake("The mask is turned around: 1 is a token, 0 is padding.")
 def only_padding(ours, theirs, mask):
     return relative_difference.solution(ours, theirs, 1 - mask)
 
@@ -105,13 +105,13 @@ def the_largest(ours, theirs, mask):
     return np.abs(ours[real] - theirs[real]).max() / np.abs(theirs[real]).max()
 
 
-# -- Where two implementations part -----------------------------------------------------------------------
+# -- Where two implementations differ ---------------------------------------------------------------------
 
 NOWHERE = "nowhere"
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """‖ours − theirs‖ / ‖theirs‖; not a number if one of ours is none."""
+    """‖ours − theirs‖ / ‖theirs‖; NaN if one of ours is NaN."""
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
 
 
@@ -156,9 +156,9 @@ def _traces(draw: Draws) -> list[Trial]:
     needs="`relative_difference`, and what comparisons with NaN give",
     hints=(
         "Go through the places in their order, and stop at the first that is too far from the reference.",
-        "Too far is relative: the norm of the difference over the norm of theirs. After the loop, nothing "
-        "was found.",
-        "A comparison with NaN is always false. So ask whether it is within the bound: "
+        "“Too far” is relative: the norm of the difference over the norm of theirs. If the loop ends, "
+        "nothing was found.",
+        "A comparison with NaN is always false. So ask whether the difference is within the bound: "
         "`if not difference <= bound: return place`.",
     ),
 )

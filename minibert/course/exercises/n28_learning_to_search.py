@@ -31,8 +31,8 @@ def _vectors(draw: Draws) -> list[Trial]:
     minutes=12,
     needs="the chain rule, and that ∂r/∂x is x̂",
     hints=(
-        "Every x acts in two ways: on its own x̂, and on all of them through the length r.",
-        "What points along x̂ changes only the length, which is divided out. So take that part of dout away.",
+        "Every feature of x acts in two ways: on its own x̂, and on all of them through the length r.",
+        "A change along x̂ changes only the length, which is divided out. So subtract that part of dout.",
         "dx = (dout − x̂ · (x̂ · dout).sum(axis=1, keepdims=True)) / r.",
     ),
 )
@@ -56,18 +56,20 @@ def not_divided_by_the_length(dout, cache):
 
 
 @unit_length_backward.mistake(
-    "The part along x̂ is added. It is taken away: the derivative of 1/r is negative."
+    "The part along x̂ is added. It should be subtracted: the derivative of 1/r is negative."
 )
 def part_along_x_added(dout, cache):
     return _unit_length(dout, cache, sign=1.0)
 
 
-@unit_length_backward.mistake("The sum runs over the vectors. It runs over the features of one: axis=1.")
+@unit_length_backward.mistake(
+    "The sum runs over the vectors. It should run over the features of each: axis=1."
+)
 def summed_over_the_vectors(dout, cache):
     return _unit_length(dout, cache, axis=0)
 
 
-@unit_length_backward.mistake("Once too often divided by r: ∂x̂/∂x is a direction over one length.")
+@unit_length_backward.mistake("This is divided by r once too often: ∂x̂/∂x has r in its denominator once.")
 def divided_twice(dout, cache):
     return _unit_length(dout, cache, power=2)
 
@@ -187,14 +189,16 @@ def mean_over_all_scores(dout, cache):
 
 
 @in_batch_backward.mistake(
-    "The right class is missing: the gradient of softmax and cross-entropy is p − y, and y is the unit "
+    "The right class is missing: the gradient of softmax and cross-entropy is p − y, and y is the identity "
     "matrix."
 )
 def right_class_forgotten(dout, cache):
     return _in_batch(dout, cache, dz=cache[5] + cache[6])
 
 
-@in_batch_backward.mistake("The sign: p − I. Where the right score is too low, it has to rise.")
+@in_batch_backward.mistake(
+    "The sign is wrong: it is p − I. Where the right score is too low, it has to rise."
+)
 def sign_turned(dout, cache):
     return tuple(-side for side in _in_batch(dout, cache))
 
@@ -220,6 +224,6 @@ def columns_taken_for_rows(dout, cache):
     return _in_batch(dout, cache)[0], unit_length_backward.solution(scale * dz @ x, (y, r_y))
 
 
-@in_batch_backward.mistake("dout is missing: it is the gradient of what follows with respect to the loss.")
+@in_batch_backward.mistake("dout is missing: it is the gradient that arrives at the loss from what follows.")
 def dout_forgotten(dout, cache):
     return _in_batch(1.0, cache)
