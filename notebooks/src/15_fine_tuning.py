@@ -499,7 +499,7 @@ tasks = {
     BertForTokenClassification: {"labels": np.where(ids > 3, ids % 3, -100)},
     BertForQuestionAnswering: {"start_positions": [1, 2, 0], "end_positions": [2, 3, 0]},
 }
-shift_of_all = ("key.bias", "qa_outputs.bias")  # what is added to all keys, or to all tokens, has no effect
+shift_of_all = ("key.bias", "qa_outputs.bias")  # added to all keys, or to all tokens: no effect
 for Model, targets in tasks.items():
     model = Model(tiny, dtype="float64")
     Draws(resolve_device("cpu"), 0).randomise(model)
