@@ -363,7 +363,7 @@ for line in (0.5, -2.5):
 axes.set(xlim=(-2.2, 9.5), ylim=(-3.5, 1.5))
 axes.axis("off")
 figure.set_label(
-    "One sentence of ten words of which two were chosen, leaking and pulled. The model sees [MASK] in 80 % of "
+    "One sentence of ten words; two of them were chosen, leaking and pulled. The model sees [MASK] in 80 % of "
     "cases, the word itself in 10 %, a random word in 10 %. The labels are the two words, and −100 elsewhere."
 )
 plt.show()

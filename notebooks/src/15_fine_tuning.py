@@ -201,7 +201,7 @@ for Model in (
         name: parameter.size for name, parameter in Model(mini, device=None).named_parameters()
     }
     head = sum(size for name, size in sizes.items() if not name.startswith("bert."))
-    print(f"{Model.__name__:<30} {sum(sizes.values()):,} numbers, of which new: {head:,}")
+    print(f"{Model.__name__:<30} {sum(sizes.values()):,} numbers, {head:,} of them new")
 
 # %% [markdown]
 r"""

@@ -293,9 +293,9 @@ for offset in (-1, 1):
     positional[offset] = i, a = np.unravel_index(of_docs.argmax(), (L, A))
     print(f"offset {offset:+d}: layer {i}, head {a}.  ", end="")
     print(", ".join(f"{text} {scores[text, offset][i, a]:.2f}" for text in texts_of))
-    assert scores["random words", offset][i, a] > 3 / 24  # far above an even look
+    assert scores["random words", offset][i, a] > 3 / 24  # far above equal weights
 print(
-    f"looking everywhere alike: {(doc_mask / doc_mask.sum(axis=1, keepdims=True)).max():.2f} at most"
+    f"equal weights everywhere: {(doc_mask / doc_mask.sum(axis=1, keepdims=True)).max():.2f} at most"
 )
 
 # %% [markdown]
@@ -571,7 +571,7 @@ for i, panel in enumerate(axes):
 figure.colorbar(image, ax=axes, shrink=0.7, label="cosine")
 figure.set_label(
     "Five tables of cosines between the vectors of one word, as a tool and as seeing, "
-    "from the input to the last layer: the uses in one meaning grow alike and apart from "
+    "from the input to the last layer: the uses in one meaning grow more alike, and apart from "
     "those in the other"
 )
 plt.show()

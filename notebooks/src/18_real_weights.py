@@ -497,7 +497,7 @@ r"""
 <summary><b>3.</b> Why may a loader leave a whole head random, but not a single tensor of the encoder?</summary>
 
 A new head for a new task is intended: it is trained anyway. One random matrix inside a trained encoder ruins what all others have
-learned, and nobody wants it on purpose.
+learned, and nobody would want it.
 
 </details>
 """
