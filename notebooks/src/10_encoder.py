@@ -2,8 +2,8 @@
 r"""
 # 10 · The encoder
 
-A layer of BERT is attention and a small feed-forward network, each followed by a sum and a norm. 12 or 24 such layers are
-nearly all of BERT. You know the parts from the notebooks before. What is new is how they are *wired*, and the wiring decides
+A layer of BERT is attention and a small feed-forward network, each followed by a sum and a norm. A stack of 12 or 24 such
+layers is nearly all of BERT. You know the parts from the notebooks before. What is new is how they are *wired*, and the wiring decides
 whether a deep stack learns at all.
 
 **You will** wire half a layer, forward and backward, with the norm after it and before it · see what happens without residuals · decide between post-LN and pre-LN
@@ -54,8 +54,8 @@ r"""
 ## 1. A layer has two halves
 
 Attention gathers from other tokens. The feed-forward network then works on each token by itself: up to `F` features, GELU, down
-to `H` again. Each is a *branch*, and a half of the layer: what goes in is kept, the branch's result is added to it, and the
-sum is normalised. In papers, such a half is called a *sublayer*.
+to `H` again. Each half has such a *branch*: what goes in is kept, the branch's result is added to it, and the sum is
+normalised. In papers, a half is called a *sublayer*.
 """
 
 # %% tags=["figure"]
@@ -782,7 +782,7 @@ keeps, and the gradient that comes back. ([Open it alone](../docs/images/poster.
 
 ## 7. How do 110M and 340M parameters add up, matrix by matrix?
 
-A layer with $F = 4H$ has
+A layer with $F = 4H$ has this number of parameters:
 
 $$
 \underbrace{4 \, (H^2 + H)}_{q, k, v, \text{ output}}

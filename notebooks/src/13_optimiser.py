@@ -337,7 +337,7 @@ size of the gradient, which has nothing to do with whether a weight is needed.
 
 ## 5. Why no weight decay on biases and LayerNorm?
 
-In BERT, no bias is decayed, and neither is any γ or β. What would the decay do to them? First, some arithmetic. A
+In BERT, biases, γ and β are not decayed. What would the decay do to them? First, some arithmetic. A
 parameter that gets no gradient is multiplied by $1 - \eta_t \lambda$ at each step. Over BERT's whole pre-training:
 """
 
@@ -596,7 +596,7 @@ r"""
 
 A rare word's row of the embedding table may get no gradient for many steps. (Take a model without the tied decoder.) It is a
 waste to take Adam's step on a table of 30,000 rows each time, just to serve the few that occur. A *lazy* optimiser leaves a row alone until
-its word comes again, and then makes up for all the steps that it has missed at once.
+its word comes again, and then makes up at once for all the steps that it has missed.
 
 Write this catch-up. The row has had a gradient of 0 for `steps` steps in a row, at a constant learning rate, with weight decay, and with
 $\varepsilon = 0$. Return its value and its two means as BERT's Adam would have left them. A loop of single steps would pass, but it is
