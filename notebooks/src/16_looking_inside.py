@@ -469,14 +469,14 @@ r"""
 ### Does the lens show what a layer knows?
 
 It shows what the *last layer's head* makes of it. In lower layers, the same knowledge may lie in other directions. So for each
-layer we learn a translator, the linear map that best turns $x^{(l)}$ into $x^{(L)}$, and apply the head after the translation.
-(This is the "tuned lens" of Belrose et al., 2023, who train it in another way.)
+layer we learn a translator, the linear map that best turns $x^{(l)}$ into $x^{(L)}$:
 
 $$
 \min_{W, b} \sum_{\text{tokens}} \bigl\lVert x^{(l)} W + b - x^{(L)} \bigr\rVert^2 .
 $$
 
-It is learned on the documentation and tested on our sentences.
+Then we apply the head after the translation. (This is the "tuned lens" of Belrose et al., 2023, who train it in another way.) The
+translator is learned on the documentation and tested on our sentences.
 """
 
 # %%
