@@ -21,8 +21,7 @@ Affine = tuple[Array, Array]  # a weight and a bias
 
 
 def feed_forward_block(x: Array, up: Affine, down: Affine, norm: Affine) -> tuple[Array, tuple]:
-    """The forward pass with its caches. x, y (B, S, H); up: W₁ (F, H), b₁; down: W₂ (H, F), b₂; norm: γ, "
-    "β."""
+    """The forward pass, with caches. x, y (B, S, H); up: W₁ (F, H), b₁; down: W₂ (H, F), b₂; norm: γ, β."""
     wide, up_cache = linear_activation(x, *up, "gelu")  # (B, S, F)
     narrow, down_cache = linear(wide, *down)  # (B, S, H)
     y, norm_cache = layer_norm(x + narrow, *norm, EPS)
