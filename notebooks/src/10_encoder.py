@@ -2,8 +2,8 @@
 r"""
 # 10 · The encoder
 
-Attention and a small feed-forward network, each followed by a sum and a norm: that is a layer of BERT, and 12 or 24 of
-them are nearly all of it. The parts are known from the notebooks before. What is new is how they are *wired*, and that decides
+A layer of BERT is attention and a small feed-forward network, each followed by a sum and a norm. A stack of 12 or 24 such
+layers is nearly all of BERT. You know the parts from the notebooks before. What is new is how they are *wired*, and the wiring decides
 whether a deep stack learns at all.
 
 **You will** wire half a layer, forward and backward, with the norm after it and before it · see what happens without residuals · decide between post-LN and pre-LN
@@ -54,7 +54,8 @@ r"""
 ## 1. A layer has two halves
 
 Attention gathers from other tokens. The feed-forward network then works on each token by itself: up to `F` features, GELU, down
-to `H` again. Each half is a *branch*: what goes in is kept, the branch's result is added to it, and the sum is normalised.
+to `H` again. Each half has such a *branch*: what goes in is kept, the branch's result is added to it, and the sum is
+normalised. In papers, a half is called a *sublayer*.
 """
 
 # %% tags=["figure"]
@@ -82,10 +83,10 @@ print(inspect.getsource(BertResidualOutput.forward))
 # %% [markdown]
 r"""
 `BertResidualOutput` ends both halves: a linear map, then "dropout, add, normalise" in one operation. `context`
-([04](04_gelu_dropout.ipynb#9.-In-BERT)) brings the keys for dropout, and shows a value to anyone who wants to `observe` it. `Cache(self, …)`
+([04](04_gelu_dropout.ipynb#9.-In-BERT)) brings the keys for dropout, and `observe` shows a value to anyone who wants to see it. `Cache(self, …)`
 holds the caches of the parts, and knows which layer made it.
 
-Which half lets tokens see each other? Change token 2 and look at what moves.
+Which half lets tokens see each other? Let us change token 2 and see which tokens move.
 """
 
 # %%
@@ -132,9 +133,9 @@ print(f"{up_weight.size + down_weight.size} numbers, worth {12 * 12}")
 
 # %% [markdown]
 r"""
-## 2. The backward of a sum
+## 2. The backward pass of a sum
 
-Take a half without its norm and without biases, $s = x + f(x)$:
+Let us take a half without its norm and without biases, $s = x + f(x)$:
 """
 
 
@@ -153,14 +154,14 @@ r"""
 @exercise 10.residual_in_steps
 
 Go back from $s$ to $x$, and return what you find on the way: the gradient of `wide`, what the branch sends back to $x$, and $dx$.
-$dx$ means $\partial L / \partial x$. `linear_activation_backward(dwide, up_cache)` returns the gradient of its input first, then those
-of its weight and bias. Then ask how often $x$ was used.
+($dx$ means $\partial L / \partial x$.) `linear_activation_backward(dwide, up_cache)` returns the gradient of its input first, then those
+of its weight and bias. At the end, ask how often $x$ was used.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
 The first two steps are known from [02](02_linear.ipynb) and [04](04_gelu_dropout.ipynb): $d\text{wide} = ds \, W_2$, and then GELU and
-the first map, backwards. For the last, note that $x_j$ reaches every $s_i$ through $f$, and $s_j$ directly as well:
+the first map, backwards. For the last step, note that $x_j$ reaches every $s_i$ through $f$, and $s_j$ directly as well:
 
 $$
 dx_j = \sum_i ds_i \, \frac{\partial s_i}{\partial x_j}
@@ -194,7 +195,8 @@ So **the sum hands its gradient to both terms unchanged, and where the two paths
 
 $$ dx = ds + f'(ds) . $$
 
-Not $1 + f'(ds)$, as one reads now and then: $\partial x / \partial x$ is 1, but a backward pass multiplies it with what comes in.
+Here $f'(ds)$ is what the branch's backward pass makes of $ds$. Now and then one reads $1 + f'(ds)$ instead, but that is wrong:
+$\partial x / \partial x$ is 1, but a backward pass multiplies it by what comes in.
 """
 
 
@@ -221,9 +223,9 @@ r"""
 
 @exercise 10.block_forward
 
-Now with the norm: $y = \operatorname{LN}(x + f(x))$ and $f(x) = \operatorname{gelu}(x W_1^{\mathsf T} + b_1) \, W_2^{\mathsf T} + b_2$.
-Every function returns its result and a cache; here you need the results only. `up`, `down` and `norm` are pairs of weight and
-bias, and `linear_activation(x, weight, bias, "gelu")` does map and GELU at once.
+Now we add the norm: $y = \operatorname{LN}(x + f(x))$ with $f(x) = \operatorname{gelu}(x W_1^\top + b_1) \, W_2^\top + b_2$.
+Every function returns its result and a cache; here you need only the results. `up`, `down` and `norm` are pairs of weight and
+bias, and `linear_activation(x, weight, bias, "gelu")` does the linear map and GELU at once.
 """
 
 
@@ -248,7 +250,7 @@ r"""
 
 @exercise 10.block_backward
 
-This forward keeps the three caches:
+This forward pass keeps the three caches:
 """
 
 # %%
@@ -280,7 +282,7 @@ check("10.block_backward", my_block_backward)
 # %% [markdown] tags=["answer"]
 r"""
 In the library the sum is made in `BertLayer.backward`, `dattended += dresidual`. (`cache.pop` takes the last part off the cache, and
-`observed_backward` changes nothing unless somebody watches.)
+`observed_backward` changes nothing unless there is an observer.)
 """
 
 # %% tags=["answer"]
@@ -291,7 +293,7 @@ r"""
 ## 4. Why residuals?
 
 To find out, we need stacks that are wired in other ways: BERT's ("post"), one without residuals ("none"), and, for section 5,
-one that normalises *before* the branch ("pre"). All use the library's modules. Here is one half, in all three:
+one that normalises *before* the branch ("pre"). All of them use the library's modules. Here is one half, in all three wirings:
 """
 
 
@@ -324,8 +326,8 @@ def half_backward(wiring, modules, norm, dy, caches):
 
 # %% [markdown]
 r"""
-A stack of `L` layers is 2`L` such halves. `watch` is there to look inside; a linear map at the end makes answers of the
-states; and "pre" needs one more norm before it, as nothing else normalises its sum.
+A stack of `L` layers is 2`L` such halves. `watch` is there to look inside. A linear map at the end, the readout, turns the
+states into answers, and "pre" needs one more norm before it, as nothing else normalises its sum.
 """
 
 
@@ -392,8 +394,8 @@ for wiring in ("post", "pre", "none"):
 
 # %% [markdown]
 r"""
-Now 24 fresh layers. How alike do the tokens of a sequence become on the way up? Measured is the correlation of two
-tokens' features, mean over all pairs.
+Now let us stack 24 fresh layers. How alike do the tokens of a sequence become on the way up? We measure the correlation of
+two tokens' features, and take the mean over all pairs.
 """
 
 # %%
@@ -427,7 +429,7 @@ for wiring in ("post", "none"):
 print(f"without residuals, after the first layer: {likeness['none'][1]:.2f}")
 
 # %% tags=["figure"]
-# Caption: Without the residual connection all tokens become the same after a few layers.
+# Caption: Without residual connections, all tokens become the same after a few layers.
 figure, axes = plt.subplots(figsize=(6.5, 2.9))
 for (wiring, label), colour in zip(
     {"none": "without residuals", "post": "with residuals"}.items(),
@@ -447,9 +449,9 @@ plt.show()
 # %% [markdown]
 r"""
 A fresh attention head looks everywhere about equally ([08](08_attention.ipynb)), so what it returns is nearly the same mean for
-every token. Without the residual that mean is all that is left: **after two layers the tokens cannot be told apart**, and what
-has been lost no later layer can bring back. With it, each token stays itself, and a layer only *adds* something.
-The gradient has the same good fortune: $ds$ reaches $x$ whatever the branch does.
+every token. Without the residual connection, that mean is all that is left: **after two layers the tokens cannot be told apart**,
+and no later layer can bring back what has been lost. With it, each token stays itself, and a layer only *adds* something.
+The gradient benefits in the same way: $ds$ reaches $x$ whatever the branch does.
 
 ## 5. Post-LN or pre-LN?
 
@@ -458,9 +460,9 @@ $$
 \text{pre: } \; y = x + f\big(\operatorname{LN}(x)\big)
 $$
 
-Follow the gradient along the residual only. In "pre" the sum is the last thing that happens: $dx = dy + \dots$, through any number
-of layers, undiminished. In "post" it passes the norm, and [05](05_layer_norm.ipynb) showed what that does: it divides by σ,
-the deviation of the sum. Through 2`L` halves
+Let us follow the gradient along the residual connections only. In "pre" the sum is the last thing that happens:
+$dx = dy + \dots$, undiminished through any number of layers. In "post" the gradient passes the norm, and
+[05](05_layer_norm.ipynb) showed what the norm does: it divides by σ, the deviation of the sum. Through 2`L` halves, we get
 
 $$
 \text{share of the gradient that comes down the residuals} \;\approx\; \prod_{n=1}^{2L} \frac{1}{\sigma_n},
@@ -470,10 +472,10 @@ $$
 \sigma_n^2 = \operatorname{Var}\big(x + f(x)\big) \approx 1 + \operatorname{Var} f .
 $$
 
-While the branches are small, as in a fresh model, that is no great loss. When they grow, it is: with
-$\operatorname{Var} f = 1$ and 12 layers it is $2^{-12}$. So let them learn. The toy of [09](09_many_heads.ipynb) (which symbol
-is left, right, first?), 12 layers, Adam at learning rate 0.003, three seeds each. The runs are in a log; `RERUN` makes them
-again, in a minute or two.
+While the branches are small, as in a fresh model, little is lost. When they grow, much is lost: with
+$\operatorname{Var} f = 1$ and 12 layers, the share is $2^{-12}$. So let the stacks learn. The task is the toy of
+[09](09_many_heads.ipynb) (which symbol is to the left, to the right, at the start?). There are 12 layers, Adam has a learning
+rate of 0.003, and each wiring gets three seeds. The runs are in a log; `RERUN` makes them again, in a minute or two.
 """
 
 # %%
@@ -492,7 +494,7 @@ def toy(rng, table, positions, batch=32):
 
 # %%
 def learn(wiring, warmup, seed, peak=PEAK, steps=STEPS):
-    """Train a stack: losses, and at two steps what is seen on the way up and down, half by half."""
+    """Train a stack: losses, and at some steps what is seen on the way up and down, half by half."""
     rng = np.random.default_rng(seed)
     table, positions = rng.standard_normal((SYMBOLS, 48)), rng.standard_normal((10, 48))
     stack = Stack(BertConfig(num_hidden_layers=12, **DEEP), wiring, outputs=3 * SYMBOLS)
@@ -563,11 +565,11 @@ plt.show()
 
 # %% [markdown]
 r"""
-- **Without residuals** it never gets better than guessing.
-- **Post-LN** learns with warm-up, and breaks without.
+- **Without residuals**, the stack never gets better than guessing.
+- **Post-LN** learns with warm-up, and breaks without it.
 - **Pre-LN** learns without warm-up.
 
-Does post-LN always need warm-up, then? Take a third of the learning rate, and twice as many steps:
+Does post-LN always need warm-up, then? Let us take a third of the learning rate, and twice as many steps:
 """
 
 # %%
@@ -585,7 +587,8 @@ r"""
 It does not. What warm-up does for post-LN is to **raise the largest learning rate** at which it learns. That is worth having: a
 high rate needs fewer steps.
 
-Back to 0.003. Did the break come as the product of $1 / \sigma_n$ predicted? And what happened in the first ten steps, when the runs parted?
+Back to 0.003. Did learning break down as the product of $1 / \sigma_n$ predicted? And what happened in the first ten steps,
+when the runs began to differ?
 """
 
 # %%
@@ -605,7 +608,7 @@ figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.2), sharey=True)
 for panel, step in zip(axes, (0, 299), strict=True):
     for run in runs:
         key = run["wiring"], run["warmup"]
-        flow = np.array(run[f"step {step}"]["flow"])[1::2]  # (L,): behind each layer
+        flow = np.array(run[f"step {step}"]["flow"])[1::2]  # (L,): above each layer
         label = LABELS_OF[key] if run["seed"] == 0 else None
         panel.semilogy(np.arange(12), flow / flow[-1], color=STYLE[key], linewidth=1.2, label=label)
     panel.set(title=f"step {step}", xlabel="layer", xticks=range(12), ylim=(1e-6, 30))
@@ -615,16 +618,16 @@ plt.show()
 
 # %% [markdown]
 r"""
-At step 0 all four look alike: read from right to left, the gradient comes down with its length. At the end it has died in the
-stacks that failed; in "pre" it is nowhere shorter than at the top. (Adam makes up for a gradient's length, but not for what it no
-longer knows: in the failed stacks all tokens have become nearly equal.)
+At step 0 all four look alike: read from right to left, the gradient keeps its length on the way down. At the end it has
+vanished in the stacks that failed, while in "pre" it is nowhere shorter than at the top. (Adam makes up for a gradient's
+length, but not for information that it has lost: in the failed stacks all tokens have become nearly equal.)
 
 Why does warm-up help at a high rate? Adam's first steps move every weight by the full learning rate, however small the gradient. In a
-fresh stack that lets all branches grow at once, and in post-LN nothing protects the tokens' own part from being divided away:
-see how alike they are after ten steps. Small first steps let it find a direction first.
+fresh stack, that lets all branches grow at once. In post-LN nothing protects the tokens' own part from being divided away:
+see how alike the tokens are after ten steps. Small first steps let the stack find a direction first.
 
-So pre-LN is better? It is easier. GPT-2 and most models since use it. Its price is that nothing ever makes the sum smaller: it
-grows from half to half, what late layers add weighs less and less, and a last norm is needed.
+So is pre-LN better? It is easier to train. GPT-2 and most models since then use it. Its price is that nothing ever makes the
+sum smaller: it grows from half to half, what late layers add weighs less and less, and a last norm is needed.
 """
 
 # %%
@@ -636,13 +639,13 @@ for run in runs:
 # %% [markdown]
 r"""
 **BERT is post-LN**, with a warm-up of 10,000 steps and weights that start small (0.02). Its trained weights only make sense in
-that wiring. (minibert has the other one as an option, for those who train from scratch.)
+that wiring. (minibert has pre-LN as an option, for those who train from scratch.)
 
 ### Open: the same half, pre-LN
 
 @exercise 10.pre_norm_backward
 
-The three functions are the same, in another order:
+The three functions are the same as before, in another order:
 """
 
 
@@ -657,18 +660,18 @@ def pre_norm_block(x, up, down, norm, eps):
 
 # %% [markdown]
 r"""
-Draw the graph before you write. Where do the two paths of $x$ part now, and where do they meet? What comes down the residual on the
-way back, and what has it passed?
+Draw the graph before you write. Where do the two paths of $x$ part now, and where do they meet? On the way back, what comes down the
+residual connection, and what has it passed through?
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-The paths part at $x$ itself, before the norm, and meet in the last step. So `dout` goes down the residual as it is. The other path leads
+The paths part at $x$ itself, before the norm, and meet in the last step. So `dout` goes down the residual connection as it is. The other path leads
 back through the second map, GELU and the first map, and then through the norm:
 
 $$ dx = dy + \operatorname{LN}'\big(f'(dy)\big) . $$
 
-In post-LN the norm stands after the sum, and both paths pass it: $dx = ds + f'(ds)$ with $ds = \operatorname{LN}'(dy)$.
+In post-LN the norm comes after the sum, and both paths pass through it: $dx = ds + f'(ds)$ with $ds = \operatorname{LN}'(dy)$.
 """
 
 
@@ -693,9 +696,9 @@ r"""
 
 ## 6. Is the whole model right?
 
-Every part has been checked by itself; wiring mistakes show only in the whole. The library's own check takes a BERT of 2
-layers with both pre-training heads, padded sequences, dropout on, all parameters random, and moves **each of its numbers** to
-either side:
+Every part has been checked by itself, but wiring mistakes show only in the whole. The library's own check takes a BERT of 2
+layers with both pre-training heads, padded sequences, dropout on, and all parameters random. It moves **each of its numbers**
+up and down a little:
 """
 
 # %%
@@ -715,8 +718,8 @@ assert all(row.ok for row in right.values())
 
 # %% [markdown]
 r"""
-Now put in a mistake, in layer 1 only: its attention half forgets to add the residual's
-gradient. The check names every parameter, and that is worth more than a verdict:
+Now we put in a mistake, in layer 1 only: its attention half forgets to add the residual's
+gradient. The check gives a result for every parameter, and that is worth more than one verdict for all:
 """
 
 # %%
@@ -731,7 +734,7 @@ def forgets_the_residual(dout, cache):
 attention.backward = forgets_the_residual  # on this one object
 wrong = {row.parameter: row for row in compare_with_numeric(case)}
 del attention.backward
-PARTS = ["cls", "pooler", "layer.1", "layer.0", "embeddings"]  # as the backward meets them
+PARTS = ["cls", "pooler", "layer.1", "layer.0", "embeddings"]  # in the order of the backward pass
 by_part = {
     part: [name for name in names if f"{part}." in name and name not in zeros] for part in PARTS
 }
@@ -741,7 +744,7 @@ assert all(wrong[name].ok for part in PARTS[:3] for name in by_part[part])
 
 # %% tags=["figure"]
 # Caption: The error of each parameter's gradient, from the loss (left) to the embeddings (right).
-#   Dashed: the tolerance. The mistake shows only below the layer that makes it.
+#   The dashed line is the tolerance. The mistake shows only below the layer that makes it.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 order = [name for members in by_part.values() for name in members]
 for rows, colour, marker, label in (
@@ -766,20 +769,20 @@ plt.show()
 
 # %% [markdown]
 r"""
-Everything from the loss down to layer 1 is right, everything below is wrong. **Read the table from the loss downwards, and look
-just below the last thing that is right**: what layer 1 hands down to layer 0. (The word embeddings, last in the picture, get part of their
+Everything from the loss down to layer 1 is right, and everything below is wrong. **Read the table from the loss downwards, and
+look just below the last part that is right**: at what layer 1 hands down to layer 0. (The word embeddings, last in the picture, get part of their
 gradient at the top, as the decoder; so their error is smaller.)
 
 ### BERT on one page
 
-Every step of pre-training, from the text to the loss, stands on this page: its equation, the shape of what it gives, what its cache
+Every step of pre-training, from the text to the loss, is on this page: its equation, the shape of its result, what its cache
 keeps, and the gradient that comes back. ([Open it alone](../docs/images/poster.svg) to read it, or to print it.)
 
 ![BERT on one page: the forward pass from the text to the loss, and the backward pass beside it](../docs/images/poster.svg)
 
 ## 7. How do 110M and 340M parameters add up, matrix by matrix?
 
-A layer, with $F = 4H$:
+A layer with $F = 4H$ has this number of parameters:
 
 $$
 \underbrace{4 \, (H^2 + H)}_{q, k, v, \text{ output}}
@@ -787,8 +790,8 @@ $$
 + \underbrace{4H}_{\text{two norms}} = 12 H^2 + 13 H .
 $$
 
-The heads do not appear ([09](09_many_heads.ipynb)). Around the layers: $V + 512 + 2$ rows of embeddings with a norm, and the
-pooler's $H^2 + H$. In all
+The heads do not appear ([09](09_many_heads.ipynb)). Around the layers there are $V + 512 + 2$ rows of embeddings with a norm, and the
+pooler's $H^2 + H$. In all, this makes
 
 $$ N = (V + 516) \, H + L \, (12 H^2 + 13 H) + H^2 + H . $$
 """
@@ -823,9 +826,9 @@ assert sum(of_large.values()) == formula(large) == 335_141_888
 
 # %% [markdown]
 r"""
-That is where **110 million** come from; the 335 million of "large" are what the paper rounds to **340 million**. The heads for pre-training
+That is where the **110 million** come from; the 335 million of "large" are what the paper rounds to **340 million**. The heads for pre-training
 add little, as the decoder of masked words *is* the table of word embeddings ([11](11_heads_losses.ipynb)).
-The table is not only theory; here is the model of section 6:
+The table is not only theory. We can compare it with the model of section 6:
 """
 
 # %%
@@ -837,7 +840,8 @@ for name, config in (("base", base), ("large", large)):
 
 
 # %% tags=["figure"]
-# Caption: Area is parameters, drawn to the same scale for both sizes.
+# Caption: The number of parameters is drawn as an area, to the same scale for both sizes. Each
+#   column is a layer.
 def draw(axes, config, left, ratio=1.6):
     """A rectangle whose area is the number of parameters, in millions, from ``left`` on."""
     height = np.sqrt(formula(config) / 1e6 / ratio)
@@ -884,25 +888,25 @@ plt.show()
 
 # %% [markdown]
 r"""
-Area is parameters; each column is a layer. The feed-forward networks hold half of BERT-base, attention a quarter. The word
-embeddings are a fifth of "base" and a tenth of "large": twice as many words would cost 23 million more, twice as many
-*positions* only 0.4 million. (512 is not a matter of parameters, but of [$S^2$](08_attention.ipynb).)
+The feed-forward networks hold half of BERT-base, attention a quarter. The word
+embeddings are a fifth of "base" and a tenth of "large": in "base", twice as many words would cost 23 million more, and
+twice as many *positions* only 0.4 million. (The limit of 512 is not a matter of parameters, but of [$S^2$](08_attention.ipynb).)
 
 ## Recap
 
-- A layer is two halves, $\operatorname{LN}(x + f(x))$ each: attention, where tokens meet, and a network for each token alone.
+- A layer has two halves, each $\operatorname{LN}(x + f(x))$: attention, where tokens meet, and a network for each token alone.
 - A sum hands its gradient to both terms; where the paths parted, the gradients are added: $dx = ds + f'(ds)$.
 - Without residuals, tokens are alike after two layers, and nothing is learned.
 - Post-LN divides what comes down the residuals by σ in every half; small branches or a warm-up keep that harmless. Pre-LN
-  hands it down whole.
+  hands it down undiminished.
 - $12H^2 + 13H$ per layer, two thirds of it feed-forward.
 
 ## What usually goes wrong
 
-- **One gradient of two.** Only the residual's or only the branch's. The model trains, badly.
-- **`d + 1`**, or `dout` past the norm: see what comes in, and where.
+- **One gradient of two.** With only the residual's or only the branch's, the model still trains, but badly.
+- **`d + 1`**, or `dout` past the norm: look at what comes in, and where.
 - **Pre and post mixed up.** Trained weights then give nonsense, with no error.
-- **A norm too few.** Post-LN has one after *each* half, and one after the embeddings; pre-LN one at the very end.
+- **One norm too few.** Post-LN has one after *each* half, and one after the embeddings; pre-LN one at the very end.
 - **A high learning rate without warm-up.** Post-LN breaks in the first steps, and none of our three runs recovered.
 
 ## Three questions
@@ -916,7 +920,7 @@ r"""
 <summary><b>1.</b> All weights and biases of a layer are 0, but γ = 1. What does it compute, in post-LN and in pre-LN?</summary>
 
 Both branches return 0. Pre-LN: $y = x$. Post-LN: $y = \operatorname{LN}(x)$, which is $x$ again if $x$ came out of such a norm.
-A stack with small weights starts close to doing nothing, and that is a good place to start from.
+A stack with small weights begins by doing almost nothing, and that is a good place to start from.
 
 </details>
 """
@@ -924,10 +928,10 @@ A stack with small weights starts close to doing nothing, and that is a good pla
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> A gradient check of 12 layers says: heads and layers 8 to 11 right; layer 7: feed-forward right, attention
-wrong; all below wrong. Where do you look?</summary>
+<summary><b>2.</b> A gradient check of 12 layers says: the heads and layers 8 to 11 are right; in layer 7, the feed-forward half is right and
+the attention half wrong; all below is wrong. Where do you look?</summary>
 
-In layer 7, where its feed-forward half hands its gradient to the attention half: at the norm between them, or at the sum. If
+In layer 7, where the feed-forward half hands its gradient to the attention half: at the norm between them, or at the sum. If
 attention's own backward pass were wrong, its output map and norm, which come first on the way down, would still be right.
 
 </details>
@@ -953,7 +957,7 @@ r"""
 - Liu and others, [Understanding the difficulty of training transformers](https://arxiv.org/abs/2004.08249), 2020: another explanation of the same difficulty.
 - Elhage and others, [A mathematical framework for transformer circuits](https://transformer-circuits.pub/2021/framework/index.html), 2021: the residual stream as a channel that all layers read and write.
 
-**Next:** [11 · Heads and losses](11_heads_losses.ipynb), what stands on top of the encoder.
+**Next:** [11 · Heads and losses](11_heads_losses.ipynb): what comes on top of the encoder.
 The code of this notebook: [encoder.py](../minibert/bert/encoder.py), [info.py](../minibert/tasks/info.py),
 [gradcheck](../minibert/gradcheck/__init__.py).
 """

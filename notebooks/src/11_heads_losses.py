@@ -45,7 +45,7 @@ rng = np.random.default_rng(11)
 r"""
 ## 1. Two heads on one encoder
 
-The encoder gives `hidden`, (B, S, H). From there two paths lead to a number each, and the loss is their plain sum.
+The encoder gives `hidden`, (B, S, H). From there, two paths each lead to one number, and the loss is simply the sum of the two.
 """
 
 # %% tags=["figure"]
@@ -83,7 +83,7 @@ plt.show()
 # %%
 SIZES = {"vocab_size": 40, "hidden_size": 16, "max_position_embeddings": 12}
 NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
-# weights ten times as large as BERT's at the start: pictures of gradients show more
+# initial weights ten times as large as BERT's, so that the pictures of gradients show more
 config = BertConfig.preset("tiny", **SIZES, **NO_DROPOUT, initializer_range=0.2)
 model = BertForPreTraining(config, dtype="float64", seed=3)
 for name, parameter in model.named_parameters():
@@ -93,12 +93,12 @@ for name, parameter in model.named_parameters():
 # %% [markdown]
 r"""
 One matrix is missing from the list: the decoder, (V, H), which scores every word. It is the table of word embeddings,
-which the encoder owns already. More of that in section 4.
+which already belongs to the encoder. Section 4 says more about it.
 
 ## 2. Gather first
 
 Only 15 % of the positions are predicted ([12 · Pre-training data](12_pretraining_data.ipynb)). So the head first picks
-their rows out of `hidden`, seen as (B·S, H): row $b \cdot S + s$.
+their rows out of `hidden`, viewed as a matrix (B·S, H): position $s$ of sequence $b$ is row $b \cdot S + s$.
 """
 
 # %%
@@ -131,7 +131,7 @@ r"""
 
 @exercise 11.gather_backward
 
-`rows = hidden.reshape(-1, H)[positions]`. What is the gradient of `hidden`, all of it?
+`rows = hidden.reshape(-1, H)[positions]`. What is the gradient of the whole of `hidden`?
 """
 
 # %% [markdown] tags=["derivation"]
@@ -149,7 +149,7 @@ def my_gather_backward(drows, cache):
     """
     positions, shape = cache
     dhidden = np.zeros(shape)
-    dhidden.reshape(-1, shape[-1])[positions] = drows  # a view: what is written there is in dhidden
+    dhidden.reshape(-1, shape[-1])[positions] = drows  # a view: writing to it fills dhidden
     return dhidden
 
 
@@ -160,7 +160,7 @@ check("11.gather_backward", my_gather_backward)
 r"""
 ## 3. The transform
 
-Between a hidden state and the scores stands one more dense layer, with GELU and a LayerNorm: $z =
+Between a hidden state and the scores there is one more dense layer, with GELU and a LayerNorm: $z =
 \operatorname{LN}(\operatorname{gelu}(x W^\top + b))$. Hidden states are made for the encoder; $z$ is made to be
 compared with words. Here is the head's forward pass, as it runs:
 """
@@ -171,8 +171,8 @@ print(inspect.getsource(BertLMPredictionHead.forward))
 
 # %% [markdown]
 r"""
-Training needs the loss only. For that the head has a method `loss`, which goes from $z$ to the cross-entropy in one operation, so that a
-fast implementation never has to hold all scores at once.
+Training needs only the loss. For this, the head has a method `loss`, which goes from $z$ to the cross-entropy in one
+operation. So a fast implementation never has to hold all the scores at once.
 """
 
 # %% [markdown]
@@ -180,14 +180,14 @@ r"""
 ## 4. The tied decoder: why two gradients add
 
 The scores are $\text{logits} = z E^\top + b$, and $E$ is the table of word embeddings: the score of word $v$ is the dot product
-of $z$ with the vector that stands for $v$ at the input. A word is what it looks like and what it answers to. For
-BERT-base that saves a matrix of 30,522 × 768:
+of $z$ with the vector that stands for $v$ at the input. Each word has one vector, which serves both to read the word and to
+predict it. For BERT-base, that saves a matrix of 30,522 × 768:
 """
 
 # %%
 size = sum(p.size for _, p in BertModel(base, device=None).named_parameters())
 decoder = base.vocab_size * base.hidden_size
-print(f"encoder {size:,}; a decoder of its own would add {decoder:,} ({decoder / size:.0%})")
+print(f"encoder {size:,}; a separate decoder would add {decoder:,} ({decoder / size:.0%})")
 
 # %% [markdown]
 r"""
@@ -197,7 +197,7 @@ What is the gradient of a matrix that is used twice?
 
 @exercise 11.two_uses_in_steps
 
-$y = w \tanh(w x)$ uses the number $w$ twice, once in front and once inside. Pretend at first that these are two numbers, $y = w_{\text{out}}
+$y = w \tanh(w x)$ uses the number $w$ twice, once in front of the tanh and once inside. Pretend at first that these are two different numbers, $y = w_{\text{out}}
 \tanh(w_{\text{in}} \, x)$, and find the gradient of each. Then: what is the gradient of $w$?
 """
 
@@ -214,7 +214,7 @@ r"""
 In front, $dw_{\text{out}} = dy \tanh(w x)$. Inside, through the derivative of tanh, which is $1 - \tanh^2$:
 $dw_{\text{in}} = dy \, w \, (1 - \tanh^2(w x)) \, x$.
 
-Both happen to equal $w$. The chain rule for $L(w_{\text{in}}, w_{\text{out}})$ goes through both arguments:
+Both numbers happen to equal $w$. The chain rule for $L(w_{\text{in}}, w_{\text{out}})$ goes through both arguments:
 
 $$
 \frac{\partial L}{\partial w}
@@ -251,7 +251,7 @@ r"""
 
 @exercise 11.tied_backward
 
-Here is the whole tied circle without an encoder: $h = \tanh(W[\text{ids}])$, $\text{logits} = h W^\top$.
+Here is a tied model with no encoder between its two uses of $W$: $h = \tanh(W[\text{ids}])$, $\text{logits} = h W^\top$.
 """
 
 # %%
@@ -259,19 +259,19 @@ print(inspect.getsource(tied_model))
 
 # %% [markdown]
 r"""
-Return the one gradient of the one weight. (Careful with repeated ids: [06 · Embeddings](06_embeddings.ipynb).)
+There is one weight; return its one gradient. (Be careful with repeated ids: [06 · Embeddings](06_embeddings.ipynb).)
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-**As a decoder**, $W$ is the weight of a linear map. With all positions $n = (b, s)$ in rows:
+**As a decoder**, $W$ is the weight of a linear map. With all positions $n = (b, s)$ as rows:
 $\; dW_{\text{out}} = d\text{logits}^\top h . \;$ Every word got a score at every position, so every row gets a gradient.
 
 **As a table**: first back to $h$, then through tanh, whose derivative is $1 - h^2$, to the embeddings $e$,
 
 $$ dh = d\text{logits} \; W , \qquad de = dh \odot (1 - h^2) , $$
 
-and from there into the rows that were looked up, an id that occurs twice collecting twice:
+and from there into the rows that were looked up. An id that occurs twice collects two gradients:
 $\; dW_{\text{in}}[v] = \sum_{n : \, \text{id}_n = v} de_n .$
 """
 
@@ -297,9 +297,9 @@ check("11.tied_backward", my_tied_backward)
 r"""
 ## 6. The two contributions in a BERT
 
-In the library there is no special case for this. The parameter has two users, and `add_grad` adds: the head's backward pass runs first
-and leaves the decoder's share, the embeddings' backward pass comes last and adds the table's. So run the head's backward pass alone first, and
-then that of the whole model:
+The library needs no special case for this. The parameter has two users, and `add_grad` adds up what they contribute. The
+head's backward pass runs first and leaves the decoder's share; the embeddings' backward pass comes last and adds the
+table's. So we first run the head's backward pass alone, and then that of the whole model:
 """
 
 # %%
@@ -325,12 +325,12 @@ print(f"different words in the batch     {len(used)}")
 assert set(rows_of_table) == set(used)
 
 # %% tags=["figure"]
-# Caption: The two contributions to the gradient of the tied table, and their sum. The dark stripes
-#   across all features are words with a large error; the vertical ones, features that are large in
-#   most of the predicted places.
+# Caption: The two contributions to the gradient of the tied table, and their sum. The dark
+#   horizontal stripes are words with a large error. The vertical ones are features that are large
+#   at most of the predicted positions.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 4.6), sharey=True)
 parts = {"as decoder": as_decoder, "as table": as_table, "their sum": total}
-limit = np.percentile(np.abs(as_table[used]), 95)  # what is longer has the darkest colour, too
+limit = np.percentile(np.abs(as_table[used]), 95)  # larger values have the darkest colour, too
 for panel, (title, part) in zip(axes, parts.items(), strict=True):
     image = plots.heatmap(panel, part, limit=limit)
     panel.set(title=title, xlabel="feature", xticks=[0, 5, 10, 15], yticks=range(0, V, 5))
@@ -341,15 +341,17 @@ plt.show()
 
 # %% [markdown]
 r"""
-The decoder's share is **dense**: every word of the vocabulary takes part in the softmax. The table's is **sparse**: only words that
-occur (rows that stay white did not; the strong one, 4, is [MASK]). With $p_{nv}$ the predicted probabilities and $y_n$ the right words, the decoder's row is
+The decoder's share is **dense**: every word of the vocabulary takes part in the softmax. The table's is **sparse**: only
+words that occur in the batch have a gradient. (The rows that stay white are words that do not occur; the strong one, row
+4, is [MASK].) With $p_{nv}$ the predicted probabilities and $y_n$ the right words, a row of the decoder's share is
 
 $$
 dE_{\text{out}}[v] = \frac1P \sum_{n} \bigl( p_{nv} - [v = y_n] \bigr) \, z_n .
 $$
 
-Going downhill, the right word's vector moves towards $z$, every other one away from it, by its probability. A word that never occurs
-is only pushed away, at every step. Check the formula with the library's loss:
+Gradient descent moves the right word's vector towards $z$, and every other vector away from it, in proportion to its
+probability. A word that is never the right one is only pushed away, at every step. Let us check the formula with the
+library's loss:
 """
 
 # %%
@@ -383,8 +385,9 @@ r"""
 
 @exercise 11.factorised_backward
 
-ALBERT (Lan and others, [2019](https://arxiv.org/abs/1909.11942)) makes the table smaller: words have `E` numbers only, fewer than `H`, and
-a second matrix, the projection, leads from `E` to `H`. Tie both of them, without an encoder in between:
+ALBERT (Lan and others, [2019](https://arxiv.org/abs/1909.11942)) makes the table smaller: each word has only
+`E` numbers, fewer than `H`, and a second matrix, the projection, leads from `E` to `H`. Here both matrices are tied, with
+no encoder in between:
 """
 
 
@@ -399,12 +402,12 @@ def factorised_model(table, projection, ids):
 
 # %% [markdown]
 r"""
-Find both gradients. Draw the way from the ids to the logits first, and mark each place where one of the matrices is used.
+Find both gradients. First draw the path from the ids to the logits, and mark each place where one of the matrices is used.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-Four uses, four shares. From the logits back, with all positions in rows:
+There are four uses, and so four shares. We go back from the logits, with all positions as rows:
 
 $$
 \begin{aligned}
@@ -415,8 +418,8 @@ e &= T[\text{ids}]: & dT[v] &\mathrel{+}= \textstyle\sum_{n : \, \text{id}_n = v
 \end{aligned}
 $$
 
-where $T$ is the table, $M$ the projection and $u$ what the cache calls `back`. Mind the second line: $M$ was used there the other way round,
-so $h$ and $du$ change their places in its gradient.
+where $T$ is the table, $M$ the projection and $u$ what the cache calls `back`. Mind the second line: there, $M$ is used the other way round,
+so $h$ and $du$ change places in its gradient.
 """
 
 
@@ -445,21 +448,21 @@ check("11.factorised_backward", my_factorised_backward)
 r"""
 ## 7. What does the decoder's separate bias do?
 
-The table has no bias, but the decoder has one number per word, $b$, of its own. Its gradient is
+The table of embeddings has no bias, but the decoder has one of its own, $b$, with one number per word. Its gradient is
 
 $$
 db_v = \frac1P \sum_n \bigl( p_{nv} - [v = y_n] \bigr)
 = \underbrace{\overline{p_v}}_{\text{predicted share}} - \underbrace{f_v}_{\text{true share}} ,
 $$
 
-so it rests when every word is predicted **as often as it occurs**. That is the frequency of words. If the head knows nothing
-else ($z = 0$), $p = \operatorname{softmax}(b)$, and $p_v = f_v$ means $b_v = \log f_v$ up to a constant. Let it learn:
+so the bias stops moving when every word is predicted **as often as it occurs**. It learns the frequencies of the words. If
+the head knows nothing else ($z = 0$), then $p = \operatorname{softmax}(b)$, and $p_v = f_v$ means $b_v = \log f_v$ up to a constant. Let it learn:
 """
 
 # %%
 V_words = 60
 frequency = 1.0 / np.arange(1, V_words + 1)
-frequency /= frequency.sum()  # like words: the n-th is 1/n as frequent as the first
+frequency /= frequency.sum()  # as with real words: the n-th is 1/n as frequent as the first
 right = rng.choice(V_words, size=4000, p=frequency)
 counted = np.bincount(right, minlength=V_words) / len(right)
 
@@ -492,21 +495,22 @@ plt.show()
 
 # %% [markdown]
 r"""
-The bias alone is enough for guessing by frequency, and that is its place: without it, frequency has to be written into the
-embeddings, which have other things to say, and at the input, too. But here nothing else *could* learn, and the steps were
-long. In a real run the table is faster: the part of the scores that is the same everywhere is $E \bar z + b$ ($\bar z$: the
-mean of all $z$), and $E \bar z$ adds up `H` products that move together, where $b$ is one number. In the run of
+The bias alone is enough for guessing by frequency, and this is what it is for. Without it, the frequencies would have to be
+written into the embeddings, which have other things to say, and are used at the input, too. But here nothing else *could*
+learn, and the steps were large. In a real run the table learns faster. The part of the scores that is the same everywhere is
+$E \bar z + b$ ($\bar z$ is the mean of all $z$). For each word, $E \bar z$ adds up `H` products that move together, while
+$b$ has a single number. In the run of
 [14 · Pre-training](14_pretraining.ipynb#7.-Why-are-frequencies-learned-first?) (which writes $W \bar h + b$) the model has
 reached the loss of guessing by frequency after 100 steps; its bias alone is still far from it after 3,000.
 
 ## 8. Why a tanh pooler?
 
-The other head sees one vector, the first token's, through a **pooler**: $y = \tanh(h_{\text{CLS}} W^\top + b)$, and
-two scores from $y$. The paper gives no reason for the tanh; here is what it does.
+The other head sees one vector, the first token's, through a **pooler**: $y = \tanh(h_{\text{CLS}} W^\top + b)$. Its
+two scores are a linear map of $y$. The paper gives no reason for the tanh; here is what it does.
 
 Without it, two linear maps would follow each other, and two linear maps are one: $(h W_1^\top) W_2^\top = h (W_2 W_1)^\top$. The
-`H × H` weights of the pooler would add nothing. With it, the head can draw borders that are not straight. Four points that no
-straight line separates:
+`H × H` weights of the pooler would add nothing. With it, the head can draw boundaries that are not straight. Here are
+two classes of two points each, which no straight line separates:
 """
 
 # %%
@@ -535,14 +539,15 @@ assert linear > 0.69 and with_tanh < 0.05
 
 # %% [markdown]
 r"""
-GELU would do that too. Tanh also keeps every number in $(-1, 1)$, however large $h$ is. The price: where $\lvert y \rvert$ is
+GELU could do that, too. Tanh also keeps every number in $(-1, 1)$, however large $h$ is. The price: where $\lvert y \rvert$ is
 near 1, the derivative $1 - y^2$ is near 0, and little gradient gets through.
 
 ## 9. Pooled output or h[CLS]?
 
-Ask who taught them: how long is the gradient that each loss sends to each position of the encoder's output? A model's backward pass takes
-the derivative of any of its outputs by name, so we can start from one loss alone. And an **observer** in the
-[context](04_gelu_dropout.ipynb#9.-In-BERT) of a forward pass sees values by name, and in the backward pass their derivatives:
+That depends on which loss taught them. How large is the gradient that each loss sends to each position of the encoder's
+output? A model's backward pass takes the derivative of any of its outputs by name, so we can start from one loss alone. And an
+**observer** in the [context](04_gelu_dropout.ipynb#9.-In-BERT) of a forward pass sees named values, and in the backward
+pass their derivatives:
 """
 
 
@@ -583,12 +588,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-In the last layer **[CLS] hears from NSP alone, and only through the pooler**; masked words never are at position 0. So:
+In the last layer **[CLS] hears from NSP alone, and only through the pooler**; masked words are never at position 0. So:
 
-- The *pooled* output is what NSP wanted to know. It is a good start for fine-tuning, where its weights learn on.
-- $h_{\text{CLS}}$ is one step before it, and made to be read by that pooler.
-- In a model without NSP nobody trains the pooler. `BertForMaskedLM` has none; a library that adds one fills it with random numbers.
-- Neither is a good vector of a sentence before fine-tuning ([15 · Fine-tuning](15_fine_tuning.ipynb)).
+- The *pooled* output says what NSP needed to know. It is a good start for fine-tuning, in which its weights go on learning.
+- $h_{\text{CLS}}$ comes one step earlier, and is made to be read by that pooler.
+- In a model without NSP, nothing trains the pooler. `BertForMaskedLM` has none; a library that adds one fills it with random numbers.
+- Before fine-tuning, neither of them is a good vector for a sentence ([15 · Fine-tuning](15_fine_tuning.ipynb)).
 """
 
 # %%
@@ -612,8 +617,8 @@ assert abs(output.loss - np.log(2 * V)) < 0.2
 
 # %% [markdown]
 r"""
-When a batch is computed in pieces, all pieces must divide by the labels of the *whole* batch: a mean of means is
-something else as soon as their numbers differ.
+When a batch is computed in pieces, all pieces must divide by the number of labels of the *whole* batch. A mean of means is
+something else as soon as the pieces have different numbers of labels.
 """
 
 # %%
@@ -629,8 +634,8 @@ assert np.isclose(right_way, output.mlm_loss) and not np.isclose(naive, output.m
 
 # %% [markdown]
 r"""
-Last, a model with both heads, every parameter against the numeric gradient. The tied table is among them, with both of its
-contributions. (The key's bias has no influence on anything, see [08 · Attention](08_attention.ipynb): its gradient is compared with 0.)
+Last, here is a model with both heads, with every parameter checked against the numeric gradient. The tied table is among
+them, with both of its contributions. (The key's bias has no influence on anything, see [08 · Attention](08_attention.ipynb): its gradient is compared with 0.)
 """
 
 # %%
@@ -663,17 +668,17 @@ r"""
 - Two heads: masked words from the gathered rows, next sentence from [CLS] through the pooler. $L$ is their sum.
 - The decoder is the table of word embeddings. One weight, two uses, and its gradient is the **sum** of both: dense from the
   decoder, sparse from the table.
-- The decoder's bias is its own, and the place for log frequencies; in a real run the table learns them first.
+- The decoder has a bias of its own, which is the place for log frequencies. In a real run the table learns them first.
 - In the last layer [CLS] learns from NSP alone. The tanh makes the pooler more than a second linear map.
 - A fresh model starts at $\ln V + \ln 2$.
 
 ## What usually goes wrong
 
-- **A copy for a tie.** `decoder = table.copy()`: two weights that part at the first step.
+- **A copy instead of a tie.** `decoder = table.copy()` makes two weights, which go separate ways at the first step.
 - **The second contribution overwrites the first.** `grad = …` where `grad += …` belongs.
-- **A mean of the two.** Both move the loss in full.
-- **A tie that does not survive loading.** A file that stores the matrix twice fills one of them.
-- **A transposed decoder.** It is $z E^\top$ with $E$ (V, H); no second matrix, only a second way to read it.
+- **A mean of the two.** Each use moves the loss in full, so the gradients add.
+- **A tie that does not survive loading.** When a file stores the matrix twice, a loader may fill only one of the two.
+- **A transposed decoder.** The scores are $z E^\top$ with $E$ (V, H). There is no second matrix, only a second way to read the same one.
 - **Trusting the pooler** of a model that had no NSP.
 
 ## Three questions
@@ -686,8 +691,8 @@ r"""
 <details>
 <summary><b>1.</b> A word is in the vocabulary but not in the batch. Does its embedding change in this step?</summary>
 
-Yes. As a decoder row it took part in every softmax: it is pushed away from all $z_n$, by $p_{nv}$. (Besides, Adam's mean and the decay
-move it: [13 · The optimiser](13_optimiser.ipynb).) Without the tie only these two would.
+Yes. As a decoder row it took part in every softmax: it is pushed away from all $z_n$, by $p_{nv}$. (Besides, Adam's running mean and the
+weight decay move it: [13 · The optimiser](13_optimiser.ipynb).) Without the tie, only these two would.
 
 </details>
 """
@@ -698,8 +703,8 @@ r"""
 <summary><b>2.</b> You add the same number to all entries of the decoder's bias. What happens to the loss, and what
 does that say about the sum of db?</summary>
 
-Nothing happens: softmax ignores a constant. So $\sum_v db_v = 0$ always, as can also be read from the formula: both shares
-sum to 1.
+Nothing happens: softmax ignores a constant. So $\sum_v db_v = 0$ always. The formula shows it, too: both the predicted and
+the true shares sum to 1.
 
 </details>
 """
@@ -707,11 +712,11 @@ sum to 1.
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> Why does the MLM loss at [CLS] have no gradient in the last layer, and yet [CLS] of the layer below gets
-one from it?</summary>
+<summary><b>3.</b> Why does the MLM loss send no gradient to [CLS] in the last layer, but does send one to [CLS] in the layer
+below?</summary>
 
-In the last layer only the gathered positions go on to the head. But those have read [CLS] by attention: its state in the
-layer below took part in their keys and values, and there the gradient comes back.
+In the last layer, only the gathered positions go on to the head. But those have read [CLS] by attention: its state in the
+layer below gave one of the keys and values, and through these the gradient comes back.
 
 </details>
 """

@@ -6,7 +6,7 @@ BERT learned from plain text, without a single label written by a person. The la
 pieces of text together, hide some words, ask for them. The model is no better than this procedure, and its mistakes do
 not raise an error; they make a loss that looks fine.
 
-**You will** turn documents into sentence pairs · choose 15 % of the tokens, as whole words, and say of what that is 15 % · write the
+**You will** turn documents into sentence pairs · choose 15 % of the tokens, as whole words, and say what it is 15 % of · write the
 80/10/10 rule, and derive what it teaches · repair a loss whose mask does nothing · see why a model that looks both ways
 cannot be trained to predict the next word.
 
@@ -46,8 +46,8 @@ rng = np.random.default_rng(12)
 r"""
 ## 1. From text to one long array
 
-Pre-training text is a list of documents, each a list of sentences. Here are three, and a vocabulary in which some words
-are cut in two, as a learned one would do.
+Pre-training text is a list of documents, each a list of sentences. Here are three, and a vocabulary that cuts
+some words in two, as a learned one would do.
 """
 
 # %%
@@ -72,8 +72,9 @@ print(tokenizer.tokenize(sentences[0][0]))
 
 # %% [markdown]
 r"""
-The library stores a corpus as three flat arrays, however large it is: all tokens one after the other, where each sentence
-begins, and where each document begins. So an instance need not hold text; five integers will say where it lies.
+However large a corpus is, the library stores it as three flat arrays: all tokens one after the other, where each sentence
+begins, and where each document begins. So an instance need not hold text. Five integers describe it: where its two segments
+begin and end, and whether the second is random.
 """
 
 
@@ -98,17 +99,17 @@ print("document_starts", documents.document_starts)
 r"""
 ## 2. Pairs
 
-For next-sentence prediction an instance needs two segments, where B either follows A or does not. The original's
-procedure, document by document:
+For next-sentence prediction (NSP), an instance needs two segments, A and B, where B either follows A or does not. This is
+the original's procedure, document by document:
 
 1. Collect sentences until they reach the target length (`S` − 3, to leave room for three special tokens).
 2. Cut the chunk at a random sentence boundary. The front is **A**.
 3. With probability ½, **B** is the rest of the chunk: label 0, "follows". Otherwise B comes from a random place in
    another document: label 1. The unused rest is **put back** and starts the next chunk.
-4. If the chunk was one sentence only, there is no rest: B is random.
-5. Too long? Drop tokens from the longer segment, at its front or back by the toss of a coin.
+4. If the chunk has only one sentence, there is no rest: B is random.
+5. If the pair is too long, drop tokens from the longer segment. The toss of a coin decides whether from its front or its back.
 
-One document in ten aims at a random shorter length, so that short inputs are no surprise later.
+For one document in ten, the target is a random shorter length, so that short inputs are no surprise later.
 """
 
 # %%
@@ -125,7 +126,7 @@ for ids_of_row, label in list(zip(rows["input_ids"], rows["next_sentence_label"]
     print(label, textwrap.fill(text, 90, subsequent_indent="  "), end="\n\n")
 
 # %% tags=["figure"]
-# Caption: Five instances of up to 32 tokens. On the left is whether B follows A.
+# Caption: Five instances of up to 32 tokens. The labels on the left say whether B follows A.
 position = np.arange(settings.max_seq_length)
 kind = rows["token_type_ids"] + 1  # 1: A, 2: B
 kind[rows["attention_mask"] == 0] = 0
@@ -147,8 +148,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-Are half of the pairs random? For statistics we need more text: the first 300 documents of the documentation that is installed
-with Python and the packages, cut into subwords by the tokenizer of `mini`.
+Are half of the pairs random? For statistics we need more text. We take the first 300 documents of the documentation that
+is installed with Python and its packages, cut into subwords by the tokenizer of `mini`.
 """
 
 # %%
@@ -164,13 +165,13 @@ assert 0.5 < is_random.mean() < 0.7
 
 # %% [markdown]
 r"""
-A little more than half, because of rule 4: what is left at a document's end is often a single sentence, and then B is
-random without a toss. The original's labels are not quite balanced, and nobody minds.
+A little more than half are, because of rule 4: what is left at a document's end is often a single sentence, and then B is
+random without a coin toss. The original's labels are not quite balanced, and nobody minds.
 
 ## 3. Why was NSP dropped later?
 
-Because it is too easy, and for the wrong reason. A random B comes from *another document*, so it speaks of something
-else. Count which share of B's words occur in A, and nothing more:
+Because it is too easy, and for the wrong reason. A random B comes from *another document*, so it is about something
+else. To see this, it is enough to count which share of B's words occur in A:
 """
 
 
@@ -199,7 +200,7 @@ print(f"which came first, by word overlap: {order_accuracy:.0%} right")
 assert max(accuracy) > 0.7 > 0.6 > order_accuracy
 
 # %% tags=["figure"]
-# Caption: Two texts that belong together share more words, in most cases.
+# Caption: In most cases, two texts that belong together share more words.
 figure, axes = plt.subplots(figsize=(7.5, 2.9))
 bins = np.linspace(0, 1, 41)
 axes.hist(shared[label == 0], bins, histtype="step", linewidth=2, label="B follows A")
@@ -213,13 +214,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-One line of counting gets more than three quarters of the pairs right. Whether B *continues* A hardly needs to be
-understood. Meanwhile the task costs: half of the instances mix two strangers, so
-contexts are shorter. RoBERTa (2019) trained without it and did as well or better; ALBERT replaced it by the question
-in the last line, "which of the two came first", where the topic is no help.
+One line of counting gets more than three quarters of the pairs right. There is hardly any need to understand
+whether B *continues* A. Meanwhile the task has its cost: half of the instances join two unrelated texts, so contexts are
+shorter. RoBERTa (2019) trained without it and did as well or better. ALBERT replaced it by the question of the last line
+above, "which of the two came first?", where the topic is no help.
 
-In minibert: `next_sentence=False`, and an instance is one run of sentences. What NSP does to the pooled vector is seen in
-[15 · Fine-tuning](15_fine_tuning.ipynb).
+With minibert's `next_sentence=False`, an instance is one run of sentences.
+[15 · Fine-tuning](15_fine_tuning.ipynb) shows what NSP does to the pooled vector.
 
 ## 4. Is it 15 % exactly, or in expectation?
 
@@ -227,8 +228,8 @@ In BERT: **exactly**, up to rounding. An instance of $\ell$ tokens, special ones
 
 $$ n = \min\bigl(P, \; \max(1, \operatorname{round}(0.15 \, \ell)) \bigr) $$
 
-positions, drawn without repetition among the words ([CLS], [SEP] and padding are no candidates). RoBERTa's code
-rounds at random, and that of the package transformers tosses a coin for each token: both are 15 % in expectation.
+positions, drawn without repetition among the words ([CLS], [SEP] and padding are not candidates). RoBERTa's code
+rounds up or down at random, and the package transformers tosses a coin for each token: both are 15 % in expectation.
 """
 
 # %%
@@ -251,8 +252,8 @@ print("positions", "".join(f"{count:5}" for count in counts))
 print("of words ", "".join(f"{share:5.0%}" for share in counts / (lengths - 3)))
 
 # %% tags=["figure"]
-# Caption: How many of 128 tokens are predicted: always 19 in BERT; a number that varies, with a
-#   coin for each token.
+# Caption: How many of 128 tokens are predicted: always 19 in BERT, but a varying number with a coin
+#   for each token.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 bins = np.arange(4.5, 36)
 axes.hist(coins, bins, color=plots.ORANGE, weights=np.full(n, 1 / n), label="a coin for each token")
@@ -263,10 +264,10 @@ plt.show()
 
 # %% [markdown]
 r"""
-Short instances are off by their rounding: a four-token instance has one word, and that one is always chosen. The
-exact number has a practical use as well: at most `P` positions in a sequence means arrays of known size.
+In short instances, rounding moves the share away from 15 %: a four-token instance has one word, and that word is always
+chosen. The exact number has a practical use as well: with at most `P` positions per sequence, the arrays have a known size.
 
-With **whole-word masking** the draw is over words; a word's pieces are chosen together. Otherwise `sail` would often be
+With **whole-word masking** words are drawn, and all pieces of a word are chosen together. Otherwise `sail` would often be
 guessed from `##ing` alone:
 """
 
@@ -299,10 +300,10 @@ and no padding.)
 # %% [markdown] tags=["derivation"]
 r"""
 The number of the word that a position belongs to rises by one wherever a word begins: that is a cumulative sum over
-`~continues`, less 1. From there a loop over `order` does it. The two ways of finishing the loop that suggest themselves are both wrong. Stopping at the first word that does not fit
-leaves room unused. Cutting that word leaves a half of it visible.
+`~continues`, minus 1. From there, a loop over `order` is enough. The two ways of finishing the loop that suggest themselves are both wrong. Stopping at the first word that does not fit
+leaves room unused. Cutting that word leaves a part of it visible.
 
-Skipping has a price: long words are skipped more often than short ones, so that they are predicted less often.
+Skipping has a price: long words are skipped more often than short ones, so they are predicted less often.
 """
 
 
@@ -310,7 +311,7 @@ Skipping has a price: long words are skipped more often than short ones, so that
 def my_choose_words(continues, order, wanted):
     """The chosen positions, whole words in this order: (S,) bool.
 
-    continues (S,) bool, False at 0; order (W,), a permutation of the W words; wanted, at most so many positions.
+    continues (S,) bool, False at 0; order (W,), a permutation of the W words; wanted, the largest number of positions.
     """
     word = np.cumsum(~continues) - 1  # (S,): the number of each position's word
     chosen = np.zeros(len(continues), dtype=bool)
@@ -332,7 +333,7 @@ Of the chosen tokens, 80 % are replaced by [MASK], 10 % are left **as they are**
 vocabulary. All of them are predicted. Two arrays come out: what the model sees, and `labels`, the true tokens at
 chosen places and −100 everywhere else.
 
-Follow one sentence. Here it is with every fate that its chosen tokens can have; the chosen places are the same in each row:
+Let us follow one sentence. Here it is with every fate that its chosen tokens can have; the chosen places are the same in each row:
 """
 
 # %% tags=["figure"]
@@ -362,7 +363,7 @@ for line in (0.5, -2.5):
 axes.set(xlim=(-2.2, 9.5), ylim=(-3.5, 1.5))
 axes.axis("off")
 figure.set_label(
-    "One sentence of ten words of which two were chosen, leaking and pulled. The model sees [MASK] in 80 % of "
+    "One sentence of ten words; two of them were chosen, leaking and pulled. The model sees [MASK] in 80 % of "
     "cases, the word itself in 10 %, a random word in 10 %. The labels are the two words, and −100 elsewhere."
 )
 plt.show()
@@ -376,8 +377,8 @@ was changed, the model has to predict the token.
 
 @exercise 12.mask_tokens
 
-So that the result can be checked, all randomness is passed in: `fate` is uniform in $[0, 1)$ for each position, `anything` a random token
-for each. At a chosen position, `fate` below 0.8 means [MASK], from there to 0.9 "as it is", and from 0.9 on `anything`. Return what the model sees and
+So that the result can be checked, all randomness is passed in: `fate` is uniform in $[0, 1)$ for each position, and `anything` is a random
+token for each. At a chosen position, `fate` below 0.8 means [MASK], from 0.8 to 0.9 it means "as it is", and from 0.9 on it means `anything`. Return what the model sees and
 the labels.
 """
 
@@ -397,7 +398,7 @@ check("12.mask_tokens", my_mask_tokens)
 
 # %% [markdown] tags=["answer"]
 r"""
-The library's takes the shares as an argument, and draws only for the chosen places. Otherwise it is the same:
+The library's function takes the shares as an argument, and draws only for the chosen places. Otherwise it is the same:
 """
 
 # %% tags=["answer"]
@@ -440,21 +441,21 @@ r"""
 
 Always [MASK] would be simpler. But [MASK] never occurs in fine-tuning: the model would have learned to think only where it
 sees that sign. So what do the two tenths teach? We can compute it, for masking is a **noisy channel**: a true word $x$ goes in,
-something $s$ is shown. By Bayes, the best prediction at a chosen place is
+and a token $s$ is shown. By Bayes' theorem, the best prediction at a chosen place is
 
 $$
 p(x \mid s, \text{context}) \;\propto\; p(x \mid \text{context}) \cdot p(s \mid x) .
 $$
 
-If a *word* $s$ is shown, it was either kept (share $k$, and then $x = s$) or drawn at random (share $r$, each of `V` words
-alike): $p(s \mid x) = k \, [x = s] + r / V$. Let $q = p(s \mid \text{context})$ be how well the shown word fits. Then
+If a *word* $s$ is shown, it was either kept (share $k$, and then $x = s$) or drawn at random (share $r$, with
+all `V` words equally likely): $p(s \mid x) = k \, [x = s] + r / V$. Let $q = p(s \mid \text{context})$ be how well the shown word fits. Then
 
 $$
 p(x = s \mid s, \text{context})
 = \frac{q \, (k + r/V)}{q \, k + r/V} .
 $$
 
-Three recipes, three lessons:
+Three recipes teach three lessons:
 """
 
 
@@ -498,18 +499,18 @@ plt.show()
 # %% [markdown]
 r"""
 - **Kept only**: the shown word is always right. The lesson is to copy; the context need not be read.
-- **Random only**: the shown word tells nothing. The lesson is to ignore it.
+- **Random only**: the shown word carries no information. The lesson is to ignore it.
 - **Both**: believe it if it fits, doubt it if it fits worse than a random word would ($q < 1/V$). That is reading: compare
   each word with its context. And as the model cannot tell which visible words are asked for, it has to do so at **every** position.
 - **Always [MASK]** says nothing at all about visible words.
 
 BERT's authors tried other shares (their appendix C.2): after fine-tuning the differences are small; always-[MASK] is
-worst where frozen features are used, as this argument would have it.
+worst where frozen features are used, as this argument would predict.
 
 ## 8. Why is the loss only on selected tokens?
 
-Because the others can be copied. Take a "model" without any knowledge, which answers each visible word with that word, at
-99 %, and [MASK] by a shrug:
+Because the others can be copied. Take a "model" without any knowledge. It answers each visible word with that same
+word, at 99 %, and [MASK] with a shrug:
 """
 
 # %%
@@ -531,16 +532,16 @@ assert everywhere < 1.5 < selected
 # %% [markdown]
 r"""
 Over all tokens the copier looks brilliant, and nearly all of the gradient would go into copying. So the positions that are not chosen get
-the label **−100**. It is a sign and no token: 0 would be one ([PAD]), and a position with label 0 would count.
+the label **−100**. That is a marker and not a token. 0 would be a token ([PAD]), and a position with label 0 would count.
 
 It saves work, too. The library gathers the chosen positions *before* it scores the whole vocabulary
-([11 · Heads and losses](11_heads_losses.ipynb)): 19 rows of `V` scores and not 128.
+([11 · Heads and losses](11_heads_losses.ipynb)): 19 rows of `V` scores instead of 128.
 
 ## 9. Your turn: find the bug
 
 @exercise 12.masked_loss
 
-The loss is to be the mean of $-\log p$ over the positions that have a label. This one runs without complaint, and is wrong.
+The loss should be the mean of $-\log p$ over the positions that have a label. This one runs without complaint, and is wrong.
 """
 
 
@@ -563,15 +564,15 @@ print(f"another answer at an ignored place {masked_loss_with_a_bug(logits, label
 
 # %% [markdown]
 r"""
-The second number should equal the first. Find out why it does not, and repair the loss. All labelled positions count alike, whatever sequence
+The second number should equal the first. Find out why it does not, and repair the loss. All labelled positions count equally, whatever sequence
 they are in.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-`nll.mean()` is taken first, over all positions, the ignored ones included. What is left is one number. Times the mask and divided by
-the mask's sum, it is that number again: the mask does nothing. A mean that has been taken does not come apart again, so multiply
-by the mask *before* anything is summed, and divide by the number of labels.
+`nll.mean()` is taken first, over all positions, the ignored ones included. What is left is one number. Multiplied by the mask,
+summed, and divided by the mask's sum, it is the same number again: the mask does nothing. A mean that has been taken cannot
+be taken apart. So multiply by the mask *before* anything is summed, and divide by the number of labels.
 """
 
 
@@ -654,8 +655,8 @@ the answer lies in plain sight, and the loss would fall to 0 by copying. Hence B
 ## 11. New masks in every pass
 
 The original wrote its instances to disk, ten copies of the text with ten different masks, and repeated those. minibert
-draws anew in each pass (`masking="dynamic"`, as RoBERTa did); `"fixed"` is the original's. `BatchStream` does all of this
-notebook at once, endlessly, and the same for the same seed.
+draws anew in each pass (`masking="dynamic"`, as RoBERTa did); `"fixed"` is the original's. `BatchStream` does everything
+in this notebook at once. It never ends, and the same seed gives the same batches.
 """
 
 # %%
@@ -677,7 +678,7 @@ for masking in ("dynamic", "fixed"):
 r"""
 ## Recap
 
-- An instance is `[CLS] A [SEP] B [SEP]`; B is random in half of the cases and a few more. The label 1 means *random*.
+- An instance is `[CLS] A [SEP] B [SEP]`; B is random in a little more than half of the cases. The label 1 means *random*.
 - $n = \min(P, \max(1, \operatorname{round}(0.15 \ell)))$ positions, exactly; special tokens never.
 - Of these 80 % [MASK], 10 % kept, 10 % random: believe a word if it fits, doubt it if not, at every position.
 - Labels are the true tokens at chosen positions, −100 elsewhere. The loss is one mean over the chosen positions of the
@@ -686,10 +687,10 @@ r"""
 
 ## What usually goes wrong
 
-- **80 % of all tokens.** The 80/10/10 is of the chosen 15 %.
+- **80 % of all tokens.** The 80/10/10 divides the chosen 15 %.
 - **Labels taken after masking.** They all say [MASK]; the loss falls to 0 at once.
-- **Kept tokens without a label.** Then visible words are never asked for but when they are wrong.
-- **0 for ignored**, or a loss that ignores 0 shared by both heads: NSP's class 0 never learns.
+- **Kept tokens without a label.** Then visible words are asked for only when they are wrong.
+- **0 for ignored**, or one loss for both heads that ignores 0: NSP's class 0 is never learned.
 - **[CLS] or padding masked.** Always pass the candidates, not the attention mask.
 - **A mean of means.** Sequences with few positions then count for more.
 
@@ -701,7 +702,7 @@ Answer before you unfold.
 # %% [markdown]
 r"""
 <details>
-<summary><b>1.</b> Of a hundred tokens, how many does the model see wrongly, and at how many visible words may it be asked?</summary>
+<summary><b>1.</b> Of a hundred tokens, how many wrong words does the model see, and at how many visible words may it be asked?</summary>
 
 About 1.5 are wrong words (10 % of 15 %). It is asked at 3 visible words, 1.5 right and 1.5 wrong, but does not know which, so all 88 visible words have to be
 read with suspicion.
@@ -724,7 +725,7 @@ r"""
 <details>
 <summary><b>3.</b> Why not mask 50 % and learn from more tokens at once?</summary>
 
-Each prediction would have half of its context missing, so that it becomes a harder and vaguer question. 15 % is a
+Each prediction would have half of its context missing, so it would be a harder and vaguer question. 15 % is a
 compromise, and not a sharp one: Wettig et al. (2022) found 40 % to be better for a model as large as BERT-large.
 
 </details>

@@ -2,13 +2,13 @@
 r"""
 # 13 · The optimiser
 
-The backward pass says in which direction each of 110 million numbers should move. How far, it does not say. BERT's
+The backward pass says in which direction each of 110 million numbers should move. It does not say how far. BERT's
 optimiser answers with five ideas, each of which fits on one line; most training runs that fail do so because one of
 them was left out.
 
 **You will** see why one step size cannot serve all parameters · unroll Adam's two running means · say what the missing
 bias correction does, and when warm-up hides it · tell weight decay from L2 regularisation · write the schedule,
-the clipping and the whole step yourself, and hold the last against a step of PyTorch · find out what twenty steps
+the clipping and the whole step yourself, and compare the step with PyTorch's · find out what twenty steps
 without a gradient do, without taking them.
 
 **Before this:** [01 · Gradients](01_gradients.ipynb).
@@ -46,14 +46,14 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-6
 r"""
 ## 1. Why one step size does not fit all
 
-Gradient descent subtracts the gradient times a number: $p \leftarrow p - \eta \, g$. Try it on the smallest landscape that
-has the trouble, a valley that is a hundred times as steep across as along:
+Gradient descent subtracts the gradient times a number: $p \leftarrow p - \eta \, g$. Let us try it on the smallest landscape
+that shows the problem: a valley that is a hundred times as steep across as along:
 
 $$
 L(x, y) = \tfrac12 \left( x^2 + 100 \, y^2 \right), \qquad g = (x, \; 100 \, y) .
 $$
 
-One step multiplies $x$ by $1 - \eta$ and $y$ by $1 - 100 \eta$. If $y$ is not to grow, $\lvert 1 - 100 \eta \rvert
+One step multiplies $x$ by $1 - \eta$ and $y$ by $1 - 100 \eta$. If $y$ is not to grow, we need $\lvert 1 - 100 \eta \rvert
 \le 1$, so $\eta \le 0.02$: the steep direction dictates the step. And then $x$ shrinks by only 2 % per step.
 """
 
@@ -102,7 +102,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Gradient descent leaps from wall to wall and creeps along. Adam's first steps go 0.15 in $x$ and 0.15 in $y$ (mind the
+Gradient descent leaps from wall to wall, and only creeps along the valley. Adam's first steps go 0.15 in $x$ and 0.15 in $y$ (mind the
 axes' scales), although the gradient in $y$ is ten times that in $x$: it **divides each parameter's gradient by that gradient's
 own usual size**. (Then it overshoots a little; its running mean works like momentum.)
 
@@ -119,7 +119,7 @@ v_t = \beta_2 v_{t-1} + (1 - \beta_2) \, g_t^2 , \qquad
 p \leftarrow p - \eta \, \frac{m_t}{\sqrt{v_t} + \varepsilon} .
 $$
 
-What is in $m_t$? Put the recursion into itself, from $m_0 = 0$:
+What is in $m_t$? We substitute the recursion into itself, starting from $m_0 = 0$:
 
 $$
 \begin{aligned}
@@ -129,8 +129,8 @@ m_t &= (1 - \beta_1) \, g_t + \beta_1 m_{t-1} \\
 \end{aligned}
 $$
 
-All gradients so far, each step into the past counting β₁ times as much. The weights of the last $1/(1-\beta)$ steps make
-up about 63 %: Adam remembers directions for some 10 steps, and sizes for some 1000.
+So $m_t$ contains all gradients so far, and each step further into the past counts β₁ times as much. The weights of the last
+$1/(1-\beta)$ steps make up about 63 %: Adam remembers directions for about 10 steps, and sizes for about 1000.
 """
 
 # %%
@@ -170,12 +170,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-Two things to see. The ratio $m / \sqrt v$ is small where the gradient is mostly noise, and close to ±1 where it points the same way
+There are two things to see. The ratio $m / \sqrt v$ is small where the gradient is mostly noise, and close to ±1 where it points the same way
 all the time. So the step is about $\eta$ at most, and shrinks by itself where the evidence is thin. And $\sqrt v$ is
 far **too small at first**: after 400 steps it has not reached the dotted line. That is the bias of section 3.
 
-Since $m$ and $\sqrt v$ both scale with the gradient, **the size of the loss does not matter** (but for ε): a thousand times the
-gradient gives the same step.
+Since $m$ and $\sqrt v$ both scale with the gradient, **the size of the loss does not matter** (apart from ε): a gradient
+that is a thousand times as large gives the same step.
 """
 
 
@@ -208,7 +208,7 @@ $$
 
 and likewise $\mathbb E[v_t] = (1 - \beta_2^{\,t}) \, \mathbb E[g^2]$. Both are too small, by known factors. Adam as published
 divides them out: $\hat m = m / (1 - \beta_1^t)$, $\hat v = v / (1 - \beta_2^t)$. The code that trained BERT does not;
-its author has called that mostly an oversight. So be it: the published weights were made so, and minibert
+its author has called that mostly an oversight. But the published weights were made this way, so minibert
 does the same unless you ask for `bias_correction=True`.
 
 What does leaving it out do? Apart from ε, exactly this:
@@ -240,7 +240,7 @@ assert np.isclose(moves[0] / moves[1], factor[0])
 r"""
 Uncorrected, the first steps are three to six and a half times too long, at the very moment when $v$ has seen next to
 nothing. The excess is gone only after some thousand steps. Warm-up keeps $\eta$ small meanwhile, and in a run of a
-million steps that hides it. In a short run it does not:
+million steps that hides the excess. In a short run it does not:
 """
 
 # %%
@@ -268,13 +268,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-So: **why none?** By accident; in long runs with warm-up it makes no difference; in fine-tuning on little data it means
-learning rates of several times what you asked for. (Zhang et al., *Revisiting Few-sample BERT Fine-tuning*, 2021,
+So **why is there none?** By accident. In long runs with warm-up, it makes no difference. In fine-tuning on little data, it
+means learning rates several times as large as you asked for. (Zhang et al., *Revisiting Few-sample BERT Fine-tuning*, 2021,
 found it to be one cause of fine-tuning runs that fail, and turned the correction back on.)
 
 ## 4. Weight decay is not L2 regularisation
 
-Pull every weight a little towards zero, so that it only stays large if the data keep asking for it. There seem to be
+Weight decay pulls every weight a little towards zero, so that it stays large only if the data keep asking for it. There seem to be
 two ways to write that down: add $\frac{\lambda}{2} \lVert p \rVert^2$ to the loss (**L2**), whose gradient is
 $\lambda p$; or shrink the weight directly (**decay**):
 
@@ -285,8 +285,8 @@ $$
 
 For gradient descent they are the same thing: $p - \eta (g + \lambda p)$. For Adam they are not. The L2 term goes
 through the means and is **divided by √v like everything else**, so that its pull is $\eta \lambda p / \sqrt v$: weights with
-large gradients are hardly decayed at all. Keeping the decay outside is the W of AdamW. Here gradients are
-pure noise, so that nothing but the decay moves the weights' average:
+large gradients are hardly decayed at all. Keeping the decay outside is the W of AdamW. In the next cell, the
+gradients are pure noise, so that only the decay moves the weights' average:
 """
 
 # %%
@@ -319,8 +319,8 @@ for name, averages in shrunk.items():
 assert np.allclose(shrunk["decay, beside Adam"][-1], (1 - LR * DECAY) ** STEPS, atol=0.03)
 
 # %% tags=["figure"]
-# Caption: The mean of many weights whose gradients are noise. As part of the gradient (left) the
-#   decay depends on the noise; beside it (right) it does not.
+# Caption: The mean of many weights whose gradients are noise. As part of the gradient (left), the
+#   decay depends on the noise; applied separately (right), it does not.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0), sharey=True)
 for panel, (name, averages) in zip(axes, shrunk.items(), strict=True):
     for size, line, style in zip(NOISE, averages.T, ("-", "--", ":"), strict=True):
@@ -337,7 +337,7 @@ size of the gradient, which has nothing to do with whether a weight is needed.
 
 ## 5. Why no weight decay on biases and LayerNorm?
 
-In BERT the decay spares every bias and every γ and β. What would it do there? First, arithmetic. A
+In BERT, biases, γ and β are not decayed. What would the decay do to them? First, some arithmetic. A
 parameter that gets no gradient is multiplied by $1 - \eta_t \lambda$ at each step. Over BERT's whole pre-training:
 """
 
@@ -349,11 +349,11 @@ print(f"what is left of a weight without gradient: {np.prod(1 - 0.01 * rates):.2
 # %% [markdown]
 r"""
 For a matrix entry, which begins near 0, a pull towards 0 says "stay small unless needed". For γ, which begins at **1**, it
-says "silence this feature" (0.61 of it would be left), and no reason speaks for that. Nor is overfitting a reason: a
-bias or a γ is one number per feature, and cannot memorise.
+says "silence this feature" (0.61 of it would be left), and there is no reason to do so. Overfitting is not a reason,
+either: a bias or a γ is one number per feature, and cannot memorise.
 
-A pull that serves no purpose still costs accuracy. Four biases are to learn the mean of noisy data, $L = \frac12
-(b - y)^2$ with $y$ around 1, 5, 10 and 20:
+A pull that serves no purpose still costs accuracy. Here, four biases have to learn the mean of noisy data, with $L = \frac12
+(b - y)^2$ and $y$ around 1, 5, 10 and 20:
 """
 
 # %%
@@ -375,9 +375,9 @@ assert (targets - learned[0.01])[-1] > 0.1 > np.abs(targets - learned[0.0]).max(
 
 # %% [markdown]
 r"""
-With the decay, $b$ rests where the two pulls cancel, short of the mean, and the more so the larger the mean is. For
-an estimate of a mean you would call that a bug. So the biases, γ and β are exempt. They are few; the library marks them when it creates them,
-and lays equal ones side by side:
+With the decay, $b$ comes to rest where the two pulls cancel. That is short of the mean, and the larger the mean is, the
+further it falls short. In an estimate of a mean, you would call that a bug. So the biases, γ and β are exempt. The library
+marks them when it creates them, and stores all exempt parameters side by side. They are few:
 """
 
 # %%
@@ -392,17 +392,17 @@ assert all(p.name.endswith("bias") or "LayerNorm" in p.name for p in exempt)
 
 # %% [markdown]
 r"""
-Fewer than one number in five hundred: whether you decay them will rarely show in a loss.
+That is fewer than one number in five hundred, so whether you decay them will rarely show in a loss.
 
 ## 6. Warm-up, then decay
 
-At the start gradients are large and contradictory and $v$ has seen little: steps should be short. At the end the weights
-should settle: short again. In between, as long as is safe. BERT's schedule is two straight lines. The first rises from 0
+At the start, gradients are large and contradictory, and $v$ has seen little, so steps should be short. At the end the
+weights should settle, so steps should be short again. In between, they should be as long as is safe. BERT's schedule is two straight lines. The first rises from 0
 at step 0 towards $\eta_{\max}$ at step $w$. The second falls to 0 at step $T$, and it takes over at step $w$.
 
 The falling line starts from $\eta_{\max}$ at step **0**, as if there had been no warm-up. So at $t = w$ the rate leaps down. With $w/T = 1\,\%$
-nobody sees it; with 10 % it does show. Most other code starts the falling line at the peak; here that is the
-option `triangle`.
+nobody sees it; with 10 % it does show. Most other code starts the falling line at the peak; in minibert that is
+the option `triangle`.
 """
 
 # %%
@@ -426,7 +426,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Steps count from 0, so the very first has rate 0: it fills $m$ and $v$ and moves nothing.
+Steps count from 0, so the very first step has rate 0: it fills $m$ and $v$ and moves nothing.
 
 ## 7. Your turn: the schedule
 
@@ -438,7 +438,7 @@ $\eta_{\max}$. Step $w$ itself already belongs to the falling line.
 
 # %% [markdown] tags=["derivation"]
 r"""
-A line through 0 at step 0 and $\eta_{\max}$ at step $w$, and one through $\eta_{\max}$ at step 0 and 0 at step $T$:
+One line goes through 0 at step 0 and $\eta_{\max}$ at step $w$. The other goes through $\eta_{\max}$ at step 0 and 0 at step $T$:
 
 $$
 \eta_t = \begin{cases} \eta_{\max} \cdot t / w & t < w , \\ \eta_{\max} \cdot (1 - t / T) & t \ge w . \end{cases}
@@ -473,9 +473,9 @@ r"""
 ## 8. Clipping
 
 Now and then a batch has a gradient a hundred times longer than usual. Take all gradients of the model as one
-vector $g$. If it is longer than $c$, scale it to length $c$; if not, leave it alone. BERT has $c = 1$.
+vector $g$. If it is longer than $c$, scale it to length $c$; if not, leave it alone. BERT uses $c = 1$.
 
-The direction stays the same. (Cutting off each number at ±c would turn it.) But was not Adam indifferent to the gradient's
+The direction stays the same. (Cutting off each number at ±c would turn it.) But isn't Adam indifferent to the gradient's
 size? Only to a *constant* factor. One outlier enters $v$, squared, and $v$ remembers it for a thousand steps. Here a gradient of
 about 1 has one spike of 100, at step 1000:
 """
@@ -519,8 +519,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-One bad batch: a step three times too long in its direction, and then a thousand steps at less than half their
-length, as if somebody had turned down the learning rate. Clipped, there is hardly a trace.
+One bad batch causes one step in its direction that is three times too long, and then a thousand steps at less than half
+their usual length, as if somebody had turned down the learning rate. With clipping, there is hardly a trace.
 
 ## 9. Your turn: clipping
 
@@ -558,7 +558,7 @@ r"""
 
 @exercise 13.adamw_step
 
-Put the pieces together as BERT does: both means, the direction, the decay beside it. There is no bias correction, so `step` goes
+Put the pieces together as BERT does: both means, the direction, and the decay beside it. There is no bias correction, so `step` goes
 unused. `check` compares the result with the library's, and with a step that PyTorch's AdamW took.
 """
 
@@ -580,8 +580,8 @@ keep("13.adamw_step", my_adamw_step)
 
 # %% [markdown] tags=["answer"]
 r"""
-The library's own. It works in place on **one flat array of all parameters**, so that the whole update of a BERT is a
-handful of operations; and where the gradient norm is not finite it changes nothing.
+Here is the library's own. It works in place on **one flat array of all parameters**, so the whole update of a BERT is a
+handful of operations. If the gradient norm is not finite, it changes nothing.
 """
 
 # %% tags=["answer"]
@@ -594,13 +594,13 @@ r"""
 
 @exercise 13.catch_up
 
-A rare word's row of the embedding table may get no gradient for many steps. (Take a model without the tied decoder.) Taking Adam's
-step on a table of 30,000 rows each time, to serve the few that occur, is a waste. A *lazy* optimiser leaves a row alone until
-its word comes again, and then makes up for the steps that it has missed, all at once.
+A rare word's row of the embedding table may get no gradient for many steps. (Take a model without the tied decoder.) It is a
+waste to take Adam's step on a table of 30,000 rows each time, just to serve the few that occur. A *lazy* optimiser leaves a row alone until
+its word comes again, and then makes up at once for all the steps that it has missed.
 
-Write this catching up. The row has had a gradient of 0 for `steps` steps in a row, at a constant learning rate, with weight decay, and with
+Write this catch-up. The row has had a gradient of 0 for `steps` steps in a row, at a constant learning rate, with weight decay, and with
 $\varepsilon = 0$. Return its value and its two means as BERT's Adam would have left them. A loop of single steps would pass, but it is
-what we want to avoid: `steps` may appear in powers only.
+what we want to avoid: `steps` may appear only as an exponent.
 """
 
 # %% [markdown] tags=["derivation"]
@@ -612,21 +612,21 @@ $$
 p_j = p_{j-1} - \eta \left( r^j u + \lambda \, p_{j-1} \right) = d \, p_{j-1} - \eta \, r^j u , \qquad d = 1 - \eta \lambda .
 $$
 
-Put this into itself $k$ times. The move of step $j$ is decayed by the $k - j$ steps after it:
+Substitute this into itself $k$ times. The move of step $j$ is decayed by the $k - j$ steps after it:
 
 $$
 p_k = d^k p_0 - \eta \, u \sum_{j=1}^{k} d^{\,k-j} \, r^j = d^k p_0 - \eta \, u \; r \, \frac{d^k - r^k}{d - r} .
 $$
 
-The last step is the geometric series in $r / d$, times $d^k$. (If $d = r$, the sum is $k \, r^k$.) With BERT's numbers $r = 0.9005$: the
-row moves on by about nine times its last direction before it comes to rest. Nothing of that is negligible, which is why lazy optimisers
-that simply skip these steps train differently.
+The last equality is the geometric series in $r / d$, times $d^k$. (If $d = r$, the sum is $k \, r^k$.) With BERT's numbers,
+$r = 0.9005$: the row moves on by about nine times its last direction before it comes to rest. That is not negligible, which
+is why lazy optimisers that simply skip these steps train differently.
 """
 
 
 # %% tags=["solution"]
 def my_catch_up(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
-    """The new value, mean and variance after so many steps with a gradient of 0 and ε = 0: all (N,)."""
+    """The new value, mean and variance after `steps` steps with a gradient of 0 and ε = 0: all (N,)."""
     d, r = 1 - lr * weight_decay, beta1 / np.sqrt(beta2)
     moves = r * (d**steps - r**steps) / (d - r)  # r dᵏ⁻¹ + r² dᵏ⁻² + … + rᵏ
     value = value * d**steps - lr * mean / np.sqrt(variance) * moves
@@ -706,9 +706,10 @@ plt.show()
 
 # %% [markdown]
 r"""
-Every group follows the learning rate, for Adam has taken the gradients' sizes out. The levels differ because
-the *weights* differ in size: matrices begin at 0.02, so that a step of $\eta$ is $50 \, \eta$ of them; a γ begins at 1. A
-rule of thumb wants ratios around $10^{-3}$ in matrices; here, where 60 steps must do, they are far above.
+Every group follows the learning rate, because Adam has taken out the sizes of the gradients. The levels differ because
+the *weights* differ in size. The numbers of a matrix begin at about 0.02, so that a step of $\eta$ is $50 \, \eta$ of their
+size; a γ begins at 1. A rule of thumb asks for ratios around $10^{-3}$ in matrices. Here, where 60 steps have to be enough,
+they are far larger.
 
 Now the same with a peak five times as high, with and without warm-up, with and without bias correction.
 """
@@ -727,7 +728,7 @@ for name, (loss, _, _, ratio, _) in runs.items():
 assert runs["no warm-up, uncorrected"][0].max() > 5 > runs["warm-up, corrected"][0].max()
 
 # %% tags=["figure"]
-# Caption: Four runs at a rate five times as high. One of the two remedies is enough.
+# Caption: Four runs at a rate five times as high. Either of the two remedies is enough.
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 colours = (plots.BLUE, plots.SKY, plots.GREEN, plots.VERMILION)
 for (name, (loss, *_)), colour, style in zip(
@@ -740,14 +741,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-Neither warm-up nor correction: one of the first steps changes the matrix by more than half its length, the loss
-jumps, and the model does not recover. Either remedy is enough here; BERT's goes up and down for a while, since
+With neither warm-up nor correction, one of the first steps changes the matrix by more than half its length, the loss
+jumps, and the model does not recover. Either remedy is enough here. BERT's loss goes up and down for a while, since
 its real rate is several times what the schedule says.
 
 ### What it costs
 
-Beside each parameter lie its gradient, $m$ and $v$: training takes four times the memory of the weights alone, before
-a single activation is stored.
+Each parameter needs room for its gradient, $m$ and $v$ as well. So training takes four times the memory of the weights
+alone, before a single activation is stored.
 """
 
 # %%
@@ -760,17 +761,17 @@ r"""
 
 - Adam divides a running mean of the gradient by the root of a running mean of its square: steps of about $\eta$ at most,
   whatever the scale of the loss.
-- Leaving out the bias correction multiplies the step by $f(t)$, up to 6.6 at $t = 12$. Long warm-up hides it;
+- Leaving out the bias correction multiplies the step by $f(t)$, up to 6.6 at $t = 12$. A long warm-up hides it;
   a short run does not.
-- Decay stands beside Adam, never inside the gradient. Biases, γ and β are exempt.
+- Decay is applied beside Adam's step, never inside the gradient. Biases, γ and β are exempt.
 - The learning rate rises for $w$ steps and falls to 0. Step 0 has rate 0.
 - Clipping shortens the one long vector of all gradients, and protects $v$ from outliers.
 
 ## What usually goes wrong
 
 - **Forgotten `zero_grad`.** Gradients of earlier batches add up; Adam's indifference to size hides it.
-- **L2 for decay.** `Adam(weight_decay=…)` in some libraries is L2. AdamW is not.
-- **Clipping after scaling by the loss scale, or array by array.** The length is that of everything, in true units.
+- **L2 instead of decay.** `Adam(weight_decay=…)` in some libraries is L2. AdamW is not.
+- **Clipping gradients that still contain the loss scale, or clipping array by array.** The length that counts is that of all gradients together, in true units.
 - **ε inside the root.** $\sqrt{v + 10^{-6}}$ is $10^{-3}$ for small $v$: a thousand times the ε that was meant.
 - **Means not saved with the weights.** A run resumed with $m = v = 0$ goes through $f(t)$ once more, now at full rate: its
   steps are too long, and the older the run, the more. The loss may hide it, as
@@ -787,8 +788,8 @@ r"""
 <summary><b>1.</b> A word does not occur for 100 steps. What happens to its row of the embedding table?</summary>
 
 Its gradient from the look-up is 0, but the row keeps moving for some 10 steps, since $m$ fades slowly, and it is
-decayed at each step. (In a masked language model the decoder uses the table, too, so that every row gets a small
-gradient always: see [11 · Heads and losses](11_heads_losses.ipynb).)
+decayed at each step. (In a masked language model the decoder uses the table, too, so that every row always
+gets a small gradient: see [11 · Heads and losses](11_heads_losses.ipynb).)
 
 </details>
 """
@@ -797,11 +798,11 @@ gradient always: see [11 · Heads and losses](11_heads_losses.ipynb).)
 r"""
 <details>
 <summary><b>2.</b> You multiply the loss by 1000, to "make it learn faster". What changes with clipping at 1, and what
-without?</summary>
+changes without it?</summary>
 
-Without clipping nothing but the part of ε, which becomes smaller in comparison. With it: if before every gradient was longer than 1, again nothing, as the clipped
-vectors are the same. If some were shorter, they are now all cut to length 1, so that steps lose
-their differences in size.
+Without clipping, only the influence of ε changes: it becomes smaller in comparison. With clipping, nothing changes if every
+gradient was longer than 1 before, as the clipped vectors are the same. If some were shorter, all of them are now cut to
+length 1, so that the steps lose their differences in size.
 
 </details>
 """

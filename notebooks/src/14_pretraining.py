@@ -3,13 +3,13 @@ r"""
 # 14 · Pre-training
 
 All parts are built: the model, the text, the optimiser. Now they run, and nobody will tell you
-whether it works: wrong code trains, too, only worse. But a few numbers a run *must* show. Know them, and
-most mistakes are found in the first minute.
+whether it works: wrong code trains, too, only worse. But there are a few numbers that a run *must* show. If you know them,
+you find most mistakes in the first minute.
 
 **You will** predict the loss of an untrained model · fit one batch, as the first test of any training code · write
 two lines that show what a model has learned so far · say why pre-training seems to stand still · know what to expect
-after how many steps. What a run looks like that is *broken*, and how one goes on after a stop, is in
-[26 · When training fails](26_when_training_fails.ipynb).
+after how many steps. [26 · When training fails](26_when_training_fails.ipynb) shows what a *broken* run looks like, and how
+to resume a run that was stopped.
 
 **Before this:** [11 · Heads and losses](11_heads_losses.ipynb), [12 · Pre-training data](12_pretraining_data.ipynb),
 [13 · The optimiser](13_optimiser.ipynb). **Time:** 75 minutes with the exercises; it runs in seconds (the long runs are in a log).
@@ -48,7 +48,7 @@ np.set_printoptions(precision=3, suppress=True)
 r"""
 ## 1. A text, and batches of it
 
-A small text will do for what runs on this page: Python's language reference, which `help()` shows. One topic in eight
+A small text is enough for what runs on this page: Python's language reference, which `help()` shows. One topic in eight
 is **held out**: the model never trains on it. The three arrays and the stream are those of [12](12_pretraining_data.ipynb).
 """
 
@@ -83,7 +83,7 @@ r"""
 ## 2. What should the first loss be?
 
 A model that knows nothing gives each word $1/V$: the masked words cost $\ln V$, the pair of sentences $\ln 2$. A fresh BERT
-comes close, and lies a little **above**. How much above can be computed. The logit of word $v$ is $z_v = h \cdot w_v$.
+comes close, but is a little **above**. We can compute how much. The logit of word $v$ is $z_v = h \cdot w_v$.
 The head's LayerNorm has just given $h$ the length $\sqrt H$; the row $w_v$ of the table is random with deviation $\sigma$. So
 $z_v$ is a sum of $H$ random terms, normal with variance $s^2 = H \sigma^2$. For the right word $t$, which is a word like
 any other, the expected logit is 0, and
@@ -94,8 +94,8 @@ L_0 = \mathrm{E}\Bigl[ \ln \sum_v e^{z_v} - z_t \Bigr] \approx \ln \bigl( V \, \
 \qquad \mathrm{E}[e^z] = \int \! \frac{e^{-z^2 / 2 s^2}}{\sqrt{2 \pi}\, s} \, e^z \, dz = e^{s^2 / 2} .
 $$
 
-(The integral: $-\frac{z^2}{2 s^2} + z = -\frac{(z - s^2)^2}{2 s^2} + \frac{s^2}{2}$, and what is left integrates to 1.)
-The model is *sure of nonsense*, and pays.
+(For the integral, note that $-\frac{z^2}{2 s^2} + z = -\frac{(z - s^2)^2}{2 s^2} + \frac{s^2}{2}$; what is left integrates to 1.)
+The model is *sure of nonsense*, and pays for it.
 """
 
 # %%
@@ -139,21 +139,22 @@ plt.show()
 
 # %% [markdown]
 r"""
-So the first number that a training prints is a test. Far above $\ln V + \ln 2$: the weights begin too large. **Below**, by
-more than chance: no untrained model can do that; the weights are trained ones, or the loss is divided by the wrong number.
+So the first number that a training run prints is a test. If it is far above $\ln V + \ln 2$, the weights begin too large. If
+it is **below**, by more than chance, the model cannot be untrained: either its weights were trained already, or the loss is
+divided by the wrong number.
 
 ## 3. Overfit one batch first
 
 Before hours of training, spend seconds: train on *one* batch again and again. With thousands of parameters for each word to
 guess, the loss must go to 0. If it does not, something between the loss and the weights is broken.
 
-Four versions, of which three are wrong. What do you expect of each?
+Here are four versions. Three of them are wrong. What do you expect of each?
 """
 
 
 # %%
 def fit(batch, steps=60, zero_grad=True, learns=""):
-    """Train on one batch: the MLM loss of each step. Only parameters whose names begin so learn."""
+    """Train on one batch: the MLM loss of each step. Only parameters whose names begin with `learns` learn."""
     model = BertForPreTraining(CONFIG, seed=1)
     optimiser = AdamW(model, beta2=0.98)
     losses = []
@@ -170,7 +171,7 @@ def fit(batch, steps=60, zero_grad=True, learns=""):
     return losses
 
 
-rolled = np.roll(batch["labels"], 1, axis=0)  # each row's labels are from the row before
+rolled = np.roll(batch["labels"], 1, axis=0)  # each row has the labels of the row before
 fits = {
     "right": fit(batch),
     "zero_grad forgotten": fit(batch, zero_grad=False),
@@ -197,12 +198,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-The test finds the forgotten `zero_grad` and the lost gradient. Shuffled labels it does **not** find: the model learns any
-labels by heart. Overfitting a batch tests the *code*, not the *data*. For that we need to know what a loss means.
+The test finds the forgotten `zero_grad` and the lost gradient. It does **not** find the shuffled labels: the model learns any
+labels by heart. Overfitting a batch tests the *code*, not the *data*. To test the data, we need to know what a loss means.
 
 ## 4. The line of guessing by frequency
 
-Suppose a model ignores its input and always answers with the same probabilities $p$. Which are best? Its mean loss on
+Suppose a model ignores its input and always answers with the same probabilities $p$. Which $p$ is best? Its mean loss on
 text with frequencies $f$ is $-\sum_v f_v \ln p_v$. Since $\ln x \le x - 1$,
 
 $$
@@ -217,8 +218,8 @@ line**. It needs no training, only counting.
 
 @exercise 14.unigram_line
 
-`counts` (V,) says how often each token occurs in the training text, and `labels`, of any shape, which tokens are to be guessed in held-out text; -100 stands where
-nothing is asked. Return the mean loss of always guessing by the frequencies of the training text, in nats. Add one to every count, so that no token is impossible.
+`counts` (V,) says how often each token occurs in the training text. `labels`, of any shape, says which tokens are to be
+guessed in held-out text; it is −100 where nothing is asked. Return the mean loss of always guessing by the frequencies of the training text, in nats. Add one to every count, so that no token is impossible.
 """
 
 
@@ -250,7 +251,7 @@ constant_guesses = [-log_softmax(power * np.log(f))[0][labels].mean() for power 
 
 # %% tags=["figure"]
 # Caption: The loss of guessing by frequency, for frequencies that are flattened (left of 1) or
-#   sharpened (right). Their true values are best.
+#   sharpened (right of 1). The true frequencies are best.
 figure, axes = plt.subplots(figsize=(7.5, 2.9))
 axes.plot(powers, constant_guesses, color=plots.BLUE)
 axes.plot([0, 1], [np.log(V), line], "o", color=plots.VERMILION)
@@ -268,7 +269,7 @@ plt.show()
 r"""
 ## 5. The second line: reading the word itself
 
-There is one more thing to gain without any context. A fifth of the chosen positions do not show `[MASK]`: 10 % show the
+There is one more thing that can be gained without any context. A fifth of the chosen positions do not show `[MASK]`: 10 % show the
 true word, 10 % a random one ([12](12_pretraining_data.ipynb#5.-What-becomes-of-a-chosen-token)). Let token $u$ be visible at a
 chosen position. What does it say about the word $y$ that was there?
 
@@ -276,14 +277,15 @@ chosen position. What does it say about the word $y$ that was there?
 
 @exercise 14.copying_rule
 
-For each chosen position `seen` (P,) is the token that stands in the input, `right` (P,) the one that was there, and `f` (V,) the frequencies. Return the probability (P,)
-that the best guess without neighbours gives to the right word. Mind the two cases: the position shows `mask_id`, or some other token.
+For each chosen position, `seen` (P,) is the token in the input, and `right` (P,) is the one that was there before; `f` (V,)
+are the frequencies. Return the probability (P,) that the best guess without neighbours gives to the right word. Mind the two
+cases: the position shows `mask_id`, or some other token.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-A visible $u$ was kept with probability $0.1 \, f_u$, or drawn at random, $0.1 / V$, in place of a word $y$ that
-has probability $f_y$. By Bayes' rule
+Two things lead to a visible $u$. Either $u$ was there and was kept, which has probability $0.1 \, f_u$. Or $u$ was drawn at
+random, with probability $0.1 / V$, in place of a word $y$, which has probability $f_y$. By Bayes' theorem,
 
 $$
 p(y \mid \text{visible } u) = \frac{f_u \, [y = u] + f_y / V}{f_u + 1 / V} ,
@@ -305,13 +307,13 @@ check("14.copying_rule", my_copying_rule)
 
 # %% [markdown]
 r"""
-Whoever uses this rule, and still looks at no neighbour, is on the **copying line**:
+A model that uses this rule, and still looks at no neighbour, is on the **copying line**:
 """
 
 
 # %%
 def context_free_losses(counts, batches, mask_id):
-    """Held-out losses (P,) of the two guesses that look at no neighbour, and what was done to the token."""
+    """Held-out losses (P,) of the two guesses that look at no neighbour, and the fate of each token."""
     f = (counts + 1) / (counts.sum() + len(counts))
     seen, right = (
         np.concatenate([batch[name].ravel() for batch in batches])
@@ -336,14 +338,14 @@ assert by_copying.mean() < by_frequency.mean() - 0.3
 
 # %% [markdown]
 r"""
-About half a nat, for a rule that needs a single token. A model finds it soon: the word's own embedding runs along the residual to
-the head, which compares it with the *same* table ([11](11_heads_losses.ipynb)).
+The rule gains about half a nat, and needs only a single token. A model finds it soon: the word's own embedding runs along the
+residual stream to the head, which compares it with the *same* table ([11](11_heads_losses.ipynb)).
 
 ## 6. "My MLM loss is stuck at about 7"
 
-Now a real run of `minibert pretrain`'s tiny model (2 layers, `H` = 128) on all the documentation that is installed
-with Python. It took four minutes of one core, so the page reads a log. ([26](26_when_training_fails.ipynb) has the code that made it, together with
-runs in which something is wrong.)
+Now we look at a real run: `minibert pretrain` with the tiny model (2 layers, `H` = 128), on all the documentation that is
+installed with Python. It took four minutes on one core, so the page reads a log. ([26](26_when_training_fails.ipynb) has the
+code that made it, together with runs in which something is wrong.)
 """
 
 # %%
@@ -401,12 +403,12 @@ plt.show()
 
 # %% [markdown]
 r"""
-Three stretches. Down past the unigram line within two hundred steps. Then the **plateau**: a shelf around the copying line,
-where the loss creeps for hundreds of steps. Then context begins to count, and it falls faster again, for as long as you
-can pay.
+The run has three stretches. First, the loss falls below the unigram line within two hundred steps. Then comes the
+**plateau**: a shelf around the copying line, where the loss only creeps for hundreds of steps. Then context begins to count,
+and the loss falls faster again, for as long as you can pay.
 
-Where does the 7 come from? From BERT's vocabulary on English Wikipedia. A log holds how many of its 30,522
-tokens occur how often in 1,260 articles; the line is the entropy of these frequencies:
+Where does the 7 come from? From BERT's vocabulary on English Wikipedia. A log says how many of its 30,522
+tokens occur how often in 1,260 articles. The unigram line is the entropy of these frequencies:
 """
 
 # %%
@@ -420,10 +422,11 @@ assert 7.2 < bert_line < 7.3
 
 # %% [markdown]
 r"""
-The shelf lies half a nat below. (For your own text `minibert pretrain` prints the line before its first step.)
-"Stuck at about 7" means: **knows the frequencies, and nothing of the context yet.** That is no bug if it passes. How soon
-depends on text, size, recipe and rate. Two runs of a larger model (4 layers, `H` = 256, `V` = 8,192) on Wikipedia and
-novels, the original recipe, two peaks of the rate; the second was given up:
+The shelf lies half a nat below this line. (For your own text, `minibert pretrain` prints the line before its first step.)
+"Stuck at about 7" means: **the model knows the frequencies, and nothing of the context yet.** That is not a bug if it passes.
+How soon it passes depends on the text, the size, the recipe and the learning rate. Here are two runs of a larger model
+(4 layers, `H` = 256, `V` = 8,192) on Wikipedia and novels. Both use the original recipe, with two different peak rates. The
+second was given up:
 """
 
 # %%
@@ -470,14 +473,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-So draw both lines, and ask in this order. **Too early?** The blue run needed 4,500
-steps (9 million tokens). **The rate?** A larger one need not be faster: at 0.001 the run sat on the copying line. **Does the
-input arrive?** A loss that does not even pass the *unigram* line makes no use of its input.
+So draw both lines, and ask these questions in this order. **Is it too early?** The blue run needed 4,500
+steps (9 million tokens). **Is it the rate?** A larger one need not be faster: at 0.001 the run stayed on the copying line.
+**Does the input arrive?** A model whose loss does not even pass the *unigram* line makes no use of its input.
 
 ## 7. Why are frequencies learned first?
 
-Because all positions agree about them. The decoder's scores are $z_n = W h_n + b$, so $dW = \sum_n dz_n h_n^\top$. Split both factors into their
-mean over the `P` positions and the rest, $dz_n = \overline{dz} + \widetilde{dz}_n$ and $h_n = \bar h + \tilde h_n$. The rests sum to 0, so the mixed products vanish:
+Because all positions agree about them. The decoder's scores are $z_n = W h_n + b$, so $dW = \sum_n dz_n h_n^\top$. Split each factor into its
+mean over the `P` positions and the rest, $dz_n = \overline{dz} + \widetilde{dz}_n$ and $h_n = \bar h + \tilde h_n$. The rests sum to 0, so the mixed products cancel:
 
 $$
 dW = \sum_n \bigl( \overline{dz} + \widetilde{dz}_n \bigr) \bigl( \bar h + \tilde h_n \bigr)^\top
@@ -485,8 +488,8 @@ dW = \sum_n \bigl( \overline{dz} + \widetilde{dz}_n \bigr) \bigl( \bar h + \tild
 + \underbrace{\sum_n \widetilde{dz}_n \, \tilde h_n^\top}_{\text{which word in which context}} .
 $$
 
-And $P \, \overline{dz} = \bar p - f$, guessed share minus true share. Take an untrained model and eight batches: how
-well does each part agree from batch to batch (the mean cosine of two)?
+Here $P \, \overline{dz} = \bar p - f$ is the guessed share minus the true share. Let us take an untrained model and eight
+batches. How well does each part agree from batch to batch? We measure it by the mean cosine of two batches:
 """
 
 
@@ -524,16 +527,17 @@ assert agreements[1] > 2 * agreements[2]
 
 # %% [markdown]
 r"""
-The first part points much the same way in every batch, and adds up. The second is mostly chance. To become more, attention
-would have to look at the right words; but its gradient passes through embeddings that mean nothing yet. Each waits for the
-other: a likely reason for the plateau.
+The first part points much the same way in every batch, and adds up. The second is mostly chance. For it to become more than
+that, attention would have to look at the right words. But the gradient of attention passes through embeddings that mean
+nothing yet. Each waits for the other, which is a likely reason for the plateau.
 
-Is it the output's *bias* that learns the frequencies, as it could ([11](11_heads_losses.ipynb))? Not in this run. The log has the
-held-out loss of the bias alone, $\operatorname{softmax}(b)$, and of all that is constant, $\operatorname{softmax}(W \bar h + b)$:
+Is it the output's *bias* that learns the frequencies, as it could ([11](11_heads_losses.ipynb))? Not in this run. The log has
+the held-out loss of the bias alone, $\operatorname{softmax}(b)$, and that of everything that is constant,
+$\operatorname{softmax}(W \bar h + b)$:
 """
 
 # %% tags=["figure"]
-# Caption: Between green and blue lies what the model has from the words around the gap.
+# Caption: The gap between green and blue is what the model learns from the words around a masked one.
 figure, axes = plt.subplots(figsize=(7.5, 3.3))
 draw_lines(axes, LINES, 3000, below=("unigram line", "copying line"))
 CURVES = {
@@ -550,14 +554,15 @@ plt.show()
 # %% [markdown]
 r"""
 Adam moves each number by at most about the learning rate in each step, whatever its gradient ([13](13_optimiser.ipynb)). A bias has to
-go several units, which takes thousands of steps; but $W \bar h$ is a sum of `H` = 128 products that move together. So here it is the tied table that
-learns the frequencies first. The gap between green and blue is what the model has from its input.
+move by several units, which takes thousands of steps. But each entry of $W \bar h$ is a sum of `H` = 128 products that move
+together. So here it is the tied table that learns the frequencies first. The gap between green and blue is what the input
+adds.
 
 ## 8. Is my pre-training loss right? What should I expect after how many steps?
 
-**At step 0** $\ln V + \ln 2$ and a little. **When the warm-up ends** MLM is at the unigram line or below. **Then** comes the
-shelf around the copying line, half a nat below, with an accuracy of about 15 %: the tenth that was kept, and the commonest
-words. **Then** the loss leaves it.
+**At step 0**, expect $\ln V + \ln 2$ and a little more. **When the warm-up ends**, the MLM loss is at the unigram line or
+below. **Then** comes the shelf around the copying line, half a nat lower. There, accuracy is about 15 %: the tenth that was
+kept, and the commonest words. **Then** the loss leaves the shelf.
 """
 
 # %%
@@ -620,12 +625,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-**Compare distances from the line, not losses.** A larger vocabulary has longer tokens, fewer of them, and each is harder to
-guess.
+**Compare distances from the unigram line, not losses.** With a larger vocabulary, tokens are longer, a text has fewer of
+them, and each is harder to guess.
 
-**Tokens rather than steps**: a step can be any number of them. BERT took $10^6$ steps of up to 256 × 512 tokens.
+**Count tokens rather than steps.** A step can be any number of tokens. BERT took $10^6$ steps of up to 256 × 512 tokens.
 
-**NSP** may stay near $\ln 2$ for long, in the small run to the end. That is no alarm. MLM that stays *on* the unigram line is.
+**The NSP loss** may stay near $\ln 2$ for a long time; in the small run, it does so to the end. That is no alarm. An MLM loss
+that stays *on* the unigram line is.
 """
 
 # %%
@@ -636,19 +642,19 @@ print(f"BERT read at most {bert_tokens:.1e} tokens: {bert_tokens / ours:,.0f} ti
 r"""
 ## Recap
 
-- First loss: $\ln V + \ln 2$, plus $H \sigma^2 / 2$ for an untrained model's random opinions.
+- The first loss is $\ln V + \ln 2$, plus $H \sigma^2 / 2$ for an untrained model's random opinions.
 - One batch must be learned by heart within seconds. That tests the code, not the data.
-- Unigram line: the entropy of the frequencies, the best of all guesses without input. Copying line: what
-  the token at the place itself gives away. Both come from counting.
+- The unigram line is the entropy of the frequencies, the loss of the best guess without input. The copying line also uses
+  what the token at the position itself gives away. Both come from counting.
 - Frequencies are learned first because all positions and batches ask for them; context comes after a plateau.
 - Compare distances from the line, and tokens rather than steps.
 
 ## What usually goes wrong
 
 - **Given up on the plateau.** Draw the lines, then wait, or lower the rate.
-- **Labels and inputs that part.** The loss rests on the unigram line.
-- **Only a training loss.** A small text and many passes bring it as low as you like.
-- **Losses compared across vocabularies.** Or in bits, or as a sum of MLM and NSP.
+- **Labels that do not belong to the inputs.** The loss stays on the unigram line.
+- **Only a training loss.** With a small text and many passes, it becomes as low as you like.
+- **Losses compared across vocabularies**, or one in bits with one in nats, or a sum of MLM and NSP with MLM alone.
 
 ## Three questions
 
@@ -660,8 +666,8 @@ r"""
 <details>
 <summary><b>1.</b> The first loss of your new model is 1.55, with <code>V</code> = 30,522. What do you conclude?</summary>
 
-It should be about $\ln 30522 = 10.33$; no model gets below that without knowing something. 1.55 is 15 % of it: the sum over the
-predicted positions was divided by the number of *all* positions.
+It should be about $\ln 30522 = 10.33$; no model gets below that without knowing something. 1.55 is 15 % of it. So the sum over
+the predicted positions was divided by the number of *all* positions.
 
 </details>
 """
@@ -681,8 +687,8 @@ r"""
 <details>
 <summary><b>3.</b> Two runs on the same text, with vocabularies of 8,000 and 30,000 tokens, end at 4.9 and 5.6. Which is better?</summary>
 
-The losses do not say. Take from each its own unigram line: with 6.4 and 7.3, say, the first has gained 1.5 nats and the second 1.7, on tokens that are
-longer.
+The losses do not say. Subtract each from its own unigram line. If the lines are at 6.4 and 7.3, say, the first has gained 1.5
+nats, and the second 1.7, on longer tokens.
 
 </details>
 """

@@ -2,12 +2,12 @@
 r"""
 # 15 · Fine-tuning
 
-Pre-training leaves an encoder that knows something about words in context, and answers no question that anybody has.
-Fine-tuning puts one small layer on top and shows it some labelled examples. Here are the
+Pre-training leaves an encoder that knows something about words in context, but answers no question that anybody has.
+Fine-tuning puts one small layer on top and shows it some labelled examples. This notebook shows the
 four layers that BERT's authors used, their gradients, and what is gained.
 
-**You will** see four heads and their backward passes · write one of them, and one of a head that BERT does not have · fine-tune in seconds, next to a baseline that knows
-no English · look into [CLS] before and after · read runs from several seeds.
+**You will** see four heads and their backward passes · write one of these, and that of a head that BERT does not have · fine-tune in seconds, next to a baseline that knows
+no English · look into [CLS] before and after fine-tuning · read runs from several seeds.
 
 **Before this:** [03 · Softmax and cross-entropy](03_softmax_cross_entropy.ipynb), [11 · Heads and losses](11_heads_losses.ipynb) (the pooler, NSP).
 **Time:** 90 minutes with the exercises; it runs in seconds.
@@ -16,7 +16,7 @@ no English · look into [CLS] before and after · read runs from several seeds.
 |---|---|
 | `B`, `S`, `H` | texts in a batch, tokens in a text, hidden size |
 | `K` | labels of a task |
-| `N` | answers in a batch that count: what a loss is divided by |
+| `N` | labels in a batch that count; a loss is divided by it |
 """
 
 # %%
@@ -81,7 +81,7 @@ rows of `hidden` it reads, and **along which axis the softmax runs**. ($h_s$ is 
 | **tagging**: a label for each word | $W h_s + b$ | `(B, S, K)` | the `K` labels, at each token |
 | **question answering**: where in a passage | $w_{\text{start}} \cdot h_s$, $\;w_{\text{end}} \cdot h_s$ | `(B, S, 2)` | the `S` **tokens**, twice |
 
-In every one the loss is cross-entropy. The pooler $W_p$ came with the encoder; all else in this table is new and random.
+The loss is cross-entropy in all of them. The pooler $W_p$ came with the encoder; everything else in this table is new and random.
 """
 
 # %% tags=["figure"]
@@ -187,7 +187,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-How much is new? Little:
+How many parameters are new? Only a few:
 """
 
 # %%
@@ -201,15 +201,16 @@ for Model in (
         name: parameter.size for name, parameter in Model(mini, device=None).named_parameters()
     }
     head = sum(size for name, size in sizes.items() if not name.startswith("bert."))
-    print(f"{Model.__name__:<30} {sum(sizes.values()):,} numbers, of which new: {head:,}")
+    print(f"{Model.__name__:<30} {sum(sizes.values()):,} numbers, {head:,} of them new")
 
 # %% [markdown]
 r"""
 ## 2. What the heads are given
 
 The data is documentation that is installed with Python and three libraries: it carries labels that nobody had to write.
-Which library is a text from? Does this summary belong to that description? Which words are names of parameters? What type
-has this parameter? (No text tells its library's name, and whole files go either to training or to *dev*.)
+Which library is a text from? Does this summary belong to that description? Which words are names of parameters? What
+type does this parameter have? (No text contains the name of its library, and whole files go either to training or to *dev*, the
+validation data.)
 """
 
 # %%
@@ -248,9 +249,9 @@ print("        token_type_ids", *row.inputs["token_type_ids"][:22], "…")
 
 # %% [markdown]
 r"""
-**A word in pieces has one tag.** It stands at the first piece; the others, [CLS] and [SEP] get −100 and do not count.
-**An answer is two numbers**: the first and the last token. A passage that is too long is cut into overlapping windows, and in a
-window that does not hold the answer both are 0, which points at [CLS].
+**A word in pieces has one tag.** It belongs to the first piece; the other pieces, [CLS] and [SEP] get −100 and do not count.
+**An answer is two numbers**: the first and the last token. A passage that is too long is cut into overlapping windows. In a
+window that does not contain the answer, both numbers are 0, which points at [CLS].
 """
 
 # %%
@@ -274,9 +275,10 @@ print(f"tokens {start} to {end}: {tokenizer.decode(row.inputs['input_ids'][start
 
 # %% [markdown]
 r"""
-## 3. The backward of each head
+## 3. The backward pass of each head
 
-A single text or a pair first, for one text with label $k$. $u$ is what tanh gets, $e_k$ the vector with a 1 at place $k$:
+We begin with a single text or a pair, and take one text with label $k$. $u$ is the argument of tanh, and $e_k$ is the vector
+with a 1 at place $k$:
 
 $$
 u = W_p h_0 + b_p, \qquad p = \tanh u, \qquad z = W p + b, \qquad
@@ -289,13 +291,13 @@ $$
 dz = \tfrac1N \left( \operatorname{softmax}(z) - e_k \right) .
 $$
 
-All the others are yours. You have met each of them before: two linear maps, a tanh, and the choice of one token.
+All the other steps are yours. You have met each of them before: two linear maps, a tanh, and the choice of one token.
 
-## 4. Your turn: the backward of a classification head
+## 4. Your turn: the backward pass of a classification head
 
 @exercise 15.classifier_backward
 
-`dout` is $dz$ for all texts, `(B, K)`. Find the gradients of both matrices and both biases, and of `hidden`: all of it, `(B, S, H)`. This is the forward pass, without the loss:
+`dout` is $dz$ for all texts, `(B, K)`. Find the gradients of both matrices and both biases, and that of the whole of `hidden`, `(B, S, H)`. This is the forward pass, without the loss:
 """
 
 # %%
@@ -339,7 +341,7 @@ check("15.classifier_backward", my_classifier_backward)
 r"""
 The last line of the derivation is the one to remember: **all that a text's label can say enters the encoder at one token**, [CLS].
 
-In the library the two halves are in two places, since the pooler is part of the encoder. `_head_backward` also
+In the library, the two halves are in two places, since the pooler is part of the encoder. `_head_backward` also
 names the output that its derivative belongs to:
 """
 
@@ -353,8 +355,9 @@ r"""
 
 @exercise 15.attention_pooling_backward
 
-Why should [CLS] speak for the whole text? Another head lets every token speak, and learns whom to listen to: a vector `query` of `H` numbers gives each
-token a score, a softmax over the real tokens makes weights of the scores, and the text's vector is the weighted mean.
+Why should [CLS] speak for the whole text? Another head lets every token speak, and learns which ones to listen to. A
+vector `query` of `H` numbers gives each token a score, a softmax over the real tokens turns the scores into weights, and the
+text's vector is the weighted mean.
 """
 
 # %%
@@ -362,7 +365,7 @@ print(inspect.getsource(attention_pooling))
 
 # %% [markdown]
 r"""
-Find the gradients of `hidden` and of `query`. The cache has the weights $a$, which are 0 at padding. `check` compares with numeric gradients.
+Find the gradients of `hidden` and of `query`. The cache has the weights $a$, which are 0 at padding. `check` compares yours with numeric gradients.
 """
 
 # %% [markdown] tags=["derivation"]
@@ -403,11 +406,11 @@ check("15.attention_pooling_backward", my_attention_pooling_backward)
 r"""
 ## 5. Tags and answers
 
-**Tagging** is the same without a pooler, and at every token: $dz_{b,s} = \frac1N (\operatorname{softmax}(z_{b,s}) - e_{k})$ where
-there is a label, 0 where it is −100. `N` counts the labels of the whole batch. Then $dh_{b,s} = W^\top dz_{b,s}$.
+**Tagging** is the same without a pooler, at every token: $dz_{b,s} = \frac1N (\operatorname{softmax}(z_{b,s}) - e_{k})$ where
+there is a label, and 0 where it is −100. `N` counts the labels of the whole batch. Then $dh_{b,s} = W^\top dz_{b,s}$.
 
 **Question answering** has the softmax along the tokens. Let $q_s = \operatorname{softmax}_s(w_{\text{start}} \cdot h_s)$ be the probability that the
-answer begins at $s$, $r_s$ that it ends there; the truth is $(i, j)$. The loss is the mean of both, $-\frac12 (\log q_i + \log r_j)$, so
+answer begins at $s$, and $r_s$ the probability that it ends there; the truth is $(i, j)$. The loss is the mean of both, $-\frac12 (\log q_i + \log r_j)$, so
 
 $$
 dz^{\text{start}}_s = \tfrac12 (q_s - [s = i]), \qquad
@@ -415,7 +418,7 @@ dz^{\text{end}}_s = \tfrac12 (r_s - [s = j]), \qquad
 dh_s = dz^{\text{start}}_s \, w_{\text{start}} + dz^{\text{end}}_s \, w_{\text{end}} .
 $$
 
-Every token gets a gradient. Both in code, and checked:
+Every token gets a gradient. Here are both heads in code, and their checks:
 """
 
 # %%
@@ -470,10 +473,10 @@ for name, (forward, backward, scores, zeros) in heads.items():
 # %% [markdown]
 r"""
 One gradient had to be declared to be zero: the **bias of question answering**. A number that is added to the score of
-every token does not change a softmax over the tokens. So this bias has nothing to learn from, in any BERT. (A tagger's bias does: its
-softmax compares labels.)
+every token does not change a softmax over the tokens. So this bias has nothing to learn from, in any BERT. (A tagger's bias does:
+its softmax compares labels.)
 
-The library's three models, with an encoder of one layer below, against numeric gradients of every parameter:
+Now we check the library's three models, each with an encoder of one layer, against the numeric gradients of every parameter:
 """
 
 # %%
@@ -496,7 +499,7 @@ tasks = {
     BertForTokenClassification: {"labels": np.where(ids > 3, ids % 3, -100)},
     BertForQuestionAnswering: {"start_positions": [1, 2, 0], "end_positions": [2, 3, 0]},
 }
-shift_of_all = ("key.bias", "qa_outputs.bias")  # what is added to all keys, or all tokens, is lost
+shift_of_all = ("key.bias", "qa_outputs.bias")  # added to all keys, or to all tokens: no effect
 for Model, targets in tasks.items():
     model = Model(tiny, dtype="float64")
     Draws(resolve_device("cpu"), 0).randomise(model)
@@ -512,7 +515,7 @@ for Model, targets in tasks.items():
 r"""
 ### Where the gradient enters
 
-The length of each row of `dhidden`, what the encoder hears from each head at its last layer:
+The length of each row of `dhidden` shows what the encoder's last layer receives from each head:
 """
 
 # %%
@@ -532,8 +535,8 @@ assert not lengths["single text, pair"][:, 1:].any() and (lengths["answers"] > 0
 assert ((lengths["tagging"] > 0) == (tags != -100)).all()
 
 # %% tags=["figure"]
-# Caption: The length of the gradient at each token of three texts, for three kinds of head. Dark is
-#   none.
+# Caption: The length of the gradient at each token of three texts, for three kinds of head. Dark
+#   means none.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 1.9), sharey=True)
 for panel, (name, values) in zip(axes, lengths.items(), strict=True):
     plots.heatmap(panel, values)
@@ -545,8 +548,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-One column; all words but a second piece; every token. Below, attention spreads it: through one layer, a label's gradient
-has reached every token of the text, since [CLS] looked at all of them.
+The gradient enters in one column; at the first piece of every word; at every token. In the layers below, attention spreads it:
+after one layer, a label's gradient has reached every token of the text, since [CLS] looked at all of them.
 """
 
 # %%
@@ -564,9 +567,9 @@ assert set(reached) == set(np.unique(ids)) - {0}
 r"""
 ## 6. A fine-tuning in seconds
 
-The quickest kind: the encoder is *frozen*. What it makes of a text is then always the same and is computed **once**;
-only the head learns. We keep several vectors of each text: that of [CLS], the pooled one, the mean over all tokens, and the means
-of the last four layers side by side (the recipe that BERT's authors found best without fine-tuning). The shipped `mini` is the encoder.
+In the quickest kind of fine-tuning, the encoder is *frozen*. Its output for a text is then always the same and is computed
+**once**; only the head learns. We keep several vectors of each text: that of [CLS], the pooled one, the mean over all tokens, and the means
+of the last four layers side by side (the recipe that BERT's authors found best without fine-tuning). The encoder is `mini`, which comes with the package.
 """
 
 # %%
@@ -606,8 +609,8 @@ print({name: values.shape for name, values in train_vectors.items()})
 
 # %% [markdown]
 r"""
-First the **baseline**: what does someone get who cannot read? Always the same answer; and a *bag of words*: naive
-Bayes, which counts how often each library uses each word and knows nothing of their order.
+First come the **baselines**: how well can one do without reading? One baseline always gives the same answer. The other is a
+*bag of words*: naive Bayes, which counts how often each library uses each word and knows nothing of the words' order.
 """
 
 
@@ -632,18 +635,18 @@ assert floors["bag of words"] > 0.5
 
 # %% [markdown]
 r"""
-Then the head: the library's classifier, which reads the four layers and is given them ready-made. These lines are all there is to
-fine-tuning: forward, backward, a step.
+Then comes the head. It is the library's classifier, which reads the four layers and is given their vectors ready-made. These
+lines are all there is to fine-tuning: a forward pass, a backward pass, a step.
 """
 
 # %%
-with contextlib.redirect_stderr(io.StringIO()):  # it says that its head is new
+with contextlib.redirect_stderr(io.StringIO()):  # the warning that its head is new
     head = BertForSequenceClassification.from_pretrained(
         "mini", num_labels=4, feature_layers=(-4, -3, -2, -1)
     )
 mean, deviation = (f(train_vectors["four layers"], axis=0) for f in (np.mean, np.std))
 x_train, x_dev = ((v["four layers"] - mean) / deviation for v in (train_vectors, dev_vectors))
-nothing = np.zeros((400, 1), np.int32)  # token ids, which nobody reads when features are given
+nothing = np.zeros((400, 1), np.int32)  # token ids, which are not read when features are given
 
 
 def accuracy(x, y):
@@ -666,8 +669,8 @@ print(f"after {steps} steps: training {curve[-1][1]:.1%}, dev {curve[-1][2]:.1%}
 assert curve[-1][2] > floors["always the same"] + 0.1
 
 # %% tags=["figure"]
-# Caption: A head on a frozen encoder, on the texts it learns from (dashed) and on others. Counting
-#   words does better.
+# Caption: A head on a frozen encoder, on the texts that it learns from (dashed) and on others.
+#   Counting words does better.
 at, on_training, on_dev = np.array(curve).T
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 axes.plot(at, on_training, "--", color=plots.GREY, label="head, on its 400 training texts")
@@ -681,15 +684,15 @@ plt.show()
 
 # %% [markdown]
 r"""
-It learns, and is no triumph: look where the bag of words is. Which library a text is from is a matter of its *words*, and `mini` has read
-an encyclopaedia and old novels. (300 texts leave an uncertainty of about ±3 points.) **Without the baseline you
-would have reported a success.** An encoder pays where context matters, and when it learns, too
+The head learns, but it is no triumph: look where the bag of words is. Which library a text is from is a matter of its *words*,
+and `mini` has read an encyclopaedia and old novels. (300 texts leave an uncertainty of about ±3 points.) **Without the baseline you
+would have reported a success.** An encoder pays off where context matters, and more so when it learns, too
 ([section 9](#9.-What-pre-training-gains)).
 
 ## 7. Is [CLS] meaningful before fine-tuning, and why is it first?
 
-It is often said that [CLS] "summarises the text". Put two questions to a linear judge
-(fitted in one formula): *which library* is a text from, and *does B belong to A*?
+It is often said that [CLS] "summarises the text". We put two questions to a probe, a linear classifier
+(fitted with one formula): *which library* is a text from, and *does B belong to A*?
 """
 
 # %%
@@ -725,8 +728,8 @@ for name, shares in probes.items():
 assert min(probes["does B belong to A?"][:2]) > 0.6
 
 # %% tags=["figure"]
-# Caption: A linear judge on three vectors of a text that was never fine-tuned on: [CLS] knows what
-#   it was asked in pre-training.
+# Caption: A linear probe on three vectors of each text, before any fine-tuning. [CLS] knows what it
+#   was asked in pre-training.
 figure, axes = plt.subplots(1, 2, figsize=(7.5, 2.7), sharey=True)
 for panel, (name, shares), chance in zip(axes, probes.items(), (0.25, 0.5), strict=True):
     panel.bar(VECTORS, shares, color=[plots.BLUE, plots.SKY, plots.ORANGE], width=0.6)
@@ -741,9 +744,9 @@ plt.show()
 r"""
 Before fine-tuning, [CLS] knows **what it was asked in pre-training: whether B belongs to A**, which NSP taught it
 ([11](11_heads_losses.ipynb#9.-Pooled-output-or-h[CLS]?)). There it is far better than the mean. For the topic of a single text, which nobody
-ever asked it for, it has no such advantage. A summary it is not.
+ever asked it for, it has no such advantage. It is not a summary.
 
-And the cosines of two [CLS] hardly tell texts apart:
+And the cosine of two [CLS] vectors hardly tells texts apart:
 """
 
 # %%
@@ -756,10 +759,10 @@ for name in ("[CLS]", "mean"):
 r"""
 ### After fine-tuning, and at another place
 
-Then [CLS] *becomes* what the task needs, as the label's gradient enters there. From the log of
-[section 9](#9.-What-pre-training-gains): how many of the five nearest texts are from the same library?
+Then [CLS] *becomes* what the task needs, as the label's gradient enters there. The log of
+[section 9](#9.-What-pre-training-gains) says how many of the five nearest texts are from the same library.
 
-And must it be [CLS]? In the last layer every token has looked at all tokens. So put the head at
+And does it have to be [CLS]? In the last layer, every token has looked at all tokens. So let us put the head at
 another place. That needs no new code: **classification is tagging with a single tag**, −100 at all places but one.
 (600 texts, three epochs; the loop is in section 9.)
 """
@@ -778,17 +781,17 @@ for place in dict.fromkeys(record["place"] for record in log if "place" in recor
 # %% [markdown]
 r"""
 So there is nothing magic about [CLS]. Two seeds cannot rank it, the last [SEP] (always the same token) and the first word (always the
-same position): two runs of one place differ as much as two places. Only a word in the middle is clearly worse. What speaks for [CLS]:
+same position): two runs of one place differ as much as two places. Only a word in the middle is clearly worse. Three things speak for [CLS]:
 
-- **the same token at the same position**, without a meaning of its own, free to collect;
-- **index 0**, whatever the length. The last [SEP] moves with length, padding and pairs;
-- **practice**: NSP had it look at the whole input.
+- It is **the same token at the same position**, without a meaning of its own, and so free to collect.
+- It has **index 0**, whatever the length. The last [SEP] moves with length, padding and pairs.
+- It has **practice**: NSP made it look at the whole input.
 
 ## 8. Why was NSP dropped later?
 
-[12](12_pretraining_data.ipynb#3.-Why-was-NSP-dropped-later?) showed how far counting common words gets. What did the *model* learn?
-Ask the head that NSP trained, without any fine-tuning, of three kinds of pairs: a summary and its description; **the same two in
-the wrong order**; a summary and another function's description. It reads the pooled vector.
+[12](12_pretraining_data.ipynb#3.-Why-was-NSP-dropped-later?) showed how far one gets by counting common words. What did the
+*model* learn? We ask the head that NSP trained, without any fine-tuning, about three kinds of pairs: a summary and its
+description; **the same two in the wrong order**; a summary and another function's description. The head reads the pooled vector.
 """
 
 # %%
@@ -815,8 +818,8 @@ for name, share in said.items():
 assert said["B follows A"] > said["B is another's"] + 0.2
 
 # %% tags=["figure"]
-# Caption: The share of pairs that NSP gives at most this probability. The first two kinds lie
-#   together: the order is not what it knows.
+# Caption: The share of pairs to which NSP gives at most this probability. The first two curves lie
+#   together, so it does not know the order.
 figure, axes = plt.subplots(figsize=(7.5, 2.8))
 for (name, p), style in zip(believed.items(), ("-", "--", ":"), strict=True):
     axes.plot(np.sort(p), np.linspace(0, 1, len(p)), style, label=name)
@@ -827,21 +830,21 @@ plt.show()
 
 # %% [markdown]
 r"""
-A head that had learned how sentences *continue* would reject the second pair, as its order is wrong. It
-accepts both alike, and fewer of the strangers (many all the same: to a reader of novels, all documentation is one topic). It
-knows the **topic**. That is of use for pairs, as section 7 has shown. But it is a
-cheap lesson, paid for with half of the inputs torn in two. So:
+A head that had learned how sentences *continue* would reject the second pair, as its order is wrong. This
+one accepts both alike. It accepts fewer of the third kind, though still many: to a reader of novels, all documentation is one
+topic. What the head knows is the **topic**. That is useful for pairs, as section 7 has shown. But it is an easy lesson, and
+its price is that half of the inputs are torn in two. So:
 
-- **RoBERTa** (2019) left NSP out and did as well or better. Its [CLS] learns its work in fine-tuning alone.
+- **RoBERTa** (2019) left NSP out and did as well or better. Its [CLS] learns its role only in fine-tuning.
 - **ALBERT** asked for the *order* of two neighbours instead, the question that fails here.
 
 ## 9. What pre-training gains
 
-Now the whole model learns, on each of the four tasks, from `mini` and from **random weights**: the same sizes, words,
-examples, steps. Each from three seeds (a new head, another order of the examples), as one run proves little; `minibert finetune --restarts 3` does
-that. The scores are from a log; `RERUN` writes it anew.
+Now the whole model learns, on each of the four tasks. It starts once from `mini` and once from **random weights**, with the
+same sizes, words, examples and steps. One run proves little, so each has three seeds, that is, a new head and another order of the
+examples; `minibert finetune --restarts 3` does this. The scores are from a log; `RERUN` writes it anew.
 
-First the loop that placed the head in section 7, then the library's own `finetune`:
+First comes the loop that placed the head in section 7, then the library's own `finetune`:
 """
 
 # %%
@@ -921,15 +924,16 @@ def score_runs(folder):
 
 # %% [markdown]
 r"""
-And baselines again: for **library** the bag of words of section 6; for **summary** "same" if the texts share so many tokens; for **parameters** the tag
-that this word had most often in training; for **questions** always the meaning of the first parameter. (A regular expression that knows the
-pattern of these passages answers nearly all: a toy task. But nobody tells the model the pattern.)
+Again we need baselines. For **library** it is the bag of words of section 6. For **summary** it says "same" if the texts share
+at least a certain number of tokens. For **parameters** it is the tag that the word had most often in training, and for
+**questions** always the meaning of the first parameter. (A regular expression that knows the pattern of these passages answers
+nearly all questions, so this is a toy task. But nobody tells the model the pattern.)
 """
 
 
 # %%
 def measure_floors():
-    """What someone who cannot read gets, from the very same examples."""
+    """The scores of the baselines, from the very same examples."""
     from minibert.tasks.finetuning import read_data
     from minibert.tasks.finetuning_settings import split_settings
     from minibert.tasks.metrics import entity_scores, squad_scores
@@ -1024,7 +1028,7 @@ for key, found in curves.items():
 
 # %% tags=["figure"]
 # Caption: Four tasks, trained from `mini` and from random weights. Bars are the deviation of three
-#   seeds, dashed is the baseline.
+#   seeds; the dashed line is the baseline.
 figure, axes = plt.subplots(2, 2, figsize=(7.5, 5.2))
 TITLES = ("single texts: which library?", "pairs: does it belong?", "tags: parameters", "answers")
 for panel, name, title in zip(axes.flat, DATA, TITLES, strict=True):
@@ -1058,15 +1062,16 @@ In the log that comes with this notebook:
 - **Pairs, tags, answers**: `mini` is clearly above random weights, and above the baseline, after a minute or two of training
   on 400 to 1,500 examples. Random weights have not begun to learn the pairs.
 - **Library**: `mini` is ahead of random weights, and *behind a bag of words*. Where single words decide, counting them is hard to beat.
-- **The bars** are deviations of three seeds: where two overlap, too few to tell.
+- **The bars** are deviations of three seeds. Where two overlap, there are too few seeds to tell.
 
 ## 10. Frozen, or not?
 
-Compare "all" with "head" in the table. A head alone (on the last four layers, as in section 6, 30 epochs) costs one forward pass for each text, ever, then
-seconds; and one encoder can serve many tasks. But its features are those that *pre-training* asked for, and letting all of it learn scored
-higher each time. That costs about three forward passes for every text in every epoch, and a copy of the model for each task.
+Compare "all" with "head" in the table. Training a head alone (on the last four layers, as in section 6, for 30 epochs) costs
+one forward pass per text in total, and then seconds. One encoder can also serve many tasks. But its features are those that
+*pre-training* asked for, and letting the whole model learn scored higher each time. That costs about three forward passes for
+every text in every epoch, and a copy of the model for each task.
 
-In between: `--freeze 2` keeps the embeddings and the two lowest layers (the backward pass stops there);
+There are ways in between: `--freeze 2` keeps the embeddings and the two lowest layers (the backward pass stops there);
 `--layerwise-lr 0.9` lets lower layers learn more slowly. A small learning rate is the mildest form: BERT's authors
 tried $2$ to $5 \cdot 10^{-5}$, over 2 to 4 epochs, for their 110 million parameters. Here it was $3 \cdot 10^{-4}$, for 5 million.
 """
@@ -1075,14 +1080,14 @@ tried $2$ to $5 \cdot 10^{-5}$, over 2 to 4 epochs, for their 110 million parame
 r"""
 ## 11. The same heads on a real encoder
 
-`mini` has 5 million parameters and read for a few hours on two cores. What do the same heads, the same loop and the same commands reach on an encoder
-that others trained for long? all-MiniLM-L6-v2 has 6 layers, H = 384 and 22.7 million parameters. It was distilled from a larger model, and then trained on more than a billion
-pairs of sentences. minibert fine-tuned both on data that everybody uses. These runs take from 4 to 26 minutes each on two cores, so the
-[report of the repository](../benchmarks/results/finetuning.md) is read here:
+`mini` has 5 million parameters and read for a few hours on two cores. What do the same heads, the same loop and the same
+commands reach on an encoder that others trained for a long time? all-MiniLM-L6-v2 has 6 layers, H = 384 and 22.7 million parameters. It was distilled from a larger model, and then trained on more than a billion
+pairs of sentences. minibert fine-tuned both on standard data sets. These runs take from 4 to 26 minutes each on two cores, so we read
+the scores from the [report of the repository](../benchmarks/results/finetuning.md):
 
 - **SST-2** (Socher and others, [2013](https://aclanthology.org/D13-1170/)): is a sentence of a film review positive? Score: accuracy.
 - **CoLA** (Warstadt and others, [2019](https://arxiv.org/abs/1805.12471)): is a sentence grammatical? Score: Matthews correlation.
-- **MRPC** (Dolan and Brockett, [2005](https://aclanthology.org/I05-5002/)): do two sentences say the same? Score: F1.
+- **MRPC** (Dolan and Brockett, [2005](https://aclanthology.org/I05-5002/)): do two sentences say the same thing? Score: F1.
 - **STS-B** (Cer and others, [2017](https://aclanthology.org/S17-2001/)): how similar are two sentences, from 0 to 5? Score: Spearman correlation.
 - **WNUT-17** (Derczynski and others, [2017](https://aclanthology.org/W17-4418/)): names in noisy text, most of them never seen before. Score: F1.
 - **SQuAD** (Rajpurkar and others, [2016](https://arxiv.org/abs/1606.05250)): where in a paragraph is the answer? Score: F1 of its words.
@@ -1116,7 +1121,7 @@ for task, scores in on_test.items():
     print(f"{task:<12} {cells}    {', '.join(learned)}")
 
 # %% tags=["figure"]
-# Caption: What the encoder is worth. (For SST-2, MiniLM had more examples to learn from.)
+# Caption: The same heads on three encoders. (For SST-2, MiniLM had more examples to learn from.)
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
 names = ("random weights", "mini, 5 M", "MiniLM, 22.7 M")
 columns = zip(names, (plots.GREY, plots.BLUE, plots.VERMILION), "^os", strict=True)
@@ -1131,29 +1136,29 @@ plt.show()
 
 # %% [markdown]
 r"""
-- **A good encoder is worth more than anything that was tried in this notebook.** On SST-2 it is 11 points, on WNUT-17 twenty. Nothing else in the pipeline has changed. (On SST-2 it also
-  learned from all examples, and `mini` from 8,000 of them.)
-- **`mini` shows the same effect on a small scale**: on STS-B 74 against 32 from random weights. On MRPC its lead is one point, and random weights are exactly at
-  the 79.9 of whoever says "paraphrase" every time ([22](22_what_mattered.ipynb)).
+- **A good encoder is worth more than anything that was tried in this notebook.** On SST-2 it gains 11 points, on WNUT-17
+  twenty. Nothing else in the pipeline has changed. (On SST-2 it also learned from all examples, and `mini` from 8,000 of them.)
+- **`mini` shows the same effect on a small scale**: on STS-B it has 74, and random weights have 32. On MRPC its lead is one
+  point, and random weights are exactly at 79.9, the score of always saying "paraphrase" ([22](22_what_mattered.ipynb)).
 - **CoLA is hard for both.** BERT-base, five times as large as MiniLM, has twice its score in the paper: 52.1.
-- For comparison, the paper's BERT-base has 93.5 on SST-2 and 88.9 on MRPC, on GLUE's own test data, which is not ours.
+- For comparison, the paper's BERT-base has 93.5 on SST-2 and 88.9 on MRPC. These are on GLUE's own test data, which is not ours.
 
 ## Recap
 
 - A head is one linear layer. What differs is which rows it reads, and the axis of its softmax: labels, or tokens.
 - A text's label enters the encoder at [CLS] alone, tags at first pieces, answers everywhere.
-- Before fine-tuning [CLS] knows what NSP asked it. It is first because that place is always there; another constant place would do.
+- Before fine-tuning, [CLS] knows what NSP asked it. It is first because that place is always there; another constant place would do.
 - NSP taught topic and not order, so it was dropped, or replaced by order.
 - A score means something only next to a baseline, next to random weights, and over several seeds.
 
 ## What usually goes wrong
 
-- **No baseline.** 55 % of four labels sounds fine until somebody counts words.
-- **One seed.** Differences within the deviation may be luck. On small data whole runs fail; Adam without bias correction
-  ([13](13_optimiser.ipynb)) makes that likelier.
+- **No baseline.** With four labels, 55 % right sounds fine until somebody counts words.
+- **One seed.** Differences within the deviation may be luck. On small data, some runs fail entirely; Adam without bias correction
+  ([13](13_optimiser.ipynb)) makes that more likely.
 - **Too large a learning rate.** What pre-training had learned is gone in the first steps, and cannot be learned again from so few examples.
-- **Tags on every piece**, or −100 forgotten for [CLS] and padding: then the loss is about pieces.
-- **Choosing by the dev set and reporting it.** The best of many evaluations flatters; here the *last* is reported. A test set is better.
+- **Tags on every piece**, or −100 forgotten for [CLS] and padding: then the loss is a mean over pieces, not over words.
+- **Choosing by the dev set and reporting it.** The best of many evaluations flatters; here the *last* is reported. A separate test set is better.
 - **Texts of the same source on both sides.** Then the model recognises the source. Split by file, author, article.
 
 ## Three questions
@@ -1166,7 +1171,7 @@ r"""
 <details>
 <summary><b>1.</b> A tagger with a single label at [CLS] and −100 elsewhere, and the classifier of single texts: what is the difference?</summary>
 
-Only the pooler: the classifier has $\tanh(W_p h_0 + b_p)$ between $h_0$ and its linear layer. Section 7 used the one for the other.
+Only the pooler: the classifier has $\tanh(W_p h_0 + b_p)$ between $h_0$ and its linear layer. Section 7 used the tagger in place of the classifier.
 
 </details>
 """
@@ -1187,7 +1192,8 @@ r"""
 <details>
 <summary><b>3.</b> The encoder is frozen. Which parts of the backward pass still have to run?</summary>
 
-The head's, and of that not even $dh$. Nothing below learns, so nobody asks. That is why the features could be computed once.
+Only the head's, and not even its $dh$. Nothing below learns, so $dh$ is not needed. For the same reason, the features could be
+computed once.
 
 </details>
 """

@@ -7,7 +7,7 @@ minibert, and asks what its heads look at, what each layer knows, and which word
 is then **tested by changing something**, because pictures of a network convince too easily.
 
 **You will** draw the attention of every head · find positional heads and flatten them · read a prediction off every
-layer · see a word part into two meanings · follow a gradient down to the words · measure how far attention tells what matters.
+layer · see a word split into two meanings · follow a gradient down to the words · measure how well attention tells what matters.
 
 **Before this:** [05 · LayerNorm](05_layer_norm.ipynb), [08 · Attention](08_attention.ipynb), [10 · The encoder](10_encoder.ipynb).
 **Time:** 70 minutes with the exercise; it runs in seconds.
@@ -45,7 +45,7 @@ rng = np.random.default_rng(16)
 r"""
 ## 1. What comes out of each layer
 
-Our material is 64 sentences. In each stands one of eight words with two meanings (for section 6).
+Our material is 64 sentences. Each contains one of eight words with two meanings (for section 6).
 """
 
 # %%
@@ -91,8 +91,8 @@ meaning = np.array([name.split()[1] for name, _ in pairs])  # (B,) "1" or "2"
 
 # %% [markdown]
 r"""
-The model returns the states and maps of all layers, if it is asked to. An **observer** sees more: it is a function that the forward pass
-pass calls with the name and the value of each step. With queries and keys we can compute the maps again:
+The model returns the states and attention maps of all layers, if it is asked to. An **observer** sees more: it is a function
+that the forward pass calls with the name and the value of each step. From the queries and keys we can compute the maps again:
 """
 
 # %%
@@ -140,8 +140,9 @@ print("maps and states are those of the layers; every row of a map sums to 1")
 r"""
 ## 2. Where do the heads look?
 
-All maps of one sentence. A row is the token that asks (query), a column the one that is looked at (key).
-Look for **lines beside the diagonal** (a neighbour), the **diagonal** (itself), and **columns** (everybody looks at the same token).
+Here are all attention maps of one sentence. A row is the token that asks (the query), a column the one that is looked at (the
+key). Look for **lines beside the diagonal** (a token looks at its neighbour), the **diagonal** (it looks at itself), and
+**columns** (all look at the same token).
 """
 
 # %%
@@ -150,8 +151,9 @@ n = mask[shown].sum()
 tokens = [tokenizer.tokens[i] for i in ids[shown, :n]]
 
 # %% tags=["figure"]
-# Caption: All attention maps of one sentence. Row: the token that looks; column: the one it looks at;
-#   bright: a large weight. Vermilion: heads that give more than half of it to the token before or after.
+# Caption: All attention maps of one sentence. A row is the token that looks, a column the one it looks
+#   at; bright means a large weight. Titles in vermilion mark heads that give more than half of their
+#   weight to the token before or after.
 figure, axes = plt.subplots(L, A, figsize=(7.5, 7.6), sharex=True, sharey=True)
 for i, row in enumerate(axes):
     for a, panel in enumerate(row):
@@ -174,7 +176,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-The same as lines: choose a layer, and point at a word on the left. (Empty? Run the cell.)
+Here are the same maps as lines. Choose a layer, and point at a word on the left. (If nothing is shown, run the cell.)
 """
 
 # %%
@@ -182,8 +184,8 @@ view(model.bert, "the sun rose over the hills .", tokenizer=tokenizer)
 
 # %% [markdown]
 r"""
-One number says how wide a head looks: the exponential of the entropy of its row, the **effective number of tokens**. It is 1 if all
-weight lies on one token, and $n$ if $n$ tokens get the same.
+One number says how widely a head looks: the exponential of the entropy of its row, the **effective number of tokens**. It is 1 if all
+weight is on one token, and $n$ if $n$ tokens get the same weight.
 
 $$ n_{\text{eff}} = \exp\Bigl( - \sum_j p_{ij} \ln p_{ij} \Bigr) $$
 """
@@ -204,13 +206,13 @@ r"""
 
 A picture of one sentence is an anecdote. A head that looks at the token before must do so everywhere. Write its score: the mean weight
 that a query $i$ gives to the key at $i + \text{offset}$, over all pairs of the batch in which **both tokens exist and are real**. `offset` −1 is the token
-before, +1 the one after. Every pair counts alike, so a long sentence counts more than a short one. The result has one number per head.
+before, +1 the one after. Every pair counts equally, so a long sentence counts more than a short one. The result has one number per head.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
 Let $m$ be 1 for real tokens and 0 for padding, and $o$ the offset. A pair counts if both of its tokens are real, so it has the weight
-$m_{b,i} \, m_{b,i+o}$; and $i$ runs over the queries for which $i + o$ is a position at all.
+$m_{b,i} \, m_{b,i+o}$. Here $i$ runs over the queries for which $i + o$ is a position at all.
 
 $$
 \text{score}_a = \frac{\sum_{b, i} m_{b,i} \, m_{b,i+o} \; p_{b,a,i,i+o}}{\sum_{b, i} m_{b,i} \, m_{b,i+o}}
@@ -238,8 +240,8 @@ check("16.offset_score", my_offset_score)
 r"""
 ## 4. Is it the position, and does the model need it?
 
-First: does a head look at the *place*, or at words that often stand side by side? Measure it on other text, and on **random
-words**. The other text is Python's documentation.
+The first question: does a head look at the *position*, or at words that often occur side by side? To find out, we measure its
+score on other text, and on **random words**. The other text is Python's documentation.
 """
 
 # %%
@@ -291,19 +293,19 @@ for offset in (-1, 1):
     positional[offset] = i, a = np.unravel_index(of_docs.argmax(), (L, A))
     print(f"offset {offset:+d}: layer {i}, head {a}.  ", end="")
     print(", ".join(f"{text} {scores[text, offset][i, a]:.2f}" for text in texts_of))
-    assert scores["random words", offset][i, a] > 3 / 24  # far above looking everywhere alike
+    assert scores["random words", offset][i, a] > 3 / 24  # far above equal weights
 print(
-    f"looking everywhere alike: {(doc_mask / doc_mask.sum(axis=1, keepdims=True)).max():.2f} at most"
+    f"equal weights everywhere: {(doc_mask / doc_mask.sum(axis=1, keepdims=True)).max():.2f} at most"
 )
 
 # %% [markdown]
 r"""
-A high number on nonsense means that the head goes by the place: it finds the neighbour by the position embeddings, whatever the
+A high number on nonsense means that the head goes by position: it finds the neighbour by the position embeddings, whatever the
 words are. (Clark et al., 2019, found such heads in the published BERT.)
 
-Second: **does the model need it?** Take the pattern away and measure. A score is $q \cdot k / \sqrt D$ plus the bias of the
-padding. With $q = 0$ all $n$ real keys score alike, and the softmax gives each $1/n$: the head still mixes
-values, but it no longer chooses. No weight has to be touched for that: what an observer returns takes the value's place.
+The second question: **does the model need it?** We take the pattern away and measure. A score is $q \cdot k / \sqrt D$ plus the
+bias of the padding. With $q = 0$, all $n$ real keys have the same score, and the softmax gives each $1/n$: the head still mixes
+values, but it no longer chooses. No weight has to be changed for that: what an observer returns takes the value's place.
 """
 
 
@@ -324,7 +326,7 @@ class Flattened(Observer):
         changed[:, self.heads[name]] = 0.0
         return changed
 
-    backward = forward  # what was replaced does not matter: its derivative is 0, too
+    backward = forward  # what was replaced has no effect: its derivative is 0, too
 
 
 flat, _ = model.forward(
@@ -339,8 +341,8 @@ assert np.allclose(flat.attentions[0][:, 1:], maps[0][:, 1:])  # the other heads
 
 # %% [markdown]
 r"""
-Measured is the loss of hidden words. Five copies of our sentences hide every fifth word, each beginning at another: so each
-word is hidden once.
+We measure the loss of hidden words. There are five copies of our sentences. Each hides every fifth word, and each begins at
+another word, so every word is hidden once.
 """
 
 
@@ -380,7 +382,7 @@ print(
 )
 
 # %%
-some = 2 * B  # sequences: two of the five copies do
+some = 2 * B  # sequences: two of the five copies are enough
 inside = places < some * S
 where = places[inside], targets[inside]
 loss = -log_p(masked_states[L][:some], *where).mean()
@@ -391,7 +393,7 @@ for i, a in np.ndindex(L, A):
 
 # %% tags=["figure"]
 # Caption: Four measures of each head. A positional head looks at the token before or after, and the
-#   loss rises without it.
+#   loss rises when it is flattened.
 figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.5), sharey=True)
 for panel, values, digits, title in (
     (axes[0], scores["documentation", -1], 2, "token before"),
@@ -416,15 +418,15 @@ print(f"the median head: {np.median(rise):.2f}")
 
 # %% [markdown]
 r"""
-The first two squares say *what* a head does, the last what the model loses when the head is flat. Are the heads with the sharpest
-maps (few effective tokens) those whose loss rises most? Where they are not, a striking picture was of something that hardly
-matters. Nor does a small rise prove a head useless: others may stand in for it, as in
+The first two squares show *what* a head does, and the last shows what the model loses when the head is flat. Are the heads with
+the sharpest maps (few effective tokens) those whose loss rises most? Where they are not, a striking picture shows something that
+hardly matters. But a small rise does not prove that a head is useless, either: others may stand in for it, as in
 [09](09_many_heads.ipynb#7.-Heads-divide-the-work).
 
 ## 5. What does each layer predict?
 
 Every state has the same shape, so the head that predicts words from $x^{(L)}$ can be put on any $x^{(l)}$ (the
-*logit lens*). Two sentences, masked at the same place:
+*logit lens*). Here are two sentences that are masked at the same place:
 """
 
 # %%
@@ -453,8 +455,8 @@ assert not np.allclose(guesses[1, 0], guesses[1, 1], atol=1e-3)
 
 # %% [markdown]
 r"""
-$x^{(0)}$ *cannot* know anything: at a [MASK] it is "[MASK]" plus the position, the same in both sentences. All that the last
-line knows, attention has carried there. Now all hidden words:
+$x^{(0)}$ *cannot* know anything: at a [MASK] it is "[MASK]" plus the position, and so the same in both sentences. Everything
+that the last line knows was carried there by attention. Now we take all hidden words:
 """
 
 # %%
@@ -466,15 +468,15 @@ assert plain[-1] < plain[1] < plain[0]
 r"""
 ### Does the lens show what a layer knows?
 
-It shows what the *last layer's reader* makes of it. Below, the same knowledge may stand in other directions. So learn for each layer
-a translator, the linear map that turns $x^{(l)}$ into $x^{(L)}$ best, and read after the translation (the "tuned lens" of
-Belrose et al., 2023, who train it otherwise):
+It shows what the *last layer's head* makes of it. In lower layers, the same knowledge may lie in other directions. So for each
+layer we learn a translator, the linear map that best turns $x^{(l)}$ into $x^{(L)}$:
 
 $$
 \min_{W, b} \sum_{\text{tokens}} \bigl\lVert x^{(l)} W + b - x^{(L)} \bigr\rVert^2 .
 $$
 
-It is learned on the documentation and judged on our sentences.
+Then we apply the head after the translation. (This is the "tuned lens" of Belrose et al., 2023, who train it in another way.) The
+translator is learned on the documentation and tested on our sentences.
 """
 
 # %%
@@ -491,7 +493,7 @@ print("plain:", plain, "\ntuned:", tuned)
 assert (tuned[1:-1] < plain[1:-1]).all()
 
 # %% tags=["figure"]
-# Caption: Each layer guesses better than the one before.
+# Caption: Each layer predicts the hidden words better than the one before.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 axes.plot(plain, "o-", label="the last layer's head, as it is")
 axes.plot(tuned, "s--", label="after a linear translation")
@@ -506,13 +508,13 @@ plt.show()
 
 # %% [markdown]
 r"""
-The gap between the lines is no lack of knowledge: the question was asked in the wrong language. Even the lower line is
-only a bound: what a linear map does not find may still be there. At $x^{(0)}$, both must fail: there is nothing to translate.
+The gap between the lines is not a lack of knowledge: the question was asked in the wrong language. Even the lower line is
+only a bound: what a linear map does not find may still be there. At $x^{(0)}$ both must fail, as there is nothing to translate.
 
 ## 6. Neighbours in context
 
-The vector of "saw" is one row of a table, for the tool and for the past of "see". When do the two part? Ask for each
-ambiguous word: which of the *other* seven occurrences is nearest, by the cosine of their states?
+The vector of "saw" is one row of a table, both for the tool and for the past of "see". Where do the two go separate ways? For
+each ambiguous word, we ask which of the *other* seven occurrences is nearest, by the cosine of their states:
 """
 
 # %%
@@ -551,8 +553,8 @@ for text in (
 
 # %% [markdown]
 r"""
-At $x^{(0)}$ word and position are all there is: the nearest stands at about the same place. Then context comes in. Here are the
-cosines among the eight occurrences of one word:
+At $x^{(0)}$ there is only the word and its position: the nearest occurrence is at about the same place. Then context comes in.
+Here are the cosines among the eight occurrences of one word:
 """
 
 # %% tags=["figure"]
@@ -569,7 +571,7 @@ for i, panel in enumerate(axes):
 figure.colorbar(image, ax=axes, shrink=0.7, label="cosine")
 figure.set_label(
     "Five tables of cosines between the vectors of one word, as a tool and as seeing, "
-    "from the input to the last layer: the uses in one meaning grow alike and apart from "
+    "from the input to the last layer: the uses in one meaning grow more alike, and apart from "
     "those in the other"
 )
 plt.show()
@@ -578,8 +580,8 @@ plt.show()
 r"""
 ### Is a cosine of 0.7 much?
 
-That depends on what strangers have. Take pairs of *different* words. Their mean cosine would be 0 if states pointed in all
-directions alike; but they have a part in common, their mean. Subtract it, and look again:
+That depends on the cosine of strangers, pairs of *different* words. Their mean cosine would be 0 if states pointed equally in all
+directions. But the states have a part in common, their mean. We subtract it and look again:
 """
 
 # %%
@@ -598,12 +600,12 @@ for i, x in enumerate(states):
 # %% [markdown]
 r"""
 Strangers have a cosine above 0 ("anisotropy"; Ethayarajh, 2019, found about 0.6 in GPT-2's middle layers, and nearly 1 in its last). So a cosine means something
-only beside theirs, or after the mean of a large sample has been subtracted.
+only next to that of strangers, or after the mean of a large sample has been subtracted.
 
 ## 7. How does the gradient flow back?
 
-Now downwards. Hide the ambiguous word of each sentence and take $f = \ln p(\text{hidden word})$. From $g^{(l + 1)} =
-\partial f / \partial x^{(l+1)}$ to $g^{(l)}$ it is one call of a layer's hand-written backward:
+Now we go downwards. We hide the ambiguous word of each sentence and take $f = \ln p(\text{hidden word})$. From $g^{(l + 1)} =
+\partial f / \partial x^{(l+1)}$ to $g^{(l)}$ it takes one call of a layer's hand-written backward pass:
 """
 
 
@@ -640,7 +642,7 @@ g = flow(x[0], bias, at, hidden_word)  # (L + 1, B, S, H)
 
 # %% [markdown]
 r"""
-Is it right? Move $x^{(l)}$ a little in a random direction $u$, and compute the layers above anew. The slope must be
+Is it right? We move $x^{(l)}$ a little in a random direction $u$, and compute the layers above it again. The slope must be
 $\sum g^{(l)} u$.
 """
 
@@ -665,7 +667,7 @@ dv_j = p_{mj} \, dy_m , \qquad
 dk_j = \frac{q_m}{\sqrt D} \, p_{mj} \Bigl( dp_{mj} - \sum_k p_{mk} \, dp_{mk} \Bigr) .
 $$
 
-**Both carry the factor $p_{mj}$.** In one layer, nothing flows where no attention is. That much a map proves.
+**Both carry the factor $p_{mj}$.** Within one layer, nothing flows where there is no attention. That much a map proves.
 """
 
 # %%
@@ -699,7 +701,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-From the top down: all begins at [MASK], and layer by layer it spreads. Now over all sentences, and by distance:
+Read it from the top down: everything begins at [MASK], and spreads layer by layer. Now we take all sentences, by layer and by
+distance:
 """
 
 # %%
@@ -741,22 +744,22 @@ plt.show()
 
 # %% [markdown]
 r"""
-On the left, from right to left, the flow moves from [MASK] to the others and keeps its length within a small
-factor, as in a healthy stack ([10](10_encoder.ipynb)). On the right is who gets it in the end. If the shoulders at ±1
+In the left picture, read from right to left, the gradient moves from [MASK] to the other tokens and keeps its length within a
+small factor, as in a healthy stack ([10](10_encoder.ipynb)). The right picture shows where it arrives. If the values at ±1
 sink when the two positional heads are flat, those heads were the road to the neighbours.
 
 ## 8. Which words does the prediction depend on?
 
-The length of $g$ says where a small change *could* matter, not what the word there does. Does, compared with what?
-Say: **with [MASK] in its place.** Let $x_i$ be a token's embedding and $b_i$ that of a [MASK] at the same place.
+The length of $g$ says where a small change *could* matter, not what effect the word there has. And an effect compared with
+what? Let us say **with [MASK] in its place.** Let $x_i$ be a token's embedding and $b_i$ that of a [MASK] at the same place.
 Taylor's expansion to first order gives
 
 $$
 f(x) - f(x \text{ with } b_i) \;\approx\; g_i \cdot (x_i - b_i) .
 $$
 
-One backward answers for all words at once. The usual **gradient × input**, $g_i \cdot x_i$, is this with $b = 0$, an
-embedding that the model never sees. And it depends on *which* input:
+One backward pass gives the answer for all words at once. The usual **gradient × input**, $g_i \cdot x_i$, is the same with
+$b = 0$, an embedding that the model never sees. And its value depends on *which* input we take:
 
 ### Take the wrong input, and the answer is zero
 
@@ -790,16 +793,16 @@ assert np.abs(before).max() < 1e-6 * np.abs(after).max()  # not quite 0: ε
 r"""
 ### A straight line is not enough
 
-$f$ bends. So take the gradient all along the way from $b$ (every word masked) to $x$. Put
+$f$ is not a straight line. So we take the gradient all along the way from $b$ (every word masked) to $x$. Let
 $\varphi(t) = f(b + t (x - b))$; then $\varphi'(t) = \sum_i g_i(t) \cdot (x_i - b_i)$, and the fundamental theorem of calculus
-deals out the whole difference among the words:
+divides the whole difference among the words:
 
 $$
 f(x) - f(b) = \int_0^1 \varphi'(t) \, dt
 = \sum_i \underbrace{(x_i - b_i) \cdot \int_0^1 g_i(t) \, dt}_{\text{the share of word } i} .
 $$
 
-These are **integrated gradients** (Sundararajan et al., 2017). Six gradients at Gauss's nodes nearly make the integral.
+These are **integrated gradients** (Sundararajan et al., 2017). Six gradients, at the nodes of Gaussian quadrature, come close to the integral.
 """
 
 # %%
@@ -826,7 +829,7 @@ assert error.mean() < 0.1 * plain_error.mean()
 r"""
 ### And what really happens without the word?
 
-That needs no theory, only more forwards: [MASK] in the place of each other word in turn.
+To find out, we need no theory, only more forward passes: we put [MASK] in the place of each other word in turn.
 """
 
 # %%
@@ -843,7 +846,7 @@ effect = log_p(x[L], at, hidden_word)[sequence] - without_word  # (N,) > 0: the 
 print(f"{len(effect)} words: {np.mean(effect > 0):.0%} help, the others stand in the way")
 
 # %% tags=["figure"]
-# Caption: Three measures of how much each word contributes to “may”. They do not agree, for they
+# Caption: Three measures of how much each word contributes to “may”. They do not agree, because they
 #   answer different questions.
 rows = np.flatnonzero(sequence == example)
 figure, axes = plt.subplots(figsize=(7.5, 3.2))
@@ -864,14 +867,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-They answer different questions. Grey takes out one word while the others stay, so two words that say the same cover for
-each other; blue deals out what all words bring together.
+Grey takes out one word while the others stay, so two words that say the same thing cover for each other. Blue divides among
+the words what all of them contribute together.
 
 ## 9. What do attention maps prove?
 
-Is "looks at" "depends on"? Test it on all words: does the attention that [MASK] pays to a word
-predict how much $f$ changes when it is masked? The measure is the rank correlation: 1 for the same order, 0 for none.
-Beside it stand the gradients, and a rival that knows nothing of the model: **how near the word is**.
+Does "looks at" mean "depends on"? We test it on all words: does the attention that [MASK] pays to a word
+predict how much $f$ changes when that word is masked? The measure is the rank correlation, which is 1 for the same order and 0
+for no relation. We compare it with the gradients, and with a rival that knows nothing of the model: **how near the word is**.
 """
 
 
@@ -929,8 +932,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-Compare with the grey bar: attention is worth what it knows *beyond* nearness. And look at the dots below zero: words
-that make the right answer *less* likely. Weights have no sign and cannot tell. One sentence in numbers:
+Compare the bars with the grey one: attention is worth what it knows *beyond* nearness. And look at the dots below zero. They
+are words that make the right answer *less* likely. Attention weights are never negative, so they cannot tell. Here is one
+sentence in numbers:
 """
 
 # %%
@@ -954,34 +958,34 @@ print(
 r"""
 So what do attention maps prove?
 
-- **They prove** in which proportion a head mixes *values*, and that where the weight is 0, nothing passes in that head.
-- **They do not prove** that it matters: not what is in a value (maybe next to nothing), nor which way it pushes, nor whether anything
-  above uses it (section 4).
-- Above the first layer a "token" is a mixture. In the last layer, weight on the *place* of "river" is not weight on the *word*,
-  whose content other places carry by then.
+- **They prove** in what proportions a head mixes *values*, and that nothing passes in that head where the weight is 0.
+- **They do not prove** that it matters. They do not show what is in a value (maybe next to nothing), which way it pushes, or whether
+  anything above uses it (section 4).
+- Above the first layer, a "token" is a mixture. In the last layer, weight on the *place* of "river" is not weight on the *word*:
+  by then, other places carry its content, too.
 
-A map is a good source of **guesses**. An intervention tests them: change it, and measure. (The debate: Jain and Wallace, 2019,
+A map is a good source of **guesses**. An intervention tests them: change something, and measure. (For the debate, see Jain and Wallace, 2019,
 "Attention is not explanation"; Wiegreffe and Pinter, 2019, "Attention is not not explanation".)
 
-[`minibert explore`](../docs/explore.md) does all of this to a sentence of your own, on a page.
+[`minibert explore`](../docs/explore.md) does all of this with a sentence of your own, on a web page.
 
 ## Recap
 
 - Maps and states are outputs of the forward pass: $L$ maps of (B, A, S, S), $L + 1$ states of (B, S, H).
 - A positional head keeps its score on random words. With $q = 0$ a head is flat, and the loss tells whether it was needed.
-- The word head on every layer shows when a prediction forms; a linear translation shows that the layer knew more than that.
-- Context separates meanings; cosines are read against those of strangers.
+- The prediction head on every layer shows when a prediction forms; a linear translation shows that the layer knew more than that.
+- Context separates meanings; a cosine has to be compared with that of strangers.
 - The gradient starts at one token and reaches others by attention only: $dv_j$ and $dk_j$ carry the factor $p_{mj}$.
 - Gradient × (input − baseline) is a first-order guess of an effect; integrated along the way it adds up exactly.
 
 ## What usually goes wrong
 
-- **Rows and columns exchanged.** Rows ask; only they sum to 1.
+- **Rows and columns exchanged.** Rows are the queries; only rows sum to 1.
 - **Padding in the mean.** Padded queries have maps too, and they mean nothing.
 - **One pretty example.** Score it over many texts, and on a control: random words, strangers, nearness.
 - **Gradient × input at the wrong place.** Before a LayerNorm it is zero whatever the model does.
 - **Sharp = important.** Flatten the head before you say so.
-- **A baseline that goes unsaid.** "Depends on" always means: compared with something.
+- **A baseline that is not named.** "Depends on" always means: compared with something.
 
 ## Three questions
 
@@ -993,8 +997,8 @@ r"""
 <details>
 <summary><b>1.</b> In one head every query gives [SEP] a weight of 0.9. Does the model need [SEP] there?</summary>
 
-Unknown. All queries get nearly the same: 0.9 times one value. If that is small, or hardly varies with the text, the head is
-merely switched off, and [SEP] is where it rests. Flatten it and measure.
+We cannot tell. All queries get nearly the same: 0.9 times one value. If that value is small, or hardly varies with the text, the
+head is merely switched off, and [SEP] is where it puts its weight. Flatten it and measure.
 
 </details>
 """
@@ -1002,10 +1006,10 @@ merely switched off, and [SEP] is where it rests. Flatten it and measure.
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> The loss read off $x^{(0)}$ can lie above $\ln V$. How can a model do worse than to guess?</summary>
+<summary><b>2.</b> The loss read off $x^{(0)}$ can lie above $\ln V$. How can a model do worse than guess?</summary>
 
-Giving every word $1/V$ costs exactly $\ln V$. The head gives some words much more, so the others less, and reads a language
-that $x^{(0)}$ does not speak: to be confident and wrong costs more than to be modest.
+Giving every word $1/V$ costs exactly $\ln V$. The head gives some words much more, and so the others less, and it reads a
+language that $x^{(0)}$ does not speak. Being confident and wrong costs more than being modest.
 
 </details>
 """
@@ -1014,9 +1018,9 @@ that $x^{(0)}$ does not speak: to be confident and wrong costs more than to be m
 r"""
 <details>
 <summary><b>3.</b> The integrated gradients of a sentence add up to 3 nats, but masking any single word costs at most 0.2. Is there
-a mistake in it?</summary>
+a mistake?</summary>
 
-Not necessarily. If several words say the same, none is missed alone. The path of the integral goes through inputs in which *all*
+Not necessarily. If several words say the same thing, none of them is missed alone. The path of the integral goes through inputs in which *all*
 words are faint, so it sees what they do together. (A mistake would be a sum other than $f(x) - f(b)$.)
 
 </details>

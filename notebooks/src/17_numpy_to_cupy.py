@@ -2,16 +2,16 @@
 r"""
 # 17 · NumPy to CuPy
 
-The same files that ran on NumPy train on a GPU, since CuPy offers NumPy's functions there. That they *run* takes one line; to run
-*fast*, and to be *timed* right, takes this notebook.
+The same files that ran on NumPy train on a GPU, since CuPy offers NumPy's functions there. It takes one line to make them
+*run*; it takes this notebook to make them run *fast*, and to *time* them right.
 
 **You will** see one source serve two libraries · find out who waits for whom · count launches and bytes · read a CUDA
 kernel line by line and port it to NumPy · lose numbers in 16 bits, and save them · know what a captured step repeats.
 
-**Before this:** [05 · LayerNorm](05_layer_norm.ipynb), [13 · The optimiser](13_optimiser.ipynb). No CUDA.
+**Before this:** [05 · LayerNorm](05_layer_norm.ipynb), [13 · The optimiser](13_optimiser.ipynb). You need no CUDA.
 **Time:** 100 minutes with the exercises; it runs in seconds.
 
-> **Honesty first.** Nobody has run minibert on a GPU yet: **no number below is its speed on one**. Cells that need a GPU say
+> **Honesty first.** Nobody has run minibert on a GPU yet: **no number below is its speed on a GPU**. Cells that need one say
 > what they skip.
 
 | letter | in this notebook |
@@ -66,15 +66,15 @@ def skipped(what):
     print(f"Skipped, because there is no GPU here: {what}.")
 
 
-print("These cells compute on a GPU, too." if ON_GPU else "No GPU here: its cells will be skipped.")
+print("There is a GPU: all cells run." if ON_GPU else "No GPU here: its cells will be skipped.")
 
 # %% [markdown]
 r"""
 ## 1. One line decides: `xp`
 
-An operation asks the array that it is given which library it belongs to, and calls that library's functions. The answer is
-by custom called `xp`. CuPy's arrays lie in the GPU's memory, and its functions run there. So
-[layer_norm](../minibert/ops/layer_normalisation.py), which says `xp.sqrt` and nowhere `np`, needs no second version:
+An operation asks the array that it is given which library it belongs to, and calls that library's functions. By convention,
+the answer is called `xp`. CuPy's arrays are in the GPU's memory, and its functions run there. So
+[layer_norm](../minibert/ops/layer_normalisation.py), which says `xp.sqrt` and never `np`, needs no second version:
 """
 
 # %%
@@ -97,9 +97,9 @@ else:
 r"""
 ### A GPU made of paper
 
-Without a GPU there is a third library. [PaperGPU](../minibert/course/paper_gpu.py) lets NumPy compute, but its arrays
-have a type of their own, as CuPy's have, and **it writes down what a GPU would have to do**. It has no clock, so it cannot tell
-how fast anything is.
+For readers without a GPU, there is a third library. [PaperGPU](../minibert/course/paper_gpu.py) lets NumPy compute, but its
+arrays have a type of their own, as CuPy's have, and **it writes down what a GPU would have to do**. It has no clock, so it cannot
+tell how fast anything is.
 """
 
 # %%
@@ -114,8 +114,8 @@ print(f"copies to the device {gpu.uploads}, launches {len(gpu.launches)}, copies
 r"""
 ### What it refuses
 
-Host and device memory are two places, and a copy between them has to be said: `asarray` on the way in, `.get()` on the way out.
-Whatever would copy in secret is an error, as in CuPy:
+Host and device memory are two places, and a copy between them has to be explicit: `asarray` on the way in, `.get()` on the way
+out. Anything that would copy in secret is an error, as in CuPy:
 """
 
 # %%
@@ -135,15 +135,16 @@ print(f"{'np.exp(x_there)':<34} {type(np.exp(x_there)).__name__}")
 
 # %% [markdown]
 r"""
-The last line is no exception: NumPy passes such a call on to the array's own library, CuPy's too. But `np.zeros` and `np.arange`
-make arrays on the host, which are refused one line later. So operations say `xp`.
+The last line raises no error: NumPy passes such a call on to the array's own library, and does so for CuPy, too. But `np.zeros`
+and `np.arange` make arrays on the host, which are refused one line later. So operations say `xp`.
 
 ## 2. Who waits for whom?
 
 A call of a GPU function does not compute. It *launches*: it puts a piece of work, a **kernel**, into a queue (a **stream**) and
-returns at once. The GPU takes kernels from there in order. The host waits when it **synchronises** or reads a value.
+returns at once. The GPU takes kernels from the queue in order. The host waits when it **synchronises** or reads a value.
 
-A thread with a queue does the same, so it can show the commonest mistake in timing a GPU. Each "kernel" takes 50 milliseconds.
+A thread with a queue does the same, so it can show the most common mistake in timing a GPU. Here each "kernel" takes 50
+milliseconds.
 """
 
 
@@ -191,14 +192,14 @@ if ON_GPU:
         if waits:
             here.synchronize()
         milliseconds = 100 * (time.perf_counter() - start)
-        print(f"synchronised {waits!s:<6} {milliseconds:8.3f} ms a product")
+        print(f"synchronised {waits!s:<6} {milliseconds:8.3f} ms per product")
 else:
     skipped("ten matrix products, timed without synchronising (wrong) and with it (right)")
 
 # %% [markdown]
 r"""
-The first number is the time to *order* the work. (A kernel that fails is reported late, too.) And waiting
-*needlessly* costs twice: a host that waits launches nothing, so afterwards the GPU has nothing to do. Look at the gaps:
+The first number is the time that it takes to *order* the work. (For the same reason, a kernel that fails is reported late.) And
+waiting *needlessly* costs twice: a host that waits launches nothing, so afterwards the GPU has nothing to do. Look at the gaps:
 """
 
 
@@ -243,10 +244,10 @@ draw("six kernels", {"waits\nafter each": waiting, "runs ahead": running})
 
 # %% [markdown]
 r"""
-### How does a training step do without waiting?
+### How does a training step avoid waiting?
 
-The host must not *look* at a number. But float16 asks in every step: is the gradient finite? An `if` would read it. The
-library computes both answers and lets the device choose, with `where`:
+The host must not *look* at a number. But with float16, every step has to ask whether the gradient is finite, and an `if` would
+read it. The library computes both answers and lets the device choose, with `where`:
 """
 
 # %%
@@ -274,7 +275,7 @@ def mini_step(device, B, S=128, P=20, V=8192, **options):
 
 
 step, take = mini_step(gpu.device, B=4, S=16, P=3, V=512)
-take()  # the first lays out its memory
+take()  # the first one sets up its memory
 gpu.clear()
 take()
 reference = gpu.launches
@@ -283,14 +284,14 @@ assert (gpu.uploads, gpu.waits) == (1, 0)
 
 # %% [markdown]
 r"""
-One copy to the device carries ids, labels, learning rate and dropout's seed; none comes back. Losses are added up
-there, and `TrainingStep.read()` fetches them every few dozen steps.
+One copy to the device carries ids, labels, learning rate and dropout's seed; nothing is copied back. The losses are added up
+on the device, and `TrainingStep.read()` fetches them every few dozen steps.
 
 ## 3. What can be counted
 
 Nearly every operation of the reference is a kernel of its own: it reads its operands from the GPU's memory and writes its
-result there. LayerNorm, on a real batch, against **one kernel** that keeps a row in registers, reads $x$ and writes
-$y$ and $\hat x$:
+result there. Here is LayerNorm on a batch of real size, compared with **one kernel** that keeps a row in registers, reads $x$, and
+writes $y$ and $\hat x$:
 """
 
 # %%
@@ -310,8 +311,8 @@ print(f": {bytes_unfused / bytes_fused:.1f} times as much")
 assert bytes_unfused > 3.9 * bytes_fused
 
 # %% tags=["figure"]
-# Caption: One kernel reads and writes everything once. A chain of array operations does it again
-#   for each step.
+# Caption: One kernel reads and writes everything once. A chain of array operations does so again in
+#   every operation.
 figure, axes = plt.subplots(figsize=(7.5, 1.9))
 one_kernel = [(x.nbytes, y.nbytes + cache[0].nbytes)]
 for place, moves in enumerate(([(entry.read, entry.written) for entry in unfused], one_kernel)):
@@ -330,15 +331,16 @@ plt.show()
 
 # %% [markdown]
 r"""
-### Does it matter? Operations for each byte
+### Does it matter? Operations per byte
 
-An operation's **arithmetic intensity** is its arithmetic divided by the bytes it moves. A processor has such a number, too:
-operations per second by bytes per second. Below it memory decides; above it, arithmetic. From NVIDIA's data sheets and white papers:
+An operation's **arithmetic intensity** is the number of its arithmetic operations divided by the bytes that it moves. A processor
+has such a number, too: operations per second, divided by bytes per second. If an operation's intensity is lower than that,
+memory limits its speed; if it is higher, arithmetic does. These are from NVIDIA's data sheets and white papers:
 """
 
 # %%
 SHEETS = {"A100, 80 GB, SXM": (19.5, 312, 2.039), "H100, SXM": (66.9, 989.4, 3.35)}
-print("                  float32   bfloat16 on tensor cores   (operations a byte)")
+print("                  float32   bfloat16 on tensor cores   (operations per byte)")
 for name, (float32, bfloat16, bandwidth) in SHEETS.items():  # TFLOP/s, dense; TB/s
     print(f"{name:<16} {float32 / bandwidth:8.0f} {bfloat16 / bandwidth:10.0f}")
 print()
@@ -354,23 +356,24 @@ moved = {
 }
 intensity = {name: count / moves for name, (count, moves) in moved.items()}
 for name, value in intensity.items():
-    print(f"{name:<30} {value:6.2f} operations a byte")
+    print(f"{name:<30} {value:6.2f} operations per byte")
 assert intensity["LayerNorm, one kernel"] < 10 < intensity["product with a weight (4H, H)"]
 
 # %% [markdown]
 r"""
-LayerNorm is a matter of bytes (some of which the L2 cache spares: we count what kernels ask for). The product is a matter of
-arithmetic, at least in float32: in 16 bits it moves half the bytes, and doubles its number. cuBLAS does that better than we would. So
-[kernels/cuda](../minibert/kernels/cuda/__init__.py) **leaves products to cuBLAS, and fuses what stands between.**
+LayerNorm is limited by bytes. (We count what kernels ask for; the L2 cache saves some of it.) The product is limited by
+arithmetic, at least in float32. In 16 bits it moves half the bytes, so its number doubles. cuBLAS does products better than we
+would. So [kernels/cuda](../minibert/kernels/cuda/__init__.py) **leaves products to cuBLAS, and fuses what is between them.**
 
-### How many launches has a step?
+### How many launches does a step have?
 
-A launch costs the host time, however small the array: CuPy's guide (Performance Best Practices) shows 12 µs for one `a.sum()`.
-The table in `ops` chooses CUDA kernels for CuPy's arrays; `noted` replaces their launches by a note (nothing is computed).
+A launch costs the host time, however small the array is: CuPy's guide (Performance Best Practices) shows 12 µs for one `a.sum()`.
+The table in `ops` chooses CUDA kernels for CuPy's arrays. `noted` writes down their launches instead of making them, so nothing is
+computed.
 """
 
 # %%
-on_paper = PaperGPU("cupy")  # by this name the table of ops knows which kernels to take
+on_paper = PaperGPU("cupy")  # this name makes the table of ops take the CUDA kernels
 kernels = []
 with noted(kernels.append):
     _, take = mini_step(on_paper.device, B=4, S=16, P=3, V=512)
@@ -389,29 +392,31 @@ if ON_GPU:
     small = device.xp.ones(64, "float32")
     start = time.perf_counter()
     for _ in range(1000):
-        small + 1.0  # the host's time is meant here, so it does not synchronise inside
+        small + 1.0  # we time the host here, so we do not synchronise inside
     microseconds = 1000 * (time.perf_counter() - start)
     device.xp.cuda.get_current_stream().synchronize()
-    print(f"{microseconds:.1f} µs a launch: {len(reference) * microseconds / 1000:.1f} ms", end="")
+    print(
+        f"{microseconds:.1f} µs per launch: {len(reference) * microseconds / 1000:.1f} ms", end=""
+    )
     print(f" for the reference's, {counts.total() * microseconds / 1000:.1f} ms for the kernels'")
 else:
-    skipped("the time of a launch, and of as many as a step has")
+    skipped("the time of one launch, and of all launches of a step")
 
 # %% [markdown]
 r"""
 ## 4. A kernel, line by line
 
 A kernel is a function that many threads run at once, each with numbers of its own, its **registers**. 32 threads are a **warp**:
-they execute the same instruction together, unless an `if` parts them. Warps form a **block**, which shares a little memory and can wait for each other; blocks form the **grid**. A thread
-asks who it is (`threadIdx`, `blockIdx`) and finds its share.
+they execute the same instruction together, unless an `if` separates them. Warps form a **block**: they share a little memory and
+can wait for each other. Blocks form the **grid**. A thread asks who it is (`threadIdx`, `blockIdx`) and so finds its share.
 
-Here `threadIdx.x` shares out a row. A thread holds `PACK` neighbouring columns, the 16
-bytes that it can load at once; beyond the row, zeros. With `H` = 11, 4 threads, a pack of 4:
+Here `threadIdx.x` divides a row among the threads. A thread holds `PACK` neighbouring columns, the 16
+bytes that it can load at once; beyond the row it holds zeros. This is a row with `H` = 11, 4 threads and a pack of 4:
 """
 
 # %% tags=["figure"]
-# Caption: A row of 11 numbers, read by four threads in packs of four. What lies beyond the row
-#   counts as 0.
+# Caption: A row of 11 numbers, read by four threads in packs of four. What is beyond the row counts
+#   as 0.
 size, threads, pack = 11, 4, 4
 column = np.arange(threads * pack).reshape(threads, pack)  # (threads, pack)
 
@@ -432,7 +437,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-The arithmetic of a row, in [norm.cuh](../minibert/kernels/cuda/norm.cuh), and beside it in NumPy:
+Here is the arithmetic of a row, from [norm.cuh](../minibert/kernels/cuda/norm.cuh), and below it the same in NumPy:
 """
 
 
@@ -452,9 +457,9 @@ r"""
 | `float (&x)[PACK]` | `x` | this thread's registers, not the row |
 | `sum_pack(x)` | | adds up its own numbers |
 | `sum_row(…) / size` | `x.mean(-1)` | adds up over threads; *every* thread gets the sum |
-| `i < count ? x[i] - mean : 0` | `x - mean` | beyond the row 0 would become −mean: cleared |
+| `i < count ? x[i] - mean : 0` | `x - mean` | beyond the row, 0 would become −mean, so it is cleared |
 | `squares += x[i] * x[i]` | `(c * c)` | nothing goes to memory: `c` is in registers |
-| `1.0f / sqrtf(…)` | `1 / xp.sqrt(…)` | all compute the same number: cheaper than asking one |
+| `1.0f / sqrtf(…)` | `1 / xp.sqrt(…)` | all compute the same number: that is cheaper than asking one of them |
 
 ### How do threads add up a row?
 
@@ -467,14 +472,14 @@ show_cuda("common.cuh", "template <class Operation>\n__device__ inline float ove
 
 # %% [markdown]
 r"""
-The loop is a **butterfly** with distances $n/2, \dots, 2, 1$. Why is it right? Claim: after the round with distance $d$, thread
-$i$ holds the sum over all $j \equiv i \pmod d$. Before the first, $d = n$: only itself. A round with distance $d$ joins the
-class of $i$ modulo $2d$ with that of $i \oplus d$; modulo $d$ the two are one. At $d = 1$ it is everybody, after $\log_2 n$ rounds.
-As $a + b$ and $b + a$ are the same bits, all threads agree to the last. (*Atomic* additions would come in another order
-in every run, and give other bits. The library has none.)
+The loop is a **butterfly** with distances $n/2, \dots, 2, 1$. Why is it right? We claim that after the round with distance $d$,
+thread $i$ holds the sum over all $j \equiv i \pmod d$. Before the first round, $d = n$, and a thread holds only its own value. A
+round with distance $d$ joins the class of $i$ modulo $2d$ with that of $i \oplus d$; modulo $d$ the two are one class. At $d = 1$,
+after $\log_2 n$ rounds, the class is all threads. As $a + b$ and $b + a$ are the same bits, all threads agree to the last bit.
+(*Atomic* additions would come in another order in every run, and give other bits. The library has none.)
 
-A row wider than a warp needs a second stage, through shared memory. The second `__syncthreads` lets everyone see all sums;
-the first protects what a slow thread still reads from the call *before*.
+A row wider than a warp needs a second stage, through shared memory. The second `__syncthreads` lets all threads see all sums;
+the first protects what a slow thread still reads from the *previous* call.
 """
 
 # %% tags=["figure"]
@@ -506,8 +511,8 @@ r"""
 
 @exercise 17.sum_row
 
-Play all threads at once: an array has a number for each thread, and what they do in one round is one line of NumPy. Return what the threads hold
-after every round.
+Play the part of all threads at once: an array has a number for each thread, and what they do in one round is one line of NumPy.
+Return what the threads hold after every round.
 """
 
 
@@ -534,7 +539,7 @@ r"""
 @exercise 17.layer_norm_row
 
 Now the kernel: LayerNorm of one row of `H` numbers, as the threads compute it. `registers` is an array `(threads, pack)`, and thread $t$ has the
-`pack` columns from $t \cdot$ `pack` on. `H` may be smaller than `threads · pack`; registers beyond the row hold 0 at the end. `butterfly(values)` is
+`pack` columns that begin at $t \cdot$ `pack`. `H` may be smaller than `threads · pack`; registers beyond the row hold 0 at the end. `butterfly(values)` is
 given: from one number per thread it makes every thread's copy of their sum.
 """
 
@@ -564,9 +569,9 @@ check("17.layer_norm_row", my_layer_norm_row)
 r"""
 ### From one row to the launch
 
-The host decides how many threads and blocks a shape gets. Then the fused kernel, in
+The host decides how many threads and blocks a shape gets. Then the fused kernel runs, from
 [residual_norm.cu](../minibert/kernels/cuda/residual_norm.cu): load, drop, add the residual, normalise, store. `here`
-is 0 past the last row: such threads load and store nothing, but **stay**, since a shuffle or barrier that not all
+is 0 past the last row. Threads there load and store nothing, but they **stay**, since a shuffle or barrier that not all
 threads reach has no defined result.
 """
 
@@ -594,16 +599,16 @@ else:
 r"""
 ## 6. Fewer digits
 
-Half the bits are half the bytes, and tensor cores multiply them faster (section 3). What is given up? A
-floating-point number is $\pm\, 1.f \times 2^e$: the bits of $e$ are range, those of $f$ digits. TF32 is what
-tensor cores read of float32: the first 10 bits of $f$; in memory it stays float32. Rounding is a short piece of integer arithmetic:
-add nearly half of the last bit that stays, cut off the rest.
+Half the bits are half the bytes, and tensor cores multiply them faster (section 3). What do we give up? A
+floating-point number is $\pm\, 1.f \times 2^e$: the bits of $e$ give the range, those of $f$ the digits. TF32 is what
+tensor cores read of float32: the first 10 bits of $f$. In memory it stays float32. Rounding is a short piece of integer arithmetic:
+add nearly half of the last bit that stays, and cut off the rest.
 """
 
 
 # %%
 def rounded(x, fraction_bits):
-    """float32 → the nearest number with so many bits of fraction (ties to even), as float32."""
+    """float32 → the nearest number with this many bits of fraction (ties to even), as float32."""
     bits = np.asarray(x, "float32").view("uint32")
     drop = 23 - fraction_bits
     half = (1 << (drop - 1)) - 1 + ((bits >> drop) & 1)
@@ -642,9 +647,9 @@ for name, close in (
 r"""
 ### Three ways to lose a number
 
-**Beyond the range.** float16 ends at 65,504, and below $2^{-25}$ all becomes 0. bfloat16 has float32's range.
+**Beyond the range.** float16 ends at 65,504, and everything below $2^{-25}$ becomes 0. bfloat16 has float32's range.
 
-**A sum that stops.** Above 256, bfloat16 numbers are 2 apart: adding 1 is a tie, which goes back to 256.
+**A sum that stops.** Above 256, bfloat16 numbers are 2 apart: adding 1 is a tie, which is rounded back to 256.
 
 **An update that vanishes.** A step of less than half the distance to the next number is lost, every time.
 """
@@ -682,8 +687,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-bfloat16 does not move. float16 moves too fast, since each step is rounded *up* to its grid, and stops at 1/32, where the grid gets
-twice as wide. So 16 bits are for what is computed anew in every step, and nothing is added up in them.
+bfloat16 does not move. float16 moves too fast, since each step is rounded *up* to its grid, and it stops at 1/32, where the grid
+becomes twice as wide. So 16 bits are for what is computed anew in every step, and nothing is added up in them.
 """
 
 # %%
@@ -701,7 +706,7 @@ r"""
 ### What is loss scaling for?
 
 The backward pass begins with $dz = (p - \text{one-hot}) / N$ ([03](03_softmax_cross_entropy.ipynb)). With thousands of words most of $p$
-is tiny, and $N$, the number of hidden words, is 640 in a batch of 32. The shipped model, on four sentences:
+is tiny, and $N$, the number of hidden words, is 640 in a batch of 32. Here is the model that comes with minibert, on four sentences:
 """
 
 # %%
@@ -739,12 +744,12 @@ assert lost["(p − one-hot) / N"] > max(list(lost.values())[1:])
 
 # %% [markdown]
 r"""
-Two remedies. [cross_entropy.cu](../minibert/kernels/cuda/cross_entropy.cu) stores the third line and divides later. For all
-that lies below there is the second: multiply the loss by $s$. Every derivative is linear in it, so all grow by $s$; the update
-divides by $s$, in float32.
+There are two remedies. First, [cross_entropy.cu](../minibert/kernels/cuda/cross_entropy.cu) stores the third line and divides
+later. The second is for everything below: multiply the loss by $s$. Every derivative is linear in the loss, so all of them grow
+by $s$; the update divides by $s$, in float32.
 
-Here is the gradient of *all* weights, computed in 16 bits, against float32's. (On a CPU the reference
-computes, and every operation's result is rounded: right as to digits, no faster. TF32 is not imitated.)
+Here is the gradient of *all* weights, computed in 16 bits, against that of float32. (On a CPU the reference computes, and every
+operation's result is rounded. So the digits are right, but nothing is faster. TF32 is not imitated.)
 """
 
 
@@ -795,10 +800,11 @@ plt.show()
 
 # %% [markdown]
 r"""
-float16 has a window. Left of it derivatives become 0; right of it one overflows, and the gradient is inf or NaN. Inside, it
-is *more* exact than bfloat16, by three bits. bfloat16 needs no scale. Where "no scaling" lies depends on model and batch, so
-[LossScale](../minibert/train/loss_scale.py) goes as far right as it can: it doubles the scale after some patience, and halves
-it when the gradient has overflowed; that step is left out.
+float16 has a window. To the left of it, derivatives become 0. To the right, one of them overflows, and the gradient is inf or
+NaN. Inside the window it is *more* exact than bfloat16, by three bits. bfloat16 needs no scale. Where "no scaling" lies in the
+window depends on the model and the batch. So [LossScale](../minibert/train/loss_scale.py) goes as far to the right as it can: it
+doubles the scale after a number of good steps, its patience. When the gradient has overflowed, it halves the scale, and that
+step is left out.
 """
 
 # %%
@@ -815,7 +821,7 @@ r"""
 ## 7. The captured step
 
 Even a few hundred launches can take longer than the kernels. Then the host never gets ahead, and the GPU waits for the *next
-launch*. CUDA's remedy is a **graph**: record the launches of one step, and replay all with one call.
+launch*. CUDA's remedy is a **graph**: record the launches of one step, and replay all of them with one call.
 """
 
 # %% tags=["figure"]
@@ -828,8 +834,9 @@ draw("six short kernels", {"launched\none by one": launched, "replayed\nas a gra
 
 # %% [markdown]
 r"""
-The price: a replay does what was *recorded*. Same kernels, same addresses, same Python numbers. So does a list of
-calls with their arguments. Here the learning rate rises to 0.2 after recording, as a Python number and as an array:
+The price is that a replay does what was *recorded*: the same kernels, the same addresses, the same Python numbers. A list of
+calls with their arguments behaves in the same way. Here the learning rate rises to 0.2 after recording, once as a Python number
+and once as an array:
 """
 
 # %%
@@ -852,11 +859,11 @@ assert np.isclose(by_number, 0.9) and np.isclose(by_array, 0.8)
 
 # %% [markdown]
 r"""
-So nothing may be read while recording, not even for an `if`, and whatever differs between steps has to be an *array*: batches, dropout's streams, learning rate
-(`StepInputs` in [step.py](../minibert/train/step.py)).
-[Repetition](../minibert/replay.py) copies the inputs of every call to arrays that stay in place; on a GPU it records after three calls,
-then replays. It also needs memory of its own, as nobody else may be given
-the recorded addresses; a cuBLAS handle of our own, as CuPy refuses its own in a recording; and fixed shapes.
+So nothing may be read while recording, not even for an `if`. And whatever differs between steps has to be an *array*: batches,
+dropout's streams, the learning rate (`StepInputs` in [step.py](../minibert/train/step.py)).
+[Repetition](../minibert/replay.py) copies the inputs of every call to arrays that stay in place; on a GPU it records after three
+calls, then replays. It also needs three more things: memory of its own, as nobody else may be given the recorded addresses; a
+cuBLAS handle of our own, as CuPy refuses its own in a recording; and fixed shapes.
 """
 
 # %%
@@ -882,8 +889,9 @@ else:
 r"""
 ## 8. How fast is it?
 
-Training steps of BERT-mini in float32, `S` = 128, 20 hidden words a sequence, by batch size, from a log. `RERUN = True` measures
-what there is here (a few minutes, on an idle machine; the ways take turns, as what slows the machine then slows all) and writes it anew.
+The next cell shows the speed of training steps of BERT-mini by batch size, in float32, with `S` = 128 and 20 hidden words per
+sequence. It reads a log. `RERUN = True` measures what this machine has (a few minutes, if it is idle) and writes the log anew. The
+variants take turns, so that what slows the machine slows all of them.
 """
 
 # %%
@@ -900,7 +908,7 @@ if find_spec("numba") is None:
 
 
 def turn(step, take, reference, threads, count):
-    """Seconds of a training step, the mean of so many."""
+    """Seconds per training step, the mean of ``count`` steps."""
     set_threads(threads)  # for BLAS: compiled kernels leave it one
     with ops.reference_only() if reference else nullcontext():
         start = time.perf_counter()
@@ -923,7 +931,7 @@ def measure(device, ways, batch_sizes, threads):
             for how, (reference, graph) in ways.items()
         }
         for take_turn in turns.values():
-            take_turn(5)  # compiles, lays out memory, records
+            take_turn(5)  # compiles, sets up memory, records
         counts = {how: max(1, round(1 / take_turn(2))) for how, take_turn in turns.items()}
         rounds = [[turns[how](counts[how]) for how in ways] for _ in range(ROUNDS)]
         for how, seconds in zip(ways, zip(*rounds, strict=True), strict=True):
@@ -950,7 +958,9 @@ print("tokens per second, B =", *(f"{B:9}" for B in batch_sizes))
 for how in ways:
     medians = {B: f"{np.median(speeds[how, B]):,.0f}" for B in batch_sizes if (how, B) in speeds}
     print(f"{how:<22}", *(f"{medians.get(B, '–'):>9}" for B in batch_sizes))
-print(f"medians of {len(log[0]['tokens_a_second'])}; from slowest to fastest at most {spread:.0%}")
+print(
+    f"medians of {len(log[0]['tokens_a_second'])} turns, which differ by at most {spread:.0%} of the median"
+)
 ORIGIN = "processor", "threads", "clock", "date", "python", "numpy", "numba", "blas", "cupy"
 for row in {row["processor"]: row for row in log}.values():
     listed = (f"{key}: {row[key]}" for key in ORIGIN if key in row)
@@ -982,24 +992,25 @@ plt.show()
 
 # %% [markdown]
 r"""
-(Whiskers reach from the slowest to the fastest turn.) A CPU's two ways multiply with the same BLAS; what stands between is fused, in the
-second, into compiled loops. Some work of a step does not grow with `B`, above all the update of 5.4 million weights: small batches pay for it.
+(Whiskers reach from the slowest to the fastest turn.) Both variants on the CPU multiply with the same BLAS. In the second, what is
+between the products is fused into compiled loops. Some work of a step does not grow with `B`, above all the update of 5.4 million
+weights, and small batches pay for it.
 
 ## Recap
 
 - `xp = get_array_module(x)`: the array decides, so one source serves NumPy and CuPy.
 - A launch returns at once; reading a value waits.
-- Between the products a GPU is limited by bytes and launches. Fusing saves both, a graph the rest of the launches.
+- Between the products a GPU is limited by bytes and launches. Fusing saves both; a graph saves the remaining launches.
 - A butterfly of XOR partners gives every thread of a row the sum.
 - 16 bits for what is computed anew, float32 for what is added up. float16 needs a loss scale, bfloat16 does not.
 
 ## What usually goes wrong
 
-- **A clock without synchronising.** It times the queue.
-- **A secret wait.** `if`, `float()`, `print`, `a[mask]`: each reads from the GPU.
-- **`np.zeros` where `xp.zeros` belongs.** Unnoticed until the first GPU.
-- **An early `return` before a shuffle or a barrier.**
-- **A Python number that changes, in a captured step.** It is frozen.
+- **A clock without synchronising.** It times the launches, not the work.
+- **A secret wait.** `if`, `float()`, `print` and `a[mask]` each read from the GPU.
+- **`np.zeros` where `xp.zeros` belongs.** Nobody notices until the first GPU.
+- **An early `return` before a shuffle or a barrier.** The other threads' result is undefined.
+- **A Python number that changes, in a captured step.** It is frozen at its recorded value.
 - **16-bit weights without a float32 master.** Small updates vanish.
 
 ## Three questions
@@ -1010,19 +1021,10 @@ Answer before you unfold.
 # %% [markdown]
 r"""
 <details>
-<summary><b>1.</b> A profile without synchronising says that all of a step's time goes into <code>loss.get()</code>. What is wrong with it?</summary>
+<summary><b>1.</b> A profile without synchronising says that all of a step's time goes into <code>loss.get()</code>. What is wrong with the profile?</summary>
 
-Nothing is slow there: the host waits for everything launched before. To time the parts, synchronise around each.
-
-</details>
-"""
-
-# %% [markdown]
-r"""
-<details>
-<summary><b>2.</b> A friend halves GELU's operations, in a fused kernel. How much faster does it get on a large GPU?</summary>
-
-Hardly at all: a few operations for each byte, so memory decides. Storing 16 bits would halve its bytes.
+`loss.get()` is not slow. There, the host waits for everything that was launched before. To time the parts, synchronise before and
+after each.
 
 </details>
 """
@@ -1030,9 +1032,19 @@ Hardly at all: a few operations for each byte, so memory decides. Storing 16 bit
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> Why is the loss scaled before the backward pass? Could the gradient not be multiplied by s at its end?</summary>
+<summary><b>2.</b> A friend halves GELU's operations, in a fused kernel. How much faster does it become on a large GPU?</summary>
 
-What has become 0 stays 0, whatever it is multiplied with.
+Hardly at all: it has only a few operations per byte, so memory limits it. Storing 16 bits would halve its bytes.
+
+</details>
+"""
+
+# %% [markdown]
+r"""
+<details>
+<summary><b>3.</b> Why is the loss scaled before the backward pass? Could we not multiply the gradient by s at the end?</summary>
+
+What has become 0 stays 0, whatever it is multiplied by.
 
 </details>
 """
@@ -1047,6 +1059,6 @@ r"""
 - Dao and others, [FlashAttention](https://arxiv.org/abs/2205.14135), 2022: exact attention that never writes its scores to memory.
 - Karpathy, [llm.c](https://github.com/karpathy/llm.c), 2024: a Transformer in plain C and CUDA, kernel by kernel.
 
-**Next:** [18 · Real weights](18_real_weights.ipynb). With a GPU for an hour: [gpu_session.sh](../benchmarks/gpu_session.sh)
+**Next:** [18 · Real weights](18_real_weights.ipynb). If you have a GPU for an hour, [gpu_session.sh](../benchmarks/gpu_session.sh)
 checks and measures what this notebook had to skip.
 """

@@ -6,10 +6,10 @@ A model is only worth something with the numbers that somebody trained. Loading 
 "nearly" shows no error: the shapes fit, the model runs, the answers are worse.
 
 **You will** take a weights file apart by hand, and write one · round to sixteen bits · translate the names of the original
-checkpoints · read what a loader has to report · see which settings no shape gives away.
+checkpoints · read what a loader reports · see which settings no shape gives away.
 
 **Before this:** [10 · The encoder](10_encoder.ipynb), [11 · Heads and losses](11_heads_losses.ipynb).
-**Time:** 90 minutes with the exercises; it runs in seconds. Whether what was loaded is *the same model* is the subject of
+**Time:** 90 minutes with the exercises; it runs in seconds. Whether the loaded model is *the same model* is the subject of
 [27 · Parity](27_parity.ipynb).
 
 | letter | in this notebook |
@@ -53,7 +53,7 @@ rng = np.random.default_rng(18)
 r"""
 ## 1. A model is a folder
 
-`mini` comes with minibert. Three of its files make the model.
+`mini` comes with minibert. Three of its files make up the model.
 """
 
 # %%
@@ -67,11 +67,11 @@ print(f"{'layer_norm_eps':<20} {config['layer_norm_eps']}")
 
 # %% [markdown]
 r"""
-`vocab.txt` has a token per line, and the line number is its id. All three belong together. The sizes can be read off the
-tensors, but **heads, activation and ε leave no trace in any shape** ([09](09_many_heads.ipynb)): nothing complains
+`vocab.txt` has one token per line, and the line number is its id. All three files belong together. The sizes can be read off
+the tensors, but **heads, activation and ε leave no trace in any shape** ([09](09_many_heads.ipynb)): nothing complains
 if they are wrong.
 
-It is small, and learned on two processor cores. Do not expect much:
+The model is small, and was trained on two processor cores. Do not expect much:
 """
 
 # %%
@@ -85,9 +85,9 @@ for text in ("he was born in [MASK] , the son of a farmer .", "she opened the [M
 r"""
 ## 2. A file of weights, read by hand
 
-The format safetensors has three parts: 8 bytes that hold the length N of the header, N bytes of JSON that say of
-each tensor its type, its shape and where its bytes begin and end, and then the bytes. (Older files, `.bin`, are pickles. Opening a pickle
-can run any program, so minibert reads none.)
+A file in the safetensors format has three parts. The first 8 bytes hold the length `N` of the header. The next `N` bytes are the
+header, JSON that gives for each tensor its type, its shape, and where its bytes begin and end. Then come the bytes themselves.
+(Older files, `.bin`, are pickles. Opening a pickle can run any program, so minibert reads none.)
 """
 
 # %%
@@ -105,14 +105,14 @@ r"""
 
 @exercise 18.read_tensor
 
-`raw` has all bytes of a file. Return the tensor of this `name`, in the type and the shape that the header says. Bytes of a number come with the
-smallest first (little-endian, `<` in NumPy's names of types).
+`raw` has all bytes of a file. Return the tensor with this `name`, in the type and the shape that the header gives. The bytes of
+a number come with the least significant first (little-endian, `<` in NumPy's names of types).
 """
 
 
 # %% tags=["solution"]
 def my_read_tensor(raw, name):
-    """The tensor of this name from the bytes of a safetensors file, as an array."""
+    """The tensor with this name from the bytes of a safetensors file, as an array."""
     N = int.from_bytes(raw[:8], "little")
     entry = json.loads(raw[8 : 8 + N])[name]
     start, end = entry["data_offsets"]  # counted from the end of the header
@@ -125,7 +125,7 @@ check("18.read_tensor", my_read_tensor)
 
 # %% [markdown]
 r"""
-The library safetensors does the same, with more checks. Are these the numbers of the model that guessed above?
+The library safetensors does the same, with more checks. Are these the numbers of the model that made the guesses above?
 """
 
 # %%
@@ -136,7 +136,7 @@ assert all(np.array_equal(tensors[name], value) for name, value in parameters.it
 print(f"{len(header)} tensors, {sum(value.size for value in parameters.values()):,} numbers")
 
 # %% tags=["figure"]
-# Caption: Where the bytes are: words first, then layer after layer.
+# Caption: Where the bytes are: word embeddings first, then one layer after another.
 COLOURS = {"word_embeddings": plots.ORANGE, "layer": plots.BLUE, "cls": plots.GREEN}
 figure, axes = plt.subplots(figsize=(7.5, 1.7))
 for name, entry in header.items():
@@ -164,7 +164,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Most of it is words and layers. Writing such a file is as short as reading it. Does the library read what we write by hand?
+Most of the file is word embeddings and layers. Writing such a file is as short as reading it. Does the library read what we write by hand?
 """
 
 # %%
@@ -189,9 +189,9 @@ assert all(np.array_equal(found[name], tensor) for name, tensor in two.items())
 r"""
 ### Where is the decoder?
 
-The head that guesses words multiplies with a `V` × `H` matrix, but no tensor is called `decoder`: the matrix *is* the word
-embeddings ([11](11_heads_losses.ipynb)). What is tied is one parameter, and **stored once**. Some files hold it twice;
-a loader must then check that both are the same.
+The head that predicts words multiplies by a `V` × `H` matrix, but no tensor is called `decoder`: the matrix *is* the word
+embeddings ([11](11_heads_losses.ipynb)). A tied matrix is one parameter, and is **stored once**. Some files contain it twice;
+then a loader must check that both are the same.
 """
 
 # %%
@@ -203,30 +203,31 @@ print(f"stored twice, the file would have {V * H * 2 / 1e6:.1f} MB more")
 r"""
 ### Sixteen bits
 
-`F16` keeps 10 bits after the leading one, and has 5 for the exponent. **bfloat16** is the upper half of a float32: 7 bits and 8. The first is
-finer, the second has float32's range. For weights in files either will do; they are widened when they are read.
+`F16` keeps 10 bits after the leading one, and has 5 bits for the exponent. **bfloat16** is the upper half of a float32: 7 bits,
+and 8 for the exponent. The first is finer, and the second has float32's range. For weights in files either is good enough; they
+are converted to float32 when they are read.
 
 @exercise 18.to_bfloat16
 
-NumPy has no bfloat16. Round float32 numbers to the nearest that a bfloat16 can hold, and return them as float32. Where two are equally near, take the
-one whose last kept bit is 0.
+NumPy has no bfloat16. Round float32 numbers to the nearest number that a bfloat16 can hold, and return them as float32. Where two
+are equally near, take the one whose last kept bit is 0.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-Take the 32 bits as a whole number $n$. Numbers of the same sign are in the order of their bits, and the next bfloat16 is $2^{16}$ further on. So rounding is
-rounding of $n$ to a multiple of $2^{16}$:
+Take the 32 bits as a whole number $n$. For numbers of the same sign, a larger size means a larger $n$, and the next bfloat16 is
+$2^{16}$ further on. So we have to round $n$ to a multiple of $2^{16}$:
 
 $$ \Bigl\lfloor \frac{n + \text{half}}{2^{16}} \Bigr\rfloor \cdot 2^{16}. $$
 
-With half = $2^{15}$ a tie goes up. With half = $2^{15} - 1$ it goes down. It should go up exactly if the last kept bit is 1, so this bit is added
-to $2^{15} - 1$.
+With half = $2^{15}$ a tie goes up. With half = $2^{15} - 1$ it goes down. It should go up exactly if the last kept bit is 1, so we add
+this bit to $2^{15} - 1$.
 """
 
 
 # %% tags=["solution"]
 def my_to_bfloat16(x):
-    """float32 → the nearest numbers of which only the upper 16 bits are used, as float32."""
+    """float32 → the nearest numbers that use only the upper 16 bits, as float32."""
     bits = x.view(np.uint32)
     bits = bits + 0x7FFF + ((bits >> 16) & 1)  # to nearest, ties to even
     return (bits & 0xFFFF0000).view(np.float32)
@@ -258,28 +259,29 @@ The original checkpoints (TensorFlow, 2018) call the same things differently, an
 | `cls/predictions/output_bias` | `cls.predictions.bias` | the same |
 | `cls/seq_relationship/output_weights` | `cls.seq_relationship.weight` | the same |
 
-And one thing that is no name: TensorFlow's dense layer computes $x K$, with a kernel $K$ of (inputs, outputs). Ours computes $x
-W^{\mathsf T}$, with $W$ of (outputs, inputs). Not everything with two axes is a kernel: look-up tables have rows by id on both sides, and
-`output_weights` is stored as (2, `H`).
+There is one more difference, which is not a name. TensorFlow's dense layer computes $x K$, with a kernel $K$ of shape (inputs,
+outputs). Ours computes $x W^\top$, with $W$ of shape (outputs, inputs). Not everything with two axes is a kernel: look-up tables
+have a row per id in both, and `output_weights` is stored as (2, `H`).
 
 ## 4. Your turn: the rename map
 
 @exercise 18.rename
 
-Write one function for both kinds of old names. It gets one name and returns today's name, and whether the numbers must be transposed. Each name is
-translated by itself, without a look at the array.
+Write one function for both kinds of old names. It takes one name and returns today's name, and whether the numbers must be transposed. Each name
+is translated by itself, without looking at the array.
 """
 
 # %% [markdown] tags=["derivation"]
 r"""
-Both sides are to compute the same:
+Both layers have to compute the same:
 
-$$ x K = x W^{\mathsf T} \quad\Rightarrow\quad W = K^{\mathsf T} . $$
+$$ x K = x W^\top \quad\Rightarrow\quad W = K^\top . $$
 
-So kernels must be transposed, and only they. The early PyTorch files have been turned already: their matrices end in `weight`, not in `kernel`.
+So kernels must be transposed, and nothing else. In the early PyTorch files, they have been transposed already: the names of
+their matrices end in `weight`, not in `kernel`.
 
-For the names, replace what is the same everywhere (`/` by `.`, `layer_3` by `layer.3`), then the ending. The tables have no ending at all, so theirs is
-added.
+For the names, first replace what is the same everywhere (`/` by `.`, `layer_3` by `layer.3`), then the ending. The tables have
+no ending at all, so one is added.
 """
 
 
@@ -287,7 +289,7 @@ added.
 def my_rename(old):
     """A variable's old name → (today's name, whether its numbers must be transposed).
 
-    "bert/pooler/dense/kernel" → ("bert.pooler.dense.weight", True). Early PyTorch names come, too.
+    "bert/pooler/dense/kernel" → ("bert.pooler.dense.weight", True). Names of early PyTorch files occur, too.
     """
     endings = {
         "LayerNorm.gamma": "LayerNorm.weight",
@@ -309,7 +311,7 @@ check("18.rename", my_rename)
 
 # %% [markdown]
 r"""
-Who would notice a forgotten transpose? A check of shapes, if the matrix is not square:
+What would notice a forgotten transpose? A check of shapes would, if the matrix is not square:
 """
 
 # %%
@@ -321,11 +323,13 @@ assert (len(in_layer), square) == (6, 4)
 
 # %% [markdown]
 r"""
-**Four of six pass any check of shapes.** Nor would one notice γ and β exchanged, or query and key. [27](27_parity.ipynb) will.
+**Four of six pass any check of shapes.** Such a check would not notice, either, that γ and β are exchanged, or query and key.
+[27](27_parity.ipynb) will.
 
 ## 5. What a loader reports
 
-Real checkpoints often have an extra head, or lack one; they come without `bert.` in their names, or are broken. Here are nine variants of `mini`:
+Real checkpoints often have an extra head, or lack one. Some come without `bert.` in their names, and some are broken. Here are
+nine variants of `mini`:
 """
 
 # %%
@@ -357,7 +361,7 @@ VARIANTS = {
 
 # %%
 def load(model_class, tensors):
-    """What minibert says to a folder with these tensors, and in what tone."""
+    """How minibert reacts to a folder with these tensors, and what it says."""
     with tempfile.TemporaryDirectory() as place, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         shutil.copy(folder / "config.json", place)
@@ -382,15 +386,15 @@ assert tones == ["reads it"] * 3 + ["warns"] * 2 + ["reads it"] + ["REFUSES"] * 
 
 # %% [markdown]
 r"""
-- A **whole head** may be missing: it starts anew. For pre-training that deserves a warning; for fine-tuning it is the plan, and
-  one line says so.
-- **Unexpected** tensors are left aside, and named.
+- A **whole head** may be missing: it begins with random weights. For pre-training that deserves a warning; for fine-tuning it is
+  intended, and one line says so.
+- **Unexpected** tensors are ignored, and the message names them.
 - A tensor of the **encoder** that is missing, or has another shape, is an error.
 
 ## 6. What no shape gives away
 
-The sizes fit, the loader is content. Here is the same file four times more, each time with one setting of `config.json` changed. Each is asked the same: how likely
-is the word that belongs there?
+The sizes fit, and the loader is content. Now we load the same file four more times, each time with one setting of `config.json`
+changed. We ask each model the same: how likely is the word that belongs there?
 """
 
 # %%
@@ -403,7 +407,7 @@ ASKED = [
 
 
 def answers(**settings):
-    """For each question the probability of its word, and the likeliest word."""
+    """For each question: the probability of its word, and the most probable word."""
     asked = BertForPreTraining.from_pretrained("mini", dtype="float64", **settings)
     for text, word in ASKED:
         [found] = fill_mask(asked, tokenizer, text, top_k=tokenizer.vocab_size)
@@ -414,8 +418,8 @@ SETTINGS = {
     "as it is (4 heads)": {},
     "8 heads": {"num_attention_heads": 8},
     "2 heads": {"num_attention_heads": 2},
-    "ReLU for GELU": {"hidden_act": "relu"},
-    "ε = 0.1 for 1e-12": {"layer_norm_eps": 0.1},
+    "ReLU, not GELU": {"hidden_act": "relu"},
+    "ε = 0.1, not 1e-12": {"layer_norm_eps": 0.1},
 }
 found = {name: list(answers(**settings)) for name, settings in SETTINGS.items()}
 print(f"{'':<20}" + "".join(f"{word:>9}" for _, word in ASKED) + "   its own guesses")
@@ -427,7 +431,7 @@ assert max(mean, key=mean.get) == "as it is (4 heads)"
 
 # %% tags=["figure"]
 # Caption: The mean loss of four hidden words, for one weights file under five configurations. Only
-#   the first is its own.
+#   the first one belongs to the file.
 figure, axes = plt.subplots(figsize=(7.5, 2.6))
 axes.barh(range(len(mean)), [-value for value in mean.values()], color=plots.BLUE)
 axes.set_yticks(range(len(mean)), mean)
@@ -442,23 +446,23 @@ plt.show()
 
 # %% [markdown]
 r"""
-Not one of them is refused, since no shape depends on these settings. All of them still talk; they only guess worse, and some hardly worse. To find such a mistake one has to
-compare numbers with the reference. That is the subject of [27 · Parity](27_parity.ipynb). What BERT's successors did differently is that of
-[23 · After BERT](23_after_bert.ipynb).
+None of them is refused, since no shape depends on these settings. All of them still answer; their guesses are only worse, and
+some are hardly worse. To find such a mistake, one has to compare numbers with the reference. That is the subject of
+[27 · Parity](27_parity.ipynb). [23 · After BERT](23_after_bert.ipynb) shows what BERT's successors did differently.
 
 ## Recap
 
-- Kernels of the original are transposed; tables and `output_weights` are not. Four of six matrices are square, so shapes prove little.
-- A loader may start a whole head anew, and says so. Nothing else may be missing.
+- Kernels of the original have to be transposed; tables and `output_weights` do not. Four of a layer's six matrices are square, so shapes prove little.
+- A loader may start a whole head with random weights, and says so. Nothing else may be missing.
 - A safetensors file is a length, a header in JSON, and bytes. bfloat16 keeps float32's range, float16 more digits.
-- Heads, activation, ε and the vocabulary are in no shape. Files and settings belong together.
+- Heads, activation, ε and the words of the vocabulary do not show in any shape. Files and settings belong together.
 
 ## What usually goes wrong
 
 - **`strict=False`.** Missing tensors are ignored, and part of the model stays random.
 - **Offsets counted from the beginning of the file.** They count from the end of the header.
-- **Sixteen bits that are cut off** rather than rounded: every weight becomes a little smaller.
-- **The wrong vocabulary** beside the right weights: every layer is right, every answer nonsense.
+- **Cutting off sixteen bits** rather than rounding: the weights shrink a little, and none grows.
+- **The wrong vocabulary** with the right weights: every layer is right, and every answer is nonsense.
 
 ## Three questions
 
@@ -470,8 +474,8 @@ r"""
 <details>
 <summary><b>1.</b> A file has the names of BERT-base, and all shapes fit. It is loaded with 6 heads instead of 12. What happens?</summary>
 
-No error: heads are in no shape. The features are cut into other groups, so the scores are wrong from the first attention on. The model still
-answers, only worse.
+There is no error: the number of heads does not show in any shape. The features are cut into other groups, so the scores are wrong
+from the first layer on. The model still answers, only worse.
 
 </details>
 """
@@ -481,7 +485,7 @@ r"""
 <details>
 <summary><b>2.</b> You convert the original checkpoint and forget to transpose. Which matrices does a check of shapes find?</summary>
 
-The two of the feed-forward network, which are not square: (`H`, 4`H`) and (4`H`, `H`). The query, the key, the value and the attention's output
+The two of the feed-forward network, which are not square: (`H`, 4`H`) and (4`H`, `H`). The matrices of query, key, value and the attention's output
 are `H` × `H` and pass.
 
 </details>
@@ -490,10 +494,10 @@ are `H` × `H` and pass.
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> Why may a loader leave a whole head to chance, but no single tensor of the encoder?</summary>
+<summary><b>3.</b> Why may a loader leave a whole head random, but not a single tensor of the encoder?</summary>
 
-A new head for a new task is the plan: it is trained anyway. One random matrix inside a trained encoder ruins what all others have learned, and nobody
-would train it on purpose.
+A new head for a new task is intended: it is trained anyway. One random matrix inside a trained encoder ruins what all others have
+learned, and nobody would want it.
 
 </details>
 """
@@ -507,6 +511,6 @@ r"""
 - Google's [bert](https://github.com/google-research/bert), 2018: the original code and checkpoints, with the names of section 3.
 - Kalamkar and others, [A study of BFLOAT16 for deep learning training](https://arxiv.org/abs/1905.12322), 2019: how far one gets with 7 bits.
 
-**Next:** [27 · Parity](27_parity.ipynb), where the loaded model is held against the reference; or [19 · Applications](19_applications.ipynb), where such vectors are put to use.
+**Next:** [27 · Parity](27_parity.ipynb), where the loaded model is compared with the reference; or [19 · Applications](19_applications.ipynb), where such vectors are put to use.
 The code of this notebook: [weights.py](../minibert/folders/weights.py), [tensors.py](../minibert/folders/tensors.py).
 """

@@ -21,7 +21,7 @@ Affine = tuple[Array, Array]  # a weight and a bias
 
 
 def feed_forward_block(x: Array, up: Affine, down: Affine, norm: Affine) -> tuple[Array, tuple]:
-    """The forward with its caches. x and y (B, S, H); up: W₁ (F, H), b₁; down: W₂ (H, F), b₂; norm: γ, β."""
+    """The forward pass, with caches. x, y (B, S, H); up: W₁ (F, H), b₁; down: W₂ (H, F), b₂; norm: γ, β."""
     wide, up_cache = linear_activation(x, *up, "gelu")  # (B, S, F)
     narrow, down_cache = linear(wide, *down)  # (B, S, H)
     y, norm_cache = layer_norm(x + narrow, *norm, EPS)
@@ -97,7 +97,7 @@ def normalised_before_instead_of_after(x: Array, up: Affine, down: Affine, norm:
 
 
 @block_forward.mistake(
-    "x is added behind the norm. In BERT the sum is what is normalised: layer_norm(x + f(x))."
+    "x is added after the norm. In BERT the sum is what is normalised: layer_norm(x + f(x))."
 )
 def residual_behind_the_norm(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> Array:
     return x + layer_norm(_f(x, up, down), *norm, eps)[0]
@@ -121,7 +121,7 @@ def without_the_norm(x: Array, up: Affine, down: Affine, norm: Affine, eps: floa
     return x + _f(x, up, down)
 
 
-@block_forward.mistake("The ε of the norm is another than `eps`: give the norm the one that comes in.")
+@block_forward.mistake("The norm uses another ε than `eps`: give it the one that comes in.")
 def another_epsilon(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> Array:
     return layer_norm(x + _f(x, up, down), *norm, 1e-12)[0]
 
@@ -196,7 +196,7 @@ def the_branch_forgotten(dout, cache):
 
 
 @residual_in_steps.mistake(
-    "For the residual you add 1. ∂x/∂x is 1, but a backward pass multiplies with what comes in: add dout."
+    "For the residual you add 1. ∂x/∂x is 1, but a backward pass multiplies it by what comes in: add dout."
 )
 def one_added(dout, cache):
     dwide, dbranch, _ = residual_in_steps.solution(dout, cache)
@@ -210,7 +210,7 @@ def ways_multiplied(dout, cache):
 
 
 @residual_in_steps.mistake(
-    "The GELU is skipped in dbranch: linear_activation_backward has it, dwide @ W₁ has not."
+    "The GELU is skipped in dbranch: linear_activation_backward includes it, dwide @ W₁ does not."
 )
 def gelu_skipped(dout, cache):
     (linear_cache, _, _), down_weight = cache
@@ -236,8 +236,8 @@ def both_ways_in_the_branch(dout, cache):
     minutes=15,
     needs="section 2: what a sum does with its gradient",
     hints=(
-        "Every function of the forward has a backward; call them in the opposite order. One thing is added "
-        "twice: x was used in two places.",
+        "Every function of the forward pass has a backward function; call these in the opposite order. One "
+        "gradient has two parts: x was used in two places.",
         "The sum x + f(x) hands its gradient to both terms unchanged. What comes back through f is then "
         "added to what came along the residual.",
         "dsum, … = layer_norm_backward(dout, norm_cache); dwide, … = linear_backward(dsum, down_cache); "
@@ -246,8 +246,8 @@ def both_ways_in_the_branch(dout, cache):
     hints_for={
         "dx": (
             "All parameters have the right gradients. x was used in two places: are both of them in dx?",
-            "x goes into the branch, and into the sum behind it. What comes back along both is added.",
-            "dx = dsum + dbranch; dbranch is the first that linear_activation_backward returns.",
+            "x goes into the branch, and into the sum after it. What comes back along both is added.",
+            "dx = dsum + dbranch; dbranch is the first array that linear_activation_backward returns.",
         ),
         "dx dup_weight dup_bias": (
             "The norm and the second linear map are right. What does the first one get from them?",
@@ -293,7 +293,7 @@ def branch_forgotten(dout, cache):
 
 
 @block_backward.mistake(
-    "For the residual you add 1. dy/dx of y = x is 1, but a backward pass multiplies with what comes in: "
+    "For the residual you add 1. dy/dx of y = x is 1, but a backward pass multiplies it by what comes in: "
     "add dsum."
 )
 def one_added_for_the_residual(dout, cache):
@@ -301,8 +301,8 @@ def one_added_for_the_residual(dout, cache):
 
 
 @block_backward.mistake(
-    "For the residual you add dout, as it would be with the norm inside the branch (pre-LN). Here the sum is "
-    "normalised, so the residual's gradient comes through the norm, too: dsum."
+    "For the residual you add dout, as would be right with the norm inside the branch (pre-LN). Here the sum "
+    "is normalised, so the residual's gradient comes through the norm, too: dsum."
 )
 def residual_past_the_norm(dout, cache):
     return dout + _dsum_and_dbranch(dout, cache)[1], *block_backward.solution(dout, cache)[1:]
@@ -336,7 +336,7 @@ def activation_skipped(dout, cache):
 
 
 def pre_norm_block(x: Array, up: Affine, down: Affine, norm: Affine, eps: float) -> tuple[Array, tuple]:
-    """y = x + f(layer_norm(x)) and its caches, in the order of the forward. x and y (B, S, H)."""
+    """y = x + f(layer_norm(x)) and its caches, in the order of the forward pass. x and y (B, S, H)."""
     normalised, norm_cache = layer_norm(x, *norm, eps)
     wide, up_cache = linear_activation(normalised, *up, "gelu")  # (B, S, F)
     narrow, down_cache = linear(wide, *down)  # (B, S, H)
@@ -357,13 +357,13 @@ def _pre_norm(x, up_weight, up_bias, down_weight, down_bias, norm_weight, norm_b
     hints=(
         "The last step is the sum. It hands dout to both of its terms: to x as it is, and to the branch.",
         "Through the branch: the second map, GELU with the first map, then the norm, in this order. Only "
-        "then is the gradient one of x.",
+        "then do you have a gradient of x.",
         "dwide, … = linear_backward(dout, down_cache); dnormalised, … = linear_activation_backward(dwide, "
         "up_cache); dbranch, … = layer_norm_backward(dnormalised, norm_cache); dx = dout + dbranch.",
     ),
     hints_for={
         "dx": (
-            "All parameters have the right gradients. Only where the two paths meet is something wrong.",
+            "All parameters have the right gradients. Something is wrong only where the two paths meet.",
             "x was a term of the last sum, and the input of the norm. Both send something back.",
             "dx = dout + what layer_norm_backward returns first.",
         )
@@ -397,7 +397,7 @@ def pre_norm_branch_forgotten(dout, cache):
 
 @pre_norm_backward.mistake(
     "What comes back through the two maps is added to dout before it has passed the norm. The branch began "
-    "with the norm, so its backward ends with it."
+    "with the norm, so its backward pass ends with it."
 )
 def norm_left_out(dout, cache):
     _, *parameters = pre_norm_backward.solution(dout, cache)
@@ -413,7 +413,9 @@ def the_sum_through_the_norm(dout, cache):
     return layer_norm_backward(dout + _dnormalised(dout, cache), cache[0])[0], *parameters
 
 
-@pre_norm_backward.mistake("For the residual you add 1. A backward multiplies with what comes in: add dout.")
+@pre_norm_backward.mistake(
+    "For the residual you add 1. A backward pass multiplies by what comes in: add dout."
+)
 def pre_norm_with_one(dout, cache):
     dx, *parameters = pre_norm_backward.solution(dout, cache)
     return dx - dout + 1, *parameters

@@ -30,7 +30,7 @@ def gather(hidden: Array, positions: Array) -> tuple[Array, tuple]:
     needs="the backward pass of a look-up of [06](06_embeddings.ipynb)",
     hints=(
         "What is the gradient of a position that nobody picked? And of one that was?",
-        "dhidden is zeros of the shape in the cache; the rows of drows go to where they came from.",
+        "dhidden is zeros of the shape in the cache; the rows of drows go back to where they came from.",
         "dhidden = np.zeros(shape); dhidden.reshape(-1, H)[positions] = drows, as the reshape is a view.",
     ),
 )
@@ -50,7 +50,7 @@ def rows_in_front(drows, cache):
 
 
 @gather_backward.mistake(
-    "Every position has a gradient. Those that were not picked had no part in the loss: 0."
+    "Every position has a gradient. Those that were not picked had no part in the loss: theirs is 0."
 )
 def all_positions_filled(drows, cache):
     positions, shape = cache
@@ -76,7 +76,7 @@ def left_in_rows(drows, cache):
 
 
 @gather_backward.mistake(
-    "The gradients are divided by the number of rows. If the loss is a mean, that is in drows already."
+    "The gradients are divided by the number of rows. If the loss is a mean, drows contains that already."
 )
 def divided_by_the_rows(drows, cache):
     return gather_backward.solution(drows, cache) / len(drows)
@@ -115,7 +115,7 @@ def _two_uses_trials(draw: Draws) -> list[Trial]:
     ),
     hints_for={
         "dw": (
-            "Both shares are right. One number has both uses: how do they add to the loss?",
+            "Both shares are right. Both uses belong to one number: how do their gradients combine?",
             "Moving w moves y in both places at once, each in full.",
             "dw = dw_out + dw_in.",
         )
@@ -134,7 +134,7 @@ def mean_of_both_uses(dout, cache):
     return dw_out, dw_in, dw / 2
 
 
-@two_uses_in_steps.mistake("dw is the share in front alone. The use inside of the tanh belongs to it, too.")
+@two_uses_in_steps.mistake("dw is the share in front alone. The use inside the tanh belongs to it, too.")
 def front_alone(dout, cache):
     dw_out, dw_in, _ = two_uses_in_steps.solution(dout, cache)
     return dw_out, dw_in, dw_out.copy()
@@ -153,7 +153,7 @@ def inner_derivative_left_out(dout, cache):
     return dw_out, dw_in, dw_out + dw_in
 
 
-@two_uses_in_steps.mistake("In dw_in the factor in front is missing: tanh(w x) is multiplied by w.")
+@two_uses_in_steps.mistake("In dw_in the factor in front is missing: y is tanh(w x) times w.")
 def factor_in_front_left_out(dout, cache):
     _, x, t = cache
     dw_out, dw_in = dout * t, dout * (1 - t**2) * x
@@ -190,7 +190,7 @@ def tied_model(weight: Array, ids: Array) -> tuple[Array, tuple]:
     needs="the smallest case above, and scatter-add of [06](06_embeddings.ipynb)",
     hints=(
         "The weight was used in two places. Write down the gradient of each as if they were two weights.",
-        "As a decoder: a linear map, dlogitsᵀ h, which gives every row something. As a table: go on through "
+        "As a decoder: a linear map, dlogitsᵀ h, which gives every row a gradient. As a table: go on through "
         "h = tanh to the embeddings, and add to the rows that were looked up.",
         "dweight = dlogitsᵀ h over all rows; dhidden = dlogits W; dembedded = dhidden (1 − h²); then "
         "np.add.at(dweight, ids, dembedded), which adds to what is there.",
@@ -225,15 +225,14 @@ def the_decoders_share_only(dlogits, cache):
 
 
 @tied_backward.mistake(
-    "This is only what the weight contributes as a table. It also is the decoder, and as such gets dlogitsᵀ "
-    "h."
+    "This is only what the weight contributes as a table. It is also the decoder, which gives it dlogitsᵀ h."
 )
 def the_tables_share_only(dlogits, cache):
     return _shares(dlogits, cache)[2]
 
 
 @tied_backward.mistake(
-    "You take the mean of the two. One weight with two uses moves the loss in two ways, and in full: a sum."
+    "You take the mean of the two. One weight with two uses moves the loss in two ways, each in full: a sum."
 )
 def mean_of_the_two(dlogits, cache):
     decoder, _, table = _shares(dlogits, cache)
@@ -306,7 +305,7 @@ def factorised_model(table: Array, projection: Array, ids: Array) -> tuple[Array
     minutes=25,
     needs="sections 4 and 5, and a drawing",
     hints=(
-        "Four places: two uses of each matrix. Go back from the logits, and note a share at each of them.",
+        "There are four places: two uses of each matrix. Go back from the logits, and note a share at each.",
         "logits = back Tᵀ gives the table its first share, back = hidden M the projection. Then through the "
         "tanh: its argument is embedded Mᵀ, which gives the projection its second share, and the look-up the "
         "table.",
@@ -321,7 +320,7 @@ def factorised_model(table: Array, projection: Array, ids: Array) -> tuple[Array
         ),
         "dprojection": (
             "The table is right. Where is the projection used?",
-            "In front of the tanh and behind it. Behind it, back = hidden M: hidden and dback change places.",
+            "Before the tanh and after it. After it, back = hidden M: hidden and dback change places.",
             "dprojection = hiddenᵀ dback + daᵀ embedded, all positions in rows.",
         ),
     },
@@ -333,7 +332,7 @@ def factorised_backward(dlogits, cache):
 
 
 def _four_shares(dlogits, cache):
-    """As decoder and as table (the latter still a row for each place); behind the tanh and in front of it."""
+    """As decoder and as table (the latter still a row for each place); after the tanh and before it."""
     _, embedded, hidden, back, table, projection = cache
     dtable = _rows(dlogits).T @ _rows(back)  # (V, E)
     dback = dlogits @ table  # (B, S, E)
@@ -347,7 +346,7 @@ def _rows(array: Array) -> Array:
 
 
 @factorised_backward.mistake(
-    "The projection has its share behind the tanh only. It also leads from the embeddings to the tanh: daᵀ "
+    "The projection has its share after the tanh only. It also leads from the embeddings to the tanh: daᵀ "
     "embedded."
 )
 def projection_behind_only(dlogits, cache):
@@ -356,7 +355,7 @@ def projection_behind_only(dlogits, cache):
 
 
 @factorised_backward.mistake(
-    "The projection has its share in front of the tanh only. It is used behind it, too: hiddenᵀ dback."
+    "The projection has its share before the tanh only. It is used after it, too: hiddenᵀ dback."
 )
 def projection_in_front_only(dlogits, cache):
     _, (_, front) = _four_shares(dlogits, cache)

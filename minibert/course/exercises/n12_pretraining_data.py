@@ -84,7 +84,7 @@ def stops_at_the_first_that_does_not_fit(continues, order, wanted):
 
 
 @choose_words.mistake(
-    "The last word goes beyond `wanted`. Look whether it fits before you take it: there is no room for more "
+    "The last word goes beyond `wanted`. Check that it fits before you take it: there is no room for more "
     "predictions."
 )
 def last_word_too_much(continues, order, wanted):
@@ -98,7 +98,7 @@ def last_word_too_much(continues, order, wanted):
 
 @choose_words.mistake(
     "A word is cut where `wanted` is reached, and the rest of it stays visible. Then its end is guessed from "
-    "its beginning, which is what whole words are to prevent. Skip it."
+    "its beginning, which is what whole-word masking should prevent. Skip the word."
 )
 def last_word_cut(continues, order, wanted):
     places = np.concatenate([np.flatnonzero(_words(continues) == number) for number in order])
@@ -108,8 +108,8 @@ def last_word_cut(continues, order, wanted):
 
 
 @choose_words.mistake(
-    "`order` has numbers of words; you take them for positions. np.cumsum(~continues) − 1 says which word a "
-    "position belongs to."
+    "`order` holds the numbers of words; you take them for positions. np.cumsum(~continues) − 1 says which "
+    "word a position belongs to."
 )
 def words_taken_for_positions(continues, order, wanted):
     chosen = np.zeros(len(continues), dtype=bool)
@@ -179,9 +179,9 @@ def _library_mask_tokens(input_ids, chosen, fate, anything, mask_id):
     minutes=8,
     needs="section 5, and `np.where`",
     hints=(
-        "Two arrays: what the model sees, and what it has to say. Tokens that were not chosen stay in the "
-        "first and do not count in the second.",
-        "The labels are the tokens as they were, at all chosen places, also where the token was left as it "
+        "There are two arrays: what the model sees, and what it has to say. Tokens that were not chosen stay "
+        "as they are in the first and do not count in the second.",
+        "The labels are the tokens as they were, at all chosen places, even where the token was left as it "
         "is; elsewhere −100. For the input, `fate` cuts the chosen places at 0.8 and at 0.9.",
         "new = np.where(fate < 0.8, mask_id, np.where(fate < 0.9, input_ids, anything)); masked = "
         "np.where(chosen, new, input_ids); labels = np.where(chosen, input_ids, −100). See "
@@ -190,12 +190,12 @@ def _library_mask_tokens(input_ids, chosen, fate, anything, mask_id):
     hints_for={
         "labels": (
             "The model's input is right. What does it have to say, and where?",
-            "At every chosen place it has to say the token that was there, also where it was left as it is.",
+            "At every chosen place it has to say the token that was there, even where it was left as it is.",
             "labels = np.where(chosen, input_ids, −100).",
         ),
         "masked": (
-            "The labels are right. Which of three fates has a chosen token?",
-            "Where fate is below 0.8 it becomes [MASK], below 0.9 it stays, and from there it is `anything`.",
+            "The labels are right. Which of the three fates does a chosen token have?",
+            "Where fate is below 0.8 it becomes [MASK], below 0.9 it stays, and from 0.9 it is `anything`.",
             "new = np.where(fate < 0.8, mask_id, np.where(fate < 0.9, input_ids, anything)); masked = "
             "np.where(chosen, new, input_ids).",
         ),
@@ -208,8 +208,8 @@ def mask_tokens(input_ids, chosen, fate, anything, mask_id):
 
 
 @mask_tokens.mistake(
-    "Every chosen token becomes [MASK]. In fine-tuning no [MASK] ever comes; a tenth is left as it is and a "
-    "tenth replaced at random, so that the model has to make something of every token."
+    "Every chosen token becomes [MASK]. In fine-tuning there is no [MASK]. So a tenth is left as it is and a "
+    "tenth is replaced at random, so that the model has to make something of every token."
 )
 def always_masked(input_ids, chosen, fate, anything, mask_id):
     _, labels = mask_tokens.solution(input_ids, chosen, fate, anything, mask_id)
@@ -217,7 +217,7 @@ def always_masked(input_ids, chosen, fate, anything, mask_id):
 
 
 @mask_tokens.mistake(
-    "80 % of all tokens are masked. The 80/10/10 is of the chosen ones, 15 % of all; the others are not "
+    "80 % of all tokens are masked. The 80/10/10 divides the chosen ones, 15 % of all; the others are not "
     "touched."
 )
 def shares_of_all_tokens(input_ids, chosen, fate, anything, mask_id):
@@ -253,8 +253,8 @@ def labels_of_the_masked_text(input_ids, chosen, fate, anything, mask_id):
 
 
 @mask_tokens.mistake(
-    "The label of what is not predicted is 0 here. 0 is a token of the vocabulary ([PAD]): the loss would "
-    "count it. The sign for “does not count” is −100, which is no token."
+    "Positions that are not predicted have the label 0 here. 0 is a token of the vocabulary ([PAD]): the "
+    "loss would count it. The marker for “does not count” is −100, which is no token."
 )
 def ignored_by_zero(input_ids, chosen, fate, anything, mask_id):
     masked, _ = mask_tokens.solution(input_ids, chosen, fate, anything, mask_id)
@@ -322,10 +322,10 @@ def _library_loss(logits, labels):
     minutes=10,
     needs="section 8, and the cross-entropy of [03](03_softmax_cross_entropy.ipynb)",
     hints=(
-        "Change a label from −100 to something else, and a prediction at a place that is ignored. Which of "
-        "the two moves the loss, and which should?",
+        "Change a label from −100 to something else; then change a prediction at a place that is ignored. "
+        "Which of the two moves the loss, and which should?",
         "The loss of every position has to be multiplied by the mask before anything is summed: a mean that "
-        "has been taken does not come apart again.",
+        "has been taken cannot be taken apart.",
         "(nll · mask).sum() / mask.sum(), with nll (B, S) the −log p of each label and mask = labels != "
         "−100.",
     ),

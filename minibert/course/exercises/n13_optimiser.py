@@ -24,8 +24,8 @@ STEPS, WARMUP, PEAK = 1000, 100, 1e-4
     minutes=5,
     needs="section 6",
     hints=(
-        "Two straight lines: one that rises from 0, and one that falls to 0. Which holds for which steps?",
-        "During the warm-up peak · step / warmup. From then on the line that falls from the peak at step 0 "
+        "There are two straight lines: one rises from 0, and one falls to 0. Which holds for which steps?",
+        "During the warm-up: peak · step / warmup. From then on: the line that falls from the peak at step 0 "
         "to 0 at step `steps`, as if there had been no warm-up.",
         "peak * step / warmup if step < warmup else peak * (1 − step / steps). See "
         "minibert/train/schedule.py.",
@@ -45,8 +45,8 @@ def without_a_warm_up(step, steps, warmup, peak):
 
 
 @learning_rate.mistake(
-    "The line falls from the peak at the end of the warm-up. That is transformers' schedule, and here the "
-    "option `triangle`; the original's line starts at step 0, so that the rate leaps down once."
+    "The line falls from the peak at the end of the warm-up. That is the schedule of transformers, and the "
+    "option `triangle` here; the original's line starts at step 0, so that the rate leaps down once."
 )
 def falls_from_the_end_of_the_warm_up(step, steps, warmup, peak):
     return schedule.triangle(step, steps, warmup, peak)
@@ -64,7 +64,7 @@ def the_peak_forgotten(step, steps, warmup, peak):
     return learning_rate.solution(step, steps, warmup, 1.0)
 
 
-@learning_rate.mistake("Behind the warm-up the rate stays at its peak; it has to fall to 0.")
+@learning_rate.mistake("After the warm-up the rate stays at its peak; it has to fall to 0.")
 def constant_after_the_warm_up(step, steps, warmup, peak):
     return peak * min(1.0, step / warmup)
 
@@ -130,7 +130,7 @@ def _library_clip(dweight, dbias, clip_norm):
     needs="section 8: what stays the same when a vector is clipped",
     views=True,
     hints=(
-        "Clipping changes the length of the gradient, never its direction. Whose length: that of each array?",
+        "Clipping changes the length of the gradient, never its direction. Which length? That of each array?",
         "All gradients of a model are one long vector. If it is longer than clip_norm, everything is "
         "multiplied by clip_norm / length; if not, nothing is.",
         "norm = np.sqrt((dweight**2).sum() + (dbias**2).sum()); factor = clip_norm / max(norm, clip_norm).",
@@ -172,8 +172,8 @@ def length_without_its_root(dweight, dbias, clip_norm):
 
 
 @clip_gradients.mistake(
-    "You add 1e-6 to the length, as PyTorch's clip_grad_norm_ does. Nearly the same; the original's divides "
-    "by the length itself."
+    "You add 1e-6 to the length, as PyTorch's clip_grad_norm_ does. That is nearly the same, but the "
+    "original divides by the length itself."
 )
 def a_little_added_to_the_length(dweight, dbias, clip_norm):
     norm = np.sqrt((dweight**2).sum() + (dbias**2).sum())
@@ -182,7 +182,7 @@ def a_little_added_to_the_length(dweight, dbias, clip_norm):
 
 
 @clip_gradients.mistake(
-    "The gradient gets length 1. It is to get length clip_norm, which is not 1 here: clip_norm / length."
+    "The gradient gets length 1. It should get length clip_norm, which is not 1 here: clip_norm / length."
 )
 def to_length_one(dweight, dbias, clip_norm):
     norm = np.sqrt((dweight**2).sum() + (dbias**2).sum())
@@ -192,7 +192,7 @@ def to_length_one(dweight, dbias, clip_norm):
 
 @clip_gradients.mistake(
     "It is the other way round: a short gradient is stretched, and a long one left as it is. Divide by "
-    "max(norm, clip_norm), not by the lesser of them."
+    "max(norm, clip_norm), not by the smaller of them."
 )
 def the_other_way_round(dweight, dbias, clip_norm):
     norm = np.sqrt((dweight**2).sum() + (dbias**2).sum())
@@ -288,7 +288,7 @@ def adamw_step(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_
 
 
 @adamw_step.mistake(
-    "The bias correction is made. Adam has it, and so has PyTorch; the original BERT leaves it out, "
+    "You apply the bias correction. Adam has it, and so has PyTorch; the original BERT leaves it out, "
     "and so do we unless told otherwise. Here `step` plays no part."
 )
 def bias_corrected(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
@@ -333,7 +333,7 @@ def epsilon_inside_the_root(value, grad, mean, variance, step, lr, beta1, beta2,
     return value - lr * (direction + weight_decay * value), mean, variance
 
 
-@adamw_step.mistake("The step is made with the means of before. First bring them up to date, then use them.")
+@adamw_step.mistake("The step is made with the old means. First bring them up to date, then use them.")
 def old_means_used(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
     direction = mean / (np.sqrt(variance) + eps)
     _, mean, variance = adamw_step.solution(
@@ -394,7 +394,7 @@ def gradient_not_squared(value, grad, mean, variance, step, lr, beta1, beta2, ep
 
 
 @adamw_step.mistake(
-    "The decay is of the value after the step. It is nearly the same; BERT's is of the value before it: both "
+    "You decay the value after the step. That is nearly the same, but BERT decays the value before it: both "
     "stand in one bracket, lr · (direction + weight_decay · value)."
 )
 def decay_after_the_step(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
@@ -403,7 +403,7 @@ def decay_after_the_step(value, grad, mean, variance, step, lr, beta1, beta2, ep
 
 
 @adamw_step.mistake(
-    "ε stands outside of the fraction, mean / √variance + ε. It is a part of the denominator, which it keeps "
+    "ε stands outside the fraction, mean / √variance + ε. It is a part of the denominator, which it keeps "
     "away from 0: mean / (√variance + ε)."
 )
 def epsilon_outside_the_fraction(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
@@ -415,7 +415,7 @@ def epsilon_outside_the_fraction(value, grad, mean, variance, step, lr, beta1, b
 
 
 @adamw_step.mistake(
-    "The variance is made of the mean's square. It is a running mean of the gradient's square: "
+    "You update the variance with the square of the mean. It is a running mean of the gradient's square: "
     "(1 − β₂) · grad²."
 )
 def variance_of_the_mean(value, grad, mean, variance, step, lr, beta1, beta2, eps, weight_decay):
@@ -502,7 +502,7 @@ def _geometric(ratio, steps):
 
 
 @catch_up.mistake(
-    "The value only decays. The mean does not become 0 when the gradient does: it fades over some "
+    "The value only decays. The mean does not become 0 when the gradient does: it fades over about "
     "1/(1 − β₁) steps and keeps moving the value."
 )
 def only_the_decay(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
@@ -518,8 +518,8 @@ def no_decay_while_waiting(value, mean, variance, steps, lr, beta1, beta2, weigh
 
 
 @catch_up.mistake(
-    "Your direction shrinks by β₁ per step. The variance shrinks as well, and stands below: m/√v shrinks by "
-    "β₁/√β₂."
+    "Your direction shrinks by β₁ per step. The variance shrinks as well, and its root is below the line: "
+    "m/√v shrinks by β₁/√β₂."
 )
 def variance_stands_still(value, mean, variance, steps, lr, beta1, beta2, weight_decay):
     moved, new_mean, _ = catch_up.solution(value, mean, variance, steps, lr, beta1, 1.0, weight_decay)
@@ -554,7 +554,7 @@ def moves_that_do_not_decay(value, mean, variance, steps, lr, beta1, beta2, weig
 
 
 @catch_up.mistake(
-    "You make all moves first and then decay their sum for all steps. Each move is decayed only by the steps "
+    "You add up all moves first and then decay the sum for all steps. Each move is decayed only by the steps "
     "that come after it; the last is not decayed at all."
 )
 def all_moves_before_the_decay(value, mean, variance, steps, lr, beta1, beta2, weight_decay):

@@ -50,7 +50,7 @@ def unigram_line(counts, labels):
 
 
 @unigram_line.mistake(
-    "Labels of −100 are counted, too. NumPy takes −100 for a place from the end, or fails: leave them out."
+    "Labels of −100 are counted, too. NumPy counts −100 from the end, or fails: leave them out."
 )
 def unpredicted_positions_counted(counts, labels):
     f = (counts + 1) / (counts.sum() + len(counts))
@@ -69,8 +69,8 @@ def sum_left_as_it_was(counts, labels):
 
 
 @unigram_line.mistake(
-    "This is the entropy of the training text's frequencies. The loss on these labels is asked for: take f "
-    "at each."
+    "This is the entropy of the training text's frequencies. What is asked for is the loss on these labels: "
+    "take f at each."
 )
 def entropy_of_the_training_text(counts, labels):
     f = (counts + 1) / (counts.sum() + len(counts))
@@ -82,7 +82,7 @@ def in_bits(counts, labels):
     return _loss(counts, labels, log=np.log2)
 
 
-@unigram_line.mistake("A sum: take the mean over the predicted positions.")
+@unigram_line.mistake("This is a sum: take the mean over the predicted positions.")
 def not_averaged(counts, labels):
     return _loss(counts, labels, average=np.sum)
 
@@ -92,7 +92,9 @@ def averaged_over_all_positions(counts, labels):
     return _loss(counts, labels, average=np.sum) / labels.size
 
 
-@unigram_line.mistake("The logarithm of a mean is no mean of logarithms: take the log of each f first.")
+@unigram_line.mistake(
+    "The logarithm of a mean is not the mean of the logarithms: take the log of each f first."
+)
 def logarithm_of_the_mean(counts, labels):
     return -np.log(np.exp(-_loss(counts, labels, log=lambda f: f, average=lambda f: -np.log(f.mean()))))
 
@@ -133,7 +135,7 @@ def _bayes(draw_kept, draw_random, f, seen, right):
     minutes=15,
     needs="80/10/10 of [12](12_pretraining_data.ipynb), and Bayes' rule",
     hints=(
-        "Two cases: the position shows [MASK], or it shows some token u.",
+        "There are two cases: the position shows [MASK], or it shows some token u.",
         "[MASK] says nothing, so p is f of the right word. A visible u was kept (0.1 f_u) or drawn at random "
         "in place of a word y (0.1 f_y / V).",
         "visible: (f[seen] · (seen == right) + f[right] / V) / (f[seen] + 1 / V); then "
@@ -152,7 +154,7 @@ def frequency_only(f, seen, right, mask_id):
 
 
 @copying_rule.mistake(
-    "[MASK] is treated like any visible token. It was put there in place of every word alike, so p = f."
+    "[MASK] is treated like any visible token. It replaces all words with equal probability, so p = f."
 )
 def mask_taken_for_a_word(f, seen, right, mask_id):
     return _bayes(1, 1, f, seen, right)
@@ -173,21 +175,23 @@ def one_half_each(f, seen, right, mask_id):
     return np.where(seen == mask_id, f[right], 0.5 * (seen == right) + 0.5 * f[right])
 
 
-@copying_rule.mistake("Not divided by the probability of what is seen, f_u + 1/V: p does not add up to 1.")
+@copying_rule.mistake(
+    "You do not divide by the probability of what is seen, f_u + 1/V: p does not add up to 1."
+)
 def not_normalised(f, seen, right, mask_id):
     return np.where(seen == mask_id, f[right], f[seen] * (seen == right) + f[right] / len(f))
 
 
 @copying_rule.mistake(
-    "80 % is in the wrong place: it belongs to [MASK]. Kept and random tokens have 10 % each, so the factors "
-    "cancel."
+    "The 80 % are in the wrong place: they are [MASK]'s. Kept and random tokens have 10 % each, so the "
+    "factors cancel."
 )
 def eighty_percent_kept(f, seen, right, mask_id):
     return np.where(seen == mask_id, f[right], _bayes(8, 1, f, seen, right))
 
 
 @copying_rule.mistake(
-    "The denominator has the frequency of the right word. What was seen is u, so it is f of the seen token."
+    "The denominator has the frequency of the right word. It should be f of the token that was seen, u."
 )
 def frequency_of_the_right_word_below(f, seen, right, mask_id):
     kept = f[seen] * (seen == right)

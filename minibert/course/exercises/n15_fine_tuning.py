@@ -25,7 +25,7 @@ def classification_head(
 
 
 def _reference(dout, cache):
-    """The backwards of ops, one after the other."""
+    """The backward functions of ops, one after the other."""
     shape, first, pooled, pool_weight, weight = cache
     dpooled, dweight, dbias = linear_backward(dout, (pooled, weight))
     dfirst, dpool_weight, dpool_bias = linear_activation_backward(
@@ -54,8 +54,8 @@ def _reference(dout, cache):
     minutes=15,
     needs="the backward pass of a linear map ([02](02_linear.ipynb)), and tanh′ = 1 − tanh²",
     hints=(
-        "From the logits back: the classifier is a linear map, then tanh, then another linear map. And "
-        "which of the S tokens had a part in it?",
+        "Go back from the logits: first the classifier, a linear map, then tanh, then another linear map. "
+        "And which of the S tokens had a part in it?",
         "For y = x Wᵀ + b: dx = dout W, dW = doutᵀ x, db = Σ dout. For p = tanh(u): du = dp (1 − p²); the "
         "cache has p.",
         "dprojected = (dout @ weight) · (1 − pooled²); dhidden is zeros of the cache's shape with "
@@ -88,8 +88,8 @@ def _rest(dout, cache):
 
 
 @classifier_backward.mistake(
-    "Every token gets the gradient of [CLS]. The head looked at the first token only; at this place the "
-    "others have none. (Inside the encoder they get theirs, through attention.)"
+    "Every token gets the gradient of [CLS]. The head looked at the first token only; here the others have "
+    "no gradient. (Inside the encoder they get theirs, through attention.)"
 )
 def every_token_gets_it(dout, cache):
     shape, _, _, _, _ = cache
@@ -99,7 +99,7 @@ def every_token_gets_it(dout, cache):
 
 @classifier_backward.mistake(
     "dhidden is the gradient of [CLS] alone, (B, H). It has the shape of hidden, (B, S, H), with zeros "
-    "behind [CLS]."
+    "after [CLS]."
 )
 def the_first_token_alone(dout, cache):
     return classifier_backward.solution(dout, cache)[0][:, 0], *_rest(dout, cache)
@@ -113,8 +113,8 @@ def the_last_token_gets_it(dout, cache):
 
 
 @classifier_backward.mistake(
-    "The gradient is spread evenly over the tokens: the backward of a mean over them. Here the pooler takes "
-    "[CLS]."
+    "The gradient is spread evenly over the tokens: that is the backward pass of their mean. Here the pooler "
+    "takes [CLS]."
 )
 def spread_as_by_a_mean(dout, cache):
     dhidden = classifier_backward.solution(dout, cache)[0]
@@ -123,7 +123,7 @@ def spread_as_by_a_mean(dout, cache):
 
 
 @classifier_backward.mistake(
-    "dhidden: the pooler's matrix is transposed. From p = tanh(h Wᵀ + b) follows dh = du W, without ᵀ."
+    "dhidden: the pooler's matrix is transposed. With p = tanh(h Wᵀ + b), dh = du W, without ᵀ."
 )
 def pooler_transposed(dout, cache):
     shape, _, pooled, pool_weight, weight = cache
@@ -198,8 +198,8 @@ POOLED_MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]])
     needs="the backward pass of softmax ([03](03_softmax_cross_entropy.ipynb)), and a drawing",
     hints=(
         "Draw it: hidden is used twice, in the scores and in the sum. What comes back on each path?",
-        "y = Σ a h gives da[b, s] = dout[b] · h[b, s], and a first share of dh. Softmax makes ds of da, and "
-        "s = h · query gives the second share of dh, and dquery.",
+        "y = Σ a h gives da[b, s] = dout[b] · h[b, s], and a first share of dh. Softmax turns da into ds, "
+        "and s = h · query gives the second share of dh, and dquery.",
         "da = (hidden @ dout[:, :, None])[:, :, 0]; ds = a (da − Σₛ a da); dhidden = a dout + ds query; "
         "dquery = Σ ds hidden over all tokens of all texts.",
     ),
@@ -210,8 +210,8 @@ POOLED_MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]])
             "dhidden = a[:, :, None] · dout[:, None] + ds[:, :, None] · query.",
         ),
         "dquery": (
-            "dhidden is right, so you have the gradients of the scores. Who used the query?",
-            "Every token of every text: s[b, t] = hidden[b, t] · query.",
+            "dhidden is right, so you have the gradients of the scores. Where was the query used?",
+            "At every token of every text: s[b, t] = hidden[b, t] · query.",
             "dquery = Σ ds[b, t] hidden[b, t] over b and t.",
         ),
     },
@@ -238,7 +238,7 @@ def weights_taken_for_constants(dout, cache):
 
 
 @attention_pooling_backward.mistake(
-    "dhidden has the path through the scores only. The tokens also stand in the sum themselves: add a · dout."
+    "dhidden has the path through the scores only. The tokens are also terms of the sum: add a · dout."
 )
 def scores_alone(dout, cache):
     dhidden, dquery = attention_pooling_backward.solution(dout, cache)
@@ -301,8 +301,8 @@ def a_query_for_each_text(dout, cache):
 
 
 @attention_pooling_backward.mistake(
-    "dquery is divided by the number of texts. Each text used the query in full; if the loss is a mean, its "
-    "1/N has come in with dout."
+    "dquery is divided by the number of texts. Each text used the query in full; if the loss is a mean, dout "
+    "already contains its 1/N."
 )
 def mean_over_the_texts(dout, cache):
     dhidden, dquery = attention_pooling_backward.solution(dout, cache)

@@ -1,4 +1,4 @@
-"""16 Looking inside: how much a head looks at the token before, or behind."""
+"""16 Looking inside: how much a head looks at the token before, or at the one after."""
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def _counted_one_by_one(probabilities, mask, offset):
         "probabilities[b, a, i, j] is what query i gives to key j. Which j do you want, and which i have "
         "such a neighbour?",
         "Take p[b, a, i, i + offset] for every i whose neighbour exists, and average over the pairs in "
-        "which both tokens are real: the mask tells.",
+        "which both tokens are real, as the mask says.",
         "i = np.arange(max(0, −offset), min(S, S − offset)); weights = probabilities[:, :, i, i + offset] "
         "(B, A, n); real = mask[:, i] · mask[:, i + offset] (B, n); Σ weights · real[:, None] over b and i, "
         "over Σ real.",
@@ -58,7 +58,7 @@ def offset_score(probabilities, mask, offset):
 
 
 @offset_score.mistake(
-    "Padding is counted: queries that are no tokens, whose attention means nothing. Weigh each pair with "
+    "Padding is counted: these queries are no tokens, and their attention means nothing. Weight each pair by "
     "mask[query] · mask[key]."
 )
 def padding_counted(probabilities, mask, offset):
@@ -74,7 +74,7 @@ def the_other_way(probabilities, mask, offset):
 
 
 @offset_score.mistake(
-    "At the edge you wrap around: the first token has none before it, but np.roll, or an index of −1, takes "
+    "At the edge you wrap around: there is no token before the first, but np.roll, or an index of −1, takes "
     "the last."
 )
 def wrapped_around(probabilities, mask, offset):
@@ -86,7 +86,7 @@ def wrapped_around(probabilities, mask, offset):
 
 
 @offset_score.mistake(
-    "The sum is divided by all tokens, also those that have no such neighbour: divide by the number of pairs."
+    "The sum is divided by all tokens, even those without such a neighbour: divide by the number of pairs."
 )
 def divided_by_all_tokens(probabilities, mask, offset):
     length = mask.shape[1]
@@ -107,7 +107,7 @@ def mean_of_means(probabilities, mask, offset):
 
 
 @offset_score.mistake(
-    "You count how often the neighbour gets the most attention. Asked for is how much it gets, on average."
+    "You count how often the neighbour gets the most attention. The score is how much it gets, on average."
 )
 def share_of_largest_weights(probabilities, mask, offset):
     largest = (probabilities == probabilities.max(axis=-1, keepdims=True)).astype(probabilities.dtype)
@@ -124,8 +124,8 @@ def _weighed(probabilities, mask, offset, of_queries):
 
 
 @offset_score.mistake(
-    "Only the query has to be real in your mean. The last real token then counts, too, although what stands "
-    "behind it is padding, which gets nothing. Both tokens have to be real."
+    "Only the query has to be real in your mean. Then the last real token counts, too, although the one "
+    "after it is padding, which gets nothing. Both tokens have to be real."
 )
 def padded_keys_counted(probabilities, mask, offset):
     return _weighed(probabilities, mask, offset, of_queries=True)

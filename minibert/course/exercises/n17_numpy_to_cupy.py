@@ -89,7 +89,7 @@ def one_round_too_few(values):
 
 
 @sum_row.mistake(
-    "The distances rise, 1, 2, 4. The sum at the end is right; the kernel begins with the farthest, n/2."
+    "The distances rise: 1, 2, 4. The sum at the end is right, but the kernel begins with the largest, n/2."
 )
 def distances_rising(values):
     threads = np.arange(len(values))
@@ -102,7 +102,7 @@ def distances_rising(values):
 
 
 @sum_row.mistake(
-    "Every row is what the threads hold at the end: += changes the array that you have kept before. "
+    "Every row is what the threads hold at the end: += changes the array that you kept earlier. "
     "values = values + … makes a new one."
 )
 def the_same_array_kept_three_times(values):
@@ -111,7 +111,7 @@ def the_same_array_kept_three_times(values):
 
 
 @sum_row.mistake(
-    "In each round only half of those adds that added before: a tree. Thread 0 ends with the sum, and "
+    "In each round, only half as many threads add as before: a tree. Thread 0 ends with the sum, and "
     "would have to tell the others. In a butterfly all threads add in every round."
 )
 def a_tree_instead_of_a_butterfly(values):
@@ -156,7 +156,7 @@ def _rows(draw: Draws) -> list[Trial]:
     ),
     hints_for={
         "y": (
-            "The registers are right. What is left is what comes after the division by σ.",
+            "The registers are right. Only what comes after the division by σ is left.",
             "Only the first H registers, in the order of the columns, are in the row.",
             "y = registers.reshape(−1)[:H] · weight + bias.",
         ),
@@ -196,8 +196,8 @@ def _with_y(registers, x, weight, bias):
 
 @layer_norm_row.mistake(
     "Registers beyond the row are 0 when the mean is taken, but −mean when the squares are summed: each "
-    "adds mean² to the variance. Set them to 0 again after subtracting. (Where the row fills all registers "
-    "nobody notices.)"
+    "adds mean² to the variance. Set them to 0 again after subtracting. (It does not show where the row "
+    "fills all registers.)"
 )
 def squares_from_beyond_the_row(x, weight, bias, eps, threads, pack):
     return _with_y(_normalised(x, threads, pack, eps, cleared=False), x, weight, bias)
@@ -224,7 +224,7 @@ def epsilon_outside_the_root(x, weight, bias, eps, threads, pack):
 
 
 @layer_norm_row.mistake(
-    "y is right; but thread t holds the columns t, t + threads, …. A thread loads 16 bytes at once, so its "
+    "y is right, but thread t holds the columns t, t + threads, …. A thread loads 16 bytes at once, so its "
     "columns have to be neighbours: t · pack, t · pack + 1, …"
 )
 def columns_dealt_out_in_turn(x, weight, bias, eps, threads, pack):
@@ -233,8 +233,8 @@ def columns_dealt_out_in_turn(x, weight, bias, eps, threads, pack):
 
 
 @layer_norm_row.mistake(
-    "y is right, but registers beyond the row hold −mean/σ. They have to be 0: whoever adds up the registers "
-    "next, as the backward does, would add that."
+    "y is right, but registers beyond the row hold −mean/σ. They have to be 0: the next sum over the "
+    "registers, as in the backward pass, would include them."
 )
 def not_cleared_beyond_the_row(x, weight, bias, eps, threads, pack):
     registers, y = layer_norm_row.solution(x, weight, bias, eps, threads, pack)
@@ -243,7 +243,7 @@ def not_cleared_beyond_the_row(x, weight, bias, eps, threads, pack):
 
 
 @layer_norm_row.mistake(
-    "y is right, but the registers hold γ x̂ + β. Return x̂: it is what the backward will need."
+    "y is right, but the registers hold γ x̂ + β. Return x̂: the backward pass will need it."
 )
 def registers_hold_y(x, weight, bias, eps, threads, pack):
     _, y = layer_norm_row.solution(x, weight, bias, eps, threads, pack)

@@ -45,7 +45,8 @@ def _files(draw: Draws) -> list[Trial]:
     bound=0.0,
     views=True,
     hints=(
-        "The first 8 bytes are a whole number, smallest byte first: the length of the header, which is JSON.",
+        "The first 8 bytes are a whole number, least significant first: the length of the header, which is "
+        "JSON.",
         "data_offsets count from the end of the header, not from the beginning of the file.",
         "N = int.from_bytes(raw[:8], 'little'); header = json.loads(raw[8 : 8 + N]); "
         "np.frombuffer(raw[8 + N + start : 8 + N + end], kind).reshape(shape).",
@@ -68,13 +69,13 @@ def _tensor(raw, name, shift=0, kinds=KINDS, order="C"):
 
 
 @read_tensor.mistake(
-    "The offsets are counted from the 8th byte. They count from the end of the header: add 8 + N."
+    "You count the offsets from the 8th byte. They count from the end of the header: add 8 + N."
 )
 def counted_from_the_header(raw, name):
     return _tensor(raw, name, shift=-int.from_bytes(raw[:8], "little"))
 
 
-@read_tensor.mistake("The 8 bytes in front of the header are forgotten: the data begin at 8 + N.")
+@read_tensor.mistake("You forget the 8 bytes before the header: the data begin at 8 + N.")
 def eight_bytes_forgotten(raw, name):
     return _tensor(raw, name, shift=-8)
 
@@ -137,14 +138,14 @@ def cut_off(x):
 
 
 @to_bfloat16.mistake(
-    "Nearly: what lies half way between two is always rounded away from zero. It goes to the one whose last "
-    "bit is 0."
+    "Nearly right, but you always round away from zero what lies half way between two. It goes to the one "
+    "whose last kept bit is 0."
 )
 def ties_away_from_zero(x):
     return _upper(x.view(np.uint32) + np.uint32(0x8000))
 
 
-@to_bfloat16.mistake("Ties go to the odd number here: to the one whose last kept bit is 0 is usual.")
+@to_bfloat16.mistake("Ties go to the odd number here. They should go to the one whose last kept bit is 0.")
 def ties_to_odd(x):
     bits = x.view(np.uint32)
     return _upper(bits + np.uint32(0x8000) - ((bits >> 16) & 1))
@@ -156,7 +157,7 @@ def float16(x):
         return x.astype(np.float16).astype(np.float32)
 
 
-@to_bfloat16.mistake("Rounded up always: add half of the last kept bit, not all of it.")
+@to_bfloat16.mistake("You always round up: add half of the last kept bit, not all of it.")
 def always_up(x):
     return _upper(x.view(np.uint32) + np.uint32(0xFFFF))
 
@@ -197,10 +198,10 @@ ENDINGS = {
     hints=(
         "Compare an old name with `[name for name, _ in model.named_parameters()]`, piece by piece.",
         "Slashes become dots, layer_3 becomes layer.3, and the ending changes: gamma and beta, kernel, "
-        "output_bias, output_weights, and the tables have none. Which matrices does TensorFlow keep as "
+        "output_bias, output_weights; the tables have no ending. Which matrices does TensorFlow keep as "
         "(inputs, outputs)?",
-        "name = old.replace('/', '.').replace('layer_', 'layer.'), then the endings. Transposed are the "
-        "kernels, and only they: output_weights is (2, H) already.",
+        "name = old.replace('/', '.').replace('layer_', 'layer.'), then the endings. Only kernels are "
+        "transposed: output_weights is (2, H) already.",
     ),
 )
 def rename(old):
@@ -212,7 +213,7 @@ def rename(old):
 
 
 @rename.mistake(
-    "kernel and output_weights are both taken for transposed. Only a kernel is (inputs, outputs); "
+    "You transpose both kernel and output_weights. Only a kernel is (inputs, outputs); "
     "output_weights is stored as (2, H), as here."
 )
 def output_weights_transposed(old):
@@ -222,7 +223,7 @@ def output_weights_transposed(old):
 
 @rename.mistake(
     "Nothing is transposed. TensorFlow's kernels are (inputs, outputs), ours are (outputs, inputs); for a "
-    "square one no shape will tell you, and the model only talks nonsense."
+    "square one no shape will tell you, and the model's answers are nonsense."
 )
 def nothing_transposed(old):
     return rename.solution(old)[0], False
@@ -260,7 +261,7 @@ def one_digit_of_the_layer(old):
 
 
 @rename.mistake(
-    "Tables are transposed, too. word_embeddings is (V, H) in both: a look-up takes a row by its id. Only "
+    "You transpose the tables, too. word_embeddings is (V, H) in both: a look-up takes a row by its id. Only "
     "kernels are the other way round."
 )
 def tables_transposed(old):
@@ -269,8 +270,8 @@ def tables_transposed(old):
 
 
 @rename.mistake(
-    "What is transposed is judged by the new name. Early PyTorch files say weight, too, stored as here, "
-    "and so are tables and output_weights: only a kernel is (inputs, outputs)."
+    "You decide by the new name what to transpose. But the weights of early PyTorch files are stored as "
+    "here, and so are tables and output_weights: only a kernel is (inputs, outputs)."
 )
 def judged_by_the_new_name(old):
     name, _ = rename.solution(old)
