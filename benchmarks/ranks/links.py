@@ -79,8 +79,9 @@ def _bridge(names: list[str]) -> Iterator[None]:
             run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
             run("ip", "link", "set", outside, "master", BRIDGE, "up")
         yield
-    finally:
-        subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True)
+    finally:  # a namespace takes its devices with it, but only some time later
+        for device in (*(f"{BRIDGE}{rank}" for rank in range(len(names))), BRIDGE):
+            subprocess.run(["ip", "link", "del", device], capture_output=True)
 
 
 @contextmanager
