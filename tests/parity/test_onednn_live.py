@@ -81,7 +81,7 @@ def test_a_step_has_the_same_gradients_to_rounding_and_the_same_bits_again():
 
 
 needs_bfloat16 = pytest.mark.skipif(
-    not is_available("bfloat16"), reason="this processor has no bfloat16 products"
+    not is_available("bfloat16"), reason="there are no bfloat16 products here"
 )
 
 
