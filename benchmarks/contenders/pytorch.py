@@ -6,6 +6,7 @@ values. On top of that, what PyTorch offers: ``scaled_dot_product_attention``, t
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -178,11 +179,15 @@ def training_step(
     model, inputs, optimiser = prepare(folder, batch_size, length)
     run = model if compile is None else torch.compile(model, **compile)
 
-    def loss() -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            return run(*inputs)
+    return training_functions(model, partial(loss_of, run, inputs, "cpu", autocast), optimiser)
 
-    return training_functions(model, loss, optimiser)
+
+def loss_of(
+    run: Callable[..., Tensor], inputs: tuple[Tensor, ...], device: str, autocast: bool = True
+) -> Tensor:
+    """The loss of a batch, under autocast to bfloat16 or not."""
+    with torch.autocast(device, torch.bfloat16, enabled=autocast):
+        return run(*inputs)
 
 
 def gpu_steps(
@@ -191,10 +196,7 @@ def gpu_steps(
     """``steps`` steps under autocast to bfloat16, and a look at the last one's loss."""
     model, inputs, optimiser = prepare(folder, batch_size, length, device)
     run = model if compile is None else torch.compile(model, **compile)
-
-    def loss() -> Tensor:
-        with torch.autocast(device, torch.bfloat16):
-            return run(*inputs)
+    loss = partial(loss_of, run, inputs, device)
 
     def take_steps(_: int) -> None:
         for _ in range(steps):

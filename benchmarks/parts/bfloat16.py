@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Race, Spread, paired_ratio, spread, take_turns
+from benchmarks.measure import Race, Spread, take_turns
 from benchmarks.parts.common import (
     KEEP_MEMORY,
     OURS,
     add_presets,
-    against_ours,
+    against_pytorch,
     batch_shape,
     case_name,
     check_agreement,
@@ -18,9 +18,9 @@ from benchmarks.parts.common import (
     pinned,
     pretrained_folder,
     pytorch_modes,
-    pytorch_names,
+    rows_beside_ours,
 )
-from benchmarks.results import milliseconds, paragraph, ratio, table
+from benchmarks.results import paragraph, ratio, table
 from minibert import BertConfig
 from minibert.products import BFLOAT16, NUMPY, ONEDNN, is_available
 
@@ -70,11 +70,7 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
             on a CPU); everything else is in float32. PyTorch runs under `torch.autocast`.""")
     ]
     for case, record in cases.items():
-        seconds = record["seconds"]
-        rows = [
-            [name, milliseconds(spread(times)), ratio(paired_ratio(times, seconds[OURS]))]
-            for name, times in seconds.items()
-        ]
+        rows = rows_beside_ours(record["seconds"])
         parts.append(f"### {case}, batch {record['batch']['batch_size']} × {record['batch']['length']}")
         parts += [
             table(["", "ms per step (quartiles)", "times ours (quartiles)"], rows),
@@ -87,7 +83,7 @@ def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     """Per case, the time of the strongest PyTorch over ours."""
     return [
         (f"training step in bfloat16, {case}: {best} / {ours}", f"{AIM:.1f}", ratio(times))
-        for case, (best, ours, times) in _found(cases).items()
+        for case, (best, ours, times) in against_pytorch(cases).items()
     ]
 
 
@@ -95,13 +91,5 @@ def compared(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Spread]]
     """What every processor is compared by."""
     return [
         (f"training step in bfloat16, {case}: the fastest PyTorch / ours", times)
-        for case, (*_, times) in _found(cases).items()
+        for case, (*_, times) in against_pytorch(cases).items()
     ]
-
-
-def _found(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str, Spread]]:
-    found = {
-        case: against_ours(record["seconds"], pytorch_names(record["seconds"]))
-        for case, record in cases.items()
-    }
-    return {case: each for case, each in found.items() if each}

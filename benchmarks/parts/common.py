@@ -10,7 +10,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.measure import AVX2, ContenderError, Spread, fastest, paired_ratio
+from benchmarks.measure import AVX2, ContenderError, Spread, fastest, paired_ratio, spread
+from benchmarks.results import milliseconds, ratio
 from minibert import BertConfig, BertForPreTraining
 from minibert.files import atomic_file
 from minibert.folders.model import PretrainedModel
@@ -117,6 +118,20 @@ def against_ours(
     """
     best, ours = fastest(seconds, names, OURS), ours_at_best(seconds)
     return (best, ours, paired_ratio(seconds[best], seconds[ours])) if best else None
+
+
+def against_pytorch(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str, Spread]]:
+    """:func:`against_ours` with the fast PyTorch model, of each case in which that was measured."""
+    found = {case: against_ours(r["seconds"], pytorch_names(r["seconds"])) for case, r in cases.items()}
+    return {case: each for case, each in found.items() if each}
+
+
+def rows_beside_ours(seconds: Mapping[str, Sequence[float]]) -> list[list[str]]:
+    """A row for each contender: its name, its time, and that by ours."""
+    return [
+        [name, milliseconds(spread(times)), ratio(paired_ratio(times, seconds[OURS]))]
+        for name, times in seconds.items()
+    ]
 
 
 def missing_lines(record: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from benchmarks.parts.common import (
     RED,
     add_presets,
     against_ours,
+    against_pytorch,
     batch_shape,
     case_name,
     check_agreement,
@@ -27,6 +28,7 @@ from benchmarks.parts.common import (
     pretrained_folder,
     pytorch_modes,
     pytorch_names,
+    rows_beside_ours,
     save_figure,
 )
 from benchmarks.results import milliseconds, paragraph, ratio, share, table
@@ -112,11 +114,7 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
 
 def _table(record: Mapping[str, Any]) -> str:
     seconds = record["seconds"]
-    rows = [
-        [name, milliseconds(spread(times)), ratio(paired_ratio(times, seconds[OURS]))]
-        for name, times in seconds.items()
-        if name != PRODUCTS
-    ]
+    rows = rows_beside_ours({name: times for name, times in seconds.items() if name != PRODUCTS})
     products = spread(seconds[PRODUCTS])
     speed = record["flops"] / products.median / 1e9
     rows.append([f"{PRODUCTS} ({speed:,.0f} GFLOP/s)", milliseconds(products), ratio(_share(record))])
@@ -146,11 +144,9 @@ def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
 
 def compared(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Spread]]:
     """What every processor is compared by: the strongest PyTorch's time over ours."""
-    found = {case: against_ours(r["seconds"], pytorch_names(r["seconds"])) for case, r in cases.items()}
     return [
-        (f"training step, {case}: the fastest PyTorch / ours", each[-1])
-        for case, each in found.items()
-        if each
+        (f"training step, {case}: the fastest PyTorch / ours", times)
+        for case, (*_, times) in against_pytorch(cases).items()
     ]
 
 
