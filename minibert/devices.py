@@ -34,13 +34,20 @@ def describe_processor(device: Device) -> str:
     if device.name.startswith("cuda:"):
         number = int(device.name.removeprefix("cuda:"))
         return device.xp.cuda.runtime.getDeviceProperties(number)["name"].decode()
+    told = processor_facts()
+    if not told:
+        return platform.processor() or platform.machine()
+    name = told.get("model name", platform.machine())
+    return f"{name} (family {told['cpu family']})" if "cpu family" in told else name
+
+
+def processor_facts() -> dict[str, str]:
+    """What Linux tells about the CPU, by its names ("model name", "flags", …); nothing on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    name = told.get("model name", platform.machine())
-    return f"{name} (family {told['cpu family']})" if "cpu family" in told else name
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def resolve_device(name: "str | Device", local_rank: int = 0) -> Device:

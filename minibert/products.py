@@ -15,11 +15,10 @@ import functools
 import importlib.metadata
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import numpy as np
 
-from minibert.devices import Device
+from minibert.devices import Device, processor_facts
 from minibert.errors import UserError
 from minibert.precision import PRECISIONS, check_precision
 
@@ -41,7 +40,7 @@ def factor(x: np.ndarray) -> np.ndarray:
 
     It is x itself, or x rounded to bfloat16.
     """
-    return x.astype("bfloat16", order="K", copy=False) if _name == BFLOAT16 else x
+    return _rounded(x) if _name == BFLOAT16 else x
 
 
 def empty_factor(x: np.ndarray) -> np.ndarray:
@@ -150,20 +149,21 @@ def _bfloat16() -> Multiply:
     gemm = _gemm("dnnl_gemm_bf16bf16f32", np.dtype("bfloat16"))
 
     def by_bfloat16(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-        a, b = (x.astype("bfloat16", order="K", copy=False) for x in (a, b))
+        a, b = _rounded(a), _rounded(b)
         if not gemm(a, b, out):
             np.matmul(a.astype(np.float32), b.astype(np.float32), out=out)
 
     return by_bfloat16
 
 
+def _rounded(x: np.ndarray) -> np.ndarray:
+    """x in bfloat16, in the same layout; x itself, if it is."""
+    return x.astype("bfloat16", order="K", copy=False)
+
+
 def _processor_features() -> set[str]:
     """What the processor can do, in Linux's words; nothing is known on other systems."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
+    return set(processor_facts().get("flags", "").split())
 
 
 def _gemm(name: str, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray, np.ndarray], bool]:

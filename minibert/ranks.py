@@ -250,7 +250,8 @@ class _Watch:
         here.Allgather(np.array([rank, os.getpid()]), everybody)
         watcher = np.empty(1 + here.size, np.int64)  # its process, and in it the pipe of each rank
         if here.rank == 0:
-            names = [f"rank {rank} (process {pid} on {platform.node()})" for rank, pid in everybody.tolist()]
+            machine = platform.node()
+            names = [f"rank {number} (process {pid} on {machine})" for number, pid in everybody.tolist()]
             self._process: Any = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _WATCHER, *names],
                 stdin=subprocess.PIPE,
@@ -270,7 +271,7 @@ class _Watch:
 
     def dismiss(self) -> None:
         """End the watcher."""
-        with suppress(BrokenPipeError):  # another rank has done it
+        with suppress(OSError):  # another rank has done it, or this is a child without the pipe
             os.write(self._pipe, b".")
 
 

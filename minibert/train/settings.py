@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.precision import PRECISIONS, check_precision, default_precision
-from minibert.products import BFLOAT16, LIBRARIES
+from minibert.products import BFLOAT16, LIBRARIES, NUMPY, ONEDNN
 from minibert.ranks import Ranks
 from minibert.settings import Settings, as_json, setting
 from minibert.train.optimiser import OPTIMISERS
@@ -170,7 +170,7 @@ class RunSettings(Settings):
             )
         check_precision(PRECISIONS[name], device)
         rounded = device.name == "cpu" and name == "bfloat16"
-        if self.products not in ("auto", BFLOAT16) if rounded else self.products == BFLOAT16:
+        if self.products not in (("auto", BFLOAT16) if rounded else ("auto", NUMPY, ONEDNN)):
             raise UserError(
                 f"precision {name} and products {self.products} contradict each other on {device.name}; give "
                 "only the precision"
