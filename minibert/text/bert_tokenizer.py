@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from minibert.errors import UserError
 from minibert.files import read_json, read_text, write_json, write_text
 from minibert.ranks import ALONE, Ranks
 from minibert.text.learn import USUAL_ALPHABET, count_words, learn_vocabulary
-from minibert.text.normalise import CHUNK, PIECE, Normaliser, chunks
-from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
+from minibert.text.normalise import ASCII_GAPS, ASCII_PUNCTUATION, CHUNK, PIECE, Normaliser, chunks
+from minibert.text.tokenizer import PretrainedTokenizer, in_utf8, letter_table, refuse_single_text
 from minibert.text.tokenizer_files import (
     check_added_tokens,
     listed_tokens,
@@ -25,6 +25,9 @@ from minibert.text.tokenizer_files import (
     tokens_by_id,
 )
 from minibert.text.wordpiece import CONTINUATION, WordPiece
+
+if TYPE_CHECKING:
+    from minibert.text.piece_memory import PieceMemory
 
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
@@ -65,7 +68,8 @@ class BertTokenizer(PretrainedTokenizer):
 
     The ids of each piece of text between spaces and punctuation are cached, so that most text costs one
     dictionary look-up per word. The cached pieces have at most `CACHED_CHARACTERS` characters in total. A
-    tokenizer can be pickled (for worker processes), without its cache.
+    tokenizer can be pickled (for worker processes), without its cache. Long texts, and many texts, are
+    looked up and spelled by compiled loops (`minibert.text.piece_memory`), which give the same ids.
     """
 
     special_tokens = SPECIAL_TOKENS
@@ -234,10 +238,7 @@ class BertTokenizer(PretrainedTokenizer):
 
     # ---------------------------------------------------------------- text to ids
 
-    def token_ids(self, text: str) -> list[int]:
-        """The token ids of a text, without [CLS] and [SEP]. Raises UserError for lone surrogates."""
-        if not isinstance(text, str):
-            raise UserError(f"a text must be a str, not {type(text).__name__}")
+    def _text_ids(self, text: str) -> list[int]:
         return list(chain.from_iterable(map(self._chunk_ids.__getitem__, self._pieces(text))))
 
     def _pieces(self, text: str) -> list[str]:
@@ -247,9 +248,29 @@ class BertTokenizer(PretrainedTokenizer):
         A special token holds punctuation. So does a word in which the original looks for the end, to lower
         a sigma. There, only whitespace splits.
         """
-        if self.original_characters or ("[" in text and self._special.search(text)):
-            return chunks(text)
-        return PIECE.findall(text)
+        return chunks(text) if self._needs_chunks(text) else PIECE.findall(text)
+
+    def _needs_chunks(self, text: str) -> bool:
+        return self.original_characters or ("[" in text and self._special.search(text) is not None)
+
+    def _new_memory(self) -> "PieceMemory":
+        from minibert.kernels.cpu.pieces import GAP, MARK, WORD
+        from minibert.kernels.cpu.spelling import spell_word_pieces, vocabulary_table
+        from minibert.text.piece_memory import PieceMemory
+
+        vocabulary = vocabulary_table(self.tokens)
+        letters = letter_table(str.isalnum, self.lowercase)
+        longest = self.max_characters_per_word
+        return PieceMemory(
+            self._compute_chunk_ids,
+            {GAP: ASCII_GAPS, MARK: "".join(ASCII_PUNCTUATION)},
+            WORD,
+            self.CACHED_CHARACTERS,
+            spell=lambda table, row: spell_word_pieces(table, row, letters, vocabulary, self.unk_id, longest),
+        )
+
+    def _cut_anywhere(self, text: str) -> bytes | None:
+        return None if self._needs_chunks(text) else in_utf8(text)
 
     def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`token_ids`, and where in ``text`` each token is: text[start:stop], as (start, stop).

@@ -14,9 +14,13 @@ from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
+import numpy as np
+
 from minibert.text.normalise import WHITE_SPACE, CharacterRules, Memo, refuse_surrogate
 
 _BLOCK = re.compile(r" ?[\S\x1c-\x1f]+|[^\S\x1c-\x1f]+(?![\S\x1c-\x1f])|[^\S\x1c-\x1f]+")
+
+ASCII_BREAKS = "\t\n\x0b\x0c\r"  # white space that begins no word
 
 # GPT-2's pattern, for texts in which every character is ASCII: see `pre_tokens`.
 _PRE_TOKEN = re.compile(
@@ -127,6 +131,12 @@ class BytePairs:
         self._ranks[left, right] = self._never
         self._merged.append(merged)
         self._never += 1
+
+    def tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The ids of single bytes (256,), and the merges, for `minibert.kernels.cpu.spelling`."""
+        from minibert.kernels.cpu.spelling import pair_table
+
+        return np.array(self._bytes), *pair_table(self._ranks, self._merged)
 
     def ids(self, pre_token: str | bytes) -> tuple[int, ...]:
         """Token ids of one pre-token."""

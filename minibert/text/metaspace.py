@@ -11,6 +11,7 @@ SPACE = "▁"  # U+2581, begins a piece that begins a word
 
 _WORD = re.compile(f"[^{WHITE_SPACE}]+")
 _QUOTES = re.compile("``|''")
+_MARK = re.compile(f"[{EXTENDS}]")
 _BEFORE_SPACE = re.compile(f"(?={SPACE})")
 
 
@@ -34,7 +35,7 @@ class MetaspaceNormaliser:
         self._finish = Memo(
             partial(_finish, rules=self._rules, strip=not keep_accents, lowercase=lowercase), limit=65_536
         )
-        self._as_it_is = character_map is None or character_map.keeps_ascii
+        self.keeps_ascii = character_map is None or character_map.keeps_ascii
 
         # Only what stays whitespace separates chunks: nmt_nfkc drops \x0b, so that "a\x0bb" is one word.
         separators = "".join(
@@ -42,12 +43,19 @@ class MetaspaceNormaliser:
         )
         if " " not in separators:
             raise UserError("rules of normalisation that replace the space are not supported")
+        self.ascii_separators = "".join(filter(str.isascii, separators))
         # A mark is in one cluster with the space before it, which therefore goes with its chunk.
+        self._before_foreign = re.compile(f"[{separators}][^\x00-\x7f]")  # is found faster than with a mark
         self.chunk = re.compile(f"(?:[{separators}](?=[{EXTENDS}]))?[^{separators}]+")
 
     def chunks(self, text: str) -> list[str]:
         """Split at whitespace, before anything else: a text's words are those of its chunks, in order."""
         return text.split() if text.isascii() and text.isprintable() else self.chunk.findall(text)
+
+    def has_space_in_cluster(self, text: str) -> bool:
+        """Whether a mark comes after a space, which then ends no chunk."""
+        found = () if text.isascii() else self._before_foreign.finditer(text)
+        return any(_MARK.match(match[0][1]) for match in found)
 
     def words(self, text: str) -> list[str]:
         """The words of ``text``, normalised, in order."""
@@ -77,7 +85,7 @@ class MetaspaceNormaliser:
             text = _QUOTES.sub('"', text)
         if text.isascii():
             text = text.lower() if self.lowercase else text
-            if self._as_it_is and text.isprintable():
+            if self.keeps_ascii and text.isprintable():
                 return text
         else:
             if not self.keep_accents:

@@ -35,6 +35,7 @@ _WORD = re.compile(r"\S+")
 
 # What lies between whitespace (that of CHUNK) and punctuation of ASCII, and each such character by itself.
 _GAPS = "".join(character for character in WHITE_SPACE if not CHUNK.match(character))
+ASCII_GAPS = "".join(filter(str.isascii, _GAPS))
 _MARKS = re.escape("".join(sorted(ASCII_PUNCTUATION)))
 PIECE = re.compile(f"[^{_GAPS}{_MARKS}]+|[{_MARKS}]")
 

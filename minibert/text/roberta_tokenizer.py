@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from string import ascii_letters, digits
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from minibert.errors import UserError
 from minibert.files import read_json, read_text, write_json, write_text
 from minibert.ranks import ALONE, Ranks
 from minibert.text.byte_level import (
+    ASCII_BREAKS,
     BYTE_CHARACTERS,
     SPACE,
     BytePairs,
@@ -25,7 +27,7 @@ from minibert.text.byte_level import (
 )
 from minibert.text.learn import count_pre_tokens, learn_merges
 from minibert.text.normalise import WHITE_SPACE, Memo, chunk_size
-from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
+from minibert.text.tokenizer import PretrainedTokenizer, in_utf8, letter_table, refuse_single_text
 from minibert.text.tokenizer_files import (
     check_added_tokens,
     listed_tokens,
@@ -34,6 +36,9 @@ from minibert.text.tokenizer_files import (
     read_options,
     tokens_by_id,
 )
+
+if TYPE_CHECKING:
+    from minibert.text.piece_memory import PieceMemory
 
 SPECIAL_TOKENS = {
     "pad_token": "<pad>",
@@ -254,10 +259,7 @@ class RobertaTokenizer(PretrainedTokenizer):
 
     # ---------------------------------------------------------------- text to ids
 
-    def token_ids(self, text: str) -> list[int]:
-        """The token ids of a text, without <s> and </s>. Raises UserError for lone surrogates."""
-        if not isinstance(text, str):
-            raise UserError(f"a text must be a str, not {type(text).__name__}")
+    def _text_ids(self, text: str) -> list[int]:
         ids: list[int] = []
         for start, stop, special in self._sections(text):
             if special is None:
@@ -266,6 +268,29 @@ class RobertaTokenizer(PretrainedTokenizer):
             else:
                 ids.append(self.vocab[special])
         return ids
+
+    def _new_memory(self) -> "PieceMemory":
+        from minibert.kernels.cpu.pieces import BREAK, DIGIT, FOREIGN, LETTER, OTHER, SPACE
+        from minibert.kernels.cpu.spelling import spell_byte_pairs
+        from minibert.text.piece_memory import PieceMemory
+
+        kinds = {LETTER: ascii_letters, DIGIT: digits, SPACE: " ", BREAK: ASCII_BREAKS}
+        known = "".join(kinds.values())
+        kinds[OTHER] = "".join(chr(byte) for byte in range(128) if chr(byte) not in known)
+        letters, (byte_ids, slots, pairs) = letter_table(str.isascii), self._pairs.tables()
+        return PieceMemory(
+            self._compute_block_ids,
+            kinds,
+            FOREIGN,
+            self.CACHED_CHARACTERS,
+            byte_level=True,
+            spell=lambda table, row: spell_byte_pairs(table, row, letters, byte_ids, slots, pairs),
+        )
+
+    def _cut_anywhere(self, text: str) -> bytes | None:
+        if "<" in text and self._special.search(text):
+            return None
+        return in_utf8(self._prepared(text))
 
     def rules(self) -> list[Any]:
         """The merges, and whether <mask> takes the white space before it."""

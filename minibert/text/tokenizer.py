@@ -1,16 +1,21 @@
 """What all tokenizers have in common: the special tokens around texts, pairs, truncation, padding."""
 
+import importlib.util
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 import numpy as np
 
 from minibert.errors import UserError
 from minibert.text.normalise import Memo, chunk_size
+
+if TYPE_CHECKING:
+    from minibert.text.piece_memory import PieceMemory
 
 MOST_PADDING = 128  # rows that a model may have beyond its vocabulary without looking suspicious
 
@@ -35,6 +40,7 @@ class PretrainedTokenizer:
     special_tokens: ClassVar[dict[str, str]]  # the five that a model needs or more, by Hugging Face's names
     config_keys: ClassVar[dict[str, str]]  # our options and their names in tokenizer_config.json
     CACHED_CHARACTERS: ClassVar[int] = 2**21  # of pieces of text whose ids are remembered
+    COMPILED_FROM: ClassVar[int] = 1000  # characters at once, for which a compiled loop is worth its call
     padding_side: ClassVar[str] = "right"
     model_max_length: int | None = None
     train: ClassVar[Callable[..., Any]]  # a class method that learns a vocabulary from texts
@@ -60,6 +66,20 @@ class PretrainedTokenizer:
         """
         most = self.CACHED_CHARACTERS
         return Memo(ids_of, most, chunk_size), Memo(spans_of, most // 4, chunk_size)
+
+    @cached_property
+    def _memory(self) -> "PieceMemory | None":
+        """What finds the ids of the pieces of long texts; None without Numba."""
+        return self._new_memory() if importlib.util.find_spec("numba") else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in self.__dict__.items() if name != "_memory"
+        }  # each fills its own
+
+    def _new_memory(self) -> "PieceMemory":
+        """It knows where the texts of this tokenizer can be cut."""
+        raise NotImplementedError
 
     @property
     def vocab_size(self) -> int:
@@ -102,6 +122,33 @@ class PretrainedTokenizer:
 
     def token_ids(self, text: str) -> list[int]:
         """The token ids of a text, without special tokens. Raises UserError for lone surrogates."""
+        return self._ids_of_texts([text])[0]
+
+    def token_ids_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`token_ids` of many texts."""
+        refuse_single_text(texts)
+        return self._ids_of_texts(list(texts))
+
+    def _ids_of_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """By a compiled loop where there is enough to do for it; the ids are the same."""
+        for text in texts:
+            if not isinstance(text, str):
+                raise UserError(f"a text must be a str, not {type(text).__name__}")
+        if sum(map(len, texts)) < self.COMPILED_FROM or self._memory is None:
+            return [self._text_ids(text) for text in texts]
+        encoded = [self._cut_anywhere(text) for text in texts]
+        found = iter(self._memory.token_ids([text for text in encoded if text is not None]))
+        return [
+            self._text_ids(text) if code is None else next(found)
+            for text, code in zip(texts, encoded, strict=True)
+        ]
+
+    def _text_ids(self, text: str) -> list[int]:
+        """The token ids of one text, in Python."""
+        raise NotImplementedError
+
+    def _cut_anywhere(self, text: str) -> bytes | None:
+        """The text in UTF-8 if its ids are those of the pieces that ``_memory`` cuts it into; else None."""
         raise NotImplementedError
 
     def rules(self) -> list[Any]:
@@ -145,11 +192,6 @@ class PretrainedTokenizer:
         begins = ~self.continues_word[np.asarray(ids, dtype=np.int64)]
         begins[:1] = True
         return np.cumsum(begins, dtype=np.int32)
-
-    def token_ids_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`token_ids` of many texts."""
-        refuse_single_text(texts)
-        return [self.token_ids(text) for text in texts]
 
     def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`token_ids`, and where in ``text`` each token is: text[start:stop], as (start, stop)."""
@@ -277,6 +319,23 @@ class PretrainedTokenizer:
                 f"the vocabulary has the token {tokens[again]!r} twice (lines {first + 1} and {again + 1}); "
                 "every token must be unique"
             )
+
+
+def in_utf8(text: str) -> bytes | None:
+    """The bytes of a text; None if it has a lone surrogate, which has none."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return None
+
+
+def letter_table(known: Callable[[str], bool], lowercase: bool = False) -> np.ndarray:
+    """The byte (256,) that stands for each ``known`` character of ASCII in a vocabulary; 0 for all others."""
+    letters = np.zeros(256, np.uint8)
+    for byte in range(128):
+        if known(chr(byte)):
+            letters[byte] = ord(chr(byte).lower() if lowercase else chr(byte))
+    return letters
 
 
 def refuse_single_text(texts: Iterable[str]) -> None:

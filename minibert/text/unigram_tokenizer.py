@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -16,9 +16,12 @@ from minibert.text.charsmap import CharacterMap
 from minibert.text.learn import USUAL_ALPHABET, count_words
 from minibert.text.metaspace import SPACE, MetaspaceNormaliser
 from minibert.text.normalise import WHITE_SPACE
-from minibert.text.tokenizer import PretrainedTokenizer, refuse_single_text
+from minibert.text.tokenizer import PretrainedTokenizer, in_utf8, letter_table, refuse_single_text
 from minibert.text.unigram import Unigram
 from minibert.text.unigram_files import AddedToken, read_unigram_config, read_vocabulary, write_folder
+
+if TYPE_CHECKING:
+    from minibert.text.piece_memory import PieceMemory
 
 _WORD_AFTER_SPACE = re.compile(f"{SPACE}[^\\W_]+")
 
@@ -209,11 +212,33 @@ class UnigramTokenizer(PretrainedTokenizer):
 
     # ---------------------------------------------------------------- text to ids
 
-    def token_ids(self, text: str) -> list[int]:
-        """The token ids of a text, without special tokens. Raises UserError for lone surrogates."""
-        if not isinstance(text, str):
-            raise UserError(f"a text must be a str, not {type(text).__name__}")
+    def _text_ids(self, text: str) -> list[int]:
         return list(chain.from_iterable(map(self._chunk_ids.__getitem__, self._normaliser.chunks(text))))
+
+    def _new_memory(self) -> "PieceMemory":
+        from minibert.kernels.cpu.pieces import GAP, WORD
+        from minibert.kernels.cpu.spelling import spell_unigrams, vocabulary_table
+        from minibert.text.piece_memory import PieceMemory
+
+        vocabulary, scores = vocabulary_table(self.tokens, SPACE), np.array(self.scores)
+        begins = {token.content[0] for token in self.added_tokens}  # where one may be, Python looks for it
+        plain = self._normaliser.keeps_ascii
+        letters = letter_table(
+            lambda char: plain and char.isprintable() and char not in begins, self.lowercase
+        )
+        unknown = self.unk_id, self._unigram.unknown_score
+        return PieceMemory(
+            self._compute_chunk_ids,
+            {GAP: self._normaliser.ascii_separators},
+            WORD,
+            self.CACHED_CHARACTERS,
+            spell=lambda table, row: spell_unigrams(table, row, letters, vocabulary, scores, *unknown),
+        )
+
+    def _cut_anywhere(self, text: str) -> bytes | None:
+        if "''" in text or "``" in text:  # a double quote
+            return None
+        return None if self._normaliser.has_space_in_cluster(text) else in_utf8(text)
 
     def rules(self) -> list[Any]:
         """The scores, the compiled rules of normalisation, and the added tokens."""

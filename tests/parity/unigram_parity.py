@@ -190,8 +190,7 @@ def _report(text: str, what: str, ours: object, theirs: object) -> str:
 
 def compare(ours: UnigramTokenizer, theirs: Tokenizer, texts: Iterable[str]) -> tuple[int, list[str]]:
     """How many texts there were, and the differences."""
-    found = [difference(ours, theirs, text) for text in texts]
-    return len(found), [report for report in found if report]
+    return tokenizer_parity.compare(ours, theirs, texts, difference)
 
 
 def tokenizers(model: bytes | None) -> Iterator[tuple[str, UnigramTokenizer]]:
