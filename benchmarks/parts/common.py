@@ -2,7 +2,7 @@
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,14 @@ PYTORCH: dict[str, dict[str, Any] | None] = {  # how the fast PyTorch model is c
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
 TEXT = Path("../shared/data/wikipedia_en/enwiki_wikiextractor_0.txt.gz")
+DATA = Path("../shared/data")
+SENTENCES = {"SST-2": "sst2_glue/train.tsv", "STS-B": "stsb/stsb-en-train.csv"}  # their files in DATA
+DOCUMENTATION = "documentation"  # sentences that are on every machine
+
+# The sizes of all-MiniLM-L6-v2.
+MINILM = BertConfig(
+    num_hidden_layers=6, hidden_size=384, num_attention_heads=12, intermediate_size=1536, vocab_size=30522
+)
 
 # Colours of the pictures.
 BLUE, RED, GREY, ORANGE = "#2c5d8a", "#c0392b", "#4d4d4d", "#e59866"
@@ -62,6 +70,32 @@ def find_text(options: argparse.Namespace) -> Path | None:
         return (options.text or TEXT).resolve()
     print(f"skipped: {TEXT} is not there; give another text with --text FILE", flush=True)
     return None
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """The flag that says where the data sets are."""
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=DATA,
+        metavar="FOLDER",
+        help=f"has {' and '.join(SENTENCES)} (default: %(default)s)",
+    )
+
+
+def sentence_files(options: argparse.Namespace, sources: Iterable[str]) -> dict[str, str | None]:
+    """The files of those sources of sentences that are there; None for the documentation.
+
+    Says which are not.
+    """
+    found: dict[str, str | None] = {}
+    for source in sources:
+        path = None if source == DOCUMENTATION else options.data / SENTENCES[source]
+        if path is None or path.exists():
+            found[source] = path and str(path.resolve())
+        else:
+            print(f"skipped: {path} is not there", flush=True)
+    return found
 
 
 def batch_shape(options: argparse.Namespace) -> dict[str, int]:

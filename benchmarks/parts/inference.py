@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.measure import Race, Spread, paired_ratio, spread, take_turns
 from benchmarks.parts.common import (
     KEEP_MEMORY,
+    MINILM,
     OURS,
     OURS_ONEDNN,
     against_ours,
@@ -22,13 +23,10 @@ from benchmarks.parts.common import (
     pytorch_names,
 )
 from benchmarks.results import milliseconds, paragraph, ratio, table
-from minibert import BertConfig, BertModel
+from minibert import BertModel
 from minibert.products import ONEDNN, is_available
 
 CASE = "L 6, H 384, A 12, F 1,536, V 30,522"
-CONFIG = BertConfig(
-    num_hidden_layers=6, hidden_size=384, num_attention_heads=12, intermediate_size=1536, vocab_size=30522
-)
 FREEZING = {"options": {"freezing": True, "max_autotune": True}}
 PYTORCH = {"PyTorch, eager": None, "PyTorch, compiled": {}, "PyTorch, compiled, frozen weights": FREEZING}
 ONNX = {"ONNX Runtime": "exported.onnx", "ONNX Runtime, its transformer optimiser": "fused.onnx"}
@@ -42,7 +40,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
     """One case."""
     shape = batch_shape(options)
     with (
-        pretrained_folder(CONFIG, BertModel) as folder,
+        pretrained_folder(MINILM, BertModel) as folder,
         Race(options.threads, pinned(options)) as race,
     ):
         with Race(options.threads) as exporter:
