@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.measure import AVX2, ContenderError, Spread, fastest, paired_ratio, spread
-from benchmarks.results import milliseconds, ratio
+from benchmarks.measure import AVX2, ContenderError, Race, Spread, Worker, fastest, paired_ratio, spread
+from benchmarks.results import milliseconds, paragraph, ratio
 from minibert import BertConfig, BertForPreTraining
 from minibert.files import atomic_file
 from minibert.folders.model import PretrainedModel
@@ -83,19 +84,17 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def sentence_files(options: argparse.Namespace, sources: Iterable[str]) -> dict[str, str | None]:
-    """The files of those sources of sentences that are there; None for the documentation.
+def sentence_files(options: argparse.Namespace, sources: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    """Those sources of sentences that are there, with their files; the documentation has None.
 
     Says which are not.
     """
-    found: dict[str, str | None] = {}
     for source in sources:
         path = None if source == DOCUMENTATION else options.data / SENTENCES[source]
         if path is None or path.exists():
-            found[source] = path and str(path.resolve())
+            yield source, path and str(path.resolve())
         else:
             print(f"skipped: {path} is not there", flush=True)
-    return found
 
 
 def batch_shape(options: argparse.Namespace) -> dict[str, int]:
@@ -129,6 +128,18 @@ def pretrained_folder(config: BertConfig, Model: type[PretrainedModel] = BertFor
     with tempfile.TemporaryDirectory(prefix="minibert-benchmarks-") as folder:
         Model(config, seed=0).save_pretrained(folder)
         yield folder
+
+
+def outputs(race: Race) -> dict[str, np.ndarray]:
+    """The arrays that everyone's ``save`` writes."""
+    with tempfile.TemporaryDirectory(prefix="minibert-benchmarks-") as folder:
+        path = Path(folder) / "output.npy"
+
+        def read(worker: Worker) -> np.ndarray:
+            worker.call("save", path=str(path))
+            return np.load(path)
+
+        return race.for_everyone(read)
 
 
 def check_agreement(values: Mapping[str, float], tolerance: float) -> None:
@@ -166,6 +177,14 @@ def rows_beside_ours(seconds: Mapping[str, Sequence[float]]) -> list[list[str]]:
         [name, milliseconds(spread(times)), ratio(paired_ratio(times, seconds[OURS]))]
         for name, times in seconds.items()
     ]
+
+
+def describe_texts(case: str, record: Mapping[str, Any]) -> str:
+    """The texts of a case, whose record has `texts.describe_lengths`, and which weights read them."""
+    weights = f", {record['weights']} weights" if "weights" in record else ""
+    return paragraph(f"""
+        **{case}**{weights}: {record["texts"]:,} texts of {record["mean"]:.1f} tokens on average, the longest
+        of {record["longest"]}.""")
 
 
 def missing_lines(record: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Race, Spread, paired_ratio, spread, take_turns
+from benchmarks.measure import Race, Spread, take_turns
 from benchmarks.parts.common import (
     KEEP_MEMORY,
     MINILM,
@@ -18,11 +18,13 @@ from benchmarks.parts.common import (
     case_name,
     check_agreement,
     missing_lines,
+    outputs,
     pinned,
     pretrained_folder,
     pytorch_names,
+    rows_beside_ours,
 )
-from benchmarks.results import milliseconds, paragraph, ratio, table
+from benchmarks.results import paragraph, ratio, table
 from minibert import BertModel
 from minibert.products import ONEDNN, is_available
 
@@ -58,7 +60,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
             )
         race.missing |= exporter.missing
         race.warm_up("encode")
-        differences = _differences(race, Path(folder))
+        found = outputs(race)
+        differences = {name: float(np.abs(output - found[OURS]).max()) for name, output in found.items()}
         check_agreement(differences, tolerance=1e-4)
         seconds = take_turns(race.turns("encode"), rounds=options.rounds, seconds=options.seconds)
     yield (
@@ -73,30 +76,12 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
     )
 
 
-def _differences(race: Race, folder: Path) -> dict[str, float]:
-    """The largest difference between any two numbers of everyone's output and ours."""
-    outputs = {}
-    for number, (name, worker) in enumerate(race.workers.items()):
-        path = folder / f"output-{number}.npy"
-        worker.call("save", path=str(path))
-        outputs[name] = np.load(path)
-    return {name: float(np.abs(output - outputs[OURS]).max()) for name, output in outputs.items()}
-
-
 def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
     """A table."""
     parts = []
     for case, record in cases.items():
         seconds, batch = record["seconds"], record["batch"]
-        rows = [
-            [
-                name,
-                milliseconds(spread(times)),
-                ratio(paired_ratio(times, seconds[OURS])),
-                f"{record['differences'][name]:.1e}",
-            ]
-            for name, times in seconds.items()
-        ]
+        rows = [[*row, f"{record['differences'][row[0]]:.1e}"] for row in rows_beside_ours(seconds)]
         parts += [
             paragraph(f"""
                 {case}, batch {batch["batch_size"]} × {batch["length"]}, the same random weights, no

@@ -14,6 +14,7 @@ from benchmarks.parts.common import (
     SENTENCES,
     add_data,
     case_name,
+    describe_texts,
     pinned,
     pretrained_folder,
     sentence_files,
@@ -40,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """A case per source of texts and task."""
     count = BATCH_SIZE * (2 if options.quick else 8)
-    for source, file in sentence_files(options, [*SENTENCES, DOCUMENTATION]).items():
+    for source, file in sentence_files(options, [*SENTENCES, DOCUMENTATION]):
         with (
             pretrained_folder(CONFIG, BertForSequenceClassification) as folder,
             Race(options.threads, pinned(options)) as race,
@@ -77,9 +78,7 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
             for way, times in seconds.items()
         ]
         parts += [
-            paragraph(f"""
-                **{case}**: {record["texts"]:,} texts of {record["mean"]:.1f} tokens on average, the longest
-                of {record["longest"]}."""),
+            describe_texts(case, record),
             table(["", "tokens computed", "ms for all (quartiles)", "times as fast (quartiles)"], rows),
         ]
     return "\n\n".join(parts)
