@@ -19,8 +19,8 @@ def encoder_folder() -> Iterator[tuple[str, str]]:
     """
     try:
         found = str(find_encoder())
-    except UserError as error:
-        print(f"random weights of the same size: {error}", flush=True)
+    except UserError:
+        print("all-MiniLM-L6-v2 is not installed: random weights of the same size", flush=True)
     else:
         yield found, "real"
         return
