@@ -21,8 +21,8 @@ from benchmarks.results import (
 from minibert.errors import UserError
 from minibert.files import write_text
 
-PARTS = "train_step bfloat16 memory inference padding tokenizer vocabulary scaling profile".split()
-PARTS += "held_out gpu_step".split()
+PARTS = "train_step bfloat16 memory inference padding fine_tuning embedding tokenizer vocabulary".split()
+PARTS += "scaling profile held_out gpu_step".split()
 RESULTS = ROOT / "benchmarks" / "results"
 
 

@@ -163,13 +163,14 @@ class Race(ExitStack):
 
     def warm_up(self, function: str, calls: int = 3) -> None:
         """Let everyone call it a few times, uncounted: things are compiled, memory is fetched."""
-        self._everyone(lambda worker: [worker.time(function, 0.0, -1) for _ in range(calls)])
+        self.for_everyone(lambda worker: [worker.time(function, 0.0, -1) for _ in range(calls)])
 
     def ask(self, function: str, **arguments: Any) -> dict[str, Any]:
         """What everyone's function of that name returns."""
-        return self._everyone(lambda worker: worker.call(function, **arguments))
+        return self.for_everyone(lambda worker: worker.call(function, **arguments))
 
-    def _everyone(self, action: Callable[["Worker"], Any]) -> dict[str, Any]:
+    def for_everyone(self, action: Callable[["Worker"], Any]) -> dict[str, Any]:
+        """What ``action`` returns for everyone's worker; a rival with which it fails is left out."""
         values = {}
         for name, worker in list(self.workers.items()):
             try:
@@ -184,7 +185,7 @@ class Race(ExitStack):
         return [Turn(name, worker, function) for name, worker in self.workers.items()]
 
     def _leave_out(self, name: str, builder: str, error: ContenderError) -> None:
-        if builder.startswith("ours:"):
+        if builder.startswith("ours"):
             raise error
         self.missing[name] = str(error)
         print(f"left out: {name}: {error}", file=sys.stderr, flush=True)

@@ -15,7 +15,8 @@ from benchmarks.measure import Spread
 from minibert.devices import describe_processor, resolve_device
 from minibert.files import read_json, write_json, write_text
 
-PACKAGES = "numpy scipy numba torch transformers tokenizers onnxruntime cupy-cuda12x cupy-cuda13x".split()
+PACKAGES = "numpy scipy numba torch transformers accelerate tokenizers sentence-transformers".split()
+PACKAGES += "onnxruntime cupy-cuda12x cupy-cuda13x".split()
 
 
 class Results:

@@ -153,9 +153,7 @@ def real_lengths(
         **{f"encode, {way}": partial(encode, *how) for way, how in ways.items()},
         **{f"learn, {way}": partial(learn, *how) for way, how in ways.items()},
         "lengths": lambda: {
-            "texts": count,
-            "mean": float(lengths.mean()),
-            "longest": int(lengths.max()),
+            **texts.describe_lengths(lengths),
             "computed": {
                 way: computed[order] if padding else int(lengths.sum())
                 for way, (order, padding) in ways.items()

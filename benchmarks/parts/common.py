@@ -2,16 +2,17 @@
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.measure import AVX2, ContenderError, Spread, fastest, paired_ratio, spread
-from benchmarks.results import milliseconds, ratio
+from benchmarks.measure import AVX2, ContenderError, Race, Spread, Worker, fastest, paired_ratio, spread
+from benchmarks.results import milliseconds, paragraph, ratio
 from minibert import BertConfig, BertForPreTraining
 from minibert.files import atomic_file
 from minibert.folders.model import PretrainedModel
@@ -33,6 +34,14 @@ PYTORCH: dict[str, dict[str, Any] | None] = {  # how the fast PyTorch model is c
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
 TEXT = Path("../shared/data/wikipedia_en/enwiki_wikiextractor_0.txt.gz")
+DATA = Path("../shared/data")
+SENTENCES = {"SST-2": "sst2_glue/train.tsv", "STS-B": "stsb/stsb-en-train.csv"}  # their files in DATA
+DOCUMENTATION = "documentation"  # sentences that are on every machine
+
+# The sizes of all-MiniLM-L6-v2.
+MINILM = BertConfig(
+    num_hidden_layers=6, hidden_size=384, num_attention_heads=12, intermediate_size=1536, vocab_size=30522
+)
 
 # Colours of the pictures.
 BLUE, RED, GREY, ORANGE = "#2c5d8a", "#c0392b", "#4d4d4d", "#e59866"
@@ -62,6 +71,30 @@ def find_text(options: argparse.Namespace) -> Path | None:
         return (options.text or TEXT).resolve()
     print(f"skipped: {TEXT} is not there; give another text with --text FILE", flush=True)
     return None
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """The flag that says where the data sets are."""
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=DATA,
+        metavar="FOLDER",
+        help=f"has {' and '.join(SENTENCES)} (default: %(default)s)",
+    )
+
+
+def sentence_files(options: argparse.Namespace, sources: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    """Those sources of sentences that are there, with their files; the documentation has None.
+
+    Says which are not.
+    """
+    for source in sources:
+        path = None if source == DOCUMENTATION else options.data / SENTENCES[source]
+        if path is None or path.exists():
+            yield source, path and str(path.resolve())
+        else:
+            print(f"skipped: {path} is not there", flush=True)
 
 
 def batch_shape(options: argparse.Namespace) -> dict[str, int]:
@@ -95,6 +128,18 @@ def pretrained_folder(config: BertConfig, Model: type[PretrainedModel] = BertFor
     with tempfile.TemporaryDirectory(prefix="minibert-benchmarks-") as folder:
         Model(config, seed=0).save_pretrained(folder)
         yield folder
+
+
+def outputs(race: Race) -> dict[str, np.ndarray]:
+    """The arrays that everyone's ``save`` writes."""
+    with tempfile.TemporaryDirectory(prefix="minibert-benchmarks-") as folder:
+        path = Path(folder) / "output.npy"
+
+        def read(worker: Worker) -> np.ndarray:
+            worker.call("save", path=str(path))
+            return np.load(path)
+
+        return race.for_everyone(read)
 
 
 def check_agreement(values: Mapping[str, float], tolerance: float) -> None:
@@ -132,6 +177,14 @@ def rows_beside_ours(seconds: Mapping[str, Sequence[float]]) -> list[list[str]]:
         [name, milliseconds(spread(times)), ratio(paired_ratio(times, seconds[OURS]))]
         for name, times in seconds.items()
     ]
+
+
+def describe_texts(case: str, record: Mapping[str, Any]) -> str:
+    """The texts of a case, whose record has `texts.describe_lengths`, and which weights read them."""
+    weights = f", {record['weights']} weights" if "weights" in record else ""
+    return paragraph(f"""
+        **{case}**{weights}: {record["texts"]:,} texts of {record["mean"]:.1f} tokens on average, the longest
+        of {record["longest"]}.""")
 
 
 def missing_lines(record: Mapping[str, Any]) -> str:

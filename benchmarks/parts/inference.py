@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Race, Spread, paired_ratio, spread, take_turns
+from benchmarks.measure import Race, Spread, take_turns
 from benchmarks.parts.common import (
     KEEP_MEMORY,
+    MINILM,
     OURS,
     OURS_ONEDNN,
     against_ours,
@@ -17,18 +18,17 @@ from benchmarks.parts.common import (
     case_name,
     check_agreement,
     missing_lines,
+    outputs,
     pinned,
     pretrained_folder,
     pytorch_names,
+    rows_beside_ours,
 )
-from benchmarks.results import milliseconds, paragraph, ratio, table
-from minibert import BertConfig, BertModel
+from benchmarks.results import paragraph, ratio, table
+from minibert import BertModel
 from minibert.products import ONEDNN, is_available
 
 CASE = "L 6, H 384, A 12, F 1,536, V 30,522"
-CONFIG = BertConfig(
-    num_hidden_layers=6, hidden_size=384, num_attention_heads=12, intermediate_size=1536, vocab_size=30522
-)
 FREEZING = {"options": {"freezing": True, "max_autotune": True}}
 PYTORCH = {"PyTorch, eager": None, "PyTorch, compiled": {}, "PyTorch, compiled, frozen weights": FREEZING}
 ONNX = {"ONNX Runtime": "exported.onnx", "ONNX Runtime, its transformer optimiser": "fused.onnx"}
@@ -42,7 +42,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
     """One case."""
     shape = batch_shape(options)
     with (
-        pretrained_folder(CONFIG, BertModel) as folder,
+        pretrained_folder(MINILM, BertModel) as folder,
         Race(options.threads, pinned(options)) as race,
     ):
         with Race(options.threads) as exporter:
@@ -60,7 +60,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
             )
         race.missing |= exporter.missing
         race.warm_up("encode")
-        differences = _differences(race, Path(folder))
+        found = outputs(race)
+        differences = {name: float(np.abs(output - found[OURS]).max()) for name, output in found.items()}
         check_agreement(differences, tolerance=1e-4)
         seconds = take_turns(race.turns("encode"), rounds=options.rounds, seconds=options.seconds)
     yield (
@@ -75,30 +76,12 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
     )
 
 
-def _differences(race: Race, folder: Path) -> dict[str, float]:
-    """The largest difference between any two numbers of everyone's output and ours."""
-    outputs = {}
-    for number, (name, worker) in enumerate(race.workers.items()):
-        path = folder / f"output-{number}.npy"
-        worker.call("save", path=str(path))
-        outputs[name] = np.load(path)
-    return {name: float(np.abs(output - outputs[OURS]).max()) for name, output in outputs.items()}
-
-
 def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
     """A table."""
     parts = []
     for case, record in cases.items():
         seconds, batch = record["seconds"], record["batch"]
-        rows = [
-            [
-                name,
-                milliseconds(spread(times)),
-                ratio(paired_ratio(times, seconds[OURS])),
-                f"{record['differences'][name]:.1e}",
-            ]
-            for name, times in seconds.items()
-        ]
+        rows = [[*row, f"{record['differences'][row[0]]:.1e}"] for row in rows_beside_ours(seconds)]
         parts += [
             paragraph(f"""
                 {case}, batch {batch["batch_size"]} × {batch["length"]}, the same random weights, no

@@ -2,23 +2,27 @@
 
 import argparse
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Race, Turn, paired_ratio, spread, take_turns
-from benchmarks.parts.common import OURS, case_name, pinned, pretrained_folder
-from benchmarks.results import milliseconds, paragraph, ratio, table
-from minibert import BertConfig, BertForSequenceClassification
-
-DATA = Path("../shared/data")
-SOURCES = {  # with their files; documentation is on every machine
-    "SST-2": "sst2_glue/train.tsv",
-    "STS-B": "stsb/stsb-en-train.csv",
-    "documentation": None,
-}
-CONFIG = BertConfig(
-    num_hidden_layers=6, hidden_size=384, num_attention_heads=12, intermediate_size=1536, vocab_size=8192
+from benchmarks.parts.common import (
+    DOCUMENTATION,
+    MINILM,
+    OURS,
+    SENTENCES,
+    add_data,
+    case_name,
+    describe_texts,
+    pinned,
+    pretrained_folder,
+    sentence_files,
 )
+from benchmarks.results import milliseconds, paragraph, ratio, table
+from minibert import BertForSequenceClassification
+
+CONFIG = replace(MINILM, vocab_size=8192)
 BATCH_SIZE = 32
 WAYS = {  # how the batches are made, and whether they are computed with padding
     "with padding": ("random", True),
@@ -31,24 +35,18 @@ TASKS = {"encode": "inference", "learn": "fine-tuning"}
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The sentences."""
-    parser.add_argument(
-        "--data", type=Path, default=DATA, metavar="FOLDER", help="has SST-2 and STS-B (default: %(default)s)"
-    )
+    add_data(parser)
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """A case per source of texts and task."""
     count = BATCH_SIZE * (2 if options.quick else 8)
-    for source, name in SOURCES.items():
-        file = None if name is None else (options.data / name).resolve()
-        if file is not None and not file.exists():
-            print(f"skipped: {options.data / name} is not there", flush=True)
-            continue
+    for source, file in sentence_files(options, [*SENTENCES, DOCUMENTATION]):
         with (
             pretrained_folder(CONFIG, BertForSequenceClassification) as folder,
             Race(options.threads, pinned(options)) as race,
         ):
-            given = {"file": file and str(file), "count": count, "batch_size": BATCH_SIZE, "ways": WAYS}
+            given = {"file": file, "count": count, "batch_size": BATCH_SIZE, "ways": WAYS}
             race.enter(OURS, "ours:real_lengths", folder=folder, **given)
             worker = race.workers[OURS]
             for task, what in TASKS.items():
@@ -80,9 +78,7 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
             for way, times in seconds.items()
         ]
         parts += [
-            paragraph(f"""
-                **{case}**: {record["texts"]:,} texts of {record["mean"]:.1f} tokens on average, the longest
-                of {record["longest"]}."""),
+            describe_texts(case, record),
             table(["", "tokens computed", "ms for all (quartiles)", "times as fast (quartiles)"], rows),
         ]
     return "\n\n".join(parts)

@@ -115,8 +115,9 @@ def test_a_rival_that_is_missing_is_left_out_but_ours_must_be_there(capsys):
         assert race.workers == {}
         assert "no_such_library" in race.missing["Rival"]
         assert "left out: Rival" in capsys.readouterr().err
-        with pytest.raises(ContenderError, match="no_such_function"):
-            race.enter("minibert", "ours:no_such_function")
+        for module in ("ours", "ours_from_text"):
+            with pytest.raises(ContenderError, match="no_such_function"):
+                race.enter("minibert", f"{module}:no_such_function")
 
 
 def test_a_worker_learns_in_a_process_of_its_own(tmp_path):

@@ -10,7 +10,7 @@ from benchmarks import operations
 from benchmarks.__main__ import PARTS, main
 from benchmarks.inputs import count_masked
 from benchmarks.measure import Spread
-from benchmarks.parts import gpu_step, scaling
+from benchmarks.parts import embedding, fine_tuning, gpu_step, scaling
 from benchmarks.parts.common import check_agreement
 from benchmarks.results import Results, milliseconds, processor_name, ratio, share, table
 from minibert import BertConfig, ops
@@ -48,6 +48,38 @@ RECORDS = {
                 "with padding": [0.4, 0.8, 0.4],
                 "sorted by length": [0.3, 0.6, 0.3],
                 "without padding": [0.2, 0.4, 0.2],
+            },
+        }
+    },
+    "fine_tuning": {
+        "SST-2": {
+            "weights": "real",
+            "texts": 6144,
+            "mean": 15.4,
+            "longest": 60,
+            "products": "onednn",
+            "count": 512,
+            "batch": {"batch_size": 32, "max_length": 128},
+            "seconds": {"minibert": [3.0, 6.0, 3.0], "Trainer": [9.0, 18.0, 9.0]},
+            "missing": {"Trainer, group_by_length": "no accelerate"},
+        }
+    },
+    "embedding": {
+        "STS-B": {
+            "weights": "random",
+            "texts": 9216,
+            "mean": 14.4,
+            "longest": 50,
+            "count": 768,
+            "seconds": {
+                "minibert": [1.0, 2.0, 1.0],
+                "minibert, oneDNN": [0.5, 1.0, 0.5],
+                "sentence-transformers": [3.0, 6.0, 3.0],
+            },
+            "differences": {
+                "minibert": 0.0,
+                "minibert, oneDNN": 2e-13,
+                "sentence-transformers": 6e-13,
             },
         }
     },
@@ -164,6 +196,31 @@ def test_padding_is_held_against_both_other_ways():
     aims = aims_of("padding")
     assert aims["SST-2, inference: with padding / without padding"] == ("", "2.00 (2.00–2.00)")
     assert aims["SST-2, inference: sorted by length / without padding"] == ("", "1.50 (1.50–1.50)")
+
+
+def test_what_begins_with_text_is_held_against_what_people_use(tmp_path):
+    assert aims_of("fine_tuning") == {
+        "fine-tuning from text, SST-2: Trainer / ours": ("1.5", "3.00 (3.00–3.00)")
+    }
+    assert aims_of("embedding") == {
+        "sentence vectors, STS-B: sentence-transformers / minibert": ("2.5", "3.00 (3.00–3.00)"),
+        "sentence vectors, STS-B: sentence-transformers / minibert, oneDNN": ("", "6.00 (6.00–6.00)"),
+    }
+    (row,) = embedding.compared(RECORDS["embedding"])
+    assert row == ("sentence vectors, STS-B: sentence-transformers / ours", Spread(6.0, 6.0, 6.0))
+    told = fine_tuning.section(RECORDS["fine_tuning"], tmp_path)
+    assert "**SST-2**, real weights: 6,144 texts of 15.4 tokens on average, the longest of 60." in told
+    assert "Batches of 32; ours multiplied with onednn." in told
+    assert "|  | ms per 512 sentences (quartiles) | times ours (quartiles) |" in told
+    assert "Left out: Trainer, group_by_length: no accelerate" in told
+    told = embedding.section(RECORDS["embedding"], tmp_path)
+    assert "| sentence-transformers | 3,000 (3,000–4,500) | 3.00 (3.00–3.00) | 6e-13 |" in told
+
+
+def test_a_part_without_rivals_has_no_aims():
+    alone = {"minibert": [1.0], "minibert, oneDNN": [0.5]}
+    for part in (embedding, fine_tuning):
+        assert part.aims({"SST-2": {"seconds": alone}}) == part.compared({"SST-2": {"seconds": alone}}) == []
 
 
 def test_a_new_record_replaces_only_its_own_case(tmp_path):
