@@ -15,6 +15,7 @@ from tqdm import tqdm
 from minibert.errors import UserError
 from minibert.text.learn import USUAL_ALPHABET, frequent_characters, refuse_no_words
 
+NUL = "\0"  # NumPy's strings lose it at their end
 LONGEST_PIECE = 16  # characters, with the ▁
 SEEDS_PER_PIECE = 20  # candidates, for each piece that is asked for
 _KEEP, _SPARE = 0.75, 1.1  # pieces that a round of pruning leaves; those that it stops at, of those asked for
@@ -39,11 +40,12 @@ def learn_unigram(
        likelihood, if its next best segmentation stands in for each piece; then 2 again.
     4. The most probable ``vocab_size`` remain, most probable first, and with them the whole alphabet.
 
-    The alphabet is the ``alphabet_limit`` most frequent characters; words with others are skipped. The same
-    counts always give the same tokens.
+    The alphabet is the ``alphabet_limit`` most frequent characters; words with others, or with NUL, are
+    skipped. The same counts always give the same tokens.
 
     Raises UserError if there are no words, or if special tokens and alphabet alone exceed ``vocab_size``.
     """
+    word_counts = {word: count for word, count in word_counts.items() if NUL not in word}
     refuse_no_words(word_counts)
     alphabet = frequent_characters(word_counts, alphabet_limit)
     room = vocab_size - len(special_tokens)

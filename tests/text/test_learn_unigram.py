@@ -28,6 +28,14 @@ def learner() -> _Learner:
     return _Learner(words, np.array([float(COUNTS[word]) for word in words]), 1000)
 
 
+def test_words_with_nul_are_skipped():
+    """Else "▁" and "▁" + NUL would be the same token."""
+    words = {"▁low": 5, "▁\0": 5, "▁lower\0": 5}
+    assert learn_unigram(words, 20, []) == learn_unigram({"▁low": 5}, 20, [])
+    with pytest.raises(UserError):
+        learn_unigram({"▁\0": 5}, 20, [])
+
+
 def test_candidates_are_all_characters_and_what_repeats():
     words = sorted(COUNTS)
     text = _Text(words, np.array([float(COUNTS[word]) for word in words]))

@@ -57,8 +57,10 @@ def corpus():
 
 @pytest.fixture(scope="module", params=WAYS, ids=lambda way: f"{way[0].__name__} {way[1]}")
 def tokenizer(request, corpus):
+    """It knows the random texts, too, so that it has tokens that a wrong cut would miss."""
     kind, options = request.param
-    return kind.train(corpus, 1000, **options)
+    spaces = ["é\xa0  b c\u2003 \u2003 d\n\xa0e \n f"] * 50
+    return kind.train([*corpus, *spaces, *random_texts(2000, seed=9)], 2000, **options)
 
 
 def plain(tokenizer, texts, monkeypatch):
@@ -77,6 +79,12 @@ def test_random_texts(tokenizer, monkeypatch):
     texts = random_texts(2000)
     assert tokenizer.token_ids_batch(texts) == plain(tokenizer, texts, monkeypatch)
     assert tokenizer._memory._seen.used[pieces.ROWS] > 100
+
+
+def test_all_kinds_of_white_space_next_to_letters(tokenizer, monkeypatch):
+    rng = random.Random(5)
+    texts = ["".join(rng.choices("é\xa0\xa0\u2003\u2003  \nb'", k=12)) for _ in range(2000)]
+    assert tokenizer.token_ids_batch(texts) == plain(tokenizer, texts, monkeypatch)
 
 
 def test_real_texts(tokenizer, corpus, monkeypatch):

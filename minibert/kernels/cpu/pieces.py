@@ -177,8 +177,9 @@ def _end_of_pre_token(text, start, end, kinds):
     if length > 0:
         return start + length
     kind = kinds[text[stop]]
-    stop = _end_of_run(text, stop, end, kind, kinds)
-    if kind == FOREIGN or (stop < end and kinds[text[stop]] == FOREIGN):
+    if kind != FOREIGN:
+        stop = _end_of_run(text, stop, end, kind, kinds)
+    if stop < end and kinds[text[stop]] == FOREIGN:
         while stop < end and _size_of_space(text, stop, end, kinds) == 0:
             stop += 1
     return stop
