@@ -162,6 +162,7 @@ class Group:
             "held-out sequences as long as those learned from; the perplexity is its exponential.",
             table(header, rows),
             f"![Held-out loss against tokens read, one line for each run]({picture})",
+            *([f"*Here.* {self.about['found']}"] if "found" in self.about else []),
             f"*Elsewhere.* {self.about['paper']}",
         ]
         return "\n\n".join(map(paragraph, parts[:2])) + "\n\n" + "\n\n".join(parts[2:])
