@@ -139,7 +139,7 @@ class Group:
                 _told([np.exp(record["held_out_mlm_loss"]) for record in records], 1),
                 *(_told([record["tasks"][task] for record in records], 1, 100) for task in tasks),
                 f"{np.mean([record['tokens'] for record in records]) / 1e6:,.1f} M",
-                f"{np.mean([record['seconds'] for record in records]) / 60:,.1f}",
+                self._cost(records),
                 f"{len(records)}",
             ]
             for name, records in by_run.items()
@@ -150,12 +150,14 @@ class Group:
             "perplexity",
             *(TASKS[task].title for task in tasks),
             "tokens",
-            "minutes",
+            "steps" if "seconds" in self.about else "minutes",
             "seeds",
         ]
         picture = f"ablation-{self.name}.png"
         plot(by_run, folder / picture)
-        alike = "the same time" if "seconds" in self.about else "equally many steps"
+        alike = "equally many steps"
+        if seconds := self.about.get("seconds"):
+            alike = f"as many steps as take {seconds} s of an idle core, by a few that were timed before"
         parts = [
             self.about["question"],
             f"Pre-trained with {alike}: mean ± standard deviation over seeds. The loss is in nats, of "
@@ -166,6 +168,12 @@ class Group:
             f"*Elsewhere.* {self.about['paper']}",
         ]
         return "\n\n".join(map(paragraph, parts[:2])) + "\n\n" + "\n\n".join(parts[2:])
+
+    def _cost(self, records: list[Mapping[str, Any]]) -> str:
+        """Steps where they were chosen by the time, else minutes."""
+        if "seconds" in self.about:
+            return f"{np.mean([record['steps'] for record in records]):,.0f}"
+        return f"{np.mean([record['seconds'] for record in records]) / 60:,.1f}"
 
 
 def _fits(settings: PretrainSettings, track: Track) -> bool:
