@@ -5,7 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
@@ -257,8 +257,9 @@ class PretrainedTokenizer:
         _check_choices(padding, truncation)
 
         input_ids, token_type_ids = [], []
+        found = iter(self._ids_of_texts(list(chain.from_iterable(pairs))))
         for pair in pairs:
-            pieces = [self.token_ids(piece) for piece in pair]
+            pieces = list(islice(found, len(pair)))
             if truncation and max_length is not None:
                 pieces = truncate(pieces, self._room(max_length, len(pieces)), truncation)
             row, types = self.with_special_tokens(*pieces)
