@@ -158,7 +158,7 @@ def _pieces(config: BertConfig, cost: StepCost, machine: Machine) -> list[tuple[
 def overtaken_at(
     config: BertConfig, machine: Machine, sequences: int, length: int, predictions: int
 ) -> int | None:
-    """The least number of ranks that share these sequences and communicate longer than they compute.
+    """From how many ranks on, sharing these sequences, exchanging gradients takes longer than computing.
 
     Without latency, this is the first N above 1 + T₁ / (2 · bytes / bandwidth), T₁ being what one rank takes
     for all the sequences. None if that is more ranks than there are sequences.
@@ -260,7 +260,10 @@ def describe_scaling(found: dict[str, Any]) -> str:
             ("= a step, without what is hidden", _milliseconds(found["seconds"])),
             ("computation's share (efficiency)", f"{found['efficiency']:.1%}"),
             ("tokens per second", f"{found['tokens_per_second']:,.0f}"),
-            ("communication overtakes at", f"{overtaken:,} ranks" if overtaken else f"> {sequences:,} ranks"),
+            (
+                "communication > computation from",
+                f"{overtaken:,} ranks" if overtaken else f"over {sequences:,} ranks",
+            ),
         ]
         if hours is not None:
             rows.append(("the original's pre-training", f"{hours:,.1f} hours"))
