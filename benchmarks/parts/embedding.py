@@ -74,9 +74,10 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
     parts = [
         paragraph("""
             Texts in, vectors out: ours as `minibert embed` makes them, against
-            `SentenceTransformer.encode`, both with their defaults (batches of 32, texts of similar length
-            together; pooling and maximum length as the model's folder says). Each round has sentences of
-            its own. The last column is the largest 1 − cosine between a vector and ours.""")
+            `SentenceTransformer.encode`, both with their defaults (theirs in batches of 32, ours of at
+            least 32; texts of similar length together; pooling and maximum length as the model's folder
+            says). Each round has sentences of its own. The last column is the largest 1 − cosine between a
+            vector and ours.""")
     ]
     for case, record in cases.items():
         rows = [[*row, f"{record['differences'][row[0]]:.0e}"] for row in rows_beside_ours(record["seconds"])]

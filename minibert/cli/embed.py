@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from minibert.cli.flags import (
+    BY_LENGTH,
     add_batch_flags,
     add_encoder_flags,
     add_model_flag,
@@ -58,7 +59,7 @@ def add(commands: Any) -> None:
     )
     _add_word_flags(parser)
     add_skip_flag(parser)
-    add_batch_flags(parser)
+    add_batch_flags(parser, None, BY_LENGTH)
 
 
 def _add_word_flags(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from dataclasses import Field, fields
 from typing import Any
 
 from minibert.cli.setting_flags import flag_options
-from minibert.data.tasks import Faults
+from minibert.data.tasks import USUAL_BATCH, USUAL_PLACES, Faults
 from minibert.devices import Device, resolve_device
 from minibert.errors import UserError
 from minibert.files import check_writable
@@ -18,6 +18,7 @@ from minibert.tasks.registry import TASKS
 from minibert.threads import set_threads
 
 DEFAULT_MODEL = "mini"  # of those in minibert.assets
+BY_LENGTH = f"{USUAL_BATCH}, or of short texts as many as have {USUAL_PLACES:,} tokens"
 
 
 def add_model_flag(parser: argparse.ArgumentParser, about: str, default: str | None = DEFAULT_MODEL) -> None:

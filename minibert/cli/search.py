@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from minibert.cli.flags import (
+    BY_LENGTH,
     add_batch_flags,
     add_encoder_flags,
     add_skip_flag,
@@ -61,7 +62,7 @@ def _add_index(actions: Any) -> None:
         help="build a graph for approximate search, which is faster for very many passages",
     )
     add_skip_flag(parser)
-    add_batch_flags(parser)
+    add_batch_flags(parser, None, BY_LENGTH)
 
 
 def _index(flags: argparse.Namespace) -> None:

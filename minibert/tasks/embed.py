@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from minibert.arrays import to_numpy
 from minibert.assets import model_folder
-from minibert.data.tasks import Feature, ordered_batches, single_features
+from minibert.data.tasks import USUAL_BATCH, Feature, ordered_batches, single_features
 from minibert.errors import UserError
 from minibert.files import read_json
 from minibert.heads import SentenceEncoder
@@ -134,10 +134,13 @@ class TextEncoder:
         """H, the length of a vector."""
         return self.model.config.hidden_size
 
-    def embed(self, texts: Sequence[str], batch_size: int = 32, progress: bool = False) -> np.ndarray:
+    def embed(
+        self, texts: Sequence[str], batch_size: int | None = None, progress: bool = False
+    ) -> np.ndarray:
         """The vectors of texts, in their order: (N, H) float32 on the host.
 
-        Equal texts are computed once, texts of similar length together. Leaves the model in evaluation mode.
+        Equal texts are computed once, texts of similar length together, of short ones more at a time unless
+        there is a ``batch_size`` (see `ordered_batches`). Leaves the model in evaluation mode.
         """
         self.model.eval()
         rows_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
@@ -154,7 +157,7 @@ class TextEncoder:
         self,
         texts: Sequence[str],
         choice: WordChoice | None = None,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         progress: bool = False,
     ) -> Iterator[WordVectors]:
         """The vectors of all words of texts, some texts at a time, so that few are in memory.
@@ -163,19 +166,24 @@ class TextEncoder:
         in evaluation mode. Raises UserError for layers that the model does not have, and for a batch size
         below 1.
         """
-        if batch_size < 1:
+        if batch_size is not None and batch_size < 1:
             raise UserError(f"batch size must be at least 1, got {batch_size}")
         choice = choice or WordChoice()
         layers = choice.numbers(self.model.config.num_hidden_layers)
         self.model.eval()
-        size = batch_size * BATCHES_HELD
+        size = (batch_size or USUAL_BATCH) * BATCHES_HELD
         with tqdm(total=len(texts), unit=" texts", disable=None if progress else True) as bar:
             for start in range(0, len(texts), size):
                 yield self._word_vectors(texts[start : start + size], start, choice, layers, batch_size)
                 bar.update(min(size, len(texts) - start))
 
     def _word_vectors(
-        self, texts: Sequence[str], first: int, choice: WordChoice, layers: tuple[int, ...], batch_size: int
+        self,
+        texts: Sequence[str],
+        first: int,
+        choice: WordChoice,
+        layers: tuple[int, ...],
+        batch_size: int | None,
     ) -> WordVectors:
         """Those of a few texts, of which the first has the number ``first``."""
         found = [pieces_of(self.tokenizer, text) for text in texts]
@@ -196,7 +204,7 @@ class TextEncoder:
         )
 
     def _piece_vectors(
-        self, texts: Sequence[Pieces], choice: WordChoice, layers: tuple[int, ...], batch_size: int
+        self, texts: Sequence[Pieces], choice: WordChoice, layers: tuple[int, ...], batch_size: int | None
     ) -> list[np.ndarray]:
         """The vectors of all tokens of each text, special ones left out: (T, …) each."""
         features = []

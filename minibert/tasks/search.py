@@ -73,7 +73,7 @@ class PassageIndex:
         encoder: TextEncoder,
         passages: Sequence[Passage],
         *,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         progress: bool = False,
     ) -> "PassageIndex":
         """Make an index of passages in a folder that does not exist yet.
@@ -127,7 +127,7 @@ class PassageIndex:
         encoder: TextEncoder,
         passages: Sequence[Passage],
         *,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         progress: bool = False,
     ) -> None:
         """Add passages, all or none. Raises UserError for another encoder, or an id that is there already."""
@@ -243,7 +243,7 @@ def _rows(
     encoder: TextEncoder,
     passages: Sequence[Passage],
     known: set[str],
-    batch_size: int,
+    batch_size: int | None,
     progress: bool,
 ) -> Any:
     """The rows of new passages as an Arrow table. Raises UserError if an id is among the ``known`` ones."""

@@ -3,7 +3,14 @@
 from minibert.data.tasks.blimp import MinimalPair, read_blimp
 from minibert.data.tasks.conll import SCHEMES, TaggedSentence, read_conll
 from minibert.data.tasks.faults import Faults, Place
-from minibert.data.tasks.feature_batches import DistinctPairs, FeatureStream, collate, ordered_batches
+from minibert.data.tasks.feature_batches import (
+    USUAL_BATCH,
+    USUAL_PLACES,
+    DistinctPairs,
+    FeatureStream,
+    collate,
+    ordered_batches,
+)
 from minibert.data.tasks.features import (
     Feature,
     PairFeature,
@@ -24,6 +31,8 @@ __all__ = [
     "FORMATS",
     "RECIPES",
     "SCHEMES",
+    "USUAL_BATCH",
+    "USUAL_PLACES",
     "Answer",
     "Columns",
     "DistinctPairs",

@@ -13,6 +13,8 @@ from minibert.data.randomness import generator
 from minibert.data.tasks.features import Feature, PairFeature
 from minibert.errors import UserError
 
+USUAL_BATCH, USUAL_PLACES = 32, 2048  # see `ordered_batches`
+
 FeatureBatch = dict[str, Any]  # arrays by the names of the models' arguments; of pairs, two such batches
 
 
@@ -48,19 +50,23 @@ def _padded(rows: Sequence[np.ndarray], value: int) -> np.ndarray:
 
 
 def ordered_batches(
-    features: Sequence[Feature], batch_size: int, pad_id: int
+    features: Sequence[Feature], batch_size: int | None, pad_id: int
 ) -> Iterator[tuple[np.ndarray, FeatureBatch]]:
     """Every feature once, as (rows, batch): ``rows`` (B,) says which feature each row of the batch is.
 
-    The longest come first, so if there is enough memory for the first batch, there is enough for all. Raises
-    UserError for a batch size below 1.
+    The longest come first, so if there is enough memory for the first batch, there is enough for all. Without
+    a ``batch_size``, a batch has `USUAL_BATCH` features, or as many as have `USUAL_PLACES` tokens, if these
+    are more: products of few rows are slow. Raises UserError for a batch size below 1.
     """
-    if batch_size < 1:
+    if batch_size is not None and batch_size < 1:
         raise UserError(f"batch size must be at least 1, got {batch_size}")
     order = np.argsort([-len(feature) for feature in features], kind="stable")
-    for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
+    start = 0
+    while start < len(order):
+        size = batch_size or max(USUAL_BATCH, USUAL_PLACES // max(len(features[order[start]]), 1))
+        rows = order[start : start + size]
         yield rows, collate([features[row] for row in rows], pad_id)
+        start += size
 
 
 class FeatureStream:

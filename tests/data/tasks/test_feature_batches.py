@@ -82,6 +82,12 @@ def test_ordered_batches_hold_everything_once_the_longest_first():
     assert [chosen.tolist() for chosen, _ in ordered_batches(rows, 1, 0)] == [[1], [3], [4], [0], [2]]
 
 
+def test_without_a_size_batches_of_short_rows_are_larger():
+    rows = features([512] * 40 + [20] * 150 + [0])
+    sizes = [len(chosen) for chosen, _ in ordered_batches(rows, None, 0)]
+    assert sizes == [32, 32, 102, 25]  # the second begins with 512 tokens, the third has 2,048 // 20 rows
+
+
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=60),
     batch_size=st.integers(1, 8),
