@@ -17,6 +17,7 @@ from minibert.folders.names import name_in_file
 from minibert.nn import Linear, Module
 from minibert.ops import ACTIVATIONS
 from minibert.precision import choose_precision
+from minibert.tasks import xlnet_cost
 from minibert.variants import FAMILIES, architectures, family
 from minibert.variants.electra import ElectraForPreTraining
 from minibert.variants.xlnet import XLNetConfig
@@ -25,7 +26,6 @@ NO_DISCRIMINATOR = (
     "the cost of a training step is known of models that predict masked words, as the generator does: "
     "minibert info FOLDER/generator"
 )
-NO_XLNET = "the cost of a training step is not known of an XLNet, whose layers compute more than BERT's"
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
@@ -137,6 +137,8 @@ def step_cost(
         encoder   2 · (L · (B·S·(4·H² + 2·H·F) + 2·B·S²·H) + B·H²)      attention is the term in S²
         heads     2 · (B·P·(H² + H·V) + 2·B·H)                          MLM at the P positions only
 
+    For XLNet, whose layers compute and keep more, see ``xlnet_cost.py``.
+
     Bytes: parameters, their copy in 16 bits, their gradients, Adam's two moments, and the activations that
     the caches hold from the forward to the backward pass; see ``_activations``. On top comes what the
     backward pass needs while it runs; see ``_working_bytes``. This is the memory of the CUDA kernels, whose
@@ -146,36 +148,32 @@ def step_cost(
     where 134 are predicted (171 with the reference operations; 112 where 86 are, with ``recompute``); mini,
     16 × 128, 276 where 268 are; mini, 4 × 512, 324 where 364 are.
 
-    Raises UserError if a number is below 1 or the sequences are longer than the model's positions, and for an
-    XLNet, whose layers compute and keep more.
+    Raises UserError if a number is below 1 or the sequences are longer than the model's positions.
     """
-    if config.model_type == XLNetConfig.model_type:
-        raise UserError(NO_XLNET)
     if min(batch_size, length, predictions) < 1:
         raise UserError(f"expected sizes of at least 1, got {batch_size}, {length} and {predictions}")
     if length > config.longest_sequence:
         raise UserError(
             f"sequences of {length} tokens, but the model has only {config.longest_sequence} positions"
         )
-    tokens, predicted = batch_size * length, batch_size * predictions
-    model = pretraining_model(config)
-    words, head = model.bert.embeddings.word_embeddings.weight.size, model.cls.predictions
-    in_encoder = tokens * (_weights(model.bert.embeddings) + _weights(model.bert.encoder))
-    in_encoder += batch_size * _weights(model.bert.pooler)
-    in_attention = config.num_hidden_layers * 2 * tokens * length * config.hidden_size  # q kᵀ and p v
-    in_heads = predicted * (_weights(head) + words) + batch_size * _weights(model.cls.seq_relationship)
+    sizes = batch_size, length, predictions
+    is_xlnet = isinstance(config, XLNetConfig)
+    in_encoder, in_heads = (xlnet_cost.products if is_xlnet else _products)(config, *sizes)
+    activations = (xlnet_cost.activations if is_xlnet else _activations)(
+        config, *sizes, _arrays_kept(config.hidden_act)
+    )
 
     chosen = choose_precision(precision=precision)
     number, operand = BYTES[chosen.dtype], BYTES[chosen.operand]
     parameters = sum(matrix.count for matrix in parameter_table(config))
-    embeddings, layer, heads = (
-        numbers * operand + sums * number
-        for numbers, sums in _activations(config, batch_size, length, predictions)
-    )
-    working_heads, working_layer = _working_bytes(config, tokens, predicted, number, operand)
-    kept = tokens * config.hidden_size * operand if recompute else layer
+    embeddings, layer, heads = (numbers * operand + sums * number for numbers, sums in activations)
+    rows = batch_size * (length + predictions * is_xlnet)
+    working_heads, working_layer = _working_bytes(config, rows, batch_size * predictions, number, operand)
+    if is_xlnet:
+        working_layer = max(working_layer, number * xlnet_cost.working_numbers(config, *sizes))
+    kept = rows * config.hidden_size * operand if recompute else layer
     return StepCost(
-        encoder_flops=2 * (in_encoder + in_attention),
+        encoder_flops=2 * in_encoder,
         heads_flops=2 * in_heads,
         parameter_bytes=number * parameters,
         copy_bytes=0 if operand == number else operand * parameters,
@@ -186,6 +184,17 @@ def step_cost(
         encoder_working_bytes=working_layer + (layer if recompute else 0),
         heads_working_bytes=working_heads,
     )
+
+
+def _products(config: BertConfig, batch_size: int, length: int, predictions: int) -> tuple[int, int]:
+    """Multiply-adds of the forward pass: of the encoder, and of the heads."""
+    tokens, predicted, model = batch_size * length, batch_size * predictions, pretraining_model(config)
+    encoder = tokens * (_weights(model.bert.embeddings) + _weights(model.bert.encoder))
+    encoder += batch_size * _weights(model.bert.pooler)
+    encoder += config.num_hidden_layers * 2 * tokens * length * config.hidden_size  # attention: q kᵀ and p v
+    words = model.bert.embeddings.word_embeddings.weight.size
+    heads = predicted * (_weights(model.cls.predictions) + words)
+    return encoder, heads + batch_size * _weights(model.cls.seq_relationship)
 
 
 def _weights(module: Module | None) -> int:
@@ -201,21 +210,22 @@ def _arrays_kept(activation: str) -> tuple[int, int]:
 
 
 def _activations(
-    config: BertConfig, batch_size: int, length: int, predictions: int
+    config: BertConfig, batch_size: int, length: int, predictions: int, kept: tuple[int, int]
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
     """How many numbers a training forward pass keeps for the embeddings, for each layer, and for the heads.
 
     Each array is counted once, and a layer's output where it is made. The second number of each pair is that
     of sums, which are never in 16 bits. LayerNorm keeps its normalised input and 1/σ; a linear map keeps its
     input; attention keeps q, k, v and its probabilities before and after dropout; a loss keeps its
-    log-probabilities and the weight of each label.
+    log-probabilities and the weight of each label. ``kept`` says how many arrays the activation function
+    keeps, without and with its output.
 
     What is not counted: B·S·(H + 1) more with pre-LN, for its last LayerNorm, and S·D per layer with rotary
     positions. These have no kernels, and work in float32: where the peak is in a layer, in 16 bits, it was up
     to 8 % higher than predicted.
     """
     tokens, predicted = batch_size * length, batch_size * predictions
-    hidden, words, (held, wide) = config.hidden_size, config.embedding_size, _arrays_kept(config.hidden_act)
+    hidden, words, (held, wide) = config.hidden_size, config.embedding_size, kept
     norm = 2 * hidden  # a row of it: normalised input, and the output, which is the next operation's input
     maps = 1 + (config.attention_probs_dropout_prob > 0)
 
@@ -286,9 +296,7 @@ def describe_step(
     precision: str = "float32",
     recompute: bool = False,
 ) -> str:
-    """The FLOPs and the memory of a training step, as text; of an XLNet, that they are not known."""
-    if config.model_type == XLNetConfig.model_type:
-        return NO_XLNET
+    """The FLOPs and the memory of a training step, as text."""
     cost = step_cost(config, batch_size, length, predictions, precision, recompute)
     rows = [
         ("forward, encoder", _flops(cost.encoder_flops)),
@@ -327,7 +335,7 @@ def info_record(
         "matrices": [asdict(matrix) | {"count": matrix.count} for matrix in table],
         "step": None,
     }
-    if discriminator or config.model_type == XLNetConfig.model_type:
+    if discriminator:
         return record
     cost = step_cost(config, batch_size, length, predictions, precision, recompute)
     totals = ("forward_flops", "backward_flops", "activation_bytes", "working_bytes", "peak_bytes")

@@ -212,8 +212,6 @@ def _pretrain(
 
 def _needed_memory(settings: PretrainSettings, vocab_size: int) -> str:
     """What takes how much memory, as text: a step of the phase that takes most."""
-    if settings.predicts == "permuted":  # whose cost is not known
-        return f"sequences of {settings.max_seq_length} tokens"
     config = settings.model_config(vocab_size)
     peak = functools.partial(_peak_bytes, settings, config)
     largest = max(settings.phases(), key=peak)

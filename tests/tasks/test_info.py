@@ -1,6 +1,9 @@
 """What ``info`` works out from the configuration, held against real models and real caches."""
 
 import dataclasses
+import gc
+import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +11,11 @@ import pytest
 from minibert.bert import BertConfig, BertForPreTraining, BertModel
 from minibert.bert.encoder import BertEncoder
 from minibert.cli import main
-from minibert.errors import UserError
+from minibert.nn import Packed
 from minibert.ops import ACTIVATIONS, Cache, reference_only
-from minibert.tasks.info import describe_step, parameter_table, step_cost
+from minibert.tasks.info import parameter_table, step_cost
+from minibert.train import AdamW
+from minibert.train.step import TrainingStep
 from minibert.variants.electra import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 from minibert.variants.modern import ModernConfig, ModernForPreTraining
 from minibert.variants.xlnet import XLNetConfig, XLNetLMHeadModel
@@ -42,16 +47,6 @@ def test_the_table_lists_the_parameters_of_the_model():
     assert {matrix.name: matrix.shape for matrix in parameter_table(SMALL)} == expected
 
 
-def test_no_cost_is_told_of_an_xlnet():
-    """Whose layers compute more than what is counted here; but its parameters are known."""
-    config = XLNetConfig(**{name: getattr(SMALL, name) for name in ("hidden_size", "num_attention_heads")})
-    assert describe_step(config, B, S, P).startswith("the cost of a training step is not known")
-    with pytest.raises(UserError, match="not known of an XLNet"):
-        step_cost(config, B, S, P)
-    parameters = XLNetLMHeadModel(config, device=None).named_parameters()
-    assert sum(m.count for m in parameter_table(config)) == sum(p.size for _, p in parameters)
-
-
 def test_a_discriminator_is_not_shown_as_its_generator(tmp_path, capsys):
     sizes = {"vocab_size": 50, "embedding_size": 8, "hidden_size": 12, "num_attention_heads": 2}
     config = ElectraConfig(**sizes, num_hidden_layers=1, intermediate_size=20, max_position_embeddings=16)
@@ -75,15 +70,123 @@ def test_a_discriminator_is_not_shown_as_its_generator(tmp_path, capsys):
 
 
 def training_forward(config: BertConfig, kind=BertForPreTraining) -> tuple[BertForPreTraining, list]:
-    """A model and the cache of one forward, with P labels in every sequence."""
-    rng = np.random.default_rng(0)
+    """A model and the cache of one forward pass, with P labels in every sequence."""
     model = kind(config)
-    labels = np.full((B, S), -100)
-    labels[:, 1 : 1 + P] = rng.integers(config.vocab_size, size=(B, P))
-    ids = rng.integers(config.vocab_size, size=(B, S))
     with reference_only():
-        _, cache = model.forward(ids, labels=labels, next_sentence_label=[0, 1, 0], return_logits=False)
+        _, cache = model.forward(**masked_batch(config), return_logits=False)
     return model, cache
+
+
+class Counted(np.ndarray):
+    """An array that adds up the multiply-adds of all products that it and its descendants take part in."""
+
+    multiply_adds = 0
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
+        a, *others = (x.view(np.ndarray) if isinstance(x, Counted) else x for x in inputs)
+        if out:
+            options["out"] = tuple(x.view(np.ndarray) for x in out)
+        y = getattr(ufunc, method)(a, *others, **options)
+        if ufunc is np.matmul:
+            Counted.multiply_adds += y.size * a.shape[-1]
+        return y.view(Counted) if isinstance(y, np.ndarray) and y.ndim else y
+
+
+@pytest.fixture
+def count_products(monkeypatch):
+    """Of a forward and of a backward pass, twice the multiply-adds: FLOPs."""
+    monkeypatch.setattr(Counted, "multiply_adds", 0)
+
+    def count(model, **batch):
+        for _, parameter in model.named_parameters():
+            parameter.bind(parameter.value.view(Counted), parameter.operand.view(Counted), parameter.grad)
+        for packed in (item for module in model.modules() for item in vars(module).values()):
+            if isinstance(packed, Packed):
+                packed.bind(packed.value.view(Counted), packed.operand.view(Counted))
+        with reference_only():
+            _, cache = model.forward(**batch, return_logits=False)
+            forward = Counted.multiply_adds
+            model.backward(cache)
+        return 2 * forward, 2 * (Counted.multiply_adds - forward)
+
+    return count
+
+
+def masked_batch(config: BertConfig) -> dict[str, Any]:
+    """With P labels in every sequence."""
+    rng = np.random.default_rng(0)
+    ids, labels = rng.integers(config.vocab_size, size=(B, S)), np.full((B, S), -100)
+    labels[:, 1 : 1 + P] = rng.integers(config.vocab_size, size=(B, P))
+    return {"input_ids": ids, "labels": labels, "next_sentence_label": [0, 1, 0]}
+
+
+def permuted_batch(config: BertConfig, length: int = S, predictions: int = P) -> dict[str, Any]:
+    """The first tokens are predicted, and seen by none."""
+    rng, first = np.random.default_rng(0), np.arange(predictions)
+    mapping, hidden = np.zeros((B, predictions, length), int), np.zeros((B, length, length), int)
+    mapping[:, first, first] = hidden[:, :, :predictions] = 1
+    ids = rng.integers(config.vocab_size, size=(B, length))
+    return {"input_ids": ids, "perm_mask": hidden, "target_mapping": mapping, "labels": ids[:, :predictions]}
+
+
+def test_the_flops_are_those_of_the_products(count_products):
+    cost = step_cost(SMALL, B, S, P)
+    assert count_products(BertForPreTraining(SMALL), **masked_batch(SMALL)) == (
+        cost.forward_flops,
+        cost.backward_flops,
+    )
+
+
+def small_xlnet(**changes: Any) -> XLNetConfig:
+    names = "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
+    return XLNetConfig(**{name: getattr(SMALL, name) for name in names} | changes)
+
+
+def test_the_flops_of_an_xlnet(count_products):
+    """One of its backward products, the derivative of e₁ − e₀, is written as a sum."""
+    config = small_xlnet()
+    cost, sums = step_cost(config, B, S, P), 2 * 3 * B * (S + P) * 12  # L layers, H = 12
+    forward, backward = count_products(XLNetLMHeadModel(config), **permuted_batch(config))
+    assert (forward, backward + sums) == (cost.forward_flops, cost.backward_flops)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu", "tanh"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_activations_of_an_xlnet(activation, dropout):
+    config = small_xlnet(hidden_act=activation, hidden_dropout_prob=dropout)
+    model = XLNetLMHeadModel(config)
+    with reference_only():
+        _, cache = model.forward(**permuted_batch(config), return_logits=False)
+    assert held_bytes(cache, model.buffers.value) == step_cost(config, B, S, P).activation_bytes
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("length", "predictions"), [(64, 10), (256, 40)])
+def test_the_peak_of_an_xlnet(length, predictions, recompute):
+    """Of the second of two steps, with the reference operations, all that the optimiser holds included."""
+    config = small_xlnet(vocab_size=1000, hidden_size=64, intermediate_size=256)
+    batch = permuted_batch(config, length, predictions)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        with reference_only():
+            model = XLNetLMHeadModel(config)
+            model.bert.encoder.recompute = recompute
+            training = TrainingStep(model, AdamW(model))
+            for step in range(2):
+                tracemalloc.reset_peak()
+                training.take([batch], 1e-3, step)
+        measured = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    predicted = step_cost(config, B, length, predictions, recompute=recompute).peak_bytes
+    assert predicted == pytest.approx(measured, rel=0.05)
+
+
+def test_the_table_of_an_xlnet():
+    config = small_xlnet()
+    parameters = XLNetLMHeadModel(config, device=None).named_parameters()
+    assert sum(m.count for m in parameter_table(config)) == sum(p.size for _, p in parameters)
 
 
 def held_bytes(cache: object, parameters: np.ndarray) -> int:

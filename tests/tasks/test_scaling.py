@@ -17,11 +17,9 @@ from minibert.tasks.scaling import (
     ring_bytes,
     ring_seconds,
     scaled_step,
-    scaling,
     sharded,
 )
 from minibert.variants.albert import AlbertConfig
-from minibert.variants.xlnet import XLNetConfig
 
 SMALL = BertConfig(
     vocab_size=32,
@@ -152,8 +150,6 @@ def test_wrong_numbers():
     for numbers in ((0.0, 1.0), (1.0, -1.0), (1.0, float("nan")), (1.0, 1.0, -1.0)):
         with pytest.raises(UserError, match="above 0"):
             Machine(*numbers)
-    with pytest.raises(UserError, match="not known of an XLNet"):
-        scaling(XLNetConfig(hidden_size=8, num_attention_heads=2), 2, None, SIZES)
 
 
 # -- The command ------------------------------------------------------------------------------------
