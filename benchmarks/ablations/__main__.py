@@ -19,12 +19,13 @@ PROGRAM = "benchmarks.ablations"
 LIMITS = """\
 ## What this scale cannot show
 
-BERT read 3.3 billion words some 40 times. These models have read two to four million tokens once.
-They know which words are frequent and which stand beside each other, and little more.
+BERT read 3.3 billion words some 40 times. The models that were pre-trained for this page (all but mini and
+MiniLM) have read two to four million tokens once. They know which words are frequent and which stand beside
+each other, and little more.
 
 - Minimal pairs (BLiMP) are near 50 %, which is chance. So a difference of a point there says nothing.
 - Most of SST-2 can be answered from single words, so a model that knows no more than these does well.
-- Names (WNUT-17) are too rare to be learned from so little text: every score is below 5 %.
+- Names (WNUT-17) are too rare to be learned from so little text: every score of these models is below 5 %.
 - The next sentence takes a share of every step, from the first one on. What it gives may come only after
   these runs have ended.
 - All sizes have read equally much. A large model is worth more only with more text.
