@@ -2,16 +2,16 @@
 
     python bert_in_one_file.py  # reads the docstrings of Python and NumPy, and learns to guess hidden words
 
-Every operation is a pair. The forward returns its result and a cache. The backward, right below it, takes
-dout, the derivative of the loss with respect to that result, and the cache; it adds the derivatives of the
-parameters to grads and returns that of the input. Shapes: B batch, S sequence length, H hidden size, A heads,
-D = H / A, F feed-forward size, V vocabulary, L layers, P predicted positions. Dropout is left out. In a
-minute it learns about words; which sentence follows which stays a coin toss, even after 5,000 steps.
+Every operation is a pair. The forward returns its result and a cache. The backward, below it, takes dout,
+the derivative of the loss with respect to that result, and the cache; it adds the derivatives of the
+parameters to grads and returns that of the input. Shapes: B batch, S sequence length, H hidden size, A
+heads, D = H / A, F feed-forward size, V vocabulary, L layers, P predicted positions. Dropout is left out. In
+a minute it learns about words; pairs of sentences stay a coin toss.
 """
 
+import argparse
 import math
 import re
-import sys
 import sysconfig
 from collections import Counter
 from itertools import pairwise
@@ -266,7 +266,9 @@ def adamw(params, grads, means, squares, learning_rate, beta1=0.9, beta2=0.98, w
 
 
 if __name__ == "__main__":
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 1200
+    parser = argparse.ArgumentParser(description="Train a small BERT on the docstrings of Python and NumPy.")
+    parser.add_argument("steps", type=int, nargs="?", default=1200, help="default: %(default)s")
+    steps = parser.parse_args().steps
     documents = read_documents()
     ids = learn_vocabulary(text for i, text in enumerate(documents) if i % 10)
     documents = [[[i for word in s for i in word_to_ids(word, ids)] for s in text] for text in documents]
@@ -286,10 +288,8 @@ if __name__ == "__main__":
         if (step + 1) % 100 == 0 or step + 1 == steps:
             (word_loss, pair_loss), _, _ = forward(params, *test)
             print(f"step {step + 1:5}    words {word_loss:.2f}    pairs {pair_loss:.2f}", flush=True)
-
     for text in (
         "returns a [MASK] of strings .",
-        "return [MASK] if x is an integer , false otherwise .",
         "return the number [MASK] elements in the list .",
         "if the file does [MASK] exist , an error is raised .",
     ):

@@ -56,9 +56,9 @@ class Phase:
 class PretrainSettings(RunSettings):
     """The settings of one pre-training run.
 
-    The defaults follow BERT's own recipe, at a size that takes five minutes on two cores: short sequences, a
-    high learning rate, larger initial weights, β₂ = 0.98 and no dropout. (The paper has sequences of 128 and
-    512 tokens, 1e-4, 0.02, 0.999 and 0.1.)
+    The defaults follow BERT's own recipe, at a size that takes about ten minutes on two cores: short
+    sequences, a high learning rate, larger initial weights, β₂ = 0.98 and no dropout. (The paper has
+    sequences of 128 and 512 tokens, 1e-4, 0.02, 0.999 and 0.1.)
     """
 
     command = "minibert pretrain"

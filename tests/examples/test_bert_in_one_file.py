@@ -199,3 +199,12 @@ def test_it_runs(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "step     3" in done.stdout
     assert done.stdout.count("[MASK]") >= 3
+
+
+def test_a_mistake_gets_a_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(FILE), "many"], cwd=tmp_path, capture_output=True, text=True, encoding="utf-8"
+    )
+    assert done.returncode == 2
+    assert "invalid int value: 'many'" in done.stderr
+    assert "Traceback" not in done.stderr
