@@ -250,5 +250,5 @@ def test_a_folder_of_ours_is_read_by_transformers(model, parity, tmp_path):
     compute_distances_in_float64(back)
     for one, other in zip(back.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(one, other)
-    with torch.no_grad():
-        assert torch.equal(forward(back, batch)[0], forward(theirs, batch)[0])
+    with torch.no_grad():  # torch's sums depend on where in memory the weights lie, so not to the bit
+        torch.testing.assert_close(forward(back, batch)[0], forward(theirs, batch)[0], rtol=0, atol=1e-13)
