@@ -366,7 +366,11 @@ MISTAKES = {
     "unknown precision": (NOTHING, "pretrain --precision half", ["half", "bfloat16"]),
     "unknown precision of a step": (NOTHING, "info --precision half", ["half", "bfloat16"]),
     "no sequences": (NOTHING, "info --batch-size 0", ["0"]),
-    "nothing to export": (NOTHING, "export runs/small --output out", ["runs/small", "model.safetensors"]),
+    "the folder of a run, not of its model": (
+        NOTHING,
+        "export runs/small --output out",
+        ["runs/small: ", "folder of a run", "runs/small/final"],
+    ),
     "export in the way": (
         NOTHING,
         "export runs/small/final --output prepared",
