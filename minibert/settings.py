@@ -93,14 +93,17 @@ class Settings:
                     flags += [flag, *map(str, value if isinstance(value, tuple) else [value])]
         return flags
 
-    def describe(self, changed_only: bool = False) -> str:
-        """The settings as text, one line per group: all, or only those that are not their defaults."""
-        lines = []
-        for group, members in self.groups().items():
-            shown = [f for f in members if not changed_only or getattr(self, f.name) != f.default]
-            if shown:
-                lines.append(f"{group:<10} {'  '.join(f'{f.name}={self._told(f.name)}' for f in shown)}")
-        return "\n".join(lines)
+    def describe(self, *others: "Settings", changed_only: bool = False) -> str:
+        """These settings and ``others`` as text, one line per group.
+
+        All of them or, with ``changed_only``, those that are not their defaults.
+        """
+        groups: dict[str, list[str]] = {}
+        for settings in (self, *others):
+            for group, members in settings.groups().items():
+                shown = [f for f in members if not changed_only or getattr(settings, f.name) != f.default]
+                groups.setdefault(group, []).extend(f"{f.name}={settings._told(f.name)}" for f in shown)
+        return "\n".join(f"{group:<10} {'  '.join(told)}" for group, told in groups.items() if told)
 
     def _told(self, name: str) -> Any:
         value = getattr(self, name)

@@ -94,7 +94,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(","))
 
 
-_numbers.__name__ = "list of numbers"  # in argparse's message
+_numbers.__name__ = "whole numbers with commas between them"  # in the message for others
 
 
 def _run(flags: argparse.Namespace) -> None:

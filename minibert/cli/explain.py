@@ -119,7 +119,8 @@ def _shown(told: Explanation, as_json: bool) -> str:
 def _texts(flags: argparse.Namespace) -> list[tuple[str, str | None]]:
     """The texts on the command line or in a file. Raises UserError for none, and for both."""
     if bool(flags.texts) == bool(flags.file):
-        raise UserError("give texts, in quotes, or --file FILE with one text per line")
+        but = ", not both" if flags.file else ""
+        raise UserError(f"give texts, in quotes, or --file FILE with one text per line{but}")
     if not flags.file:
         return [(text, flags.pair) for text in flags.texts]
     if flags.pair is not None:

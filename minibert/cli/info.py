@@ -62,8 +62,8 @@ def add(commands: Any) -> None:
 def _add_scaling_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "several ranks",
-        "What the step costs on several processes with a device each (docs/scaling.md). No speed is assumed: "
-        "for times, give what your devices and links achieve.",
+        "What the step costs on several processes with a device each (docs/scaling.md).\n"
+        "No speed is assumed: for times, give what your devices and links achieve.",
     )
     group.add_argument("--ranks", type=int, metavar="N", help="ranks, each with --batch-size sequences")
     group.add_argument(

@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 
 from minibert.errors import UserError, did_you_mean
 
+TYPES = {"int": "a whole number", "float": "a number"}  # what argparse calls them, and what people do
+
 
 class Parser(argparse.ArgumentParser):
     """argparse, except that a wrong flag is a UserError like any other mistake, naming the nearest flag."""
@@ -22,7 +24,9 @@ class Parser(argparse.ArgumentParser):
         args = _with_lists_joined(sys.argv[1:] if args is None else args)
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown and not unknown[0].startswith("-"):
-            raise UserError(f"{unknown[0]!r} is one word too many; put a text with spaces in quotes")
+            takes_text = any(not action.option_strings for action in self._actions)
+            hint = "put a text with spaces in quotes" if takes_text else "is it the value of a flag?"
+            raise UserError(f"{unknown[0]!r} is one word too many; {hint}; see  {self.prog} --help")
         if unknown:
             known = re.findall(r"--[a-z0-9-]+", self.format_help())
             hint = did_you_mean(unknown[0], known, f"see  {self.prog} --help", cutoff=0.75)
@@ -38,6 +42,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError with the message of argparse."""
+        if wrong := re.fullmatch("(.+): invalid (.+) value: (.+)", message, re.DOTALL):
+            message = f"{wrong[1]}: expected {TYPES.get(wrong[2], wrong[2])}, got {wrong[3]}"
         raise UserError(f"{message.removeprefix('argument ')}; see  {self.prog} --help")
 
 

@@ -71,6 +71,7 @@ class Explanation:
     gradient: np.ndarray
     left_out: np.ndarray
     settings: Settings
+    nothing: str  # what stands for "no word" in the baseline: the tokenizer's name for it, or 0
 
     @property
     def gap(self) -> float:
@@ -160,6 +161,7 @@ def explain(
         gradient=np.array([gradient[list(places)].sum() for places in groups]),
         left_out=subject.sign * -lost,
         settings=settings,
+        nothing=subject.tokenizer.special_tokens.get(f"{settings.baseline}_token", "0"),
     )
 
 

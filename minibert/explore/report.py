@@ -13,7 +13,6 @@ BAR = 10  # characters of the longest
 MOST_OF_WORD = 24  # characters of a word in the table
 LEAST = 0.01  # of the largest weight that is worth a shade
 BLUE, ORANGE, PLAIN = "\x1b[38;5;33m", "\x1b[38;5;208m", "\x1b[0m"
-NOTHING = {"mask": "[MASK] for every word", "pad": "[PAD] for every word", "zero": "0 for every word"}
 
 LARGE = f"the gap is more than {LARGE_GAP:.0%} of the difference; give more --steps"
 
@@ -44,7 +43,7 @@ def summary(told: Explanation) -> Iterator[str]:
     about = "" if told.asked is None else f"at {told.asked.text.strip()!r}: "
     sure = "" if told.p is None else f", p = {told.p:.3g}"
     yield f"{about}{told.measure} = {_shown(told.value)}{sure}"
-    yield f"baseline ({NOTHING[told.settings.baseline]}): {_shown(told.below)}"
+    yield f"baseline ({told.nothing} for every word): {_shown(told.below)}"
     yield (
         f"integrated gradients ({told.settings.steps} steps) sum to {_shown(told.total)}; "
         f"the difference is {_shown(told.value - told.below)}, the gap {_shown(told.gap)} ({_share(told)})"

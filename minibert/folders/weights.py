@@ -27,6 +27,7 @@ from minibert.folders.torch_file import read_torch_file
 FILE_NAME = "model.safetensors"
 INDEX_NAME = f"{FILE_NAME}.index.json"  # for a model in several files: which tensor is in which
 TORCH_NAME = "pytorch_model.bin"
+RUN_MODELS = ("final", "best")  # where a run of pretrain or finetune keeps its model
 
 HEADER_LIMIT = 2**24  # bytes; the header of BERT-large takes 50,000
 
@@ -53,7 +54,7 @@ def open_weights(folder: Path) -> dict[str, StoredTensor]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise UserError if there is no such folder."""
+    """Raise UserError if there is no such folder, or if it is the folder of a run, whose model is inside."""
     if os.path.isfile(folder):
         raise UserError(f"{folder}: a model is a folder with config.json and {FILE_NAME}; this is a file")
     if not os.path.isdir(folder):
@@ -61,6 +62,10 @@ def check_folder(folder: Path) -> None:
             f"{folder}: no such folder, nor a model that comes with minibert ({', '.join(model_names())}); "
             "models are read from local folders only, so download it first"
         )
+    if not any((folder / name).exists() for name in (FILE_NAME, INDEX_NAME, TORCH_NAME)):
+        for inside in (folder / name for name in RUN_MODELS):
+            if (inside / "config.json").is_file():
+                raise UserError(f"{folder}: this is the folder of a run; its model is in {inside}")
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:

@@ -49,7 +49,7 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
     micro-batches that make up one batch, pass the number of labels in the whole batch: their losses and
     gradients then add up to those of the whole batch. Labels of −100 do not count.
 
-    A task sets ``reads_padding`` if its head reads all places of a row, also those behind the text. Otherwise
+    A task sets ``reads_padding`` if its head reads all places of a row, also those after the text. Otherwise
     the encoder may leave padding out (``nn.padding``), and a label at padding is one of a hidden state of 0.
     """
 

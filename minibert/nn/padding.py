@@ -1,6 +1,6 @@
 """Padding that is left out: the encoder then computes real tokens only, packed one after the other.
 
-The rows of a batch are as long as its longest text, and what is behind the shorter ones is padding. No token
+The rows of a batch are as long as its longest text, and what follows the shorter ones is padding. No token
 sees it, but every layer would compute it. So it is left out where the encoder begins, and put back, as zeros,
 where it ends. In between every row (T of them) is a token of some text, and attention stays within a text
 (``ops.unpadded_attention``). The numbers of real tokens are the same but for rounding.

@@ -23,7 +23,7 @@ from minibert.variants.electra import ElectraForPreTraining
 from minibert.variants.xlnet import XLNetConfig
 
 NO_DISCRIMINATOR = (
-    "the cost of a training step is known of models that predict masked words, as the generator does: "
+    "the cost of a training step is only known for models that predict masked words, as the generator does: "
     "minibert info FOLDER/generator"
 )
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -151,7 +151,10 @@ def step_cost(
     Raises UserError if a number is below 1 or the sequences are longer than the model's positions.
     """
     if min(batch_size, length, predictions) < 1:
-        raise UserError(f"expected sizes of at least 1, got {batch_size}, {length} and {predictions}")
+        raise UserError(
+            f"expected at least 1 sequence of 1 token, and 1 to predict; got {batch_size} of {length}, and "
+            f"{predictions} to predict"
+        )
     if length > config.longest_sequence:
         raise UserError(
             f"sequences of {length} tokens, but the model has only {config.longest_sequence} positions"

@@ -167,8 +167,8 @@ class Run:
         """The settings that make this run different from others, or all of them."""
         verbose = self.settings.verbose
         told = "settings:" if verbose else "settings that differ from the defaults (all of them: --verbose):"
-        parts = [part.describe(changed_only=not verbose) for part in (self.settings, self.options) if part]
-        return "\n".join([told, *filter(None, parts)])
+        options = [] if self.options is None else [self.options]
+        return f"{told}\n{self.settings.describe(*options, changed_only=not verbose)}"
 
     def _describe_ranks(self) -> str:
         """The processes and their machines, for whoever reads that one of them has died."""

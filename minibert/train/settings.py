@@ -32,7 +32,7 @@ class RunSettings(Settings):
         None,
         "Run",
         "the run's name: its files go to OUT/NAME (default: the date and what is trained, such as "
-        "2026-11-25-tiny, and a number behind it if there is such a run already)",
+        "2026-11-25-tiny, and a number after it if there is such a run already)",
     )
     out: str = setting("runs", "Run", "folder of all runs")
     resume: bool = setting(False, "Run", "resume from the newest checkpoint in OUT/NAME")
@@ -216,6 +216,6 @@ class RunSettings(Settings):
 
 
 def _unused_name(out: Path, wanted: str) -> str:
-    """``wanted``, or with -2, -3, … behind it, whichever is the first that is not in the folder ``out``."""
+    """``wanted``, or with -2, -3, … after it, whichever is the first that is not in the folder ``out``."""
     names = (wanted if number == 1 else f"{wanted}-{number}" for number in count(1))
     return next(name for name in names if not (out / name).exists())

@@ -115,7 +115,10 @@ def test_embed_writes_the_words_of_texts(workplace, capsys):
         ("--input table.tsv --column 3 --output v.npy", "table.tsv: line 1: expected the columns (3)"),
         ("--input texts.txt --output v.npy --max-length 1000", "encoder: max_length is 1000; expected 3 to"),
         ("--input texts.txt --output v.npz --tokens --layers -1,5", "there is no layer 5; expected 0"),
-        ("--input texts.txt --output v.npz --tokens --layers 1,x", "--layers: invalid list of numbers"),
+        (
+            "--input texts.txt --output v.npz --tokens --layers 1,x",
+            "--layers: expected whole numbers with commas between them, got '1,x'",
+        ),
         ("--input texts.txt --output v.npz --layers -1,-2", "--layers is for vectors of words; add --tokens"),
         ("--input texts.txt --output v.npz --word-pooling first", "--word-pooling is for vectors of words"),
         ("--input texts.txt --output v.npz --tokens --pooling cls", "--pooling is for vectors of texts"),

@@ -13,7 +13,7 @@ from minibert.bert import BertConfig
 from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.explore.attributions import pass_at
-from minibert.explore.explain import Settings, explain
+from minibert.explore.explain import BASELINES, Settings, explain
 from minibert.explore.passes import encode, run
 from minibert.explore.subjects import Numbers, Similar, Words, open_subject
 from minibert.heads import BertForSequenceClassification, BertForTokenClassification
@@ -236,7 +236,8 @@ def test_a_tagger_reads_words_as_its_task_does(tmp_path):
     )
     task = Tag(tokenizer, TagOptions(max_length=32), ["O", "B-x"])
     task.save(RobertaForTokenClassification(config), tmp_path)
-    sentence = open_subject(tmp_path).encode("ann  sings.")
+    subject = open_subject(tmp_path)
+    sentence = subject.encode("ann  sings.")
     (feature,) = task.features([task.example("ann  sings.", None, None)], training=False)
     np.testing.assert_array_equal(sentence.input_ids, feature.inputs["input_ids"])
     assert [(word.text, word.start, word.stop) for word in sentence.words] == [
@@ -244,6 +245,8 @@ def test_a_tagger_reads_words_as_its_task_does(tmp_path):
         ("sings.", 5, 11),
     ]
     assert "".join(piece.text for piece in sentence.pieces) == "annsings."
+    told = [explain(subject, "ann  sings.", settings=Settings(kind, steps=1)).nothing for kind in BASELINES]
+    assert told == ["<mask>", "<pad>", "0"]  # as this tokenizer calls them
 
 
 def test_a_long_passage_is_read_in_the_window_with_the_answer(tmp_path):

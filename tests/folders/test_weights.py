@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -214,6 +215,24 @@ def test_a_name_that_is_no_folder(name, opener):
 
 def test_a_file_is_no_folder(folder):
     refused(folder / "model.safetensors", "a model is a folder with config.json and model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["final", "best"])
+@pytest.mark.parametrize("opener", [BertForPreTraining, BertConfig])
+def test_the_folder_of_a_run(folder, tmp_path, name, opener):
+    """Its config.json has the settings of the run; the model is one folder further down."""
+    run = tmp_path / "run"
+    shutil.copytree(folder, run / name)
+    (run / "config.json").write_text('{"name": "run"}')
+    with pytest.raises(UserError, match=rf"run: this is the folder of a run; its model is in .*run/{name}$"):
+        opener.from_pretrained(run)
+
+
+def test_a_model_with_another_one_inside(folder):
+    """A folder that has weights of its own is no run, whatever is in it."""
+    shutil.copytree(folder, folder.parent / "copy")
+    (folder.parent / "copy").rename(folder / "final")
+    BertForPreTraining.from_pretrained(folder)
 
 
 def test_no_model_file(folder):

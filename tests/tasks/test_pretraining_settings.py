@@ -5,7 +5,9 @@ import pytest
 
 from minibert.errors import UserError
 from minibert.settings import read_settings
+from minibert.tasks.finetuning_settings import FinetuneSettings
 from minibert.tasks.pretraining_settings import PretrainSettings
+from minibert.tasks.registry import TASKS
 
 
 def test_every_setting_has_a_group_and_a_help_text():
@@ -138,6 +140,17 @@ def test_all_settings_are_described():
     text = PretrainSettings(corpus=("a", "b")).describe()
     assert all(f"{field.name}=" in text for field in dataclasses.fields(PretrainSettings))
     assert "corpus=a b" in text
+
+
+def test_settings_of_a_run_and_of_its_task_share_the_lines_of_their_groups():
+    run = FinetuneSettings(task="classify", train="a.tsv")
+    task = TASKS["classify"].Options(text_column="review", max_length=64)
+    told = run.describe(task, changed_only=True).splitlines()
+    assert told == ["Data       train=a.tsv  text_column=review", "Task       task=classify  max_length=64"]
+    assert run.describe(changed_only=True).splitlines() == [
+        "Data       train=a.tsv",
+        "Task       task=classify",
+    ]
 
 
 def test_the_sizes_have_short_flags():

@@ -228,7 +228,7 @@ def _text(row: Row, column: Column) -> str:
     if not isinstance(text, str):
         raise Problem(f"column {column} should be a text, found {_shortened(json.dumps(text))}")
     if not text.strip():
-        raise Problem(f"the text in column {column} is empty")
+        raise Problem(f"column {column} is empty")
     if LONE_SURROGATE.search(text):
         raise Problem(f"column {column} holds half a surrogate pair (\\ud800 … \\udfff)")
     return text
