@@ -324,6 +324,11 @@ class TableOptions(TaskOptions):
         super().__post_init__()
         if self.text_column is None and (self.pair_column or self.header):
             raise UserError("which column holds the text? give text_column too")
+        named = [name for name in (self.text_column, self.pair_column, self.label_column) if name is not None]
+        if len(set(named)) < len(named):
+            raise UserError(
+                f"text_column, pair_column and label_column name one column twice: {', '.join(named)}"
+            )
 
     def columns(self) -> list[Columns]:
         """The possible columns of a file, of which the first that fits is taken."""

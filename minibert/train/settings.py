@@ -142,6 +142,8 @@ class RunSettings(Settings):
         if self.name is None and (self.resume or self.overwrite):
             what = "resume" if self.resume else "overwrite"
             raise UserError(f"{what} needs to know which run: give its --name, or --config RUN/config.json")
+        if self.name in ("", "..") or (self.name and Path(self.name).name != self.name):
+            raise UserError(f"name is {self.name!r}; expected the name of a folder, to be made in {self.out}")
         if self.shard_optimiser and self.optimiser != "adamw":
             raise UserError(
                 f"shard_optimiser works with the optimiser adamw, not with {self.optimiser}, which moves "

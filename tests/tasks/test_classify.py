@@ -332,5 +332,7 @@ def test_columns_that_contradict_are_refused(table):
     for options in ({"pair_column": "other"}, {"header": True}):
         with pytest.raises(UserError, match="which column holds the text"):
             TableOptions(**options)
+    with pytest.raises(UserError, match="name one column twice: review, review"):
+        TableOptions(text_column="review", label_column="review")
     with pytest.raises(UserError, match="recipe stsb is for the task regress, not classify"):
         Classify(TOKENIZER, TableOptions(recipe="stsb")).read(table(FILMS))
