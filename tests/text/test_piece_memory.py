@@ -1,5 +1,6 @@
 """The compiled way of the tokenizers gives the ids of the plain one, whatever the text."""
 
+import copy
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -103,6 +104,15 @@ def test_most_pieces_of_real_text_need_no_python(tokenizer, corpus):
 def test_single_text(tokenizer, corpus, monkeypatch):
     text = " ".join(corpus)
     assert tokenizer.token_ids(text) == plain(tokenizer, [text], monkeypatch)[0]
+
+
+def test_options_changed_afterwards_are_ignored_by_both_ways(tokenizer, monkeypatch):
+    texts = ["A word, Naïve", "A " * 600 + "word " * 50 + "supercalifragilistic"]
+    before = tokenizer.token_ids_batch(texts)
+    changed = copy.deepcopy(tokenizer)  # it remembers nothing
+    changed.lowercase, changed.max_characters_per_word = not tokenizer.lowercase, 1000
+    assert changed.token_ids_batch(texts) == before
+    assert plain(changed, texts, monkeypatch) == before
 
 
 def test_a_memory_that_overflows_forgets(tokenizer, monkeypatch):
