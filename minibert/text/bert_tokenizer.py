@@ -259,8 +259,8 @@ class BertTokenizer(PretrainedTokenizer):
         from minibert.text.piece_memory import PieceMemory
 
         vocabulary = vocabulary_table(self.tokens)
-        letters = letter_table(str.isalnum, self.lowercase)
-        longest = self.max_characters_per_word
+        letters = letter_table(str.isalnum, self._normaliser.lowercase)
+        longest = self._wordpiece.max_characters_per_word
         return PieceMemory(
             self._compute_chunk_ids,
             {GAP: ASCII_GAPS, MARK: "".join(ASCII_PUNCTUATION)},
@@ -287,7 +287,7 @@ class BertTokenizer(PretrainedTokenizer):
     def _compute_chunk_ids(self, chunk: str) -> tuple[int, ...]:
         """Ids of a piece of text without whitespace."""
         if chunk.isascii() and chunk.isalnum():  # one word, with nothing to drop
-            return self._wordpiece.ids(chunk.lower() if self.lowercase else chunk)
+            return self._wordpiece.ids(chunk.lower() if self._normaliser.lowercase else chunk)
         ids: list[int] = []
         start = 0
         for match in self._special.finditer(chunk):

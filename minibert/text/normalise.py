@@ -216,6 +216,7 @@ class Normaliser:
         split_cjk: bool = True,
         original_characters: bool = False,
     ) -> None:
+        self.lowercase = lowercase
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.lower_whole_words = lowercase and original_characters
         rules = CharacterRules(original_characters)

@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 
 from minibert.kernels.cpu import pieces
-from minibert.kernels.cpu.pieces import COUNT, FIRST_ID, IDS, KEY, KEYS, LENGTH, NOT_YET, PLACE, ROWS, Table
+from minibert.kernels.cpu.pieces import COUNT, FIRST_ID, IDS, KEY, KEYS, LENGTH, NOT_YET, ROWS, Table
 
 BLOCK = 1 << 20  # bytes of text that are looked through at once
 LEAST_ROOM = {"rows": 1 << 12, "keys": 1 << 15, "ids": 1 << 13}
@@ -51,8 +51,6 @@ class PieceMemory:
             return [ids for block in _blocks(texts) for ids in self._ids_of_block(block)]
 
     def _ids_of_block(self, texts: Sequence[bytes]) -> Iterator[list[int]]:
-        if self._seen.used[KEYS] + 8 * self._seen.used[ROWS] > self.limit:
-            self._forget()
         try:
             found, ends = self._find(texts)
         except BaseException:
@@ -60,6 +58,8 @@ class PieceMemory:
             raise
         ids = np.empty(self._seen.rows[found, COUNT].sum(), np.int32)
         pieces.gather(found, ends, self._seen, ids)
+        if self._seen.used[KEYS] + 8 * self._seen.used[ROWS] > self.limit:
+            self._forget()  # at once, since the next text may never come
         every, start = ids.tolist(), 0
         for end in ends.tolist():
             yield every[start:end]
@@ -74,10 +74,10 @@ class PieceMemory:
             np.zeros(3, np.int64),
         )
         first_new = int(self._seen.used[ROWS])
-        while not pieces.find_pieces(
+        while missing := pieces.find_pieces(
             text, bounds, self._kinds, self.byte_level, self._seen, found, ends, state
         ):
-            self._seen = pieces.enlarged(self._seen, rows=1, keys=len(text) - int(state[PLACE]), ids=0)
+            self._seen = pieces.enlarged(self._seen, rows=1, keys=missing, ids=0)
         self._compute_from(first_new)
         return found[: ends[-1]], ends
 

@@ -224,7 +224,7 @@ class UnigramTokenizer(PretrainedTokenizer):
         begins = {token.content[0] for token in self.added_tokens}  # where one may be, Python looks for it
         plain = self._normaliser.keeps_ascii
         letters = letter_table(
-            lambda char: plain and char.isprintable() and char not in begins, self.lowercase
+            lambda char: plain and char.isprintable() and char not in begins, self._normaliser.lowercase
         )
         unknown = self.unk_id, self._unigram.unknown_score
         return PieceMemory(

@@ -1,5 +1,6 @@
 """The compiled way of the tokenizers gives the ids of the plain one, whatever the text."""
 
+import copy
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -105,6 +106,15 @@ def test_single_text(tokenizer, corpus, monkeypatch):
     assert tokenizer.token_ids(text) == plain(tokenizer, [text], monkeypatch)[0]
 
 
+def test_options_changed_afterwards_are_ignored_by_both_ways(tokenizer, monkeypatch):
+    texts = ["A word, Naïve", "A " * 600 + "word " * 50 + "supercalifragilistic"]
+    before = tokenizer.token_ids_batch(texts)
+    changed = copy.deepcopy(tokenizer)  # it remembers nothing
+    changed.lowercase, changed.max_characters_per_word = not tokenizer.lowercase, 1000
+    assert changed.token_ids_batch(texts) == before
+    assert plain(changed, texts, monkeypatch) == before
+
+
 def test_a_memory_that_overflows_forgets(tokenizer, monkeypatch):
     monkeypatch.setattr(PretrainedTokenizer, "CACHED_CHARACTERS", 500)
     memory = tokenizer._new_memory()
@@ -112,10 +122,25 @@ def test_a_memory_that_overflows_forgets(tokenizer, monkeypatch):
     for seed in range(5):
         texts = random_texts(100, seed)
         assert tokenizer.token_ids_batch(texts) == plain(tokenizer, texts, monkeypatch)
-    full = memory._seen.used.copy()
-    memory.token_ids([b"a"])
-    assert (memory._seen.used < full).all()
+        assert memory._seen.used[pieces.KEYS] <= 500
     del tokenizer._memory
+
+
+def test_after_one_huge_text_nothing_large_is_kept(tokenizer):
+    memory = tokenizer._new_memory()
+    memory.limit = 10_000
+    [ids] = memory.token_ids([" ".join(map(str, range(20_000))).encode()])
+    assert len(ids) >= 20_000
+    assert memory._seen.used.tolist() == [0, 0, 0]
+    assert sum(array.nbytes for array in memory._seen) < 500_000
+
+
+def test_memory_grows_with_what_is_new_in_a_text_not_with_its_length(tokenizer):
+    memory = tokenizer._new_memory()
+    words = " ".join(map(str, range(10_000, 15_000))) + " "  # too many for the first table
+    memory.token_ids([words.encode() * 100])
+    assert memory._seen.used[pieces.ROWS] < 6000
+    assert len(memory._seen.keys) < 2 * len(words)
 
 
 def test_texts_larger_than_a_block(tokenizer, monkeypatch):

@@ -43,7 +43,7 @@ def inlined(function: Callable) -> Callable:
     return _compile(function, _ANY_ORDER, inline="always")
 
 
-def _in_this_order(function: Callable) -> Callable:
+def in_this_order(function: Callable) -> Callable:
     """The same for a function in which the order of additions matters."""
     return _compile(function, _THIS_ORDER)
 
@@ -116,7 +116,7 @@ _LN2_HIGH, _LN2_LOW = float32(0.693359375), float32(-2.12194440e-4)  # their sum
 _LOWEST = float32(-87.0)
 
 
-@_in_this_order
+@in_this_order
 def exp(x):
     """eˣ in float32 for x ≤ 88, to about one unit in the last place; 0 below −87.
 

@@ -235,10 +235,21 @@ def _contraction(text, start, end):
 
 @compiled
 def find_pieces(text, bounds, kinds, byte_level, seen, found, ends, state):
-    """The row in ``seen`` of each piece of the texts text[bounds[i] : bounds[i + 1]], in ``found``.
+    """Cut texts into pieces and write the row in ``seen`` of each piece into ``found``.
 
-    The pieces of text i end at ``ends[i]``. What is not in ``seen`` is added, without ids. ``state`` says how
-    far it came. Returns whether that is all; if not, ``seen`` needs more room.
+    A piece that is not in ``seen`` is added, without ids. If there is no room for one, the call ends, and
+    the next call with the same ``state`` goes on from there.
+
+    Args:
+        text (T,) uint8, bounds (N + 1,) int64: text i is text[bounds[i] : bounds[i + 1]].
+        kinds (256,) uint8: the kind of each byte.
+        byte_level: whether pieces end as `_end_of_pre_token` says, or as `_end_of_word` does.
+        seen: the `Table` of pieces.
+        found (at least as many as there are pieces,) int32: one row per piece.
+        ends (N,) int64: where in ``found`` the pieces of each text end; filled here.
+        state (3,) int64: how far the calls have come; zeros for the first.
+
+    Returns 0 once all texts are done, else the number of bytes in the piece for which there was no room.
     """
     place, number, count = state[PLACE], state[TEXT], state[FOUND]
     while number < len(ends):
@@ -258,14 +269,14 @@ def find_pieces(text, bounds, kinds, byte_level, seen, found, ends, state):
             if row < 0:
                 if seen.used[ROWS] == len(seen.rows) or seen.used[KEYS] + stop - place > len(seen.keys):
                     state[PLACE], state[TEXT], state[FOUND] = place, number, count
-                    return False
+                    return stop - place
                 row = _add(seen, -1 - row, mixed(digest), text, place, stop)
             found[count] = row
             count += 1
             place = stop
         ends[number] = count
         number += 1
-    return True
+    return 0
 
 
 @compiled

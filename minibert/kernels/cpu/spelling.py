@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from minibert.kernels.cpu.compiled import compiled
+from minibert.kernels.cpu.compiled import compiled, in_this_order
 from minibert.kernels.cpu.pieces import (
     COUNT,
     FIRST_ID,
@@ -218,7 +218,7 @@ def spell_unigrams(table, row, letters, vocabulary, scores, unk_id, unknown_scor
         row += 1
 
 
-@compiled
+@in_this_order  # else rounding might break a tie otherwise than it does in Python
 def _segment(word, length, vocabulary, scores, unk_id, unknown_score, best, tokens, starts):
     """For each end of a segmentation of word[:end] its largest sum, its last piece and where that starts."""
     best[0] = 0.0
