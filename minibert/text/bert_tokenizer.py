@@ -269,7 +269,7 @@ class BertTokenizer(PretrainedTokenizer):
             spell=lambda table, row: spell_word_pieces(table, row, letters, vocabulary, self.unk_id, longest),
         )
 
-    def _cut_anywhere(self, text: str) -> bytes | None:
+    def _bytes_to_cut(self, text: str) -> bytes | None:
         return None if self._needs_chunks(text) else in_utf8(text)
 
     def token_ids_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:

@@ -1,4 +1,4 @@
-"""The token ids of pieces of text, remembered in a compiled table: for long texts, and for many."""
+"""Token ids of long texts, and of many: compiled loops cut them and look up the pieces in a table."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,15 +14,17 @@ LEAST_ROOM = {"rows": 1 << 12, "keys": 1 << 15, "ids": 1 << 13}
 
 
 class PieceMemory:
-    """Texts to token ids, by their pieces, each of which is computed only once.
+    """Finds the token ids of texts piece by piece. Those of each piece are computed once and remembered.
 
     Args:
-        compute: the token ids of a piece.
-        kinds: the characters of ASCII of each kind, and thereby where a text is cut; what they do, says
-            `minibert.kernels.cpu.pieces`. All other bytes are of the kind ``usual``.
+        compute: returns the token ids of a piece that ``spell`` has left out.
+        kinds: the ASCII characters of each kind. The kinds decide where a text is cut, as described in
+            `minibert.kernels.cpu.pieces`.
+        usual: the kind of all other bytes.
+        limit: all pieces are forgotten once they have more bytes than this, plus 8 per piece.
         byte_level: whether texts are cut into pre-tokens.
-        spell: gives plain pieces their ids, without ``compute``; see `minibert.kernels.cpu.spelling`.
-        limit: once there are about so many bytes of pieces, all are forgotten.
+        spell: called with the table and the first new row; writes the ids of plain pieces into the table. See
+            `minibert.kernels.cpu.spelling`.
     """
 
     def __init__(
@@ -66,7 +68,10 @@ class PieceMemory:
             start = end
 
     def _find(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        """The row of each piece in ``self._seen``, and where the pieces of each text end."""
+        """The row in ``self._seen`` of each piece, (P,) int32, and where those of each text end, (N,) int64.
+
+        Afterwards all these rows have their ids.
+        """
         text, bounds = np.frombuffer(b"".join(texts), np.uint8), np.cumsum([0, *map(len, texts)])
         found, ends, state = (
             np.empty(len(text), np.int32),
@@ -78,12 +83,12 @@ class PieceMemory:
             text, bounds, self._kinds, self.byte_level, self._seen, found, ends, state
         ):
             self._seen = pieces.enlarged(self._seen, rows=1, keys=missing, ids=0)
-        self._compute_from(first_new)
+        self._add_ids_from(first_new)
         return found[: ends[-1]], ends
 
-    def _compute_from(self, row: int) -> None:
-        """Give the rows from this one on their ids."""
-        lengths = self._seen.rows[row : self._seen.used[ROWS], LENGTH]
+    def _add_ids_from(self, row: int) -> None:
+        """Give each row from this one on its ids."""
+        lengths = self._seen.rows[row : self._seen.used[ROWS], LENGTH]  # a piece has at most one id more
         self._seen = pieces.enlarged(self._seen, rows=0, keys=0, ids=int(lengths.sum()) + len(lengths))
         self.spell(self._seen, row)
         left = row + np.flatnonzero(self._seen.rows[row : self._seen.used[ROWS], COUNT] == NOT_YET)

@@ -287,7 +287,7 @@ class RobertaTokenizer(PretrainedTokenizer):
             spell=lambda table, row: spell_byte_pairs(table, row, letters, byte_ids, slots, pairs),
         )
 
-    def _cut_anywhere(self, text: str) -> bytes | None:
+    def _bytes_to_cut(self, text: str) -> bytes | None:
         if "<" in text and self._special.search(text):
             return None
         return in_utf8(self._prepared(text))

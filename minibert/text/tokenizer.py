@@ -40,7 +40,7 @@ class PretrainedTokenizer:
     special_tokens: ClassVar[dict[str, str]]  # the five that a model needs or more, by Hugging Face's names
     config_keys: ClassVar[dict[str, str]]  # our options and their names in tokenizer_config.json
     CACHED_CHARACTERS: ClassVar[int] = 2**21  # of pieces of text whose ids are remembered
-    COMPILED_FROM: ClassVar[int] = 1000  # characters at once, for which a compiled loop is worth its call
+    COMPILED_FROM: ClassVar[int] = 1000  # characters at once, from which on a compiled loop is faster
     padding_side: ClassVar[str] = "right"
     model_max_length: int | None = None
     train: ClassVar[Callable[..., Any]]  # a class method that learns a vocabulary from texts
@@ -69,16 +69,16 @@ class PretrainedTokenizer:
 
     @cached_property
     def _memory(self) -> "PieceMemory | None":
-        """What finds the ids of the pieces of long texts; None without Numba."""
+        """The ids of pieces of text for compiled loops; made for the first long text; None without Numba."""
         return self._new_memory() if importlib.util.find_spec("numba") else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in self.__dict__.items() if name != "_memory"
-        }  # each fills its own
+        state = dict(self.__dict__)
+        state.pop("_memory", None)  # each copy fills its own
+        return state
 
     def _new_memory(self) -> "PieceMemory":
-        """It knows where the texts of this tokenizer can be cut."""
+        """An empty one, which cuts texts and spells pieces as this tokenizer does."""
         raise NotImplementedError
 
     @property
@@ -130,13 +130,13 @@ class PretrainedTokenizer:
         return self._ids_of_texts(list(texts))
 
     def _ids_of_texts(self, texts: Sequence[str]) -> list[list[int]]:
-        """By a compiled loop where there is enough to do for it; the ids are the same."""
+        """The token ids of each text, by compiled loops if there is enough text; the ids are the same."""
         for text in texts:
             if not isinstance(text, str):
                 raise UserError(f"a text must be a str, not {type(text).__name__}")
         if sum(map(len, texts)) < self.COMPILED_FROM or self._memory is None:
             return [self._text_ids(text) for text in texts]
-        encoded = [self._cut_anywhere(text) for text in texts]
+        encoded = [self._bytes_to_cut(text) for text in texts]
         found = iter(self._memory.token_ids([text for text in encoded if text is not None]))
         return [
             self._text_ids(text) if code is None else next(found)
@@ -147,8 +147,8 @@ class PretrainedTokenizer:
         """The token ids of one text, in Python."""
         raise NotImplementedError
 
-    def _cut_anywhere(self, text: str) -> bytes | None:
-        """The text in UTF-8 if its ids are those of the pieces that ``_memory`` cuts it into; else None."""
+    def _bytes_to_cut(self, text: str) -> bytes | None:
+        """The text in UTF-8, for ``_memory`` to cut; None if its ids are not those of its pieces."""
         raise NotImplementedError
 
     def rules(self) -> list[Any]:

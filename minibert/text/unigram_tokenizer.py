@@ -235,7 +235,7 @@ class UnigramTokenizer(PretrainedTokenizer):
             spell=lambda table, row: spell_unigrams(table, row, letters, vocabulary, scores, *unknown),
         )
 
-    def _cut_anywhere(self, text: str) -> bytes | None:
+    def _bytes_to_cut(self, text: str) -> bytes | None:
         if "''" in text or "``" in text:  # a double quote
             return None
         return None if self._normaliser.has_space_in_cluster(text) else in_utf8(text)

@@ -159,9 +159,9 @@ def test_after_an_interruption_all_ids_are_right(tokenizer, monkeypatch):
     memory.compute = interrupt
     text = "naïve words, façades"
     with pytest.raises(KeyboardInterrupt):
-        memory.token_ids([tokenizer._cut_anywhere(text)])
+        memory.token_ids([tokenizer._bytes_to_cut(text)])
     memory.compute = compute
-    assert memory.token_ids([tokenizer._cut_anywhere(text)]) == plain(tokenizer, [text], monkeypatch)
+    assert memory.token_ids([tokenizer._bytes_to_cut(text)]) == plain(tokenizer, [text], monkeypatch)
 
 
 def test_threads_share_a_memory(tokenizer, monkeypatch):
@@ -206,6 +206,12 @@ def test_equal_hashes_are_not_taken_for_equal_strings():
     assert (found(table, b"first", first), found(table, b"other", other)) == (0, 1)
     assert found(table, b"fable", first) < 0
     assert found(table, b"firs", first) < 0
+
+
+def test_strings_that_differ_in_two_bytes_have_different_hashes():
+    """That is why `find` need not compare the "##" of a token."""
+    states = {pieces.hashed(pieces.hashed(pieces.NOTHING, a), b) for a in range(256) for b in range(256)}
+    assert len(states) == 256**2
 
 
 def test_an_enlarged_table_knows_what_it_knew():

@@ -38,7 +38,7 @@ class Table(NamedTuple):
 
 
 def new_table(rows: int, keys: int, ids: int) -> Table:
-    """An empty table with room for so much."""
+    """An empty table with room for so many strings, bytes of them, and token ids."""
     slots = np.full(2 << (rows - 1).bit_length(), -1, np.int32)  # at most half of them will be taken
     return Table(
         slots,
@@ -50,7 +50,7 @@ def new_table(rows: int, keys: int, ids: int) -> Table:
 
 
 def enlarged(table: Table, rows: int, keys: int, ids: int) -> Table:
-    """The same table with room for so much more, at least twice as much as before of what had too little."""
+    """The same table with room for so much more. Whatever has too little room gets at least twice as much."""
     needs = [int(used) + more for used, more in zip(table.used, (rows, keys, ids), strict=True)]
     sizes = [len(table.rows), len(table.keys), len(table.ids)]
     if all(need <= size for need, size in zip(needs, sizes, strict=True)):
@@ -94,9 +94,10 @@ def mixed(digest):
 
 @compiled
 def find(table, digest, text, start, stop, skipped):
-    """The row of some bytes, the first ``skipped`` of which are not looked at, and then text[start:stop].
+    """The row of a string that ends with text[start:stop]; if there is none, −1 − the slot where it belongs.
 
-    If there is none, −1 − the slot where it belongs.
+    ``digest`` is the `mixed` hash of the string. Its first ``skipped`` bytes, at most two, are not in
+    ``text``. They need not be compared: strings that differ in these alone have different hashes.
     """
     mask = len(table.slots) - 1
     slot = digest & mask

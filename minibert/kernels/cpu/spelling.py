@@ -56,8 +56,8 @@ def _translate(table, row, letters, word, first):
 
 
 @compiled
-def _has_ids(table, row, count):
-    """Note that a row's ids have been written, as the next ones in ``table.ids``."""
+def _note_ids(table, row, count):
+    """Note that the next ``count`` ids in ``table.ids``, which are written already, are those of a row."""
     table.rows[row, FIRST_ID] = table.used[IDS]
     table.rows[row, COUNT] = count
     table.used[IDS] += count
@@ -70,7 +70,7 @@ def _has_ids(table, row, count):
 def spell_word_pieces(table, row, letters, vocabulary, unk_id, longest):
     """See `minibert.text.wordpiece`: the longest token that fits, from left to right.
 
-    A word of more than ``longest`` characters is left out.
+    ``vocabulary`` is a `vocabulary_table`. A word of more than ``longest`` characters is left out.
     """
     word, hashes = np.empty(LONGEST, np.uint8), np.empty(LONGEST, np.int64)
     while row < table.used[ROWS]:
@@ -81,7 +81,7 @@ def spell_word_pieces(table, row, letters, vocabulary, unk_id, longest):
             if count == 0:
                 table.ids[first] = unk_id
                 count = 1
-            _has_ids(table, row, count)
+            _note_ids(table, row, count)
         row += 1
 
 
@@ -92,7 +92,7 @@ def _longest_matches(vocabulary, word, length, hashes, ids, first):
     while start < length:
         digest, marks = NOTHING, 2 if start else 0  # "##" is before what continues a word
         for _ in range(marks):
-            digest = hashed(digest, 35)
+            digest = hashed(digest, 35)  # a "#"
         for at in range(start, length):
             digest = hashed(digest, word[at])
             hashes[at] = mixed(digest)  # of word[start : at + 1]
@@ -117,7 +117,7 @@ NEVER = np.iinfo(np.int64).max  # the rank of a pair that is not merged
 def pair_table(ranks: Mapping[tuple[int, int], int], merged: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """Pairs of ids with their ranks, and what the pair of each rank becomes, to look up.
 
-    Returns slots, and rows (N, 3) of left, right, merged, in the order of the ranks.
+    Returns slots (2ⁿ,) int32, each a rank or −1, and rows (N, 3) int64 of left, right, merged, by rank.
     """
     rows = np.full((len(merged), 3), -1, np.int64)  # a merge that is there twice has only its last rank
     rows[:, 2] = merged
@@ -130,11 +130,13 @@ def pair_table(ranks: Mapping[tuple[int, int], int], merged: Sequence[int]) -> t
 
 @compiled
 def _pair_slot(slots, left, right):
+    """Where a pair of ids is looked for first."""
     return mixed(hashed(hashed(NOTHING, left), right)) & (len(slots) - 1)
 
 
 @compiled
 def _fill_pairs(slots, rows):
+    """Put every pair into its slot, by its rank."""
     for rank in range(len(rows)):
         slot = _pair_slot(slots, rows[rank, 0], rows[rank, 1])
         while slots[slot] >= 0:
@@ -167,7 +169,7 @@ def spell_byte_pairs(table, row, letters, byte_ids, slots, pairs):
             ids = table.ids[table.used[IDS] : table.used[IDS] + length]
             for at in range(length):
                 ids[at] = byte_ids[word[at]]
-            _has_ids(table, row, _merge(ids, ranks, slots, pairs))
+            _note_ids(table, row, _merge(ids, ranks, slots, pairs))
         row += 1
 
 
@@ -202,9 +204,9 @@ def _merge(ids, ranks, slots, pairs):
 
 @compiled
 def spell_unigrams(table, row, letters, vocabulary, scores, unk_id, unknown_score):
-    """See `minibert.text.unigram`: the pieces whose scores (V,) have the largest sum.
+    """See `minibert.text.unigram`: the tokens whose ``scores`` (V,) float64 have the largest sum.
 
-    In the vocabulary, ▁ is the byte SPACE.
+    ``vocabulary`` is a `vocabulary_table` in which ▁ is the byte SPACE. Each word is read with one before it.
     """
     word, best = np.empty(LONGEST, np.uint8), np.empty(LONGEST + 1, np.float64)
     tokens, starts = np.empty(LONGEST + 1, np.int32), np.empty(LONGEST + 1, np.int32)
@@ -214,13 +216,16 @@ def spell_unigrams(table, row, letters, vocabulary, scores, unk_id, unknown_scor
         if length > 0:
             _segment(word, length, vocabulary, scores, unk_id, unknown_score, best, tokens, starts)
             first = table.used[IDS]
-            _has_ids(table, row, _from_the_end(tokens, starts, length, unk_id, table.ids, first))
+            _note_ids(table, row, _from_the_end(tokens, starts, length, unk_id, table.ids, first))
         row += 1
 
 
 @in_this_order  # else rounding might break a tie otherwise than it does in Python
 def _segment(word, length, vocabulary, scores, unk_id, unknown_score, best, tokens, starts):
-    """For each end of a segmentation of word[:end] its largest sum, its last piece and where that starts."""
+    """The best segmentation of each word[:end]: its sum, and which token it ends with and where that starts.
+
+    They are written into ``best``, ``tokens`` and ``starts``, all (at least length + 1,), at ``end``.
+    """
     best[0] = 0.0
     best[1 : length + 1] = -np.inf
     for start in range(length):
@@ -238,7 +243,7 @@ def _segment(word, length, vocabulary, scores, unk_id, unknown_score, best, toke
 
 @compiled
 def _from_the_end(tokens, starts, length, unk_id, ids, first):
-    """Follow the last pieces back to the beginning, write them from ids[first] on; return how many.
+    """Follow the last tokens back to the beginning; write them from ids[first] on; return how many.
 
     Unknown ones next to each other are one.
     """
