@@ -37,9 +37,7 @@ def activations(
     dropped = config.hidden_dropout_prob > 0
     wide = (kept[0] + 1 if dropped else kept[1]) * config.intermediate_size
 
-    layer = (
-        batch_size * (rows + 2 * length) * hidden + distances * hidden + hidden
-    )  # q, k and v, distances, e₁ − e₀
+    layer = (batch_size * (rows + 2 * length) + distances + 1) * hidden  # q, k and v, distances, e₁ − e₀
     layer += batch_size * rows * (5 * hidden + wide)  # context, two LayerNorms, feed-forward
     layer += (1 + dropped) * batch_size * config.num_attention_heads * rows * length
     shared = distances * hidden + batch_size * rows * length  # the waves, and who is in another segment
