@@ -27,7 +27,7 @@ from minibert.folders.torch_file import read_torch_file
 FILE_NAME = "model.safetensors"
 INDEX_NAME = f"{FILE_NAME}.index.json"  # for a model in several files: which tensor is in which
 TORCH_NAME = "pytorch_model.bin"
-RUN_MODELS = ("final", "best")  # where a run of pretrain or finetune keeps its model
+FINAL, BEST = "final", "best"  # where a run of pretrain, or of finetune, keeps its model
 
 HEADER_LIMIT = 2**24  # bytes; the header of BERT-large takes 50,000
 
@@ -63,7 +63,7 @@ def check_folder(folder: Path) -> None:
             "models are read from local folders only, so download it first"
         )
     if not any((folder / name).exists() for name in (FILE_NAME, INDEX_NAME, TORCH_NAME)):
-        for inside in (folder / name for name in RUN_MODELS):
+        for inside in (folder / FINAL, folder / BEST):
             if (inside / "config.json").is_file():
                 raise UserError(f"{folder}: this is the folder of a run; its model is in {inside}")
 

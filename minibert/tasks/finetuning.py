@@ -15,6 +15,7 @@ from minibert.devices import Device, resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
 from minibert.folders.model import PretrainedModel
+from minibert.folders.weights import BEST
 from minibert.heads import BertForSequenceClassification, Distillation, freeze, layerwise_lr
 from minibert.heads.freezing import check_frozen_layers, encoder_of
 from minibert.heads.task_models import TaskModel
@@ -34,8 +35,6 @@ from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
 from minibert.train.metrics import peak_memory, read_metrics, without_nan
 from minibert.variants import open_config
-
-BEST = "best"  # the folder of the model with the best score on the dev data
 
 
 def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:

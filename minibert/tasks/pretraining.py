@@ -30,6 +30,7 @@ from minibert.data import (
 from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, check_writable, read_json, read_text
+from minibert.folders.weights import FINAL
 from minibert.plots import plot_loss
 from minibert.ranks import ALONE, Ranks, silence, world
 from minibert.tasks.expectation import expected_loss, verdict
@@ -198,7 +199,7 @@ def _pretrain(
             set_first_values(model, settings, prepared.train, teacher)
             trainer.seconds = time.perf_counter() - began
         run.begin(
-            [*list_checkpoints(run.folder), run.folder / "final"],
+            [*list_checkpoints(run.folder), run.folder / FINAL],
             ["config.json", "metrics.jsonl", "results.json", "loss.png"],
         )
         run.choose_products(model)
@@ -344,7 +345,7 @@ def _finish(
         "parameters": sum(parameter.size for parameter in model.buffers.parameters),
         "environment": describe_environment(run.device) | last_checkpoint["environment"],
     }
-    with atomic_folder(run.folder / "final") as unfinished:
+    with atomic_folder(run.folder / FINAL) as unfinished:
         _save_pretrained(model, tokenizer, unfinished)
         if settings.predicts != "left-to-right":  # there is no card for the others
             write_pretrained_card(unfinished, settings, results)
