@@ -191,6 +191,29 @@ def adamw_update(
     )
 
 
+def muon_update(
+    value: Array,
+    grad: Array,
+    momentum: Array,
+    lr: Array | float,
+    clip: Array | float,
+    beta: float,
+    weight_decay: float,
+    *,
+    copy: Array | None = None,
+    norm: Array | None = None,
+) -> bool:
+    """value, grad, momentum and copy (…, m, n) of one shape; all else numbers."""
+    return (
+        _floats(value, grad, momentum)
+        and value.ndim >= 2
+        and value.shape == grad.shape == momentum.shape
+        and _numbers(lr, clip, beta, weight_decay)
+        and (copy is None or (_is_copy(copy) and copy.shape == value.shape))
+        and (norm is None or _numbers(norm))
+    )
+
+
 def _floats(x: Array, *others: Array) -> bool:
     """Whether these are arrays of x's library and dtype; if x has 16 bits, others may be float32."""
     ndarray = get_array_module(x).ndarray

@@ -92,7 +92,7 @@ sums_of_squares = replaceable(optimise.sums_of_squares)
 norm_from_sums = optimise.norm_from_sums
 global_norm = replaceable(optimise.global_norm)
 adamw_update = replaceable(optimise.adamw_update)
-muon_update = optimise.muon_update
+muon_update = replaceable(optimise.muon_update)
 
 tanh, tanh_backward = pair(activations.tanh, activations.tanh_backward)
 softmax, softmax_backward = pair(stable_softmax.softmax, stable_softmax.softmax_backward)

@@ -1,6 +1,6 @@
 """What the optimisers compute: Adam on a flat buffer of parameters, Muon on matrices."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from minibert.arrays import Array, get_array_module
 
@@ -86,19 +86,21 @@ def orthogonalise(matrix: Array, steps: int = 5) -> Array:
 
     A product of X Xᵀ with X multiplies each singular value of X by its square. So each iteration applies the
     polynomial p(σ) = a σ + b σ³ + c σ⁵ to all of them, without computing any of them. Those that are at least
-    0.002 of ‖M‖ come to lie between 0.68 and 1.21 in 5 steps. matrix (m, n) → (m, n); zeros stay zero.
+    0.002 of ‖M‖ come to lie between 0.68 and 1.21 in 5 steps. matrix (m, n) → (m, n); zeros stay zero. A
+    stack (…, m, n) is taken matrix by matrix.
 
     Sources: Bernstein and Newhouse 2024 (Newton–Schulz in place of an SVD); Jordan 2024 (the coefficients).
     """
     xp = get_array_module(matrix)
     a, b, c = NEWTON_SCHULZ
-    tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if tall else matrix  # X Xᵀ is then the smaller of the two squares
-    x = x / (xp.sqrt((x * x).sum()) + 1e-20)  # ‖X‖ = 1 is at least the largest singular value
+    tall = matrix.shape[-2] > matrix.shape[-1]
+    x = matrix.swapaxes(-1, -2) if tall else matrix  # X Xᵀ is then the smaller of the two squares
+    norm = xp.sqrt((x * x).sum(axis=(-2, -1), keepdims=True))
+    x = x / (norm + 1e-20)  # ‖X‖ = 1 is at least the largest singular value
     for _ in range(steps):
-        square = x @ x.T
+        square = x @ x.swapaxes(-1, -2)
         x = a * x + (b * square + c * (square @ square)) @ x
-    return x.T if tall else x
+    return x.swapaxes(-1, -2) if tall else x
 
 
 def muon_update(
@@ -112,6 +114,7 @@ def muon_update(
     *,
     copy: Array | None = None,
     norm: Array | None = None,
+    orthogonalise: Callable[[Array], Array] = orthogonalise,
 ) -> None:
     """One step of Muon (Jordan 2024) with decoupled weight decay, in place, for one matrix.
 
@@ -122,13 +125,14 @@ def muon_update(
 
     Adam divides each number of a gradient by its own running size. Muon treats the gradient as a linear map:
     it scales the few directions that dominate it down and the many weak ones up, so that all are learned at
-    the same pace. value, grad and momentum M are (m, n); lr and clip are numbers or 0-d arrays of their
-    dtype. ``copy`` and ``norm`` are those of ``adamw_update``.
+    the same pace. value, grad and momentum M are (m, n), or stacks (…, m, n) of matrices that are taken one
+    by one; lr and clip are numbers or 0-d arrays of their dtype. ``copy`` and ``norm`` are those of
+    ``adamw_update``. A kernel brings another ``orthogonalise`` along.
     """
     grad = grad * clip
     new_momentum = beta * momentum + (1.0 - beta) * grad
     direction = orthogonalise(beta * new_momentum + (1.0 - beta) * grad)
-    rows, columns = value.shape
+    rows, columns = value.shape[-2:]
     new_value = value - lr * (max(1.0, rows / columns) ** 0.5 * direction + weight_decay * value)
     changes = [(value, new_value), (momentum, new_momentum)]
     if copy is not None:

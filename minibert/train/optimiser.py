@@ -225,32 +225,61 @@ class Muon(AdamW):
         super()._update_segments(
             [segment for segment in segments if segment.matrix is None], rates, clip, norm
         )
-        matrices = [
-            functools.partial(self._update_matrix, segment.matrix, segment, rates, clip, norm)
-            for segment in segments
-            if segment.matrix is not None
-        ]
-        if self.device.name == "cpu":
-            run_all(matrices)  # no matrix waits for another, and their products are small
+        matrices = [segment for segment in segments if segment.matrix is not None]
+        if self.device.name == "cpu":  # no matrix waits for another, and their products are small
+            run_all(
+                [functools.partial(self._update_matrices, [each], rates, clip, norm) for each in matrices]
+            )
         else:
-            for update in matrices:
-                update()
+            for alike in _alike(matrices):
+                self._update_matrices(alike, rates, clip, norm)
 
-    def _update_matrix(
-        self, matrix: Parameter, segment: Segment, rates: Rates, clip: Array, norm: Array
-    ) -> None:
-        here = slice(segment.start, segment.start + matrix.size)
+    def _update_matrices(self, segments: Sequence[Segment], rates: Rates, clip: Array, norm: Array) -> None:
+        """Update matrices of one shape. On a GPU, one product of a stack is faster than many small ones."""
+        matrices = [segment.matrix for segment in segments]
+        means = [
+            self.mean[segment.start : segment.start + matrix.size].reshape(matrix.shape)
+            for segment, matrix in zip(segments, matrices, strict=True)
+        ]
+        values = [matrix.value for matrix in matrices]
+        copies = [matrix.operand for matrix in matrices] if self.buffers.has_copy else None
+        value, mean, copy = self._stack(values), self._stack(means), copies and self._stack(copies)
         ops.muon_update(
-            matrix.value,
-            matrix.grad,
-            self.mean[here].reshape(matrix.shape),
-            _scaled(rates.learning_rate, segment.lr_scale * self.matrix_rate),
+            value,
+            self._stack([matrix.grad for matrix in matrices]),
+            mean,
+            _scaled(rates.learning_rate, segments[0].lr_scale * self.matrix_rate),
             clip,
             self.matrix_momentum,
-            self.weight_decay if segment.decay else 0.0,
-            copy=matrix.operand if self.buffers.has_copy else None,
+            self.weight_decay if segments[0].decay else 0.0,
+            copy=copy,
             norm=norm,
         )
+        for parts, stack in ((values, value), (means, mean), (copies, copy)):
+            if stack is not None and len(matrices) > 1:
+                for part, new in zip(parts, stack, strict=True):
+                    part[...] = new
+
+    def _stack(self, matrices: Sequence[Array]) -> Array:
+        """The matrices (m, n) as one array (N, m, n); a single one as it is.
+
+        Without ``xp.stack``, which copies the addresses of more than eight arrays from the host.
+        """
+        if len(matrices) == 1:
+            return matrices[0]
+        stack = self.device.xp.empty((len(matrices), *matrices[0].shape), dtype=matrices[0].dtype)
+        for place, matrix in zip(stack, matrices, strict=True):
+            place[...] = matrix
+        return stack
+
+
+def _alike(segments: Sequence[Segment]) -> list[list[Segment]]:
+    """The segments whose matrices have the same shape and are updated in the same way, together."""
+    groups: dict[tuple, list[Segment]] = {}
+    for segment in segments:
+        key = segment.matrix.shape, segment.decay, segment.lr_scale
+        groups.setdefault(key, []).append(segment)
+    return list(groups.values())
 
 
 OPTIMISERS = {"adamw": AdamW, "muon": Muon}

@@ -170,6 +170,13 @@ def test_five_steps_bring_singular_values_near_one(device, rng):
     assert reached[~big].min() > 0
 
 
+@pytest.mark.parametrize("shape", [(4, 7), (7, 4)])
+def test_a_stack_is_orthogonalised_matrix_by_matrix(device, rng, shape):
+    stack = rng.standard_normal((3, *shape)) * np.array([0.01, 1.0, 100.0])[:, None, None]
+    expected = np.stack([orthogonalise(matrix) for matrix in stack])
+    np.testing.assert_allclose(to_numpy(orthogonalise(device.asarray(stack))), expected, rtol=0, atol=1e-13)
+
+
 def test_a_matrix_of_zeros_stays_zero(device):
     zeros = device.xp.zeros((3, 4), dtype="float32")
     assert not to_numpy(orthogonalise(zeros)).any()

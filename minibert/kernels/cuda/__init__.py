@@ -47,8 +47,9 @@ PAIRS = (
 
 
 FUNCTIONS = (
-    ("global_norm", optimise, "float32"),  # these two over flat buffers, which are float32 always
+    ("global_norm", optimise, "float32"),  # parameters are float32 always
     ("adamw_update", optimise, "float32"),
+    ("muon_update", optimise, "float32"),
     ("dropout_keys", dropout, "uint32"),
 )
 

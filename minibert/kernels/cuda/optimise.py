@@ -1,7 +1,12 @@
-"""The gradient's norm and the optimiser's update over the flat buffers (global_norm.cu, adamw.cu)."""
+"""The gradient's norm and AdamW over the flat buffers (global_norm.cu, adamw.cu), and Muon by cuBLAS."""
+
+import functools
 
 from minibert.arrays import Array, get_array_module
 from minibert.kernels.cuda.launch import contiguous, launch, pack
+from minibert.kernels.cuda.products import multiply
+from minibert.ops.optimise import NEWTON_SCHULZ
+from minibert.ops.optimise import muon_update as muon_reference
 
 THREADS = 256
 
@@ -46,3 +51,20 @@ def adamw_update(
     arrays = value, grad, mean, variance, copy, *scalars, norm
     numbers = value.size, beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps, weight_decay
     launch("adamw", "adamw", dtype, (blocks,), (THREADS,), *arrays, *numbers)
+
+
+def orthogonalise(matrix: Array, steps: int = 5) -> Array:
+    """See ``ops.optimise.orthogonalise``: sums and products in one, matrix (…, m, n) float32."""
+    xp, (a, b, c) = get_array_module(matrix), NEWTON_SCHULZ
+    tall = matrix.shape[-2] > matrix.shape[-1]
+    x = contiguous(matrix.swapaxes(-1, -2) if tall else matrix).reshape(1, -1, *sorted(matrix.shape[-2:]))
+    x = x / (xp.sqrt((x * x).sum(axis=(-2, -1), keepdims=True)) + 1e-20)
+    square = xp.empty((*x.shape[:-1], x.shape[-2]), dtype=x.dtype)
+    for _ in range(steps):
+        multiply(x, x.swapaxes(-1, -2), square)
+        factor = multiply(square, square, square.copy(), c, keep=b)  # b X Xᵀ + c (X Xᵀ)²
+        x = multiply(factor, x, x.copy(), keep=a)
+    return (x.swapaxes(-1, -2) if tall else x).reshape(matrix.shape)
+
+
+muon_update = functools.partial(muon_reference, orthogonalise=orthogonalise)

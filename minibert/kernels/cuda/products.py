@@ -68,20 +68,20 @@ class Cublas:
         return self._handle(cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr)[0]
 
     def gemm(
-        self, sizes: tuple, alpha: float, a: tuple, b: tuple, c: tuple, batch: int, compute: int
+        self, sizes: tuple, alpha: float, a: tuple, b: tuple, beta: float, c: tuple, batch: int, compute: int
     ) -> None:
-        """C = alpha · op(A) op(B) for ``batch`` triples of matrices, column after column.
+        """C = alpha · op(A) op(B) + beta · C for ``batch`` triples of matrices, column after column.
 
         sizes (op of A, op of B, m, n, k); A, B, C: (address, type, leading dimension, and from one
         matrix of the batch to the next how many elements).
         """
-        one, zero = ctypes.c_float(alpha), ctypes.c_float(0.0)
-        start = (self._current_handle(), *sizes, ctypes.addressof(one))
+        factor, kept = ctypes.c_float(alpha), ctypes.c_float(beta)
+        start = (self._current_handle(), *sizes, ctypes.addressof(factor))
         end = compute, DEFAULT_ALGORITHM
         if batch == 1:
-            status = self._single(*start, *a[:3], *b[:3], ctypes.addressof(zero), *c[:3], *end)
+            status = self._single(*start, *a[:3], *b[:3], ctypes.addressof(kept), *c[:3], *end)
         else:
-            status = self._strided(*start, *a, *b, ctypes.addressof(zero), *c, batch, *end)
+            status = self._strided(*start, *a, *b, ctypes.addressof(kept), *c, batch, *end)
         _check("cublasGemm", status)
 
 
@@ -109,8 +109,8 @@ def find_cublas() -> Cublas | None:
 # -- Products of arrays -------------------------------------------------------------------------------
 
 
-def multiply(a: Array, b: Array, out: Array, scale: float = 1.0) -> Array:
-    """out = scale · a b, for matrices or for stacks of them with two leading axes; returns ``out``.
+def multiply(a: Array, b: Array, out: Array, scale: float = 1.0, keep: float = 0.0) -> Array:
+    """out = scale · a b + keep · out, for matrices or stacks of them with two leading axes; returns ``out``.
 
     a (…, M, K) and b (…, K, N) of one dtype; out (…, M, N) of that dtype or float32. All may be views,
     such as ``x.T``, with any step from matrix to matrix, if either rows or columns lie without gaps; a
@@ -118,7 +118,7 @@ def multiply(a: Array, b: Array, out: Array, scale: float = 1.0) -> Array:
     """
     blas = find_cublas()
     if blas is None:
-        return _multiply_by_library(a, b, out, scale)
+        return _multiply_by_library(a, b, out, scale, keep)
     (a_flag, a_step), (b_flag, b_step), (_, out_step) = _layout(a), _layout(b), _layout(out)
     # cuBLAS reads columns where our arrays have rows, so it is given outᵀ = bᵀ aᵀ.
     sizes = b_flag, a_flag, b.shape[-1], a.shape[-2], a.shape[-1]
@@ -133,8 +133,8 @@ def multiply(a: Array, b: Array, out: Array, scale: float = 1.0) -> Array:
         return address, REAL[x.dtype.name], step, strides[batch] // x.itemsize
 
     for i in range(leading[loop]):
-        matrices = operand(b, b_step, i), operand(a, a_step, i), operand(out, out_step, i)
-        blas.gemm(sizes, scale, *matrices, leading[batch], compute)
+        factors = operand(b, b_step, i), operand(a, a_step, i)
+        blas.gemm(sizes, scale, *factors, keep, operand(out, out_step, i), leading[batch], compute)
     return out
 
 
@@ -153,8 +153,9 @@ def _address(x: Array) -> int:
     return x.ctypes.data if hasattr(x, "ctypes") else x.data.ptr
 
 
-def _multiply_by_library(a: Array, b: Array, out: Array, scale: float) -> Array:
-    out[...] = (a.astype("float32") @ b.astype("float32")) * scale
+def _multiply_by_library(a: Array, b: Array, out: Array, scale: float, keep: float) -> Array:
+    product = (a.astype("float32") @ b.astype("float32")) * scale
+    out[...] = product + keep * out if keep else product
     return out
 
 

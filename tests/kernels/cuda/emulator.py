@@ -151,8 +151,8 @@ class HostBlas:
     def __init__(self):
         self.calls = 0
 
-    def gemm(self, sizes, alpha, a, b, c, batch, compute):
-        """C = alpha · op(A) op(B), with cuBLAS's own demands on the leading dimensions."""
+    def gemm(self, sizes, alpha, a, b, beta, c, batch, compute):
+        """C = alpha · op(A) op(B) + beta · C, with cuBLAS's own demands on the leading dimensions."""
         self.calls += 1
         a_flag, b_flag, m, n, k = sizes
         for i in range(batch):
@@ -160,7 +160,8 @@ class HostBlas:
             right = self._matrix(b, i, *((n, k) if b_flag else (k, n)))
             left, right = left.T if a_flag else left, right.T if b_flag else right
             product = alpha * (left.astype(np.float32) @ right.astype(np.float32))
-            self._matrix(c, i, m, n)[...] = product
+            into = self._matrix(c, i, m, n)
+            into[...] = product + beta * into if beta else product
 
     def _matrix(self, operand, index, rows, columns):
         address, kind, step, stride = operand

@@ -315,6 +315,21 @@ def test_adamw_leaves_a_step_out_whose_gradient_is_not_finite(xp, norm):
     assert (copy == 0).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(7, 12), (12, 7), (3, 9, 9), (4, 5, 16), (2, 16, 5)])
+def test_muon(xp, shape, dtype):
+    rng = np.random.default_rng(0)
+    matrices = rng.standard_normal((3, *shape)).astype(np.float32)
+    arguments = (*matrices, *(np.asarray(s, dtype=np.float32) for s in (3e-2, 0.7)), 0.9, 0.01)
+    given, expected = on_device(xp, arguments), in_float64(arguments)
+    copy = xp.zeros(shape, dtype=storage(dtype))
+    optimise.muon_update(*given, copy=copy, norm=xp.asarray(3.0, dtype="float32"))
+    ops.TABLE["muon_update"].reference.forward(*expected)
+    close(given[0], expected[0], "float32")
+    close(given[2], expected[2], "float32")
+    assert (copy == given[0].astype(copy.dtype)).all()
+
+
 def test_dropout_keys_are_those_of_the_host(xp):
     seed, step, micro_batch, replica = 2**40 + 12345, 678, 2, 1
     stream = xp.asarray(np.array([seed % 2**32, seed >> 32, step, micro_batch, replica], dtype=np.uint32))

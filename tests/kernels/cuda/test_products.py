@@ -41,6 +41,14 @@ def test_matrices_in_every_layout(blas, sizes, padding, transposed):
     assert blas.calls == 1
 
 
+def test_what_was_there_can_be_kept(blas):
+    rng = np.random.default_rng(0)
+    a, b, out = (rng.standard_normal((2, 3, 4, 4)).astype("float32") for _ in range(3))
+    expected = 2.0 * (a @ b) - 0.5 * out
+    assert products.multiply(a, b, out, scale=2.0, keep=-0.5) is out
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(("batch", "heads"), [(2, 5), (5, 2), (1, 3), (3, 1)])
 def test_heads_are_read_and_written_where_they_lie(blas, batch, heads, dtype):
@@ -131,8 +139,8 @@ def test_cublas_gets_its_arguments_in_order(monkeypatch, batch):
     blas = products.Cublas(library)
     monkeypatch.setattr(blas, "_current_handle", lambda: ctypes.c_void_p(77))
     a, b, c = (1000, 2, 5, 50), (2000, 2, 6, 60), (3000, 0, 7, 70)
-    blas.gemm((1, 0, 11, 12, 13), 0.5, a, b, c, batch, products.COMPUTE_FLOAT32)
-    alpha, beta, start, end = 0.5, 0.0, (77, 1, 0, 11, 12, 13), (68, -1)
+    blas.gemm((1, 0, 11, 12, 13), 0.5, a, b, 0.25, c, batch, products.COMPUTE_FLOAT32)
+    alpha, beta, start, end = 0.5, 0.25, (77, 1, 0, 11, 12, 13), (68, -1)
     if batch == 1:
         expected = "cublasGemmEx", [*start, alpha, *a[:3], *b[:3], beta, *c[:3], *end]
     else:
@@ -144,7 +152,8 @@ def test_an_error_of_cublas_is_not_overlooked(monkeypatch):
     blas = products.Cublas(FakeLibrary(status=13))
     monkeypatch.setattr(blas, "_current_handle", lambda: ctypes.c_void_p(77))
     with pytest.raises(RuntimeError, match="status 13"):
-        blas.gemm((0, 0, 1, 1, 1), 1.0, *[(8, 0, 1, 0)] * 3, 1, products.COMPUTE_FLOAT32)
+        a, b, c = [(8, 0, 1, 0)] * 3
+        blas.gemm((0, 0, 1, 1, 1), 1.0, a, b, 0.0, c, 1, products.COMPUTE_FLOAT32)
 
 
 def test_one_warning_where_cublas_is_not_found(monkeypatch):
