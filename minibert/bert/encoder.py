@@ -115,8 +115,7 @@ class BertAttention(Module):
         """
         dattended, dresidual = self.output.backward(dout, cache.pop(self))
         dhidden = self.self.backward(dattended, cache.pop(self))
-        dhidden += dresidual
-        return dhidden
+        return ops.add_derivative(dhidden, dresidual)
 
 
 class BertIntermediate(Module):
@@ -166,7 +165,7 @@ class BertLayer(Module):
         dwide, dresidual = self.output.backward(dout, cache.pop(self))
         dwide = observed_backward(dwide, cache.pop(self))
         dattended = self.intermediate.backward(dwide, cache.pop(self))
-        dattended += dresidual
+        dattended = ops.add_derivative(dattended, dresidual)
         dattended = observed_backward(dattended, cache.pop(self))
         return self.attention.backward(dattended, cache.pop(self))
 

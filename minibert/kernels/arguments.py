@@ -191,6 +191,16 @@ def adamw_update(
     )
 
 
+def add_derivative(total: Array, part: Array) -> bool:
+    """total and part (…) of one shape and dtype, total without gaps."""
+    return (
+        _floats(total, part)
+        and total.dtype == part.dtype
+        and total.shape == part.shape
+        and total.flags.c_contiguous
+    )
+
+
 def muon_update(
     value: Array,
     grad: Array,

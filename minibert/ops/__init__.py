@@ -25,6 +25,7 @@ from minibert.ops import (
     mean_squared_error,
     observed,
     optimise,
+    paths,
     pooling,
     relative_positions,
     rotary,
@@ -87,6 +88,7 @@ rotary_embedding, rotary_embedding_backward = replaceable_pair(
 masked_lm_loss, masked_lm_loss_backward = replaceable_pair(
     composites.masked_lm_loss, composites.masked_lm_loss_backward
 )
+add_derivative = replaceable(paths.add_derivative)
 dropout_keys = replaceable(dropout_bits.dropout_keys)
 sums_of_squares = replaceable(optimise.sums_of_squares)
 norm_from_sums = optimise.norm_from_sums
@@ -128,6 +130,7 @@ __all__ = [
     "TABLE",
     "Cache",
     "adamw_update",
+    "add_derivative",
     "attention_bias",
     "attention_loss",
     "attention_loss_backward",

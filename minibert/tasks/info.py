@@ -246,11 +246,15 @@ def _working_bytes(
     """What the backward passes of the masked-word head, and of a layer, hold besides the caches, in bytes.
 
     The head: the gradient of the word embeddings before it is added to the others, and that of its input,
-    twice. A layer, at its peak: the derivative of the feed-forward's wide activation, three of width H, and
-    the gradient of the matrix.
+    twice; in 16 bits also the word embeddings once more, where their number is filled up to a multiple of 64
+    (``kernels.cuda.cross_entropy``). A layer, at its peak: the derivative of the feed-forward's wide
+    activation, three of width H, and the gradient of the matrix.
     """
     hidden, wide = config.hidden_size, config.intermediate_size
-    head = config.vocab_size * config.embedding_size * number + 2 * predicted * hidden * operand
+    words = config.vocab_size * config.embedding_size
+    head = words * number + 2 * predicted * hidden * operand
+    if operand < number and config.vocab_size % 64:
+        head += words * operand
     layer = tokens * (wide + 3 * hidden) * operand + wide * hidden * number
     return head, layer
 

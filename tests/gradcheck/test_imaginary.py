@@ -26,6 +26,8 @@ ANALYTIC = {
 
 @pytest.mark.parametrize("name", ANALYTIC)
 def test_is_right_to_the_last_digits(device, name):
+    if name == "erf" and device.xp.__name__ == "cupy":
+        pytest.skip("CuPy has erf for real numbers only; the proofs take their complex steps on the host")
     function, derivative = ANALYTIC[name]
     x = np.random.default_rng(0).standard_normal(50)
     case = function_case(

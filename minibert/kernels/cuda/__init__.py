@@ -22,6 +22,7 @@ from minibert.kernels.cuda import (
     embed,
     launch,
     optimise,
+    paths,
     residual_norm,
     scatter,
 )
@@ -47,10 +48,11 @@ PAIRS = (
 
 
 FUNCTIONS = (
-    ("global_norm", optimise, "float32"),  # parameters are float32 always
-    ("adamw_update", optimise, "float32"),
-    ("muon_update", optimise, "float32"),
-    ("dropout_keys", dropout, "uint32"),
+    ("global_norm", optimise, ("float32",)),  # parameters are float32 always
+    ("adamw_update", optimise, ("float32",)),
+    ("muon_update", optimise, ("float32",)),
+    ("add_derivative", paths, DTYPES),
+    ("dropout_keys", dropout, ("uint32",)),
 )
 
 
@@ -60,9 +62,10 @@ def register_all() -> None:
         pair = _with_fallback(name, getattr(module, name), getattr(module, f"{name}_backward"), sources)
         for dtype in DTYPES:
             register(name, "cupy", dtype, *pair, accepts=_accepts(name))
-    for name, module, dtype in FUNCTIONS:
+    for name, module, dtypes in FUNCTIONS:
         function = _function_with_fallback(name, getattr(module, name))
-        register(name, "cupy", dtype, function, accepts=_accepts(name))
+        for dtype in dtypes:
+            register(name, "cupy", dtype, function, accepts=_accepts(name))
 
 
 def _accepts(name: str) -> Callable[..., bool]:

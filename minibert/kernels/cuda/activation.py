@@ -3,7 +3,7 @@
 import re
 
 from minibert.arrays import Array, get_array_module
-from minibert.kernels.cuda.columns import add_sums, column_sums
+from minibert.kernels.cuda.columns import add_sums, column_sums, sum_grid
 from minibert.kernels.cuda.launch import TILE, contiguous, launch, read_source, tile_grid
 from minibert.kernels.cuda.products import multiply_rows, product_gradients
 from minibert.ops import activations
@@ -45,22 +45,19 @@ def linear_activation_backward(dout: Array, cache: tuple) -> tuple[Array, Array,
     x, weight, bias, z, activation = cache
     xp, dtype, columns = get_array_module(z), z.dtype.name, z.shape[-1]
     dz = xp.empty_like(z)
-    grid = _grid(z)
+    rows = z.size // columns
+    grid, per_block = sum_grid(rows, columns, dtype, blocks=2048)
     sums = xp.empty((grid[0], columns), dtype="float32")
     arrays = contiguous(dout, z.dtype), z, bias, dz, sums
-    numbers = z.size // columns, ROWS_PER_BLOCK, columns, activation
+    numbers = rows, per_block, columns, activation
     launch("activation", "bias_activation_backward", dtype, grid, TILE, *arrays, *numbers)
     return *product_gradients(dz, x, weight), add_sums(sums)
 
 
 def _add_bias_and_activate(z: Array, bias: Array, y: Array, activation: int) -> None:
     """y = f(z + bias); z and y (…, N) may be one array, bias (N,)."""
-    columns = z.shape[-1]
-    arrays = z, bias, y
-    numbers = z.size // columns, ROWS_PER_BLOCK, columns, activation
-    launch("activation", "bias_activation", z.dtype.name, _grid(z), TILE, *arrays, *numbers)
-
-
-def _grid(z: Array) -> tuple[int, int]:
-    columns = z.shape[-1]
-    return -(-z.size // columns // ROWS_PER_BLOCK), tile_grid(columns, z.dtype.name)
+    columns, dtype = z.shape[-1], z.dtype.name
+    rows = z.size // columns
+    grid = -(-rows // ROWS_PER_BLOCK), tile_grid(columns, dtype)
+    arrays, numbers = (z, bias, y), (rows, ROWS_PER_BLOCK, columns, activation)
+    launch("activation", "bias_activation", dtype, grid, TILE, *arrays, *numbers)

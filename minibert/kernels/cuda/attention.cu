@@ -31,9 +31,9 @@ extern "C" __global__ void attention_softmax(
     highest = max_row(highest);
 #pragma unroll
     for (int j = 0; j < PACK; j++) p[j] = j < here ? expf(p[j] - highest) : 0.0f;
-    const float total = sum_row(sum_pack(p));
+    const float inverse = 1.0f / sum_row(sum_pack(p));
 #pragma unroll
-    for (int j = 0; j < PACK; j++) p[j] /= total;
+    for (int j = 0; j < PACK; j++) p[j] *= inverse;
     store(scores + at, here, p);
     drop(p, at, key, threshold, scale);
     if (dropped) store(dropped + at, here, p);

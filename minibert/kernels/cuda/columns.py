@@ -9,15 +9,23 @@ STAGE_TWO = (8, 32)  # the block for sums of sums: few columns, many rows
 def column_sums(x: Array, row_scale: Array | None = None) -> Array:
     """Σᵣ row_scale[r] · x[r, c]: x (R, C) with its columns side by side, row_scale (R,) → (C,) float32."""
     rows, columns = x.shape
-    tiles = tile_grid(columns, x.dtype.name)
-    # So many blocks that the GPU is busy, and so many rows in each that few sums are left to add up.
-    per_block = max(32, -(-rows * tiles // 1024))
-    blocks = -(-rows // per_block)
-    sums = get_array_module(x).empty((blocks, columns), dtype="float32")
+    grid, per_block = sum_grid(rows, columns, x.dtype.name)
+    sums = get_array_module(x).empty((grid[0], columns), dtype="float32")
     stride = x.strides[0] // x.itemsize
     arrays, numbers = (x, row_scale, sums), (rows, per_block, columns, stride)
-    launch("columns", "column_sums", x.dtype.name, (blocks, tiles), TILE, *arrays, *numbers)
+    launch("columns", "column_sums", x.dtype.name, grid, TILE, *arrays, *numbers)
     return add_sums(sums)
+
+
+def sum_grid(rows: int, columns: int, dtype: str, blocks: int = 1024) -> tuple[tuple[int, int], int]:
+    """The grid of a kernel that leaves sums over the rows of each block, and how many rows a block has.
+
+    So many blocks that the GPU is busy, about ``blocks``, and so many rows in each, at least 32, that few
+    sums are left to add up.
+    """
+    tiles = tile_grid(columns, dtype)
+    per_block = max(32, -(-rows * tiles // blocks))
+    return (-(-rows // per_block), tiles), per_block
 
 
 def add_sums(sums: Array) -> Array:

@@ -38,6 +38,7 @@ extern "C" __global__ void cross_entropy(
     }
     const float highest = max_row(largest);
     total = sum_row(total * expf(largest - highest));
+    const float inverse = 1.0f / total;
 
     if (threadIdx.x == 0) {
         const float scale = weight / *denominator;
@@ -58,7 +59,7 @@ extern "C" __global__ void cross_entropy(
         load(b, bias + column, bias ? count : 0);
 #pragma unroll
         for (int j = 0; j < PACK; j++)
-            q[j] = expf(q[j] + b[j] - highest) / total - (column + j == label ? 1.0f : 0.0f);
+            q[j] = expf(q[j] + b[j] - highest) * inverse - (column + j == label ? 1.0f : 0.0f);
         store(z + column, count, q);
     }
 }

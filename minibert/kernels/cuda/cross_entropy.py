@@ -40,10 +40,12 @@ def masked_lm_loss(
     xp, (rows, vocabulary) = get_array_module(hidden), (hidden.shape[0], weight.shape[0])
     hidden, weight = contiguous(hidden), contiguous(weight, hidden.dtype)
     padded = -(-vocabulary // ALIGNMENT) * ALIGNMENT
-    scores = xp.empty((rows, padded), dtype=hidden.dtype)[:, :vocabulary]  # (N, V), in the end q
-    multiply(hidden, weight.T, scores)
-    loss, row_scale = _replace_scores(scores, contiguous(bias, "float32"), labels, label_weights, denominator)
-    return loss, (hidden, weight, scores, row_scale)
+    filled = _fill_up(weight, padded)  # (V′, H)
+    scores = xp.empty((rows, padded), dtype=hidden.dtype)[:, : len(filled)]
+    multiply(hidden, filled.T, scores)  # zeros in the last V′ − V columns, and they stay there
+    q = scores[:, :vocabulary]  # (N, V), the scores at first
+    loss, row_scale = _replace_scores(q, contiguous(bias, "float32"), labels, label_weights, denominator)
+    return loss, (hidden, filled, scores, vocabulary, row_scale)
 
 
 def masked_lm_loss_backward(dout: Array | float, cache: tuple) -> tuple[Array, Array, Array]:
@@ -52,13 +54,26 @@ def masked_lm_loss_backward(dout: Array | float, cache: tuple) -> tuple[Array, A
     dscores = scale · q row by row, so dhidden = scale · (q W), dweight = qᵀ (scale · hidden) and
     dbias = Σ scale · q: the scores are only read.
     """
-    hidden, weight, q, row_scale = cache
-    xp = get_array_module(hidden)
+    hidden, filled, scores, vocabulary, row_scale = cache
+    xp, q = get_array_module(hidden), scores[:, :vocabulary]
     row_scale = row_scale * dout
-    dhidden = multiply(q, weight, xp.empty_like(hidden))
-    dweight = xp.empty(weight.shape, dtype="float32")
+    dhidden = multiply(scores, filled, xp.empty_like(hidden))
+    dweight = xp.empty((vocabulary, hidden.shape[1]), dtype="float32")
     multiply(q.T, _scale_rows(hidden, row_scale), dweight)
     return _scale_rows(dhidden, row_scale), dweight, column_sums(q, row_scale)
+
+
+def _fill_up(weight: Array, rows: int) -> Array:
+    """weight (V, H) with zeros up to so many rows, in 16 bits: cuBLAS's product is then twice as fast.
+
+    Its kernels for 16 bits want sizes that are multiples of 8. In float32 the weight stays as it is.
+    """
+    vocabulary, size = weight.shape
+    if vocabulary == rows or weight.dtype.itemsize > 2:
+        return weight
+    filled = get_array_module(weight).zeros((rows, size), dtype=weight.dtype)
+    filled[:vocabulary] = weight
+    return filled
 
 
 def _replace_scores(

@@ -5,6 +5,7 @@ from minibert.dropout_bits import DropoutKey
 from minibert.kernels.cuda.columns import add_sums, column_sums
 from minibert.kernels.cuda.dropout import dropout_arguments
 from minibert.kernels.cuda.launch import contiguous, launch, row_block, row_grid
+from minibert.kernels.cuda.residual_norm import BACKWARD_ROWS, FORWARD_ROWS
 from minibert.kernels.cuda.scatter import scatter_rows
 
 
@@ -31,7 +32,7 @@ def embed(
     normalised = xp.empty_like(y)
     inverse_std = xp.empty(batch * length, dtype="float32")
     block = row_block(size, dtype)
-    grid, per_block = row_grid(ids.size, block)
+    grid, per_block = row_grid(ids.size, block, FORWARD_ROWS)
     arrays = *tables, norm_weight, norm_bias, ids, types, y, normalised, inverse_std
     numbers = ids.size, per_block, length, size, eps
     launch("embed", "embed", dtype, grid, block, *arrays, *numbers, *dropout)
@@ -46,7 +47,7 @@ def embed_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Array, Arra
     batch, length, size = normalised.shape
     dz = xp.empty_like(normalised)
     block = row_block(size, dtype)
-    grid, per_block = row_grid(ids.size, block)
+    grid, per_block = row_grid(ids.size, block, BACKWARD_ROWS)
     sums = xp.empty((grid[0], 2, size), dtype="float32")
     arrays = contiguous(dout, dz.dtype), normalised, inverse_std, norm_weight, dz, sums
     numbers = ids.size, per_block, size

@@ -166,9 +166,12 @@ def row_block(size: int, dtype: str) -> tuple[int, int]:
     return threads, max(MAX_THREADS // threads, 1)
 
 
-def row_grid(rows: int, block: tuple[int, int]) -> tuple[tuple[int], int]:
-    """The grid that shares out ``rows`` and the rows of each block, a multiple of the block's height."""
-    per_block = max(block[1], 64 // block[1] * block[1])
+def row_grid(rows: int, block: tuple[int, int], most: int) -> tuple[tuple[int], int]:
+    """The grid that shares out ``rows`` and the rows of each block, a multiple of the block's height.
+
+    A block has at most ``most`` rows, if its height allows it.
+    """
+    per_block = max(block[1], most // block[1] * block[1])
     return (-(-rows // per_block),), per_block
 
 

@@ -18,6 +18,7 @@
 #define __device__
 #define __shared__ static
 using std::isfinite;
+static float __fdividef(float x, float y) { return x / y; }
 using std::min;
 
 struct Index {

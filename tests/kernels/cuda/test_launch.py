@@ -113,7 +113,7 @@ def test_a_row_fits_its_threads(dtype):
         assert x * launch.pack(dtype) >= size
         assert x % 32 == 0 or (x < 32 and x & (x - 1) == 0)
         assert x * y % 32 == 0 and (x * y <= launch.MAX_THREADS or y == 1)
-        (blocks,), per_block = launch.row_grid(1000, (x, y))
+        (blocks,), per_block = launch.row_grid(1000, (x, y), 64)
         assert per_block % y == 0 and (blocks - 1) * per_block < 1000 <= blocks * per_block
     with pytest.raises(launch.KernelError, match="too long"):
         launch.row_block(longest + 1, dtype)

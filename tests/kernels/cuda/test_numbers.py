@@ -13,6 +13,7 @@ from minibert.kernels.cuda import (
     attention,
     cross_entropy,
     optimise,
+    paths,
     residual_norm,
     scatter,
 )
@@ -313,6 +314,16 @@ def test_adamw_leaves_a_step_out_whose_gradient_is_not_finite(xp, norm):
     for array, original in zip(given[:4], before, strict=True):
         assert (array == original).all()
     assert (copy == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (64,), (7, 333)])
+def test_adding_a_derivative(xp, shape, dtype):
+    rng = np.random.default_rng(0)
+    total, part = (xp.asarray(rng.standard_normal(shape).astype(storage(dtype))) for _ in range(2))
+    expected = (to_numpy(total).astype("float32") + to_numpy(part).astype("float32")).astype(storage(dtype))
+    assert paths.add_derivative(total, part) is total
+    assert np.array_equal(to_numpy(total), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
