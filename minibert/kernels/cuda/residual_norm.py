@@ -7,7 +7,7 @@ from minibert.kernels.cuda.dropout import dropout_arguments
 from minibert.kernels.cuda.launch import contiguous, launch, row_block, row_grid
 
 # Blocks of few rows keep a GPU busy. In the backward pass each block leaves sums, which have to be added up.
-FORWARD_ROWS, BACKWARD_ROWS = 16, 32
+FORWARD_ROWS, BACKWARD_ROWS = 8, 64
 
 
 def _forward(
