@@ -13,6 +13,7 @@ from minibert.data.prepared import (
     training_sentences,
     unfinished_folder,
 )
+from minibert.data.read_ahead import ReadAhead
 
 __all__ = [
     "LAYOUTS",
@@ -22,6 +23,7 @@ __all__ = [
     "Documents",
     "InstanceSettings",
     "PreparedCorpus",
+    "ReadAhead",
     "held_out_batches",
     "log_frequencies",
     "open_corpus",

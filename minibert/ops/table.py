@@ -54,8 +54,11 @@ class Entry:
     kernels: dict[tuple[str, str], Implementation] = field(default_factory=dict)
 
     def without_kernel(self, dtype: str) -> Implementation:
-        """The implementation to use without a kernel, for a first argument of this dtype."""
-        if dtype in HALF:
+        """The implementation to use without a kernel, for a first argument of this dtype.
+
+        What has no backward works on its arrays in place, also in 16 bits.
+        """
+        if dtype in HALF and self.reference.backward is not None:
             return in_float32(self.reference, self.activations, dtype)
         return self.reference
 
@@ -133,7 +136,7 @@ def in_float32(reference: Implementation, activations: int, dtype: str) -> Imple
         return (y if y.ndim == 0 else y.astype(dtype)), cache
 
     def backward(dout, cache):
-        assert reference.backward is not None  # operations without a backward read no 16-bit arrays
+        assert reference.backward is not None  # see Entry.without_kernel
         gradients = reference.backward(_widen(dout), cache)
         if not isinstance(gradients, tuple):
             return gradients.astype(dtype) if activations else gradients

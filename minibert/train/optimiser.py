@@ -225,40 +225,42 @@ class Muon(AdamW):
         super()._update_segments(
             [segment for segment in segments if segment.matrix is None], rates, clip, norm
         )
-        matrices = [segment for segment in segments if segment.matrix is not None]
+        matrices = [
+            _Matrix(segment, segment.matrix, self._mean_of(segment, segment.matrix))
+            for segment in segments
+            if segment.matrix is not None
+        ]
         if self.device.name == "cpu":  # no matrix waits for another, and their products are small
-            run_all(
-                [functools.partial(self._update_matrices, [each], rates, clip, norm) for each in matrices]
-            )
+            run_all([functools.partial(self._update_matrices, [one], rates, clip, norm) for one in matrices])
         else:
             for alike in _alike(matrices):
                 self._update_matrices(alike, rates, clip, norm)
 
-    def _update_matrices(self, segments: Sequence[Segment], rates: Rates, clip: Array, norm: Array) -> None:
+    def _mean_of(self, segment: Segment, matrix: Parameter) -> Array:
+        return self.mean[segment.start : segment.start + matrix.size].reshape(matrix.shape)
+
+    def _update_matrices(self, matrices: Sequence["_Matrix"], rates: Rates, clip: Array, norm: Array) -> None:
         """Update matrices of one shape. On a GPU, one product of a stack is faster than many small ones."""
-        matrices = [segment.matrix for segment in segments]
-        means = [
-            self.mean[segment.start : segment.start + matrix.size].reshape(matrix.shape)
-            for segment, matrix in zip(segments, matrices, strict=True)
-        ]
-        values = [matrix.value for matrix in matrices]
-        copies = [matrix.operand for matrix in matrices] if self.buffers.has_copy else None
-        value, mean, copy = self._stack(values), self._stack(means), copies and self._stack(copies)
+        segment = matrices[0].segment
+        values = [one.parameter.value for one in matrices]
+        means = [one.mean for one in matrices]
+        copies = [one.parameter.operand for one in matrices] if self.buffers.has_copy else []
+        stacks = self._stack(values), self._stack(means), *([self._stack(copies)] if copies else [])
         ops.muon_update(
-            value,
-            self._stack([matrix.grad for matrix in matrices]),
-            mean,
-            _scaled(rates.learning_rate, segments[0].lr_scale * self.matrix_rate),
+            stacks[0],
+            self._stack([one.parameter.grad for one in matrices]),
+            stacks[1],
+            _scaled(rates.learning_rate, segment.lr_scale * self.matrix_rate),
             clip,
             self.matrix_momentum,
-            self.weight_decay if segments[0].decay else 0.0,
-            copy=copy,
+            self.weight_decay if segment.decay else 0.0,
+            copy=stacks[2] if copies else None,
             norm=norm,
         )
-        for parts, stack in ((values, value), (means, mean), (copies, copy)):
-            if stack is not None and len(matrices) > 1:
-                for part, new in zip(parts, stack, strict=True):
-                    part[...] = new
+        if len(matrices) > 1:
+            for arrays, stack in zip((values, means, copies), stacks, strict=False):
+                for number, array in enumerate(arrays):
+                    array[...] = stack[number]
 
     def _stack(self, matrices: Sequence[Array]) -> Array:
         """The matrices (m, n) as one array (N, m, n); a single one as it is.
@@ -268,17 +270,26 @@ class Muon(AdamW):
         if len(matrices) == 1:
             return matrices[0]
         stack = self.device.xp.empty((len(matrices), *matrices[0].shape), dtype=matrices[0].dtype)
-        for place, matrix in zip(stack, matrices, strict=True):
-            place[...] = matrix
+        for number, matrix in enumerate(matrices):
+            stack[number] = matrix
         return stack
 
 
-def _alike(segments: Sequence[Segment]) -> list[list[Segment]]:
-    """The segments whose matrices have the same shape and are updated in the same way, together."""
-    groups: dict[tuple, list[Segment]] = {}
-    for segment in segments:
-        key = segment.matrix.shape, segment.decay, segment.lr_scale
-        groups.setdefault(key, []).append(segment)
+@dataclass(frozen=True)
+class _Matrix:
+    """A matrix that Muon updates: its segment, its parameter, and its running mean (m, n)."""
+
+    segment: Segment
+    parameter: Parameter
+    mean: Array
+
+
+def _alike(matrices: Sequence[_Matrix]) -> list[list[_Matrix]]:
+    """Those of the same shape that are updated in the same way, together."""
+    groups: dict[tuple, list[_Matrix]] = {}
+    for one in matrices:
+        key = one.parameter.shape, one.segment.decay, one.segment.lr_scale
+        groups.setdefault(key, []).append(one)
     return list(groups.values())
 
 
