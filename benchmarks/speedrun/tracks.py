@@ -111,7 +111,7 @@ def ten_million_words(folder: Path) -> Path:
         raise UserError(f"{SHARED}: no such folder; the track of ten million words is made of texts in it")
     limit = WORDS + WORDS // 20
     with atomic_folder(folder) as unfinished:
-        for name, documents in (("wikipedia", _articles()), ("novels", _novels())):
+        for name, documents in (("wikipedia", all_articles()), ("novels", all_novels())):
             lines = (json.dumps({"text": text}) + "\n" for text in _first(documents, limit))
             (unfinished / f"{name}.jsonl").write_text("".join(lines), "utf-8")
     return folder
@@ -125,7 +125,7 @@ def _first(documents: Iterator[str], words: int) -> Iterator[str]:
         yield document
 
 
-def _articles() -> Iterator[str]:
+def all_articles() -> Iterator[str]:
     """The articles of Wikipedia, a paragraph a line."""
     for path in sorted((SHARED / "wikipedia_en").glob("*.txt.gz")):
         with gzip.open(path, "rt", encoding="utf-8") as lines:
@@ -138,7 +138,7 @@ def _articles() -> Iterator[str]:
                     article.append(line.strip())
 
 
-def _novels() -> Iterator[str]:
+def all_novels() -> Iterator[str]:
     """The novels that are free, a paragraph a line."""
     with tarfile.open(SHARED / "novels100" / "100_english_novels.tar.gz") as archive:
         names = [name for name in archive.getnames() if name.endswith(".txt")]

@@ -152,14 +152,17 @@ def _hash(*values: Any) -> str:
 
 
 def pretrain(
-    settings: PretrainSettings, held_out: Sequence[Mapping[str, Any]] | None = None
+    settings: PretrainSettings,
+    held_out: Sequence[Mapping[str, Any]] | None = None,
+    text: tuple[PretrainedTokenizer, PreparedCorpus] | None = None,
 ) -> dict[str, Any]:
     """Pre-train a BERT on real text, from scratch or from a model, or resume a run; report how well it does.
 
     Writes ``OUT/NAME/``: ``config.json`` (these settings), ``metrics.jsonl``, ``loss.png``, checkpoints,
     ``results.json``, and ``final/``, a pretrained folder. Prints the settings, the data, the course of the
     training, and at the end how well it went. ``held_out`` are batches to measure it on, in place of the
-    run's own (for runs that arrange their text in different ways and are to be compared).
+    run's own (for runs that arrange their text in different ways and are to be compared). ``text`` is what
+    `prepare` returns, in place of what the settings describe.
 
     Returns how well it went: ``plateau_loss`` and ``plateau_accuracy``, those of guessing by frequency,
     ``held_out_…``, the last evaluation, ``tokens_per_second``, ``seconds`` and ``peak_memory`` (bytes).
@@ -173,17 +176,20 @@ def pretrain(
     settings = settings.with_name(settings.kind, ranks).with_precision_for(device).with_sizes()
     run = Run(settings, device, ranks=ranks)
     with run.at_work():
-        return _pretrain(run, settings, held_out)
+        return _pretrain(run, settings, held_out, text)
 
 
 def _pretrain(
-    run: Run, settings: PretrainSettings, held_out: Sequence[Mapping[str, Any]] | None
+    run: Run,
+    settings: PretrainSettings,
+    held_out: Sequence[Mapping[str, Any]] | None,
+    text: tuple[PretrainedTokenizer, PreparedCorpus] | None,
 ) -> dict[str, Any]:
     checkpoint = _find_start(run, settings)
     settings.model_config(settings.vocabulary_size)  # sizes that do not fit are reported before any work
     settings.phases()  # and so are lengths
     run.prepare_machine()
-    tokenizer, prepared = prepare(settings, run.ranks)
+    tokenizer, prepared = text or prepare(settings, run.ranks)
     held_out = held_out or evaluation_batches(settings, tokenizer, prepared)
     plateau = unigram_plateau(
         prepared.train.token_counts(len(tokenizer)), np.concatenate([batch["labels"] for batch in held_out])

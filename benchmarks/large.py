@@ -1,0 +1,90 @@
+"""``python -m benchmarks.large FLAGS``: `minibert pretrain FLAGS` on more text than the tracks have.
+
+It is the text of the model in the package: 93 novels and, in the order of the files, as many articles of
+Wikipedia as fit into 60.5 million tokens of that model's vocabulary. What the track "10m" holds out is held
+out here, too, and the runs are measured on it.
+
+The two runs of the model in the package were, on an H200,
+
+    python -m benchmarks.large --name mini-begun --recipe fast --preset mini --positions 128 \\
+        --attention-initializer same-word --whole-sentences --batch-size 1024 --steps 7000 \\
+        --max-seq-length 64 --long-seq-length 128 --long-batch-size 512 --long-share 0.2 \\
+        --weight-decay 0.1 --learning-rate 2e-3 --warmup 0.03
+    python -m benchmarks.large --name mini --model runs/mini-begun/final --nsp --optimiser muon \\
+        --schedule trapezoid --batch-size 1024 --steps 1400 --max-seq-length 64 --short-seq-prob 0.5 \\
+        --masked-lm-prob 0.2 --max-predictions 1000 --weight-decay 0.1 --learning-rate 7e-4 --warmup 0.05
+
+except that the first word vectors were counted in 4 million tokens instead of in all.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.measure import ROOT
+from benchmarks.speedrun.tracks import all_articles, all_novels, open_track
+from minibert.cli import parse
+from minibert.cli.setting_flags import pretrain_settings
+from minibert.data import PreparedCorpus
+from minibert.errors import UserError
+from minibert.files import atomic_folder
+from minibert.tasks import prepare, pretrain
+from minibert.tasks.pretraining_settings import PretrainSettings
+from minibert.text import BertTokenizer
+
+TOKENS = 60_542_164  # the documents to train on lie in so many tokens of the corpus, as it is prepared
+MINI = ROOT / "minibert" / "assets" / "mini"
+FOLDER = ROOT / "prepared"
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    try:
+        flags = ["--corpus", "large", "--tokenizer", str(MINI), *sys.argv[1:]]
+        settings = pretrain_settings(parse(["pretrain", *flags]))
+        pretrain(settings, text=large_text(FOLDER))
+    except UserError as error:
+        print(f"benchmarks.large: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def large_text(folder: Path) -> tuple[BertTokenizer, PreparedCorpus]:
+    """The vocabulary of the model in the package, and the corpus.
+
+    Raises UserError if the texts are not there.
+    """
+    corpus = folder / "large"
+    if not corpus.is_dir():
+        with atomic_folder(corpus) as unfinished:
+            for name, documents in (("novels", all_novels()), ("wikipedia", all_articles())):
+                lines = (json.dumps({"text": text}) + "\n" for text in documents)
+                with (unfinished / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+                    file.writelines(lines)
+    settings = PretrainSettings(corpus=(str(corpus),), tokenizer=str(MINI), prepared=str(folder))
+    tokenizer, prepared = prepare(settings)
+    track = open_track("10m", folder).prepared
+    return tokenizer, split(prepared, _keys(track)[track.held_out.chosen], TOKENS)
+
+
+def split(prepared: PreparedCorpus, held_out_keys: np.ndarray, tokens: int) -> PreparedCorpus:
+    """The corpus with the documents of these keys held out; to learn, all others of its first ``tokens``."""
+    held_out = np.isin(_keys(prepared), held_out_keys)
+    documents = prepared.train
+    ends = documents.sentence_starts[documents.document_starts[1:]]
+    has_tokens = np.diff(documents.sentence_starts[documents.document_starts]) > 0
+    parts = (~held_out & (ends <= tokens), held_out)
+    train, rest = (replace(documents, chosen=np.flatnonzero(part & has_tokens)) for part in parts)
+    return replace(prepared, train=train, held_out=rest)
+
+
+def _keys(prepared: PreparedCorpus) -> np.ndarray:
+    """A hash of each document's text."""
+    return np.fromfile(prepared.folder / "document_keys.bin", "uint64")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
