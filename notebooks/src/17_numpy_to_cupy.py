@@ -11,8 +11,8 @@ kernel line by line and port it to NumPy · lose numbers in 16 bits, and save th
 **Before this:** [05 · LayerNorm](05_layer_norm.ipynb), [13 · The optimiser](13_optimiser.ipynb). You need no CUDA.
 **Time:** 100 minutes with the exercises; it runs in seconds.
 
-> **Honesty first.** Nobody has run minibert on a GPU yet: **no number below is its speed on a GPU**. Cells that need one say
-> what they skip.
+> **Honesty first.** This notebook was made without a GPU: **no number below is its speed on a GPU**. Cells that need one say
+> what they skip. [GPU](../docs/gpu.md#speed) has the speeds that were measured on one.
 
 | letter | in this notebook |
 |---|---|
@@ -44,7 +44,7 @@ from minibert.course import read_log, write_log
 from minibert.course.exercises.n17_numpy_to_cupy import butterfly
 from minibert.course.paper_gpu import PaperGPU
 from minibert.devices import resolve_device
-from minibert.kernels.cuda import launch
+from minibert.kernels.cuda import launch, residual_norm
 from minibert.kernels.cuda.on_paper import noted
 from minibert.ops.cross_entropy_loss import cross_entropy, cross_entropy_backward
 from minibert.ops.layer_normalisation import layer_norm
@@ -578,7 +578,7 @@ threads reach has no defined result.
 # %%
 for width, dtype in ((256, "float32"), (256, "float16"), (768, "float16")):
     block = launch.row_block(width, dtype)
-    grid, rows_of_block = launch.row_grid(B * S, block)
+    grid, rows_of_block = launch.row_grid(B * S, block, residual_norm.FORWARD_ROWS)
     print(
         f"H = {width}, {dtype}: a block is {block[0]} threads × {block[1]} rows at a time,", end=""
     )
@@ -966,7 +966,7 @@ for row in {row["processor"]: row for row in log}.values():
     listed = (f"{key}: {row[key]}" for key in ORIGIN if key in row)
     print(textwrap.fill("; ".join(listed), 100))
 if not set(ways) & set(GPU_WAYS):
-    print("No rows of a GPU: nobody has measured them yet.")
+    print("No rows of a GPU: these were measured without one.")
 
 # %% tags=["figure"]
 # Caption: Training speed for growing batches, with NumPy's functions and with compiled loops. Both
