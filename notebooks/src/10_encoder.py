@@ -281,8 +281,8 @@ check("10.block_backward", my_block_backward)
 
 # %% [markdown] tags=["answer"]
 r"""
-In the library the sum is made in `BertLayer.backward`, `dattended += dresidual`. (`cache.pop` takes the last part off the cache, and
-`observed_backward` changes nothing unless there is an observer.)
+In the library the sum is made in `BertLayer.backward`, by `ops.add_derivative`, which is `+=`. (`cache.pop` takes the last part off the
+cache, and `observed_backward` changes nothing unless there is an observer.)
 """
 
 # %% tags=["answer"]
