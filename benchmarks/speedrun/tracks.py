@@ -105,15 +105,24 @@ def ten_million_words(folder: Path) -> Path:
     Whole articles and whole novels, in the order of the files, but novels by the hash of their names, so that
     authors mix. Raises UserError if the texts are not there.
     """
+    limit = WORDS + WORDS // 20
+    parts = {"wikipedia": _first(all_articles(), limit), "novels": _first(all_novels(), limit)}
+    return write_texts(folder, "the track of ten million words", parts)
+
+
+def write_texts(folder: Path, what: str, parts: Mapping[str, Iterable[str]]) -> Path:
+    """Write the documents of each part to a file of its own, unless the folder is there already.
+
+    Raises UserError, naming ``what`` is to be made, if the data sets for it are not there.
+    """
     if folder.is_dir():
         return folder
     if not SHARED.is_dir():
-        raise UserError(f"{SHARED}: no such folder; the track of ten million words is made of texts in it")
-    limit = WORDS + WORDS // 20
+        raise UserError(f"{SHARED}: no such folder; {what} is made of texts in it")
     with atomic_folder(folder) as unfinished:
-        for name, documents in (("wikipedia", all_articles()), ("novels", all_novels())):
-            lines = (json.dumps({"text": text}) + "\n" for text in _first(documents, limit))
-            (unfinished / f"{name}.jsonl").write_text("".join(lines), "utf-8")
+        for name, documents in parts.items():
+            with (unfinished / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
     return folder
 
 

@@ -1,4 +1,6 @@
-"""The corpus of the model in the package: what is held out is not learned from."""
+"""The large corpus: what is held out is not learned from."""
+
+import sys
 
 import numpy as np
 import pytest
@@ -19,6 +21,25 @@ def prepared(tmp_path_factory):
     (folder / "text.txt").write_text("\n\n".join(documents))
     settings = PretrainSettings(corpus=(str(folder),), vocab_size=60, prepared=str(folder), processes=1)
     return prepare(settings)[1]
+
+
+@pytest.mark.parametrize(("flags", "vocabulary"), [([], "mini"), (["--model", "mini"], None)])
+def test_a_run_has_the_corpus_and_its_vocabulary_or_that_of_its_model(monkeypatch, flags, vocabulary):
+    runs = []
+    monkeypatch.setattr(large, "large_text", lambda folder: "the text")
+    monkeypatch.setattr(large, "pretrain", lambda settings, text: runs.append((settings, text)))
+    monkeypatch.setattr(sys, "argv", ["large", "--steps", "3", *flags])
+    assert large.main() == 0
+    ((settings, text),) = runs
+    assert (settings.corpus, settings.tokenizer, settings.steps) == (("large",), vocabulary, 3)
+    assert text == "the text"
+
+
+@pytest.mark.parametrize("flags", [["--corpus", "mine"], ["--tokenizer", "mini"]])
+def test_another_text_is_refused(monkeypatch, capsys, flags):
+    monkeypatch.setattr(sys, "argv", ["large", *flags])
+    assert large.main() == 2
+    assert "leave --corpus and --tokenizer out" in capsys.readouterr().err
 
 
 def test_documents_are_held_out_by_their_keys_and_the_others_are_the_first(prepared):
