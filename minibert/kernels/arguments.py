@@ -201,27 +201,9 @@ def add_derivative(total: Array, part: Array) -> bool:
     )
 
 
-def muon_update(
-    value: Array,
-    grad: Array,
-    momentum: Array,
-    lr: Array | float,
-    clip: Array | float,
-    beta: float,
-    weight_decay: float,
-    *,
-    copy: Array | None = None,
-    norm: Array | None = None,
-) -> bool:
-    """value, grad, momentum and copy (…, m, n) of one shape; all else numbers."""
-    return (
-        _floats(value, grad, momentum)
-        and value.ndim >= 2
-        and value.shape == grad.shape == momentum.shape
-        and _numbers(lr, clip, beta, weight_decay)
-        and (copy is None or (_is_copy(copy) and copy.shape == value.shape))
-        and (norm is None or _numbers(norm))
-    )
+def orthogonalise(matrix: Array, steps: int = 5) -> bool:
+    """matrix (…, m, n)."""
+    return _floats(matrix) and matrix.ndim >= 2
 
 
 def _floats(x: Array, *others: Array) -> bool:

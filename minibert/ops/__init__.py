@@ -94,7 +94,8 @@ sums_of_squares = replaceable(optimise.sums_of_squares)
 norm_from_sums = optimise.norm_from_sums
 global_norm = replaceable(optimise.global_norm)
 adamw_update = replaceable(optimise.adamw_update)
-muon_update = replaceable(optimise.muon_update)
+orthogonalise = replaceable(optimise.orthogonalise)
+muon_update = optimise.muon_update
 
 tanh, tanh_backward = pair(activations.tanh, activations.tanh_backward)
 softmax, softmax_backward = pair(stable_softmax.softmax, stable_softmax.softmax_backward)
@@ -170,6 +171,7 @@ __all__ = [
     "norm_from_sums",
     "observed_attention",
     "observed_attention_backward",
+    "orthogonalise",
     "packed_attention",
     "packed_attention_backward",
     "product",

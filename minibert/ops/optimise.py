@@ -127,7 +127,7 @@ def muon_update(
     it scales the few directions that dominate it down and the many weak ones up, so that all are learned at
     the same pace. value, grad and momentum M are (m, n), or stacks (…, m, n) of matrices that are taken one
     by one; lr and clip are numbers or 0-d arrays of their dtype. ``copy`` and ``norm`` are those of
-    ``adamw_update``. A kernel brings another ``orthogonalise`` along.
+    ``adamw_update``. ``orthogonalise`` may be a kernel's, in place of the function above.
     """
     grad = grad * clip
     new_momentum = beta * momentum + (1.0 - beta) * grad

@@ -56,7 +56,7 @@ class Entry:
     def without_kernel(self, dtype: str) -> Implementation:
         """The implementation to use without a kernel, for a first argument of this dtype.
 
-        What has no backward works on its arrays in place, also in 16 bits.
+        An operation without a backward is given its arrays as they are, also in 16 bits.
         """
         if dtype in HALF and self.reference.backward is not None:
             return in_float32(self.reference, self.activations, dtype)

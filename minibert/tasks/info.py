@@ -22,6 +22,8 @@ from minibert.variants import FAMILIES, architectures, family
 from minibert.variants.electra import ElectraForPreTraining
 from minibert.variants.xlnet import XLNetConfig
 
+FILLED_UP = 64  # to a multiple of this, as kernels.cuda.cross_entropy fills up the vocabulary in 16 bits
+
 NO_DISCRIMINATOR = (
     "the cost of a training step is only known for models that predict masked words, as the generator does: "
     "minibert info FOLDER/generator"
@@ -246,14 +248,14 @@ def _working_bytes(
     """What the backward passes of the masked-word head, and of a layer, hold besides the caches, in bytes.
 
     The head: the gradient of the word embeddings before it is added to the others, and that of its input,
-    twice; in 16 bits also the word embeddings once more, where their number is filled up to a multiple of 64
-    (``kernels.cuda.cross_entropy``). A layer, at its peak: the derivative of the feed-forward's wide
+    twice; in 16 bits also the word embeddings once more, where their number is filled up.
+    A layer, at its peak: the derivative of the feed-forward's wide
     activation, three of width H, and the gradient of the matrix.
     """
     hidden, wide = config.hidden_size, config.intermediate_size
     words = config.vocab_size * config.embedding_size
     head = words * number + 2 * predicted * hidden * operand
-    if operand < number and config.vocab_size % 64:
+    if operand < number and config.vocab_size % FILLED_UP:
         head += words * operand
     layer = tokens * (wide + 3 * hidden) * operand + wide * hidden * number
     return head, layer

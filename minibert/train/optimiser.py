@@ -242,23 +242,25 @@ class Muon(AdamW):
     def _update_matrices(self, matrices: Sequence["_Matrix"], rates: Rates, clip: Array, norm: Array) -> None:
         """Update matrices of one shape. On a GPU, one product of a stack is faster than many small ones."""
         segment = matrices[0].segment
-        values = [one.parameter.value for one in matrices]
-        means = [one.mean for one in matrices]
-        copies = [one.parameter.operand for one in matrices] if self.buffers.has_copy else []
-        stacks = self._stack(values), self._stack(means), *([self._stack(copies)] if copies else [])
+        changing = [[one.parameter.value for one in matrices], [one.mean for one in matrices]]
+        if self.buffers.has_copy:
+            changing.append([one.parameter.operand for one in matrices])
+        stacks = [self._stack(arrays) for arrays in changing]
+        value, mean, *copy = stacks
         ops.muon_update(
-            stacks[0],
+            value,
             self._stack([one.parameter.grad for one in matrices]),
-            stacks[1],
+            mean,
             _scaled(rates.learning_rate, segment.lr_scale * self.matrix_rate),
             clip,
             self.matrix_momentum,
             self.weight_decay if segment.decay else 0.0,
-            copy=stacks[2] if copies else None,
+            copy=copy[0] if copy else None,
             norm=norm,
+            orthogonalise=ops.orthogonalise,
         )
         if len(matrices) > 1:
-            for arrays, stack in zip((values, means, copies), stacks, strict=False):
+            for arrays, stack in zip(changing, stacks, strict=True):
                 for number, array in enumerate(arrays):
                     array[...] = stack[number]
 

@@ -50,7 +50,7 @@ PAIRS = (
 FUNCTIONS = (
     ("global_norm", optimise, ("float32",)),  # parameters are float32 always
     ("adamw_update", optimise, ("float32",)),
-    ("muon_update", optimise, ("float32",)),
+    ("orthogonalise", optimise, ("float32",)),
     ("add_derivative", paths, DTYPES),
     ("dropout_keys", dropout, ("uint32",)),
 )

@@ -1,12 +1,9 @@
 """The gradient's norm and AdamW over the flat buffers (global_norm.cu, adamw.cu), and Muon by cuBLAS."""
 
-import functools
-
 from minibert.arrays import Array, get_array_module
 from minibert.kernels.cuda.launch import contiguous, launch, pack
 from minibert.kernels.cuda.products import multiply
 from minibert.ops.optimise import NEWTON_SCHULZ
-from minibert.ops.optimise import muon_update as muon_reference
 
 THREADS = 256
 
@@ -54,7 +51,7 @@ def adamw_update(
 
 
 def orthogonalise(matrix: Array, steps: int = 5) -> Array:
-    """See ``ops.optimise.orthogonalise``: sums and products in one, matrix (…, m, n) float32."""
+    """See ``ops.orthogonalise``: sums and products in one, matrix (…, m, n) float32."""
     xp, (a, b, c) = get_array_module(matrix), NEWTON_SCHULZ
     tall = matrix.shape[-2] > matrix.shape[-1]
     x = contiguous(matrix.swapaxes(-1, -2) if tall else matrix).reshape(1, -1, *sorted(matrix.shape[-2:]))
@@ -65,6 +62,3 @@ def orthogonalise(matrix: Array, steps: int = 5) -> Array:
         factor = multiply(square, square, square.copy(), c, keep=b)  # b X Xᵀ + c (X Xᵀ)²
         x = multiply(factor, x, x.copy(), keep=a)
     return (x.swapaxes(-1, -2) if tall else x).reshape(matrix.shape)
-
-
-muon_update = functools.partial(muon_reference, orthogonalise=orthogonalise)

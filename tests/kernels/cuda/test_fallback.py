@@ -87,7 +87,7 @@ def test_a_usable_kernel_is_used(on_host, emulator):
 def test_every_operation_has_a_kernel_for_cupy():
     for name, entry in ops.TABLE.items():
         dtypes = {dtype for library, dtype in entry.kernels if library == "cupy"}
-        few = {name: {"float32"} for name in ("global_norm", "adamw_update", "muon_update")}
+        few = {name: {"float32"} for name in ("global_norm", "adamw_update", "orthogonalise")}
         few["dropout_keys"] = {"uint32"}
         few["dropout"] = set()  # alone it stands only before a classifier; elsewhere it is part of a kernel
         few["sums_of_squares"] = set()  # a GPU computes the norm at once

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from minibert import BertConfig, BertForPreTraining, ops
-from minibert.kernels.cuda import DTYPES
+from minibert.kernels.cuda import DTYPES, cross_entropy
 from minibert.kernels.cuda.on_paper import noted
+from minibert.tasks import info
 from minibert.tasks.info import step_cost
 from minibert.train import AdamW
 from minibert.train.step import TrainingStep
@@ -59,6 +60,10 @@ SHAPES = {  # batch size, length, predictions, and what is unlike BERT-mini with
     "few words": (16, 64, 2, {"vocab_size": 500}),
     "few words, long": (4, 512, 2, {"vocab_size": 500}),
 }
+
+
+def test_the_vocabulary_is_filled_up_as_predicted():
+    assert info.FILLED_UP == cross_entropy.ALIGNMENT
 
 
 @pytest.mark.parametrize("recompute", [False, True])
