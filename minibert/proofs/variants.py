@@ -50,7 +50,7 @@ REPLACED = [[0, 0, 1, 0, 0, 1], [-100, 1, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0]]  # th
 
 def variant_cases(device: Device) -> list[Case]:
     """Models of every family as they are trained: dropout on, padding, E ≠ H, frozen layers."""
-    draw = Draws(device, 19)  # with 17, one gradient was so small beside the others that rounding showed
+    draw = Draws(device, 20)  # with 17, one gradient was so small beside the others that rounding showed
     sizes = CONFIG.to_dict()
     roberta = RobertaConfig.from_dict(sizes | {"max_position_embeddings": 8})  # padding takes one
     distilbert = DistilBertConfig.from_dict(sizes)
