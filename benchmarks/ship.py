@@ -2,14 +2,15 @@
 
 The model in float16, its vocabulary, its learning curve, and its model card. Every measured number in that
 comes from the model, from the run's own files, or from ``blimp.json``, which ``minibert evaluate`` leaves in
-its folder. The rest is told in ``benchmarks/NAME.toml``, NAME being the run's, and in which run it began.
+its folder. The rest is told in ``benchmarks/NAME.toml``, NAME being the run's, and which runs came before.
 """
 
 import argparse
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.finetuning.figures import by_phenomenon, points
 from benchmarks.pretraining import course, describe, milestones, read_run
@@ -56,12 +57,6 @@ def ship(run: Path, assets: Path) -> Path:
     if sorted(settings.corpus) != about["corpus"]:
         read, told = (", ".join(sorted(corpus)) for corpus in (settings.corpus, about["corpus"]))
         raise UserError(f"{run} was trained on {read}; its model card tells of {told}")
-    before = {}
-    if "began_in" in about:
-        record_before = read_run(run.with_name(about["began_in"]))
-        before["Before this run"] = "\n\n".join(
-            [about["began_text"].strip(), *describe(record_before), course(record_before)]
-        )
     with atomic_folder(assets / settings.name) as folder:
         export(run / "final", folder, dtype="float16")
         shutil.copyfile(run / "loss.png", folder / "loss.png")
@@ -71,8 +66,8 @@ def ship(run: Path, assets: Path) -> Path:
             settings,
             record["results"],
             data=about["data"],
-            sections=before
-            | {
+            sections={
+                "Before this run": "\n\n".join(runs_before(run, about)),
                 "Course": "\n\n".join([curve, course(record), milestones(record)]),
                 "Minimal pairs": minimal_pairs(run),
                 "Examples": "\n".join(examples(folder, about["sentences"])),
@@ -86,6 +81,14 @@ def ship(run: Path, assets: Path) -> Path:
                 f"{run}: its model takes {size:,} bytes, more than {LARGEST:,}; take a smaller one"
             )
     return assets / settings.name
+
+
+def runs_before(run: Path, about: Mapping[str, Any]) -> Iterator[str]:
+    """The paragraphs about the runs that this one goes on from, the first of them first."""
+    yield about["before_text"].strip()
+    for name in about["before"]:
+        record = read_run(run.with_name(name))
+        yield from (f"### {name}", *describe(record), course(record))
 
 
 def minimal_pairs(run: Path) -> str:

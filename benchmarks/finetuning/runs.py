@@ -91,6 +91,12 @@ PREPARATIONS = [
         ("python -m benchmarks.finetuning.earlier --output $run/model",),
         0.1,
     ),
+    Run(
+        "second",
+        "the model `mini` that was trained on ten million words in 87 minutes, on two cores",
+        ("python -m benchmarks.finetuning.earlier --commit 60cdd99 --output $run/model",),
+        0.1,
+    ),
 ]
 
 # From the real encoder, all-MiniLM-L6-v2 (L 6, H 384).
@@ -195,9 +201,14 @@ STRATEGIES = [
     ),
 ]
 
-# The same budget for our pretrained model, for the first that we had, and for one of the same sizes that has
-# learned nothing: the folder of each.
-STARTS = {"random": "$runs/untrained/model", "earlier": "$runs/earlier/model", "pretrained": "$pretrained"}
+# The same budget for our pretrained model, for the first two that we had, and for one of the same sizes that
+# has learned nothing: the folder of each.
+STARTS = {
+    "random": "$runs/untrained/model",
+    "earlier": "$runs/earlier/model",
+    "second": "$runs/second/model",
+    "pretrained": "$pretrained",
+}
 BUDGETS = {
     "sst2": ("8,000 examples", "--limit 8000 --epochs 3", 1.2),
     "cola": ("all", "--epochs 3", 1.5),
@@ -211,7 +222,7 @@ ALIKE = "--learning-rate 2e-4 --dropout 0.1 --restarts 3"
 
 def _compared(start: str, model: str) -> list[Run]:
     """The runs that begin from a model, and its minimal pairs, which it judges as it is."""
-    needs = {"random": ("untrained",), "earlier": ("earlier",)}.get(start, ())
+    needs = {"random": ("untrained",), "earlier": ("earlier",), "second": ("second",)}.get(start, ())
     runs = [
         finetune(f"{recipe}-{start}", about, f"{flags} {ALIKE}", minutes, model=model, needs=needs)
         for recipe, (about, flags, minutes) in BUDGETS.items()
@@ -226,11 +237,11 @@ COMPARISONS.append(
         "guesses",
         "hidden words, before and after",
         (
-            "python -m benchmarks.finetuning.guesses 'the first mini=$runs/earlier/model' mini=$pretrained "
-            "--json $run/guesses.json",
+            "python -m benchmarks.finetuning.guesses 'the first mini=$runs/earlier/model' "
+            "'the second mini=$runs/second/model' mini=$pretrained --json $run/guesses.json",
         ),
         0.1,
-        needs=("earlier",),
+        needs=("earlier", "second"),
     )
 )
 

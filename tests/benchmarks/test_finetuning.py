@@ -100,23 +100,25 @@ def test_runs_of_earlier_calls_stay_on_the_page(tmp_path):
 
 
 def test_pretrained_models_stand_side_by_side(tmp_path):
-    for start, dev in {"random": [0.40, 0.50], "earlier": [0.5, 0.5], "pretrained": [0.60, 0.71]}.items():
+    starts = {
+        "random": [0.40, 0.50],
+        "earlier": [0.5, 0.5],
+        "second": [0.8, 0.84],
+        "pretrained": [0.60, 0.71],
+    }
+    for start, dev in starts.items():
         make_run(tmp_path, f"mrpc-{start}", dev=dev, test=dev[0] + 0.04)
     make_run(tmp_path, "stsb-pretrained", dev=[0.7, 0.7], test=0.6, metric="spearman")
     text = page.write_page(tmp_path, tmp_path / "results").read_text()
-    dev = [
-        f"{mean} ± {deviation} (2 seeds)" for mean, deviation in (("45.0", 7.1), ("50.0", 0.0), (65.5, 7.8))
+    first = ["F1", "random", "45.0 ± 7.1 (2 seeds)", "44.0", "–"]
+    assert row_of(text, "MRPC")[1:] == first
+    rest = text.split("| MRPC")[1].splitlines()[1:4]
+    assert [[cell.strip() for cell in line.split("|")[3:-1]] for line in rest] == [
+        ["the first mini", "50.0 ± 0.0 (2 seeds)", "54.0", "–"],
+        ["the second mini", "82.0 ± 2.8 (2 seeds)", "84.0", "82 on dev: reached"],
+        ["mini", "65.5 ± 7.8 (2 seeds)", "64.0", "82 on dev: missed"],
     ]
-    assert row_of(text, "MRPC")[1:] == ["F1", *dev, "44.0", "54.0", "64.0", "82 on dev: missed"]
-    assert row_of(text, "STS-B")[2:] == [
-        "–",
-        "–",
-        "70.0 ± 0.0 (2 seeds)",
-        "–",
-        "–",
-        "60.0",
-        "75 on dev: missed",
-    ]
+    assert row_of(text, "STS-B")[2:] == ["mini", "70.0 ± 0.0 (2 seeds)", "60.0", "75 on dev: missed"]
     assert (tmp_path / "results" / "finetuning.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -15,14 +15,14 @@ WORDS = "river stone window garden winter summer teacher letter silver bridge mu
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with finished runs: mini-begun and mini in runs, of the text of its card, and other/mini."""
+    """Finished runs: mini, and those before it, in runs, of the text of its card; and other/mini."""
     folder = tmp_path_factory.mktemp("ship")
     rng = np.random.default_rng(0)
-    for name in ("10m", "diaries"):
+    for name in ("large", "diaries"):
         (folder / name).mkdir()
         documents = ["\n".join(f"the {' '.join(rng.choice(WORDS, 9))} ." for _ in range(6)) for _ in range(8)]
         (folder / name / "text.txt").write_text("\n\n".join(documents))
-    runs = [(name, "runs", ["10m"]) for name in ("mini-begun", "mini")]
+    runs = [(name, "runs", ["large"]) for name in ("mini-begun", "mini-pairs", "mini")]
     for name, out, corpus in (*runs, ("mini", "other", ["diaries"])):
         settings = PretrainSettings(
             **dict(name=name, out=str(folder / out), prepared=str(folder / "prepared"), held_out=0.2),
@@ -64,8 +64,9 @@ def test_a_run_becomes_a_model_with_a_card(folder, tmp_path, monkeypatch, capsys
     assert "![Loss of masked words during the training](loss.png)" in card
     assert (model / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "| steps 4 to 6 | 16 sequences of 64 tokens, up to 10 predicted in each |" in card
-    assert "--corpus 10m" in card and str(folder) not in card, "places of one machine"
-    assert card.index("## Before this run") < card.index("## Course")
+    assert "--corpus large" in card and str(folder) not in card, "places of one machine"
+    parts = ("## Before this run", "### mini-begun", "### mini-pairs", "## Course")
+    assert sorted(parts, key=card.index) == list(parts)
     assert card.count("- the capital of france is [MASK] . *") == 1
     assert "| all | 80 | 62.5 |\n| binding | 40 | 25.0 |\n" in card
     assert card.startswith("---\nlicense: cc-by-sa-3.0\n")
@@ -80,7 +81,7 @@ def test_a_run_that_was_not_evaluated_is_refused(folder, tmp_path, monkeypatch, 
 
 def test_the_card_is_not_given_to_another_text(folder, tmp_path, monkeypatch, capsys):
     assert run(monkeypatch, folder / "other" / "mini", "--assets", tmp_path) == 2
-    assert "was trained on diaries; its model card tells of 10m" in capsys.readouterr().err
+    assert "was trained on diaries; its model card tells of large" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
