@@ -15,7 +15,7 @@ from benchmarks.finetuning.figures import (
     score,
     spread,
 )
-from benchmarks.finetuning.runs import BUDGETS, DATA_SETS, RUNS, STARTS, data_set
+from benchmarks.finetuning.runs import BUDGETS, DATA_SETS, RUNS, STARTS, STUDENTS, data_set
 from benchmarks.parts.common import BLUE, GREY, new_axes, save_figure
 from benchmarks.results import paragraph, table
 from minibert.settings import read_settings
@@ -111,7 +111,8 @@ def guesses(records: Mapping[str, Record]) -> str:
 def distillation(records: Mapping[str, Record]) -> str:
     """The teacher, and each student by itself and taught."""
     metric, rows = DATA_SETS["sst2"].metric, []
-    for title, name in {"teacher": "sst2", "mini": "sst2-mini", "tiny": "sst2-tiny"}.items():
+    students = {title: f"sst2-{student}" for student, title, *_ in STUDENTS}
+    for title, name in {"teacher": "sst2", **students}.items():
         if name in records:
             both = [records.get(run, {}).get("figures") for run in (name, f"{name}-taught")]
             dev = [dev_scores(figures["results"], metric) if figures else [] for figures in both]
@@ -135,7 +136,9 @@ def _size(records: Mapping[str, Record], name: str) -> list[str]:
     """Parameters, bytes and speed of a run's model, if they have been measured."""
     if "sst2-speed" not in records:
         return ["–"] * 3
-    one = records["sst2-speed"]["figures"]["speed"]["speeds"][name]
+    one = records["sst2-speed"]["figures"]["speed"]["speeds"].get(name.replace("second-", ""))  # of one size
+    if one is None:
+        return ["–"] * 3
     megabytes = f"{one['bytes'] / 1e6:.0f} MB"
     return [f"{one['parameters'] / 1e6:.1f} M", megabytes, f"{one['sentences_per_second']:,.0f}"]
 

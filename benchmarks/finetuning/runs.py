@@ -249,24 +249,32 @@ COMPARISONS.append(
 # -- A large model teaches small ones: "sst2", above, is the teacher -----------------------------------
 
 
+STUDENTS = [
+    ("second-mini", "the second mini", STARTS["second"], 9),
+    ("mini", "mini", "$pretrained", 9),
+    ("tiny", "tiny", "$tiny", 4),
+]
+
+
 def _students() -> list[Run]:
     """Each student by itself and taught, with the same budget, and then the speed of all models."""
     data, runs = DATA_SETS["sst2"], []
-    for student, model, minutes in (("mini", "$pretrained", 9), ("tiny", "$tiny", 4)):
-        alone = finetune(f"sst2-{student}", "all", f"--epochs 3 {ALIKE}", minutes, model=model)
+    for student, _, model, minutes in STUDENTS:
+        needs = ("second",) if student == "second-mini" else ()
+        alone = finetune(f"sst2-{student}", "all", f"--epochs 3 {ALIKE}", minutes, model=model, needs=needs)
         name = f"sst2-{student}-taught"
         taught = (
             f"minibert distill --teacher $runs/sst2/best --recipe sst2 --train {data.train} --dev {data.dev} "
             f"--model {model} --epochs 3 {ALIKE} --out $runs --name {name}",
             f"minibert evaluate --model $run/best --data {data.test} --json $run/test.json",
         )
-        runs += [alone, Run(name, "all, with a teacher", taught, minutes, ("sst2",))]
+        runs += [alone, Run(name, "all, with a teacher", taught, minutes, ("sst2", *needs))]
     command = (
         f"python -m benchmarks.finetuning.speed {data.test} --json $run/speed.json "
         "$runs/sst2/best $runs/sst2-mini/best $runs/sst2-tiny/best"
     )
-    needs = ("sst2", "sst2-mini", "sst2-tiny")
-    return [*runs, Run("sst2-speed", "sentences per second, in turn", (command,), 0.5, needs)]
+    models = ("sst2", "sst2-mini", "sst2-tiny")
+    return [*runs, Run("sst2-speed", "sentences per second, in turn", (command,), 0.5, models)]
 
 
 ALL = PREPARATIONS + FROM_THE_ENCODER + SEARCHES + STRATEGIES + COMPARISONS + _students()
