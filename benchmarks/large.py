@@ -14,8 +14,8 @@ Three runs of this kind, two on a GPU and the last on two cores, made the `mini`
         --schedule trapezoid --batch-size 1024 --steps 1400 --max-seq-length 64 --short-seq-prob 0.5 \\
         --masked-lm-prob 0.2 --max-predictions 1000 --weight-decay 0.1 --learning-rate 7e-4 --warmup 0.05
     python -m benchmarks.large --name mini --model runs/mini-pairs/final --nsp --optimiser muon \\
-        --schedule trapezoid --batch-size 128 --steps 1800 --max-seq-length 32 --short-seq-prob 0.5 \\
-        --masked-lm-prob 0.2 --max-predictions 1000 --weight-decay 0.1 --learning-rate 5e-4 --warmup 0.05
+        --schedule trapezoid --batch-size 256 --steps 700 --max-seq-length 32 --short-seq-prob 0.5 \\
+        --masked-lm-prob 0.2 --max-predictions 1000 --weight-decay 0.1 --learning-rate 1.5e-4 --warmup 0.05
 
 except that the first word vectors were counted in 4 million tokens instead of in all.
 """

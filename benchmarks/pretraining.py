@@ -202,7 +202,7 @@ def _percent(share: float | None) -> str:
 
 
 def plot(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Loss and accuracy on held-out text, against steps, tokens and minutes."""
+    """Loss and accuracy on held-out text, against steps, tokens and minutes, without the start."""
     scales = (("step", "steps", 1), ("tokens", "million tokens", 1e6), ("seconds", "minutes of training", 60))
     heights = (("mlm_loss", "masked-LM loss, nats"), ("mlm_accuracy", "accuracy"))
     figure, axes = new_axes(11, 6, nrows=2, ncols=3, sharex="col", sharey="row")
@@ -210,12 +210,12 @@ def plot(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         row[0].set_ylabel(label)
         for one, (name, _, unit) in zip(row, scales, strict=True):
             for run, record in records.items():
-                points = [(e[name] / unit, e[height]) for e in record["evaluations"]]
+                points = [(e[name] / unit, e[height]) for e in record["evaluations"] if e[name]]
                 (line,) = one.plot(*zip(*points, strict=True), linewidth=1.4, label=run)
                 _mark_phases(one, record, name, unit, line.get_color())
     for one, (_, label, _) in zip(axes[1], scales, strict=True):
-        one.set_xlabel(label)
-    axes[0][0].legend(frameon=False)
+        one.set(xlabel=label, xscale="log")
+    axes[0][2].legend(frameon=False, fontsize=8, loc="upper left")
     save_figure(figure, path)
 
 

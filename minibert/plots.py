@@ -46,9 +46,8 @@ def plot_loss(
     )
     axes.set_title("Masked-word prediction")
     _against_steps(axes, "masked-LM loss (nats per predicted token)")
-    legend = axes.legend(
-        loc="upper right", frameon=False
-    )  # losses fall from left to right: that corner is free
+    # Losses fall from left to right: that corner is free of all but the line of frequencies.
+    legend = axes.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
     for line in legend.get_lines():
         line.set_linewidth(1.6)
     _save(figure, path)

@@ -120,12 +120,14 @@ def distillation(records: Mapping[str, Record]) -> str:
             gain = points(np.mean(dev[1]) - np.mean(dev[0])) if dev[1] else "–"
             told = [spread(scores) if scores else "–" for scores in dev]
             rows.append([title, *_size(records, name), *told, gain, *test])
-    if "sst2-mini" not in records:
+    learned = {title: name for title, name in students.items() if name in records}
+    if not learned:
         return ""
-    aim = describe_aim("sst2-mini", metric, records["sst2-mini"]["figures"])
+    aims = {title: describe_aim(name, metric, records[name]["figures"]) for title, name in learned.items()}
+    aim = "; ".join(f"{title}, {aim}" for title, aim in aims.items() if aim != "–")
     told = paragraph(f"""
         The teacher is all-MiniLM-L6-v2, fine-tuned on SST-2; the students learn from the same 67,349 phrases,
-        first from the labels alone (aim for mini: {aim}), then half from the teacher's scores, at temperature
+        first from the labels alone (aims: {aim}), then half from the teacher's scores, at temperature
         2. Size is that of the file of weights. Sentences per second are those of the test data, with
         tokenizing: the median of five rounds in which the models took turns.""")
     header = ["model", "parameters", "size", "sentences/s", "dev", "dev, taught", "gain"]

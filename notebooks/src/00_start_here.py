@@ -134,7 +134,7 @@ panel.set(
     xlabel="times that it was told", ylabel="probability", ylim=(-0.03, 1.05), xticks=range(5)
 )
 figure.set_label(
-    "Four panels. The likeliest words for the gap, led by door and window. How much the gap looks at each word. "
+    "Four panels. The likeliest words for the gap: door, far ahead of all others. How much the gap looks at each word. "
     "The fall of the loss predicted by the gradient, a line, and measured, dots that begin on it. The probability of "
     "paris, which rises from under 1 % to over 99 % in four steps"
 )

@@ -170,7 +170,8 @@ for i, row in enumerate(axes):
         panel.set_yticks(range(n), tokens, fontsize=9)
 figure.set_label(
     f"The attention maps of {L} layers of {A} heads for one sentence. A few heads in the lower layers have a bright "
-    "line beside the diagonal: they look at the token before or after. The others spread their weight"
+    "line beside the diagonal: they look at the token before or after. A few above have a bright column at [CLS] or "
+    "[SEP]. The others spread their weight"
 )
 plt.show()
 
@@ -287,10 +288,8 @@ for text, (maps_of, mask_of) in texts_of.items():
         )
 
 # %%
-positional = {}  # offset: (layer, head)
 for offset in (-1, 1):
-    of_docs = scores["documentation", offset]
-    positional[offset] = i, a = np.unravel_index(of_docs.argmax(), (L, A))
+    i, a = np.unravel_index(scores["documentation", offset].argmax(), (L, A))
     print(f"offset {offset:+d}: layer {i}, head {a}.  ", end="")
     print(", ".join(f"{text} {scores[text, offset][i, a]:.2f}" for text in texts_of))
     assert scores["random words", offset][i, a] > 3 / 24  # far above equal weights
@@ -298,10 +297,15 @@ print(
     f"equal weights everywhere: {(doc_mask / doc_mask.sum(axis=1, keepdims=True)).max():.2f} at most"
 )
 
+sides = np.maximum(scores["documentation", -1], scores["documentation", 1])  # (L, A)
+positional = [(i, a) for i, a in np.ndindex(L, A) if sides[i, a] > 0.5]
+print("above one half on documentation (layer, head):", *positional)
+
 # %% [markdown]
 r"""
 A high number on nonsense means that the head goes by position: it finds the neighbour by the position embeddings, whatever the
-words are. (Clark et al., 2019, found such heads in the published BERT.)
+words are. (Clark et al., 2019, found such heads in the published BERT.) The last line lists all heads that give a neighbour more
+than half of their weight. There are more of them than are marked in the picture of one sentence, and not all are in the lower layers.
 
 The second question: **does the model need it?** We take the pattern away and measure. A score is $q \cdot k / \sqrt D$ plus the
 bias of the padding. With $q = 0$, all $n$ real keys have the same score, and the softmax gives each $1/n$: the head still mixes
@@ -399,7 +403,7 @@ for panel, values, digits, title in (
     (axes[0], scores["documentation", -1], 2, "token before"),
     (axes[1], scores["documentation", 1], 2, "token after"),
     (axes[2], width, 1, "effective tokens"),
-    (axes[3], rise, 1, "loss rises by"),
+    (axes[3], rise, 2, "loss rises by"),
 ):
     plots.heatmap(
         panel, values, digits=digits, limit=np.abs(rise).max() if values is rise else None
@@ -409,18 +413,28 @@ for panel, values, digits, title in (
 axes[0].set_ylabel("layer")
 plt.show()
 
+
 # %%
-by_rise = np.argsort(-rise, axis=None)
-for place in by_rise[:3]:
+def about(place):
     i, a = np.unravel_index(place, (L, A))
-    print(f"layer {i}, head {a}: the loss rises by {rise[i, a]:.2f} nats; {width[i, a]:.1f} tokens")
+    kind = "; positional" if (i, a) in positional else ""
+    print(f"layer {i}, head {a}: the loss rises by {rise[i, a]:.2f} nats", end="")
+    print(f"; {width[i, a]:.1f} tokens{kind}")
+
+
+print("the largest rises:")
+for place in np.argsort(-rise, axis=None)[:6]:
+    about(place)
 print(f"the median head: {np.median(rise):.2f}")
+print("the sharpest map of those below the median:")
+about(np.where(rise < np.median(rise), width, np.inf).argmin())
 
 # %% [markdown]
 r"""
-The first two squares show *what* a head does, and the last shows what the model loses when the head is flat. Are the heads with
-the sharpest maps (few effective tokens) those whose loss rises most? Where they are not, a striking picture shows something that
-hardly matters. But a small rise does not prove that a head is useless, either: others may stand in for it, as in
+The first two squares show *what* a head does, and the last shows what the model loses when the head is flat. The positional heads
+are at the top of the list. But a sharp map (few effective tokens) proves nothing. The head in the last line has one, too, with a bright
+column in section 2, and yet the loss hardly rises: the striking picture shows something that hardly matters. A small
+rise does not prove that a head is useless, either: others may stand in for it, as in
 [09](09_many_heads.ipynb#7.-Heads-divide-the-work).
 
 ## 5. What does each layer predict?
@@ -553,7 +567,8 @@ for text in (
 
 # %% [markdown]
 r"""
-At $x^{(0)}$ there is only the word and its position: the nearest occurrence is at about the same place. Then context comes in.
+At $x^{(0)}$ there is only the word and its position. An occurrence at the same place has the same vector, whatever it means, and is
+the nearest one. Then context comes in.
 Here are the cosines among the eight occurrences of one word:
 """
 
@@ -571,7 +586,7 @@ for i, panel in enumerate(axes):
 figure.colorbar(image, ax=axes, shrink=0.7, label="cosine")
 figure.set_label(
     "Five tables of cosines between the vectors of one word, as a tool and as seeing, "
-    "from the input to the last layer: the uses in one meaning grow more alike, and apart from "
+    "from the input to the last layer: the uses in one meaning stay alike, and grow apart from "
     "those in the other"
 )
 plt.show()
@@ -711,7 +726,7 @@ elsewhere = np.sqrt((norm**2 * others).sum(axis=2)).mean(axis=1)
 together = np.sqrt((norm**2).sum(axis=2)).mean(axis=1)
 assert together.max() < 10 * together.min()
 
-flat_flow = flow(x[0], bias, at, hidden_word, Flattened(*positional.values()))
+flat_flow = flow(x[0], bias, at, hidden_word, Flattened(*positional))
 without = np.linalg.norm(flat_flow[0], axis=-1)  # (B, S)
 distance = np.arange(S) - spot[:, None]  # (B, S)
 near = np.arange(-4, 5)
@@ -745,8 +760,9 @@ plt.show()
 # %% [markdown]
 r"""
 In the left picture, read from right to left, the gradient moves from [MASK] to the other tokens and keeps its length within a
-small factor, as in a healthy stack ([10](10_encoder.ipynb)). The right picture shows where it arrives. If the values at ±1
-sink when the two positional heads are flat, those heads were the road to the neighbours.
+small factor, as in a healthy stack ([10](10_encoder.ipynb)). The right picture shows where it arrives. When all positional heads
+(section 4) are flat, the values at ±1 sink, and the others rise. So those heads were a road to the neighbours. They were not the only
+road: much still arrives there.
 
 ## 8. Which words does the prediction depend on?
 

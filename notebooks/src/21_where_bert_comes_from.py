@@ -617,7 +617,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-In the embedding table all eight vectors of a word are the same, so there is no nearest one. The embeddings add only the position, and are at chance. From layer to layer the meanings move apart. In the last one, the nearest vector has the same meaning in most cases, but not in all: for "spring", this small model does not
+In the embedding table all eight vectors of a word are the same, so there is no nearest one. The embeddings add only the position, and are at chance. The meanings move apart layer by layer, most of all in the first two. In the last one, the nearest vector has the same meaning in most cases, but not in all: for "spring", this small model does not
 tell the season from the water. With only 64 sentences that we wrote ourselves, this is an illustration and not a benchmark. Notebook [16](16_looking_inside.ipynb#6.-Neighbours-in-context) takes it further.
 
 ## 5. ELMo: vectors in context, from LSTMs
@@ -1165,7 +1165,7 @@ for name, count in cost.items():
 
 # %% [markdown]
 r"""
-The rule of thumb of six FLOPs per weight and token is close: attention itself adds little at these lengths. Alone, the processor that ran this notebook would need years for what took four days. It does not follow that nothing can be done without such machines. *mini* has a twentieth of BERT-base's parameters, and was trained on a CPU ([its card](../minibert/assets/mini/README.md) has the details). Notebook
+The rule of thumb of six FLOPs per weight and token is close: attention itself adds little at these lengths. Alone, the processor that ran this notebook would need years for what took four days. It does not follow that nothing can be done without such machines. *mini* has a twentieth of BERT-base's parameters, and its training took less than 20 minutes: three on a single GPU, and the rest on two CPU cores ([its card](../minibert/assets/mini/README.md) has the details). Notebook
 [18](18_real_weights.ipynb) loads real weights. BERT's paper says that each of its results can be reproduced from the published model in at most an hour on one Cloud TPU, or a few hours on a GPU. That is the point of transfer learning: the large cost is paid once.
 
 ## Recap
@@ -1173,7 +1173,7 @@ The rule of thumb of six FLOPs per weight and token is close: attention itself a
 - BERT = the encoder of the Transformer + a cloze test + fine-tuning. "Bidirectional" is the new word.
 - Words that keep the same company get similar vectors. Skip-gram learns them by logistic regression; the gradient is $\sigma(s) - t$.
 - Perplexity is the exponential of the mean loss: the number of equally likely choices.
-- One vector per spelling mixes meanings. Contextual vectors separate them, more with each layer.
+- One vector per spelling mixes meanings. Contextual vectors separate them, and higher layers do it better than the lowest.
 - ELMo is two one-way readers. GPT is one. In BERT every layer sees both sides, so the target has to be hidden at the input.
 - The decoder of the Transformer was cut, with cross-attention and the causal mask, and so were the sinusoidal positions.
 - BERT-base took about $2 \cdot 10^{19}$ FLOPs.

@@ -125,7 +125,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-The rounding error is about as large as one unit in the last place, and it grows slowly: LayerNorm brings each layer's numbers back to the same size, and errors of
+The rounding error begins below one unit in the last place and ends at a few of them. It grows slowly: LayerNorm brings each layer's numbers back to the same size, and errors of
 opposite signs partly cancel. In float64 the same holds, with a unit of $2 \cdot 10^{-16}$. So a difference of $10^{-3}$ is never rounding.
 
 ## 3. Is it the same model?
@@ -460,7 +460,7 @@ What can we learn from it?
   $10^{-2}$ would not find them either. But a tolerance that lets them pass also hides the next bug. And the wrong ε is not far-fetched: RoBERTa's published `config.json`
   says `"layer_norm_eps": 1e-05`, while BERT's says 1e-12.
 - **Q and K swapped** and **the wrong wiring**: the residual connections carry much of the signal past such a mistake, so
-  the model can still guess, only less well: "a bit worse than in the paper".
+  the model can still guess, only less well. With Q and K swapped in one layer, it is "a bit worse than in the paper".
 - **The missing transpose** ruins the guesses. That is the lucky case: somebody will look for it.
 - The mistake in layer 2 leaves layers 0 and 1 exactly right. **Compare layers in order and stop at the first difference.**
 

@@ -188,7 +188,7 @@ def test_students_beside_their_teacher(tmp_path):
     assert row_of(text, "mini")[6:] == ["4.0", "80.0", "84.0"]
     same_size = ["5.4 M", "20 MB", "1,234"]
     assert row_of(text, "the second mini")[1:] == [*same_size, "70.0", "–", "–", "70.0", "–"]
-    assert "(aim for mini: 85 on dev: missed)" in text
+    assert "(aims: the second mini, 85 on dev: missed; mini, 85 on dev: missed)" in text
     assert "| tiny" not in text
 
 
