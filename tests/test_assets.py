@@ -78,8 +78,8 @@ def test_its_card_tells_of_the_data_the_licence_and_the_results(mini):
     card = (MINI / "README.md").read_text(encoding="utf-8")
     for told in (
         *("license: cc-by-sa-3.0", "CC BY-SA 3.0 and the GFDL", "authors named in their histories"),
-        *("2,137 articles of the English Wikipedia", "39 English novels", "It must not judge people."),
-        "--corpus 10m",
+        *("10,582 articles of the English Wikipedia", "90 English novels", "It must not judge people."),
+        "--corpus large",
         f"| parameters | {sum(parameter.size for parameter in model.buffers.parameters):,} |",
     ):
         assert told in card, told
