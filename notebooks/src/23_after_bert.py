@@ -760,14 +760,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-Seeds differ by 0.01 to 0.03, so only what is clearly larger counts as a difference.
+Seeds differ by up to 0.03, so only what is clearly larger counts as a difference.
 
 - **The layers at the start** are worth more than all the rest together. Students that begin at random are still at 6.3 nats after 160 steps. Guessing by frequency is no worse (the last line of the table): these students have not left the plateau of [14](14_pretraining.ipynb).
-- **The soft targets** are worth 0.12 nats: without them a student ends at 3.43 instead of 3.31. It then learns hardly more than from the words alone (3.44).
-- **The masked words** are worth 0.04 nats in addition to the soft targets.
+- **The soft targets** are worth 0.12 nats: without them a student ends at 3.40 instead of 3.28. It then learns hardly more than from the words alone (3.41).
+- **The masked words** are worth 0.06 nats in addition to the soft targets.
 - **The cosine** is worth nothing that we could measure here. Our students are trained only briefly, and are judged only by the masked-word loss. The paper judges by tasks, and finds more.
 
-No student reaches its teacher (3.12 nats) in this time. All of these numbers belong to a small model and few steps: with longer training, the start should matter less.
+No student reaches its teacher (2.60 nats) in this time. All of these numbers belong to a small model and few steps: with longer training, the start should matter less.
 
 **What the paper reports.** DistilBERT has 66 million parameters instead of 110, and 97 % of BERT's score: 77.0 instead of 79.5, the mean of nine GLUE tasks (Table 1). One pass
 over the task STS-B takes it 410 seconds on a CPU, instead of 668 (Table 3). The paper's own ablation (Table 4) agrees with ours on what matters most. A random start costs 3.69 points, no soft targets 2.96, no cosine 1.46,
