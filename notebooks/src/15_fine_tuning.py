@@ -746,7 +746,7 @@ Before fine-tuning, [CLS] knows **what it was asked in pre-training: whether B b
 ([11](11_heads_losses.ipynb#9.-Pooled-output-or-h[CLS]?)). There it is far better than the mean. For the topic of a single text, which nobody
 ever asked it for, it has no such advantage. It is not a summary.
 
-And the cosine of two [CLS] vectors hardly tells texts apart:
+And cosines of such vectors hardly tell texts apart, since different texts have large ones, too:
 """
 
 # %%
@@ -815,7 +815,7 @@ believed = {
 said = {name: (p > 0.5).mean() for name, p in believed.items()}
 for name, share in said.items():
     print(f"{name:<17} NSP says 'B follows A' of {share:.0%}")
-assert said["B follows A"] > said["B is another's"] + 0.2
+assert said["B follows A"] > said["B is another's"] + 0.1
 
 # %% tags=["figure"]
 # Caption: The share of pairs to which NSP gives at most this probability. The first two curves lie
@@ -1068,7 +1068,7 @@ In the log that comes with this notebook:
 
 Compare "all" with "head" in the table. Training a head alone (on the last four layers, as in section 6, for 30 epochs) costs
 one forward pass per text in total, and then seconds. One encoder can also serve many tasks. But its features are those that
-*pre-training* asked for, and letting the whole model learn scored higher each time. That costs about three forward passes for
+*pre-training* asked for. Letting the whole model learn scored clearly higher on pairs and tags, and no higher on the library. That costs about three forward passes for
 every text in every epoch, and a copy of the model for each task.
 
 There are ways in between: `--freeze 2` keeps the embeddings and the two lowest layers (the backward pass stops there);
@@ -1080,7 +1080,7 @@ tried $2$ to $5 \cdot 10^{-5}$, over 2 to 4 epochs, for their 110 million parame
 r"""
 ## 11. The same heads on a real encoder
 
-`mini` has 5 million parameters and read for a few hours on two cores. What do the same heads, the same loop and the same
+`mini` has 5 million parameters and has read forty million words. What do the same heads, the same loop and the same
 commands reach on an encoder that others trained for a long time? all-MiniLM-L6-v2 has 6 layers, H = 384 and 22.7 million parameters. It was distilled from a larger model, and then trained on more than a billion
 pairs of sentences. minibert fine-tuned both on standard data sets. These runs take from 4 to 26 minutes each on two cores, so we read
 the scores from the [report of the repository](../benchmarks/results/finetuning.md):
@@ -1136,9 +1136,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-- **A good encoder is worth more than anything that was tried in this notebook.** On SST-2 it gains 11 points, on WNUT-17
-  twenty. Nothing else in the pipeline has changed. (On SST-2 it also learned from all examples, and `mini` from 8,000 of them.)
-- **`mini` shows the same effect on a small scale**: on STS-B it has 74, and random weights have 32. On MRPC its lead is one
+- **A good encoder is worth more than anything that was tried in this notebook.** On SST-2 it gains ten points, on WNUT-17
+  fifteen. Nothing else in the pipeline has changed. (On SST-2 it also learned from all examples, and `mini` from 8,000 of them.)
+- **`mini` shows the same effect on a small scale**: on STS-B it has 67, and random weights have 32. On MRPC its lead is one
   point, and random weights are exactly at 79.9, the score of always saying "paraphrase" ([22](22_what_mattered.ipynb)).
 - **CoLA is hard for both.** BERT-base, five times as large as MiniLM, has twice its score in the paper: 52.1.
 - For comparison, the paper's BERT-base has 93.5 on SST-2 and 88.9 on MRPC. These are on GLUE's own test data, which is not ours.
