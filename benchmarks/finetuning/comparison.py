@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.finetuning.figures import (
+    AIMS,
     NAMES,
     Record,
     by_phenomenon,
@@ -111,23 +112,25 @@ def guesses(records: Mapping[str, Record]) -> str:
 def distillation(records: Mapping[str, Record]) -> str:
     """The teacher, and each student by itself and taught."""
     metric, rows = DATA_SETS["sst2"].metric, []
-    students = {title: f"sst2-{student}" for student, title, *_ in STUDENTS}
-    for title, name in {"teacher": "sst2", **students}.items():
-        if name in records:
-            both = [records.get(run, {}).get("figures") for run in (name, f"{name}-taught")]
-            dev = [dev_scores(figures["results"], metric) if figures else [] for figures in both]
-            test = [points(score(figures["test"], metric)) if figures else "–" for figures in both]
-            gain = points(np.mean(dev[1]) - np.mean(dev[0])) if dev[1] else "–"
-            told = [spread(scores) if scores else "–" for scores in dev]
-            rows.append([title, *_size(records, name), *told, gain, *test])
-    learned = {title: name for title, name in students.items() if name in records}
-    if not learned:
+    models = {"teacher": "sst2"} | {title: f"sst2-{student}" for student, title, *_ in STUDENTS}
+    models = {title: name for title, name in models.items() if name in records}
+    if models.keys() <= {"teacher"}:
         return ""
-    aims = {title: describe_aim(name, metric, records[name]["figures"]) for title, name in learned.items()}
-    aim = "; ".join(f"{title}, {aim}" for title, aim in aims.items() if aim != "–")
+    for title, name in models.items():
+        both = [records.get(run, {}).get("figures") for run in (name, f"{name}-taught")]
+        dev = [dev_scores(figures["results"], metric) if figures else [] for figures in both]
+        test = [points(score(figures["test"], metric)) if figures else "–" for figures in both]
+        gain = points(np.mean(dev[1]) - np.mean(dev[0])) if dev[1] else "–"
+        told = [spread(scores) if scores else "–" for scores in dev]
+        rows.append([title, *_size(records, name), *told, gain, *test])
+    aims = "; ".join(
+        f"{title}, {describe_aim(name, metric, records[name]['figures'])}"
+        for title, name in models.items()
+        if title != "teacher" and (name, metric) in AIMS
+    )
     told = paragraph(f"""
         The teacher is all-MiniLM-L6-v2, fine-tuned on SST-2; the students learn from the same 67,349 phrases,
-        first from the labels alone (aims: {aim}), then half from the teacher's scores, at temperature
+        first from the labels alone (aims: {aims}), then half from the teacher's scores, at temperature
         2. Size is that of the file of weights. Sentences per second are those of the test data, with
         tokenizing: the median of five rounds in which the models took turns.""")
     header = ["model", "parameters", "size", "sentences/s", "dev", "dev, taught", "gain"]
@@ -138,7 +141,7 @@ def _size(records: Mapping[str, Record], name: str) -> list[str]:
     """Parameters, bytes and speed of a run's model, if they have been measured."""
     if "sst2-speed" not in records:
         return ["–"] * 3
-    one = records["sst2-speed"]["figures"]["speed"]["speeds"].get(name.replace("second-", ""))  # of one size
+    one = records["sst2-speed"]["figures"]["speed"]["speeds"].get(name)
     if one is None:
         return ["–"] * 3
     megabytes = f"{one['bytes'] / 1e6:.0f} MB"

@@ -220,9 +220,14 @@ BUDGETS = {
 ALIKE = "--learning-rate 2e-4 --dropout 0.1 --restarts 3"
 
 
+def maker(model: str) -> tuple[str, ...]:
+    """The run that makes a model in ``$runs``; the others are given, and no run makes them."""
+    return (model.split("/")[1],) if model.startswith("$runs/") else ()
+
+
 def _compared(start: str, model: str) -> list[Run]:
     """The runs that begin from a model, and its minimal pairs, which it judges as it is."""
-    needs = {"random": ("untrained",), "earlier": ("earlier",), "second": ("second",)}.get(start, ())
+    needs = maker(model)
     runs = [
         finetune(f"{recipe}-{start}", about, f"{flags} {ALIKE}", minutes, model=model, needs=needs)
         for recipe, (about, flags, minutes) in BUDGETS.items()
@@ -260,7 +265,7 @@ def _students() -> list[Run]:
     """Each student by itself and taught, with the same budget, and then the speed of all models."""
     data, runs = DATA_SETS["sst2"], []
     for student, _, model, minutes in STUDENTS:
-        needs = ("second",) if student == "second-mini" else ()
+        needs = maker(model)
         alone = finetune(f"sst2-{student}", "all", f"--epochs 3 {ALIKE}", minutes, model=model, needs=needs)
         name = f"sst2-{student}-taught"
         taught = (

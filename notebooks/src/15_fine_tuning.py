@@ -813,9 +813,12 @@ believed = {
     "B is another's": follows(dev_pair_vectors["pooled"][~is_same]),
 }
 said = {name: (p > 0.5).mean() for name, p in believed.items()}
+less = {name: (p < believed["B follows A"][:, None]).mean() for name, p in believed.items()}
 for name, share in said.items():
-    print(f"{name:<17} NSP says 'B follows A' of {share:.0%}")
-assert said["B follows A"] > said["B is another's"] + 0.1
+    print(f"{name:<17} NSP says 'B follows A' of {share:.0%}; ", end="")
+    print(f"it believes that less than of a right pair: {less[name]:.0%}")
+assert abs(less["B comes before A"] - 0.5) < 0.1
+assert less["B is another's"] > 0.8 and said["B follows A"] > said["B is another's"]
 
 # %% tags=["figure"]
 # Caption: The share of pairs to which NSP gives at most this probability. The first two curves lie
@@ -831,9 +834,10 @@ plt.show()
 # %% [markdown]
 r"""
 A head that had learned how sentences *continue* would reject the second pair, as its order is wrong. This
-one accepts both alike. It accepts fewer of the third kind, though still many: to a reader of novels, all documentation is one
-topic. What the head knows is the **topic**. That is useful for pairs, as section 7 has shown. But it is an easy lesson, and
-its price is that half of the inputs are torn in two. So:
+one believes both alike. It accepts fewer of the third kind, though still many: to a reader of novels, all documentation is one
+topic. But next to a right pair, it usually believes the other one less (the second number of the line). What the head knows is the
+**topic**. That is useful for pairs, as section 7 has shown. But it is an easy lesson, and its price is that half of the inputs are
+torn in two. So:
 
 - **RoBERTa** (2019) left NSP out and did as well or better. Its [CLS] learns its role only in fine-tuning.
 - **ALBERT** asked for the *order* of two neighbours instead, the question that fails here.
@@ -1068,8 +1072,8 @@ In the log that comes with this notebook:
 
 Compare "all" with "head" in the table. Training a head alone (on the last four layers, as in section 6, for 30 epochs) costs
 one forward pass per text in total, and then seconds. One encoder can also serve many tasks. But its features are those that
-*pre-training* asked for. Letting the whole model learn scored clearly higher on pairs and tags, and no higher on the library. That costs about three forward passes for
-every text in every epoch, and a copy of the model for each task.
+*pre-training* asked for. Letting the whole model learn scored clearly higher on pairs and tags, and no higher on the library.
+That costs about three forward passes for every text in every epoch, and a copy of the model for each task.
 
 There are ways in between: `--freeze 2` keeps the embeddings and the two lowest layers (the backward pass stops there);
 `--layerwise-lr 0.9` lets lower layers learn more slowly. A small learning rate is the mildest form: BERT's authors

@@ -179,6 +179,7 @@ def test_students_beside_their_teacher(tmp_path):
     make_run(tmp_path, "sst2-speed")
     speeds = {
         "sst2": {"parameters": 22_000_000, "bytes": 9e7, "sentences_per_second": 80.0},
+        "sst2-second-mini": {"parameters": 5_400_000, "bytes": 2e7, "sentences_per_second": 1234.5},
         "sst2-mini": {"parameters": 5_400_000, "bytes": 2e7, "sentences_per_second": 1234.5},
     }
     write_json(tmp_path / "sst2-speed" / "speed.json", {"speeds": speeds})
