@@ -164,7 +164,7 @@ def test_minimal_pairs_are_compared_by_the_scoring_that_was_asked_for(tmp_path, 
     monkeypatch.setattr("minibert.tasks.evaluation.blimp_scores", scores)
     for scoring, batch_size in ((None, None), ("original", 7)):
         evaluate(tmp_path, path, layout={"recipe": "blimp"}, scoring=scoring, batch_size=batch_size)
-    assert asked == [("within_word_l2r", 128), ("original", 7)]
+    assert asked == [("within_word_l2r", 512), ("original", 7)]
     with pytest.raises(UserError, match="unknown scoring 'best'; expected one of within_word_l2r, original"):
         evaluate(tmp_path, path, layout={"recipe": "blimp"}, scoring="best")
     with pytest.raises(UserError, match="give it only with the recipe blimp"):
