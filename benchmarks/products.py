@@ -2,12 +2,14 @@
 
 Exactly those that a step has, in its order and with its shapes: for every linear map the forward, the
 gradient of its input and that of its weight; for every head of the attention two forward and four
-backward. Outputs are allocated beforehand and no value depends on an earlier run.
+backward. The library that was chosen computes the linear maps, and NumPy the attention, as in a step. Outputs
+are allocated beforehand and no value depends on an earlier run.
 """
 
 import numpy as np
 
 from minibert import BertConfig
+from minibert.products import multiply
 from minibert.threads import get_threads, run_blocks
 
 
@@ -99,6 +101,9 @@ def _product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     shares = get_threads() if a.ndim == 2 else len(a)
 
     def share(rows: slice) -> None:
-        np.matmul(a[rows], b if b.ndim == 2 else b[rows], out=out[rows])
+        if a.ndim == 2:
+            multiply(a[rows], b, out[rows])
+        else:
+            np.matmul(a[rows], b[rows], out=out[rows])
 
     run_blocks(share, len(a), -(-len(a) // shares))

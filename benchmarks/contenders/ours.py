@@ -83,11 +83,11 @@ def gpu_steps(
     }
 
 
-def step_and_products(folder: str, batch_size: int, length: int) -> Contender:
+def step_and_products(folder: str, batch_size: int, length: int, products: str = NUMPY) -> Contender:
     """The same, and the bare ``products`` of the step, of which there are ``flops``."""
     config = BertConfig.from_pretrained(folder)
     bare = bare_products.step_products(config, batch_size, length, inputs.count_masked(batch_size, length))
-    return training_step(folder, batch_size, length) | {
+    return training_step(folder, batch_size, length, products) | {
         "products": lambda _: bare_products.run(bare),
         "flops": lambda: sum(product.flops for product in bare),
     }

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.inputs import IGNORED, count_masked, pretraining_batch
-from benchmarks.products import AttentionProducts, LinearProducts, step_products
+from benchmarks.products import AttentionProducts, LinearProducts, run, step_products
 from minibert import BertConfig
 from minibert.tasks.info import step_cost
 
@@ -24,6 +24,21 @@ def test_linear_products():
     np.testing.assert_allclose(product.y, product.x @ product.weight.T, rtol=1e-5)
     np.testing.assert_allclose(product.dx, product.y @ product.weight, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(product.dweight, product.y.T @ product.x, rtol=1e-4, atol=1e-5)
+
+
+def test_only_linear_maps_are_computed_by_the_library_that_was_chosen(monkeypatch):
+    chosen = []
+
+    def multiply(a, b, out):
+        chosen.append(a.shape)
+        np.matmul(a, b, out=out)
+
+    monkeypatch.setattr("benchmarks.products.multiply", multiply)
+    monkeypatch.setattr("benchmarks.products.get_threads", lambda: 1)
+    products = step_products(BertConfig.preset("tiny", vocab_size=50), batch_size=2, length=8, predicted=2)
+    run(products)
+    linear = [product for product in products if isinstance(product, LinearProducts)]
+    assert len(chosen) == 3 * len(linear) == 36
 
 
 def test_attention_has_six_products_for_every_head(monkeypatch):

@@ -10,7 +10,7 @@ from benchmarks import operations
 from benchmarks.__main__ import PARTS, main
 from benchmarks.inputs import count_masked
 from benchmarks.measure import Spread
-from benchmarks.parts import embedding, fine_tuning, gpu_step, scaling
+from benchmarks.parts import embedding, fine_tuning, gpu_step, scaling, train_step
 from benchmarks.parts.common import check_agreement
 from benchmarks.results import Results, milliseconds, processor_name, ratio, share, table
 from minibert import BertConfig, ops
@@ -240,6 +240,22 @@ def test_the_training_step_is_held_against_the_fastest_pytorch():
     assert aims["training step, tiny, V 8,192: PyTorch, eager / minibert"] == ("1.5", "2.00 (2.00–2.00)")
     assert aims["training step, tiny, V 8,192: Hugging Face / minibert"] == ("3.0", "4.00 (4.00–4.00)")
     assert aims["training step, tiny, V 8,192: bare products' share"] == ("70%", "80% (80%–80%)")
+
+
+@pytest.mark.parametrize(("measured", "expected"), [(True, "60% (60%–60%)"), (False, "80% (80%–80%)")])
+def test_the_share_of_the_products_is_that_of_the_faster_library(measured, expected, tmp_path):
+    record = RECORDS["train_step"]["tiny, V 8,192"]
+    faster = {"minibert, oneDNN": [0.05, 0.1, 0.05]}
+    bare = {"bare products, oneDNN": [0.03, 0.06, 0.03]} if measured else {}
+    cases = {"tiny, V 8,192": record | {"seconds": record["seconds"] | faster | bare}}
+    told = {name: found for name, _, found in train_step.aims(cases)}
+    assert told["training step, tiny, V 8,192: bare products' share"] == expected
+    rows = [row for row in train_step.section(cases, tmp_path).splitlines() if row.startswith("| bare")]
+    assert rows[0] == "| bare products (200 GFLOP/s) | 80.0 (80.0–120.0) | 0.80 (0.80–0.80) |"
+    assert (
+        rows[1:]
+        == ["| bare products, oneDNN (533 GFLOP/s) | 30.0 (30.0–45.0) | 0.30 (0.30–0.30) |"] * measured
+    )
 
 
 def test_other_aims():
