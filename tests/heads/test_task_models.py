@@ -323,7 +323,10 @@ def test_an_encoder_opens_with_a_new_head_and_one_line(
     if saved is BertForMaskedLM and opened is BertForSequenceClassification:
         new = f"pooler and {new}"
     assert capsys.readouterr().err == f"{tmp_path}: {opened.__name__} begins with a new {new}\n"
-    with pytest.raises(UserError, match=f"has no {new}, which {opened.__name__} needs; train it first"):
+    with pytest.raises(
+        UserError,
+        match=f"has no {new}, which {opened.__name__} needs; use another model, or train it first",
+    ):
         opened.from_pretrained(tmp_path, complete=True, **settings)
     model.save_pretrained(tmp_path / "whole")
     opened.from_pretrained(tmp_path / "whole", complete=True)

@@ -149,7 +149,10 @@ def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Pla
         raise UserError(f"{place.path}: say which column holds the label")
     wanted = " or ".join(dict.fromkeys(f"({option.describe()})" for option in options))
     found = ", ".join(str(name) for name in first if isinstance(name, str))
-    raise UserError(f"{place}: expected the columns {wanted}, found ({_shortened(found)}); say which to use")
+    raise UserError(
+        f"{place}: expected the columns {wanted}, found ({_shortened(found)}); "
+        "say which to use (see --help), or rename them"
+    )
 
 
 def _check_names(columns: Columns, place: Place, first: Row) -> None:
