@@ -92,16 +92,21 @@ def _spread(values: list[float], digits: int) -> str:
     return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
 
 
+def curve(found: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    """The minutes until each evaluation of a record that has been timed, and the mean loss of its seeds."""
+    before, each = found["time"]["start_seconds"], found["time"]["step_seconds"]
+    evaluations = list(zip(*(run["evaluations"] for run in found["runs"].values()), strict=True))
+    minutes = [(before + seeds[0]["step"] * each) / 60 for seeds in evaluations]
+    return minutes, [float(np.mean([seed["mlm_loss"] for seed in seeds])) for seeds in evaluations]
+
+
 def plot(measured: Mapping[str, Any], path: Path) -> None:
-    """Loss against minutes of training, a line for each record that has been timed, of its first seed."""
+    """Loss against minutes of training, a line for each record that has been timed: the mean of its seeds."""
     figure, axes = new_axes(5.5 * len(measured), 4, ncols=len(measured), squeeze=False)
     for one, (track, rows) in zip(axes[0], measured.items(), strict=True):
         timed = [(record, found) for record, found in rows if "time" in found]
         for record, found in timed:
-            before, each = found["time"]["start_seconds"], found["time"]["step_seconds"]
-            evaluations = next(iter(found["runs"].values()))["evaluations"]
-            points = [((before + e["step"] * each) / 60, e["mlm_loss"]) for e in evaluations]
-            one.plot(*zip(*points, strict=True), linewidth=1.4, label=record["name"])
+            one.plot(*curve(found), linewidth=1.4, label=record["name"])
         if timed:
             one.legend(frameon=False)
         target = np.mean([run["loss"] for run in rows[0][1]["runs"].values()])

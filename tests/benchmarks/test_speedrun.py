@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.speedrun import __main__ as speedrun
 from benchmarks.speedrun import tracks
-from benchmarks.speedrun.page import write_page
+from benchmarks.speedrun.page import curve, write_page
 from benchmarks.speedrun.timing import measure
 from minibert.errors import UserError
 from minibert.settings import read_settings
@@ -114,6 +114,14 @@ def test_the_page_and_the_picture(track, tmp_path, monkeypatch):
     records_above, tried = (tmp_path / "speedrun.md").read_text().split("no better:")
     assert "| c | 9.500 | 2 | 0.0 | 1 |\n\n- **c**: c, of course." in tried and "**c**" not in records_above
     assert (tmp_path / "speedrun.png").stat().st_size > 1000
+
+
+def test_a_curve_is_the_mean_of_the_seeds():
+    first = [{"step": 0, "mlm_loss": 9.0}, {"step": 6, "mlm_loss": 4.0}]
+    second = [{"step": 0, "mlm_loss": 8.0}, {"step": 6, "mlm_loss": 5.0}]
+    runs = {"0": {"evaluations": first}, "1": {"evaluations": second}}
+    found = {"runs": runs, "time": {"start_seconds": 30.0, "step_seconds": 10.0}}
+    assert curve(found) == ([0.5, 1.5], [8.5, 4.5])
 
 
 def test_steps_are_timed_in_turn(track, monkeypatch):
