@@ -194,7 +194,7 @@ def check_complete(match: Match, folder: Path, model: Module, renamed: Names = (
         heads = _heads_among(match.missing, renamed)
         raise UserError(
             f"{folder} has no {heads}, which {type(model).__name__} needs; "
-            + (f"is {inside[0]} meant?" if inside else "use another model, or train it first")
+            + (f"is {inside[0]} meant?" if inside else "use another model, or train this one first")
         )
 
 

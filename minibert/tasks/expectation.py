@@ -13,9 +13,9 @@ from minibert.tasks.pretraining_settings import USUAL_VOCAB_SIZE, PretrainSettin
 
 CURVES = ASSETS / "expected_losses.json"  # written by benchmarks/expected.py
 DOCS = "docs"  # the text of a run without --corpus
-# How far above a curve a run may end, in nats. By the fast recipe, seeds differ by up to 0.09 on one text; by
-# the original, by which they leave the plateau after three to five million tokens, by up to 0.43. On another
-# text the curves are a rough guide: natural texts are not equally hard to guess.
+# How far above a curve a run may end, in nats. On one text, seeds differ by up to 0.09 with the fast recipe.
+# With the original they differ by up to 0.43, because they leave the plateau after three to five million
+# tokens. On another text the curves are a rough guide: natural texts are not equally hard to guess.
 SLACK, SLACK_ELSEWHERE = {"fast": 0.15, "original": 0.3}, 0.5
 
 

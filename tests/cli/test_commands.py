@@ -115,7 +115,7 @@ def test_fill_mask_refuses_a_head_that_knows_nothing(workplace, capsys):
     save_file(tensors, path)
     assert main(["fill-mask", "the [MASK] .", "--model", model, "--device", "cpu"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    told = "has no cls.predictions, which BertForMaskedLM needs; use another model, or train it first"
+    told = "has no cls.predictions, which BertForMaskedLM needs; use another model, or train this one first"
     assert line == f"minibert: error: {model} {told}"
 
 

@@ -119,7 +119,7 @@ def test_an_untrained_head_guesses_nothing(workplace, capsys):
             f'fill-mask --model encoder "ann {mask} ."',
             capsys,
             f"has no {HEADS[name]}, which",
-            "use another model, or train it first",
+            "use another model, or train this one first",
         )
     if name == "electra":
         Path("words").rename("encoder/generator")

@@ -325,7 +325,7 @@ def test_an_encoder_opens_with_a_new_head_and_one_line(
     assert capsys.readouterr().err == f"{tmp_path}: {opened.__name__} begins with a new {new}\n"
     with pytest.raises(
         UserError,
-        match=f"has no {new}, which {opened.__name__} needs; use another model, or train it first",
+        match=f"has no {new}, which {opened.__name__} needs; use another model, or train this one first",
     ):
         opened.from_pretrained(tmp_path, complete=True, **settings)
     model.save_pretrained(tmp_path / "whole")
