@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minibert import products
+from minibert import onednn, products
 from minibert.errors import UserError
 from minibert.kernels.cpu.gelu import linear_activation
 from minibert.kernels.cpu.linear import linear, linear_backward
@@ -50,10 +50,10 @@ def test_an_unknown_library_is_refused():
 
 
 def without_onednn(monkeypatch):
-    for library in (products._onednn, products._bfloat16):
-        library.cache_clear()
-    monkeypatch.setattr(products.importlib.metadata, "files", lambda name: None)
-    monkeypatch.setattr(products.ctypes.util, "find_library", lambda name: None)
+    for function in (products._onednn, products._bfloat16, onednn.load):
+        function.cache_clear()
+    monkeypatch.setattr(onednn.importlib.metadata, "files", lambda name: None)
+    monkeypatch.setattr(onednn.ctypes.util, "find_library", lambda name: None)
 
 
 def test_a_missing_library_is_refused_with_the_way_to_get_it(monkeypatch):
@@ -67,7 +67,7 @@ def test_a_missing_library_is_refused_with_the_way_to_get_it(monkeypatch):
 def test_a_library_that_is_something_else_is_refused(monkeypatch, tmp_path):
     without_onednn(monkeypatch)
     (tmp_path / "libdnnl.so").write_bytes(b"not a library")
-    monkeypatch.setattr(products.ctypes.util, "find_library", lambda name: str(tmp_path / "libdnnl.so"))
+    monkeypatch.setattr(onednn.ctypes.util, "find_library", lambda name: str(tmp_path / "libdnnl.so"))
     with pytest.raises(UserError, match=r"oneDNN cannot be used \(.*libdnnl.so"):
         use_products("onednn")
 
@@ -124,7 +124,7 @@ def layout_cases() -> dict[str, tuple[np.ndarray, tuple[bytes, int] | None]]:
 @pytest.mark.parametrize("name", layout_cases())
 def test_layouts(name):
     array, layout = layout_cases()[name]
-    assert products._layout(array, np.dtype("float32")) == layout
+    assert onednn._layout(array) == layout
 
 
 # -- bfloat16 ------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def rounding(monkeypatch) -> list[tuple[np.dtype, np.dtype]]:
 
     products._bfloat16.cache_clear()
     monkeypatch.setattr(products, "_processor_features", lambda: {"amx_bf16"})
-    monkeypatch.setattr(products, "_gemm", lambda name, dtype: refuse)
+    monkeypatch.setattr(onednn, "bfloat16", lambda: refuse)
     use_products("bfloat16")
     yield seen
     use_products("numpy")

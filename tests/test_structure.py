@@ -12,9 +12,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "minibert"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports only rooms before it.
-ROOMS = "interrupts errors files assets settings arrays devices precision threads products ranks".split()
-ROOMS += "dropout_bits replay ops kernels gradcheck nn folders bert heads variants proofs text data".split()
-ROOMS += "train plots tasks explore course cli __main__".split()
+ROOMS = "interrupts errors files assets settings arrays devices precision threads onednn products".split()
+ROOMS += "ranks dropout_bits replay ops kernels gradcheck nn folders bert heads variants proofs text".split()
+ROOMS += "data train plots tasks explore course cli __main__".split()
 # Rooms that stand on less than all that is before them.
 ONLY = {
     "text": {"errors", "files", "assets", "arrays", "threads", "ranks", "kernels"},

@@ -229,6 +229,10 @@ def adamw_update(draw):
     return (value, grad, mean, variance, *rates, *corrections), keywords
 
 
+def orthogonalise(draw):
+    return (draw.floats(*draw.shape(), draw.size(1), draw.size(1), x=True),)
+
+
 STRATEGIES = {
     "linear": linear,
     "linear_activation": linear_activation,
@@ -241,6 +245,7 @@ STRATEGIES = {
     "sums_of_squares": global_norm,
     "global_norm": global_norm,
     "adamw_update": adamw_update,
+    "orthogonalise": orthogonalise,
 }
 
 REGISTERED = [

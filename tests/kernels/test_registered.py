@@ -208,6 +208,16 @@ def test_adamw_update(seed, corrections):
         assert _relative_error(got, expected) < BOUND["float32"]
 
 
+@pytest.mark.parametrize("shape", [(48, 48), (48, 130), (130, 48), (1, 7), (3, 16, 40)])
+def test_orthogonalise(shape):
+    matrix = np.random.default_rng(sum(shape)).standard_normal(shape)
+    entry = ops.TABLE["orthogonalise"]
+    found = entry.kernels["numpy", "float32"].forward(matrix.astype(np.float32))
+    assert found.dtype == np.float32
+    exact = entry.reference.forward(matrix)
+    assert _relative_error(found, exact) < 2e-5  # the smallest singular values, and errors, grow 480-fold
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name != "linear_activation"])
 def test_a_kernel_passes_on_what_is_not_a_number(name):
     """A loss or a gradient that is not finite must be seen, so no kernel may turn a NaN into a number."""

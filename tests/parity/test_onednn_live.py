@@ -5,8 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from minibert import BertConfig, BertForPreTraining
-from minibert.products import factor, is_available, multiply, products_library, use_products
+from minibert import BertConfig, BertForPreTraining, ops
+from minibert import onednn as onednn_library
+from minibert.products import is_available, multiply, products_library, use_products
 from minibert.tasks import pretrain
 from minibert.tasks.pretraining_settings import PretrainSettings
 
@@ -101,9 +102,51 @@ def test_products_in_bfloat16_are_sums_in_float32_of_rounded_factors(sizes, turn
     multiply(a, b, out)
     exact = rounded(a) @ rounded(b)
     assert np.linalg.norm(out - exact) <= 1e-6 * np.linalg.norm(exact)
-    again = np.empty_like(out)
-    multiply(factor(a), b, again)
-    assert np.array_equal(out, again)
+    again = np.full((m, n + 3), np.nan, np.float32)
+    multiply(a.astype("bfloat16", order="K"), b, again[:, :n])
+    assert np.array_equal(out, again[:, :n])
+    assert np.isnan(again[:, n:]).all()  # nothing beyond is written
+
+
+@needs_bfloat16
+def test_what_bfloat16_does_not_take_is_left_to_numpy():
+    use_products("bfloat16")
+    a, b = draw(2, 6, 8), draw(8, 5)
+    out = np.empty((2, 6, 5), np.float32)
+    multiply(a, b, out)
+    assert np.array_equal(out, rounded(a).astype("float32") @ rounded(b).astype("float32"))
+
+
+@needs_bfloat16
+def test_threads_compute_the_same_products_and_forget_the_oldest_ways(monkeypatch):
+    monkeypatch.setattr(onednn_library, "KEPT", 2)
+    product = onednn_library.bfloat16()
+    factors = [(draw(rows, 24).astype("bfloat16"), draw(24, 40).astype("bfloat16")) for rows in range(1, 9)]
+
+    def compute(results: list[np.ndarray]) -> None:
+        for a, b in factors * 3:
+            results.append(np.empty((len(a), 40), np.float32))
+            assert product(a, b, results[-1])
+
+    found: list[list[np.ndarray]] = [[], [], []]
+    threads = [threading.Thread(target=compute, args=(results,)) for results in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for results in found:
+        assert len(results) == 3 * len(factors)
+        for (a, b), out in zip(factors * 3, results, strict=True):
+            exact = a.astype("float64") @ b.astype("float64")
+            assert np.linalg.norm(out - exact) <= 1e-6 * np.linalg.norm(exact)
+
+
+@needs_bfloat16
+def test_muon_in_bfloat16_turns_a_matrix_into_nearly_the_same():
+    use_products("bfloat16")
+    matrix = draw(96, 40)
+    found, exact = ops.orthogonalise(matrix), ops.TABLE["orthogonalise"].reference.forward(matrix)
+    assert 1e-4 < np.linalg.norm(found - exact) / np.linalg.norm(exact) < 3e-2
 
 
 @needs_bfloat16

@@ -30,3 +30,4 @@ def register_all() -> None:
     for name in ("sums_of_squares", "global_norm"):
         register(name, "numpy", "float32", getattr(optimise, name), accepts=arguments.global_norm)
     register("adamw_update", "numpy", "float32", optimise.adamw_update, accepts=arguments.adamw_update)
+    register("orthogonalise", "numpy", "float32", optimise.orthogonalise, accepts=arguments.orthogonalise)

@@ -20,10 +20,11 @@ import math
 import numpy as np
 
 from minibert.kernels.cpu.compiled import compiled, exp, float32
+from minibert.kernels.cpu.factors import empty_factor, factor, fill_factor
 from minibert.kernels.cpu.linear import linear, linear_backward, linear_gradients, row_block
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 from minibert.ops.activations import ACTIVATIONS, gelu
-from minibert.products import factor, multiply
+from minibert.products import multiply
 from minibert.threads import run_blocks
 
 POLE = float32(0.3)
@@ -75,14 +76,15 @@ def linear_activation(
         return y, (backward, activation_cache, linear_cache)
     rows, bias = as_rows(x, x.shape[-1]), np.ascontiguousarray(bias)
     derivative = empty((len(rows), len(weight)))  # first x Wᵀ, in the end dy/dx
-    y, weight_factor = empty_like(derivative), factor(weight).T
+    y, rows_factor, weight_factor = empty_like(derivative), empty_factor(rows), factor(weight).T
 
     def block(s: slice) -> None:
-        multiply(rows[s], weight_factor, derivative[s])
+        fill_factor(rows[s], rows_factor[s])
+        multiply(rows_factor[s], weight_factor, derivative[s])
         _gelu_rows(derivative[s], bias, y[s])
 
     run_blocks(block, len(rows), row_block(len(rows)))
-    return y.reshape(*x.shape[:-1], len(weight)), (None, derivative, (x, weight))
+    return y.reshape(*x.shape[:-1], len(weight)), (None, derivative, (rows_factor.reshape(x.shape), weight))
 
 
 def linear_activation_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from minibert.kernels.cpu.factors import empty_factor, factor, fill_factor
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
-from minibert.products import empty_factor, factor, fill_factor, multiply
+from minibert.products import multiply
 from minibert.threads import get_threads, run_blocks
 
 
@@ -19,14 +20,15 @@ def row_block(rows: int, at_most: int = 512) -> int:
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, tuple]:
     """See ``ops.linear``."""
     rows = as_rows(x, x.shape[-1])
-    y, weight_factor = empty((len(rows), len(weight))), factor(weight).T
+    y, rows_factor, weight_factor = empty((len(rows), len(weight))), empty_factor(rows), factor(weight).T
 
     def block(s: slice) -> None:
-        multiply(rows[s], weight_factor, y[s])
+        fill_factor(rows[s], rows_factor[s])
+        multiply(rows_factor[s], weight_factor, y[s])
         y[s] += bias
 
     run_blocks(block, len(rows), row_block(len(rows)))
-    return y.reshape(*x.shape[:-1], len(weight)), (x, weight)
+    return y.reshape(*x.shape[:-1], len(weight)), (rows_factor.reshape(x.shape), weight)
 
 
 def linear_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -37,13 +39,13 @@ def linear_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndar
 def linear_gradients(
     dy: np.ndarray, x: np.ndarray, weight: np.ndarray, fill: Callable[[slice], object] | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """dx = dy W, dW = dyᵀ x and db = Σ dy for dy (R, N) and x (…, K).
+    """dx = dy W, dW = dyᵀ x and db = Σ dy for dy (R, N) and x (…, K), which the forward made a factor.
 
     ``fill`` is called with each block of rows of dy before they are used, to compute them.
     """
-    rows = as_rows(x, x.shape[-1])
+    rows = x.reshape(-1, x.shape[-1])
     dx, dweight = empty_like(rows), empty_like(weight)
-    dy_factor, rows_factor, weight_factor = empty_factor(dy), empty_factor(rows), factor(weight)
+    dy_factor, weight_factor = empty_factor(dy), factor(weight)
     step = row_block(len(rows))
     dbias = empty((-(-len(rows) // step), len(weight)))  # a row of sums for each block
 
@@ -51,12 +53,11 @@ def linear_gradients(
         if fill:
             fill(s)
         fill_factor(dy[s], dy_factor[s])
-        fill_factor(rows[s], rows_factor[s])
         multiply(dy_factor[s], weight_factor, dx[s])
         dy[s].sum(axis=0, out=dbias[s.start // step])
 
     def weight_gradient(s: slice) -> None:
-        multiply(dy_factor.T[s], rows_factor, dweight[s])
+        multiply(dy_factor.T[s], rows, dweight[s])
 
     run_blocks(input_gradient, len(rows), step)
     # Each block reads all rows again, so the fewer blocks the better.

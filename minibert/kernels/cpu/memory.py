@@ -57,15 +57,15 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def empty(shape: tuple[int, ...]) -> np.ndarray:
-    """An array of float32 with any contents, like ``np.empty``."""
-    size = 4 * math.prod(shape)
+def empty(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
+    """An array with any contents, like ``np.empty``."""
+    size = np.dtype(dtype).itemsize * math.prod(shape)
     if size < LARGE:
-        return np.empty(shape, dtype=np.float32)
+        return np.empty(shape, dtype=dtype)
     eighth = 1 << (size.bit_length() - 4)  # sizes are whole eighths of a power of two
     buffer = _stock.take(-(-size // eighth) * eighth)
     # Views of an array over a memoryview refer to that array, not past it, so it lives as long as they do.
-    array = np.frombuffer(buffer.data, dtype=np.float32, count=math.prod(shape))
+    array = np.frombuffer(buffer.data, dtype=dtype, count=math.prod(shape))
     weakref.finalize(array, _stock.give_back, buffer).atexit = False
     return array.reshape(shape)
 

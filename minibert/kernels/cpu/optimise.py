@@ -3,7 +3,9 @@
 import numpy as np
 
 from minibert.kernels.cpu.compiled import compiled, float32
+from minibert.kernels.cpu.factors import factor
 from minibert.ops import optimise
+from minibert.products import multiply
 from minibert.threads import run_blocks
 
 ELEMENTS = 1 << 17  # per unit of work
@@ -73,3 +75,39 @@ def adamw_update(
             copy[s] = value[s]
 
     run_blocks(block, len(value), ELEMENTS)
+
+
+@compiled
+def _add_multiples(a, x, b, y):
+    """y ← a x + b y."""
+    for r in range(len(x)):
+        for c in range(x.shape[1]):
+            y[r, c] = a * x[r, c] + b * y[r, c]
+
+
+def orthogonalise(matrix: np.ndarray, steps: int = 5) -> np.ndarray:
+    """See ``ops.orthogonalise``. The products are those of the library that was chosen."""
+    result = np.empty(matrix.shape, matrix.dtype)
+    for index in np.ndindex(matrix.shape[:-2]):
+        one = matrix[index]
+        tall = one.shape[0] > one.shape[1]
+        result[index] = _orthogonalise_wide(one.T, steps).T if tall else _orthogonalise_wide(one, steps)
+    return result
+
+
+def _orthogonalise_wide(matrix: np.ndarray, steps: int) -> np.ndarray:
+    """The same for one matrix with at least as many columns as rows."""
+    a, b, c = map(float32, optimise.NEWTON_SCHULZ)
+    x = np.ascontiguousarray(matrix)
+    x = x / (np.sqrt((x * x).sum()) + float32(1e-20))
+    square, polynomial = np.empty((2, len(x), len(x)), x.dtype)
+    product = np.empty_like(x)
+    for _ in range(steps):
+        x_factor = factor(x)
+        multiply(x_factor, x_factor.T, square)
+        square_factor = factor(square)
+        multiply(square_factor, square_factor, polynomial)
+        _add_multiples(b, square, c, polynomial)  # b X Xᵀ + c (X Xᵀ)²
+        multiply(factor(polynomial), x_factor, product)
+        _add_multiples(float32(1.0), product, a, x)
+    return x

@@ -1,0 +1,199 @@
+"""Intel's oneDNN (the extra ``onednn``) through ctypes: one product in single precision, one in bfloat16.
+
+Both are computed by the thread that calls them. A product is not computed if the arrays lie in memory in a
+way that the library does not take, and then the functions here say so.
+"""
+
+import ctypes
+import ctypes.util
+import functools
+import importlib.metadata
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minibert.errors import UserError
+
+Product = Callable[[np.ndarray, np.ndarray, np.ndarray], bool]
+
+# oneDNN's numbers, of its header dnnl_types.h.
+CPU, DEFAULT_STREAM = 1, 1
+DTYPES = {"bfloat16": 2, "float32": 3}
+SOURCE, WEIGHTS, DESTINATION = 1, 33, 17
+UNIMPLEMENTED = 3
+KEPT = 512  # products that a thread remembers how to compute, each for arrays of certain shapes and strides
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library. Raises UserError if it is missing or of another kind."""
+    try:
+        files = importlib.metadata.files("onednn-cpu-gomp") or []
+        path = next((str(file.locate()) for file in files if file.name == "libdnnl.so"), None)
+    except importlib.metadata.PackageNotFoundError:
+        path = None
+    path = path or ctypes.util.find_library("dnnl")
+    if path is None:
+        raise UserError('oneDNN is not installed; install it with  pip install "onednn-cpu-gomp>=2023.2"')
+    needed = ("dnnl_sgemm", "dnnl_matmul_primitive_desc_create", "omp_get_max_threads", "omp_set_num_threads")
+    try:
+        library = ctypes.CDLL(path)
+        for name in needed:
+            getattr(library, name)
+        return library
+    except (OSError, AttributeError) as error:
+        raise UserError(f"oneDNN cannot be used ({error})") from None
+
+
+class _OneThread:
+    """Within this block oneDNN computes with the thread that calls it; the kernels have their own threads."""
+
+    def __init__(self, library: ctypes.CDLL):
+        self._library = library
+
+    def __enter__(self) -> None:
+        self._before = self._library.omp_get_max_threads()
+        self._library.omp_set_num_threads(1)  # of this thread only
+
+    def __exit__(self, *error: object) -> None:
+        self._library.omp_set_num_threads(self._before)
+
+
+# -- In single precision ------------------------------------------------------------------------------
+
+
+def single_precision() -> Product:
+    """out = a b in float32; it says whether it could take the arrays. Raises UserError without oneDNN."""
+    library = load()
+    function, size, pointer = library.dnnl_sgemm, ctypes.c_int64, ctypes.c_void_p
+    function.argtypes = [
+        *(ctypes.c_char, ctypes.c_char, size, size, size),
+        *(ctypes.c_float, pointer, size, pointer, size, ctypes.c_float, pointer, size),
+    ]
+
+    def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
+        layouts = _layout(a), _layout(b), _layout(out)
+        if None in layouts or layouts[2][0] == b"T":  # type: ignore[index]
+            return False
+        (a_turned, a_step), (b_turned, b_step), (_, out_step) = layouts  # type: ignore[misc]
+        with _OneThread(library):
+            status = function(
+                *(a_turned, b_turned, len(a), b.shape[1], len(b)),
+                *(1.0, a.ctypes.data, a_step, b.ctypes.data, b_step, 0.0, out.ctypes.data, out_step),
+            )
+        _check(status, "product of", a.shape, "and", b.shape)
+        return True
+
+    return multiply
+
+
+def _layout(x: np.ndarray) -> tuple[bytes, int] | None:
+    """How BLAS would say that x (rows, columns) lies in memory: whether transposed, and the longer stride.
+
+    None if it could not, or if x has another dtype or no elements.
+    """
+    if x.dtype != np.float32 or x.ndim != 2 or x.size == 0:
+        return None
+    down, right = (stride // x.itemsize for stride in x.strides)
+    if right == 1 and down >= x.shape[1]:
+        return b"N", down
+    if down == 1 and right >= x.shape[0]:
+        return b"T", right
+    return None
+
+
+# -- In bfloat16 --------------------------------------------------------------------------------------
+
+
+def bfloat16() -> Product:
+    """out = a b for factors in bfloat16 and a result in float32; it says whether it could take the arrays.
+
+    oneDNN makes code for a product of given shapes and strides (a "primitive"), which is kept. Unlike its
+    function ``dnnl_gemm_bf16bf16f32``, this uses all that AMX can do. Raises UserError without oneDNN.
+    """
+    library, of_thread = load(), _Primitives(load())
+
+    def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
+        arrays = (a, b, out)
+        if any(x.ndim != 2 or x.size == 0 or x.dtype.name not in DTYPES for x in arrays):
+            return False
+        with _OneThread(library):
+            primitive = of_thread.find(tuple((x.dtype.name, x.shape, x.strides) for x in arrays))
+            return primitive is not None and primitive.compute(arrays)
+
+    return multiply
+
+
+class _Primitives(threading.local):
+    """How this thread computes products. (oneDNN's working memory belongs to the thread that made one.)"""
+
+    def __init__(self, library: ctypes.CDLL):
+        engine, stream = ctypes.c_void_p(), ctypes.c_void_p()
+        _call(library.dnnl_engine_create, ctypes.byref(engine), CPU, ctypes.c_size_t(0))
+        _call(library.dnnl_stream_create, ctypes.byref(stream), engine, DEFAULT_STREAM)
+        self.find = functools.lru_cache(KEPT)(functools.partial(_make_primitive, library, engine, stream))
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = [("role", ctypes.c_int), ("memory", ctypes.c_void_p)]
+
+
+class _Primitive:
+    """Code for the product of arrays with certain shapes and strides, and where it looks for them."""
+
+    def __init__(self, library: ctypes.CDLL, stream: ctypes.c_void_p, made: ctypes.c_void_p, memories: list):
+        self._library, self._stream, self._made, self._memories = library, stream, made, memories
+        roles = SOURCE, WEIGHTS, DESTINATION
+        self._arguments = (_Argument * 3)(*map(_Argument, roles, (memory.value for memory in memories)))
+
+    def compute(self, arrays: tuple[np.ndarray, ...]) -> bool:
+        """Compute it for these arrays."""
+        for memory, array in zip(self._memories, arrays, strict=True):
+            self._library.dnnl_memory_set_data_handle(memory, ctypes.c_void_p(array.ctypes.data))
+        _call(self._library.dnnl_primitive_execute, self._made, self._stream, 3, self._arguments)
+        return True
+
+    def __del__(self):
+        for memory in self._memories:
+            self._library.dnnl_memory_destroy(memory)
+        self._library.dnnl_primitive_destroy(self._made)
+
+
+def _make_primitive(
+    library: ctypes.CDLL, engine: ctypes.c_void_p, stream: ctypes.c_void_p, kinds: tuple
+) -> _Primitive | None:
+    """Of arrays with these dtypes, shapes and strides (in bytes). None if oneDNN has no code for them."""
+    layouts = [_describe(library, *kind) for kind in kinds]
+    description, made = ctypes.c_void_p(), ctypes.c_void_p()
+    source, weights, destination = layouts
+    create = library.dnnl_matmul_primitive_desc_create
+    status = create(ctypes.byref(description), engine, source, weights, None, destination, None)
+    if status == UNIMPLEMENTED:
+        return None
+    _check(status, "description of a product")
+    _call(library.dnnl_primitive_create, ctypes.byref(made), description)
+    library.dnnl_primitive_desc_destroy(description)
+    memories = [ctypes.c_void_p() for _ in layouts]
+    for memory, layout in zip(memories, layouts, strict=True):
+        _call(library.dnnl_memory_create, ctypes.byref(memory), layout, engine, None)
+        library.dnnl_memory_desc_destroy(layout)
+    return _Primitive(library, stream, made, memories)
+
+
+def _describe(library: ctypes.CDLL, dtype: str, shape: tuple, strides: tuple) -> ctypes.c_void_p:
+    layout, sizes, itemsize = ctypes.c_void_p(), ctypes.c_int64 * 12, np.dtype(dtype).itemsize
+    steps = sizes(*(stride // itemsize for stride in strides))
+    create = library.dnnl_memory_desc_create_with_strides
+    _call(create, ctypes.byref(layout), len(shape), sizes(*shape), DTYPES[dtype], steps)
+    return layout
+
+
+def _call(function: Any, *arguments: Any) -> None:
+    _check(function(*arguments), function.__name__)
+
+
+def _check(status: int, *what: object) -> None:
+    if status != 0:
+        raise RuntimeError(f"oneDNN: {' '.join(map(str, what))} failed with status {status}")
