@@ -26,12 +26,14 @@ PAUSE = 0.3  # seconds between two turns
 
 THREAD_VARIABLES = ("OMP", "OPENBLAS", "MKL", "NUMBA", "RAYON", "VECLIB")
 # Hold everybody to AVX2 on a processor that has more. (ONNX Runtime cannot be held.) The first three are for
-# OpenBLAS and our own loops, the next two for PyTorch and its compiler, and oneDNN serves us and PyTorch.
+# OpenBLAS and our own loops, the next three for PyTorch and its compiler, and oneDNN serves us and PyTorch.
+# The compiler would take the code that it made for AVX-512 out of its cache, and compute something else.
 AVX2 = {
     "OPENBLAS_CORETYPE": "Haswell",
     "NUMBA_CPU_NAME": "haswell",
     "NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi,+bmi2,+f16c,+sse4.2",
     "ATEN_CPU_CAPABILITY": "avx2",
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "DNNL_MAX_CPU_ISA": "AVX2",

@@ -181,6 +181,23 @@ def _look_for_the_same_word(
         _add(linear, matrix)
 
 
+def repeat_positions(*models: BertPretrainedModel, learned: int) -> None:
+    """Let the embeddings of all positions after the first ``learned`` be those of the first, over and over.
+
+    A model that has read only shorter sequences has never learned the others. They are as random as at first,
+    and weight decay has made them smaller. Repeated ones are in the same place for the words nearby (Beltagy
+    et al. 2020, section 5). A model without position embeddings stays as it is.
+    """
+    for model in models:
+        config = model.config
+        if table := getattr(model.bert.embeddings, "position_embeddings", None):
+            first = config.max_position_embeddings - config.longest_sequence  # RoBERTa's stand for padding
+            rows = table.weight.value[first:]
+            for start in range(learned, len(rows), learned):
+                rows[start : start + learned] = rows[: len(rows[start : start + learned])]
+            model.buffers.round_operand()
+
+
 def _turn(angles: np.ndarray) -> np.ndarray:
     """The matrix that turns pairs of numbers, (sin a, cos a) into (sin (a + angle), cos (a + angle)).
 

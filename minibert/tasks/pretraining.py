@@ -40,7 +40,13 @@ from minibert.tasks.info import step_cost
 from minibert.tasks.masked_words import fill_mask
 from minibert.tasks.new_tokens import with_new_tokens
 from minibert.tasks.pretrained_card import write_pretrained_card
-from minibert.tasks.pretraining_model import make_model, open_teacher, set_first_values, with_teacher
+from minibert.tasks.pretraining_model import (
+    learn_longer,
+    make_model,
+    open_teacher,
+    set_first_values,
+    with_teacher,
+)
 from minibert.tasks.pretraining_settings import Phase, PretrainSettings
 from minibert.tasks.run import Run, newest_checkpoint
 from minibert.text import MODEL_TYPES, PretrainedTokenizer, XLNetTokenizer, learn_tokenizer, open_tokenizer
@@ -211,7 +217,7 @@ def _pretrain(
         )
         run.choose_products(model)
         run.check_alike(trainer, zlib.crc32(prepared.train.tokens.data))
-        _run_phases(run, settings, trainer, tokenizer, prepared)
+        _run_phases(run, settings, trainer, model, tokenizer, prepared)
     summary = None
     if run.ranks.first:
         summary = _finish(run, settings, trainer, model, tokenizer, prepared, plateau)
@@ -310,6 +316,7 @@ def _run_phases(
     run: Run,
     settings: PretrainSettings,
     trainer: Trainer,
+    model: Any,
     tokenizer: PretrainedTokenizer,
     prepared: PreparedCorpus,
 ) -> None:
@@ -317,6 +324,7 @@ def _run_phases(
     for phase in settings.phases():
         if trainer.step < phase.stop:
             if trainer.step == phase.start > 0:
+                learn_longer(model, settings)
                 trainer.batches = _stream(run, settings, phase, tokenizer, prepared)
             if settings.long_seq_length is not None:
                 print(phase.describe(), flush=True)

@@ -9,7 +9,7 @@ from minibert.bert.encoder import BertEncoder
 from minibert.data import Documents
 from minibert.devices import Device
 from minibert.errors import UserError
-from minibert.tasks.first_values import count_words, look_at_neighbours, pass_through
+from minibert.tasks.first_values import count_words, look_at_neighbours, pass_through, repeat_positions
 from minibert.tasks.new_tokens import add_rows
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import PretrainedTokenizer, open_tokenizer
@@ -96,8 +96,7 @@ def set_first_values(
     model: Any, settings: PretrainSettings, documents: Documents, teacher: BertForMaskedLM | None = None
 ) -> None:
     """Change a new model's random values as the settings say. A student takes what fits from its teacher."""
-    together = isinstance(model, ElectraGeneratorAndDiscriminator)
-    parts = (model.discriminator, model.generator) if together else (model,)
+    parts = _parts(model)
     counts, heads = settings.word_initializer == "counts", settings.attention_initializer
     for part in parts:
         if counts or heads != "normal":
@@ -109,3 +108,18 @@ def set_first_values(
     if teacher and settings.model is None:
         taken = take_layers(model, teacher)
         print(f"of the teacher's numbers the student has taken {taken:,}", flush=True)
+
+
+def learn_longer(model: Any, settings: PretrainSettings) -> None:
+    """Prepare a new model, which has read sequences of MAX_SEQ_LENGTH, for LONG_SEQ_LENGTH.
+
+    Any other model has learned its positions before, or has them from its teacher.
+    """
+    if settings.model is None and settings.teacher is None:
+        repeat_positions(*_parts(model), learned=settings.max_seq_length)
+
+
+def _parts(model: Any) -> tuple[Any, ...]:
+    """The models that are trained: one, or the two of ELECTRA."""
+    together = isinstance(model, ElectraGeneratorAndDiscriminator)
+    return (model.discriminator, model.generator) if together else (model,)

@@ -7,12 +7,19 @@ from minibert.arrays import to_numpy
 from minibert.bert import BertConfig, BertForPreTraining
 from minibert.data import log_frequencies, unigram_plateau, word_vectors
 from minibert.data.prepared import Documents
-from minibert.tasks.first_values import OFFSETS, count_words, look_at_neighbours, pass_through
+from minibert.tasks.first_values import (
+    OFFSETS,
+    count_words,
+    look_at_neighbours,
+    pass_through,
+    repeat_positions,
+)
 from minibert.tasks.pretraining_model import set_first_values
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.variants.albert import AlbertConfig, AlbertForMaskedLM
 from minibert.variants.electra import ElectraConfig
 from minibert.variants.electra_training import ElectraGeneratorAndDiscriminator, generator_config
+from minibert.variants.roberta import RobertaConfig, RobertaForMaskedLM
 
 V, H = 60, 32
 
@@ -221,3 +228,27 @@ def test_heads_of_any_size(hidden, heads):
     model = BertForPreTraining(config)
     look_at_neighbours(model)
     assert np.isfinite(to_numpy(model.bert.embeddings.position_embeddings.weight.value)).all()
+
+
+def test_positions_are_repeated_beyond_those_learned(device, config):
+    model = BertForPreTraining(config, device=device)
+    before = {name: to_numpy(p.value).copy() for name, p in model.named_parameters()}
+    repeat_positions(model, learned=6)  # of 16
+    name = "bert.embeddings.position_embeddings.weight"
+    learned = before[name][:6]
+    before[name] = np.concatenate([learned, learned, learned[:4]])
+    for name, parameter in model.named_parameters():
+        assert np.array_equal(to_numpy(parameter.value), before[name]), name
+
+
+def test_roberta_repeats_the_positions_after_those_of_padding():
+    config = RobertaConfig(
+        **dict(vocab_size=V, hidden_size=H, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64),
+        max_position_embeddings=10,
+        pad_token_id=1,
+    )
+    model = RobertaForMaskedLM(config)
+    table = model.bert.embeddings.position_embeddings.weight.value
+    before = table.copy()
+    repeat_positions(model, learned=3)  # rows 2, 3 and 4
+    assert np.array_equal(table, before[[0, 1, 2, 3, 4, 2, 3, 4, 2, 3]])

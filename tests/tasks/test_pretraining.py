@@ -19,7 +19,8 @@ from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.files import write_json
 from minibert.settings import read_settings
-from minibert.tasks import fill_mask, prepare, pretrain
+from minibert.tasks import fill_mask, prepare, pretrain, pretraining_model
+from minibert.tasks.first_values import repeat_positions
 from minibert.tasks.held_out import evaluate
 from minibert.tasks.pretraining import _describe, _needed_memory, evaluation_batches, masked_sentences
 from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
@@ -450,6 +451,29 @@ def test_a_run_of_two_lengths_goes_on_to_the_same_bits(small, step):
         for s in (whole, resumed)
     ]
     assert losses[0] == losses[1]
+
+
+def test_positions_that_were_not_learned_are_repeated_when_long_sequences_begin(small, monkeypatch):
+    calls = []
+
+    def note(*models, learned):
+        table = models[0].bert.embeddings.position_embeddings.weight.value
+        calls.append((table[:learned].copy(), table[learned:].copy()))
+        repeat_positions(*models, learned=learned)
+        assert np.array_equal(table[learned : 2 * learned], table[:learned])
+
+    monkeypatch.setattr(pretraining_model, "repeat_positions", note)
+    whole = small(**TWO_LENGTHS, **LONG)
+    pretrain(whole)
+    (learned, others), *_ = calls
+    assert len(calls) == 1 and len(learned) == 16
+    for step in (3, 4, 6):
+        pretrain(cut_back(whole, step, f"resumed-{step}"))
+    assert len(calls) == 3  # but not by the run that has read long sequences already
+    for again in calls[1:]:
+        assert np.array_equal(again[0], learned) and np.array_equal(again[1], others)
+    pretrain(small(name="goes-on", model=str(whole.folder / "final"), **TWO_LENGTHS, **LONG))
+    assert len(calls) == 3  # it had learned them
 
 
 @pytest.mark.parametrize("step", [2, 4])
