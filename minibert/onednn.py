@@ -111,7 +111,7 @@ def bfloat16() -> Product:
     """out = a b for factors in bfloat16 and a result in float32; it says whether it could take the arrays.
 
     oneDNN makes code for a product of given shapes and strides (a "primitive"), which is kept. Unlike its
-    function ``dnnl_gemm_bf16bf16f32``, this uses all that AMX can do. Raises UserError without oneDNN.
+    function ``dnnl_gemm_bf16bf16f32``, this makes good use of AMX. Raises UserError without oneDNN.
     """
     library, of_thread = load(), _Primitives(load())
 
@@ -121,7 +121,10 @@ def bfloat16() -> Product:
             return False
         with _OneThread(library):
             primitive = of_thread.find(tuple((x.dtype.name, x.shape, x.strides) for x in arrays))
-            return primitive is not None and primitive.compute(arrays)
+            if primitive is None:
+                return False
+            primitive.compute(arrays)
+            return True
 
     return multiply
 
@@ -148,12 +151,11 @@ class _Primitive:
         roles = SOURCE, WEIGHTS, DESTINATION
         self._arguments = (_Argument * 3)(*map(_Argument, roles, (memory.value for memory in memories)))
 
-    def compute(self, arrays: tuple[np.ndarray, ...]) -> bool:
+    def compute(self, arrays: tuple[np.ndarray, ...]) -> None:
         """Compute it for these arrays."""
         for memory, array in zip(self._memories, arrays, strict=True):
             self._library.dnnl_memory_set_data_handle(memory, ctypes.c_void_p(array.ctypes.data))
         _call(self._library.dnnl_primitive_execute, self._made, self._stream, 3, self._arguments)
-        return True
 
     def __del__(self):
         for memory in self._memories:
@@ -168,8 +170,9 @@ def _make_primitive(
     layouts = [_describe(library, *kind) for kind in kinds]
     description, made = ctypes.c_void_p(), ctypes.c_void_p()
     source, weights, destination = layouts
-    create = library.dnnl_matmul_primitive_desc_create
-    status = create(ctypes.byref(description), engine, source, weights, None, destination, None)
+    status = library.dnnl_matmul_primitive_desc_create(
+        ctypes.byref(description), engine, source, weights, None, destination, None
+    )
     if status == UNIMPLEMENTED:
         return None
     _check(status, "description of a product")
