@@ -215,7 +215,7 @@ def plot(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
                 _mark_phases(one, record, name, unit, line.get_color())
     for one, (_, label, _) in zip(axes[1], scales, strict=True):
         one.set(xlabel=label, xscale="log")
-    axes[0][2].legend(frameon=False, fontsize=8, loc="upper left")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), ncols=5, frameon=False, loc="outside lower center")
     save_figure(figure, path)
 
 
