@@ -21,9 +21,9 @@ except that the first word vectors were counted in 4 million tokens instead of i
 one, which is not in the package:
 
     python -m benchmarks.large --name six-begun --recipe fast --preset mini --layers 6 --hidden 384 \\
-        --heads 6 --positions 128 --attention-initializer same-word --nsp --whole-sentences --short-seq-prob 0.3 \\
-        --batch-size 1024 --steps 8800 --max-seq-length 64 --long-seq-length 128 --long-batch-size 512 \\
-        --long-share 0.2 --weight-decay 0.1 --learning-rate 2e-3 --warmup 0.03
+        --heads 6 --positions 128 --attention-initializer same-word --nsp --whole-sentences \\
+        --short-seq-prob 0.3 --batch-size 1024 --steps 8800 --max-seq-length 64 --long-seq-length 128 \\
+        --long-batch-size 512 --long-share 0.2 --weight-decay 0.1 --learning-rate 2e-3 --warmup 0.03
     python -m benchmarks.large --name six --model runs/six-begun/final --nsp --optimiser muon \\
         --schedule trapezoid --batch-size 2048 --steps 1000 --max-seq-length 32 --short-seq-prob 0.5 \\
         --masked-lm-prob 0.2 --max-predictions 1000 --weight-decay 0.1 --learning-rate 5e-4 --warmup 0.05
