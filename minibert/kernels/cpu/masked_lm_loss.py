@@ -73,11 +73,11 @@ def masked_lm_loss(
     scores = empty((count * len(weight),))  # chunk after chunk, each (N, its words)
     largest, total = empty((len(chunks), count)), empty((len(chunks), count))
     of_label = np.zeros(count, dtype=np.float32)  # stays 0 for a label that is not a word
-    hidden_factor, weight_factor = factor(hidden), factor(weight)
+    hidden_factor = factor(hidden)
 
     def chunk(number: int, words: slice) -> None:
         z = _of_chunk(scores, words, count)
-        multiply(hidden_factor, weight_factor[words].T, z)
+        multiply(hidden_factor, factor(weight[words]).T, z)
         _part_of_softmax(z, bias[words], labels, words.start, largest[number], total[number], of_label)
 
     run_all(partial(chunk, *each) for each in enumerate(chunks))
@@ -96,7 +96,7 @@ def masked_lm_loss_backward(
     chunks = _chunks(len(hidden), len(weight))
     dweight, dbias = empty_like(weight), empty((len(weight),))
     dhidden = np.zeros((GROUPS, *hidden.shape), dtype=hidden.dtype)
-    hidden_factor, weight_factor = factor(hidden), factor(weight)
+    hidden_factor = factor(hidden)
 
     def group(number: int) -> None:
         part = empty_like(hidden)
@@ -106,7 +106,7 @@ def masked_lm_loss_backward(
             _part_of_gradient(z, labels, words.start, log_total, scale, dscores, dbias[words])
             dscores = factor(dscores)
             multiply(dscores.T, hidden_factor, dweight[words])
-            multiply(dscores, weight_factor[words], part)
+            multiply(dscores, factor(weight[words]), part)
             dhidden[number] += part
 
     run_all(partial(group, number) for number in range(GROUPS))
