@@ -193,8 +193,7 @@ def repeat_positions(*models: BertPretrainedModel, learned: int) -> None:
         if table := getattr(model.bert.embeddings, "position_embeddings", None):
             first = config.max_position_embeddings - config.longest_sequence  # RoBERTa's stand for padding
             rows = table.weight.value[first:]
-            for start in range(learned, len(rows), learned):
-                rows[start : start + learned] = rows[: len(rows[start : start + learned])]
+            rows[...] = model.device.xp.resize(rows[:learned], rows.shape)  # repeats
             model.buffers.round_operand()
 
 
