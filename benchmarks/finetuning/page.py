@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.finetuning.comparison import comparison, distillation, guesses, phenomena, plot
+from benchmarks.finetuning.comparison import (
+    comparison,
+    distillation,
+    guesses,
+    phenomena,
+    plot,
+    with_few_labels,
+)
 from benchmarks.finetuning.figures import (
     MEASURED,
     NAMES,
@@ -73,6 +80,7 @@ def page(records: Mapping[str, Record]) -> list[str]:
         *section("BLiMP: which of two sentences is English", phenomena(records)),
         *section("Hidden words, before and after", guesses(records)),
         *section("Distillation: SST-2", distillation(records)),
+        *section("Distillation: SST-2 with few labels", with_few_labels(records)),
         *section("The same runs in transformers", theirs_table(records)),
         "## Commands",
         commands(records),

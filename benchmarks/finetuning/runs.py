@@ -261,19 +261,25 @@ STUDENTS = [
 ]
 
 
+def distill(name: str, about: str, teacher: str, flags: str, minutes: float, *, model: str) -> Run:
+    """Let the best model of the run ``teacher`` teach another one; measure that on the test file."""
+    data = data_set(name)
+    learn = (
+        f"minibert distill --teacher $runs/{teacher}/best --recipe sst2 --train {data.train} "
+        f"--dev {data.dev} --model {model} {flags} --out $runs --name {name}"
+    )
+    measure = f"minibert evaluate --model $run/best --data {data.test} --json $run/test.json"
+    return Run(name, about, (learn, measure), minutes, (teacher, *maker(model)))
+
+
 def _students() -> list[Run]:
     """Each student by itself and taught, with the same budget, and then the speed of all models."""
-    data, runs = DATA_SETS["sst2"], []
+    data, budget, runs = DATA_SETS["sst2"], f"--epochs 3 {ALIKE}", []
     for student, _, model, minutes in STUDENTS:
-        needs = maker(model)
-        alone = finetune(f"sst2-{student}", "all", f"--epochs 3 {ALIKE}", minutes, model=model, needs=needs)
-        name = f"sst2-{student}-taught"
-        taught = (
-            f"minibert distill --teacher $runs/sst2/best --recipe sst2 --train {data.train} --dev {data.dev} "
-            f"--model {model} --epochs 3 {ALIKE} --out $runs --name {name}",
-            f"minibert evaluate --model $run/best --data {data.test} --json $run/test.json",
-        )
-        runs += [alone, Run(name, "all, with a teacher", taught, minutes, ("sst2", *needs))]
+        runs += [
+            finetune(f"sst2-{student}", "all", budget, minutes, model=model, needs=maker(model)),
+            distill(f"sst2-{student}-taught", "all, with a teacher", "sst2", budget, minutes, model=model),
+        ]
     command = (
         f"python -m benchmarks.finetuning.speed {data.test} --json $run/speed.json "
         "$runs/sst2/best $runs/sst2-mini/best $runs/sst2-tiny/best"
@@ -282,7 +288,34 @@ def _students() -> list[Run]:
     return [*runs, Run("sst2-speed", "sentences per second, in turn", (command,), 0.5, models)]
 
 
-ALL = PREPARATIONS + FROM_THE_ENCODER + SEARCHES + STRATEGIES + COMPARISONS + _students()
+# -- The same with few labels: the teacher labels the rest of the phrases -------------------------------
+
+FEW = BUDGETS["sst2"][1]
+WITH_FEW_LABELS = {  # of each student: the runs by itself and taught
+    "mini": ("sst2-pretrained", "sst2-mini-unlabelled"),
+    "tiny": ("sst2-tiny-few", "sst2-tiny-unlabelled"),
+}
+
+
+def _with_few_labels() -> list[Run]:
+    """The teacher, and each student by itself (that of mini is above) and taught."""
+    about = "8,000 examples; the teacher labels the others"
+    flags, models = f"{FEW} --unlabelled {DATA_SETS['sst2'].train} {ALIKE}", {"$pretrained": 9, "$tiny": 4}
+    taught = zip(WITH_FEW_LABELS.values(), models.items(), strict=True)
+    return [
+        finetune("sst2-few", "8,000 examples", f"{FEW} --learning-rate 1e-4", 3),
+        finetune("sst2-tiny-few", "8,000 examples", f"{FEW} {ALIKE}", 0.6, model="$tiny"),
+        *(
+            distill(name, about, "sst2-few", flags, minutes, model=model)
+            for (_, name), (model, minutes) in taught
+        ),
+    ]
+
+
+ALL = [
+    *(*PREPARATIONS, *FROM_THE_ENCODER, *SEARCHES, *STRATEGIES, *COMPARISONS),
+    *(*_students(), *_with_few_labels()),
+]
 RUNS = {run.name: run for run in ALL}
 
 # With --quick: what is added to commands so that they take seconds. Of a flag given twice the last counts.

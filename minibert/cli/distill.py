@@ -20,6 +20,7 @@ def add(commands: Any) -> None:
         "fine-tune a small model to do what a larger one has been fine-tuned for",
         "minibert distill --teacher runs/sst2/best --model mini --train train.tsv --dev dev.tsv --name small",
         "minibert distill --teacher runs/sst2/best --train train.tsv --teacher-weight 0.9 --temperature 4",
+        "minibert distill --teacher runs/reviews/best --train reviews.tsv --unlabelled more-reviews.txt",
     )
     add_finetuning_flags(parser)
     parser.usage = f"{parser.prog} --teacher FOLDER [--config FILE] [flags]"

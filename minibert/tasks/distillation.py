@@ -1,4 +1,7 @@
-"""Distillation: a fine-tuned model, the teacher, says what it thinks of every training example."""
+"""Distillation: a fine-tuned model, the teacher, says what it thinks of every training example.
+
+It can also label texts whose labels nobody knows, from which the student then learns, too.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,10 +29,12 @@ def ask_teacher(
     device: Device,
     precision: str,
     *,
+    unlabelled: Sequence[Any] = (),
     same_vocabulary: bool = False,
 ) -> tuple[list[Feature], BertForSequenceClassification]:
     """The features of the examples, each with the teacher's scores, ``teacher_logits`` (K,); and the teacher.
 
+    After them come the features of the ``unlabelled`` examples, whose label or number the teacher guesses.
     The teacher reads the examples with its own tokenizer, so it need not share the student's vocabulary
     unless ``same_vocabulary`` says so. Its labels may come in another order. Raises UserError if ``folder``
     does not hold a model for the same task, with the same labels.
@@ -54,9 +59,14 @@ def ask_teacher(
             "leave out --hidden-weight and --attention-weight, or give a teacher with the same vocabulary"
         )
     assert isinstance(teacher, BertForSequenceClassification)  # of such a task
-    logits = teacher_task.logits(teacher, examples, BATCH_SIZE)  # (N, K)
+    logits = teacher_task.logits(teacher, [*examples, *unlabelled], BATCH_SIZE)  # (N, K)
     if task.labels:
         logits = logits[:, [teacher_task.labels.index(label) for label in task.labels]]
+    guessed = [
+        replace(example, label=task.labels[row.argmax()] if task.labels else float(row[0]))
+        for example, row in zip(unlabelled, logits[len(examples) :], strict=True)
+    ]
+    features = [*features, *task.features(guessed, training=True)]
     told = [
         replace(feature, inputs=feature.inputs | {"teacher_logits": row})
         for feature, row in zip(features, logits.astype(np.float32), strict=True)

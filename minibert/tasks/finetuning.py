@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from minibert.data.lines import read_lines
 from minibert.data.randomness import generator
 from minibert.data.tasks import Faults, Feature
 from minibert.devices import Device, resolve_device
@@ -27,6 +28,7 @@ from minibert.tasks.distillation import ask_teacher
 from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.tasks.model_card import write_model_card
+from minibert.tasks.predict import examples_of_lines
 from minibert.tasks.registry import TASKS
 from minibert.tasks.run import Run, newest_checkpoint
 from minibert.tasks.task import Task, TaskOptions
@@ -158,12 +160,14 @@ class Data:
     features: Sequence[Feature]  # the examples of ``train`` written out
     digest: str  # of the examples
     skipped: int  # examples left out
+    unlabelled: Sequence[Any] = ()  # examples that the teacher labels
     teacher: BertForSequenceClassification | None = None  # whose layers are imitated
 
     def describe(self) -> str:
         """One line."""
+        unlabelled = f"{len(self.unlabelled):,} without labels, " if self.unlabelled else ""
         return (
-            f"{len(self.train):,} examples ({len(self.features):,} rows) to train on, "
+            f"{len(self.train):,} examples ({len(self.features):,} rows) to train on, {unlabelled}"
             f"{len(self.dev):,} to evaluate on"
         )
 
@@ -188,13 +192,35 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
             f"there is no score {settings.metric!r} for this data; choose one of "
             f"{', '.join(task.scores_for(dev))}"
         )
+    unlabelled = [] if settings.unlabelled is None else _read_unlabelled(settings, task, train, dev, faults)
     for line in faults.describe():
         print(line, flush=True)
     features = task.features(train, training=True)
-    digest = hashlib.sha256(repr((train, dev)).encode()).hexdigest()
-    data = Data(task, train, dev, features, digest, len(faults.skipped))
+    read = (train, dev, unlabelled) if unlabelled else (train, dev)
+    digest = hashlib.sha256(repr(read).encode()).hexdigest()
+    data = Data(task, train, dev, features, digest, len(faults.skipped), unlabelled)
     print(data.describe(), flush=True)
     return data
+
+
+def _read_unlabelled(
+    settings: FinetuneSettings, task: Task, train: Sequence[Any], dev: Sequence[Any], faults: Faults
+) -> list[Any]:
+    """The examples without labels whose texts are neither in ``train`` nor in ``dev``.
+
+    Raises UserError if there are none.
+    """
+    path = settings.unlabelled
+    assert path is not None
+    if path.removesuffix(".gz").endswith(".txt"):
+        examples = examples_of_lines(task, read_lines(path), path, faults)
+    else:
+        examples = task.read(path, labelled=False, faults=faults)
+    known = {(example.text, example.text_pair) for example in (*train, *dev)}
+    new = [example for example in examples if (example.text, example.text_pair) not in known]
+    if not new:
+        raise UserError(f"{path}: all its texts have labels already, in {settings.train} or in the dev data")
+    return new
 
 
 def _ask_teacher(settings: FinetuneSettings, data: Data, device: Device) -> Data:
@@ -208,6 +234,7 @@ def _ask_teacher(settings: FinetuneSettings, data: Data, device: Device) -> Data
         data.features,
         device,
         settings.model_precision,
+        unlabelled=data.unlabelled,
         same_vocabulary=settings.imitates_layers,
     )
     return replace(data, features=features, teacher=teacher if settings.imitates_layers else None)
@@ -390,7 +417,12 @@ def _finish(
         "task": settings.task,
         "metric": metric,
         "began_from": settings.model,
-        "examples": {"train": len(data.train), "dev": len(data.dev), "left_out": data.skipped},
+        "examples": {
+            "train": len(data.train),
+            **({"unlabelled": len(data.unlabelled)} if data.unlabelled else {}),
+            "dev": len(data.dev),
+            "left_out": data.skipped,
+        },
         "runs": ended,
         "best": best,
         **_spread(scores),
@@ -433,11 +465,13 @@ def _write_card(
     best: int,
 ) -> None:
     dev = settings.dev or f"{settings.train}, a random part that was held out"
+    unlabelled = {"unlabelled": f"{settings.unlabelled}: {len(data.unlabelled):,} examples"}
     write_model_card(
         settings.folder / BEST,
         name=settings.folder.name,
         data={
             "train": f"{settings.train}: {len(data.train):,} examples",
+            **(unlabelled if data.unlabelled else {}),
             "dev": f"{dev}: {len(data.dev):,} examples",
         },
         recipe={"began from": settings.model}

@@ -80,6 +80,12 @@ class FinetuneSettings(RunSettings):
         2.0, "Teacher", "divides both models' scores of classes, so that unlikely ones count", least=1e-3
     )
 
+    unlabelled: str | None = setting(
+        None,
+        "Teacher",
+        "file of more texts, whose labels the teacher guesses: with the columns of the training file, but "
+        "labels are not read; or .txt, one text per line (texts that TRAIN or DEV has, too, are left out)",
+    )
     hidden_weight: float = setting(
         0.0, "Teacher", "weight of a loss that compares how both models' layers relate the tokens", least=0
     )
@@ -107,6 +113,8 @@ class FinetuneSettings(RunSettings):
         super().__post_init__()
         if self.teacher is not None and self.task not in TAUGHT:
             raise UserError(f"a teacher is for {' and '.join(TAUGHT)}, not for {self.task}; leave it out")
+        if self.unlabelled is not None and self.teacher is None:
+            raise UserError("unlabelled texts need a teacher that labels them; give one (--teacher)")
         if self.imitates_layers and self.teacher is None:
             raise UserError(
                 "hidden_weight and attention_weight compare with a teacher; give one (--teacher), or leave "

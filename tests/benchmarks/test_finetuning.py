@@ -193,6 +193,18 @@ def test_students_beside_their_teacher(tmp_path):
     assert "| tiny" not in text
 
 
+def test_students_of_a_teacher_that_has_few_labels(tmp_path):
+    make_run(tmp_path, "sst2-few", dev=[0.86], test=0.85, metric="accuracy")
+    text = page.write_page(tmp_path, tmp_path / "results").read_text()
+    assert "## Distillation" not in text  # a teacher without students is no comparison
+    for name, dev in {"sst2-pretrained": [0.79, 0.81], "sst2-mini-unlabelled": [0.83, 0.85]}.items():
+        make_run(tmp_path, name, dev=dev, test=dev[0], metric="accuracy")
+    text = page.write_page(tmp_path, tmp_path / "results").read_text().split("## Distillation")[1]
+    assert row_of(text, "teacher")[1:] == ["86.0", "–", "–", "85.0", "–"]
+    assert row_of(text, "mini")[3:] == ["4.0", "79.0", "83.0"]
+    assert "| tiny" not in text
+
+
 def test_searches_before_and_after_re_ranking(tmp_path):
     scores = {"recall@10": 0.9, "mrr@20": 0.7}
     found = {"database": scores, "brute_force": scores, "reranked": None}

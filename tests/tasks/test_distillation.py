@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,74 @@ def test_numbers_can_be_taught():
         **numbers, model="small", name="taught", teacher="runs/numbers/best", teacher_weight=1.0
     )
     assert taught["best"]["scores"]["pearson"] > 0.7
+
+
+# -- Texts without labels ----------------------------------------------------------------------------
+
+
+def test_unlabelled_texts_are_learned_with_the_teachers_labels(capsys):
+    """A few labels are not enough; with the teacher's guesses about many more texts they are."""
+    Path("few.tsv").write_text("\n".join(Path("train.tsv").read_text().splitlines()[:7]) + "\n")
+    rows = films("more.tsv", 120, seed=3, known=False) and Path("more.tsv").read_text().splitlines()[1:]
+    texts = [row.split("\t")[0] for row in rows]
+    Path("more.txt").write_text("\n".join(texts) + "\n")
+    student = settings(train="few.tsv", model="small", teacher=TEACHER, max_length=16)
+    alone = finetune(**student, name="few", epochs=60.0)["best"]["scores"]["accuracy"]
+    more = finetune(**student, name="more", unlabelled="more.txt", epochs=6.0)
+    assert more["best"]["scores"]["accuracy"] > max(0.9, alone)
+    known = {
+        row.split("\t")[0] for name in ("few.tsv", "dev.tsv") for row in Path(name).read_text().splitlines()
+    }
+    new = sum(text not in known for text in texts)
+    assert more["examples"] == {"train": 6, "unlabelled": new, "dev": 40, "left_out": 0}
+    assert (
+        f"6 examples (6 rows) to train on, {new} without labels, 40 to evaluate on" in capsys.readouterr().out
+    )
+    assert f"| unlabelled | more.txt: {new} examples |" in Path("runs/more/best/README.md").read_text()
+    # The wrong labels of a table are not read.
+    table = finetune(**student, name="table", unlabelled="more.tsv", epochs=6.0)
+    assert [run["scores"] for run in table["runs"]] == [run["scores"] for run in more["runs"]]
+
+
+def test_the_teacher_labels_each_unlabelled_text():
+    teacher_task, teacher = open_task(TEACHER)
+    examples = teacher_task.read("dev.tsv")
+    task = Classify(OTHER, labels=["pos", "neg"])
+    task.pairs = False
+    given, rest = examples[:10], [replace(example, label=None) for example in examples[10:]]
+    features = task.features(given, training=True)
+    told, _ = ask_teacher(TEACHER, task, given, features, teacher.device, "float32", unlabelled=rest)
+    guesses = teacher_task.predict(teacher, rest)
+    assert [task.labels[f.inputs["labels"]] for f in told[10:]] == [guess.label for guess in guesses]
+    assert [f.inputs["labels"] for f in told[:10]] == [f.inputs["labels"] for f in features]
+    for feature in told[10:]:
+        assert feature.inputs["teacher_logits"].argmax() == feature.inputs["labels"]
+
+
+def test_numbers_are_guessed_too():
+    rows = [row.split("\t")[0] for row in Path("train.tsv").read_text().splitlines()[1:]]
+    Path("scores.tsv").write_text("\n".join(["text\tlabel", *(f"{t}\t{len(t)}" for t in rows)]) + "\n")
+    numbers = settings(task="regress", train="scores.tsv", dev="scores.tsv", epochs=1.0, model="large")
+    finetune(**numbers, name="numbers")
+    teacher_task, teacher = open_task("runs/numbers/best")
+    examples = teacher_task.read("dev.tsv", labelled=False)
+    task = Regress(TOKENIZER)
+    task.pairs = False
+    told, _ = ask_teacher("runs/numbers/best", task, [], [], teacher.device, "float32", unlabelled=examples)
+    np.testing.assert_allclose(
+        [f.inputs["labels"] for f in told], teacher_task.predict(teacher, examples), rtol=1e-6
+    )
+
+
+def test_unlabelled_texts_that_cannot_be_used_are_refused():
+    with pytest.raises(UserError, match="unlabelled texts need a teacher that labels them; give one"):
+        FinetuneSettings(task="classify", train="x", unlabelled="more.txt")
+    student = settings(train="train.tsv", model="small", teacher=TEACHER)
+    with pytest.raises(UserError, match=r"train\.tsv: all its texts have labels already, in train\.tsv"):
+        finetune(**student, unlabelled="train.tsv")
+    Path("pairs.txt").write_text("a good film\ta bad film\n")
+    with pytest.raises(UserError, match=r"pairs\.txt: line 1: two texts"):
+        finetune(**student, unlabelled="pairs.txt")
 
 
 # -- The command -------------------------------------------------------------------------------------
