@@ -23,9 +23,9 @@ PRECISIONS = {
     precision.name: precision
     for precision in (
         Precision("float32", "float32", "float32"),
-        Precision("tf32", "float32", "float32"),  # products first round their factors to 10 bits
-        Precision("bfloat16", "float32", "bfloat16"),  # float32's range, 8 bits of mantissa
-        Precision("float16", "float32", "float16"),  # 11 bits of mantissa, largest number 65,504
+        Precision("tf32", "float32", "float32"),  # products first round their factors to 11 bits
+        Precision("bfloat16", "float32", "bfloat16"),  # float32's range, 8 bits of precision
+        Precision("float16", "float32", "float16"),  # 11 bits of precision, largest number 65,504
         Precision("float64", "float64", "float64"),  # for proofs
     )
 }
@@ -92,7 +92,7 @@ _tf32 = False
 
 
 def allow_tf32(on: bool) -> None:
-    """Set whether float32 products on a GPU may round their factors to 10 bits (TF32) in this process.
+    """Set whether float32 products on a GPU may round their factors to 11 bits (TF32) in this process.
 
     Every forward and backward pass of a model sets it.
     """
@@ -101,5 +101,5 @@ def allow_tf32(on: bool) -> None:
 
 
 def tf32_allowed() -> bool:
-    """Whether float32 products on a GPU may round their factors to 10 bits (TF32)."""
+    """Whether float32 products on a GPU may round their factors to 11 bits (TF32)."""
     return _tf32

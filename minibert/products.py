@@ -5,7 +5,7 @@ processors, and is faster on most. Every product here is computed by one thread:
 among their threads (``minibert.threads``). Libraries add in different orders, so their last bits differ.
 
 Some processors multiply bfloat16 numbers twice as fast as float32, or faster. "bfloat16" is oneDNN's product
-of factors that are rounded to bfloat16, which has float32's range and 8 bits of mantissa. Sums, results and
+of factors that are rounded to bfloat16, which has float32's range and 8 bits of precision. Sums, results and
 all that is stored stay in float32: this is what bfloat16 means on a CPU.
 """
 
