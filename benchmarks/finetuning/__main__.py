@@ -32,7 +32,7 @@ PROGRAMS = {"minibert": ["-m", "minibert"], "python": []}  # what a command begi
 def main() -> int:
     """Run the command line; return the exit code."""
     options = parse()
-    places = {name: getattr(options, name) for name in ("data", "pretrained", "tiny", "runs")}
+    places = {name: getattr(options, name) for name in ("data", "pretrained", "ten", "tiny", "runs")}
     try:
         plan = unfinished(RUNS if options.only is None else options.only, options.runs, options.quick)
         if any("$encoder" in command for run in plan for command in run.commands):
@@ -76,6 +76,12 @@ def parse() -> argparse.Namespace:
         default="mini",
         metavar="FOLDER",
         help="a model of minibert pretrain (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--ten",
+        default="runs/ten/final",
+        metavar="FOLDER",
+        help="one that has read ten million words: benchmarks/large.py (default: %(default)s)",
     )
     parser.add_argument(
         "--tiny",

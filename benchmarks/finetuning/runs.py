@@ -1,8 +1,8 @@
 """The list of all runs: what is typed for each, and about how long it takes on two quiet cores.
 
-In commands ``$data`` is the folder of data sets, ``$encoder`` the real sentence encoder, ``$pretrained``
-and ``$tiny`` are models that `minibert pretrain` made, ``$runs`` is the folder of all runs, and ``$run`` that
-of this one.
+In commands ``$data`` is the folder of data sets, ``$encoder`` the real sentence encoder, ``$pretrained``,
+``$ten`` and ``$tiny`` are models that `minibert pretrain` made, ``$runs`` is the folder of all runs, and
+``$run`` that of this one.
 """
 
 from dataclasses import dataclass, replace
@@ -201,12 +201,13 @@ STRATEGIES = [
     ),
 ]
 
-# The same budget for our pretrained model, for the first two that we had, and for one of the same sizes that
-# has learned nothing: the folder of each.
+# The same budget for our pretrained model, for the first two that we had, for one that has read only ten
+# million words, and for one of the same sizes that has learned nothing: the folder of each.
 STARTS = {
     "random": "$runs/untrained/model",
     "earlier": "$runs/earlier/model",
     "second": "$runs/second/model",
+    "ten": "$ten",
     "pretrained": "$pretrained",
 }
 BUDGETS = {
@@ -256,6 +257,7 @@ COMPARISONS.append(
 
 STUDENTS = [
     ("second-mini", "the second mini", STARTS["second"], 9),
+    ("ten-mini", "ten million words", STARTS["ten"], 9),
     ("mini", "mini", "$pretrained", 9),
     ("tiny", "tiny", "$tiny", 4),
 ]

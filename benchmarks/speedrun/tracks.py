@@ -110,6 +110,11 @@ def ten_million_words(folder: Path) -> Path:
     return write_texts(folder, "the track of ten million words", parts)
 
 
+def main() -> None:
+    """Write the texts into ``prepared/10m``, for runs that are no records."""
+    print(ten_million_words(ROOT / "prepared" / "10m"))
+
+
 def write_texts(folder: Path, what: str, parts: Mapping[str, Iterable[str]]) -> Path:
     """Write the documents of each part to a file of its own, unless the folder is there already.
 
@@ -163,3 +168,7 @@ def with_track(settings: Mapping[str, Any], track: Track) -> PretrainSettings:
     """A run's settings with those of the track's text."""
     text = ("corpus", "held_out_seed", "prepared")
     return PretrainSettings.from_dict({**settings, **{name: getattr(track.settings, name) for name in text}})
+
+
+if __name__ == "__main__":
+    main()

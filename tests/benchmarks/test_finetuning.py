@@ -246,7 +246,7 @@ def test_no_run_at_all(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=lambda run: run.name)
 def test_every_command_of_minibert_is_one(run):
-    places = dict.fromkeys(("data", "encoder", "pretrained", "tiny", "runs", "run"), "folder")
+    places = dict.fromkeys(("data", "encoder", "pretrained", "ten", "tiny", "runs", "run"), "folder")
     for version in (run, quick(run)):
         for command in version.commands:
             words = shlex.split(Template(command).substitute(places))
