@@ -233,7 +233,9 @@ def _compared(start: str, model: str) -> list[Run]:
         finetune(f"{recipe}-{start}", about, f"{flags} {ALIKE}", minutes, model=model, needs=needs)
         for recipe, (about, flags, minutes) in BUDGETS.items()
     ]
-    blimp = f"minibert evaluate --model {model} --recipe blimp --data $data/blimp/BLiMP.zip"
+    blimp = (
+        f"minibert evaluate --model {model} --recipe blimp --data $data/blimp/BLiMP.zip --products bfloat16"
+    )
     return [*runs, Run(f"blimp-{start}", "all pairs", (f"{blimp} --json $run/test.json",), 11, needs)]
 
 
