@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minibert import onednn, products
+from minibert import onednn, products, threads
 from minibert.errors import UserError
 from minibert.kernels.cpu.gelu import linear_activation
 from minibert.kernels.cpu.linear import linear, linear_backward
@@ -143,6 +143,17 @@ def test_bfloat16_without_onednn_is_refused(monkeypatch):
     monkeypatch.setattr(products, "_processor_features", lambda: {"avx512_bf16"})
     with pytest.raises(UserError, match="oneDNN is not installed"):
         use_products("bfloat16")
+
+
+def test_every_library_is_timed_on_one_thread_as_the_kernels_use_it(monkeypatch):
+    seen = []
+
+    def spy(a, b, out):
+        seen.append({library.get_num_threads() for library in threads._blas_libraries()})
+
+    monkeypatch.setitem(products.LIBRARIES, "spy", lambda: spy)
+    products._best_times((8, 8), ["spy"])
+    assert seen == [{1}] * 3 * products.ROUNDS
 
 
 def test_it_is_never_the_fastest_library(monkeypatch):

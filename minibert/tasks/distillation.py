@@ -40,6 +40,7 @@ def ask_teacher(
     does not hold a model for the same task, with the same labels.
     """
     teacher_task, teacher = open_task(folder, device=device, precision=precision)
+    teacher_task.ranks = task.ranks  # which share its work
     if not isinstance(teacher_task, TextTask) or teacher_task.name != task.name or teacher_task.several:
         raise UserError(
             f"teacher {folder} was fine-tuned for {teacher_task.name}, but the student learns {task.name}; "
@@ -62,11 +63,12 @@ def ask_teacher(
     logits = teacher_task.logits(teacher, [*examples, *unlabelled], BATCH_SIZE)  # (N, K)
     if task.labels:
         logits = logits[:, [teacher_task.labels.index(label) for label in task.labels]]
-    guessed = [
+    guesses = [
         replace(example, label=task.labels[row.argmax()] if task.labels else float(row[0]))
         for example, row in zip(unlabelled, logits[len(examples) :], strict=True)
     ]
-    features = [*features, *task.features(guessed, training=True)]
+    guessed = task.features(guesses, training=True)
+    features = [*features, *(replace(row, example=row.example + len(examples)) for row in guessed)]
     told = [
         replace(feature, inputs=feature.inputs | {"teacher_logits": row})
         for feature, row in zip(features, logits.astype(np.float32), strict=True)

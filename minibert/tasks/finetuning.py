@@ -186,13 +186,14 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
         train, dev = task.hold_out(train, settings.dev_share, settings.seed)
     else:
         dev = task.check(task.read(settings.dev, faults=faults), faults)
+    whole_dev = dev
     train, dev = _some(train, settings.limit, settings.seed), _some(dev, settings.dev_limit, settings.seed)
     if _metric(settings, task) not in task.scores_for(dev):
         raise UserError(
             f"there is no score {settings.metric!r} for this data; choose one of "
             f"{', '.join(task.scores_for(dev))}"
         )
-    unlabelled = [] if settings.unlabelled is None else _read_unlabelled(settings, task, train, dev, faults)
+    unlabelled = _read_unlabelled(settings, task, [*train, *whole_dev], faults)
     for line in faults.describe():
         print(line, flush=True)
     features = task.features(train, training=True)
@@ -204,23 +205,33 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
 
 
 def _read_unlabelled(
-    settings: FinetuneSettings, task: Task, train: Sequence[Any], dev: Sequence[Any], faults: Faults
+    settings: FinetuneSettings, task: Task, labelled: Sequence[Any], faults: Faults
 ) -> list[Any]:
-    """The examples without labels whose texts are neither in ``train`` nor in ``dev``.
+    """The examples without labels, if a file of them is given, whose texts are not among the ``labelled``.
 
-    Raises UserError if there are none.
+    Texts are equal if only their white space differs. Raises UserError if no example is left.
     """
     path = settings.unlabelled
-    assert path is not None
-    if path.removesuffix(".gz").endswith(".txt"):
+    if path is None:
+        return []
+    if _is_text(path) and not _is_text(settings.train):  # a .txt beside one to train on has its columns
         examples = examples_of_lines(task, read_lines(path), path, faults)
     else:
         examples = task.read(path, labelled=False, faults=faults)
-    known = {(example.text, example.text_pair) for example in (*train, *dev)}
-    new = [example for example in examples if (example.text, example.text_pair) not in known]
+    known = set(map(_texts, labelled))
+    new = [example for example in examples if _texts(example) not in known]
     if not new:
         raise UserError(f"{path}: all its texts have labels already, in {settings.train} or in the dev data")
     return new
+
+
+def _is_text(path: str) -> bool:
+    return path.removesuffix(".gz").endswith(".txt")
+
+
+def _texts(example: Any) -> tuple[str, ...]:
+    """Its text or texts, with single spaces."""
+    return tuple(" ".join(text.split()) for text in (example.text, example.text_pair) if text is not None)
 
 
 def _ask_teacher(settings: FinetuneSettings, data: Data, device: Device) -> Data:

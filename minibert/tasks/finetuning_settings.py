@@ -84,7 +84,8 @@ class FinetuneSettings(RunSettings):
         None,
         "Teacher",
         "file of more texts, whose labels the teacher guesses: with the columns of the training file, but "
-        "labels are not read; or .txt, one text per line (texts that TRAIN or DEV has, too, are left out)",
+        "labels are not read; or .txt, one text per line (texts that are also in DEV, or trained on with a "
+        "label, are left out)",
     )
     hidden_weight: float = setting(
         0.0, "Teacher", "weight of a loss that compares how both models' layers relate the tokens", least=0

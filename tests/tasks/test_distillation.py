@@ -212,6 +212,24 @@ def test_numbers_are_guessed_too():
     )
 
 
+def test_no_text_to_evaluate_on_is_learned_from(tmp_path):
+    """Not even one that --dev-limit leaves out, or one with other white space."""
+    dev = [row.split("\t")[0] for row in Path("dev.tsv").read_text().splitlines()[1:]]
+    Path("more.txt").write_text(
+        "\n".join([*(f" {text} " for text in dev), "it was a good film of it"]) + "\n"
+    )
+    student = settings(train="train.tsv", model="small", teacher=TEACHER, dev_limit=5, epochs=0.1)
+    assert finetune(**student, unlabelled="more.txt", name="new")["examples"]["unlabelled"] == 1
+
+
+def test_a_text_file_beside_one_to_train_on_has_its_columns():
+    Path("train.txt").write_text(Path("train.tsv").read_text())
+    Path(films("more.tsv", 20, seed=5)).rename("more.txt")
+    student = settings(train="train.txt", format="tsv", model="small", teacher=TEACHER, epochs=0.1)
+    more = finetune(**student, unlabelled="more.txt", name="columns")["examples"]["unlabelled"]
+    assert 0 < more <= 20
+
+
 def test_unlabelled_texts_that_cannot_be_used_are_refused():
     with pytest.raises(UserError, match="unlabelled texts need a teacher that labels them; give one"):
         FinetuneSettings(task="classify", train="x", unlabelled="more.txt")

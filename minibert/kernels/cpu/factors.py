@@ -20,7 +20,8 @@ def factor(x: np.ndarray) -> np.ndarray:
 
 def empty_factor(x: np.ndarray) -> np.ndarray:
     """An array for :func:`fill_factor`: x itself, or an empty one of its shape for x rounded to bfloat16."""
-    return empty(x.shape, "bfloat16") if products_library() == BFLOAT16 else x
+    rounds = products_library() == BFLOAT16 and x.dtype == np.float32
+    return empty(x.shape, "bfloat16") if rounds else x
 
 
 def fill_factor(x: np.ndarray, out: np.ndarray) -> None:
