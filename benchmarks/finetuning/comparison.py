@@ -185,7 +185,7 @@ def plot(records: Mapping[str, Record], path: Path) -> None:
     shown = [recipe for recipe in BUDGETS if any(f"{recipe}-{start}" in records for start in STARTS)]
     if not shown:
         return
-    figure, ((*axes,),) = new_axes(2.6 * len(shown), 3.2, ncols=len(shown), squeeze=False)
+    figure, ((*axes,),) = new_axes(3.3 * len(shown), 3.2, ncols=len(shown), squeeze=False)
     for one, recipe in zip(axes, shown, strict=True):
         data = data_set(recipe)
         title = f"{data.title}, cosine" if recipe.endswith("-cosine") else data.title
