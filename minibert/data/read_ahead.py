@@ -1,5 +1,6 @@
 """Batches made in advance, while a GPU is computing."""
 
+import weakref
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -18,19 +19,16 @@ class ReadAhead:
     def __init__(self, stream: BatchStream, most: int = 128):
         self._stream, self._most = stream, most
         self._place = stream.state()
-        self._thread = ThreadPoolExecutor(1)  # it ends with this object
+        self._thread = ThreadPoolExecutor(1)  # it ends with this object, of which it knows only the stream
+        weakref.finalize(self, self._thread.shutdown, wait=False, cancel_futures=True)
         self._made: deque[Future] = deque()
 
     def __next__(self) -> Batch:
         """The next batch. An error in making it is raised here."""
         while len(self._made) < self._most:
-            self._made.append(self._thread.submit(self._make))
+            self._made.append(self._thread.submit(_make, self._stream))
         batch, self._place = self._made.popleft().result()
         return batch
-
-    def _make(self) -> tuple[Batch, dict[str, Any]]:
-        batch = next(self._stream)
-        return batch, self._stream.state()
 
     def skip(self) -> None:
         """Go on to the batch after the next, as if that had been taken."""
@@ -47,3 +45,8 @@ class ReadAhead:
         self._made.clear()
         self._thread.submit(self._stream.restore, state).result()  # after the batch that is being made
         self._place = state
+
+
+def _make(stream: BatchStream) -> tuple[Batch, dict[str, Any]]:
+    batch = next(stream)
+    return batch, stream.state()

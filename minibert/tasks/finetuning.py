@@ -76,7 +76,8 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
     run.prepare_machine()
     data = read_data(settings, options)
     data.task.ranks = run.ranks
-    if settings.teacher is not None:
+    left = set(settings.seeds) - {restart["seed"] for restart in ended}
+    if settings.teacher is not None and left:
         data = _ask_teacher(settings, data, run.device)
     needs = f"{settings.batch_size} sequences of up to {options.max_length} tokens"
     if settings.resume:

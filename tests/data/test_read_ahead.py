@@ -1,5 +1,8 @@
 """Batches made in advance are those of the stream, wherever it begins."""
 
+import gc
+import time
+
 import numpy as np
 import pytest
 
@@ -40,6 +43,28 @@ def test_batches_are_made_before_they_are_taken(stream):
     next(ahead)
     ahead._thread.shutdown()  # which waits for all that has been asked for
     assert len(ahead._made) == 4 and all(future.done() for future in ahead._made)
+
+
+def test_no_batches_are_made_for_an_object_that_is_gone(stream):
+    class Slow:
+        """A stream of whose batches each takes a moment."""
+
+        made = 0
+
+        def __next__(self):
+            time.sleep(0.01)
+            Slow.made += 1
+
+        def state(self):
+            return {}
+
+    ahead = ReadAhead(Slow(), most=128)
+    next(ahead)
+    thread = ahead._thread
+    del ahead
+    gc.collect()
+    thread.shutdown()  # which waits for the batch that was being made
+    assert Slow.made < 10
 
 
 def test_it_goes_back_to_a_position(stream):
