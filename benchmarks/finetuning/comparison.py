@@ -153,7 +153,12 @@ def with_few_labels(records: Mapping[str, Record]) -> str:
 def _students(
     records: Mapping[str, Record], teacher: str, students: Mapping[str, tuple[str, str]]
 ) -> list[list[str]]:
-    """The scores of the teacher's run, and of each student's two: by itself and taught. Or no row at all."""
+    """The scores of the teacher's run, and of each student's two: by itself and taught.
+
+    Without any student there is no row at all.
+    """
+    if not any(alone in records for alone, _ in students.values()):
+        return []
     metric, rows = DATA_SETS["sst2"].metric, []
     for title, runs in {"teacher": (teacher, ""), **students}.items():
         if runs[0] not in records:
@@ -163,7 +168,7 @@ def _students(
         test = [points(score(figures["test"], metric)) if figures else "–" for figures in both]
         gain = points(np.mean(dev[1]) - np.mean(dev[0])) if dev[1] else "–"
         rows.append([title, *(spread(scores) if scores else "–" for scores in dev), gain, *test])
-    return [] if [row[0] for row in rows] in ([], ["teacher"]) else rows
+    return rows
 
 
 def _size(records: Mapping[str, Record], name: str) -> list[str]:

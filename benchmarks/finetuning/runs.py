@@ -61,11 +61,12 @@ def finetune(
     recipe, data = name.split("-")[0], data_set(name)
     dev = f" --dev {data.dev}" if data.dev else ""
     learn = f"minibert finetune --recipe {recipe} --train {data.train}{dev} --model {model} {flags}"
-    commands = (
-        f"{learn} --out $runs --name {name}",
-        f"minibert evaluate --model $run/best --data {data.test} --json $run/test.json",
-    )
-    return Run(name, about, commands, minutes, needs)
+    return Run(name, about, (f"{learn} --out $runs --name {name}", measure(data)), minutes, needs)
+
+
+def measure(data: DataSet) -> str:
+    """The command that measures a run's best model on the test file."""
+    return f"minibert evaluate --model $run/best --data {data.test} --json $run/test.json"
 
 
 # Data that the runs need besides the files in $data.
@@ -272,8 +273,7 @@ def distill(name: str, about: str, teacher: str, flags: str, minutes: float, *, 
         f"minibert distill --teacher $runs/{teacher}/best --recipe sst2 --train {data.train} "
         f"--dev {data.dev} --model {model} {flags} --out $runs --name {name}"
     )
-    measure = f"minibert evaluate --model $run/best --data {data.test} --json $run/test.json"
-    return Run(name, about, (learn, measure), minutes, (teacher, *maker(model)))
+    return Run(name, about, (learn, measure(data)), minutes, (teacher, *maker(model)))
 
 
 def _students() -> list[Run]:
@@ -303,16 +303,13 @@ WITH_FEW_LABELS = {  # of each student: the runs by itself and taught
 
 def _with_few_labels() -> list[Run]:
     """The teacher, and each student by itself (that of mini is above) and taught."""
-    about = "8,000 examples; the teacher labels the others"
-    flags, models = f"{FEW} --unlabelled {DATA_SETS['sst2'].train} {ALIKE}", {"$pretrained": 9, "$tiny": 4}
-    taught = zip(WITH_FEW_LABELS.values(), models.items(), strict=True)
+    teacher, about = "sst2-few", "8,000 examples; the teacher labels the others"
+    flags = f"{FEW} --unlabelled {DATA_SETS['sst2'].train} {ALIKE}"
     return [
-        finetune("sst2-few", "8,000 examples", f"{FEW} --learning-rate 1e-4", 3),
+        finetune(teacher, "8,000 examples", f"{FEW} --learning-rate 1e-4", 3),
         finetune("sst2-tiny-few", "8,000 examples", f"{FEW} {ALIKE}", 0.6, model="$tiny"),
-        *(
-            distill(name, about, "sst2-few", flags, minutes, model=model)
-            for (_, name), (model, minutes) in taught
-        ),
+        distill("sst2-mini-unlabelled", about, teacher, flags, 9, model="$pretrained"),
+        distill("sst2-tiny-unlabelled", about, teacher, flags, 4, model="$tiny"),
     ]
 
 
@@ -326,7 +323,7 @@ RUNS = {run.name: run for run in ALL}
 QUICK = {
     "python -m benchmarks.finetuning.squad_articles": "--paragraphs 2",
     "minibert finetune": "--limit 16 --dev-limit 8 --epochs 1",
-    "minibert distill": "--limit 16 --dev-limit 8 --epochs 1",
+    "minibert distill": f"--limit 16 --dev-limit 8 --epochs 1 --unlabelled {DATA_SETS['sst2'].test}",
     "minibert evaluate": "--limit 8",
     "minibert search evaluate": "--limit 8",
     "minibert search pairs": "--limit 8",
@@ -337,15 +334,8 @@ QUICK = {
 
 def quick(run: Run) -> Run:
     """The same run on so little data that its figures mean nothing."""
-    unlabelled = f"--unlabelled {DATA_SETS['sst2'].dev}"  # of a flag given twice the last counts
     commands = tuple(
-        " ".join(
-            [
-                command,
-                *(flags for start, flags in QUICK.items() if command.startswith(start)),
-                *([unlabelled] if "--unlabelled" in command else []),
-            ]
-        )
+        " ".join([command, *(flags for start, flags in QUICK.items() if command.startswith(start))])
         for command in run.commands
     )
     return replace(run, commands=commands, minutes=0.5)

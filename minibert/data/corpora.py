@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from minibert.data.embedded import embedded_documents, embedded_sources
-from minibert.data.lines import LONE_SURROGATE, decoded_lines
+from minibert.data.lines import LONE_SURROGATE, decoded_lines, suffix
 from minibert.data.sentences import ends_like_a_sentence, split_sentences
 from minibert.errors import UserError
 from minibert.ranks import ALONE, Ranks
@@ -260,7 +260,7 @@ def _read_file(path: Path, layout: str, offset: int) -> Iterator[RawDocument]:
         lines = decoded_lines(stream, path)
         first = next((line for line in lines if line.strip()), "")
         lines = itertools.chain([first], lines)
-        if path.name.removesuffix(".gz").endswith(".jsonl") or first.startswith('{"'):
+        if suffix(path) == "jsonl" or first.startswith('{"'):
             documents, split = _jsonl_documents(lines, path), True
         elif first.startswith("<doc "):
             documents, split = _wikiextractor_documents(lines), True

@@ -21,6 +21,11 @@ class SupportsReadline(Protocol):
         """The next line, or its first ``size`` bytes."""
 
 
+def suffix(path: str | Path) -> str:
+    """The end of a file's name, without its dot: "txt" for ``books.txt``, and for ``books.txt.gz``, too."""
+    return Path(str(path).removesuffix(".gz")).suffix.removeprefix(".")
+
+
 def read_lines(path: str | Path, longest: int = MAX_LINE_BYTES) -> Iterator[str]:
     """The lines of a UTF-8 file, compressed (``.gz``) or not; see `decoded_lines`.
 

@@ -40,7 +40,6 @@ def ask_teacher(
     does not hold a model for the same task, with the same labels.
     """
     teacher_task, teacher = open_task(folder, device=device, precision=precision)
-    teacher_task.ranks = task.ranks  # which share its work
     if not isinstance(teacher_task, TextTask) or teacher_task.name != task.name or teacher_task.several:
         raise UserError(
             f"teacher {folder} was fine-tuned for {teacher_task.name}, but the student learns {task.name}; "
@@ -60,6 +59,7 @@ def ask_teacher(
             "leave out --hidden-weight and --attention-weight, or give a teacher with the same vocabulary"
         )
     assert isinstance(teacher, BertForSequenceClassification)  # of such a task
+    teacher_task.ranks = task.ranks  # which share its work
     logits = teacher_task.logits(teacher, [*examples, *unlabelled], BATCH_SIZE)  # (N, K)
     if task.labels:
         logits = logits[:, [teacher_task.labels.index(label) for label in task.labels]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from minibert.data.lines import read_lines
+from minibert.data.lines import read_lines, suffix
 from minibert.data.randomness import generator
 from minibert.data.tasks import Faults, Feature
 from minibert.devices import Device, resolve_device
@@ -164,6 +164,11 @@ class Data:
     unlabelled: Sequence[Any] = ()  # examples that the teacher labels
     teacher: BertForSequenceClassification | None = None  # whose layers are imitated
 
+    def sizes(self) -> dict[str, int]:
+        """The number of examples of each part that there is."""
+        parts = {"train": self.train, "unlabelled": self.unlabelled, "dev": self.dev}
+        return {name: len(part) for name, part in parts.items() if part}
+
     def describe(self) -> str:
         """One line."""
         unlabelled = f"{len(self.unlabelled):,} without labels, " if self.unlabelled else ""
@@ -215,7 +220,7 @@ def _read_unlabelled(
     path = settings.unlabelled
     if path is None:
         return []
-    if _is_text(path) and not _is_text(settings.train):  # a .txt beside one to train on has its columns
+    if suffix(path) == "txt" and suffix(settings.train) != "txt":  # else it has the same columns as that
         examples = examples_of_lines(task, read_lines(path), path, faults)
     else:
         examples = task.read(path, labelled=False, faults=faults)
@@ -224,10 +229,6 @@ def _read_unlabelled(
     if not new:
         raise UserError(f"{path}: all its texts have labels already, in {settings.train} or in the dev data")
     return new
-
-
-def _is_text(path: str) -> bool:
-    return path.removesuffix(".gz").endswith(".txt")
 
 
 def _texts(example: Any) -> tuple[str, ...]:
@@ -429,12 +430,7 @@ def _finish(
         "task": settings.task,
         "metric": metric,
         "began_from": settings.model,
-        "examples": {
-            "train": len(data.train),
-            **({"unlabelled": len(data.unlabelled)} if data.unlabelled else {}),
-            "dev": len(data.dev),
-            "left_out": data.skipped,
-        },
+        "examples": {**data.sizes(), "left_out": data.skipped},
         "runs": ended,
         "best": best,
         **_spread(scores),
@@ -477,15 +473,11 @@ def _write_card(
     best: int,
 ) -> None:
     dev = settings.dev or f"{settings.train}, a random part that was held out"
-    unlabelled = {"unlabelled": f"{settings.unlabelled}: {len(data.unlabelled):,} examples"}
+    files = {"train": settings.train, "unlabelled": settings.unlabelled, "dev": dev}
     write_model_card(
         settings.folder / BEST,
         name=settings.folder.name,
-        data={
-            "train": f"{settings.train}: {len(data.train):,} examples",
-            **(unlabelled if data.unlabelled else {}),
-            "dev": f"{dev}: {len(data.dev):,} examples",
-        },
+        data={part: f"{files[part]}: {size:,} examples" for part, size in data.sizes().items()},
         recipe={"began from": settings.model}
         | {
             name: getattr(settings, name)

@@ -161,7 +161,7 @@ def test_numbers_can_be_taught():
 def test_unlabelled_texts_are_learned_with_the_teachers_labels(capsys):
     """A few labels are not enough; with the teacher's guesses about many more texts they are."""
     Path("few.tsv").write_text("\n".join(Path("train.tsv").read_text().splitlines()[:7]) + "\n")
-    rows = films("more.tsv", 120, seed=3, known=False) and Path("more.tsv").read_text().splitlines()[1:]
+    rows = Path(films("more.tsv", 120, seed=3, known=False)).read_text().splitlines()[1:]
     texts = [row.split("\t")[0] for row in rows]
     Path("more.txt").write_text("\n".join(texts) + "\n")
     student = settings(train="few.tsv", model="small", teacher=TEACHER, max_length=16)
@@ -212,7 +212,7 @@ def test_numbers_are_guessed_too():
     )
 
 
-def test_no_text_to_evaluate_on_is_learned_from(tmp_path):
+def test_no_text_to_evaluate_on_is_learned_from():
     """Not even one that --dev-limit leaves out, or one with other white space."""
     dev = [row.split("\t")[0] for row in Path("dev.tsv").read_text().splitlines()[1:]]
     Path("more.txt").write_text(

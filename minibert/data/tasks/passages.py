@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from minibert.data.lines import read_lines
+from minibert.data.lines import read_lines, suffix
 from minibert.data.randomness import generator
 from minibert.data.tasks.faults import Faults, Place, Problem
 from minibert.data.tasks.squad import read_paragraphs, read_squad
@@ -50,7 +50,7 @@ def read_texts(
     Raises UserError, naming file and line, for bad rows, unless ``faults`` skips them, and for a file without
     any text.
     """
-    if column is not None or file_format is not None or _kind(path) in FORMATS:
+    if column is not None or file_format is not None or suffix(path) in FORMATS:
         columns = TEXT_COLUMNS if column is None else Columns(column)
         return read_table(path, columns, file_format=file_format, labelled=False, faults=faults)
     faults = Faults() if faults is None else faults
@@ -75,7 +75,7 @@ def read_passages(path: str | Path, faults: Faults | None = None) -> list[Passag
 
     Raises UserError, naming file and line, for anything that is not in this format.
     """
-    kind = _kind(path)
+    kind = suffix(path)
     if kind in FORMATS:
         return _table_passages(path, Faults() if faults is None else faults)
     if kind == "json":
@@ -117,7 +117,7 @@ def read_queries(path: str | Path, passages: Sequence[Passage], faults: Faults |
     """
     faults = Faults() if faults is None else faults
     found: list[tuple[Place | str, str, str | None]]
-    if _kind(path) == "json":
+    if suffix(path) == "json":
         ids = {passage.text: passage.id for passage in passages}
         found = [
             (f"{path}: question {question.id}", question.text, ids.get(question.passage))
@@ -146,7 +146,3 @@ def some_queries(queries: Sequence[Query], count: int, seed: int = 0) -> list[Qu
         raise UserError(f"at least 1 query is needed, got a limit of {count}")
     chosen = generator("queries", seed).permutation(len(queries))[:count]
     return [queries[i] for i in sorted(chosen)]
-
-
-def _kind(path: str | Path) -> str:
-    return Path(str(path).removesuffix(".gz")).suffix.removeprefix(".")

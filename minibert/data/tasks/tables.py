@@ -9,7 +9,7 @@ from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
-from minibert.data.lines import LONE_SURROGATE, read_lines
+from minibert.data.lines import LONE_SURROGATE, read_lines, suffix
 from minibert.data.tasks.faults import Faults, Place, Problem
 from minibert.errors import UserError
 
@@ -125,7 +125,7 @@ def column_of(flag: str | None) -> Column | None:
 
 
 def _format(path: str | Path, file_format: str | None) -> str:
-    file_format = file_format or Path(str(path).removesuffix(".gz")).suffix.removeprefix(".")
+    file_format = file_format or suffix(path)
     if file_format not in FORMATS:
         next(read_lines(path), None)  # there may be no such file at all
         raise UserError(
