@@ -96,12 +96,19 @@ def _layout(x: np.ndarray) -> tuple[bytes, int] | None:
     """
     if x.dtype != np.float32 or x.ndim != 2 or x.size == 0:
         return None
+    if not _has_whole_steps(x):
+        return None
     down, right = (stride // x.itemsize for stride in x.strides)
     if right == 1 and down >= x.shape[1]:
         return b"N", down
     if down == 1 and right >= x.shape[0]:
         return b"T", right
     return None
+
+
+def _has_whole_steps(x: np.ndarray) -> bool:
+    """Whether its strides are numbers of elements, none below 0. Those of a field of records may not be."""
+    return all(stride >= 0 and stride % x.itemsize == 0 for stride in x.strides)
 
 
 # -- In bfloat16 --------------------------------------------------------------------------------------
@@ -117,7 +124,7 @@ def bfloat16() -> Product:
 
     def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
         arrays = (a, b, out)
-        if any(x.ndim != 2 or x.size == 0 or x.dtype.name not in DTYPES for x in arrays):
+        if not all(map(_is_matrix, arrays)):
             return False
         with _OneThread(library):
             primitive = of_thread.find(tuple((x.dtype.name, x.shape, x.strides) for x in arrays))
@@ -127,6 +134,10 @@ def bfloat16() -> Product:
             return True
 
     return multiply
+
+
+def _is_matrix(x: np.ndarray) -> bool:
+    return x.ndim == 2 and x.size > 0 and x.dtype.name in DTYPES and _has_whole_steps(x)
 
 
 class _Primitives(threading.local):
@@ -154,7 +165,7 @@ class _Primitive:
     def compute(self, arrays: tuple[np.ndarray, ...]) -> None:
         """Compute it for these arrays."""
         for memory, array in zip(self._memories, arrays, strict=True):
-            self._library.dnnl_memory_set_data_handle(memory, ctypes.c_void_p(array.ctypes.data))
+            _call(self._library.dnnl_memory_set_data_handle, memory, ctypes.c_void_p(array.ctypes.data))
         _call(self._library.dnnl_primitive_execute, self._made, self._stream, 3, self._arguments)
 
     def __del__(self):

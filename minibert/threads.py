@@ -15,6 +15,15 @@ _threads: int | None = None
 _pool: ThreadPoolExecutor | None = None
 
 
+class _Here(threading.local):
+    """What this thread is doing."""
+
+    in_task = False
+
+
+_here = _Here()
+
+
 @functools.cache
 def _blas_libraries() -> list[threadpoolctl.LibController]:
     """The libraries that NumPy's matrix product may use, each with its own number of threads."""
@@ -121,17 +130,23 @@ def run_all(tasks: Iterable[Callable[[], object]]) -> None:
     Meanwhile BLAS itself computes with one thread, for three reasons. Two tasks with one product each are as
     fast as two products in sequence, each on two threads. What a task does next with its product finds it in
     the cache. And BLAS's own threads, which stay busy while they wait for more work, would be in the way.
+
+    A task that calls this function computes its own tasks one after the other: all threads are taken.
     """
     waiting = deque(tasks)
-    helpers = min(get_threads(), len(waiting)) - 1
+    helpers = 0 if _here.in_task else min(get_threads(), len(waiting)) - 1
 
     def work() -> None:
-        while True:
-            try:
-                task = waiting.popleft()
-            except IndexError:
-                return
-            task()
+        _here.in_task = True
+        try:
+            while True:
+                try:
+                    task = waiting.popleft()
+                except IndexError:
+                    return
+                task()
+        finally:
+            _here.in_task = False
 
     with _one_blas_thread:
         if helpers < 1:

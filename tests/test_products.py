@@ -115,6 +115,7 @@ def layout_cases() -> dict[str, tuple[np.ndarray, tuple[bytes, int] | None]]:
         "every other column": (base[:, ::2], None),
         "backwards": (base[::-1], None),
         "repeated": (np.broadcast_to(base[0], (6, 8)), None),
+        "a field of records": (np.zeros((6, 8), [("flag", "u1"), ("x", "f4")])["x"], None),
         "float64": (base.astype("float64"), None),
         "empty": (base[:0], None),
         "three axes": (base.reshape(2, 3, 8), None),

@@ -65,6 +65,22 @@ def test_blas_has_one_thread_inside_and_all_of_them_afterwards(threads, tasks):
         assert blas_threads() == {1}, "what somebody else has set is put back too"
 
 
+def test_a_task_may_share_tasks_too(threads):
+    """The pool's threads are all taken, so nobody may wait for one."""
+    threads(2)
+    done: list[int] = []
+
+    def task():
+        run_all([lambda: done.append(1)] * 3)
+
+    caller = threading.Thread(target=run_all, args=([task] * 4,), daemon=True)
+    caller.start()
+    caller.join(20)
+    assert not caller.is_alive() and len(done) == 12
+    both = threading.Barrier(2)
+    run_all([lambda: both.wait(20)] * 2)  # afterwards tasks are shared again; alone, one would wait in vain
+
+
 def test_blas_gets_its_threads_back_after_the_last_of_several_calls(threads):
     """One call inside another, and two threads that call at once: whoever began first may be done first."""
     threads(2)

@@ -118,6 +118,25 @@ def test_what_bfloat16_does_not_take_is_left_to_numpy():
 
 
 @needs_bfloat16
+@pytest.mark.parametrize("kind", ["backwards", "repeated", "every other", "a field of records"])
+def test_factors_may_lie_in_memory_in_any_way(kind):
+    base = draw(6, 8).astype("bfloat16")
+    records = np.zeros((6, 8), [("x", "bfloat16"), ("flag", "u1")])
+    records["x"] = base
+    a = {
+        "backwards": base[::-1, ::-1],
+        "repeated": np.broadcast_to(base[:1], (6, 8)),
+        "every other": np.repeat(np.repeat(base, 2, 0), 2, 1)[::2, ::2],
+        "a field of records": records["x"],
+    }[kind]
+    use_products("bfloat16")
+    b, out = draw(8, 5).astype("bfloat16"), np.empty((6, 5), np.float32)
+    multiply(a, b, out)
+    exact = a.astype("float64") @ b.astype("float64")
+    assert np.linalg.norm(out - exact) <= 1e-6 * np.linalg.norm(exact)
+
+
+@needs_bfloat16
 def test_threads_compute_the_same_products_and_forget_the_oldest_ways(monkeypatch):
     monkeypatch.setattr(onednn_library, "KEPT", 2)
     product = onednn_library.bfloat16()
