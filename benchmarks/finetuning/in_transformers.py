@@ -73,6 +73,8 @@ def check(settings: FinetuneSettings, task_options: Any) -> None:
         raise UserError("transformers has no dual encoder and no CRF; name another run")
     if settings.features or settings.freeze or settings.layerwise_lr != 1 or settings.accumulation != 1:
         raise UserError("only runs in which all parameters learn, without accumulation, are repeated here")
+    if settings.teacher or settings.optimiser != "adamw" or not settings.bias_correction:
+        raise UserError("only runs without a teacher, with the usual AdamW, are repeated here")
 
 
 class Repeated:

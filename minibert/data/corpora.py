@@ -258,8 +258,9 @@ def _read_file(path: Path, layout: str, offset: int) -> Iterator[RawDocument]:
     """The documents of one file; ``offset`` counts the bytes of the corpus before it."""
     with open(path, "rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as stream:
         lines = decoded_lines(stream, path)
-        first = next((line for line in lines if line.strip()), "")
-        lines = itertools.chain([first], lines)
+        head = list(_until_first_text(lines))
+        first = head[-1] if head else ""
+        lines = itertools.chain(head, lines)
         if suffix(path) == "jsonl" or first.startswith('{"'):
             documents, split = _jsonl_documents(lines, path), True
         elif first.startswith("<doc "):
@@ -270,6 +271,14 @@ def _read_file(path: Path, layout: str, offset: int) -> Iterator[RawDocument]:
         for paragraphs in documents:
             if any(map(str.strip, paragraphs)):
                 yield RawDocument(paragraphs, split, offset + raw.tell())
+
+
+def _until_first_text(lines: Iterator[str]) -> Iterator[str]:
+    """The blank lines that a file begins with, and the line behind them."""
+    for line in lines:
+        yield line
+        if line.strip():
+            return
 
 
 def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:

@@ -140,6 +140,7 @@ def test_the_fingerprint_follows_the_content_and_not_the_name(tmp_path):
         ("a.jsonl", b'{"text": "It rained."}\n{"text":', "line 2 is not valid JSON"),
         ("a.jsonl", b'"It rained."\n' + b"[" * 100_000, "line 2 is not valid JSON"),
         ("a.jsonl", b'"It rained."\n' + b"9" * 5000, "line 2 is not valid JSON"),
+        ("a.jsonl", b'\n \n"It rained."\n{', "line 4 is not valid JSON"),
         ("a.jsonl", b'{"body": "It rained."}', 'line 1 should be an object with a string "text"'),
         ("a.jsonl", b'{"text": "\\ud800"}', "line 1 holds half a surrogate pair"),
         ("a.tar.gz", b"anything", "an archive; unpack it first"),

@@ -414,6 +414,20 @@ def biases(batch=3, heads=2, length=7):
     }
 
 
+@pytest.mark.parametrize(("word", "kind"), [(7, 0), (-8, 0), (0, 2), (0, -3)])
+def test_ids_without_a_row_are_refused_like_the_reference_does(word, kind):
+    words, positions, types = (np.ones((rows, 4), "float32") for rows in (7, 3, 2))
+    ids, type_ids = np.zeros((2, 2, 3), "int64")
+    arguments = words, positions, types, words[0], words[0], ids, type_ids, 1e-12, 0.0, None
+    assert kernel_of("embed").accepts(*arguments)
+    ops.embed(*arguments)
+    ids[1, 2], type_ids[1, 2] = word, kind
+    with pytest.raises(IndexError):
+        ops.embed(*arguments)
+    with ops.reference_only(), pytest.raises(IndexError):
+        ops.embed(*arguments)
+
+
 @pytest.mark.parametrize("form", biases())
 def test_attention_with_every_form_of_bias(form):
     bias = biases()[form].astype("float32")

@@ -141,7 +141,7 @@ def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Pla
     if labelled:
         options = [option for option in options if option.label is not None]
     else:
-        options = [replace(option, label=None) for option in options]
+        options = [replace(option, label=None, header=option.has_header) for option in options]
     for (_, row), option in product(rows, options):
         if all(column in row for column in option.used()):
             return option

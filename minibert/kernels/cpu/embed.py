@@ -62,6 +62,8 @@ def embed(
     ids, type_ids = (
         np.ascontiguousarray(some, dtype=np.int64).reshape(-1) for some in (input_ids, token_type_ids)
     )
+    _check_rows(word_weight, ids)
+    _check_rows(token_type_weight, type_ids)
     tables = word_weight, position_weight, token_type_weight
     words, positions, types = (np.ascontiguousarray(table) for table in tables)
     norm_weight, norm_bias = np.ascontiguousarray(norm_weight), np.ascontiguousarray(norm_bias)
@@ -78,6 +80,12 @@ def embed(
     run_blocks(block, len(ids), ROWS)
     shapes = [table.shape for table in tables]
     return y.reshape(shape), (shapes, ids, type_ids, normalised, inverse_std, norm_weight, drop)
+
+
+def _check_rows(table: np.ndarray, ids: np.ndarray) -> None:
+    """Raise IndexError for an id that is no row of the table, as NumPy does; compiled loops do not look."""
+    if ids.size and not -len(table) <= ids.min() <= ids.max() < len(table):
+        raise IndexError(f"ids from {ids.min()} to {ids.max()} for a table of {len(table)} rows")
 
 
 def embed_backward(

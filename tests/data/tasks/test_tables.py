@@ -73,6 +73,7 @@ def test_one_name_is_enough_for_a_header(write):
     path = write("a.tsv", "mood\ttext\ngood\ta\n")
     assert rows(read_table(path, Columns("text", label=1))) == [("a", None, "good")]
     assert rows(read_table(path, Columns(2, label="mood"))) == [("a", None, "good")]
+    assert rows(read_table(path, Columns(2, label="mood"), labelled=False)) == [("a", None, None)]
 
 
 def test_the_format_that_is_said_stands_above_the_name(write):
