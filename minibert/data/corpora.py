@@ -24,6 +24,7 @@ LAYOUTS = ("auto", "sentences", "paragraphs", "wrapped")
 
 SUFFIXES = (".txt", ".jsonl", ".gz")  # what is taken from a folder, besides WikiExtractor's wiki_00
 SAMPLE_LINES = 1000  # how many lines of a text file decide its layout
+LONGEST_NAME = 255  # no file system that we know allows more characters in a name
 MAX_DOCUMENT_CHARACTERS = 8_000_000  # a longer text is cut into several documents, to bound the memory
 
 
@@ -46,8 +47,11 @@ class RawDocument:
         return [line for line in (" ".join(line.split()) for line in self.paragraphs) if line]
 
     def key(self) -> int:
-        """64 bits (BLAKE2b) of the text: the same for documents with the same text, wherever they stand."""
-        text = "\n".join(self.paragraphs)
+        """64 bits (BLAKE2b) of the text: the same for documents with the same text, wherever they stand.
+
+        Blank lines and the white space at the ends of lines are no part of the text.
+        """
+        text = "\n".join(filter(None, map(str.strip, self.paragraphs)))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
@@ -212,6 +216,10 @@ def _find_files(paths: Sequence[str]) -> list[Path]:
     """The files that names, folders and globs stand for, each once, in the order given and then by name."""
     files: dict[Path, None] = {}
     for path in paths:
+        if not path.strip():
+            raise UserError("a path of the corpus is empty; give a file, a folder or a pattern")
+        if len(Path(path).name) > LONGEST_NAME:
+            raise UserError(f"{path[:40]}…: too long for a path; give that of the corpus, not a text")
         if Path(path).is_dir():
             found = [file for file in sorted(Path(path).rglob("*")) if _belongs_to_corpus(file, Path(path))]
             if not found:
@@ -268,9 +276,23 @@ def _read_file(path: Path, layout: str, offset: int) -> Iterator[RawDocument]:
         else:
             layout, lines = _judge_layout(lines, layout)
             documents, split = _text_documents(lines, layout), layout != "sentences"
-        for paragraphs in documents:
+        for paragraphs in itertools.chain.from_iterable(map(_parts, documents)):
             if any(map(str.strip, paragraphs)):
                 yield RawDocument(paragraphs, split, offset + raw.tell())
+
+
+def _parts(paragraphs: Iterable[str]) -> Iterator[list[str]]:
+    """A document in parts that end where ``MAX_DOCUMENT_CHARACTERS`` are reached. No paragraph is divided."""
+    part: list[str] = []
+    characters = 0
+    for paragraph in paragraphs:
+        part.append(paragraph)
+        characters += len(paragraph)
+        if characters >= MAX_DOCUMENT_CHARACTERS:
+            yield part
+            part, characters = [], 0
+    if part:
+        yield part
 
 
 def _until_first_text(lines: Iterator[str]) -> Iterator[str]:
@@ -305,41 +327,45 @@ def _wikiextractor_documents(lines: Iterable[str]) -> Iterator[list[str]]:
     title = ""
     for line in lines:
         if line.startswith("<doc "):
+            yield article  # it has no end if it is not empty
             match = re.search(r'title="(.*?)"', line)
             article, title = [], html.unescape(match[1]) if match else ""
-        elif line.startswith("</doc>"):
+            continue
+        text, end, _ = line.partition("</doc>")
+        if text.strip() and (article or text != title):
+            article.append(text)
+        if end:
             yield article
             article = []
-        elif line.strip() and (article or line != title):
-            article.append(line)
-    if article:  # the file breaks off
-        yield article
+    yield article  # not empty if the file breaks off
 
 
-def _text_documents(lines: Iterable[str], layout: str) -> Iterator[list[str]]:
-    document: list[str] = []
-    characters = 0
-    for line in _unwrap(lines) if layout == "wrapped" else lines:
-        blank = not line.strip()
-        if not blank:
-            document.append(line)
-            characters += len(line)
-        if document and (characters >= MAX_DOCUMENT_CHARACTERS or (blank and layout == "sentences")):
-            yield document
-            document, characters = [], 0
-    if document:
-        yield document
+def _text_documents(lines: Iterable[str], layout: str) -> Iterator[Iterable[str]]:
+    if layout == "wrapped":
+        yield _unwrap(lines)
+    elif layout == "paragraphs":
+        yield (line for line in lines if line.strip())
+    else:
+        for has_text, document in itertools.groupby(lines, lambda line: bool(line.strip())):
+            if has_text:
+                yield document
 
 
 def _unwrap(lines: Iterable[str]) -> Iterator[str]:
-    """Join the lines of a paragraph; a blank line ends one, an indented line begins one."""
+    """Join the lines of a paragraph; a blank line ends one, an indented line begins one.
+
+    One that is as long as a document may be ends, too.
+    """
     paragraph: list[str] = []
+    characters = 0
     for line in lines:
-        if paragraph and (not line.strip() or line[0].isspace()):
+        ends = not line.strip() or line[0].isspace() or characters >= MAX_DOCUMENT_CHARACTERS
+        if paragraph and ends:
             yield " ".join(paragraph)
-            paragraph = []
+            paragraph, characters = [], 0
         if line.strip():
             paragraph.append(line)
+            characters += len(line)
     if paragraph:
         yield " ".join(paragraph)
 

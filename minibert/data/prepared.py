@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -35,7 +35,7 @@ from minibert.errors import UserError
 from minibert.files import atomic_folder, explain_write_errors, folder_locked, read_json, write_json
 from minibert.ranks import Ranks
 
-FORMAT = 3
+FORMAT = 4
 PIECE_CHARACTERS = 1_000_000  # documents go to the workers in pieces of about this size
 
 
@@ -50,6 +50,9 @@ class SupportsTokenIds(Protocol):
 
     def token_ids_batch(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text."""
+
+    def rules(self) -> list[Any]:
+        """What else decides which ids a text has, as JSON can hold it."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +273,7 @@ def _is_prepared_from(folder: Path, source: dict[str, str]) -> bool:
 def _tokenizer_fingerprint(tokenizer: SupportsTokenIds) -> str:
     """A hash of the vocabulary and of how its tokenizer treats case, accents, scripts and marks."""
     probe = "Ça, the naïve CAFÉ — 東京 ΟΔΟΣ [MASK] don't e-mail\u200b x\u0301 " + "a" * 150
-    behaviour = json.dumps([tokenizer.tokens, tokenizer.token_ids_batch([probe])])
+    behaviour = json.dumps([tokenizer.tokens, tokenizer.token_ids_batch([probe]), *tokenizer.rules()])
     return hashlib.sha256(behaviour.encode()).hexdigest()
 
 

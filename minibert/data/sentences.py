@@ -3,8 +3,8 @@
 import re
 
 # A sentence may end after a mark, and the quotes or brackets that close after it, where white space
-# follows; Chinese and Japanese marks end one without white space.
-_POSSIBLE_END = re.compile(r"""[.!?…]+["'”’»)\]]*\s+|[。！？]+[”’」』）]*\s*""")
+# follows; Chinese and Japanese marks end one without white space. A run of marks is tried only as a whole.
+_POSSIBLE_END = re.compile(r"""(?<![.!?…])[.!?…]+["'”’»)\]]*\s+|[。！？]+[”’」』）]*\s*""")
 _ENDS_LIKE_A_SENTENCE = re.compile(r"""[.!?…。！？]["'”’»)\]」』）]*$""")
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘«—–]+$")
 _INITIALS = re.compile(r"[A-Z]|(?:[^\W\d_]\.)+[^\W\d_]")  # "J" of "J. Smith", "U.S" of "U.S. Army"

@@ -2,6 +2,7 @@
 
 import heapq
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -22,6 +23,7 @@ from minibert.data.tasks import (
     split_articles,
 )
 from minibert.data.tasks.faults import Problem
+from minibert.errors import UserError
 from minibert.heads import BertForQuestionAnswering
 from minibert.settings import setting
 from minibert.tasks.metrics import best_null_threshold, squad_scores
@@ -261,7 +263,16 @@ class AnswerQuestions(
         return asked | {"prediction": self.answer(prediction), "n_best": n_best}
 
     def own_format(self, examples: Sequence[Question], predictions: Sequence[AnswerPrediction]) -> str:
-        """The answers by the questions' ids, as the evaluation scripts of SQuAD read them."""
+        """The answers by the questions' ids, as the evaluation scripts of SQuAD read them.
+
+        Raises UserError if two questions have the same id.
+        """
+        ((repeated, times),) = Counter(question.id for question in examples).most_common(1)
+        if times > 1:
+            raise UserError(
+                f"{times} questions have the id {repeated!r}, and the answers are written by id; give ids of "
+                "their own, or an output that ends in .jsonl"
+            )
         answers = {
             question.id: self.answer(prediction)
             for question, prediction in zip(examples, predictions, strict=True)

@@ -18,6 +18,7 @@ from minibert.text.normalise import ASCII_GAPS, ASCII_PUNCTUATION, CHUNK, PIECE,
 from minibert.text.tokenizer import PretrainedTokenizer, in_utf8, letter_table, refuse_single_text
 from minibert.text.tokenizer_files import (
     check_added_tokens,
+    check_added_tokens_file,
     listed_tokens,
     read_config,
     read_option,
@@ -47,6 +48,8 @@ CONFIG_KEYS = {
     "protect_special_tokens": "protect_special_tokens",
     "original_characters": "original_characters",
 }
+
+LONGEST_WORD = 100  # characters of a word that is looked up, usually
 
 # Written without a space before them when decoding.
 _GLUED = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
@@ -86,7 +89,7 @@ class BertTokenizer(PretrainedTokenizer):
         lowercase: bool = True,
         strip_accents: bool | None = None,
         split_cjk: bool = True,
-        max_characters_per_word: int = 100,
+        max_characters_per_word: int = LONGEST_WORD,
         protect_special_tokens: bool = True,
         original_characters: bool = False,
         model_max_length: int | None = None,
@@ -123,7 +126,7 @@ class BertTokenizer(PretrainedTokenizer):
         lowercase: bool = True,
         strip_accents: bool | None = None,
         split_cjk: bool = True,
-        max_characters_per_word: int = 100,
+        max_characters_per_word: int = LONGEST_WORD,
         alphabet_limit: int = USUAL_ALPHABET,
         min_frequency: int = 2,
         max_words: int = 500_000,
@@ -189,6 +192,7 @@ class BertTokenizer(PretrainedTokenizer):
             vocab_file = json_file
         else:
             tokens, found = _read_vocab(vocab_file), {}
+        check_added_tokens_file(folder, tokens)
         config_file = folder / "tokenizer_config.json"
         if config_file.exists():
             config = read_config(config_file, SPECIAL_TOKENS, "BERT")
@@ -210,9 +214,9 @@ class BertTokenizer(PretrainedTokenizer):
         config |= {key: getattr(self, name) for name, key in CONFIG_KEYS.items()}
         if self.model_max_length is None:
             del config["model_max_length"]
-        write_text(folder / "vocab.txt", "".join(token + "\n" for token in self.tokens))
         write_json(folder / "tokenizer_config.json", config | SPECIAL_TOKENS)
         write_json(folder / "special_tokens_map.json", SPECIAL_TOKENS)
+        write_text(folder / "vocab.txt", "".join(token + "\n" for token in self.tokens))  # last
 
     # ---------------------------------------------------------------- new tokens
 
@@ -226,6 +230,10 @@ class BertTokenizer(PretrainedTokenizer):
         """How often each word occurs in a stream of texts; see `count_words`."""
         longest = self.max_characters_per_word
         return count_words(texts, self._normaliser, max_characters_per_word=longest, progress=progress)
+
+    def rules(self) -> list[Any]:
+        """How long a word may be, if that is not the usual length."""
+        return [] if self.max_characters_per_word == LONGEST_WORD else [self.max_characters_per_word]
 
     def pieces(self, token: str) -> tuple[int, ...]:
         """The ids that stand for a normalised word, or for what follows "##"."""

@@ -55,6 +55,11 @@ def learn_unigram(
             f"{len(special_tokens) + len(alphabet)}; ask for more tokens or set a lower alphabet_limit"
         )
     words = sorted(word for word in word_counts if alphabet.issuperset(word))
+    if not words:
+        raise UserError(
+            f"every word has a character that is not among the {len(alphabet)} most frequent ones; "
+            "set a higher alphabet_limit"
+        )
     counts = np.array([word_counts[word] for word in words], dtype=np.float64)
     with tqdm(desc="learning pieces", unit=" rounds", disable=not progress) as bar:
         learner = _Learner(words, counts, SEEDS_PER_PIECE * vocab_size)

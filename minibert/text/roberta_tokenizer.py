@@ -30,6 +30,7 @@ from minibert.text.normalise import WHITE_SPACE, Memo, chunk_size
 from minibert.text.tokenizer import PretrainedTokenizer, in_utf8, letter_table, refuse_single_text
 from minibert.text.tokenizer_files import (
     check_added_tokens,
+    check_added_tokens_file,
     listed_tokens,
     read_config,
     read_option,
@@ -185,6 +186,7 @@ class RobertaTokenizer(PretrainedTokenizer):
             tokens, merges, found = _read_tokenizer_json(vocab_file)
         else:
             tokens, merges, found = _read_vocab(vocab_file), _read_merges(merges_file), {}
+        check_added_tokens_file(folder, tokens)
         config_file = folder / "tokenizer_config.json"
         if config_file.exists():
             config = read_config(config_file, FILE_TOKENS, "RoBERTa")
@@ -211,10 +213,10 @@ class RobertaTokenizer(PretrainedTokenizer):
             str(self.vocab[token]): self._token_entry(token) for token in SPECIAL_TOKENS.values()
         }
         lines = ["#version: 0.2", *map(" ".join, self.merges)]
-        write_json(folder / "vocab.json", self.vocab)
         write_text(folder / "merges.txt", "".join(line + "\n" for line in lines))
         write_json(folder / "tokenizer_config.json", config | FILE_TOKENS)
         write_json(folder / "special_tokens_map.json", FILE_TOKENS | {"mask_token": self._token_entry(MASK)})
+        write_json(folder / "vocab.json", self.vocab)  # last
 
     def _token_entry(self, token: str) -> dict[str, Any]:
         """What transformers writes of a special token: the white space that it takes, and more."""

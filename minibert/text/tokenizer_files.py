@@ -69,6 +69,16 @@ def check_added_tokens(path: Path, added: Iterable[Any], special_tokens: Collect
         raise UserError(f"{path}: added tokens outside the vocabulary are not supported: {' '.join(extra)}")
 
 
+def check_added_tokens_file(folder: Path, known_tokens: Collection[str]) -> None:
+    """Raise UserError for tokens of a folder's ``added_tokens.json``, if it has one, that are not known."""
+    path = folder / "added_tokens.json"
+    if path.exists():
+        added = read_json(path)
+        if not isinstance(added, dict):
+            raise UserError(f"{path}: expected an object of tokens and their ids; restore or remake it")
+        check_added_tokens(path, added, known_tokens)
+
+
 def tokens_by_id(path: Path, vocab: Mapping[str, int]) -> list[str]:
     """The tokens of a vocabulary in the order of their ids. Raises UserError unless these are 0, 1, 2, …"""
     tokens = sorted(vocab, key=vocab.__getitem__)

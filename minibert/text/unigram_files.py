@@ -126,8 +126,8 @@ def write_folder(tokenizer: "UnigramTokenizer", folder: Path) -> None:
     config |= {"padding_side": tokenizer.padding_side, **tokenizer.special_tokens}
     if tokenizer.model_max_length is not None:
         config["model_max_length"] = tokenizer.model_max_length
-    write_json(folder / "tokenizer.json", _tokenizer_json(tokenizer))
     write_json(folder / "tokenizer_config.json", config)
+    write_json(folder / "tokenizer.json", _tokenizer_json(tokenizer))  # last
 
 
 def _tokenizer_json(tokenizer: "UnigramTokenizer") -> dict[str, Any]:

@@ -178,8 +178,9 @@ class UnigramTokenizer(PretrainedTokenizer):
     # ---------------------------------------------------------------- new tokens
 
     def whole_tokens(self, text: str) -> list[str]:
-        """The words of a text, normalised, each with ▁ before it."""
-        return self._normaliser.words(text)
+        """The words of a text, normalised, each with ▁ before it. Added tokens divide words."""
+        words = self._normaliser.words(text)
+        return [part for word in words for part in self._added.split(word) if part]
 
     def count_whole_tokens(self, texts: Iterable[str], *, progress: bool = False) -> Counter[str]:
         """How often each word occurs in a stream of texts; see `count_words`.

@@ -105,12 +105,41 @@ def test_an_endless_text_is_cut_into_documents(tmp_path, monkeypatch, layout):
     assert max(map(len, documents)) <= 6
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "wiki_00", "wrapped.txt"])
+def test_so_is_one_of_any_other_format(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(corpora, "MAX_DOCUMENT_CHARACTERS", 100)
+    lines = ["This is a sentence of it."] * 50
+    text = {
+        "a.jsonl": json.dumps("\n".join(lines)),
+        "wiki_00": "\n".join(['<doc title="A">', "A", *lines]),
+        "wrapped.txt": "\n".join(lines),
+    }[name]
+    documents = list(open_corpus([write(tmp_path / name, text)], layout="wrapped"))
+    assert sum(map(len, documents)) == 50
+    assert max(map(len, documents)) <= 5
+
+
+def test_articles_whose_end_is_missing_or_not_on_a_line_of_its_own(tmp_path):
+    first, second = '<doc id="1" title="A">\nA\n\nIt rained.', '<doc id="2" title="B">\nB\n\nIt cleared up.'
+    for number, end in enumerate(["\n", "</doc>\n", "\n</doc>\n"]):
+        file = write(tmp_path / f"wiki_0{number}", first + end + second + end)
+        assert list(open_corpus([file])) == [["It rained."], ["It cleared up."]]
+
+
+@pytest.mark.parametrize(("path", "told"), [("", "empty"), ("  ", "empty"), ("a" * 300, "too long")])
+def test_what_is_no_path_is_refused(path, told):
+    with pytest.raises(UserError, match=told):
+        open_corpus([path])
+
+
 def test_the_key_of_a_document_is_its_text_alone(tmp_path):
     write(tmp_path / "a.txt", TWO_DOCUMENTS)
     write(tmp_path / "b.jsonl", '"It cleared up.\\nWe went out."\n"It cleared."\n')
     first, second = (open_corpus([tmp_path / name]).document_keys() for name in ("a.txt", "b.jsonl"))
     assert first.dtype == np.uint64 and len({*first.tolist(), *second.tolist()}) == 3
     assert first[1] == second[0]
+    write(tmp_path / "c.jsonl", '"It rained.  \\n\\nWe stayed in.\\n"\n')
+    assert open_corpus([tmp_path / "c.jsonl"]).document_keys().tolist() == [first[0]], "other white space"
     assert first[0] == int.from_bytes(blake2b(b"It rained.\nWe stayed in.", digest_size=8).digest(), "little")
 
 

@@ -84,6 +84,9 @@ def test_another_corpus_or_tokenizer_is_prepared_anew(corpus, tokenizer, tmp_pat
     cased = BertTokenizer(tokenizer.tokens, lowercase=False)
     assert not prepare_corpus(corpus, cased, out, processes=1).reused
     assert prepare_corpus(corpus, cased, out, processes=1).reused
+    shorter = BertTokenizer(tokenizer.tokens, lowercase=False, max_characters_per_word=120)
+    assert not prepare_corpus(corpus, shorter, out, processes=1).reused
+    prepare_corpus(corpus, cased, out, processes=1)
     corpus.files[0].write_text("One more.\n\nAnd another.\n")
     changed = prepare_corpus(open_corpus([corpus.files[0]]), cased, out, processes=1)
     assert not changed.reused and len(changed.train) + len(changed.held_out) == 2
@@ -187,7 +190,10 @@ def test_token_counts_are_those_of_the_part(corpus, tokenizer, tmp_path):
 
 def test_large_vocabularies_take_wider_ids(corpus, tmp_path):
     wide = SimpleNamespace(
-        tokens=["x"] * 70_000, vocab_size=70_000, token_ids_batch=lambda texts: [[69_999] for _ in texts]
+        tokens=["x"] * 70_000,
+        vocab_size=70_000,
+        token_ids_batch=lambda texts: [[69_999] for _ in texts],
+        rules=list,
     )
     ready = prepare_corpus(corpus, wide, tmp_path / "out", processes=1)
     assert ready.train.tokens.dtype == np.int32 and set(ready.train.tokens.tolist()) == {69_999}

@@ -27,6 +27,12 @@ def test_sentences_are_found_again_after_joining(sentences):
     assert split_sentences(glue.join(sentences)) == sentences
 
 
+def test_a_long_run_of_marks_is_read_once():
+    """Tried anew from each mark, these would take hours."""
+    text = "Chapter one " + "." * 300_000 + "12 and more"
+    assert split_sentences(text) == [text]
+
+
 def test_white_space_is_reduced_and_nothing_else_is_lost():
     text = "  One\ttwo\r\nthree.\fFour  five.\u00a0Six. "
     assert split_sentences(text) == ["One two three.", "Four five.", "Six."]

@@ -8,6 +8,7 @@ import pytest
 from minibert.bert import BertConfig
 from minibert.data.tasks import Answer, Place, Question, question_windows
 from minibert.data.tasks.faults import Problem
+from minibert.errors import UserError
 from minibert.heads import BertForQuestionAnswering
 from minibert.heads.outputs import QuestionAnsweringOutput
 from minibert.tasks.question_answering import (
@@ -251,6 +252,12 @@ def test_answers_by_id_are_what_the_evaluation_scripts_read():
     asked = [replace(question("c d"), id="é"), replace(question("c d"), id="2")]
     qa = task(null_threshold=0.0)
     assert qa.own_format(asked, [predicted(0.0), predicted(1.0)]) == '{\n  "é": "c",\n  "2": ""\n}\n'
+
+
+def test_answers_by_id_need_different_ids():
+    asked = [question("c d"), question("c d")]
+    with pytest.raises(UserError, match=f"2 questions have the id '{asked[0].id}'"):
+        task().own_format(asked, [predicted(0.0), predicted(1.0)])
 
 
 def test_a_question_is_asked_of_a_passage():

@@ -78,6 +78,12 @@ def test_added_tokens_are_found_first():
     assert tokenizer.decode(ids, skip_special_tokens=True) == "lower"
 
 
+def test_added_tokens_divide_words():
+    """So a word that holds one is never a token, and cannot be made one."""
+    tokenizer = AlbertTokenizer(PIECES, added_tokens=[AddedToken("(")])
+    assert tokenizer.whole_tokens("low(lower new") == ["▁low", "lower", "▁new"]
+
+
 def test_of_added_tokens_the_longest_wins():
     pieces = [*PIECES, ("(low", -3.0), ("low(", -3.0)]
     added = [AddedToken("("), AddedToken("(low"), AddedToken("low(")]

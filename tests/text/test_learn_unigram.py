@@ -165,3 +165,5 @@ def test_refusals():
         learn_unigram({}, 100, [])
     with pytest.raises(UserError, match=r"vocab_size 11 is too small: .* take 12"):
         learn_unigram(COUNTS, 11, ["<unk>", "<s>"])
+    with pytest.raises(UserError, match="not among the 1 most frequent ones; set a higher alphabet_limit"):
+        learn_unigram({"▁a": 3, "▁b": 2}, 100, [], alphabet_limit=1)

@@ -104,6 +104,7 @@ def test_what_is_no_text_is_refused(tokenizer):
 def test_what_decides_ids_besides_tokens_and_options():
     bert, roberta, albert, _ = TOKENIZERS
     assert bert.rules() == []
+    assert BertTokenizer(bert.tokens, max_characters_per_word=20).rules() == [20]
     fewer = RobertaTokenizer(roberta.tokens, roberta.merges[:-1])
     assert fewer.rules() != roberta.rules()
     pieces = [(token, score / 2) for token, score in zip(albert.tokens, albert.scores, strict=True)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibert.errors import UserError
-from minibert.text import BertTokenizer
+from minibert.text import AlbertTokenizer, BertTokenizer, RobertaTokenizer
 from minibert.text.normalise import ASCII_PUNCTUATION, CHUNK
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -492,6 +492,28 @@ def test_configurations_that_are_not_ours_are_refused(tmp_path, config, message)
     with pytest.raises(UserError, match=message) as caught:
         BertTokenizer.from_pretrained(write_vocab(tmp_path, VOCAB, **config))
     assert str(caught.value).startswith(f"{tmp_path / 'tokenizer_config.json'}: ")
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [({"[NEW]": 99}, r"added tokens outside the vocabulary are not supported: \[NEW\]"), ([], "an object")],
+)
+def test_tokens_that_older_programs_added_are_refused(tmp_path, added, message):
+    write_vocab(tmp_path, VOCAB)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({VOCAB[-1]: len(VOCAB) - 1}))
+    assert BertTokenizer.from_pretrained(tmp_path).tokens == VOCAB
+    (tmp_path / "added_tokens.json").write_text(json.dumps(added))
+    with pytest.raises(UserError, match=message):
+        BertTokenizer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [BertTokenizer, RobertaTokenizer, AlbertTokenizer])
+def test_what_a_full_disk_leaves_behind_is_no_vocabulary(tmp_path, kind):
+    (tmp_path / "tokenizer_config.json").mkdir()
+    tokenizer = kind.train(["the old boat , the old lane"] * 3, 300)
+    with pytest.raises((UserError, OSError)):
+        tokenizer.save_pretrained(tmp_path)
+    assert not {"vocab.txt", "vocab.json", "tokenizer.json"} & {file.name for file in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize("config", [{"added_tokens_decoder": []}, {"model_max_length": 10**30}])

@@ -62,7 +62,7 @@ def _zipped_lines(path: Path) -> Iterator[tuple[Place, str]]:
                             yield Place(path / name, number), line
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path") from None
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, zipfile.BadZipFile, RuntimeError) as error:  # the last: encrypted …
         raise UserError(f"{path}: cannot read this archive ({error}); fetch it again") from None
 
 

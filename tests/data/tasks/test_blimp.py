@@ -57,3 +57,15 @@ def test_places_without_pairs(tmp_path):
     (tmp_path / "broken.zip").write_text("no archive")
     with pytest.raises(UserError, match="cannot read this archive"):
         read_blimp(tmp_path / "broken.zip")
+
+
+@pytest.mark.parametrize(("place", "value"), [(6, 1), (8, 97)])  # encrypted, and compressed in another way
+def test_an_archive_that_python_does_not_open(places, place, value):
+    _, archive = places
+    data = bytearray(archive.read_bytes())
+    for header, offset in ((b"PK\3\4", 0), (b"PK\1\2", 2)):
+        at = data.find(header)
+        data[at + place + offset] = value
+    archive.write_bytes(data)
+    with pytest.raises(UserError, match="cannot read this archive"):
+        read_blimp(archive)
