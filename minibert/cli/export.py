@@ -51,7 +51,7 @@ def _run(flags: argparse.Namespace) -> None:
 
 def _to_onnx(flags: argparse.Namespace) -> None:
     for name in ("dtype", "max_shard_size", "encoder_only", "positions"):
-        if getattr(flags, name):
+        if getattr(flags, name) is not None and getattr(flags, name) is not False:
             flag = "--" + name.replace("_", "-")
             raise UserError(f"{flag} is for --output; first export to a folder, and that folder to ONNX")
     differences = export_onnx(flags.folder, flags.onnx)

@@ -10,7 +10,7 @@ import numpy as np
 from minibert.assets import model_folder
 from minibert.bert import BertModel
 from minibert.errors import UserError
-from minibert.files import atomic_folder, read_json, write_json
+from minibert.files import atomic_folder, read_json, read_text, write_json, write_text
 from minibert.folders.config import config_file
 from minibert.folders.names import name_in_file
 from minibert.folders.shards import replacing_weights
@@ -18,6 +18,8 @@ from minibert.folders.stored import DTYPES, StoredTensor
 from minibert.folders.tensors import check_type, encoder_tensors, without_constants
 from minibert.folders.weights import INDEX_NAME, TORCH_NAME, open_weights
 from minibert.heads.sentence import POOLING_FOLDER
+from minibert.tasks.embed import LENGTH_FILE
+from minibert.tasks.model_card import CARD, longest_input
 from minibert.tasks.task import TASK_FILE
 from minibert.variants import family, open_config
 from minibert.variants.electra_training import GENERATOR
@@ -26,6 +28,10 @@ from minibert.variants.electra_training import GENERATOR
 COMPANIONS = (".txt", ".json", ".model", ".md", ".png")
 # The configuration and an index of shards are made again; the state is a checkpoint's.
 NOT_COMPANIONS = ("config.json", "bert_config.json", INDEX_NAME, f"{TORCH_NAME}.index.json", "state.json")
+
+# Where a number of tokens stands that must not be larger than that of the positions.
+TOKENIZER_FILE = "tokenizer_config.json"
+LENGTHS = {TASK_FILE: "max_length", LENGTH_FILE: "max_seq_length", TOKENIZER_FILE: "model_max_length"}
 
 POSITION_TABLE = "embeddings.position_embeddings.weight"
 
@@ -59,7 +65,7 @@ def export(
     copies = [_prepare(folder / part, dtype, encoder_only, positions) for part in parts]
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         raise UserError(f"{output} exists already; choose another --output")
-    left_out = (*NOT_COMPANIONS, TASK_FILE) if encoder_only else NOT_COMPANIONS
+    left_out = (*NOT_COMPANIONS, TASK_FILE, CARD) if encoder_only else NOT_COMPANIONS
     with atomic_folder(output) as unfinished:
         for part, (config, stored) in zip(parts, copies, strict=True):
             (unfinished / part).mkdir(exist_ok=True)
@@ -68,6 +74,7 @@ def export(
             if positions is not None:
                 for name in [name for name in tensors if name.endswith(POSITION_TABLE)]:
                     tensors[name] = np.resize(tensors[name], (positions, tensors[name].shape[1]))  # repeats
+                _fit_lengths(unfinished / part, open_config(folder / part).longest_sequence, positions)
             with replacing_weights(unfinished / part, tensors, config["dtype"], max_shard_size):
                 write_json(unfinished / part / "config.json", config)
 
@@ -104,3 +111,20 @@ def _copy_companions(folder: Path, output: Path, left_out: Sequence[str]) -> Non
             shutil.copyfile(path, output / path.name)
     if (folder / POOLING_FOLDER).is_dir():
         shutil.copytree(folder / POOLING_FOLDER, output / POOLING_FOLDER)
+
+
+def _fit_lengths(folder: Path, before: int, positions: int) -> None:
+    """Lower the lengths in a folder's files to what a model with so many positions can read.
+
+    A tokenizer that reads as many tokens as the model did ``before`` also follows it to more.
+    """
+    for file, key in LENGTHS.items():
+        values = read_json(folder / file) if (folder / file).is_file() else {}
+        length = values.get(key) if isinstance(values, dict) else None
+        if isinstance(length, int | float) and (
+            length > positions or (file == TOKENIZER_FILE and length == before)
+        ):
+            write_json(folder / file, values | {key: positions})
+    if (folder / CARD).is_file():
+        text = read_text(folder / CARD, "model card")
+        write_text(folder / CARD, text.replace(longest_input(before), longest_input(positions)))

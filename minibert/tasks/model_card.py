@@ -21,6 +21,9 @@ from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.variants import architectures, family, open_config
 from minibert.variants.electra import ElectraForPreTraining
 
+CARD = "README.md"
+LONGEST_INPUT = "longest input"  # the name of its row
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -144,7 +147,7 @@ def write_model_card(
         *_section("Use", "FOLDER is this folder.", *_use(kind, open_tokenizer(folder))),
         *_section("Limits", "\n".join(f"- {limit}" for limit in (*LIMITS, *limits))),
     ]
-    write_text(folder / "README.md", "\n\n".join(filter(None, parts)) + "\n")
+    write_text(folder / CARD, "\n\n".join(filter(None, parts)) + "\n")
 
 
 def _use(kind: Kind, tokenizer: PretrainedTokenizer) -> list[str]:
@@ -180,13 +183,18 @@ def _sizes(folder: Path) -> dict[str, str]:
         "attention heads": f"{config.num_attention_heads}",
         "parameters": f"{sum(prod(tensor.shape) for tensor in tensors.values()):,}",
         "vocabulary": f"{len(tokenizer):,} tokens, {'lower-cased' if tokenizer.lowercase else 'cased'}",
-        "longest input": f"{config.longest_sequence} tokens",
+        LONGEST_INPUT: f"{config.longest_sequence} tokens",
     }
     if config.id2label:
         sizes["labels"] = ", ".join(config.labels)
     if config.crf:
         sizes["on top"] = "a linear-chain CRF (transformers opens this model without it)"
     return sizes
+
+
+def longest_input(length: int) -> str:
+    """The line of a card that says how many tokens the model can read."""
+    return _row([LONGEST_INPUT, f"{length} tokens"])
 
 
 def _results(scores: Mapping[str, Sequence[float]], scored_on: str, best: int) -> list[str]:
@@ -210,10 +218,12 @@ def _section(title: str, *parts: str) -> list[str]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    lines = [" | ".join(_cell(value) for value in row) for row in rows]
-    return "\n".join(
-        f"| {line} |" for line in [" | ".join(head), " | ".join("-" * len(head)), *lines] if lines
-    )
+    lines = [_row(row) for row in rows]
+    return "\n".join([_row(head), _row("-" * len(head)), *lines]) if lines else ""
+
+
+def _row(values: Sequence[Any]) -> str:
+    return f"| {' | '.join(map(_cell, values))} |"
 
 
 def _cell(value: Any) -> str:

@@ -1,5 +1,6 @@
 """Exporting a model to ONNX, the format in which other languages and runtimes read it."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from minibert.arrays import to_numpy
 from minibert.assets import model_folder
 from minibert.errors import UserError
-from minibert.files import atomic_file, check_writable
+from minibert.files import atomic_folder, check_writable
 from minibert.folders.model import PretrainedModel
 from minibert.heads import SentenceEncoder
 from minibert.heads.sentence import MODULES_FILE
@@ -53,11 +54,14 @@ def export_onnx(folder: str | Path, output: str | Path) -> dict[str, float] | No
         raise UserError(
             f"the ONNX graph of {folder} differs from the model by {max(differences.values()):.1e}"
         )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    model.config.save_pretrained(output.parent, architectures=[model.architecture or type(model).__name__])
-    tokenizer.save_pretrained(output.parent)
-    with atomic_file(output) as file:
-        file.write(content)
+    complete = output.parent / f".{output.name}.new"
+    with atomic_folder(complete) as new:
+        model.config.save_pretrained(new, architectures=[model.architecture or type(model).__name__])
+        tokenizer.save_pretrained(new)
+        (new / output.name).write_bytes(content)
+    for path in complete.iterdir():
+        os.replace(path, output.parent / path.name)
+    complete.rmdir()
     return differences
 
 

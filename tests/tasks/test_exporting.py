@@ -9,8 +9,10 @@ from safetensors.numpy import load_file, save_file
 from minibert.arrays import to_numpy
 from minibert.bert import BertConfig, BertForPreTraining, BertModel
 from minibert.errors import UserError
+from minibert.files import write_json
 from minibert.heads import BertForSequenceClassification, SentenceEncoder
 from minibert.tasks import export
+from minibert.tasks.model_card import write_model_card
 from minibert.text import BertTokenizer
 from minibert.variants.electra import ElectraConfig
 from minibert.variants.electra_training import (
@@ -63,6 +65,21 @@ def test_fewer_positions_are_the_first_and_more_are_the_same_again(folder, tmp_p
     assert BertConfig.from_pretrained(tmp_path / "resized").max_position_embeddings == positions
 
 
+@pytest.mark.parametrize("positions", [4, 25])
+def test_no_length_beside_the_model_is_more_than_it_can_read(folder, tmp_path, positions):
+    BertTokenizer(TOKENS, model_max_length=10).save_pretrained(folder)
+    write_json(folder / "task.json", {"task": "classify", "max_length": 8})
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": None})
+    write_model_card(folder, name="mine", data={}, recipe={})
+    export(folder, tmp_path / "resized", positions=positions)
+    new = {path.name: path.read_text() for path in (tmp_path / "resized").iterdir() if path.suffix == ".json"}
+    assert json.loads(new["task.json"]) == {"task": "classify", "max_length": min(8, positions)}
+    assert json.loads(new["sentence_bert_config.json"]) == {"max_seq_length": None}
+    assert json.loads(new["tokenizer_config.json"])["model_max_length"] == positions
+    card = (tmp_path / "resized/README.md").read_text()
+    assert f"| longest input | {positions} tokens |" in card and "10 tokens" not in card
+
+
 def test_positions_that_cannot_be(folder, tmp_path):
     with pytest.raises(UserError, match=r"max_position_embeddings must be .*, got 0"):
         export(folder, tmp_path / "resized", positions=0)
@@ -97,6 +114,7 @@ def test_the_encoder_alone(folder, tmp_path):
     (folder / "task.json").write_text('{"task": "classify"}')
     export(folder, tmp_path / "encoder", encoder_only=True)
     assert not (tmp_path / "encoder" / "task.json").exists()
+    assert not (tmp_path / "encoder" / "README.md").exists(), "which tells of the whole model"
     whole, encoder = open_quietly(BertForPreTraining, folder), open_quietly(BertModel, tmp_path / "encoder")
     assert (
         values(encoder).keys()

@@ -1,5 +1,6 @@
 """ONNX files: every head of every family with BERT's layers, in ONNX Runtime and in ONNX's own reference."""
 
+import errno
 import sys
 
 import numpy as np
@@ -216,8 +217,28 @@ def test_a_file_that_computes_something_else_is_not_written(folder, tmp_path, mo
     assert not (tmp_path / "new").exists()
 
 
+def test_after_an_error_nothing_is_left(folder, tmp_path, monkeypatch):
+    """And a second try is not refused."""
+    (tmp_path / "here").mkdir()
+    with monkeypatch.context() as full:
+        full.setattr(onnx_exporting.Path, "write_bytes", full_disk)
+        for where in ("new", "here"):
+            with pytest.raises(UserError, match="no space left on the device"):
+                export_onnx(folder, tmp_path / where / "model.onnx")
+            assert not list((tmp_path / where).iterdir())
+    export_onnx(folder, tmp_path / "here" / "model.onnx")
+    names = {path.name for path in (tmp_path / "here").iterdir()}
+    assert names > {"model.onnx", "config.json", "vocab.txt"} and not [n for n in names if n[0] == "."]
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, "no space left on the device")
+
+
 def test_flags_that_do_not_go_together(folder, tmp_path, capsys):
     file = str(tmp_path / "new.onnx")
+    assert main(["export", str(folder), "--onnx", file, "--positions", "0"]) == 2
+    assert "--positions is for --output" in capsys.readouterr().err
     assert main(["export", str(folder), "--onnx", file, "--dtype", "float16"]) == 2
     assert "--dtype is for --output" in capsys.readouterr().err
     assert main(["export", str(folder), "--onnx", file, "--output", "x"]) == 2
