@@ -77,15 +77,15 @@ class Settings:
             groups.setdefault(f.metadata["group"], []).append(f)
         return groups
 
-    def flags(self, without: Sequence[str] = ()) -> list[str]:
+    def flags(self, usual: Mapping[str, Any] | None = None, without: Sequence[str] = ()) -> list[str]:
         """The flags that give these settings on a command line: one for each that is not its default.
 
-        The groups ``without`` are left out.
+        Some have another default there: ``usual``, by their names. The groups ``without`` are left out.
         """
         flags: list[str] = []
         for f in fields(self):
-            value = getattr(self, f.name)
-            if value != f.default and f.metadata["group"] not in without:
+            value, default = getattr(self, f.name), (usual or {}).get(f.name, f.default)
+            if value is not None and value != default and f.metadata["group"] not in without:
                 flag = flag_of(f)
                 if isinstance(value, bool):
                     flags.append(flag if value else f"--no-{flag.removeprefix('--')}")

@@ -29,10 +29,13 @@ def add(commands: Any) -> None:
 def _run(flags: argparse.Namespace) -> None:
     """Fine-tune with the task and the data format of the teacher, unless the flags say otherwise."""
     values = given_settings(flags)
-    if values.get("teacher") is None:
+    if not isinstance(values.get("teacher"), str):
         raise UserError("teacher is missing: give the folder of a fine-tuned model (--teacher)")
     if values.get("recipe") is None and values.get("task") is None:
         task, _, options = read_task(values["teacher"])
         options.pop("max_length", None)  # the student may read less
+        layout = task.Options.usual_layout()
+        if layout.keys() & values.keys():  # these files are others than the teacher's
+            options = {name: value for name, value in options.items() if name not in layout}
         values = {"task": task.name, **options, **values}
     finetune(flags.config or "settings", **values)

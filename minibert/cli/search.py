@@ -112,7 +112,7 @@ def _add_query(actions: Any) -> None:
     parser.add_argument("--where", metavar="SQL", help="SQL condition on id, title and text")
     parser.add_argument("--rerank", metavar="FOLDER", help="classifier that re-ranks the best passages")
     parser.add_argument(
-        "--depth", type=int, default=DEPTH, metavar="N", help="passages to re-rank (default: %(default)s)"
+        "--depth", type=int, metavar="N", help=f"passages to re-rank (default: {DEPTH}, or --top-k)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per passage")
 
@@ -120,11 +120,17 @@ def _add_query(actions: Any) -> None:
 def _query(flags: argparse.Namespace) -> None:
     if not all(map(str.strip, flags.text)):
         raise UserError("an empty question; give some words to search for")
+    if flags.top_k < 1:
+        raise UserError(f"top_k must be at least 1, got {flags.top_k}")
+    if flags.depth is not None and not flags.rerank:
+        raise UserError("--depth is the number of passages to re-rank; give --rerank too")
+    if flags.depth is not None and flags.depth < flags.top_k:
+        raise UserError(f"depth must be at least top_k, {flags.top_k}, got {flags.depth}")
     index = PassageIndex.open(flags.index)
     device = chosen_device(flags)
     reranker = Reranker.open(flags.rerank, device=device) if flags.rerank else None
     vectors = index.open_encoder(flags.model, device=device).embed(flags.text, flags.batch_size)
-    depth = max(flags.depth, flags.top_k) if reranker else flags.top_k
+    depth = (flags.depth or max(DEPTH, flags.top_k)) if reranker else flags.top_k
     found = index.search(vectors, depth, exact=flags.exact, where=flags.where)
     if reranker:
         found = reranker.rerank(flags.text, found, flags.batch_size)

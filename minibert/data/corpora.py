@@ -303,7 +303,7 @@ def _until_first_text(lines: Iterator[str]) -> Iterator[str]:
             return
 
 
-def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
+def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[Iterable[str]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -321,7 +321,7 @@ def _jsonl_documents(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
         yield text.split("\n")
 
 
-def _wikiextractor_documents(lines: Iterable[str]) -> Iterator[list[str]]:
+def _wikiextractor_documents(lines: Iterable[str]) -> Iterator[Iterable[str]]:
     """The articles between ``<doc …>`` and ``</doc>``, one paragraph per line, without the title line."""
     article: list[str] = []
     title = ""

@@ -65,7 +65,7 @@ def parse_size(size: int | str) -> int:
 
     Raises UserError for anything else.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kmg]?)b|([kmg])ib)?", str(size).lower(), re.ASCII)
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d+)?) ?(?:([kmg]?)b|([kmg])ib)?", str(size).lower(), re.ASCII)
     if not found:
         raise UserError(f"expected a size like 16MiB, 5GB or a number of bytes, got {size!r}")
     number, decimal, binary = found.groups()

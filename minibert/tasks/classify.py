@@ -206,6 +206,11 @@ class Regress(TextTask[float | list[float]]):
         logits = self.logits(model, examples, batch_size)  # (N, K)
         return (logits if model.config.num_labels > 1 else logits[:, 0]).tolist()
 
+    @property
+    def fewest_scored(self) -> int:
+        """A correlation needs two."""
+        return 2
+
     def scores(
         self, examples: Sequence[TextExample], predictions: Sequence[float | list[float]]
     ) -> dict[str, float]:

@@ -122,7 +122,7 @@ class TextEncoder:
         positions = model.config.longest_sequence
         tokenizer.check_size(model.config.vocab_size)
         limit = min(positions, tokenizer.model_max_length or positions)
-        length = (_stated_length(folder) or limit) if max_length is None else max_length
+        length = (stated_length(folder) or limit) if max_length is None else max_length
         if not 3 <= length <= positions:
             raise UserError(
                 f"{folder}: max_length is {length}; expected 3 to {positions}, the model's positions"
@@ -239,7 +239,7 @@ class TextEncoder:
         return digest.hexdigest()
 
 
-def _stated_length(folder: Path) -> int | None:
+def stated_length(folder: Path) -> int | None:
     """The length in a folder's ``sentence_bert_config.json``, if there is one."""
     path = folder / LENGTH_FILE
     if not path.is_file():

@@ -12,6 +12,7 @@ from minibert.data.tasks import RECIPES, Faults, MinimalPair
 from minibert.errors import UserError
 from minibert.tasks.likelihood import SCORINGS, blimp_scores
 from minibert.tasks.registry import open_task
+from minibert.tasks.task import check_layout
 from minibert.text import open_tokenizer
 from minibert.train.metrics import without_nan
 from minibert.variants import open_model
@@ -76,6 +77,7 @@ def evaluate(
     if batch_size is None:
         batch_size = BATCH_SIZES["blimp" if minimal_pairs else "tasks"]
     if minimal_pairs:
+        check_layout("blimp", layout)
         pairs = _first_pairs(RECIPES["blimp"].read(path, faults=faults), limit)
         how = {"scoring": scoring or SCORINGS[0], "batch_size": batch_size}
         scores, details = _minimal_pair_scores(folder, pairs, how, options)

@@ -199,6 +199,11 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
             f"there is no score {settings.metric!r} for this data; choose one of "
             f"{', '.join(task.scores_for(dev))}"
         )
+    if len(dev) < task.fewest_scored:
+        raise UserError(
+            f"{len(dev)} example to evaluate on; the scores of this task need {task.fewest_scored} or more; "
+            "give a larger dev file or dev_share"
+        )
     unlabelled = _read_unlabelled(settings, task, [*train, *whole_dev], faults)
     for line in faults.describe():
         print(line, flush=True)

@@ -114,13 +114,9 @@ class FinetuneSettings(RunSettings):
         super().__post_init__()
         if self.teacher is not None and self.task not in TAUGHT:
             raise UserError(f"a teacher is for {' and '.join(TAUGHT)}, not for {self.task}; leave it out")
-        if self.unlabelled is not None and self.teacher is None:
-            raise UserError("unlabelled texts need a teacher that labels them; give one (--teacher)")
-        if self.imitates_layers and self.teacher is None:
-            raise UserError(
-                "hidden_weight and attention_weight compare with a teacher; give one (--teacher), or leave "
-                "them out"
-            )
+        for f in self.groups()["Teacher"]:
+            if self.teacher is None and getattr(self, f.name) != f.default:
+                raise UserError(f"{f.name} needs a teacher; give one (--teacher), or leave it out")
         if self.imitates_layers and (self.features or self.freeze == "all"):
             raise UserError(
                 "hidden_weight and attention_weight teach the encoder, which does not learn here; leave them "
@@ -159,9 +155,9 @@ class FinetuneSettings(RunSettings):
     def command_line(self, options: TaskOptions) -> str:
         """The command line that gives the same result."""
         run = self.replace(resume=False, overwrite=False)
-        return shlex.join(
-            [*self.command.split(), *run.flags(without=("Report", "Machine")), *options.flags()]
-        )
+        usual = RECIPES[options.recipe].settings if options.recipe else {}
+        flags = [*run.flags(usual, without=("Report", "Machine")), *options.flags(usual)]
+        return shlex.join([*self.command.split(), *flags])
 
 
 def split_settings(
@@ -181,7 +177,7 @@ def split_settings(
         values = {"task": recipe.task, **recipe.settings, **values}
     own = [f.name for f in fields(FinetuneSettings)]
     settings = {name: value for name, value in values.items() if name in own}
-    Options = TASKS[settings["task"]].Options if settings.get("task") in TASKS else TaskOptions
+    Options = TASKS[settings["task"]].Options if settings.get("task") in tuple(TASKS) else TaskOptions
     options = {name: value for name, value in values.items() if name not in own}
     known = [f.name for f in fields(Options)]
     for name in options.keys() - known:

@@ -26,7 +26,7 @@ SIZES = (
 )
 # Those that only the configurations of some variants have.
 OF_SOME_VARIANTS = ("embedding_size", "normalisation", "positions")
-INITIALIZERS = ("word_initializer", "attention_initializer")
+INITIALIZERS = ("word_initializer", "attention_initializer", "position_initializer")
 
 
 @dataclass(frozen=True)
@@ -380,6 +380,9 @@ class PretrainSettings(RunSettings):
         if not members.position_table and self.positions != "learned":
             in_vain["position_initializer"] = f"{models} have no table of positions"
             in_vain["attention_initializer"] = f"{in_vain['position_initializer']}, in which heads could look"
+        if self.long_seq_length is None:
+            long = ("long_share", "long_batch_size", "long_max_predictions")
+            in_vain |= dict.fromkeys(long, "no long_seq_length is given")
         defaults = {field.name: field.default for field in fields(self)}
         for name, reason in in_vain.items():
             if (value := getattr(self, name)) != (default := defaults[name]):

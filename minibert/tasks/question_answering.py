@@ -28,6 +28,7 @@ from minibert.heads import BertForQuestionAnswering
 from minibert.settings import setting
 from minibert.tasks.metrics import best_null_threshold, squad_scores
 from minibert.tasks.task import Task, TaskOptions
+from minibert.text import PretrainedTokenizer
 
 FARTHEST = 1e9  # beyond any difference of two scores: JSON has no infinity
 
@@ -149,6 +150,12 @@ class AnswerQuestions(
     metric = "f1"
     own_ending = ".json"
 
+    def __init__(
+        self, tokenizer: PretrainedTokenizer, options: AnswerOptions | None = None, labels: Sequence[str] = ()
+    ):
+        super().__init__(tokenizer, options, labels)
+        self.threshold_given = self.options.null_threshold is not None
+
     def _read(self, path: str | Path, labelled: bool, faults: Faults | None) -> list[Question]:
         return read_squad(path, labelled=labelled, faults=faults)
 
@@ -232,8 +239,11 @@ class AnswerQuestions(
         return tuple(squad_scores({}, right))
 
     def calibrate(self, examples: Sequence[Question], predictions: Sequence[AnswerPrediction]) -> None:
-        """Choose the ``null_threshold`` with the best F1, if some of these questions have no answer."""
-        if all(question.answers for question in examples):
+        """Choose the ``null_threshold`` with the best F1, if some of these questions have no answer.
+
+        One that the options had from the start stays.
+        """
+        if self.threshold_given or all(question.answers for question in examples):
             return
         threshold, _ = best_null_threshold(
             _numbered(prediction.null_difference for prediction in predictions),

@@ -9,6 +9,7 @@ from minibert.files import read_json
 from minibert.folders.model import PretrainedModel
 from minibert.folders.weights import check_folder
 from minibert.tasks.classify import Classify, Regress
+from minibert.tasks.embed import stated_length
 from minibert.tasks.question_answering import AnswerQuestions
 from minibert.tasks.similarity import Similarity
 from minibert.tasks.tag import Tag
@@ -38,7 +39,8 @@ def read_task(folder: str | Path) -> tuple[type[Task], bool | None, dict[str, An
     """The class of a fine-tuned folder's task, whether it reads pairs (None if unknown), and its options.
 
     A folder of another program, without ``task.json``, is recognised by the architecture in its
-    configuration; its ``max_length`` is the number of its positions. Raises UserError for any other folder.
+    configuration; its ``max_length`` is the one that sentence-transformers would find, or the number of its
+    positions. Raises UserError for any other folder.
     """
     name, folder = folder, model_folder(folder)
     check_folder(folder)
@@ -50,14 +52,14 @@ def read_task(folder: str | Path) -> tuple[type[Task], bool | None, dict[str, An
             f"{name}: not a model fine-tuned for one of {', '.join(TASKS)}; make one with  "
             f"minibert finetune --model {name}"
         )
-    return chosen, None, {"max_length": open_config(folder).longest_sequence}
+    return chosen, None, {"max_length": stated_length(folder) or open_config(folder).longest_sequence}
 
 
 def _read_task(path: Path) -> tuple[type[Task], bool | None, dict[str, Any]]:
     """What a ``task.json`` says."""
     values = read_json(path, "task file")
     name = values.pop("task", None) if isinstance(values, dict) else None
-    if name not in TASKS:
+    if name not in tuple(TASKS):  # (it may be anything that JSON can hold)
         raise UserError(f"{path}: expected a task, one of {', '.join(TASKS)}; found {name!r}")
     pairs = values.pop("pairs", None)
     if not isinstance(pairs, bool | None):

@@ -8,6 +8,7 @@ import numpy as np
 
 from minibert import ops
 from minibert.data.tasks import Query
+from minibert.errors import UserError
 from minibert.tasks import metrics
 from minibert.tasks.embed import TextEncoder
 from minibert.tasks.rerank import DEPTH, Reranker
@@ -60,8 +61,10 @@ def evaluate_search(
     """Search for queries whose right passage is known, in the index and by brute force.
 
     Only the first ``top_k`` passages count; a re-ranker puts them in another order. Raises UserError if the
-    index was made with another encoder.
+    index was made with another encoder, and for a ``top_k`` below 1.
     """
+    if top_k < 1:
+        raise UserError(f"top_k must be at least 1, got {top_k}")
     index.check(encoder)
     texts = [query.text for query in queries]
     vectors, _ = ops.unit_length(encoder.embed(texts, batch_size, progress))  # (Q, H)

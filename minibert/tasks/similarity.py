@@ -1,7 +1,7 @@
 """How similar two texts are, by the cosine of their vectors; learned from scores or from matching pairs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from minibert.tasks.task import TableOptions, TableTask, hold_out
 
 # The tasks whose recipes can be used with each loss.
 RECIPE_TASKS = {"cosine": ("regress",), "softmax": ("qa", "similarity")}
+# The options that only one loss has.
+OF_LOSS = {"cosine": ("lowest_score", "highest_score", "opposites"), "softmax": ("scale", "symmetric")}
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,13 @@ class SimilarityOptions(TableOptions):
     )
     scale: float = setting(20.0, "Task", "factor of the cosines in the softmax", least=0.0)
     symmetric: bool = setting(True, "Task", "second texts also have to find the first ones")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for f in fields(self):
+            loss = next((loss for loss, names in OF_LOSS.items() if f.name in names), self.loss)
+            if loss != self.loss and getattr(self, f.name) != f.default:
+                raise UserError(f"{f.name} is for the loss {loss}, not {self.loss}; leave it out")
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,11 +134,18 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
         """Find the range of the scores. Raises UserError if it is empty."""
         if not self.scored:
             return
-        lowest, highest = self._score_range(_scores(examples))
+        scores = _scores(examples)
+        lowest, highest = self._score_range(scores)
         if not lowest < highest:
             raise UserError(
                 f"{examples[0].place.path}: scores from {lowest} to {highest} are not a range to learn from"
             )
+        for example, score in zip(examples, scores, strict=True):
+            if not lowest <= score <= highest:
+                raise UserError(
+                    f"{example.place}: the score {score} is not between lowest_score, {lowest}, and "
+                    f"highest_score, {highest}"
+                )
         self.options = self.options.replace(lowest_score=lowest, highest_score=highest)
 
     def _score_range(self, scores: np.ndarray) -> tuple[float, float]:
@@ -206,6 +222,11 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
         texts = [example.text for example in examples] + [example.pair[1] for example in examples]
         vectors, _ = ops.unit_length(encoder.embed(texts, batch_size))
         return [PairPrediction(*pair) for pair in zip(*np.split(vectors, 2), strict=True)]
+
+    @property
+    def fewest_scored(self) -> int:
+        """A correlation needs two pairs."""
+        return 2 if self.scored else 1
 
     def scores(
         self, examples: Sequence[TextExample], predictions: Sequence[PairPrediction]

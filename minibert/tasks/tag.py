@@ -102,7 +102,9 @@ class Tag(Task[BertForTokenClassification, TagOptions, TaggedSentence, TaggedFea
 
     @property
     def marks_entities(self) -> bool:
-        """Whether all labels are BIO tags."""
+        """Whether tags mark entities: all labels are BIO tags, and the options do not deny it."""
+        if self.options.scheme == "plain":
+            return False
         return all(label == "O" or (label[:2] in ("B-", "I-") and label[2:]) for label in self.labels)
 
     @property

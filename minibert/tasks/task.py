@@ -1,6 +1,6 @@
 """A task: all that fine-tuning, prediction and evaluation have to know about it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -54,6 +54,23 @@ class TaskOptions(Settings):
     max_length: int = setting(
         128, "Task", "tokens per sequence, at most; if not given, no more than the model can read", least=4
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name, usual in self.usual_layout().items() if getattr(self, name) != usual]
+        check_layout(self.recipe, given)
+
+    @classmethod
+    def usual_layout(cls) -> dict[str, Any]:
+        """The options that say how files are read, with their defaults."""
+        return {f.name: f.default for f in fields(cls) if f.metadata["group"] == "Data"}
+
+
+def check_layout(recipe: str | None, given: Iterable[str]) -> None:
+    """Raise UserError if a recipe and other options, by their names, both say how files are read."""
+    others = [name for name in given if name != "recipe"]
+    if recipe is not None and others:
+        raise UserError(f"recipe {recipe} says how the files are read; leave out {', '.join(others)}")
 
 
 ModelT = TypeVar("ModelT", bound=PretrainedModel)
@@ -119,8 +136,7 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
         Raises UserError for an option that the task does not have.
         """
         if layout:
-            read = {f.name: f.default for f in fields(self.options) if f.metadata["group"] == "Data"}
-            options = self.options.to_dict() | read | dict(layout)
+            options = self.options.to_dict() | self.options.usual_layout() | dict(layout)
             self.options = self.Options.from_dict(options, f"task {self.name}")
 
     def example(self, text: str, pair: str | None, place: Place) -> ExampleT:
@@ -234,6 +250,11 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
         if self.frozen_encoder is not None:
             features = self.frozen_encoder(features)
         return outputs(model, features, batch_size, self.tokenizer.pad_id, self.ranks)
+
+    @property
+    def fewest_scored(self) -> int:
+        """The number of examples without which there are no scores."""
+        return 1
 
     def calibrate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> None:
         """Choose what the task can choose itself by these predictions (a threshold, say); usually nothing."""

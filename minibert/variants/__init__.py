@@ -159,9 +159,16 @@ def family(folder: str | Path) -> Family:
 
 
 def architectures(folder: str | Path) -> list[str]:
-    """The classes that the configuration in a pretrained folder names, as transformers calls them."""
-    config = read_json(config_file(model_folder(folder)), "model configuration")
-    return config.get("architectures") or []
+    """The classes that the configuration in a pretrained folder names, as transformers calls them.
+
+    Raises UserError if there is no configuration, or one that is damaged.
+    """
+    path = config_file(model_folder(folder))
+    values = read_json(path, "model configuration")
+    named = (values.get("architectures") if isinstance(values, dict) else None) or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise UserError(f"{path}: architectures should be a list of names, found {named!r}")
+    return named
 
 
 def open_config(folder: str | Path, **settings: Any) -> BertConfig:

@@ -282,6 +282,8 @@ def test_two_ideas_that_came_later(corpus):
         ("--variant roberta --alphabet-limit 100", "models of type 'roberta' spell every character in bytes"),
         ("--tokenizer words --alphabet-limit 100", "no vocabulary is learned; leave it out, or set it to"),
         ("--tokenizer words --lowercase", "lowercase is True, but no vocabulary is learned; leave it out"),
+        ("--long-batch-size 4", "long_batch_size is 4, but no long_seq_length is given; leave it out"),
+        ("--long-share 0.5", "long_share is 0.5, but no long_seq_length is given; leave it out, or set it"),
         ("--variant xlnet --whole-word-masking", "whole_word_masking is True, but no tokens are masked"),
     ],
 )

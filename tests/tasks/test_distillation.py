@@ -231,7 +231,7 @@ def test_a_text_file_beside_one_to_train_on_has_its_columns():
 
 
 def test_unlabelled_texts_that_cannot_be_used_are_refused():
-    with pytest.raises(UserError, match="unlabelled texts need a teacher that labels them; give one"):
+    with pytest.raises(UserError, match="unlabelled needs a teacher; give one"):
         FinetuneSettings(task="classify", train="x", unlabelled="more.txt")
     student = settings(train="train.tsv", model="small", teacher=TEACHER)
     with pytest.raises(UserError, match=r"train\.tsv: all its texts have labels already, in train\.tsv"):
@@ -249,11 +249,16 @@ def test_distill_takes_task_and_format_from_the_teacher(monkeypatch):
     monkeypatch.setattr("minibert.cli.distill.finetune", lambda source, **values: seen.append(values))
     assert main(f"distill --teacher {TEACHER} --model small --train train.tsv --temperature 4".split()) == 0
     assert main(f"distill --teacher {TEACHER} --recipe mrpc --train train.tsv --name mine".split()) == 0
-    own, recipe = seen
+    other = "--train more.csv --text-column review"
+    assert main(f"distill --teacher {TEACHER} {other}".split()) == 0
+    own, recipe, columns = seen
     given = {"teacher": TEACHER, "model": "small", "train": "train.tsv", "temperature": 4.0}
     assert given.items() <= own.items()
     assert (own["task"], "max_length" in own) == ("classify", False)
     assert recipe == {"teacher": TEACHER, "recipe": "mrpc", "train": "train.tsv", "name": "mine"}
+    assert (columns["task"], columns["text_column"], "recipe" in columns) == ("classify", "review", False)
+    Path("mine.json").write_text(json.dumps({"teacher": 1}))
+    assert main("distill --config mine.json --train train.tsv".split()) == 2
 
 
 def test_distill_leaves_a_model(capsys):
@@ -301,8 +306,9 @@ def test_a_teacher_of_something_else_is_refused(capsys):
         ask_teacher(TEACHER, pairs, texts, [], teacher.device, "float32")
     with pytest.raises(UserError, match="has another vocabulary than the student"):
         finetune(**settings(train="train.tsv", model="small", teacher=TEACHER, hidden_weight=1.0))
-    with pytest.raises(UserError, match="attention_weight compare with a teacher; give one"):
-        FinetuneSettings(task="classify", train="x", attention_weight=1.0)
+    for alone in ({"attention_weight": 1.0}, {"teacher_weight": 0.9}, {"temperature": 4.0}):
+        with pytest.raises(UserError, match=f"{next(iter(alone))} needs a teacher; give one"):
+            FinetuneSettings(task="classify", train="x", **alone)
     for frozen in ({"freeze": "all"}, {"features": (-1,)}):
         with pytest.raises(UserError, match="teach the encoder, which does not learn here"):
             FinetuneSettings(task="classify", train="x", teacher=TEACHER, hidden_weight=1.0, **frozen)

@@ -11,6 +11,7 @@ from minibert.errors import UserError
 from minibert.files import write_json
 from minibert.heads import SentenceEncoder
 from minibert.tasks.embed import TextEncoder, WordChoice
+from minibert.tasks.registry import read_task
 from minibert.text import BertTokenizer
 
 TEXTS = ["ann sings", "bob dances in the river", "who ?", "ann sings", "", "a bridge"]
@@ -48,6 +49,9 @@ def test_the_folder_says_where_texts_are_cut(encoder_folder):
     first, second = encoder.embed(["ann sings", "ann sings in rome"])
     np.testing.assert_array_equal(first, second)
     assert [TextEncoder.open(encoder_folder, max_length=n).max_length for n in (3, 7, 128)] == [3, 7, 128]
+    write_json(encoder_folder / "modules.json", [])
+    assert read_task(encoder_folder)[2] == {"max_length": 4}, "predict and evaluate cut them there, too"
+    (encoder_folder / "modules.json").unlink()
     write_json(encoder_folder / "sentence_bert_config.json", {"max_seq_length": None})
     assert TextEncoder.open(encoder_folder).max_length == 128
 

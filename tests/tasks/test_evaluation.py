@@ -59,6 +59,9 @@ def test_what_the_model_cannot_know_is_refused_or_left_out(tuned, tmp_path):
     assert len(faults.skipped) == 1
     with pytest.raises(UserError, match="recipe mrpc is for the task classify, not tag"):
         evaluate(folder, path, layout={"recipe": "mrpc"})
+    for recipe in ("wnut17", "blimp"):
+        with pytest.raises(UserError, match=f"recipe {recipe} says how .* are read; leave out tag_column"):
+            evaluate(folder, path, layout={"recipe": recipe, "tag_column": 2})
 
 
 def test_a_correlation_that_is_none_is_no_number(tuned, tmp_path):

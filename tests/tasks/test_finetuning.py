@@ -700,6 +700,15 @@ def test_shares_and_limits():
             "recipe blimp is for minimal pairs, which cannot be learned; choose another",
         ),
         ({"recipe": "stsb"}, "recipe stsb is for the task regress, not classify"),
+        (
+            {"recipe": "sst2", "text_column": "review", "header": True},
+            "recipe sst2 says how the files are read; leave out text_column, header",
+        ),
+        ({"task": ["classify"]}, r"task must be of type str, got \['classify'\]"),
+        (
+            {"task": "regress", "train": "scores.tsv", "dev": "scores.tsv", "dev_limit": 1},
+            "1 example to evaluate on; the scores of this task need 2 or more; give",
+        ),
         ({"freeze": "none"}, "freeze must be a number of layers or all, got 'none'"),
         ({"freeze": "3"}, "cannot freeze 3 layers: the encoder has 2; give 0 to 2"),
         ({"features": (-1, 5)}, r"no layer 5; there are 0 \(the embeddings\) to 2, and −1 to −3"),
@@ -727,11 +736,11 @@ def test_shares_and_limits():
     ],
 )
 def test_what_is_refused(changes, message):
-    films("train.tsv", 8)
+    films("train.tsv", 8), write("scores.tsv", "text\tlabel", "good\t1", "bad\t0")
     with pytest.raises(UserError, match=f"^{message}") as caught:
         finetune(**settings_for(**{"train": "train.tsv", "dev": "train.tsv", **changes}))
     assert "\n" not in str(caught.value)
-    assert not Path("runs/run/results.json").exists()
+    assert not Path("runs/run/best").exists() and not Path("runs/run/results.json").exists()
 
 
 @pytest.mark.parametrize("changes", [{"max_length": 33}, {"freeze": "3"}, {"features": (-4,)}])
@@ -815,3 +824,6 @@ def test_what_was_typed_comes_back_from_its_settings():
     assert "--train 'my file.tsv'" in line and "--header" in line and "--no-bias-correction" in line
     assert "epochs 2.0" in line and "warmup" not in line
     assert FinetuneSettings(task="tag", train="t", model="m").seeds == range(1)
+    line = split_settings({"recipe": "cola", "train": "t", "epochs": 3.0, "max_length": 64})
+    assert "epochs 3.0" in line[0].command_line(line[1]), "which is not what the recipe says"
+    assert not {"max-length", "metric"} & set(line[0].command_line(line[1]).split()), "which it does"

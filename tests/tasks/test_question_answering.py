@@ -222,6 +222,12 @@ def test_where_never_answering_is_best_the_threshold_is_a_number_all_the_same():
     json.dumps(qa.options.to_dict(), allow_nan=False)
 
 
+def test_a_threshold_that_was_given_stays():
+    qa, asked = task(null_threshold=3.0), [question("c d", "c"), question("c d")]
+    qa.calibrate(asked, [predicted(-2.0), predicted(0.5)])
+    assert qa.options.null_threshold == 3.0
+
+
 def test_where_all_have_answers_there_is_no_threshold():
     qa = task()
     qa.calibrate([question("c d", "c")], [predicted(5.0)])

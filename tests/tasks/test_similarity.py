@@ -52,6 +52,22 @@ def test_scores_become_cosines(read, options, targets):
     assert not any("labels" in feature.inputs for feature in task.features(examples, training=False))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "softmax", "opposites": True}, "opposites is for the loss cosine, not softmax; leave"),
+        ({"highest_score": 1.0, "loss": "softmax"}, "highest_score is for the loss cosine, not softmax"),
+        ({"scale": 2.0}, "scale is for the loss softmax, not cosine; leave it out"),
+        ({"highest_score": 4.0}, r"line 3: the score 5\.0 is not between lowest_score, 1\.0, and highest_"),
+        ({"lowest_score": 1.5}, r"line 4: the score 1\.0 is not between lowest_score, 1\.5, and"),
+    ],
+)
+def test_options_that_do_not_fit(read, options, message):
+    with pytest.raises(UserError, match=message):
+        task, examples = read(SCORED, **options)
+        task.learn_labels(examples)
+
+
 def test_the_range_of_the_scores_is_that_of_the_training_data_ever_after(read, encoder_folder, tmp_path):
     task, examples = read(SCORED)
     task.learn_labels(examples)

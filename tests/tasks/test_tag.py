@@ -220,3 +220,14 @@ def test_a_recipe_reads_its_files(shared_data):
     assert len(task.check(examples)) == 1009
     tags = [sentence.tags for sentence in examples]
     assert task.scores(examples, tags)["f1"] == 1.0
+
+
+def test_plain_tags_are_never_rewritten(encoder, conll, monkeypatch):
+    """They may look like BIO: here the I-x after O is one of somebody's parts of speech."""
+    task = Tag(TOKENIZER, TagOptions(scheme="plain"))
+    examples = learn(task, conll("Ann\tI-x\nsings\tO\n"))
+    assert task.metric == "accuracy" and not task.marks_entities
+    monkeypatch.setattr(
+        BertForTokenClassification, "best_tags", lambda model, logits, chosen: np.where(chosen, 0, -100)
+    )
+    assert task.predict(task.new_model(encoder), examples) == [["I-x", "I-x"]]

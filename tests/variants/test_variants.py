@@ -12,7 +12,7 @@ from minibert.errors import UserError
 from minibert.folders.names import name_in_file, name_in_model
 from minibert.heads import BertForSequenceClassification, BertForTokenClassification, SentenceEncoder
 from minibert.tasks.exporting import export
-from minibert.variants import FAMILIES, family, model_class, open_config, open_model
+from minibert.variants import FAMILIES, architectures, family, model_class, open_config, open_model
 from minibert.variants.electra import ElectraConfig, ElectraForPreTraining
 
 SIZES = {
@@ -160,3 +160,10 @@ def test_a_folder_that_does_not_say_is_a_bert(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(SIZES))
     assert model_class(SentenceEncoder, tmp_path) is SentenceEncoder
     assert open_config(tmp_path).hidden_size == 12
+
+
+@pytest.mark.parametrize("named", ["BertModel", [["BertModel"]], {"a": 1}, 3])
+def test_architectures_that_are_no_list_of_names(tmp_path, named):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": named}))
+    with pytest.raises(UserError, match=r"config\.json: architectures should be a list of names, found"):
+        architectures(tmp_path)
