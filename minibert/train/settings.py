@@ -38,7 +38,7 @@ class RunSettings(Settings):
     resume: bool = setting(False, "Run", "resume from the newest checkpoint in OUT/NAME")
     overwrite: bool = setting(False, "Run", "replace an earlier run in OUT/NAME")
 
-    batch_size: int = setting(32, "Optimiser", "sequences per micro-batch", least=1)
+    batch_size: int = setting(32, "Optimiser", "sequences per micro-batch", least=1, most=100_000)
     accumulation: int = setting(1, "Optimiser", "micro-batches per step, whose gradients add up", least=1)
     learning_rate: float = setting(1e-4, "Optimiser", "peak learning rate", least=0)
     warmup: float = setting(

@@ -722,6 +722,7 @@ def test_shares_and_limits():
             "features are what a head is trained on, but similarity has",
         ),
         ({"epochs": 0}, "epochs must be at least 1e-06, got 0.0"),
+        ({"batch_size": 10**14}, "batch_size must be at most 100000, got 100000000000000"),
         ({"restarts": 0}, "restarts must be at least 1, got 0"),
         (
             {"metric": "f2", "train": "nowhere.tsv"},  # told before anything is read
