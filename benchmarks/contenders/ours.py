@@ -109,7 +109,7 @@ def inference(folder: str, batch_size: int, length: int, products: str = NUMPY) 
     ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
 
     def encode(_: int = 0) -> np.ndarray:
-        return model.forward(**ids)[0].last_hidden_state
+        return model.forward(**ids, context=Context(backward=False))[0].last_hidden_state
 
     return {"encode": encode, "save": lambda path: np.save(path, encode())}
 
@@ -136,7 +136,7 @@ def real_lengths(
 
     def encode(order: str, padding: bool, _: int) -> None:
         for batch in batches[order]:
-            model.forward(**batch, context=Context(padding=padding))
+            model.forward(**batch, context=Context(padding=padding, backward=False))
 
     def learn(order: str, padding: bool, number: int) -> None:
         for step, batch in enumerate(batches[order]):

@@ -200,7 +200,8 @@ class BertEncoder(Module):
             hidden, cache = layer.forward(hidden, bias, inside)
             hidden, seen = context.observe(f"layer.{i}", hidden)
             learning = learning or not layer.frozen
-            caches.append((start or cache, seen) if learning else None)
+            if context.backward:
+                caches.append((start or cache, seen) if learning else None)
             del cache  # what is not kept is freed before the next layer
         return hidden, Cache(self, *caches)
 

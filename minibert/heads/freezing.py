@@ -75,7 +75,7 @@ def extract_features(
     inputs = map_arrays(
         model.device.asarray, encoder_inputs(model.config, input_ids, **batch, dtype=model.dtype)
     )
-    outputs, _ = encoder_of(model).forward(inputs, context=Context(), return_hidden_states=True)
+    outputs, _ = encoder_of(model).forward(inputs, context=Context(backward=False), return_hidden_states=True)
     assert outputs.hidden_states is not None  # they were asked for
     return to_numpy(side_by_side(outputs.hidden_states, layers).astype(model.dtype, copy=False))
 

@@ -1,7 +1,8 @@
 """The context of a forward pass: what it needs besides its input, passed down as one argument.
 
 Nothing of a pass is kept on a module. Is this training? Which random bits does dropout use? Is anybody
-observing? A :class:`Context` answers all three, and every layer passes on the one that it was given.
+observing? Will there be a backward pass? A :class:`Context` answers all four, and every layer passes on the
+one that it was given.
 """
 
 from collections.abc import Callable, Sequence
@@ -139,7 +140,8 @@ class Context:
     ``training`` turns dropout on. ``stream`` comes from :func:`dropout_stream`, is on the model's device, and
     determines the random bits: the same stream gives the same bits. ``observer`` is an :class:`Observer`, or
     a function of a name and a value. ``padding`` says whether the encoder computes padding, too; None leaves
-    that to ``nn.padding``. A context serves one forward pass.
+    that to ``nn.padding``. Without ``backward`` the encoder keeps nothing for a backward pass, so that each
+    layer can use the memory of the layer before. A context serves one forward pass.
 
     Raises ValueError for training without a stream.
     """
@@ -151,10 +153,11 @@ class Context:
         stream: Array | None = None,
         observer: Observer | Callable[[str, Array], Array | None] | None = None,
         padding: bool | None = None,
+        backward: bool = True,
     ):
         if training and stream is None:
             raise ValueError("a context for training needs a stream for dropout, from dropout_stream(…)")
-        self.training, self.padding = training, padding
+        self.training, self.padding, self.backward = training, padding, backward
         self._keys = DropoutKeys(stream) if training else None
         self._observers = () if observer is None else (_as_observer(observer),)
         self._path = ""

@@ -22,6 +22,8 @@ class Cache:
     def pop(self, maker: Any) -> Any:
         """Remove the last part from the cache and return it."""
         self._check(maker)
+        if not self._parts:
+            raise ValueError(f"this cache of {_name(maker)} is empty: its forward ran without ``backward``")
         part = self._parts.pop()
         self._spent = not self._parts
         return part

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,8 @@ from minibert.data.tasks import USUAL_BATCH, Feature, ordered_batches, single_fe
 from minibert.errors import UserError
 from minibert.files import read_json
 from minibert.heads import SentenceEncoder
+from minibert.heads.outputs import SentenceOutput
+from minibert.nn import Context
 from minibert.ranks import Ranks
 from minibert.tasks.shared import share_out
 from minibert.text import PretrainedTokenizer, open_tokenizer
@@ -148,10 +150,13 @@ class TextEncoder:
         vectors = np.empty((len(features), self.dimension), np.float32)
         with tqdm(total=len(features), unit=" texts", disable=None if progress else True) as bar:
             batches = ordered_batches(features, batch_size, self.tokenizer.pad_id)
-            for rows, output in share_out(batches, lambda batch: self.model.forward(**batch)[0], self.ranks):
+            for rows, output in share_out(batches, self._forward, self.ranks, self.model.device):
                 vectors[rows] = to_numpy(output.embeddings)
                 bar.update(len(rows))
         return vectors[[rows_of[text] for text in texts]]
+
+    def _forward(self, batch: Mapping[str, Any], **asked: bool) -> SentenceOutput:
+        return self.model.forward(**batch, **asked, context=Context(backward=False))[0]
 
     def word_vectors(
         self,
@@ -214,7 +219,7 @@ class TextEncoder:
             features.append(Feature(inputs, number))
         before, vectors = self.tokenizer.special_counts(1)[0], [np.empty(0)] * len(texts)
         for rows, batch in ordered_batches(features, batch_size, self.tokenizer.pad_id):
-            hidden = self.model.forward(**batch, return_hidden_states=True)[0].hidden_states
+            hidden = self._forward(batch, return_hidden_states=True).hidden_states
             assert hidden is not None  # it was asked for
             states = choice.combined([to_numpy(hidden[layer]).astype(np.float32) for layer in layers])
             for row, state in zip(rows, states, strict=True):  # (S, …)

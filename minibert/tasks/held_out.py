@@ -8,6 +8,7 @@ import numpy as np
 
 from minibert.arrays import Array, to_numpy
 from minibert.data import InstanceSettings, PreparedCorpus, held_out_batches
+from minibert.nn import Context
 from minibert.nn.targets import IGNORED
 from minibert.ranks import Ranks
 from minibert.tasks.pretraining_settings import PretrainSettings
@@ -67,7 +68,7 @@ def evaluate(
 
 def _measure(model: Any, batch: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
     """What a batch adds to the loss of each head, and how many of its predictions are right."""
-    outputs, _ = model.forward(**batch, **counts)
+    outputs, _ = model.forward(**batch, **counts, context=Context(backward=False))
     measured = {}
     if "labels" in batch:
         labels = batch["labels"][batch["labels"] != IGNORED]  # row-major, as the logits are

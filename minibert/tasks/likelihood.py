@@ -13,6 +13,7 @@ from minibert.bert.heads import BertLMPredictionHead
 from minibert.data.tasks import Feature, MinimalPair, collate, ordered_batches
 from minibert.errors import UserError
 from minibert.folders.config import check_choice
+from minibert.nn import Context
 from minibert.ops.stable_softmax import log_sum_exp
 from minibert.precision import allow_tf32
 from minibert.tasks.masked_words import masked_word_head
@@ -124,7 +125,8 @@ def _masked_log_probabilities(
     hidden_words = input_ids[each, positions]
     asarray = model.device.asarray
     if isinstance(model, XLNetLMHeadModel):
-        outputs, _ = model.forward(**batch | hidden_tokens(hidden, positions[:, None]))
+        batch = batch | hidden_tokens(hidden, positions[:, None])
+        outputs, _ = model.forward(**batch, context=Context(backward=False))
         logits = outputs.prediction_logits[:, 0]  # (B, V)
     else:
         input_ids[hidden] = mask_id
@@ -211,6 +213,6 @@ def next_sentence_probabilities(
     ]
     probabilities = np.zeros(len(features))
     for rows, batch in ordered_batches(features, batch_size, tokenizer.pad_id):
-        outputs, _ = model.forward(**batch, return_logits=False)
+        outputs, _ = model.forward(**batch, return_logits=False, context=Context(backward=False))
         probabilities[rows] = to_numpy(ops.softmax(outputs.seq_relationship_logits)[0])[:, 0]
     return probabilities

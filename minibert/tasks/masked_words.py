@@ -9,6 +9,7 @@ from minibert.arrays import to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.bert.heads import BertLMPredictionHead
 from minibert.errors import UserError
+from minibert.nn import Context
 from minibert.text import PretrainedTokenizer
 from minibert.variants.permutations import hidden_tokens
 from minibert.variants.xlnet import XLNetLMHeadModel
@@ -58,7 +59,7 @@ def fill_mask(
     queries = isinstance(model, XLNetLMHeadModel)
     batch: dict[str, Any] = {"input_ids": ids, "token_type_ids": encoded["token_type_ids"]}
     batch |= hidden_tokens(ids == tokenizer.mask_id, masks[None]) if queries else {}
-    outputs, _ = model.forward(**batch)
+    outputs, _ = model.forward(**batch, context=Context(backward=False))
     scores = outputs.prediction_logits[0]  # (N, V) of an XLNet, else (S, V)
     logits = scores if queries else scores[model.device.asarray(masks)]  # (N, V)
     probabilities = to_numpy(ops.softmax(logits)[0])[:, : len(tokenizer)]

@@ -29,7 +29,7 @@ from minibert.files import write_json
 from minibert.folders.model import PretrainedModel
 from minibert.heads.outputs import TaskOutput
 from minibert.heads.task_models import TaskModel
-from minibert.nn import Module
+from minibert.nn import Context, Module
 from minibert.ranks import Ranks
 from minibert.settings import Settings, setting
 from minibert.tasks.shared import share_out
@@ -312,12 +312,13 @@ def outputs(
     """
 
     def forward(batch: Mapping[str, Any]) -> OutputT:
-        return model.forward(**{name: batch[name] for name in READ if name in batch})[0]
+        inputs = {name: batch[name] for name in READ if name in batch}
+        return model.forward(**inputs, context=Context(backward=False))[0]
 
     model.eval()
     batches = ordered_batches(features, batch_size, pad_id)
     with tqdm(total=len(features), desc="predicting", unit="", leave=False, disable=None) as bar:
-        for rows, output in share_out(batches, forward, ranks or Ranks()):
+        for rows, output in share_out(batches, forward, ranks or Ranks(), model.device):
             yield rows, output
             bar.update(len(rows))
 

@@ -1,13 +1,14 @@
 """The contract of models: a derivative of any output goes in, gradients come out; and who may look."""
 
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from minibert import ops
 from minibert.arrays import to_numpy
-from minibert.bert import BertForMaskedLM, BertForPreTraining, BertModel
+from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 from minibert.dropout_bits import dropout_stream
 from minibert.errors import UserError
 from minibert.gradcheck import Case, Draws, check
@@ -272,6 +273,37 @@ def test_a_cache_is_for_the_model_that_made_it_and_for_one_backward(build, batch
     layer.backward(y, cache)
     with pytest.raises(ValueError, match="this cache of BertLayer is spent"):
         layer.backward(y, cache)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_without_a_backward_nothing_is_kept(build, batch, recompute):
+    """The numbers are the same. A backward all the same is refused, not half done."""
+    model = build(BertForPreTraining)
+    model.eval()
+    model.bert.encoder.recompute = recompute
+    usual, _ = model.forward(**batch.all)
+    outputs, cache = model.forward(**batch.all, context=Context(backward=False))
+    np.testing.assert_array_equal(to_numpy(outputs.loss), to_numpy(usual.loss))
+    with pytest.raises(ValueError, match="this cache of BertEncoder is empty: its forward ran without"):
+        model.backward(cache)
+
+
+def test_without_a_backward_more_layers_need_no_more_memory():
+    def peak(layers, **asked):
+        sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 128, "vocab_size": 50}
+        model = BertModel(BertConfig(num_hidden_layers=layers, **sizes))
+        model.eval()
+        ids = np.ones((8, 64), int)
+        model.forward(ids, context=Context(**asked))
+        tracemalloc.start()
+        try:
+            model.forward(ids, context=Context(**asked))
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(9) > 3 * peak(1), "usually every layer's values are kept"
+    assert peak(9, backward=False) < 1.2 * peak(1, backward=False)
 
 
 # -- The way down -----------------------------------------------------------------------------------

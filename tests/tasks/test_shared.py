@@ -2,15 +2,20 @@
 
 import json
 import shutil
+import threading
 
+import numpy as np
 import pytest
 from mpi import mpirun
 
+from minibert import threads as threads_module
+from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.ranks import Ranks
 from minibert.tasks import finetune, pretrain
 from minibert.tasks.pretraining import prepare
-from minibert.tasks.shared import share_out
+from minibert.tasks.shared import FEW_THREADS, share_out
+from minibert.threads import get_threads, set_threads
 from minibert.train.step import TrainingStep
 
 
@@ -161,4 +166,41 @@ def test_every_batch_is_computed_once_and_nothing_is_left_out(small, size):
 
 
 def test_one_rank_gets_outputs_as_they_are():
-    assert list(share_out([("rows", 2)], lambda batch: batch + 1, Ranks())) == [("rows", 3)]
+    batches = [("rows", 2)]
+    assert list(share_out(batches, lambda batch: batch + 1, Ranks(), resolve_device("cpu"))) == [("rows", 3)]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, FEW_THREADS + 1])
+def test_threads_compute_a_batch_each_and_the_last_ones_together(monkeypatch, threads):
+    computing = []  # for every batch the thread, and whether that computes a task of its own
+    together = threading.Barrier(threads)
+
+    def forward(batch):
+        computing.append((batch, threading.get_ident(), threads_module._here.in_task))
+        if threads_module._here.in_task:
+            together.wait(timeout=30)  # which it would not, one after the other
+        return batch * batch
+
+    before = get_threads()
+    set_threads(threads)
+    try:
+        batches = zip("abcdefgh", range(8), strict=True)
+        found = list(share_out(batches, forward, Ranks(), resolve_device("cpu")))
+    finally:
+        set_threads(before)
+    assert found == [(name, number * number) for number, name in enumerate("abcdefgh")]
+    each = [batch for batch, _, alone in computing if alone]
+    assert sorted(each) == [*range(8 // threads * threads if 1 < threads <= FEW_THREADS else 0)]
+
+
+def test_predictions_do_not_depend_on_who_computes_them(encoder):
+    """The same bits: as one batch after the other on two threads gives."""
+    texts = [" ".join(["ann sings in rome ?"] * n) for n in range(1, 14)]
+    before = get_threads()
+    set_threads(2)
+    try:
+        together = encoder.embed(texts, batch_size=2)
+        one_by_one = np.concatenate([encoder.embed(texts[i : i + 2], batch_size=2) for i in range(0, 13, 2)])
+    finally:
+        set_threads(before)
+    np.testing.assert_array_equal(together, one_by_one)
