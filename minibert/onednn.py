@@ -48,10 +48,14 @@ def load() -> ctypes.CDLL:
 
 
 class _OneThread:
-    """Within this block oneDNN computes with the thread that calls it; the kernels have their own threads."""
+    """Within this block oneDNN computes with the thread that calls it; the kernels have their own threads.
+
+    These calls take less than a microsecond, so they hold on to the interpreter's lock (``PyDLL``): to get it
+    back, a thread may have to wait for another.
+    """
 
     def __init__(self, library: ctypes.CDLL):
-        self._library = library
+        self._library = ctypes.PyDLL(library._name)
 
     def __enter__(self) -> None:
         self._before = self._library.omp_get_max_threads()
