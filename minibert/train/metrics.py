@@ -1,6 +1,7 @@
 """What is counted and measured in training, and the file for it."""
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,20 +13,26 @@ from minibert.arrays import Array, to_numpy
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.files import read_text, write_text
+from minibert.ranks import ALONE, Ranks
 
 Batch = Mapping[str, np.ndarray]
 
 
-def count_targets(model: Any, batches: Iterable[Batch]) -> dict[str, Any]:
+def count_targets(model: Any, batches: Iterable[Batch], ranks: Ranks = ALONE) -> dict[str, Any]:
     """The denominators with which the losses of several batches add up to the loss of all of them.
 
     They are the numbers of predictions in all batches together, by the names of the ``…_denominator``
-    arguments of the model's forward pass. They are counted on the host, before anything is computed.
+    arguments of the model's forward pass, on all ranks. They are counted on the host, before anything is
+    computed.
     """
-    counts: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     for batch in batches:
-        add_up(counts, model.count_targets(batch))
-    return counts
+        add_up(own, model.count_targets(batch))
+    totals: dict[str, Any] = {}
+    for counts in ranks.gather({name: np.asarray(count).tolist() for name, count in own.items()}):
+        # Starts and ends of answers are counted separately, so their count is a list of two.
+        add_up(totals, {name: np.array(n) if isinstance(n, list) else n for name, n in counts.items()})
+    return totals
 
 
 def add_up(totals: dict[str, Any], terms: Mapping[str, Any]) -> None:
@@ -64,8 +71,11 @@ def peak_memory(device: Device, of_graphs: int = 0) -> int | None:
 
 
 def without_nan(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with None in place of NaN, which JSON cannot hold."""
-    return {name: None if value != value else value for name, value in record.items()}
+    """The record with None in place of NaN and of infinities, which JSON cannot hold."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }
 
 
 class MetricsLog:

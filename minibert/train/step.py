@@ -69,9 +69,7 @@ class TrainingStep:
 
         ``micro_batches`` are those of this rank. Raises UserError for a batch that does not fit the model.
         """
-        denominators: dict[str, Any] = {}
-        for counts in self.ranks.gather(count_targets(self.model, micro_batches)):
-            add_up(denominators, counts)
+        denominators = count_targets(self.model, micro_batches, self.ranks)
         batches = [self.model.prepare(**batch, **denominators, **self._shapes) for batch in micro_batches]
         numbers = range(self.ranks.rank, len(batches) * self.ranks.size, self.ranks.size)
         streams = [dropout_stream(self.seed, step, number, 0) for number in numbers]

@@ -97,6 +97,25 @@ def test_fine_tuning_leaves_the_same_bits(encoder_folder, tmp_path, flags):
     assert measured(shared / "seed-0") == measured(alone / "seed-0")
 
 
+def test_questions_are_learned_on_several_ranks_too(encoder_folder, tmp_path):
+    """Starts and ends are counted separately: micro-batches may hold different numbers of each."""
+    passage = "ann sings in rome and bob dances by the river"
+    asked = [
+        {"id": str(i), "question": "who ?", "answers": [{"text": word, "answer_start": passage.index(word)}]}
+        for i, word in enumerate("ann sings rome bob dances river".split() * 2)
+    ]
+    paragraphs = [{"context": passage, "qas": asked}]
+    (tmp_path / "qa.json").write_text(json.dumps({"data": [{"title": "a", "paragraphs": paragraphs}]}))
+    file = str(tmp_path / "qa.json")
+    values = {"task": "qa", "train": file, "dev": file, "model": str(encoder_folder), "epochs": 2.0}
+    values |= {"out": str(tmp_path / "runs"), "batch_size": 2, "accumulation": 2, "device": "cpu"}
+    finetune(**values, name="alone", threads=1)
+    words = [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    mpirun(2, "-m", "minibert", "finetune", *words, "--name", "shared", "--threads", "1")
+    alone, shared = (tmp_path / "runs" / name / "best/model.safetensors" for name in ("alone", "shared"))
+    assert shared.read_bytes() == alone.read_bytes()
+
+
 def test_ranks_that_cannot_share_a_step_are_told_so_at_once(small):
     command, settings = flags(small())
     _, err = mpirun(3, *command, code=2)
