@@ -42,7 +42,7 @@ class BertEmbeddings(Module):
         words = self.word_embeddings.weight.operand
         if inputs_embeds is not None:
             # The vectors become a table of their own, in which every token looks up its own row.
-            words = inputs_embeds.reshape(-1, inputs_embeds.shape[-1])
+            words = inputs_embeds.reshape(-1, inputs_embeds.shape[-1]).astype(words.dtype, copy=False)
             input_ids = get_array_module(words).arange(len(words)).reshape(token_type_ids.shape)
         hidden, cache = ops.embed(
             words,

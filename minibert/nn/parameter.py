@@ -66,9 +66,15 @@ class Parameter:
 
     @value.setter
     def value(self, value: Array) -> None:
-        """Write into the buffer, so that ``parameter.value -= …`` works as expected."""
+        """Write into the buffer, so that ``parameter.value -= …`` works as expected.
+
+        After writing to a part of it, ``parameter.value[0] = …``, a model of 16-bit products still reads the
+        old numbers: see ``ParameterBuffers.round_operand``.
+        """
         if value is not self.value:
             self._value[...] = value
+        if self._operand is not self._value:
+            self._operand[...] = self._value.astype(self._operand.dtype)
 
     @property
     def operand(self) -> Array:

@@ -97,6 +97,8 @@ class MaskedWordDistillation(Module):
 
     def prepare(self, *, token_denominator: int | None = None, **batch: Any) -> MaskedDistillationInputs:
         """Check a batch of the student, with labels. Everything is on the host."""
+        if batch.get("labels") is None:
+            raise UserError("a batch without labels; the student learns from masked words: give labels")
         masked = self.student.prepare(**batch)
         tokens = token_denominator or int(masked.attention_mask.sum())
         return MaskedDistillationInputs(masked, np.asarray(tokens, self.dtype))

@@ -34,7 +34,7 @@ class LookedUpEmbeddings(BertEmbeddings):
         if inputs_embeds is None:
             total, word_cache = ops.embedding(self.word_embeddings.weight.operand, input_ids)
         else:
-            total = inputs_embeds
+            total = inputs_embeds.astype(self.word_embeddings.weight.operand.dtype, copy=False)
         if self.positions:
             rows = self.position_ids(input_ids, token_type_ids)
             positions, position_cache = ops.embedding(self.position_embeddings.weight.operand, rows)

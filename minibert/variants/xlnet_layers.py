@@ -87,9 +87,11 @@ class XLNetEmbeddings(BertEmbeddings):
         token_type_ids is not read.
         """
         context = context or self.new_context()
-        words, word_cache = inputs_embeds, None
-        if words is None:
-            words, word_cache = ops.embedding(self.word_embeddings.weight.operand, input_ids)
+        table, word_cache = self.word_embeddings.weight.operand, None
+        if inputs_embeds is None:
+            words, word_cache = ops.embedding(table, input_ids)
+        else:
+            words = inputs_embeds.astype(table.dtype, copy=False)
         length = words.shape[1]
         if targets:
             xp, shape = get_array_module(words), (len(words), targets, words.shape[2])

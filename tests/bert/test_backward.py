@@ -15,6 +15,7 @@ from minibert.gradcheck import Case, Draws, check
 from minibert.heads import BertForSequenceClassification, SentenceEncoder, SentencePairs
 from minibert.nn import Context, Observer
 from minibert.ops.stable_softmax import log_softmax, log_softmax_backward
+from minibert.variants import FAMILIES
 
 EVERYTHING = {"return_hidden_states": True, "return_attentions": True}
 IDS = {"input_ids": [[2, 7, 5, 3], [2, 7, 7, 0]], "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]]}
@@ -114,6 +115,19 @@ def test_embeddings_of_ones_own_are_the_words_rows(build, batch):
     assert model.backward(plain_cache) is None
     for name, gradient in others.items():
         np.testing.assert_array_equal(gradient, to_numpy(dict(model.named_parameters())[name].grad))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_embeddings_of_ones_own_do_not_widen_the_pass(family, dtype):
+    members = FAMILIES[family]
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20}
+    model = members.models[BertModel](members.config(**sizes), precision=dtype)
+    model.eval()
+    looked_up, _ = model.forward(np.ones((2, 3), int))
+    vectors = np.ones((2, 3, model.config.embedding_size), "float32")
+    given, _ = model.forward(inputs_embeds=vectors)
+    assert given.last_hidden_state.dtype.name == looked_up.last_hidden_state.dtype.name == dtype
 
 
 def test_the_gradient_of_embeddings_is_right(build, batch):

@@ -186,6 +186,18 @@ def test_products_read_a_copy_in_16_bits(device, dtype):
     assert {buffers.value.dtype.name, buffers.grad.dtype.name, first.value.dtype.name} == {"float32"}
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_value_that_is_set_is_rounded_for_products_too(device, dtype):
+    """A training loop of one's own, ``parameter.value -= …``, would otherwise change nothing."""
+    check_precision(PRECISIONS[dtype], device)
+    parameter = Parameter((2, 3))
+    ParameterBuffers([parameter], device, "float32", dtype)
+    parameter.value = device.asarray(np.full((2, 3), 1.5, "float32"))
+    np.testing.assert_array_equal(to_numpy(parameter.operand), np.full((2, 3), 1.5))
+    parameter.value -= 0.5
+    np.testing.assert_array_equal(to_numpy(parameter.operand), np.full((2, 3), 1.0))
+
+
 def test_without_a_copy_products_read_the_values(device):
     parameter = Parameter((2, 3))
     packed = Packed([parameter])

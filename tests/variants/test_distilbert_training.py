@@ -64,6 +64,12 @@ def test_the_losses_are_their_definitions():
     assert outputs.loss == pytest.approx(expected, rel=1e-12)
 
 
+def test_masked_words_are_needed():
+    pairs = MaskedWordDistillation(make_student(), make_teacher())
+    with pytest.raises(UserError, match="a batch without labels; the student learns from masked words"):
+        pairs.forward(input_ids=make_batch()["input_ids"])
+
+
 def gradients(model, batches, **more):
     counts = count_targets(model, batches)
     prepared = [model.prepare(**batch, **counts, **more) for batch in batches]
